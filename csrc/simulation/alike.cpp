@@ -132,18 +132,21 @@ std::int64_t check_alike(const Description& d) {
   constexpr const char* names[] = {"another build of spikeforge or torch", "another seed",
                                    "other dtypes, devices or `deterministic`"};
   constexpr std::size_t plain = std::size(names);
-  const Described kinds[] = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
-  std::vector<std::int64_t> own{of_build(), d.options.seed, of_options(d)};
-  for (const Described& kind : kinds) own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
-  own.push_back(++last_number);
-  const auto told = told_by_all(*d.options.ranks, {Topic::build}, own, d.options.device);
+  std::vector<Described> kinds;
+  const auto told = told_by_all(*d.options.ranks, {Topic::build}, d.options.device, [&] {
+    kinds = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
+    Numbers own{of_build(), d.options.seed, of_options(d)};
+    for (const Described& kind : kinds) own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
+    own.push_back(++last_number);
+    return own;
+  });
   constexpr const char* rest = ": all ranks must describe the same network";
   for (std::size_t rank = 1; rank < told.size(); ++rank) {
     const std::vector<std::int64_t>&theirs = told[rank], &first = told[0];
     const auto who = [&] { return "Network: rank " + std::to_string(rank) + " of " + std::to_string(told.size()); };
     for (std::size_t i = 0; i < plain; ++i)
       TORCH_CHECK_VALUE(theirs[i] == first[i], who(), " has ", names[i], " than rank 0", rest);
-    for (std::size_t k = 0; k < std::size(kinds); ++k) {
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
       const std::size_t count = plain + 2 * k, sum = count + 1;
       TORCH_CHECK_VALUE(theirs[count] == first[count], who(), " has ", theirs[count], " ", kinds[k].many,
                         ", but rank 0 has ", first[count], rest);

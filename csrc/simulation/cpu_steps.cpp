@@ -143,10 +143,25 @@ CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
   Parts parts(static_cast<std::size_t>(count));
   const auto boundary = [&](std::int64_t p) { return p == count ? size : size * p / count / granule * granule; };
   for (std::int64_t p = 0; p < count; ++p) {
-    parts[static_cast<std::size_t>(p)].begin = boundary(p);
-    parts[static_cast<std::size_t>(p)].end = boundary(p + 1);
+    Part& part = parts[static_cast<std::size_t>(p)];
+    part.begin = boundary(p);
+    part.end = boundary(p + 1);
+    part.fired.reserve(static_cast<std::size_t>(part.end - part.begin));
+    part.rows.reserve(most_rows);
+    part.begins.reserve(most_rows);
+    part.starts.reserve(most_rows + 1);
   }
   return parts;
+}
+
+void CpuSteps::prepare() {
+  if (running_.is_shared() && running_.block() > 0) running_.exchange().reserve();
+  const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  if (threads == threads_) return;
+  shared_ = divided(threads);
+  alone_ = divided(1);
+  fired_.reserve(static_cast<std::size_t>(running_.size()));
+  threads_ = threads;
 }
 
 void CpuSteps::set_step(std::int64_t step) {
@@ -157,28 +172,46 @@ void CpuSteps::set_step(std::int64_t step) {
 void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   if (steps == 0) return;
   using Clock = std::chrono::steady_clock;
-  const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
-  shared_ = divided(threads);
-  alone_ = divided(1);
-  const std::int64_t first = running_.step();
-  const UnderWay under_way(running_);
+  const std::int64_t first = running_.step(), block = running_.block();
+  const bool is_shared = running_.is_shared();
+  if (is_shared && block > 0) running_.exchange().expect(first, first + steps);
   for (PlasticConnections& plastic : running_.plastic()) plastic.loaded();
   first_of_block_ = first;
-  for (std::int64_t i = 0; i < steps; ++i) {
-    const Clock::time_point begun = Clock::now();
-    set_step(first + i);
-    running_.arrive(first + i);
-    run_step(choice_.shares() ? shared_ : alone_);
-    running_.fire(first + i, fired_);
-    choice_.took(Clock::now() - begun);
-    this->record(i, first + i, record);
-    if (running_.block() == 0) continue;
-    block_.push_back(fired_);
-    if (std::ssize(block_) == running_.block() || i + 1 == steps) end_block();
+  std::int64_t step = first;
+  try {
+    while (step < first + steps) {
+      running_.set_between_steps(false);
+      const Clock::time_point begun = Clock::now();
+      set_step(step);
+      running_.arrive(step);
+      run_step(choice_.shares() ? shared_ : alone_);
+      running_.fire(step, fired_);
+      choice_.took(Clock::now() - begun);
+      if (block > 0) {
+        block_.push_back(fired_);
+        if (std::ssize(block_) == block || step + 1 == first + steps) end_block();
+      }
+      running_.set_between_steps(!is_shared);
+      this->record(step - first, step, record);
+      ++step;
+    }
+  } catch (...) {
+    if (running_.is_between_steps()) end(step + 1);
+    throw;
   }
-  set_step(first + steps);
-  flush();
-  running_.step_.fill_(first + steps);
+  end(step);
+}
+
+// So that between calls all is in the tensors that a state is saved as.
+void CpuSteps::end(std::int64_t step) {
+  running_.set_between_steps(false);
+  if (!block_.empty()) end_block();
+  set_step(step);
+  deliver(alone_.front());
+  fired_.clear();
+  told_.clear();
+  running_.step_.fill_(step);
+  running_.set_between_steps(true);
 }
 
 // What fired in it becomes what is told of it.
@@ -189,7 +222,7 @@ void CpuSteps::end_block() {
   block_.clear();
   if (!running_.is_shared()) return;
   std::vector<std::vector<std::int64_t>> all(told_.size());
-  running_.exchange().run(first_told_, told_, all);
+  running_.exchange().run(first_told_, told_, all, running_.is_known_);
   told_.swap(all);
 }
 
@@ -319,8 +352,8 @@ void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& reco
     record.spikes->neurons.insert(record.spikes->neurons.end(), fired_.begin(), fired_.end());
     record.spikes->steps.insert(record.spikes->steps.end(), fired_.size(), step);
   }
-  for (std::size_t k = 0; k < record.probes.size(); ++k) {
-    const Probe& probe = record.probes[k];
+  for (std::size_t k = 0; k < record.states.probes.size(); ++k) {
+    const Probe& probe = record.states.probes[k];
     const at::Tensor& state = probe.group->states[probe.state];
     const auto* const neurons = probe.neurons.const_data_ptr<std::int64_t>();
     const std::int64_t count = probe.neurons.numel();
@@ -328,17 +361,10 @@ void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& reco
       for (std::int64_t i = 0; i < count; ++i) to[row * count + i] = from[neurons[i]];
     };
     if (state.scalar_type() == at::kDouble)
-      gather(record.states[k].mutable_data_ptr<double>(), state.const_data_ptr<double>());
+      gather(record.states.own[k].mutable_data_ptr<double>(), state.const_data_ptr<double>());
     else
-      gather(record.states[k].mutable_data_ptr<float>(), state.const_data_ptr<float>());
+      gather(record.states.own[k].mutable_data_ptr<float>(), state.const_data_ptr<float>());
   }
-}
-
-// So that between calls all is in the tensors that a state is saved as.
-void CpuSteps::flush() {
-  deliver(alone_.front());
-  fired_.clear();
-  told_.clear();
 }
 
 void always_share(Network& network) { network.running().cpu_steps().always_share(); }

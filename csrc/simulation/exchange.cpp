@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -50,25 +51,46 @@ Exchange::Exchange(std::shared_ptr<Ranks> ranks, const Description& description)
   }
 }
 
+void Exchange::reserve() {
+  own_.reserve(static_cast<std::size_t>(header + bit_words_));
+  all_.reserve(static_cast<std::size_t>((header + bit_words_) * ranks_->size()));
+}
+
 void Exchange::run(std::int64_t first, std::span<const std::vector<std::int64_t>> own,
-                   std::span<std::vector<std::int64_t>> all) {
+                   std::span<std::vector<std::int64_t>> all, bool& is_known) {
   const auto begun = std::chrono::steady_clock::now();
   const auto steps = std::ssize(own);
   for (;;) {
-    const bool as_bits = bit_words_ <= capacity_;
-    const std::int64_t words = header + (as_bits ? bit_words_ : capacity_);
+    const bool as_bits = this->as_bits();
+    const std::int64_t words = this->words();
+    is_known = true;
     write(first, own, words, as_bits);
     tell(first, steps, words);
     const std::int64_t most = most_spikes(first, steps, words);
+    is_known = false;
     if (!as_bits && most > capacity_) {
       capacity_ = power_of_two_from(most);
       continue;
     }
-    read(words, as_bits, all);
+    next_ = first + steps;
     keep_room(most);
+    read(words, as_bits, all);
     break;
   }
   cost_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+bool Exchange::tell_failure() noexcept {
+  if (next_ >= end_) return false;
+  end_ = 0;
+  try {
+    const std::int64_t words = this->words();
+    own_.assign(static_cast<std::size_t>(words), 0);
+    own_[1] = failed;
+    tell(next_, 0, words);
+  } catch (const std::exception&) {  // then the others miss it
+  }
+  return true;
 }
 
 void Exchange::write(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::int64_t words,
@@ -104,6 +126,7 @@ std::int64_t Exchange::most_spikes(std::int64_t first, std::int64_t steps, std::
   std::int64_t most = 0;
   for (std::int64_t rank = 0; rank < ranks_->size(); ++rank) {
     const std::int32_t* const told = all_.data() + rank * words;
+    if (told[1] == failed) throw RankFailed(*ranks_, rank, Failure::within_step);
     const std::int64_t their_first = std::int64_t{told[3]} << 31 | told[2];
     TORCH_CHECK(their_first == first && told[1] == steps, "Network: rank ", rank, " tells spikes of ",
                 steps_in_words(their_first, told[1]), ", but rank ", ranks_->rank(), " those of ",

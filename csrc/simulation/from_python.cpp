@@ -182,13 +182,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connectivity(const He
 
 // Of all ranks.
 std::int64_t connections(const Held& held) {
-  const Running& running = held->network.running();
-  const std::int64_t own = running.matrix().indices.numel();
-  if (running.ranks() == nullptr) return own;
+  Running& running = held->network.running();
   std::int64_t all = 0;
-  for (const auto& told :
-       told_by_all(*running.ranks(), {Topic::connections, running.number()}, {own}, running.options().device()))
-    all += told[0];
+  for (const Numbers& rank :
+       running.told(Topic::connections, [&] { return Numbers{running.matrix().indices.numel()}; }))
+    all += rank[0];
   return all;
 }
 
@@ -234,22 +232,22 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
 }
 
 // What comes before steps of several calls: the network is built, as it was, and all ranks are to take them. The number
-// of steps so far.
-std::int64_t begin(const Held& held, std::int64_t steps, bool /*spikes*/, c10::IntArrayRef populations,
-                   const Strings& states, const Lists& neurons) {
-  const Running& running = held->network.running();
-  running.begin(steps, probes(held, populations, states, neurons));
-  return running.step();
+// of steps so far, and memory for the states of all steps.
+std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::int64_t steps, bool /*spikes*/,
+                                                        c10::IntArrayRef populations, const Strings& states,
+                                                        const Lists& neurons) {
+  Running& running = held->network.running();
+  RecordedStates recorded = running.begin(steps, probes(held, populations, states, neurons), /*own=*/false);
+  return {running.step(), std::move(recorded.whole)};
 }
 
-// And the number of steps before.
-std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(const Held& held, std::int64_t steps,
-                                                                                   bool spikes,
-                                                                                   c10::IntArrayRef populations,
-                                                                                   const Strings& states,
-                                                                                   const Lists& neurons) {
-  Recording recording =
-      spikeforge::simulate(held->network, steps, {spikes, probes(held, populations, states, neurons)});
+// And the number of steps before. States go `into` these tensors, if given, and are not returned.
+std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(
+    const Held& held, std::int64_t steps, bool spikes, c10::IntArrayRef populations, const Strings& states,
+    const Lists& neurons, const std::optional<Lists>& into) {
+  Recording recording = simulate_into(held->network, steps, {spikes, probes(held, populations, states, neurons)},
+                                      into ? into->vec() : std::vector<at::Tensor>());
+  if (into) recording.states.clear();
   return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
 }
 
@@ -266,15 +264,21 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::in
 
 void advance(const Held& held, std::int64_t steps) {
   TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before steps are");
-  held->recorder->run(steps);
+  held->network.running().take_steps([&] { held->recorder->run(steps); });
 }
 
 // Of what was recorded so, the numbers of neurons and states of several ranks.
 std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at::Tensor& neurons,
                                                       const Lists& states) {
   TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before it is read");
-  Recording found = in_whole(held->network.running(), held->recorder->probes(), {{}, neurons, states.vec()});
-  return {std::move(found.neurons), std::move(found.states)};
+  Running& running = held->network.running();
+  return running.take_steps([&]() -> std::tuple<at::Tensor, std::vector<at::Tensor>> {
+    RecordedStates recorded{.probes = held->recorder->probes(), .own = states.vec(), .whole = {}};
+    for (std::size_t k = 0; k < recorded.probes.size(); ++k)
+      recorded.whole.push_back(at::empty({recorded.own[k].size(0), recorded.probes[k].asked}, running.options()));
+    Recording found = in_whole(running, recorded, {{}, neurons, {}});
+    return {std::move(found.neurons), std::move(found.states)};
+  });
 }
 
 SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torch::Library& library, C10_UID) {
@@ -316,12 +320,13 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(Alone<load_state>::call));
   define("connections", ") -> int", TORCH_FN(Alone<connections>::call));
   define("simulates", ") -> bool", TORCH_FN(Alone<simulates>::call));
-  const char* const recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons) -> ";
-  define("begin", (std::string(recorded) + "int").c_str(), TORCH_FN(Alone<begin>::call));
+  const std::string recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons";
+  define("begin", (recorded + ") -> (int first_step, Tensor[] states)").c_str(), TORCH_FN(Alone<begin>::call));
   define("simulate",
-         (std::string(recorded) + "(Tensor steps, Tensor neurons, Tensor[] states, int first_step)").c_str(),
+         (recorded + ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)")
+             .c_str(),
          TORCH_FN(Alone<simulate>::call));
-  define("record", (std::string(recorded) + "(Tensor fired, Tensor[] states)").c_str(), TORCH_FN(Alone<record>::call));
+  define("record", (recorded + ") -> (Tensor fired, Tensor[] states)").c_str(), TORCH_FN(Alone<record>::call));
   define("in_whole", ", Tensor neurons, Tensor[] states) -> (Tensor neurons, Tensor[] states)",
          TORCH_FN(Alone<whole>::call));
   define("advance", ", int steps) -> ()", TORCH_FN(Alone<advance>::call));

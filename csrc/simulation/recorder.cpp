@@ -1,9 +1,7 @@
-#include <spikeforge/simulation/internal/recorder.h>
-#include <spikeforge/simulation/internal/tell.h>
-
 #include <ATen/ops/gt.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
+#include <spikeforge/simulation/internal/recorder.h>
 
 #include <utility>
 
@@ -17,7 +15,7 @@ Recorder::Recorder(Running& running, std::int64_t steps, bool spikes, std::vecto
 }
 
 void Recorder::run(std::int64_t steps) {
-  const UnderWay under_way(running_);
+  running_.set_between_steps(false);
   for (std::int64_t i = 0; i < steps; ++i) {
     const at::Tensor& spikes = running_.advance();
     if (fired_.size(0) != 0) {
@@ -29,14 +27,16 @@ void Recorder::run(std::int64_t steps) {
       at::index_select_out(row, probes_[k].group->states[probes_[k].state], 0, probes_[k].neurons);
     }
   }
+  running_.set_between_steps(true);
 }
 
-Recording in_whole(const Running& running, const std::vector<Probe>& probes, Recording own) {
+Recording in_whole(Running& running, const RecordedStates& states, Recording own) {
+  for (std::size_t k = 0; running.ranks() != nullptr && k < states.probes.size(); ++k)
+    running.join(Topic::recorded_states, states.probes[k].most, states.whole[k], states.own[k],
+                 states.probes[k].places);
+  own.states = states.whole;
   if (!running.partition().is_whole())
     own.neurons = running.partition().numbers().to(own.neurons.device()).index_select(0, own.neurons);
-  for (std::size_t k = 0; running.ranks() != nullptr && k < probes.size(); ++k)
-    own.states[k] = joined(*running.ranks(), {Topic::recorded_states, running.number()}, own.states[k],
-                           probes[k].places, probes[k].asked);
   return own;
 }
 

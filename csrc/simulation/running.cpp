@@ -64,7 +64,46 @@ at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std:
   return at::cat(parts).contiguous();
 }
 
+constexpr std::int64_t most_block = 1024;  // steps without an exchange, also where nothing needs one
+
+int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
+
 }  // namespace
+
+// What the connections of a rank are, and then of all: no rank knows alone how soon a spike of another may arrive, and
+// how late.
+struct Running::Extent {
+  std::int64_t least_between = most_block, most = 1;  // delays
+  std::int64_t connections = 0;
+  std::int64_t exponent = std::numeric_limits<std::int32_t>::min();  // 2 to the power of this is above |weights|
+
+  Extent() = default;
+
+  // Of a matrix whose connections between areas or ranks begin with this one.
+  Extent(const Connectivity& matrix, std::int64_t first_between) : connections(matrix.indices.numel()) {
+    if (connections == 0) return;
+    const at::Tensor& delays = matrix.delays;
+    most = delays.max().item<std::int64_t>();
+    if (first_between < connections)
+      least_between = delays.slice(0, delays.numel() == 1 ? 0 : first_between).min().item<std::int64_t>();
+    const auto [low, high] = at::aminmax(matrix.weights);
+    int above = 0;
+    std::frexp(std::max(std::abs(low.item<double>()), std::abs(high.item<double>())), &above);
+    exponent = above;
+  }
+
+  Numbers numbers() const { return {least_between, most, connections, exponent}; }
+
+  // Of all ranks.
+  explicit Extent(const std::vector<Numbers>& told) {
+    for (const Numbers& rank : told) {
+      least_between = std::min(least_between, rank[0]);
+      most = std::max(most, rank[1]);
+      connections += rank[2];
+      exponent = std::max(exponent, rank[3]);
+    }
+  }
+};
 
 Running::Running(const Description& description, std::int64_t number)
     : partition_(description),
@@ -72,23 +111,33 @@ Running::Running(const Description& description, std::int64_t number)
       number_(number),
       populations_(description.populations),
       deterministic_(description.options.deterministic),
+      device_(description.options.device),
       size_(partition_.size()),
       inputs_(description.inputs()),
       columns_(size_ * inputs_),
       poisson_("neuron poisson_input(x;; weight, rate) { return x + weight * poisson(rate) }") {
-  const auto options = at::TensorOptions(description.dtype).device(description.options.device);
-  if (ranks_ != nullptr) exchange_.emplace(ranks_, description);
-  make_groups(description);
-  connect(description);
-  make_rings(description);
-  step_ = at::zeros({}, options.dtype(at::kLong));
-  weights_at_ = matrix_.weights.const_data_ptr();
-  spikes_ = at::zeros({size_}, options);
-  make_drives(description);
-  make_current(description);
-  for (const DescribedPlastic& plastic : description.plastic)
-    plastic_.emplace_back(plastic, description, columns_,
-                          seed_of(description.options.seed, Stream::plastic, plastic_.size()).item<std::int64_t>());
+  const auto options = at::TensorOptions(description.dtype).device(device_);
+  Extent own;
+  const Extent all(told(Topic::delays, [&] {
+    if (ranks_ != nullptr) exchange_.emplace(ranks_, description);
+    make_groups(description);
+    connect(description);
+    const bool has_between = matrix_.indptr.numel() - 1 > size_;
+    own = {matrix_, has_between ? matrix_.indptr[size_].item<std::int64_t>() : matrix_.indices.numel()};
+    return own.numbers();
+  }));
+  told(Topic::built, [&]() -> Numbers {
+    make_rings(description, own, all);
+    step_ = at::zeros({}, options.dtype(at::kLong));
+    weights_at_ = matrix_.weights.const_data_ptr();
+    spikes_ = at::zeros({size_}, options);
+    make_drives(description);
+    make_current(description);
+    for (const DescribedPlastic& plastic : description.plastic)
+      plastic_.emplace_back(plastic, description, columns_,
+                            seed_of(description.options.seed, Stream::plastic, plastic_.size()).item<std::int64_t>());
+    return {};
+  });
 }
 
 Running::~Running() = default;
@@ -170,55 +219,10 @@ void Running::connect_part(const Description& description, const std::vector<Pro
                                      description.weight_dtype, description.options.device);
 }
 
-namespace {
-
-constexpr std::int64_t most_block = 1024;  // steps without an exchange, also where nothing needs one
-
-// What the connections of a rank are, and then of all: no rank knows alone how soon a spike of another may arrive, and
-// how late.
-struct Extent {
-  std::int64_t least_between = most_block, most = 1;  // delays
-  std::int64_t connections = 0;
-  std::int64_t exponent = std::numeric_limits<std::int32_t>::min();  // 2 to the power of this is above |weights|
-
-  // Of a matrix whose connections between areas or ranks begin with this one.
-  Extent(const Connectivity& matrix, std::int64_t first_between) : connections(matrix.indices.numel()) {
-    if (connections == 0) return;
-    const at::Tensor& delays = matrix.delays;
-    most = delays.max().item<std::int64_t>();
-    if (first_between < connections)
-      least_between = delays.slice(0, delays.numel() == 1 ? 0 : first_between).min().item<std::int64_t>();
-    const auto [low, high] = at::aminmax(matrix.weights);
-    int above = 0;
-    std::frexp(std::max(std::abs(low.item<double>()), std::abs(high.item<double>())), &above);
-    exponent = above;
-  }
-
-  void join(const Extent& own, Ranks& ranks, std::int64_t network, c10::Device device) {
-    const auto told = told_by_all(ranks, {Topic::delays, network},
-                                  {own.least_between, own.most, own.connections, own.exponent}, device);
-    connections = 0;
-    for (const std::vector<std::int64_t>& rank : told) {
-      least_between = std::min(least_between, rank[0]);
-      most = std::max(most, rank[1]);
-      connections += rank[2];
-      exponent = std::max(exponent, rank[3]);
-    }
-  }
-};
-
-int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
-
-}  // namespace
-
-void Running::make_rings(const Description& description) {
+void Running::make_rings(const Description& description, const Extent& own, const Extent& all) {
   bool any_within = false, any_between = false;
   for (const DescribedProjection& p : description.projections)
     (stays_within(description, p.sources, p.targets) ? any_within : any_between) = true;
-  const bool has_between = matrix_.indptr.numel() - 1 > size_;
-  const Extent own(matrix_, has_between ? matrix_.indptr[size_].item<std::int64_t>() : matrix_.indices.numel());
-  Extent all = own;
-  if (ranks_ != nullptr) all.join(own, *ranks_, number_, description.options.device);
   if (own.connections > 0)
     doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
   if (any_between) {
@@ -227,7 +231,7 @@ void Running::make_rings(const Description& description) {
         std::clamp<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1, all.least_between);
   }
   if (exchange_) exchange_->set_block(block_);
-  const auto options = at::TensorOptions(description.dtype).device(description.options.device);
+  const auto options = at::TensorOptions(description.dtype).device(device_);
   buffer_ = at::zeros({all.most + 1, columns_}, options);
   const bool sums_are_ordered = description.options.device.is_cpu() || deterministic_;
   if (any_within && any_between && sums_are_ordered) between_ = at::zeros({all.most + 1, columns_}, options);
@@ -334,7 +338,23 @@ Probe Running::probe(const StateProbe& asked) const {
           .state = static_cast<std::size_t>(state - states.begin()),
           .neurons = at::tensor(own, at::kLong).to(buffer_.device()),
           .places = at::tensor(places, at::kLong),
-          .asked = std::ssize(asked.neurons)};
+          .asked = std::ssize(asked.neurons),
+          .most = most_of_a_rank(asked)};
+}
+
+std::int64_t Running::most_of_a_rank(const StateProbe& asked) const {
+  if (!exchange_) return std::ssize(asked.neurons);
+  std::int64_t most = 0;
+  for (const std::vector<Slice>& slices : exchange_->slices()) {
+    const auto slice = std::ranges::find_if(
+        slices, [&](const Slice& s) { return s.begin >= asked.population.begin && s.end <= asked.population.end; });
+    if (slice == slices.end()) continue;
+    const auto is_its = [&](std::int64_t neuron) {
+      return slice->begin <= asked.population.begin + neuron && asked.population.begin + neuron < slice->end;
+    };
+    most = std::max<std::int64_t>(most, std::ranges::count_if(asked.neurons, is_its));
+  }
+  return most;
 }
 
 std::vector<Changing> Running::changing() const {
@@ -361,9 +381,71 @@ void Running::check_weights() const {
 }
 
 void Running::check_is_whole() const {
-  TORCH_CHECK(is_whole_,
-              "Network: an earlier call failed in the middle of its steps, so that this network's state is that of no "
-              "step: load one, or make the network anew");
+  TORCH_CHECK(is_whole_, "Network: an earlier call failed in the middle of its steps (", why_not_whole_,
+              "), and this network's state is that of no step: load a state that was saved before (load_state_dict, or "
+              "load_state in C++), or make the network anew");
+}
+
+namespace {
+
+// Of the exception that is handled.
+std::string reason() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return "out of memory";
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find('\n'));
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+}  // namespace
+
+void Running::set_not_whole() noexcept {
+  is_whole_ = false;
+  try {
+    why_not_whole_ = reason();
+  } catch (const std::exception&) {
+    why_not_whole_ = "out of memory";
+  }
+}
+
+void Running::fail() noexcept {
+  const bool tells = ranks_ != nullptr && !is_known_, is_told = tells && exchange_->tell_failure();
+  if (tells && !is_told) untold_ = is_between_steps_ ? Failure::between_steps : Failure::within_step;
+  if (is_told || !is_between_steps_) set_not_whole();
+}
+
+std::vector<Numbers> Running::told(Topic topic, const std::function<Numbers()>& prepare) {
+  if (ranks_ == nullptr) return {prepare()};
+  const Notice notice{topic, number_};
+  const Failure untold = std::exchange(untold_, Failure::none);
+  if (untold != Failure::none) tell_failure(*ranks_, notice, device_, untold);
+  try {
+    return told_by_all(*ranks_, notice, device_, prepare);
+  } catch (const RankFailed& failed) {
+    is_known_ = true;
+    if (failed.failure == Failure::within_step) set_not_whole();
+    throw;
+  } catch (...) {
+    is_known_ = true;
+    throw;
+  }
+}
+
+void Running::join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own,
+                   const at::Tensor& places) {
+  is_known_ = true;  // told() says what may fail on one rank alone
+  simulation::join(
+      *ranks_, topic, most, whole,
+      [&] {
+        return Share{own, places};
+      },
+      [&](const std::function<Numbers()>& prepare) { return told(topic, prepare); });
+  is_known_ = false;
 }
 
 namespace {
@@ -379,40 +461,72 @@ std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
 
 }  // namespace
 
-std::vector<Probe> Running::begin(std::int64_t steps, const std::vector<StateProbe>& recorded) const {
+namespace {
+
+at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
+  try {
+    return at::empty({steps, neurons}, options);
+  } catch (const c10::OutOfMemoryError&) {  // a GPU's, which says enough
+    throw;
+  } catch (const c10::Error&) {
+    TORCH_CHECK(false, "simulate: there is no memory for a state of ", neurons, " neurons in ", steps,
+                " steps: record fewer neurons, or simulate fewer steps in a call");
+  }
+}
+
+}  // namespace
+
+RecordedStates Running::begin(std::int64_t steps, const std::vector<StateProbe>& recorded, bool own,
+                              std::vector<at::Tensor> into) {
   check_is_whole();
-  check_weights();
-  std::vector<Probe> probes;
-  probes.reserve(recorded.size());
-  for (const StateProbe& asked : recorded) probes.push_back(probe(asked));
-  if (ranks_ == nullptr) return probes;
-  const auto told =
-      told_by_all(*ranks_, {Topic::simulate, number_}, {step(), steps, digest_of(recorded)}, buffer_.device());
-  const std::vector<std::int64_t>& first = told[0];
+  RecordedStates states{.probes = {}, .own = {}, .whole = std::move(into)};
+  const auto prepare = [&]() -> Numbers {
+    check_weights();
+    for (const StateProbe& asked : recorded) states.probes.push_back(probe(asked));
+    const bool is_there = !states.whole.empty();
+    for (const Probe& probe : states.probes) {
+      if (!is_there) states.whole.push_back(recorded_state(steps, probe.asked, options()));
+      if (own && ranks_ != nullptr) states.own.push_back(recorded_state(steps, probe.neurons.numel(), options()));
+    }
+    if (ranks_ == nullptr) states.own = states.whole;
+    if (own && device_.is_cpu()) cpu_steps().prepare();
+    return {step(), steps, ranks_ == nullptr ? 0 : digest_of(recorded)};
+  };
+  const std::vector<Numbers> told = this->told(Topic::simulate, prepare);
+  const Numbers& first = told[0];
   for (std::size_t rank = 1; rank < told.size(); ++rank) {
-    const std::vector<std::int64_t>& theirs = told[rank];
+    const Numbers& theirs = told[rank];
     TORCH_CHECK(theirs[0] == first[0] && theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(),
                 " simulates ", steps_in_words(theirs[0], theirs[1]), ", but rank 0 ",
                 steps_in_words(first[0], first[1]), ": all ranks must make the same calls");
     TORCH_CHECK(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
                 " records other states than rank 0: all ranks must make the same calls");
   }
-  return probes;
+  return states;
 }
 
-std::vector<at::Tensor> Running::state() const {
+std::vector<at::Tensor> Running::state() {
   check_is_whole();
-  const Notice notice{Topic::state, number_};
-  if (ranks_ != nullptr) {
-    const auto told = told_by_all(*ranks_, notice, {step()}, buffer_.device());
-    for (std::size_t rank = 1; rank < told.size(); ++rank)
-      TORCH_CHECK(told[rank][0] == told[0][0], "Network: rank ", rank, " of ", told.size(), " is at step ",
-                  told[rank][0], ", but rank 0 at step ", told[0][0], ": they have no state together");
-  }
+  std::vector<Changing> now;
   std::vector<at::Tensor> copies;
-  for (const Changing& c : changing())
-    copies.push_back(ranks_ != nullptr && c.places.defined() ? joined(*ranks_, notice, c.tensor, c.places, c.whole)
-                                                             : c.tensor.clone());
+  const auto is_part = [&](const Changing& c) { return ranks_ != nullptr && c.places.defined(); };
+  const auto prepare = [&]() -> Numbers {
+    now = changing();
+    for (const Changing& c : now) {
+      std::vector<std::int64_t> sizes = c.tensor.sizes().vec();
+      if (is_part(c)) sizes.back() = c.whole;
+      copies.push_back(is_part(c) ? at::zeros(sizes, c.tensor.options()) : c.tensor.clone());
+    }
+    return {step()};
+  };
+  const std::vector<Numbers> told = this->told(Topic::state, prepare);
+  for (std::size_t rank = 1; rank < told.size(); ++rank)
+    TORCH_CHECK(told[rank][0] == told[0][0], "Network: rank ", rank, " of ", told.size(), " is at step ", told[rank][0],
+                ", but rank 0 at step ", told[0][0], ": they have no state together");
+  for (std::size_t i = 0; i < now.size(); ++i)
+    if (is_part(now[i]))
+      join(Topic::state, std::min(now[i].whole, inputs_ * exchange_->most_neurons()), copies[i], now[i].tensor,
+           now[i].places);
   return copies;
 }
 
@@ -423,42 +537,50 @@ std::vector<at::Tensor> Running::own_state() const {
 }
 
 void Running::load_state(at::TensorList state) {
-  const std::vector<Changing> own = changing();
-  bool fits = own.size() == state.size();
-  for (std::size_t i = 0; fits && i < own.size(); ++i) {
-    std::vector<std::int64_t> sizes = own[i].tensor.sizes().vec();
-    if (own[i].places.defined()) sizes.back() = own[i].whole;
-    fits = state[i].defined() && state[i].sizes() == c10::IntArrayRef(sizes) &&
-           state[i].scalar_type() == own[i].tensor.scalar_type();
-  }
-  constexpr std::int64_t most_steps = std::int64_t{1} << 62;
-  const std::int64_t step = fits ? state[1].item<std::int64_t>() : 0;
-  const bool is_step = 0 <= step && step < most_steps;
-  bool all_are_whole = is_whole_;
-  if (ranks_ != nullptr) {
-    Digest digest;
-    for (std::size_t i = 0; fits && i < state.size(); ++i) digest.add(state[i]);
-    const auto told = told_by_all(*ranks_, {Topic::load_state, number_},
-                                  {fits && is_step ? 1 : 0, step, digest.sum(), is_whole_ ? 1 : 0}, buffer_.device());
-    for (std::size_t rank = 0; fits && is_step && rank < told.size(); ++rank) {
-      const std::vector<std::int64_t>&theirs = told[rank], &first = told[0];
-      TORCH_CHECK_VALUE(theirs[0] == 1, "Network: rank ", rank, " of ", told.size(),
-                        " was given a state that it cannot load");
-      TORCH_CHECK_VALUE(theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(), " loads a state of step ",
-                        theirs[1], ", but rank 0 one of step ", first[1]);
-      TORCH_CHECK_VALUE(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
-                        " loads other numbers than rank 0, of the same step");
+  std::vector<Changing> own;
+  bool fits = false, is_step = false;
+  std::int64_t step = 0;
+  const std::vector<Numbers> told = this->told(Topic::load_state, [&]() -> Numbers {
+    own = changing();
+    fits = own.size() == state.size();
+    for (std::size_t i = 0; fits && i < own.size(); ++i) {
+      std::vector<std::int64_t> sizes = own[i].tensor.sizes().vec();
+      if (own[i].places.defined()) sizes.back() = own[i].whole;
+      fits = state[i].defined() && state[i].sizes() == c10::IntArrayRef(sizes) &&
+             state[i].scalar_type() == own[i].tensor.scalar_type() && state[i].layout() == at::kStrided &&
+             !state[i].is_meta();
     }
-    for (const std::vector<std::int64_t>& theirs : told) all_are_whole = all_are_whole && theirs[3] == 1;
+    constexpr std::int64_t most_steps = std::int64_t{1} << 62;
+    step = fits ? state[1].item<std::int64_t>() : 0;
+    is_step = 0 <= step && step < most_steps;
+    Digest digest;
+    for (std::size_t i = 0; ranks_ != nullptr && fits && i < state.size(); ++i) digest.add(state[i]);
+    return {fits && is_step ? 1 : 0, step, digest.sum(), is_whole_ ? 1 : 0};
+  });
+  bool all_are_whole = true;
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    const Numbers &theirs = told[rank], &first = told[0];
+    all_are_whole = all_are_whole && theirs[3] == 1;
+    if (!fits || !is_step) continue;
+    TORCH_CHECK_VALUE(theirs[0] == 1, "Network: rank ", rank, " of ", told.size(),
+                      " was given a state that it cannot load");
+    TORCH_CHECK_VALUE(theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(), " loads a state of step ",
+                      theirs[1], ", but rank 0 one of step ", first[1]);
+    TORCH_CHECK_VALUE(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
+                      " loads other numbers than rank 0, of the same step");
   }
-  TORCH_CHECK_VALUE(fits, "Network: this is the state of another network: its sizes or types are others");
+  TORCH_CHECK_VALUE(fits,
+                    "Network: this is the state of another network: its sizes or types are others, or it is not dense");
   TORCH_CHECK_VALUE(is_step, "Network: a state's step must be from 0 to 2^62, but is ", step);
   if (!all_are_whole) forget_exchanges();
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    const at::Tensor& places = own[i].places;
-    const bool is_part = ranks_ != nullptr && places.defined();
-    own[i].tensor.copy_(is_part ? state[i].index_select(-1, places.to(state[i].device())) : state[i]);
-  }
+  take_steps([&] {
+    set_between_steps(false);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const at::Tensor& places = own[i].places;
+      const bool is_part = ranks_ != nullptr && places.defined();
+      own[i].tensor.copy_(is_part ? state[i].index_select(-1, places.to(state[i].device())) : state[i]);
+    }
+  });
   is_whole_ = true;
 }
 

@@ -16,6 +16,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <string>
 #include <utility>
 
 namespace spikeforge {
@@ -30,30 +32,18 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
   return t;
 }
 
-std::vector<at::Tensor> states_of(const Running& running, std::int64_t steps, const std::vector<Probe>& probes) {
-  std::vector<at::Tensor> states;
-  states.reserve(probes.size());
-  for (const Probe& probe : probes) states.push_back(at::empty({steps, probe.neurons.numel()}, running.options()));
-  return states;
-}
-
-Recording on_cpu(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
+// Of steps from `first` on, as the kinds of steps below.
+Recording on_cpu(Running& running, std::int64_t first, std::int64_t steps, bool spikes, const RecordedStates& states) {
   SpikeList list;
-  CpuRecord record{.spikes = spikes ? &list : nullptr, .probes = std::move(probes), .states = {}};
-  record.states = states_of(running, steps, record.probes);
-  const std::int64_t first = running.step();
-  running.cpu_steps().run(steps, record);
-  return {tensor_of(list.steps), tensor_of(list.neurons), std::move(record.states), first};
+  running.cpu_steps().run(steps, {spikes ? &list : nullptr, states});
+  return {tensor_of(list.steps), tensor_of(list.neurons), {}, first};
 }
 
 // Of steps on a GPU, which are listed behind each piece of them.
 class GpuRecord {
  public:
-  GpuRecord(const Running& running, std::int64_t steps, const std::vector<Probe>& probes)
-      : first_(running.step()),
-        when_{at::empty({0}, running.options().dtype(at::kLong))},
-        who_{when_.front()},
-        states_(states_of(running, steps, probes)) {}
+  GpuRecord(const Running& running, std::int64_t first)
+      : first_(first), when_{at::empty({0}, running.options().dtype(at::kLong))}, who_{when_.front()} {}
 
   // Steps done, ..., done + count - 1 of the call, from `fired` [at least count, neurons].
   void list(const at::Tensor& fired, std::int64_t done, std::int64_t count) {
@@ -62,24 +52,23 @@ class GpuRecord {
     who_.push_back(places.select(1, 1));
   }
 
-  std::vector<at::Tensor>& states() { return states_; }
-
-  Recording take() { return {at::cat(when_), at::cat(who_), std::move(states_), first_}; }
+  Recording take() { return {at::cat(when_), at::cat(who_), {}, first_}; }
 
  private:
   const std::int64_t first_;
-  std::vector<at::Tensor> when_, who_, states_;
+  std::vector<at::Tensor> when_, who_;
 };
 
-Recording by_operators(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
-  GpuRecord record(running, steps, probes);
-  Recorder recorder(running, std::min(steps, steps_at_once), spikes, std::move(probes));
+Recording by_operators(Running& running, std::int64_t first, std::int64_t steps, bool spikes,
+                       const RecordedStates& states) {
+  GpuRecord record(running, first);
+  Recorder recorder(running, std::min(steps, steps_at_once), spikes, states.probes);
   for (std::int64_t done = 0; done < steps;) {
     const std::int64_t count = std::min(steps_at_once, steps - done);
     recorder.run(count);
     if (spikes) record.list(recorder.fired(), done, count);
-    for (std::size_t k = 0; k < record.states().size(); ++k)
-      record.states()[k].slice(0, done, done + count).copy_(recorder.states()[k].slice(0, 0, count));
+    for (std::size_t k = 0; k < states.own.size(); ++k)
+      states.own[k].slice(0, done, done + count).copy_(recorder.states()[k].slice(0, 0, count));
     done += count;
   }
   return record.take();
@@ -92,42 +81,71 @@ std::int64_t steps_of_a_launch(const Running& running, std::int64_t at_once) {
   return std::max(steps / at_once, std::int64_t{1}) * at_once;
 }
 
-Recording by_one_kernel(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes) {
-  GpuRecord record(running, steps, probes);
+Recording by_one_kernel(Running& running, std::int64_t first, std::int64_t steps, bool spikes,
+                        const RecordedStates& states) {
+  GpuRecord record(running, first);
   GpuSteps& walk = *running.gpu_steps();
-  walk.record(probes, record.states());
+  walk.record(states.probes, states.own);
   const std::int64_t most = steps_of_a_launch(running, walk.at_once());
-  const UnderWay under_way(running);
   const at::Tensor fired =
       spikes ? at::empty({std::min(steps, most), running.size()}, running.options().dtype(at::kBool)) : at::Tensor();
   for (std::int64_t done = 0; done < steps;) {
     const std::int64_t count = std::min(most, steps - done);
     const at::Tensor here = spikes ? fired.narrow(0, 0, count) : fired;
     walk.keep();
+    running.set_between_steps(false);
     walk.run(count, here, done);
-    if (walk.goes_back()) continue;
+    const bool goes_back = walk.goes_back();
+    running.set_between_steps(true);
+    if (goes_back) continue;
     if (spikes) record.list(here, done, count);
     done += count;
   }
   return record.take();
 }
 
+// Says what std::bad_alloc does not.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(std::string words) : words_(std::move(words)) {}
+  const char* what() const noexcept override { return words_.c_str(); }
+
+ private:
+  const std::string words_;
+};
+
 }  // namespace
+
+Recording simulate_into(Network& network, std::int64_t steps, const SimulateOptions& options,
+                        std::vector<at::Tensor> into) {
+  TORCH_CHECK_VALUE(steps >= 0, "simulate: steps must not be negative, but is ", steps);
+  const Undifferentiated mode;
+  Running& running = network.running();
+  const RecordedStates states = running.begin(steps, options.states, /*own=*/true, std::move(into));
+  const std::int64_t first = running.step();
+  try {
+    return running.take_steps([&] {
+      // Operators note their kernels where a pack is recorded.
+      const bool is_on_cpu = running.options().device().is_cpu() && jit::recorder() == nullptr;
+      const auto by = is_on_cpu ? on_cpu : running.gpu_steps() != nullptr ? by_one_kernel : by_operators;
+      Recording recording = in_whole(running, states, by(running, first, steps, options.spikes, states));
+      recording.step_count = steps;
+      return recording;
+    });
+  } catch (const std::bad_alloc&) {
+    const std::string what = "simulate: out of memory in " + steps_in_words(first, steps);
+    if (!running.is_whole())
+      throw OutOfMemory(what +
+                        ", in the middle of a step: load a state that was saved before, or make the network anew");
+    throw OutOfMemory(what + ", whose recording is lost; the network is whole, and at step " +
+                      std::to_string(running.step()) + ". Spikes take 16 bytes each: simulate fewer steps in a call");
+  }
+}
+
 }  // namespace simulation
 
 Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& options) {
-  TORCH_CHECK_VALUE(steps >= 0, "simulate: steps must not be negative, but is ", steps);
-  const simulation::Undifferentiated mode;
-  simulation::Running& running = network.running();
-  const std::vector<simulation::Probe> probes = running.begin(steps, options.states);
-  // Operators note their kernels where a pack is recorded.
-  const bool is_on_cpu = running.options().device().is_cpu() && jit::recorder() == nullptr;
-  const auto by = is_on_cpu                        ? simulation::on_cpu
-                  : running.gpu_steps() != nullptr ? simulation::by_one_kernel
-                                                   : simulation::by_operators;
-  Recording recording = simulation::in_whole(running, probes, by(running, steps, options.spikes, probes));
-  recording.step_count = steps;
-  return recording;
+  return simulation::simulate_into(network, steps, options, {});
 }
 
 Recording gathered(const Network& network, const Recording& own) {
@@ -135,28 +153,38 @@ Recording gathered(const Network& network, const Recording& own) {
   if (ranks == nullptr || ranks->size() == 1) return own;
   const simulation::Undifferentiated mode;
   const c10::Device device = network.options().device;
-  const simulation::Notice notice{simulation::Topic::gather,
-                                  network.running_ == nullptr ? 0 : network.running_->number()};
+  constexpr simulation::Topic topic = simulation::Topic::gather;
   const auto are_numbers = [](const at::Tensor& t) {
     return t.defined() && t.scalar_type() == at::kLong && t.dim() == 1;
   };
   const bool is_recording =
       are_numbers(own.steps) && are_numbers(own.neurons) && own.steps.numel() == own.neurons.numel();
   const std::int64_t count = is_recording ? own.steps.numel() : -1, rank = ranks->rank();
-  const auto told = simulation::told_by_all(*ranks, notice, {count, own.first_step, own.step_count}, device);
-  std::int64_t before = 0, all = 0;
+  const auto tell = [&](const std::function<simulation::Numbers()>& prepare) {
+    if (network.running_ != nullptr) return network.running_->told(topic, prepare);
+    return simulation::told_by_all(*ranks, {topic, 0}, device, prepare);
+  };
+  const std::vector<simulation::Numbers> told = tell([&] {
+    return simulation::Numbers{count, own.first_step, own.step_count};
+  });
+  std::int64_t before = 0, all = 0, most = 0;
   for (std::int64_t r = 0; r < ranks->size(); ++r) {
-    const std::vector<std::int64_t>&theirs = told[static_cast<std::size_t>(r)], &first = told[0];
+    const simulation::Numbers &theirs = told[static_cast<std::size_t>(r)], &first = told[0];
     TORCH_CHECK_VALUE(theirs[0] >= 0, "gather: steps and neurons must be int64 [spikes], but rank ", r, "'s are not");
     TORCH_CHECK_VALUE(theirs[1] == first[1] && theirs[2] == first[2], "gather: rank ", r, " of ", ranks->size(),
                       " recorded ", simulation::steps_in_words(theirs[1], theirs[2]), ", but rank 0 ",
                       simulation::steps_in_words(first[1], first[2]), ": all ranks must gather the same recording");
     before += r < rank ? theirs[0] : 0;
     all += theirs[0];
+    most = std::max(most, theirs[0]);
   }
-  const at::Tensor places = at::arange(before, before + count, at::kLong);
-  const at::Tensor spikes =
-      simulation::joined(*ranks, notice, at::stack({own.steps, own.neurons}).to(device), places, all);
+  const auto options = own.steps.options().device(device);
+  at::Tensor spikes = most == 0 ? at::empty({2, 0}, options) : at::Tensor();
+  const auto share = [&]() -> simulation::Share {
+    spikes = at::empty({2, all}, options);
+    return {at::stack({own.steps, own.neurons}), at::arange(before, before + count, at::kLong)};
+  };
+  simulation::join(*ranks, topic, most, spikes, share, tell);
   const auto sorted = at::sort(spikes[0].mul(std::max<std::int64_t>(network.size(), 1)).add_(spikes[1]));
   TORCH_CHECK_VALUE(all < 2 || std::get<0>(sorted).diff().all().item<bool>(),
                     "gather: ranks have the same spikes: was this recording gathered before?");

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace spikeforge::simulation {
@@ -20,6 +21,7 @@ struct TopicWords {
 constexpr TopicWords topics[] = {
     {"the description of the network", "builds a network"},
     {"the delays", "tells the delays of a network that it builds"},
+    {"whether the network is built", "has built a network"},
     {"whether GPUs share memory", "asks whether GPUs share memory"},
     {"the number of connections", "counts connections, to save or load a state"},
     {"the steps to simulate", "simulates"},
@@ -35,28 +37,44 @@ std::string does(std::int64_t topic) {
   return 0 <= topic && topic < std::ssize(topics) ? topics[topic].does : "does something else";
 }
 
-constexpr std::size_t words_of_notice = 16;  // topic, network, numbers
+constexpr std::size_t words_of_notice = 16, words_before = 3;  // topic, network, failure; numbers
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-at::Tensor padded(const at::Tensor& t, std::int64_t length) {
-  std::vector<std::int64_t> sizes = t.sizes().vec();
-  sizes.back() = length;
-  at::Tensor all = at::zeros(sizes, t.options());
-  all.narrow(-1, 0, t.size(-1)).copy_(t);
-  return all;
+// A message with room for so many places, and the same of all ranks, one under the other.
+struct Message {
+  at::Tensor own, all;
+
+  Message(Ranks& ranks, std::vector<std::int64_t> sizes, std::int64_t places, const at::TensorOptions& options) {
+    sizes.back() = places;
+    own = at::zeros(sizes, options);
+    sizes.insert(sizes.begin(), ranks.size());
+    all = at::empty(sizes, options);
+  }
+};
+
+// By rank: topic, network, failure, numbers.
+std::vector<Numbers> notices(Ranks& ranks, const Notice& notice, Failure failure, const Numbers& own,
+                             c10::Device device) {
+  Numbers words{static_cast<std::int64_t>(notice.topic), notice.network, static_cast<std::int64_t>(failure)};
+  words.insert(words.end(), own.begin(), own.end());
+  TORCH_INTERNAL_ASSERT(words.size() <= words_of_notice);
+  words.resize(words_of_notice);
+  return payloads(ranks, words, device, notice.topic);
 }
 
-// Of all ranks, one under the other.
-at::Tensor gathered_under(Ranks& ranks, const at::Tensor& own, Topic topic) {
-  std::vector<std::int64_t> sizes = own.sizes().vec();
-  sizes.insert(sizes.begin(), ranks.size());
-  at::Tensor all = at::empty(sizes, own.options());
-  all_gather(ranks, own, all, words_of(topic).what);
-  return all;
+std::string words_of(const Ranks& ranks, std::int64_t rank, Failure failure) {
+  const std::string who = "Network: rank " + std::to_string(rank) + " of " + std::to_string(ranks.size());
+  if (failure == Failure::between_steps)
+    return who + " failed, for the reason that its own error gives; all ranks are at the same step";
+  return who + " failed in the middle of its steps, for the reason that its own error gives: load a state on all ranks";
 }
 
 }  // namespace
+
+RankFailed::RankFailed(const Ranks& ranks, std::int64_t rank, Failure failure)
+    : c10::Error({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, words_of(ranks, rank, failure)),
+      failure(failure) {}
 
 std::string steps_in_words(std::int64_t first, std::int64_t steps) {
   if (steps == 0) return "no steps from " + std::to_string(first) + " on";
@@ -72,10 +90,12 @@ void all_gather(Ranks& ranks, const at::Tensor& own, const at::Tensor& all, cons
   }
 }
 
-std::vector<std::vector<std::int64_t>> payloads(Ranks& ranks, const std::vector<std::int64_t>& own, c10::Device device,
-                                                Topic topic) {
-  const at::Tensor all = gathered_under(ranks, at::tensor(own, at::kLong).to(device), topic).cpu();
-  std::vector<std::vector<std::int64_t>> told;
+std::vector<Numbers> payloads(Ranks& ranks, const Numbers& own, c10::Device device, Topic topic) {
+  const at::Tensor words = at::tensor(own, at::kLong).to(device);
+  const at::Tensor gathered = at::empty({ranks.size(), std::ssize(own)}, words.options());
+  all_gather(ranks, words, gathered, words_of(topic).what);
+  const at::Tensor all = gathered.cpu();
+  std::vector<Numbers> told;
   for (std::int64_t r = 0; r < ranks.size(); ++r) {
     const auto* const begin = all.const_data_ptr<std::int64_t>() + r * std::ssize(own);
     told.emplace_back(begin, begin + own.size());
@@ -83,13 +103,24 @@ std::vector<std::vector<std::int64_t>> payloads(Ranks& ranks, const std::vector<
   return told;
 }
 
-std::vector<std::vector<std::int64_t>> told_by_all(Ranks& ranks, const Notice& notice,
-                                                   const std::vector<std::int64_t>& own, c10::Device device) {
-  std::vector<std::int64_t> words{static_cast<std::int64_t>(notice.topic), notice.network};
-  words.insert(words.end(), own.begin(), own.end());
-  TORCH_INTERNAL_ASSERT(words.size() <= words_of_notice);
-  words.resize(words_of_notice);
-  auto told = payloads(ranks, words, device, notice.topic);
+std::vector<Numbers> told_by_all(Ranks& ranks, const Notice& notice, c10::Device device,
+                                 const std::function<Numbers()>& prepare) {
+  Numbers own;
+  try {
+    own = prepare();
+  } catch (...) {
+    tell_failure(ranks, notice, device, Failure::between_steps);
+    throw;
+  }
+  std::vector<Numbers> told = notices(ranks, notice, Failure::none, own, device);
+  Failure failure = Failure::none;
+  std::int64_t failed = 0;
+  for (std::int64_t rank = 0; rank < ranks.size(); ++rank) {
+    const auto theirs = static_cast<Failure>(told[static_cast<std::size_t>(rank)][2]);
+    if (theirs > failure) failed = rank;
+    failure = std::max(failure, theirs);
+  }
+  if (failure != Failure::none) throw RankFailed(ranks, failed, failure);
   for (std::size_t rank = 1; rank < told.size(); ++rank) {
     const std::int64_t topic = told[rank][0], first = told[0][0];
     TORCH_CHECK(topic == first, "Network: rank ", rank, " of ", ranks.size(), " ", does(topic), ", but rank 0 ",
@@ -97,25 +128,36 @@ std::vector<std::vector<std::int64_t>> told_by_all(Ranks& ranks, const Notice& n
     TORCH_CHECK(told[rank][1] == told[0][1], "Network: rank ", rank, " of ", ranks.size(), " ", does(topic),
                 ", but of another network than rank 0: all ranks must make the same calls, in the same order");
   }
-  for (std::vector<std::int64_t>& rank : told) rank = {rank.begin() + 2, rank.begin() + 2 + std::ssize(own)};
+  for (Numbers& rank : told) rank = {rank.begin() + words_before, rank.begin() + words_before + std::ssize(own)};
   return told;
 }
 
-at::Tensor joined(Ranks& ranks, const Notice& notice, const at::Tensor& own, const at::Tensor& places,
-                  std::int64_t whole) {
-  const auto sizes = told_by_all(ranks, notice, {own.size(-1)}, own.device());
-  const std::int64_t most = (*std::ranges::max_element(sizes))[0];
-  std::vector<std::int64_t> shape = own.sizes().vec();
-  shape.back() = whole;
-  at::Tensor result = at::zeros(shape, own.options());
-  if (most == 0 || result.numel() == 0) return result;
-  const at::Tensor all = gathered_under(ranks, padded(own, most), notice.topic);
-  const at::Tensor all_places = gathered_under(ranks, padded(places.to(own.device()), most), notice.topic);
-  for (std::int64_t r = 0; r < ranks.size(); ++r) {
-    const std::int64_t count = sizes[static_cast<std::size_t>(r)][0];
-    result.index_copy_(-1, all_places[r].narrow(0, 0, count), all[r].narrow(-1, 0, count));
+void tell_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept {
+  try {
+    notices(ranks, notice, failure, {}, device);
+  } catch (const std::exception&) {  // then the others miss it
   }
-  return result;
+}
+
+void join(Ranks& ranks, Topic topic, std::int64_t most, const at::Tensor& whole, const std::function<Share()>& share,
+          const std::function<std::vector<Numbers>(const std::function<Numbers()>&)>& tell) {
+  if (most == 0 || (whole.defined() && whole.numel() == 0)) return;
+  std::optional<Message> elements, places;
+  const std::vector<Numbers> counts = tell([&] {
+    const auto [own, own_places] = share();
+    const std::int64_t count = own.size(-1);
+    elements.emplace(ranks, whole.sizes().vec(), most, whole.options());
+    places.emplace(ranks, std::vector<std::int64_t>{most}, most, whole.options().dtype(at::kLong));
+    elements->own.narrow(-1, 0, count).copy_(own);
+    places->own.narrow(-1, 0, count).copy_(own_places);
+    return Numbers{count};
+  });
+  for (const std::optional<Message>* const message : {&elements, &places})
+    all_gather(ranks, (*message)->own, (*message)->all, words_of(topic).what);
+  for (std::int64_t r = 0; r < ranks.size(); ++r) {
+    const std::int64_t count = counts[static_cast<std::size_t>(r)][0];
+    whole.index_copy_(-1, places->all[r].narrow(0, 0, count), elements->all[r].narrow(-1, 0, count));
+  }
 }
 
 }  // namespace spikeforge::simulation

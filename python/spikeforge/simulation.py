@@ -365,7 +365,9 @@ class Network:
         for key in ("tensors", "network"):
             if not isinstance(state, Mapping) or key not in state:
                 return f"Network: a state is what state_dict() gives, but this one has no {key!r}"
-        given = state["network"]
+        tensors, given = state["tensors"], state["network"]
+        if not isinstance(tensors, Sequence) or not all(isinstance(t, Tensor) for t in tensors) or not isinstance(given, Mapping):
+            return f"Network: a state is what state_dict() gives, a list of tensors and a dict, but this one has {tensors!r:.60} and {given!r:.60}"
         for key, value in own.items():
             if key not in given or given[key] != value:
                 return f"Network: this is the state of another network: its {_first_difference(key, given.get(key), value)}"
@@ -500,8 +502,11 @@ def simulate(
     On a GPU one kernel walks over many steps. Where the network is deterministic or learns (or has more kinds of neuron than the GPU
     has multiprocessors, or more than four drives of the same input) the steps are replays of a CUDA graph, which is captured once
     for what is recorded and kept. An interrupt comes between pieces of half a second or 1000 steps (20 of a graph): the network stands
-    after the last whole piece then, on all processes of a group. Where a step itself fails, what was caught leaves a network that
-    :meth:`Network.load_state_dict` alone makes whole again.
+    after the last whole piece then, on all processes of a group.
+
+    Memory for recorded states is allocated before the first step; spikes take 16 bytes each as they come. If they do not fit, a
+    network on the CPU without a group stands after the last step that was taken, and what was recorded is lost. Any other failure in the
+    middle of a step leaves a network that :meth:`Network.load_state_dict` alone makes whole again.
 
     Args:
         spikes: whether they are recorded.
@@ -511,8 +516,9 @@ def simulate(
     Raises:
         ValueError: for a state or a neuron that is not there, and negative steps.
         TypeError: for neurons that are no whole numbers, such as a mask.
-        RuntimeError: where another thread is using the network, where processes of a group make different calls or one is gone, and
-            after a call that failed in the middle of a step.
+        RuntimeError: where another thread is using the network, where processes of a group make different calls or one has failed or is
+            gone, where recorded states do not fit into memory, and after a call that failed in the middle of a step.
+        MemoryError: where spikes do not fit into memory.
     """
     steps = check_whole("simulate: steps", steps)
     if steps < 0:
@@ -520,23 +526,22 @@ def simulate(
     asked = _asked(network, spikes, states)
     with network._alone():
         pieces = _by_pieces(network, steps, asked, progress) if _CPP.simulates(network._held) else _by_graph(network, steps, asked)
-        recorded, begun, done, span = [], time.perf_counter(), 0, range(0)
-        kept: list[Tensor] = []  # states of all steps: those of a piece are copied there, so that none are twice in memory
-        for count, piece in pieces:
-            if not kept:
-                kept = [t.new_empty(steps, t.size(1)) for t in piece.states]
-            for whole, part in zip(kept, piece.states):
-                whole[done : done + count] = part
-            recorded.append((piece.steps, piece.neurons))
-            span = range(span.start if done else piece.span.start, piece.span.stop)
+        recorded, begun, done = [], time.perf_counter(), 0
+        for count, first, when, who, kept in pieces:
+            recorded.append((when, who))
             done += count
             if progress and done:
                 _show(done, steps, time.perf_counter() - begun)
         when, who = (torch.cat(each) for each in zip(*recorded))
-        return Recording(when, who, kept, span)
+        return Recording(when, who, kept, range(first, first + steps))
 
 
-def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
+# What a piece of a simulation has: its number of steps, the first step of the call, spikes, and the states of all steps of the call, which
+# are allocated before the first one.
+Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
+
+
+def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool) -> Iterator[Piece]:
     """Of as many steps as take about half a second, after a first look."""
     if network.group is not None:  # whose processes must take the same pieces
         yield from _by_equal_pieces(network, steps, asked)
@@ -544,51 +549,57 @@ def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool):
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
     most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
     at_once, done = most if network.device.type == "cuda" else min(most, STEPS_OF_PROGRESS), 0
-    _CPP.begin(network._held, steps, *asked)
+    first, kept = _CPP.begin(network._held, steps, *asked)
     while done < max(steps, 1):
         count = min(at_once, steps - done)
         begun = time.perf_counter()
-        yield count, _piece(network, count, asked)
+        when, who, *_ = _CPP.simulate(network._held, count, *asked, _rows(kept, done, count))
+        yield count, first, when, who, kept
         done += max(count, 1)
         spent = time.perf_counter() - begun
         at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
 
 
-def _by_equal_pieces(network: Network, steps: int, asked: Asked):
-    if steps > STEPS_UNINTERRUPTED:  # all of which are compared; else the piece is
-        _CPP.begin(network._held, steps, *asked)
-    for done in range(0, max(steps, 1), STEPS_UNINTERRUPTED):
+def _by_equal_pieces(network: Network, steps: int, asked: Asked) -> Iterator[Piece]:
+    if steps <= STEPS_UNINTERRUPTED:  # one call, before which processes tell one another once
+        when, who, kept, first = _CPP.simulate(network._held, steps, *asked)
+        yield steps, first, when, who, kept
+        return
+    first, kept = _CPP.begin(network._held, steps, *asked)
+    for done in range(0, steps, STEPS_UNINTERRUPTED):
         count = min(STEPS_UNINTERRUPTED, steps - done)
-        yield count, _piece(network, count, asked)
+        when, who, *_ = _CPP.simulate(network._held, count, *asked, _rows(kept, done, count))
+        yield count, first, when, who, kept
 
 
-def _piece(network: Network, steps: int, asked: Asked) -> Recording:
-    *recorded, first = _CPP.simulate(network._held, steps, *asked)
-    return Recording(*recorded, range(first, first + steps))
+def _rows(states: list[Tensor], done: int, count: int) -> list[Tensor]:
+    return [t[done : done + count] for t in states]
 
 
 @torch.no_grad()
-def _by_graph(network: Network, steps: int, asked: Asked):
-    first = _CPP.begin(network._held, steps, *asked)
+def _by_graph(network: Network, steps: int, asked: Asked) -> Iterator[Piece]:
+    first, kept = _CPP.begin(network._held, steps, *asked)
     if network._captured is None or not network._captured.is_of(asked):
         network._captured = Captured(network, asked)
     captured = network._captured
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
 
-    def recorded(step: Tensor, neuron: Tensor, done: int, count: int) -> Recording:
-        states = [t[:count].clone() for t in captured.states]
+    def recorded(step: Tensor, neuron: Tensor, done: int, count: int) -> Piece:
+        states = _rows(captured.states, 0, count)
         if network.group is not None:
             neuron, states = _CPP.in_whole(network._held, neuron, states)
-        return Recording(step, neuron, states, range(first + done, first + done + count))
+        for rows, part in zip(_rows(kept, done, count), states):
+            rows.copy_(part)
+        return count, first, step, neuron, kept
 
-    yield 0, recorded(nothing, nothing, 0, 0)
+    yield recorded(nothing, nothing, 0, 0)
     for done in range(0, steps, STEPS_AT_ONCE):
         count = min(STEPS_AT_ONCE, steps - done)
         if network.group is not None:  # of which an interrupt may have stopped one
             _CPP.begin(network._held, count, *asked)
         captured.run(count)
         step, neuron = captured.fired[:count].nonzero().unbind(1)
-        yield count, recorded(step + (first + done), neuron, done, count)
+        yield recorded(step + (first + done), neuron, done, count)
 
 
 def _show(done: int, steps: int, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """The networks of test_ranks.py, and what each of its ranks does with them."""
 
+import contextlib
 import datetime
 import os
 import signal
@@ -9,6 +10,7 @@ import threading
 import torch
 
 import spikeforge
+from ranks import limited_memory
 from spikeforge import rules
 
 LIF = """
@@ -131,7 +133,7 @@ def run_by_operators(made):
 def said(call, *arguments):
     try:
         call(*arguments)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, MemoryError, IndexError) as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return "nothing"
 
@@ -256,6 +258,61 @@ def broken(rank, saved):
     found["state"] = said(network.state_dict)
     network.load_state_dict(state)
     return {"said": found, "resumed": run((network, populations), 30)}
+
+
+def short_of_memory(rank, saved, call):
+    """The last rank has no memory for its part of a call."""
+    group = torch.distributed.group.WORLD
+    limit = contextlib.nullcontext() if rank < group.size() - 1 else limited_memory(CALLS_SHORT_OF_MEMORY[call][0])
+    network, populations = split(group)
+    spikeforge.simulate(network, 3)
+    big = spikeforge.Network(seed=1, group=group)
+    p = big.populate("p", 200000, LIF, leak=0.9)
+    big.project(p, p, rules.one_to_one(), weight=0.01, delay=rules.uniform(2, 6))
+    big.inject(p, 1.5)
+    big.build()
+    recording, state = spikeforge.simulate(big, 12), big.state_dict()
+    with limit:
+        found = said(CALLS_SHORT_OF_MEMORY[call][1], big, p, recording)
+    after = said(spikeforge.simulate, big, 3)
+    big.load_state_dict(state)
+    again = spikeforge.simulate(big, 5)
+    network.load_state_dict(torch.load(saved))
+    return {"said": found, "after": after, "again": (again.span, len(big.gather(again).steps)), "resumed": run((network, populations), 30)}
+
+
+def fails_late(rank):
+    """Rank 1 after all exchanges of its steps; the others find out by its next message, which is that of another call."""
+    operators, group = torch.ops.spikeforge_simulation, torch.distributed.group.WORLD
+    network, populations = split(group)
+    spikeforge.simulate(network, 5)
+    state = network.state_dict()
+    operators.record(network._held, 3, True, [], [], [])
+    found = {}
+    if rank == 1:
+        found["said"] = said(operators.in_whole, network._held, torch.tensor([10**6]), [])
+    else:
+        found["said"] = said(spikeforge.simulate, network, 7)
+    network.load_state_dict(state)
+    return found | {"after": run((network, populations), 30)}
+
+
+# Bytes, and what a rank that has no more fails in.
+CALLS_SHORT_OF_MEMORY = {
+    "states to record": (30 << 20, lambda network, p, _: spikeforge.simulate(network, 5000, states=[(p, "v", range(40000))])),
+    "states of a short call": (30 << 20, lambda network, p, _: spikeforge.simulate(network, 900, states=[(p, "v", range(40000))])),
+    "spikes": (30 << 20, lambda network, p, _: spikeforge.simulate(network, 5000)),
+    "state": (1 << 20, lambda network, p, _: network.state_dict()),
+    "gather": (1 << 20, lambda network, p, recording: network.gather(recording)),
+    "building": (1 << 20, lambda network, p, _: dense(network.group).build()),
+}
+
+
+def dense(group):
+    made = spikeforge.Network(seed=1, group=group)
+    p = made.populate("p", 4000, LIF, leak=0.9)
+    made.project(p, p, rules.fixed_in_degree(1000), delay=2)
+    return made
 
 
 def checked(rank):

@@ -8,9 +8,12 @@
 
 Processes are forked from a server that has imported torch, so that a group starts in a fraction of a second."""
 
+import contextlib
+import ctypes
 import datetime
 import io
 import multiprocessing
+import resource
 import tempfile
 import time
 import traceback
@@ -50,6 +53,19 @@ def on_ranks(world_size, function, *args, backend="gloo", timeout=120):
                     process.kill()
                     process.join()
         return answers
+
+
+@contextlib.contextmanager
+def limited_memory(more):
+    """Of this process: no more address space than it has, and so many bytes."""
+    ctypes.CDLL(None).malloc_trim(0)
+    old = resource.getrlimit(resource.RLIMIT_AS)
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + more, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, old)
 
 
 def _require(backend, world_size):

@@ -148,6 +148,35 @@ def test_a_call_that_fails_in_the_middle_leaves_a_network_that_only_a_state_make
         assert same(rank["resumed"], alone["after"])
 
 
+@pytest.mark.parametrize("call", rank_networks.CALLS_SHORT_OF_MEMORY)
+def test_a_rank_without_memory_fails_with_the_others_which_go_on_from_a_state(call, alone, tmp_path):
+    """Whatever call it is in: no message of one rank meets another one's of another length, which ends processes in gloo."""
+    torch.save(alone["state"], tmp_path / "saved.pt")
+    first, last = on_ranks(2, rank_networks.short_of_memory, tmp_path / "saved.pt", call)
+    assert "memory" in last["said"] and "rank" not in last["said"]
+    is_within = call == "spikes"
+    how = " in the middle of its steps, for the reason that its own error gives: load a state on all ranks"
+    assert first["said"] == "RuntimeError: Network: rank 1 of 2 failed" + (how if is_within else ", for the reason that its own error gives; all ranks are at the same step")
+    for rank in (first, last):
+        if is_within:
+            assert rank["after"].startswith("RuntimeError: Network: an earlier call failed in the middle of its steps (")
+            assert rank["after"].endswith("load a state that was saved before (load_state_dict, or load_state in C++), or make the network anew")
+        else:
+            assert rank["after"] == "nothing"
+        assert rank["again"] == first["again"] and rank["again"][0] == range(12, 17) and rank["again"][1] > 0
+        assert same(rank["resumed"], alone["after"])
+
+
+def test_a_failure_that_ranks_do_not_wait_for_is_said_before_the_next_message():
+    network, populations = rank_networks.split()
+    rank_networks.spikeforge.simulate(network, 5)
+    expected = rank_networks.run((network, populations), 30)
+    ranks = on_ranks(2, rank_networks.fails_late)
+    assert ranks[0]["said"] == "RuntimeError: Network: rank 1 of 2 failed, for the reason that its own error gives; all ranks are at the same step"
+    assert ranks[1]["said"].startswith("IndexError")
+    assert all(same(rank["after"], expected) for rank in ranks)
+
+
 def test_a_group_whose_calls_torch_checks_is_a_group(alone):
     assert all(same(rank, alone["split"]) for rank in on_ranks(2, rank_networks.checked))
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import spikeforge
+from ranks import limited_memory, on_ranks
 from spikeforge import rules
 from test_draws import philox, poisson
 
@@ -144,15 +145,54 @@ def test_a_state_of_another_network_or_of_a_step_that_cannot_be_is_refused():
                            (fewer, "its projections are 10, but this one's are 11")):
         with pytest.raises(ValueError, match="Network: this is the state of another network: " + words):
             refused.load_state_dict(saved)
+    spikeforge.simulate(made, 10)
+    before = made.state_dict()["tensors"]
     for state, words in (({}, "has no 'tensors'"), ({"tensors": saved["tensors"]}, "has no 'network'"),
-                         ({**saved, "tensors": saved["tensors"][:-1]}, "its sizes or types are others")):
+                         ({**saved, "tensors": saved["tensors"][:-1]}, "its sizes or types are others"),
+                         ({**saved, "tensors": None}, "a list of tensors and a dict, but this one has None"),
+                         ({**saved, "tensors": [*saved["tensors"][:-1], 1.0]}, "a list of tensors and a dict"),
+                         ({**saved, "tensors": [*saved["tensors"][:-1], saved["tensors"][-1].to("meta")]}, "its sizes or types are others, or it is not dense"),
+                         ({**saved, "tensors": [*saved["tensors"][:-1], saved["tensors"][-1].to_sparse()]}, "its sizes or types are others, or it is not dense")):
         with pytest.raises(ValueError, match=words):
             made.load_state_dict(state)
+        assert all(map(torch.equal, made.state_dict()["tensors"], before))
     for step in (-5, 2**62, 2**63 - 3):
         saved["tensors"][1].fill_(step)
         with pytest.raises(ValueError, match=rf"a state's step must be from 0 to 2\^62, but is {step}"):
             made.load_state_dict(saved)
     assert len(spikeforge.simulate(made, 20).steps) > 0
+
+
+def test_a_recording_that_does_not_fit_is_refused_before_the_first_step(device):
+    made, (a, _, _) = network(device)
+    spikeforge.simulate(made, 10)
+    with pytest.raises(RuntimeError, match="memory"):
+        spikeforge.simulate(made, 10**12, states=[(a, "v", range(60))])
+    assert spikeforge.simulate(made, 80).span == range(10, 90)
+
+
+def runs_out_of_memory(rank):
+    """Records the spikes of neurons that fire in all steps but the first."""
+    made = spikeforge.Network(seed=1)
+    p = made.populate("p", 60000, "neuron n(x; v) { s = spike(v - 1, none); return s; v' = v + x }")
+    made.inject(p, 1)
+    made.project(p, p, rules.one_to_one(), delay=7)
+    spikeforge.simulate(made, 10, spikes=False)
+    with limited_memory(64 << 20), pytest.raises(MemoryError) as failed:
+        spikeforge.simulate(made, 5000)
+    state = made.state_dict()["tensors"]
+    return {"words": str(failed.value), "step": state[1].item(), "v": state[3][0].item(), "next": [t[0].item() for t in spikeforge.simulate(made, 1, states=[(p, "v", [0])]).states]}
+
+
+def test_a_network_whose_spikes_do_not_fit_stands_after_its_last_step():
+    (found,) = on_ranks(1, runs_out_of_memory)
+    step = found["step"]
+    assert step > 15
+    assert f"whose recording is lost; the network is whole, and at step {step}. Spikes take 16 bytes each: simulate fewer steps in a call" in found["words"]
+    v = [0]  # before each step; a spike arrives 7 steps later
+    for k in range(step + 1):
+        v.append(v[k] + 1 + (1 if k >= 7 and v[k - 7] >= 1 else 0))
+    assert found["v"] == v[step] and found["next"] == [v[step + 1]]
 
 
 def large_network():

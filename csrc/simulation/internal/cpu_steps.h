@@ -34,14 +34,17 @@ struct SpikeList {
 // What is recorded of the steps of a call.
 struct CpuRecord {
   SpikeList* spikes = nullptr;  // null: they are not recorded
-  std::vector<Probe> probes;
-  std::vector<at::Tensor> states;  // [steps, neurons of the probe]
+  const RecordedStates& states;
 };
 
 class CpuSteps {
  public:
   explicit CpuSteps(Running& running);
 
+  // Allocates what steps need by as many threads as torch has now.
+  void prepare();
+
+  // What recording throws leaves a network that no other rank shares after its last step.
   void run(std::int64_t steps, const CpuRecord& record);
 
   // Every step by all threads, whether or not that is faster.
@@ -94,6 +97,7 @@ class CpuSteps {
   std::vector<PoissonRun> runs_of(const PoissonDrive& drive);
 
   Parts divided(std::int64_t threads) const;
+  void end(std::int64_t step);
   void run_step(Parts& parts);
   void set_step(std::int64_t step);
   template <class T>
@@ -109,7 +113,6 @@ class CpuSteps {
   template <class T>
   void list_fired(Part& part) const;
   void record(std::int64_t row, std::int64_t step, const CpuRecord& record) const;
-  void flush();
 
   Running& running_;
   const cpu::EventKernels& kernels_;
@@ -122,6 +125,7 @@ class CpuSteps {
   std::vector<PoissonDrive> drives_;
   std::map<double, std::vector<std::uint32_t>> thresholds_;  // by rates
   Parts shared_, alone_;                                     // the neurons by threads, and all as one part
+  std::int64_t threads_ = 0;
   ThreadChoice choice_;
   std::vector<std::int64_t> offsets_;  // of the slots, twice: where what takes so many steps arrives, from each on
   std::vector<std::int64_t> fired_;    // in the last step, not yet delivered

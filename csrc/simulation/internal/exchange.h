@@ -4,7 +4,7 @@
 // Lists have room for `capacity` spikes, the same on all ranks, so that one call of all_gather tells both how many
 // there are and which. Where a rank has more, all see that, and tell again with more room. The room is that of the
 // busiest rank of late. How long a message is does not depend on what a call asks for: ranks that make different calls
-// can say so.
+// can say so. So can a rank that fails between exchanges, in place of its spikes.
 #pragma once
 
 #include <spikeforge/simulation/internal/partition.h>
@@ -34,10 +34,23 @@ class Exchange {
   // Of at most so many steps at once from here on.
   void set_block(std::int64_t steps) { bit_words_ = (steps * most_neurons_ + 31) / 32; }
 
+  // Allocates what the longest messages need: a list is shorter than the bits.
+  void reserve();
+
+  // The other ranks wait for exchanges of steps first, ..., end - 1.
+  void expect(std::int64_t first, std::int64_t end) {
+    next_ = first;
+    end_ = end;
+  }
+
   // own[i] are own neurons that fired in step first + i, in ascending order. all[i] becomes those of all ranks, numbers
-  // of the whole network in ascending order. Throws c10::Error where ranks are not at the same step, or one is gone.
-  void run(std::int64_t first, std::span<const std::vector<std::int64_t>> own,
-           std::span<std::vector<std::int64_t>> all);
+  // of the whole network in ascending order. Throws c10::Error where ranks are not at the same step, or one is gone or
+  // has failed; `is_known`: whether the other ranks throw too.
+  void run(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::span<std::vector<std::int64_t>> all,
+           bool& is_known);
+
+  // Says in place of the next exchange that this rank has failed. Returns false if the other ranks do not wait for one.
+  bool tell_failure() noexcept;
 
   // The room is that of the first exchange again, where ranks may have seen others of late.
   void forget() {
@@ -55,6 +68,10 @@ class Exchange {
   static constexpr std::int64_t first_room = 256;
   static constexpr std::int64_t header = 4;  // words: spikes, steps, the first step's two halves
 
+  static constexpr std::int32_t failed = -1;  // steps
+
+  bool as_bits() const { return bit_words_ <= capacity_; }
+  std::int64_t words() const { return header + (as_bits() ? bit_words_ : capacity_); }
   void write(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::int64_t words, bool as_bits);
   void tell(std::int64_t first, std::int64_t steps, std::int64_t words);
   std::int64_t most_spikes(std::int64_t first, std::int64_t steps, std::int64_t words) const;
@@ -66,6 +83,7 @@ class Exchange {
   std::vector<std::int64_t> neurons_;  // of each rank
   std::int64_t most_neurons_ = 0, bit_words_ = 0;
   std::int64_t capacity_ = first_room, busiest_ = 0, since_ = 0;
+  std::int64_t next_ = 0, end_ = 0;  // steps whose spikes others wait for
   std::vector<std::int32_t> own_, all_;
   ExchangeCost cost_;
 };

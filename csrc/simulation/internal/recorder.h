@@ -33,6 +33,11 @@ class Recorder {
 
 // What a rank recorded of its own neurons, in the numbers of the whole network; states become those of all that were
 // asked for, bit for bit, on all ranks.
-Recording in_whole(const Running& running, const std::vector<Probe>& probes, Recording own);
+Recording in_whole(Running& running, const RecordedStates& states, Recording own);
+
+// As spikeforge::simulate, which records states into these tensors, [steps, neurons asked for] of each, unless there
+// are none.
+Recording simulate_into(Network& network, std::int64_t steps, const SimulateOptions& options,
+                        std::vector<at::Tensor> into);
 
 }  // namespace spikeforge::simulation

@@ -5,12 +5,12 @@
 #include <spikeforge/simulation/internal/exchange.h>
 #include <spikeforge/simulation/internal/partition.h>
 #include <spikeforge/simulation/internal/plastic.h>
+#include <spikeforge/simulation/internal/tell.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,12 +48,19 @@ struct PoissonLayer {
 };
 
 // What is recorded of states: numbers of neurons within the group, on the network's device. Of several ranks those that
-// are own, and on the CPU which of all that were asked for they are.
+// are own, and on the CPU which of all that were asked for they are; no rank has more than `most`.
 struct Probe {
   const Group* group = nullptr;
   std::size_t state = 0;
   at::Tensor neurons, places;
-  std::int64_t asked = 0;
+  std::int64_t asked = 0, most = 0;
+};
+
+// What a call records of states. `own` are those of own neurons, [steps, neurons of the probe], and the same tensors as
+// `whole`, [steps, neurons asked for], where there are no other ranks. All are allocated before the first step.
+struct RecordedStates {
+  std::vector<Probe> probes;
+  std::vector<at::Tensor> own, whole;
 };
 
 // A tensor that changes in a step, and where its last dimension's elements are in that of the whole network; `places`
@@ -93,14 +100,38 @@ class Running {
 
   // Throws c10::Error where steps ended in the middle, so that tensors are those of no step.
   void check_is_whole() const;
+  bool is_whole() const { return is_whole_; }
 
-  // What comes before so many steps: finds what is recorded in them, and throws where the network cannot take them:
-  // ValueError also where who was given the weights has resized them, for kernels and graphs know their address, and
-  // c10::Error where other ranks do not take the same.
-  std::vector<Probe> begin(std::int64_t steps, const std::vector<StateProbe>& recorded) const;
+  // What comes before so many steps: allocates what is recorded of states, where `into` does not have it, and throws
+  // where the network cannot take the steps: ValueError also where who was given the weights has resized them, for
+  // kernels and graphs know their address, and c10::Error where other ranks do not take the same. Without `own` other
+  // calls take the steps.
+  RecordedStates begin(std::int64_t steps, const std::vector<StateProbe>& recorded, bool own = true,
+                       std::vector<at::Tensor> into = {});
+
+  // Calls f, which takes steps that `begin` announced. Where it throws, the other ranks are told, and the network is in
+  // the middle of a step unless set_between_steps(true) was called last.
+  template <class F>
+  auto take_steps(F&& f) {
+    is_between_steps_ = true;
+    is_known_ = false;
+    if (exchange_) exchange_->expect(0, 0);
+    try {
+      return f();
+    } catch (...) {
+      fail();
+      throw;
+    }
+  }
+  void set_between_steps(bool is) { is_between_steps_ = is; }
+  bool is_between_steps() const { return is_between_steps_; }
+
+  // What all ranks tell at the beginning of a call (tell.h); without others, what this one would.
+  std::vector<Numbers> told(Topic topic, const std::function<Numbers()>& prepare);
+  void join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own, const at::Tensor& places);
 
   // What changes in a step; the second is the number of steps so far. A state that is loaded makes a network whole.
-  std::vector<at::Tensor> state() const;
+  std::vector<at::Tensor> state();
   void load_state(at::TensorList state);
   // What changes, of this rank, in the order of `state`.
   std::vector<at::Tensor> own_state() const;
@@ -122,8 +153,9 @@ class Running {
  private:
   friend class CpuSteps;
   friend class GpuSteps;
-  friend class UnderWay;
 
+  void fail() noexcept;
+  void set_not_whole() noexcept;  // because of the exception that is handled
   void check_weights() const;
   void forget_exchanges();
   void make_groups(const Description& description);
@@ -131,8 +163,10 @@ class Running {
   void make_drives(const Description& description);
   void make_current(const Description& description);
   void connect_part(const Description& description, const std::vector<Projection>& projections);
-  void make_rings(const Description& description);
+  struct Extent;
+  void make_rings(const Description& description, const Extent& own, const Extent& all);
   std::vector<Changing> changing() const;
+  std::int64_t most_of_a_rank(const StateProbe& asked) const;
   std::vector<GroupPart> parts_of(const Group& group) const;
   void deliver_by_operators();
   at::Tensor joined_spikes(const at::Tensor& own);
@@ -142,12 +176,16 @@ class Running {
   const Partition partition_;
   const std::shared_ptr<Ranks> ranks_;
   const std::int64_t number_;
-  bool is_whole_ = true;
+  bool is_whole_ = true, is_between_steps_ = true;
+  std::string why_not_whole_;
+  bool is_known_ = false;  // to the other ranks: what is thrown
+  Failure untold_{};       // of this rank, which its next message is to say
   std::optional<Exchange> exchange_;
   std::int64_t block_ = 0;
   int doublings_ = 0;  // of the entry that stands for what other ranks have (deliver_by_operators)
   const std::vector<Population> populations_;
   const bool deterministic_;
+  const c10::Device device_;
   const std::int64_t size_ = 0, inputs_ = 1, columns_ = 0;
   std::vector<Group> groups_;
   std::vector<std::size_t> group_of_;  // of each population
@@ -165,21 +203,6 @@ class Running {
   at::Tensor current_;  // [columns]; undefined where there is none
   std::unique_ptr<CpuSteps> cpu_steps_;
   std::optional<std::unique_ptr<GpuSteps>> gpu_steps_;  // once it was tried; null where operators have to do
-};
-
-// Steps that are taken while it lives: an exception leaves the network in the middle of one.
-class UnderWay {
- public:
-  explicit UnderWay(Running& running) : running_(running), exceptions_(std::uncaught_exceptions()) {}
-  UnderWay(const UnderWay&) = delete;
-  UnderWay& operator=(const UnderWay&) = delete;
-  ~UnderWay() {
-    if (std::uncaught_exceptions() > exceptions_) running_.is_whole_ = false;
-  }
-
- private:
-  Running& running_;
-  const int exceptions_;
 };
 
 }  // namespace spikeforge::simulation
