@@ -1,5 +1,7 @@
 // The table of cells made from text: bounded by bytes, and what is held stays.
+#include <spikeforge/autodiff/vjp.h>
 #include <spikeforge/graph/errors.h>
+#include <spikeforge/graph/text.h>
 #include <spikeforge/kernels/multistep/channel_sums.h>
 #include <spikeforge/kernels/multistep/plan.h>
 #include <spikeforge/kernels/multistep/predefined_cells.h>
@@ -66,6 +68,29 @@ TEST_CASE("a neuron that is held stays, and its text finds it again, however man
   }
   CHECK(cells.intern(text_number(0)) == held);
   CHECK(cells.size() == 4);
+}
+
+TEST_CASE("derivatives of surrogates that leave no room are counted, not built") {
+  const auto text = [](const char* function, int sites) {
+    std::string body = "a0 = x\n";
+    for (int i = 1; i <= sites; ++i)
+      body += fmt::format("a{} = a{} + {}(surrogate_gradient(a{}, squarewave_fourier(100, 8)))\n", i, i - 1, function,
+                          i - 1);
+    return fmt::format("neuron waves(x) {{ {} return a{} }}", body, sites);
+  };
+  // The count is about that of the graph that would be built.
+  const graph::Graph few = graph::parse(text("abs", 3)).graph();
+  const auto count = static_cast<double>(autodiff::count_slopes(few)),
+             built = static_cast<double>(autodiff::vjp(few).size());
+  CHECK(count > .8 * built);
+  CHECK(count < 1.2 * built);
+  TracedCells cells(std::size_t{4} << 20);
+  CHECK(cells.intern(text("abs", 3)) != nullptr);
+  CHECK_THAT(
+      words_of<NoRoomForCell>([&] { cells.intern(text("abs", 300)); }),
+      has_text("the derivatives of the surrogates of neuron waves come to") && has_text("SPIKEFORGE_NEURONS_LIMIT_MB"));
+  // Constants have no derivative.
+  CHECK(cells.intern(text("detach", 300)) != nullptr);
 }
 
 TEST_CASE("where neurons that are held leave no room, it is said what is full, and what to do") {

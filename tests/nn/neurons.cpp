@@ -1,5 +1,7 @@
 // Neurons as modules: what they compute, and that the ways to run them agree.
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -236,6 +238,16 @@ TEST_CASE("encoders") {
   CHECK(at::equal(by_steps(*latency_stepped, values.expand({7, 5})), early));
   latency->reset();
   CHECK(at::equal(latency->encode(values, 5), at::eye(5)));
+
+  // A half has too few random numbers and steps.
+  for (const auto type : {at::kHalf, at::kBFloat16}) {
+    const Tensor halves = at::arange(257).div(256).to(type), when = (2500 * (1 - halves.to(at::kDouble))).round();
+    CHECK(at::equal(nn::Latency(2501)->encode(halves, 2501).argmax(0), when.to(at::kLong)));
+    const Tensor rare = at::full({4000}, 1e-3, at::dtype(type));
+    const double drawn = make()->encode(rare, 500).sum(at::kDouble).item<double>(),
+                 expected = rare.sum(at::kDouble).item<double>() * 500;
+    CHECK(std::abs(drawn - expected) < 6 * std::sqrt(expected));
+  }
 
   CHECK(at::equal(nn::Repeat()->encode(values, 3), values.expand({3, 5})));
 }

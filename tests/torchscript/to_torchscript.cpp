@@ -5,6 +5,7 @@
 #include <spikeforge/nn/time_distributed.h>
 #include <spikeforge/torchscript/torchscript.h>
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/tensor.h>
@@ -432,9 +433,17 @@ TEST_CASE("encoders draw and count as they do in the module") {
     at::manual_seed(k);
     REQUIRE(same(call(script, x), expected));
   }
-  const Tensor values = at::rand({3, width}).expand({7, 3, width});
-  nn::Sequential latency(nn::Latency(12), nn::Repeat());
-  require_same(*latency, eval_script(*latency, values), values);
+  for (const auto type : {at::kFloat, at::kHalf}) {
+    const Tensor values = at::rand({3, width}).to(type).expand({7, 3, width}),
+                 rare = at::full({500, 400}, .002).to(type);
+    nn::Sequential latency(nn::Latency(3000), nn::Repeat()), sparse{nn::Poisson(), nn::Repeat()};
+    require_same(*latency, eval_script(*latency, values), values);
+    script = eval_script(*sparse, rare);
+    at::manual_seed(9);
+    const Tensor expected = sparse->forward(rare);
+    at::manual_seed(9);
+    REQUIRE(same(call(script, rare), expected));
+  }
 }
 
 TEST_CASE("a neuron of several inputs and outputs is written with all of them") {
