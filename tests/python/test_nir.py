@@ -51,7 +51,7 @@ class Residual(nn.Module):
         return self.readout(self.head(x.flatten(2)))
 
 
-def looped():
+def looped(from_rest=False):
     net = Network()
     net.add("dense", nn.Linear(6, 6))
     net.add("late", Delay(torch.tensor([0, 1, 2, 3, 1, 0])))
@@ -61,7 +61,7 @@ def looped():
     net.connect("dense.out", "late.in")
     net.connect("late.out", "cell.in", delay=2)
     net.connect("cell.out", "back.in")
-    net.connect("back.out", "cell.in", delay=1)
+    net.connect("back.out", "cell.in", delay=1, from_rest=from_rest)
     net.connect("cell.out", "out")
     return net
 
@@ -79,6 +79,7 @@ NETWORKS = {
     ),
     "module of one's own": (Residual, (2, 6, 6)),
     "loop with delays": (looped, (6,)),
+    "loop from rest": (lambda: looped(from_rest=True), (6,)),
     "Recurrent": (lambda: Recurrent(LIF(strict=True, v_threshold=0.4, surrogate=spikeforge.surrogate.ATan(3.0)), nn.Linear(6, 6)), (6,)),
     "neuron": (lambda: IF(v_threshold=Learnable(0.7)), (6,)),
 }
@@ -101,6 +102,51 @@ def test_a_network_that_is_saved_is_loaded_as_the_same(name, tmp_path):
     assert torch.equal(graphs.load(tmp_path / "b.nir", dt=DT)(x), loaded(x))
     learned = {name.rsplit(".", 1)[-1]: p.shape for name, p in net.named_parameters() if p.dim() != 1}
     assert learned.items() <= {name.rsplit(".", 1)[-1]: p.shape for name, p in loaded.named_parameters()}.items()
+
+
+@pytest.mark.parametrize("start", ["zero", "apply"])
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_graph_that_comes_back_learns_in_pieces(layers, has_bias, start):
+    draw = np.random.default_rng(5)
+    row = lambda value: np.full(4, value)
+    nodes = {"input": nir.Input(np.array([4])), "lif": nir.LIF(row(2 * DT), row(1.0), row(0.0), row(0.3), row(0.0))}
+    for i in range(layers):
+        weight = draw.normal(size=(4, 4))
+        nodes[f"w{i}"] = nir.Affine(weight, draw.normal(size=4)) if has_bias else nir.Linear(weight)
+    nodes["output"] = nir.Output(np.array([4]))
+    names = ["input", "lif", *(f"w{i}" for i in range(layers)), "lif"]
+    graph = nir.NIRGraph(nodes, [*zip(names, names[1:]), ("lif", "output")])
+    net = graphs.load(graph, dt=DT, recurrent_start=start, dtype=torch.float64, surrogate="atan")
+    through = nn.Sequential(*(getattr(net, f"w{i}") for i in range(layers)))
+    x = torch.rand(8, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    keeps_spikes = not has_bias or start == "apply"  # else the first step differs
+    for steps in (1, 3, 8):
+        found = []
+        net.zero_grad()
+        state = None
+        for piece in x.split(steps):
+            y, state = net(piece, state)
+            y.sum().backward()
+            state = {name: value.detach() for name, value in state.items()}
+            found.append(y.detach())
+        of_net = [p.grad for p in through.parameters()]
+        net.zero_grad()
+        v, s, wanted = torch.zeros(3, 4, dtype=torch.float64), torch.zeros(3, 4, dtype=torch.float64), []
+        current = torch.zeros_like(v)
+        for piece in x.split(steps):
+            v, s, current, rows = v.detach(), s.detach(), current.detach(), []
+            for row in piece:
+                heard = through(s) if keeps_spikes else current
+                spike, after = net.lif((row + heard)[None], {"v": v})
+                s, v = spike[0], after["v"]
+                current = through(s)
+                rows.append(s)
+            wanted.append(torch.stack(rows))
+            wanted[-1].sum().backward()
+        assert torch.equal(torch.cat(found), torch.cat(wanted)) and torch.cat(found).any()
+        for got, p in zip(of_net, through.parameters()):
+            assert (got is None) == (p.grad is None) and (got is None or torch.allclose(got, p.grad, rtol=1e-9))
 
 
 def test_the_nir_package_reads_what_was_saved_and_a_simulation_of_it_fires_the_same(tmp_path):

@@ -1,71 +1,26 @@
+#include <spikeforge/base/components.h>
 #include <spikeforge/nir/network/back_edges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <string_view>
 #include <unordered_map>
 
 namespace spikeforge::nir {
-namespace {
-
-using Indices = std::vector<std::size_t>;
-
-// The number of the strongly connected component of each node (Tarjan 1972), without recursion.
-Indices components(const std::vector<Indices>& successors) {
-  const std::size_t n = successors.size(), unseen = n;
-  Indices component(n, unseen), index(n, unseen), low(n), stack;
-  std::vector<bool> on_stack(n);
-  std::size_t next_index = 0, next_component = 0;
-  struct Visit {
-    std::size_t node, next;
-  };
-  for (std::size_t start = 0; start < n; ++start) {
-    if (index[start] != unseen) continue;
-    std::vector<Visit> visits = {{start, 0}};
-    while (!visits.empty()) {
-      const std::size_t node = visits.back().node;
-      if (visits.back().next == 0) {
-        index[node] = low[node] = next_index++;
-        stack.push_back(node);
-        on_stack[node] = true;
-      }
-      if (visits.back().next < successors[node].size()) {
-        const std::size_t to = successors[node][visits.back().next++];
-        if (index[to] == unseen)
-          visits.push_back({to, 0});
-        else if (on_stack[to])
-          low[node] = std::min(low[node], index[to]);
-        continue;
-      }
-      visits.pop_back();
-      if (!visits.empty()) low[visits.back().node] = std::min(low[visits.back().node], low[node]);
-      if (low[node] != index[node]) continue;
-      for (std::size_t member = n; member != node;) {
-        member = stack.back();
-        stack.pop_back();
-        on_stack[member] = false;
-        component[member] = next_component;
-      }
-      ++next_component;
-    }
-  }
-  return component;
-}
-
-}  // namespace
 
 StepOrder step_order(const Graph& graph) {
   const std::size_t n = graph.nodes.size();
   std::unordered_map<std::string_view, std::size_t> index;
   for (std::size_t i = 0; i < n; ++i) index.emplace(graph.nodes[i].name, i);
-  std::vector<Indices> predecessors(n), successors(n);  // each once
+  Successors predecessors(n), successors(n);  // each once
   for (const Edge& edge : graph.edges) {
     const std::size_t from = index.at(edge.from), to = index.at(edge.to);
     if (std::find(predecessors[to].begin(), predecessors[to].end(), from) != predecessors[to].end()) continue;
     predecessors[to].push_back(from);
     successors[from].push_back(to);
   }
-  const Indices component = components(successors);
+  const std::vector<std::size_t> component = strong_components(successors);
 
   StepOrder order;
   std::vector<bool> done(n);
@@ -104,6 +59,27 @@ StepOrder step_order(const Graph& graph) {
   for (std::size_t e = 0; e < graph.edges.size(); ++e)
     order.is_back_edge[e] = place[index.at(graph.edges[e].from)] >= place[index.at(graph.edges[e].to)];
   return order;
+}
+
+bool is_layer(const Node& node) {
+  return std::visit(
+      []<class N>(const N&) {
+        using std::is_same_v;
+        return is_same_v<N, Affine> || is_same_v<N, Linear> || is_same_v<N, Scale> || is_same_v<N, Conv1d> ||
+               is_same_v<N, Conv2d> || is_same_v<N, SumPool2d> || is_same_v<N, AvgPool2d> || is_same_v<N, Flatten>;
+      },
+      node.kind);
+}
+
+bool keeps_zeros(const Node& node) {
+  return std::visit(
+      []<class N>(const N& n) {
+        if constexpr (requires { n.bias; })
+          for (std::int64_t k = 0; k < n.bias.count(); ++k)
+            if (n.bias.at(k) != 0) return false;
+        return true;
+      },
+      node.kind);
 }
 
 }  // namespace spikeforge::nir

@@ -144,7 +144,7 @@ class Exporter {
   void connect(Graph& graph, const std::string& path, const std::vector<nn::CompositeImpl::Wire>& wires,
                const std::map<std::string, std::string>& port_nodes, const std::set<std::string>& passing,
                const std::set<std::string>& silent, const std::map<std::string, Shape>& leaving,
-               const std::set<std::string>& names) const {
+               const std::set<std::string>& names) {
     const auto end = [&](const std::string& port) {
       const std::size_t dot = port.find('.');
       return dot == std::string::npos ? port_nodes.at(port) : port.substr(0, dot);
@@ -165,9 +165,29 @@ class Exporter {
     };
     // Of a wire's delay, readers give one step where they cut a cycle there. Where that is depends on what nodes there
     // are: tried with a Delay for every delay first, then without those that a cut makes superfluous.
-    const Graph parts = graph;
-    std::vector<std::int64_t> cuts(wires.size());
-    for (std::size_t round = 0; round <= wires.size(); ++round) {
+    Graph parts = graph;
+    std::vector<std::int64_t> cuts(wires.size()), delays;
+    for (const auto& wire : wires) delays.push_back(wire.connection.delay);
+    // A delay before a layer is one after it. False: that is no layer, or not all that leads there has a delay.
+    std::set<std::string> moved, starts;  // the latter: of cycles that bring what a silent network gives
+    const auto move_behind = [&](const std::string& name, const std::vector<std::int64_t>& found) {
+      const auto node = std::ranges::find(parts.nodes, name, &NamedNode::name);
+      if (node == parts.nodes.end() || !is_layer(node->node) || moved.contains(name)) return false;
+      bool applies = !keeps_zeros(node->node);
+      for (std::size_t w = 0; w < wires.size(); ++w) {
+        if (end(wires[w].to) == name && delays[w] < 1) return false;
+        if (end(wires[w].from) == name && found[w] <= delays[w]) return false;
+        applies = applies || (end(wires[w].to) == name && wires[w].connection.from_rest);
+      }
+      for (std::size_t w = 0; w < wires.size(); ++w) {
+        if (end(wires[w].to) == name) --delays[w];
+        if (end(wires[w].from) == name) ++delays[w];
+      }
+      moved.insert(name);
+      if (applies) starts.insert(name);
+      return true;
+    };
+    for (std::size_t round = 0; round <= wires.size() + moved.size(); ++round) {
       graph = parts;
       std::set<std::string> taken = names;
       std::vector<std::size_t> wire_of;  // each edge
@@ -176,7 +196,7 @@ class Exporter {
         const std::string to = end(wire.to);
         std::string from = source(end(wire.from));
         if (passing.contains(to) || silent.contains(to) || silent.contains(from)) continue;
-        if (const std::int64_t delay = wire.connection.delay - cuts[w]; delay > 0) {
+        if (const std::int64_t delay = delays[w] - cuts[w]; delay > 0) {
           std::string name = from + "_delayed";
           for (int n = 2; !taken.insert(name).second; ++n) name = from + "_delayed_" + std::to_string(n);
           const Shape& shape = leaving.at(wire.from.substr(0, wire.from.find('.')));
@@ -195,13 +215,29 @@ class Exporter {
       std::vector<std::int64_t> found(wires.size());
       for (std::size_t e = 0; e < wire_of.size(); ++e)
         if (order.is_back_edge[e]) ++found[wire_of[e]];
-      if (found == cuts) return;
+      if (found == cuts) {
+        for (std::size_t w = 0; w < wires.size(); ++w)
+          if (found[w] > 0 && wires[w].connection.from_rest && wires[w].connection.delay > 0)
+            starts.insert(end(wires[w].from));
+        for (NamedNode& node : graph.nodes) {
+          if (!starts.contains(node.name) || std::holds_alternative<Graph>(node.node.kind)) continue;
+          note_start(node.node);
+          lost_["a bias that comes back in the first step, which others leave out"].push_back(
+              path.empty() ? node.name : path + "/" + node.name);
+        }
+        return;
+      }
+      bool has_moved = false;
       for (std::size_t w = 0; w < wires.size(); ++w)
-        if (found[w] > wires[w].connection.delay)
-          refuse(path, fmt::format("readers of NIR delay {} -> {} by a step, as a cycle leads through it, but here its "
-                                   "delay lies elsewhere",
-                                   wires[w].from, wires[w].to));
-      cuts = found;
+        if (found[w] > delays[w]) {
+          if (!move_behind(end(wires[w].from), found))
+            refuse(path,
+                   fmt::format("readers of NIR delay {} -> {} by a step, as a cycle leads through it, but here its "
+                               "delay lies elsewhere",
+                               wires[w].from, wires[w].to));
+          has_moved = true;
+        }
+      cuts = has_moved ? std::vector<std::int64_t>(wires.size()) : found;
     }
     refuse(path, "its delays cannot be laid where readers of NIR cut its cycles");
   }

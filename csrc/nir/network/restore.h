@@ -26,6 +26,11 @@ std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, doubl
 // The dt with which a graph's modules were exported, where the metadata say one.
 std::optional<double> dt_of_metadata(const Graph& graph);
 
+// What a cycle that is cut after this node brings in the first step: the option, else the node's metadata, else zeros.
+RecurrentStart decide_start(const Node& node, const ModuleOptions& options);
+// Writes into the metadata that it brings what a silent network gives.
+void note_start(Node& node);
+
 // What a node's cell depends on: the options, else the node's metadata, else the defaults.
 CellOptions decide(const Node& node, const ModuleOptions& options);
 
