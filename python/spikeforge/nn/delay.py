@@ -24,7 +24,8 @@ class Delay(StatefulModule):
     With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before it starts
     anew; `lengths` are ``[B]``.
 
-    The state x is ``[longest delay, *shape]``, the oldest first.
+    The state x is ``[longest delay, *shape]``, the oldest first. :func:`~spikeforge.nn.detach_` cuts its history: put
+    the delay before a layer, not after it, if the layer's weights learn from pieces of a sequence.
     """
 
     steps: Tensor
