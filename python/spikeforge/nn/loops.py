@@ -147,7 +147,7 @@ def run_loop(
     if not sends_products:
         inputs[into] = x if bias is None else x + bias
     elif line is not None or bias is not None:
-        inputs[into] = x + _products_of_before(x, bias, line, delay, told.get("start"))
+        inputs[into] = _with_products_of_before(x, bias, line, delay, told.get("start"))
     spikes = None if sends_products else line
 
     def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
@@ -170,12 +170,14 @@ def run_loop(
     return tuple(outputs), dict(zip(neuron.state_names, after)), leaving.clone()
 
 
-def _products_of_before(x: Tensor, bias: Tensor | None, line: Tensor | None, delay: int, start: Tensor | None) -> Tensor:
-    """What a Linear with the delay after it adds to x besides the products of this call's spikes: what is in flight in
-    the first steps, then its bias, and zeros across the start of a sample."""
+def _with_products_of_before(
+    x: Tensor, bias: Tensor | None, line: Tensor | None, delay: int, start: Tensor | None
+) -> Tensor:
+    """x and what a Linear with the delay after it adds besides the products of this call's spikes: what is in flight in
+    the first steps, then its bias; nothing across the start of a sample."""
     first = torch.zeros_like(x[:delay]) if line is None else line[: x.shape[0]]
     later = x.new_zeros(()) if bias is None else bias
-    arriving = torch.cat((first, later.expand_as(x[delay:])))
     if start is None:
-        return arriving
-    return arriving.masked_fill(samples.beside(samples.unheard(start, delay), arriving), 0)
+        return torch.cat((x[:delay] + first, x[delay:] + later))
+    arriving = torch.cat((first, later.expand_as(x[delay:])))
+    return x + arriving.masked_fill(samples.beside(samples.unheard(start, delay), arriving), 0)

@@ -49,7 +49,6 @@ class Connection:
     shape: tuple[int, ...] | None = None
     from_rest: bool = False
     state: str = ""  # its name, where there is a delay
-    number: int = 0  # in the order of connecting
 
 
 @dataclass
@@ -153,7 +152,7 @@ class Network(Container):
         try:
             connection = Connection(
                 self._port(source, is_source=True), self._port(target, is_source=False), (source, target), delay,
-                None if shape is None else tuple(shape), from_rest, number=len(self._connections),
+                None if shape is None else tuple(shape), from_rest,
             )  # fmt: skip
             self._check_connection(connection, repeated)
             if delay:
@@ -378,8 +377,7 @@ class Network(Container):
             for i, port in enumerate(_in_ports(part)):
                 if Port(name, i) not in self._into:
                     raise ValueError(f"{self._title()}: nothing is connected to '{name}.{port}'")
-        inner = [c for c in self._connections if OUTSIDE not in (c.source.part, c.target.part)]
-        return make_plan(list(self._modules), [(c.source.part, c.target.part, c.delay) for c in inner])
+        return make_plan(list(self._modules), [(c.source.part, c.target.part, c.delay) for c in self._connections])
 
     def _result(self, run: Run) -> Any:
         outputs = tuple(self._sum(run, Port(OUTSIDE, i)) for i in range(len(self.out_ports)))
@@ -506,10 +504,7 @@ class Network(Container):
 
     def _touching(self, stage: Stage) -> list[Connection]:
         """The connections from and to the parts of a loop, in the order of connecting."""
-        ports = (Port(name, i) for name in stage.parts for i in range(len(_in_ports(self._modules[name]))))
-        of_ports = [self._into.get(port, ()) for port in ports]
-        of_parts = [self._leaving.get(name, ()) for name in stage.parts]
-        return sorted({c.number: c for some in (*of_ports, *of_parts) for c in some}.values(), key=lambda c: c.number)
+        return [self._connections[number] for number in stage.edges]
 
     def _why_stepped(self, stage: Stage) -> str:
         loop = self._loop(stage)

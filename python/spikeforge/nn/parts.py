@@ -159,6 +159,8 @@ def part_at_rest(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...
 def output_like(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Tensors of the shape and type of what a part gives for these ``[1, ...]``; the call changes nothing: a batch norm
     takes no statistics, and nothing is drawn."""
+    if isinstance(part, StatefulModule) and not part._modules:
+        return part.at_rest(inputs)
     training = [module for module in part.modules() if module.training]
     try:
         for module in training:

@@ -17,6 +17,7 @@ class Stage:
 
     parts: tuple[str, ...]
     is_loop: bool
+    edges: tuple[int, ...] = ()  # of a loop: the numbers of all edges from and to its parts
 
 
 def path_without_delay(start: str, end: str, targets: Neighbours, sources: Neighbours) -> list[str]:
@@ -55,35 +56,44 @@ def path_without_delay(start: str, end: str, targets: Neighbours, sources: Neigh
 
 
 @torch.compiler.assume_constant_result
-def make_plan(parts: Sequence[str], edges: Sequence[tuple[str, str, int]]) -> list[Stage]:
-    """Stages one after the other, for connections (source, target, delay).
+def make_plan(parts: Sequence[str], edges: Sequence[tuple[str | None, str | None, int]]) -> list[Stage]:
+    """Stages one after the other, for connections (source, target, delay), of which an end may be outside: None.
 
     Two parts are on one loop if each reaches the other. If several parts can come next, the one that was added first
     does.
     """
     targets: dict[str, list[str]] = {part: [] for part in parts}
     for source, target, _ in edges:
-        targets[source].append(target)
+        if source is not None and target is not None:
+            targets[source].append(target)
     stage_of = _components(parts, targets)
     members: dict[int, list[str]] = {}
     for part in parts:  # in the order of adding, the stages too
         members.setdefault(stage_of[part], []).append(part)
     between: dict[int, list[int]] = {stage: [] for stage in members}
     within: dict[int, list[tuple[str, str]]] = {stage: [] for stage in members}
+    touching: dict[int, list[int]] = {stage: [] for stage in members}
     loops = set()
-    for source, target, delay in edges:
-        if stage_of[source] != stage_of[target]:
-            between[stage_of[source]].append(stage_of[target])
+    for number, (source, target, delay) in enumerate(edges):
+        ends = [stage_of[end] for end in (source, target) if end is not None]
+        for stage in dict.fromkeys(ends):
+            touching[stage].append(number)
+        if len(ends) < 2:
             continue
-        loops.add(stage_of[source])
+        if ends[0] != ends[1]:
+            between[ends[0]].append(ends[1])
+            continue
+        loops.add(ends[0])
         if not delay:
-            within[stage_of[source]].append((source, target))
+            within[ends[0]].append((source, target))
     stages = []
     for stage in _in_order(list(members), between):
         instant: dict[str, list[str]] = {part: [] for part in members[stage]}
         for source, target in within[stage]:
             instant[source].append(target)
-        stages.append(Stage(tuple(_in_order(members[stage], instant)), is_loop=stage in loops))
+        is_loop = stage in loops
+        order = tuple(_in_order(members[stage], instant))
+        stages.append(Stage(order, is_loop, tuple(touching[stage]) if is_loop else ()))
     return stages
 
 
