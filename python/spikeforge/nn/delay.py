@@ -83,7 +83,7 @@ class Delay(StatefulModule):
         if store:
             rest = both.unfold(0, self.longest, 1)[1:].movedim(-1, 1).clone()
         if not self.uniform:
-            now = torch.arange(self.longest, len(both), device=x.device).view(-1, *(1,) * (x.dim() - 1))
+            now = torch.arange(self.longest, both.shape[0], device=x.device).view(-1, *(1,) * (x.dim() - 1))
             y = both.gather(0, (now - self.steps).expand(x.shape))
         if told:
             y, rest = self._of_samples(x, y, past, **told)
