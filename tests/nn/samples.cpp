@@ -198,7 +198,7 @@ TEST_CASE("what cannot know samples refuses them in words") {
   refused(nn::Sequential(nn::TimeDistributed(torch::nn::BatchNorm1d(width)), nn::LIF()), "statistics of a", samples);
   refused(nn::BatchNormNeuron(torch::nn::BatchNorm1d(width), nn::LIF()), "takes neither lengths nor start", samples);
   nn::Recurrent stepped(nn::LIF(), torch::nn::Sequential(torch::nn::Linear(width, width), torch::nn::ReLU()));
-  refused(stepped, "takes neither lengths nor start: cell, module are stepped", samples);
+  refused(stepped, "takes neither lengths nor start: module, cell are stepped", samples);
   refused(nn::LIF(nn::LIFOptions().v_reset(nn::Learnable(.1)).strict(true)), "must start at numbers", samples);
   refused(nn::LIF(), "lengths must have shape [4] beside an input of shape [9, 4, 6], but has [3]",
           {.lengths = at::tensor({1, 2, 3})});

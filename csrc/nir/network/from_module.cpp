@@ -173,18 +173,16 @@ class Exporter {
     const auto move_behind = [&](const std::string& name, const std::vector<std::int64_t>& found) {
       const auto node = std::ranges::find(parts.nodes, name, &NamedNode::name);
       if (node == parts.nodes.end() || !is_layer(node->node) || moved.contains(name)) return false;
-      bool applies = !keeps_zeros(node->node);
       for (std::size_t w = 0; w < wires.size(); ++w) {
         if (end(wires[w].to) == name && delays[w] < 1) return false;
         if (end(wires[w].from) == name && found[w] <= delays[w]) return false;
-        applies = applies || (end(wires[w].to) == name && wires[w].connection.from_rest);
       }
       for (std::size_t w = 0; w < wires.size(); ++w) {
         if (end(wires[w].to) == name) --delays[w];
         if (end(wires[w].from) == name) ++delays[w];
       }
       moved.insert(name);
-      if (applies) starts.insert(name);
+      starts.insert(name);
       return true;
     };
     for (std::size_t round = 0; round <= wires.size() + moved.size(); ++round) {
@@ -222,6 +220,7 @@ class Exporter {
         for (NamedNode& node : graph.nodes) {
           if (!starts.contains(node.name) || std::holds_alternative<Graph>(node.node.kind)) continue;
           note_start(node.node);
+          if (keeps_zeros(node.node)) continue;
           lost_["a bias that comes back in the first step, which others leave out"].push_back(
               path.empty() ? node.name : path + "/" + node.name);
         }

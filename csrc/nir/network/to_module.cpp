@@ -267,8 +267,8 @@ class Builder {
     network_->connect(port(from, true), port(to, false), connection);
   }
 
-  // One step where the order cuts a cycle. A cut after a layer goes before it where the first step is the same: spikes
-  // are in flight then, and the layer's weights have their gradient in pieces of a sequence too.
+  // One step where the order cuts a cycle. A cut after a layer goes before it where metadata say that it came from
+  // there, as that of a Recurrent: what it sent is in flight then, zeros at first.
   void lay_delays() {
     const std::size_t n = graph_.nodes.size();
     std::vector<std::vector<std::size_t>> into(n), from(n);
@@ -285,13 +285,9 @@ class Builder {
       const Node& node = graph_.nodes[*i].node;
       const auto is_late = [&](std::size_t e) { return delays_[e] > 0; };
       if (!is_layer(node) || into[*i].empty() || from[*i].empty() || !std::ranges::all_of(from[*i], is_late)) continue;
-      const bool applies = from_rest_[from[*i][0]];
-      if (!applies && !keeps_zeros(node)) continue;
+      if (options_.recurrent_start || !from_rest_[from[*i][0]]) continue;
       for (const std::size_t e : from[*i]) --delays_[e];
-      for (const std::size_t e : into[*i]) {
-        ++delays_[e];
-        from_rest_[e] = applies;
-      }
+      for (const std::size_t e : into[*i]) ++delays_[e];
     }
   }
 
