@@ -91,12 +91,12 @@ TEST_CASE("a loop without a delay is refused and spelled out") {
 }
 
 TEST_CASE("a loop that nothing feeds but itself starts from the shape it is given") {
-  const auto make = [](std::vector<std::int64_t> shape) {
+  const auto make = [](const std::vector<std::int64_t>& shape) {
     nn::Composite net;
     net->add("a", nn::IF());
     net->add("b", nn::IF());
-    net->connect("a.out", "b.in", {.delay = 1, .shape = std::move(shape)});
-    net->connect("b.out", "a.in", {.delay = 1});
+    net->connect("a.out", "b.in", {.delay = 1, .shape = shape});
+    net->connect("b.out", "a.in", {.delay = 1, .shape = shape});
     net->connect("a.out", "out");
     return net;
   };
