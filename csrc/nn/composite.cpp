@@ -1,4 +1,6 @@
+#include <spikeforge/base/components.h>
 #include <spikeforge/nn/composite.h>
+#include <spikeforge/nn/internal/step_of.h>
 #include <spikeforge/nn/internal/told_samples.h>
 #include <spikeforge/nn/internal/variable.h>
 #include <spikeforge/nn/neuron_module.h>
@@ -55,16 +57,17 @@ void CompositeImpl::check_new_name(const std::string& name, const char* what) co
 void CompositeImpl::add(const std::string& name, Part part) {
   check_new_name(name, "part");
   register_module(name, part.module());
-  Node node{name, part, {}, {}, part.input_names(), part.output_names()};
+  Node node{name, part, {}, {}, {}, part.input_names(), part.output_names()};
   node.edges_into.resize(node.inputs.size());
+  number_of_.emplace(name, static_cast<int>(nodes_.size()));
   nodes_.push_back(std::move(node));
   planned_ = false;
   set_path(path());
 }
 
 int CompositeImpl::find_node(const std::string& name) const {
-  const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.name == name; });
-  return found == nodes_.end() ? outside : static_cast<int>(found - nodes_.begin());
+  const auto found = number_of_.find(name);
+  return found == number_of_.end() ? outside : found->second;
 }
 
 CompositeImpl::Port CompositeImpl::find_port(const std::string& name, bool is_source) {
@@ -98,10 +101,13 @@ void CompositeImpl::connect(const std::string& from, const std::string& to, cons
   TORCH_CHECK_VALUE(connection.delay >= 0, title(), ": the delay from '", from, "' to '", to,
                     "' must be 0 or more steps, but is ", connection.delay);
   Edge edge{find_port(from, true), find_port(to, false), connection, {}, {}};
-  for (const Edge& other : edges_)
-    TORCH_CHECK_VALUE(connection.repeated || other.from != edge.from || other.to != edge.to ||
-                          other.connection.delay != connection.delay,
-                      title(), ": '", from, "' is connected to '", to, "' already");
+  const auto is_same = [&](const Edge& other) {
+    return other.from == edge.from && other.to == edge.to && other.connection.delay == connection.delay;
+  };
+  const bool is_new = edge.to.node == outside ? std::none_of(edges_.begin(), edges_.end(), is_same)
+                                              : std::ranges::none_of(nodes_[edge.to.node].edges_into[edge.to.index],
+                                                                     [&](int other) { return is_same(edges_[other]); });
+  TORCH_CHECK_VALUE(connection.repeated || is_new, title(), ": '", from, "' is connected to '", to, "' already");
   if (connection.delay == 0)
     refuse_instant_loop(edge, from, to);
   else {
@@ -116,8 +122,9 @@ void CompositeImpl::connect(const std::string& from, const std::string& to, cons
     if (options_.persistent_state()) make_persistent(edge.state);
     delayed_.push_back(static_cast<int>(edges_.size()));
   }
-  if (edge.to.node != outside)
-    nodes_[edge.to.node].edges_into[edge.to.index].push_back(static_cast<int>(edges_.size()));
+  const int number = static_cast<int>(edges_.size());
+  if (edge.to.node != outside) nodes_[edge.to.node].edges_into[edge.to.index].push_back(number);
+  if (edge.from.node != outside) nodes_[edge.from.node].edges_from.push_back(number);
   edges_.push_back(std::move(edge));
   planned_ = false;
 }
@@ -126,11 +133,15 @@ void CompositeImpl::disconnect(const std::string& from, const std::string& to) {
   const Port source = find_port(from, true), target = find_port(to, false);
   std::erase_if(edges_, [&](const Edge& e) { return e.from == source && e.to == target && e.connection.delay == 0; });
   delayed_.clear();
-  for (Node& node : nodes_) node.edges_into.assign(node.inputs.size(), {});
+  for (Node& node : nodes_) {
+    node.edges_into.assign(node.inputs.size(), {});
+    node.edges_from.clear();
+  }
   for (int e = 0; e < static_cast<int>(edges_.size()); ++e) {
     const Edge& edge = edges_[e];
     if (edge.connection.delay > 0) delayed_.push_back(e);
     if (edge.to.node != outside) nodes_[edge.to.node].edges_into[edge.to.index].push_back(e);
+    if (edge.from.node != outside) nodes_[edge.from.node].edges_from.push_back(e);
   }
   planned_ = false;
 }
@@ -143,8 +154,9 @@ void CompositeImpl::refuse_instant_loop(const Edge& edge, const std::string& fro
   while (!stack.empty() && came_from[edge.from.node] == -2) {
     const int node = stack.back();
     stack.pop_back();
-    for (const Edge& e : edges_) {
-      if (e.from.node != node || e.to.node == outside || e.connection.delay > 0 || came_from[e.to.node] != -2) continue;
+    for (const int number : nodes_[node].edges_from) {
+      const Edge& e = edges_[number];
+      if (e.to.node == outside || e.connection.delay > 0 || came_from[e.to.node] != -2) continue;
       came_from[e.to.node] = node;
       stack.push_back(e.to.node);
     }
@@ -291,71 +303,50 @@ std::vector<CompositeImpl::Wire> CompositeImpl::wires() const {
 // --- Order
 
 void CompositeImpl::make_plan() const {
-  const int n = static_cast<int>(nodes_.size());
-  const auto is_inner = [](const Edge& e) { return e.from.node != outside && e.to.node != outside; };
   for (const Node& node : nodes_)
     for (std::size_t port = 0; port < node.inputs.size(); ++port)
       TORCH_CHECK_VALUE(!node.edges_into[port].empty(), title(), ": nothing is connected to '", node.name, ".",
                         node.inputs[port], "'");
 
-  std::vector<std::vector<const Edge*>> leaving(n);
+  // Two parts are in one loop if each reaches the other. If several can come next, the one that was added first does.
+  const std::size_t n = nodes_.size();
+  Successors leads_to(n);
   for (const Edge& e : edges_)
-    if (is_inner(e)) leaving[e.from.node].push_back(&e);
-
-  // reaches[a][b]: some way of connections leads from a to b. Two parts are in one loop if both reach each other.
-  std::vector<std::vector<bool>> reaches(n, std::vector<bool>(n));
-  for (int start = 0; start < n; ++start) {
-    std::vector<int> stack = {start};
-    while (!stack.empty()) {
-      const int node = stack.back();
-      stack.pop_back();
-      for (const Edge* e : leaving[node]) {
-        if (reaches[start][e->to.node]) continue;
-        reaches[start][e->to.node] = true;
-        stack.push_back(e->to.node);
-      }
+    if (e.from.node != outside && e.to.node != outside) leads_to[e.from.node].push_back(e.to.node);
+  const std::vector<std::size_t> component = strong_components(leads_to);
+  std::vector<std::size_t> stage_of_component(n, n), stage_of(n), place(n);  // the stages by their first nodes
+  std::vector<std::vector<int>> members;
+  for (std::size_t node = 0; node < n; ++node) {
+    std::size_t& stage = stage_of_component[component[node]];
+    if (stage == n) {
+      stage = members.size();
+      members.emplace_back();
     }
+    stage_of[node] = stage;
+    place[node] = members[stage].size();
+    members[stage].push_back(static_cast<int>(node));
   }
-
-  // Nodes one after the other, each when all before it are done; of several the one that was added first.
-  const auto in_order = [&](const std::vector<int>& nodes, const auto& comes_before) {
-    std::vector<int> left = nodes, order;
-    while (!left.empty()) {
-      const auto next = std::find_if(left.begin(), left.end(), [&](int node) {
-        return std::none_of(left.begin(), left.end(), [&](int other) { return comes_before(other, node); });
-      });
-      TORCH_INTERNAL_ASSERT(next != left.end());
-      order.push_back(*next);
-      left.erase(next);
+  Successors after(members.size());
+  std::vector<Successors> instant(members.size());
+  for (std::size_t stage = 0; stage < members.size(); ++stage) instant[stage].resize(members[stage].size());
+  std::vector<Stage> stages(members.size());
+  for (int number = 0; number < static_cast<int>(edges_.size()); ++number) {
+    const Edge& e = edges_[number];
+    if (e.to.node == outside) continue;
+    Stage& stage = stages[stage_of[e.to.node]];
+    if (e.from.node == outside || stage_of[e.from.node] != stage_of[e.to.node]) {
+      stage.edges_into.push_back(number);
+      if (e.from.node != outside) after[stage_of[e.from.node]].push_back(stage_of[e.to.node]);
+      continue;
     }
-    return order;
-  };
-
-  std::vector<int> firsts;  // of each stage
-  for (int node = 0; node < n; ++node) {
-    const auto same = [&](int first) { return reaches[first][node] && reaches[node][first]; };
-    if (std::none_of(firsts.begin(), firsts.end(), same)) firsts.push_back(node);
+    stage.is_loop = true;
+    stage.edges_within.push_back(number);
+    if (e.connection.delay == 0) instant[stage_of[e.to.node]][place[e.from.node]].push_back(place[e.to.node]);
   }
-  firsts = in_order(firsts, [&](int a, int b) { return a != b && reaches[a][b]; });
-
   plan_.clear();
-  for (const int first : firsts) {
-    Stage stage;
-    stage.is_loop = reaches[first][first];
-    for (int node = 0; node < n; ++node)
-      if (node == first || (reaches[first][node] && reaches[node][first])) stage.nodes.push_back(node);
-    const auto within = [&](int node) {
-      return std::find(stage.nodes.begin(), stage.nodes.end(), node) != stage.nodes.end();
-    };
-    for (int e = 0; e < static_cast<int>(edges_.size()); ++e) {
-      if (!within(edges_[e].to.node)) continue;
-      (within(edges_[e].from.node) ? stage.edges_within : stage.edges_into).push_back(e);
-    }
-    stage.nodes = in_order(stage.nodes, [&](int a, int b) {
-      return std::any_of(leaving[a].begin(), leaving[a].end(),
-                         [&](const Edge* e) { return e->to.node == b && e->connection.delay == 0; });
-    });
-    plan_.push_back(std::move(stage));
+  for (const std::size_t stage : in_order(after)) {
+    for (const std::size_t member : in_order(instant[stage])) stages[stage].nodes.push_back(members[stage][member]);
+    plan_.push_back(std::move(stages[stage]));
   }
   edges_out_.assign(outputs_.size(), {});
   for (std::size_t e = 0; e < edges_.size(); ++e)
@@ -390,6 +381,19 @@ void CompositeImpl::set_own_state(std::size_t i, at::Tensor value) {
   TORCH_CHECK_VALUE(value.dim() >= 1 && value.size(0) == edge.connection.delay, title(), ": the state ", edge.state,
                     " must be [", edge.connection.delay, ", *shape], but has shape ", value.sizes());
   set_line(edge, value);
+}
+
+// A batch of 1 would broadcast.
+void CompositeImpl::check_sum(const Stage& stage, const Edge& edge, const at::Tensor& sum,
+                              const at::Tensor& term) const {
+  if (!sum.defined() || (sum.sizes().slice(0, std::min<std::size_t>(2, sum.dim())) ==
+                             term.sizes().slice(0, std::min<std::size_t>(2, term.dim())) &&
+                         at::are_expandable(sum.sizes(), term.sizes())))
+    return;
+  for (const int e : stage.edges_within) check_line(edges_[e], sum);
+  TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' gives a step of shape ", term.sizes().slice(1),
+                    ", but '", name_of(edge.to, false), "' takes ", sum.sizes().slice(1),
+                    " from elsewhere; they must be alike");
 }
 
 void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
@@ -442,13 +446,36 @@ namespace {
 // In the order of connecting.
 void add_to(at::Tensor& sum, const at::Tensor& term) { sum = sum.defined() ? sum + term : term; }
 
+// Tensors of the shape and type of what a part gives for these [1, ...]. The call changes nothing: a batch norm takes
+// no statistics, and nothing is drawn.
+template <class Node>
+Tensors outputs_like(const Node& node, const Tensors& inputs) {
+  const c10::NoGradGuard no_grad;
+  std::vector<std::pair<torch::nn::Module*, bool>> modules;  // each before those below it
+  node.part.module()->apply([&](torch::nn::Module& m) { modules.emplace_back(&m, m.is_training()); });
+  node.part.module()->eval();
+  const auto restore = [&] {
+    for (const auto& [m, was_training] : modules) m->train(was_training);
+  };
+  try {
+    Tensors outputs = node.part.stateful() ? node.part.stateful()->at_rest(inputs) : node.part.run(inputs, 1);
+    restore();
+    return outputs;
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
 }  // namespace
+
+const at::Tensor& CompositeImpl::sent(const Run& run, const Edge& edge) {
+  return edge.from.node == outside ? run.inputs[edge.from.index] : run.outputs[edge.from.node][edge.from.index];
+}
 
 // What a connection brings in all steps.
 at::Tensor CompositeImpl::arriving(const Run& run, Edge& edge) const {
-  const at::Tensor& sequence =
-      edge.from.node == outside ? run.inputs[edge.from.index] : run.outputs[edge.from.node][edge.from.index];
-  return edge.connection.delay == 0 ? sequence : shift(edge, sequence);
+  return edge.connection.delay == 0 ? sent(run, edge) : shift(edge, sent(run, edge));
 }
 
 Tensors CompositeImpl::run_node(Node& node, const Tensors& inputs, std::int64_t steps) const {
@@ -469,6 +496,19 @@ at::Tensor CompositeImpl::zeros(const Run& run, const Connection& connection) co
   return at::zeros(shape);
 }
 
+at::Tensor CompositeImpl::zeros_into(const Run& run, const Stage& stage, const Node& node, std::size_t port,
+                                     const Known<at::Tensor>& known) const {
+  for (const int e : node.edges_into[port]) {
+    if (const at::Tensor sent = step_of<at::Tensor>(e, stage.nodes, known, outputs_like<Node>); sent.defined())
+      return at::zeros_like(sent);
+    if (!edges_[e].connection.shape.empty()) return zeros(run, edges_[e].connection);
+  }
+  TORCH_CHECK_VALUE(
+      false, title(), ": all that comes to '", node.name, ".", node.inputs[port],
+      "' is still in flight at the first step, and no input of the network leads there, so its shape is not "
+      "known; give one of the connections its {.shape = {...}}");
+}
+
 void CompositeImpl::run_loop(Run& run, const Stage& stage) {
   TORCH_CHECK_VALUE(run.steps > 0, title(), ": a loop of connections needs at least one step");
   std::vector<Tensors> rows_into(edges_.size());
@@ -480,6 +520,14 @@ void CompositeImpl::run_loop(Run& run, const Stage& stage) {
   for (const int node : stage.nodes) rows[node].resize(nodes_[node].outputs.size());
 
   for (std::int64_t t = 0; t < run.steps; ++t) {
+    // What an edge brings; if nothing is in flight yet, what its source has sent in this step.
+    const Known<at::Tensor> row = [&](int e) -> at::Tensor {
+      const Edge& edge = edges_[e];
+      if (!rows_into[e].empty()) return rows_into[e][t];
+      if (!edge.line.empty()) return edge.line.front();
+      const Tensors& sent = rows[edge.from.node][edge.from.index];
+      return static_cast<std::int64_t>(sent.size()) > t ? sent[t] : at::Tensor();
+    };
     for (const int number : stage.nodes) {
       Node& node = nodes_[number];
       Tensors inputs(node.inputs.size());
@@ -487,24 +535,16 @@ void CompositeImpl::run_loop(Run& run, const Stage& stage) {
         const Edge* delayed = nullptr;
         for (const int e : node.edges_into[port]) {
           const Edge& edge = edges_[e];
-          at::Tensor term;  // undefined: zeros of a shape that is not known yet, which the other connections give
-          if (!rows_into[e].empty())
-            term = rows_into[e][t];
-          else if (edge.connection.delay == 0)
-            term = rows[edge.from.node][edge.from.index].back();
-          else if (!edge.line.empty())
-            term = edge.line.front();
-          else if (!edge.connection.shape.empty())
-            term = zeros(run, edge.connection);
-          else
-            continue;
-          if (edge.connection.delay > 0 && !edge.line.empty()) delayed = &edge;
+          if (edge.connection.delay > 0 && rows_into[e].empty()) {
+            if (edge.line.empty()) continue;  // zeros, of the shape that the other connections have
+            delayed = &edge;
+          }
+          const at::Tensor term = row(e);
           if (delayed) check_line(*delayed, delayed == &edge && inputs[port].defined() ? inputs[port] : term);
+          check_sum(stage, edge, inputs[port], term);
           add_to(inputs[port], term);
         }
-        TORCH_CHECK_VALUE(inputs[port].defined(), title(), ": all that comes to '", node.name, ".", node.inputs[port],
-                          "' is still on its way at the first step, so its shape is not known; give one of the "
-                          "connections its {.shape = {...}}");
+        if (!inputs[port].defined()) inputs[port] = zeros_into(run, stage, node, port, row);
       }
       Tensors outputs = run_node(node, inputs, 1);
       for (std::size_t port = 0; port < outputs.size(); ++port) rows[number][port].push_back(std::move(outputs[port]));
@@ -643,19 +683,16 @@ void CompositeImpl::run_at_rest(Run& run) {
     for (const int number : stage.nodes) {
       Node& node = nodes_[number];
       Tensors into(node.inputs.size());
-      for (std::size_t port = 0; port < into.size(); ++port)
-        for (const int e : node.edges_into[port]) {
-          const Edge& edge = edges_[e];
-          if (edge.connection.delay == 0)
-            add_to(into[port], arriving(run, edges_[e]));
-          else if (!edge.connection.shape.empty())
-            add_to(into[port], zeros(run, edge.connection));
-        }
-      for (std::size_t port = 0; port < into.size(); ++port)
-        TORCH_CHECK_VALUE(into[port].defined(), title(), ": the shape of what comes to '", node.name, ".",
-                          node.inputs[port],
-                          "' before the first step is not known; give one of its connections its "
-                          "{.shape = {...}}");
+      for (std::size_t port = 0; port < into.size(); ++port) {
+        for (const int e : node.edges_into[port])
+          if (edges_[e].connection.delay == 0) add_to(into[port], sent(run, edges_[e]));
+        if (!into[port].defined())
+          into[port] = zeros_into(run, stage, node, port, [&](int e) {
+            const Port from = edges_[e].from;
+            const bool is_known = from.node == outside || !run.outputs[from.node].empty();
+            return is_known ? sent(run, edges_[e]) : at::Tensor();
+          });
+      }
       Stateful* part = node.part.stateful();
       run.outputs[number] = part ? part->at_rest(into) : node.part.run(into, 1);
     }

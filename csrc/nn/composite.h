@@ -9,9 +9,10 @@
 //   net->alias("v", "lif.v");
 //
 // "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
-// port are summed in the order in which they were made. A connection delays by 0 or more steps; what is on its way is a
-// state of the network, [delay, *shape], the oldest first, and zero at the start. Loops are legal where a delay of 1 or
-// more lies on them.
+// port are summed in the order in which they were made. A connection delays by 0 or more steps; what is in flight is a
+// state of the network, [delay, *shape], the oldest first, and zero at the start. Loops are legal if a delay of 1 or
+// more lies on them. detach_state() cuts the history of what is in flight: put a delay before a layer, not after it, if
+// the layer's weights learn from pieces of a sequence.
 //
 // How it runs: parts that lie on no loop run over all steps at once, one after the other (their delays too: they shift
 // sequences); the parts of a loop are stepped together. The results are those of stepping the whole, bit for bit
@@ -24,13 +25,15 @@
 #include <spikeforge/nn/part.h>
 
 #include <deque>
+#include <functional>
 #include <map>
+#include <unordered_map>
 
 namespace spikeforge::nn {
 
 struct Connection {
   std::int64_t delay = 0;
-  // Of one step; needed only where a loop gives a port nothing to start from but what is still on its way.
+  // Of one step; needed only in a loop that no input of the network leads to.
   std::vector<std::int64_t> shape = {};
   // The same connection may be there already: it counts again.
   bool repeated = false;
@@ -125,7 +128,8 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   struct Node {
     std::string name;
     Part part;
-    std::vector<std::vector<int>> edges_into;          // for each input port
+    std::vector<std::vector<int>> edges_into;  // for each input port
+    std::vector<int> edges_from;
     std::vector<std::weak_ptr<Recording>> recordings;  // of a module of torch
     Names inputs, outputs;
   };
@@ -135,6 +139,18 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     std::vector<int> edges_into, edges_within;  // of a loop
   };
   struct Run;
+
+  // What is known to come along an edge, or has been sent there: a tensor, or its name in a script; empty: nothing.
+  template <class Value>
+  using Known = std::function<Value(int edge)>;
+  // A step like those that an edge's source sends, found from what is known to come to the nodes before it, which
+  // `call` runs; empty where nothing leads there.
+  template <class Value>
+  Value step_of(int edge, const std::vector<int>& nodes, const Known<Value>& known,
+                const std::function<std::vector<Value>(const Node&, const std::vector<Value>&)>& call) const;
+  // Zeros of the shape of a step, for an input to which all that comes is still in flight.
+  at::Tensor zeros_into(const Run& run, const Stage& stage, const Node& node, std::size_t port,
+                        const Known<at::Tensor>& known) const;
 
   void start_from_rest(at::TensorList inputs);
   void run_at_rest(Run& run);
@@ -152,6 +168,8 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   static void set_line(Edge& edge, const at::Tensor& waiting);
   void check_line(const Edge& edge, const at::Tensor& next) const;
   at::Tensor shift(Edge& edge, const at::Tensor& sequence) const;
+  void check_sum(const Stage& stage, const Edge& edge, const at::Tensor& sum, const at::Tensor& term) const;
+  static const at::Tensor& sent(const Run& run, const Edge& edge);
   at::Tensor arriving(const Run& run, Edge& edge) const;
   at::Tensor zeros(const Run& run, const Connection& connection) const;
   Tensors run_node(Node& node, const Tensors& inputs, std::int64_t steps) const;
@@ -163,6 +181,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
 
   CompositeOptions options_;
   std::vector<Node> nodes_;
+  std::unordered_map<std::string, int> number_of_;  // of each node, by its name
   std::vector<Edge> edges_;
   std::vector<int> delayed_;  // the edges with a state
   Names inputs_, outputs_;

@@ -1,6 +1,8 @@
 // A network in TorchScript: the plan that it runs by, written out.
 #include <spikeforge/nn/composite.h>
+#include <spikeforge/nn/internal/step_of.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -41,7 +43,7 @@ def moved(self, line: List[Tensor], leaving: Tensor, delay: int) -> List[Tensor]
   return line[1:] + [leaving]
 
 def sum_of(self, terms: List[Tensor], lines: List[List[Tensor]]) -> Tensor:
-  assert len(terms) > 0, "all that comes to a part is still on its way at the first step, so its shape is not known; give one of the connections its shape"
+  assert len(terms) > 0, "all that comes to a part is still in flight at the first step, so its shape is not known; give one of the connections its shape"
   for line in lines:
     if len(line) > 0:
       for term in terms:
@@ -84,13 +86,36 @@ class CompositeImpl::RestWriter {
         const Node& node = network.nodes_[n];
         Names into;
         for (std::size_t port = 0; port < node.inputs.size(); ++port) {
-          into.push_back(sum(network, node.edges_into[port], inputs, outputs, /*with_shapes=*/true));
+          into.push_back(sum(network, node.edges_into[port], inputs, outputs));
+          if (!into.back().empty()) continue;
+          const Known<std::string> known = [&](int e) {
+            const Port from = network.edges_[e].from;
+            if (from.node == outside) return inputs[from.index];
+            return outputs[from.node].empty() ? std::string() : outputs[from.node][from.index];
+          };
+          into.back() = zeros_into(network, stage, node, port, path, known, inputs.empty() ? "" : inputs[0]);
           TORCH_CHECK_VALUE(!into.back().empty(), "the shape of what comes to '", node.name, ".", node.inputs[port],
                             "' before the first step is not known; give one of its connections its {.shape = {...}}");
         }
         outputs[n] = part(node, script::member(node.name, path), into);
       }
     return outputs;
+  }
+
+  // As CompositeImpl's; empty where the shape is not known.
+  std::string zeros_into(const CompositeImpl& network, const Stage& stage, const Node& node, std::size_t port,
+                         const std::string& path, const Known<std::string>& known, const std::string& like) {
+    for (const int e : node.edges_into[port]) {
+      const std::string sent = network.step_of<std::string>(
+          e, stage.nodes, known,
+          [&](const Node& n, const Names& into) { return part(n, script::member(n.name, path), into); });
+      if (!sent.empty()) return "torch.zeros_like(" + sent + ")";
+      if (const auto& shape = network.edges_[e].connection.shape; !shape.empty()) {
+        TORCH_CHECK_NOT_IMPLEMENTED(!like.empty(), "a network without an input");
+        return zeros_of_a_step(like, shape);
+      }
+    }
+    return {};
   }
 
  private:
@@ -100,23 +125,13 @@ class CompositeImpl::RestWriter {
     return name;
   }
 
-  std::string sum(const CompositeImpl& network, const std::vector<int>& edges, const Names& inputs,
-                  const std::vector<Names>& outputs, bool with_shapes) {
-    std::string text;
-    for (const int e : edges) {
-      const auto& [from, to, connection, state, line] = network.edges_[e];
-      std::string term;
-      if (connection.delay == 0)
-        term = from.node == outside ? inputs[from.index] : outputs[from.node][from.index];
-      else if (!with_shapes || connection.shape.empty())
-        continue;
-      else {
-        TORCH_CHECK_NOT_IMPLEMENTED(!inputs.empty(), "a network without an input");
-        term = zeros_of_a_step(inputs[0], connection.shape);
-      }
-      text += (text.empty() ? "" : " + ") + term;
-    }
-    return text;
+  static std::string sum(const CompositeImpl& network, const std::vector<int>& edges, const Names& inputs,
+                         const std::vector<Names>& outputs) {
+    Names terms;
+    for (const int e : edges)
+      if (const Port from = network.edges_[e].from; network.edges_[e].connection.delay == 0)
+        terms.push_back(from.node == outside ? inputs[from.index] : outputs[from.node][from.index]);
+    return c10::Join(" + ", terms);
   }
 
   Names part(const Node& node, const std::string& path, const Names& into) {
@@ -128,7 +143,7 @@ class CompositeImpl::RestWriter {
     if (const auto* network = dynamic_cast<const CompositeImpl*>(stateful)) {
       const std::vector<Names> outputs = write(*network, path, into);
       for (const auto& edges : network->edges_out_) {
-        const std::string value = sum(*network, edges, into, outputs, /*with_shapes=*/false);
+        const std::string value = sum(*network, edges, into, outputs);
         TORCH_CHECK_NOT_IMPLEMENTED(!value.empty(), "what comes out of '", node.name,
                                     "' before the first step has no known shape");
         results.push_back(assign(wish, value));
@@ -276,7 +291,7 @@ class CompositeImpl::ForwardWriter {
     const std::string& x = script_.inputs[0];
     line("assert " + x + ".size(0) > 0, \"a loop of connections needs at least one step\"");
     line("for t in range(" + x + ".size(0)):");
-    for (const int n : stage.nodes) write_step(loop, n);
+    for (const int n : stage.nodes) write_step(loop, stage, n);
     for (const auto& [e, waiting] : loop.lines)
       line("  " + waiting + " = self.moved(" + waiting + ", " + source(e) + ", " + delay(e) + ")");
     close_loop(loop, stage);
@@ -298,16 +313,17 @@ class CompositeImpl::ForwardWriter {
     return loop;
   }
 
-  void write_step(const Loop& loop, int n) {
+  void write_step(const Loop& loop, const Stage& stage, int n) {
     Names arguments;
     for (std::size_t port = 0; port < network_.nodes_[n].inputs.size(); ++port)
-      arguments.push_back(sum_in_loop(loop, network_.nodes_[n], port));
+      arguments.push_back(sum_in_loop(loop, stage, n, port));
     line("  " + call(n, arguments));
     for (const std::string& output : outputs_[n]) line("  " + loop.rows.at(output) + ".append(" + output + ")");
   }
 
   // What comes to a port at step t.
-  std::string sum_in_loop(const Loop& loop, const Node& node, std::size_t port) {
+  std::string sum_in_loop(const Loop& loop, const Stage& stage, int n, std::size_t port) {
+    const Node& node = network_.nodes_[n];
     const std::string terms = variable_("into_" + node.name);
     line("  " + terms + ": List[Tensor] = []");
     Names waiting;
@@ -315,6 +331,7 @@ class CompositeImpl::ForwardWriter {
       write_term(loop, e, terms);
       if (loop.lines.contains(e)) waiting.push_back(loop.lines.at(e));
     }
+    if (waiting.size() == node.edges_into[port].size()) write_zeros(loop, stage, n, port, terms);
     std::string lists = "[" + c10::Join(", ", waiting) + "]";
     if (waiting.empty()) {  // of which TorchScript would not know the type
       lists = variable_("no_lines");
@@ -330,9 +347,23 @@ class CompositeImpl::ForwardWriter {
     if (connection.delay == 0) return line("  " + append + source(e) + ")");
     line("  if len(" + loop.lines.at(e) + ") > 0:");
     line("    " + append + loop.lines.at(e) + "[0])");
-    if (connection.shape.empty()) return;
-    line("  else:");
-    line("    " + append + zeros_of_a_step(script_.inputs[0], connection.shape) + ")");
+  }
+
+  // Of an input to which all that comes may still be in flight.
+  void write_zeros(const Loop& loop, const Stage& stage, int n, std::size_t port, const std::string& terms) {
+    const auto own = std::find(stage.nodes.begin(), stage.nodes.end(), n);
+    const Known<std::string> known = [&](int e) {
+      if (loop.into.contains(e)) return loop.into.at(e) + ".narrow(0, t, 1)";
+      return std::find(stage.nodes.begin(), own, network_.edges_[e].from.node) == own ? std::string() : source(e);
+    };
+    std::string body;
+    const std::string zeros =
+        RestWriter(std::ref(variable_), body)
+            .zeros_into(network_, stage, network_.nodes_[n], port, "self", known, script_.inputs[0]);
+    if (zeros.empty()) return;
+    line("  if len(" + terms + ") == 0:");
+    script_.forward += indented(indented(body));
+    line("    " + terms + ".append(" + zeros + ")");
   }
 
   // From here on a part's variable is its sequence.

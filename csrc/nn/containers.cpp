@@ -31,8 +31,8 @@ RecurrentImpl::RecurrentImpl(const Part& cell, const Part& module, CompositeOpti
   add("cell", cell);
   add("module", module);
   connect("in", in);
-  connect(out, "module." + module.input_names().at(0));
-  connect("module." + module.output_names().at(0), in, {.delay = 1});
+  connect(out, "module." + module.input_names().at(0), {.delay = 1});
+  connect("module." + module.output_names().at(0), in);
   connect(out, "out");
 }
 

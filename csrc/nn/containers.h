@@ -30,8 +30,8 @@ class SPIKEFORGE_API SequentialImpl : public CompositeImpl {
 };
 TORCH_MODULE(Sequential);
 
-// A cell whose output comes back through a module: y[t] = cell(x[t] + f[t]) with f[t] = module(y[t - 1]) and f[0] = 0.
-// Parts: "cell" and "module". The last f is the state "module_out_to_cell_in".
+// A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero. Parts:
+// "cell" and "module". The last y is the state "cell_out_to_module_in".
 class SPIKEFORGE_API RecurrentImpl : public CompositeImpl {
  public:
   RecurrentImpl(const Part& cell, const Part& module, CompositeOptions options = {});

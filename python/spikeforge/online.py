@@ -228,7 +228,7 @@ class _Layer:
             return x
         spikes = memory.last_spikes
         if spikes is None:
-            spikes = x.new_zeros(1, *x.shape[1:-1], self.back.in_features + 1)
+            spikes = _no_spikes(x.new_zeros(1, *x.shape[1:-1], self.back.in_features + 1))
         return torch.cat([x, spikes[: len(x)]], -1)
 
     def _weights(self) -> tuple[Tensor, Tensor | None]:
@@ -268,7 +268,7 @@ class _Layer:
         memory.states = [chosen(old, new) for old, new in zip(memory.states, states)]
         memory.traces = [chosen(old, new) for old, new in zip(memory.traces, traces)]
         if memory.last_spikes is not None:
-            memory.last_spikes = chosen(memory.last_spikes[0], torch.zeros_like(memory.last_spikes[0]))[None]
+            memory.last_spikes = chosen(memory.last_spikes[0], _no_spikes(memory.last_spikes[0]))[None]
 
     def _convolved(self, text: str, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], traces: Sequence[Tensor],
                    current_like: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:  # fmt: skip
@@ -321,6 +321,11 @@ class _RandomFeedback(torch.autograd.Function):
 def _drawn_like(weight: Tensor, generator: torch.Generator | None) -> Tensor:
     bound = weight.shape[1] ** -0.5  # as torch draws a Linear's
     return torch.empty(weight.shape, dtype=weight.dtype).uniform_(-bound, bound, generator=generator).to(weight.device)
+
+
+def _no_spikes(like: Tensor) -> Tensor:
+    """Zeros, and the 1 of which a recurrent layer's bias is the weight."""
+    return nn.functional.pad(torch.zeros_like(like[..., 1:]), (0, 1), value=1.0)
 
 
 def _over_time(module: nn.Module, x: Tensor) -> Tensor:

@@ -91,12 +91,12 @@ TEST_CASE("a loop without a delay is refused and spelled out") {
 }
 
 TEST_CASE("a loop that nothing feeds but itself starts from the shape it is given") {
-  const auto make = [](std::vector<std::int64_t> shape) {
+  const auto make = [](const std::vector<std::int64_t>& shape) {
     nn::Composite net;
     net->add("a", nn::IF());
     net->add("b", nn::IF());
-    net->connect("a.out", "b.in", {.delay = 1, .shape = std::move(shape)});
-    net->connect("b.out", "a.in", {.delay = 1, .shape = {2}});
+    net->connect("a.out", "b.in", {.delay = 1, .shape = shape});
+    net->connect("b.out", "a.in", {.delay = 1, .shape = shape});
     net->connect("a.out", "out");
     return net;
   };
@@ -104,7 +104,7 @@ TEST_CASE("a loop that nothing feeds but itself starts from the shape it is give
   simulation.set("a.v", at::tensor({1.f, .5f}));
   CHECK(numbers(simulation.run(5)[0]) == std::vector<double>{1, 0, 0, 0, 1, 0, 0, 0, 1, 0});
   CHECK_THAT(message_of([&] { nn::Simulation(make({})).run(1); }),
-             has_text("all that comes to 'b.in' is still on its way at the first step"));
+             has_text("all that comes to 'a.in' is still in flight at the first step"));
 }
 
 TEST_CASE("an alias is the inner variable itself, to read and to write, through every level") {

@@ -32,8 +32,7 @@ TEST_CASE("random networks with random delays: steps, one forward, chunks and a 
     INFO("round " << round << ", " << description.parts.size() << " parts");
     Tensor x = at::rand({11, 1 + static_cast<std::int64_t>(random() % 3), width}) * 3;
     if (!exact_layers) x = (x * 4).round() / 4;
-    nn::Composite once = description.build(x.size(1)), stepped = description.build(x.size(1)),
-                  chunked = description.build(x.size(1));
+    nn::Composite once = description.build(), stepped = description.build(), chunked = description.build();
     const Tensor y = once->forward(x);
     CHECK(at::equal(y, by_steps(*stepped, x)));
     CHECK(at::equal(y, in_chunks(*chunked, x, random, /*empty_ones=*/false)));
@@ -78,13 +77,86 @@ TEST_CASE("Recurrent is its formula") {
   nn::Recurrent recurrent(nn::LIF(), feedback);
   const Tensor y = recurrent(x);
   nn::LIF lif;
-  Tensor f = at::zeros({3, width});
+  Tensor s = at::zeros({3, width});
   for (int t = 0; t < 8; ++t) {
-    const Tensor s = lif->step(x[t] + f);
+    s = lif->step(x[t] + feedback(s));
     CHECK(at::equal(y[t], s));
-    f = feedback(s);
   }
-  CHECK(at::equal(recurrent->state("module_out_to_cell_in")[0], f));
+  CHECK(at::equal(recurrent->state("cell_out_to_module_in")[0], s));
+}
+
+TEST_CASE("in pieces whose history is cut, a Recurrent learns its weights as its formula does") {
+  torch::nn::Linear back(width, width);
+  nn::Recurrent recurrent(nn::LIF(nn::LIFOptions().v_threshold(.3)), back);
+  nn::LIF lif(nn::LIFOptions().v_threshold(.3));
+  recurrent->to(at::kDouble);
+  const Tensor x = at::rand({7, 3, width}, at::kDouble);
+  for (const std::int64_t steps : {1, 2, 7}) {
+    const auto gradients = [&](const auto& run_piece) {
+      recurrent->zero_grad();
+      for (const Tensor& piece : x.split(steps)) run_piece(piece).sum().backward();
+      return Tensors{back->weight.grad().clone(), back->bias.grad().clone()};
+    };
+    recurrent->reset();
+    lif->reset();
+    Tensor s = at::zeros({3, width}, at::kDouble);
+    const Tensors found = gradients([&](const Tensor& piece) {
+      recurrent->detach_state();
+      return recurrent->forward(piece);
+    });
+    const Tensors expected = gradients([&](const Tensor& piece) {
+      lif->detach_state();
+      s = s.detach();
+      Tensor sum = at::zeros({}, at::kDouble);
+      for (const Tensor& row : piece.unbind(0)) {
+        s = lif->step(row + back(s));
+        sum = sum + s.sum();
+      }
+      return sum;
+    });
+    for (std::size_t i = 0; i < found.size(); ++i) CHECK(at::allclose(found[i], expected[i], 1e-9, 1e-12));
+  }
+}
+
+TEST_CASE("a loop needs no shape, takes any batch, and finding its shapes changes nothing") {
+  torch::nn::BatchNorm1d norm(width);
+  torch::nn::Linear there(width, 4), back(4, width);
+  for (const bool from_rest : {false, true}) {
+    nn::Composite net;
+    net->add("back", back);
+    net->add("i", nn::LIF(nn::LIFOptions().v_threshold(.2)));
+    net->add("there", there);
+    net->add("e", nn::Sequential(norm, nn::LIF()));
+    net->connect("in", "e.in");
+    net->connect("e.out", "there.in", {.delay = 1, .from_rest = from_rest});
+    net->connect("there.out", "i.in");
+    net->connect("i.out", "back.in", {.delay = 2, .from_rest = from_rest});
+    net->connect("back.out", "e.in");
+    net->connect("e.out", "out");
+    for (const std::int64_t batch : {4, 3}) {
+      const Tensor x = at::rand({6, batch, width}) * 3;
+      const at::NoGradGuard no_grad;
+      norm->running_mean.zero_();
+      norm->running_var.fill_(1);
+      norm->num_batches_tracked.zero_();
+      net->reset();
+      const Tensor y = net->forward(x);
+      if (!from_rest) CHECK(norm->num_batches_tracked.item<std::int64_t>() == 6);
+      CHECK(norm->is_training());
+      nn::LIF excites, inhibits(nn::LIFOptions().v_threshold(.2));
+      Tensors e{at::zeros({batch, width})}, i{at::zeros({batch, 4}), at::zeros({batch, 4})};
+      for (std::int64_t t = 0; t < 6; ++t) {
+        e.push_back(excites->step(norm(x[t] + back(i[i.size() - 2]))));
+        i.push_back(inhibits->step(there(e[e.size() - 2])));
+        CHECK(at::equal(y[t], e.back()));
+      }
+      net->eval();
+      net->reset();
+      const Tensor z = net->forward(x);
+      net->train();
+      CHECK(z.sizes() == y.sizes());
+    }
+  }
 }
 
 TEST_CASE("a neuron that hears itself through a Linear runs as one operator, and as its steps do") {
@@ -97,7 +169,7 @@ TEST_CASE("a neuron that hears itself through a Linear runs as one operator, and
     net->add("w", torch::nn::Linear(width, width));
     net->connect("x", "a.x");
     net->connect("y", "a.y");
-    net->connect("a.out0", "w.in", {.delay = there, .shape = {3, width}});
+    net->connect("a.out0", "w.in", {.delay = there});
     net->connect("w.out", "a.y", {.delay = back, .from_rest = back == 2});
     net->connect("a.out1", "out");
     return net;

@@ -17,20 +17,16 @@ struct RandomNetwork {
   struct Edge {
     std::string from, to;  // parts; empty: the network's own port
     std::int64_t delay;
-    bool has_shape = false;
   };
   std::vector<std::pair<std::string, nn::Part>> parts;  // as they are before any step
   std::vector<Edge> edges;
   bool has_loop = false;
 
-  nn::Composite build(std::int64_t batch, bool step_loops = true) const {
+  nn::Composite build(bool step_loops = true) const {
     nn::Composite net(nn::CompositeOptions().step_loops(step_loops));
     for (const auto& [name, part] : parts) net->add(name, part.clone());
-    for (const Edge& e : edges) {
-      nn::Connection connection{.delay = e.delay};
-      if (e.has_shape) connection.shape = {batch, width};
-      net->connect(e.from.empty() ? "in" : e.from + ".out", e.to.empty() ? "out" : e.to + ".in", connection);
-    }
+    for (const Edge& e : edges)
+      net->connect(e.from.empty() ? "in" : e.from + ".out", e.to.empty() ? "out" : e.to + ".in", {.delay = e.delay});
     return net;
   }
 };
@@ -57,10 +53,10 @@ inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
       while (neurons[k].name == "LI");
       net.parts.emplace_back(name, neurons[k].make(false));
     }
-    // What feeds it: in the first step, or of a known shape.
+    // What feeds it.
     int from = up_to(i + 1) - 1;
     if (!exact_layers && i % 2 == 1 && from % 2 == 1) --from;  // a neuron's output, or sums would need too many bits
-    net.edges.push_back({from < 0 ? "" : "part" + std::to_string(from), name, up_to(3) == 0 ? up_to(4) : 0, true});
+    net.edges.push_back({from < 0 ? "" : "part" + std::to_string(from), name, up_to(3) == 0 ? up_to(4) : 0});
   }
   for (int k = 0; k < n; ++k) {
     const int from = up_to(n), to = up_to(n);

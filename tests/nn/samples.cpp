@@ -130,7 +130,7 @@ TEST_CASE("a network tells its neurons of samples, and nothing crosses a start o
   };
   const auto linear = [] { return torch::nn::Linear(width, width); };
   check(nn::Sequential(nn::TimeDistributed(linear()), nn::AdaptiveLIF(), linear(), nn::LI()).ptr());
-  check(nn::Recurrent(nn::LIF(nn::LIFOptions().tau(1.5)), linear()).ptr());  // the Linear's results wait
+  check(nn::Recurrent(nn::LIF(nn::LIFOptions().tau(1.5)), linear()).ptr());
   nn::Composite net;
   net->add("first", nn::LI());
   net->add("lif", nn::LIF(nn::LIFOptions().tau(1.5)));
@@ -138,11 +138,19 @@ TEST_CASE("a network tells its neurons of samples, and nothing crosses a start o
   net->add("last", nn::LI());
   net->connect("in", "first.in", {.delay = 3});
   net->connect("first.out", "lif.in");
-  net->connect("lif.out", "back.in", {.delay = 2, .shape = {1, width}});  // the neuron's results wait
+  net->connect("lif.out", "back.in", {.delay = 2});
   net->connect("back.out", "lif.in");
   net->connect("lif.out", "last.in", {.delay = 1});
   net->connect("last.out", "out");
   check(net.ptr());
+  nn::Composite late;  // the delay is after the Linear
+  late->add("lif", nn::LIF(nn::LIFOptions().tau(1.5)));
+  late->add("back", linear());
+  late->connect("in", "lif.in");
+  late->connect("lif.out", "back.in");
+  late->connect("back.out", "lif.in", {.delay = 2});
+  late->connect("lif.out", "out");
+  check(late.ptr());
 }
 
 TEST_CASE("gradients of samples stop at their ends and starts") {
@@ -190,7 +198,7 @@ TEST_CASE("what cannot know samples refuses them in words") {
   refused(nn::Sequential(nn::TimeDistributed(torch::nn::BatchNorm1d(width)), nn::LIF()), "statistics of a", samples);
   refused(nn::BatchNormNeuron(torch::nn::BatchNorm1d(width), nn::LIF()), "takes neither lengths nor start", samples);
   nn::Recurrent stepped(nn::LIF(), torch::nn::Sequential(torch::nn::Linear(width, width), torch::nn::ReLU()));
-  refused(stepped, "takes neither lengths nor start: cell, module are stepped", samples);
+  refused(stepped, "takes neither lengths nor start: module, cell are stepped", samples);
   refused(nn::LIF(nn::LIFOptions().v_reset(nn::Learnable(.1)).strict(true)), "must start at numbers", samples);
   refused(nn::LIF(), "lengths must have shape [4] beside an input of shape [9, 4, 6], but has [3]",
           {.lengths = at::tensor({1, 2, 3})});

@@ -24,6 +24,6 @@ for prepare in (lambda net: net, torch.jit.freeze, lambda net: torch.jit.freeze(
             net.reset()
 net = torch.jit.load(f"{folder}/net.pt")
 names = [name for name, _ in net.named_modules()]
-assert "1.v_state" in names and "6.0.module_out_to_cell_in_state" in names, names
+assert "1.v_state" in names and "6.0.cell_out_to_module_in_state" in names, names
 assert not any("_state" in name for name in net.state_dict()), list(net.state_dict())
 assert "6.1.tau" in dict(net.named_parameters())

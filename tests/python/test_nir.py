@@ -53,7 +53,7 @@ class Residual(nn.Module):
         return self.readout(self.head(x.flatten(2)))
 
 
-def looped():
+def looped(from_rest=False):
     net = Network()
     net.add("dense", nn.Linear(6, 6))
     net.add("late", Delay(torch.tensor([0, 1, 2, 3, 1, 0])))
@@ -63,7 +63,7 @@ def looped():
     net.connect("dense.out", "late.in")
     net.connect("late.out", "cell.in", delay=2)
     net.connect("cell.out", "back.in")
-    net.connect("back.out", "cell.in", delay=1)
+    net.connect("back.out", "cell.in", delay=1, from_rest=from_rest)
     net.connect("cell.out", "out")
     return net
 
@@ -81,6 +81,7 @@ NETWORKS = {
     ),
     "module of one's own": (Residual, (2, 6, 6)),
     "loop with delays": (looped, (6,)),
+    "loop from rest": (lambda: looped(from_rest=True), (6,)),
     "Recurrent": (lambda: Recurrent(LIF(strict=True, v_threshold=0.4, surrogate=spikeforge.surrogate.ATan(3.0)), nn.Linear(6, 6)), (6,)),
     "neuron": (lambda: IF(v_threshold=Learnable(0.7)), (6,)),
 }
@@ -103,6 +104,26 @@ def test_a_network_that_is_saved_is_loaded_as_the_same(name, tmp_path):
     assert torch.equal(graphs.load(tmp_path / "b.nir", dt=DT)(x), loaded(x))
     learned = {name.rsplit(".", 1)[-1]: p.shape for name, p in net.named_parameters() if p.dim() != 1}
     assert learned.items() <= {name.rsplit(".", 1)[-1]: p.shape for name, p in loaded.named_parameters()}.items()
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_recurrent_layer_that_is_loaded_learns_in_pieces(steps, has_bias):
+    net = spread(Recurrent(LIF(v_threshold=0.3, surrogate="atan"), nn.Linear(4, 4, bias=has_bias)).double())
+    loaded = graphs.load(graphs.to_graph(net, torch.zeros(4), dt=DT), dt=DT, dtype=torch.float64)
+    x = torch.rand(8, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    found = []
+    for each in (net, loaded):
+        outputs, state = [], None
+        for piece in x.split(steps):
+            y, state = each(piece, state)
+            y.sum().backward()
+            state = {name: value.detach() for name, value in state.items()}
+            outputs.append(y.detach())
+        found.append([torch.cat(outputs), *(p.grad for p in each.module.parameters())])
+    assert found[0][0].any() and found[0][1].any()
+    for got, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
 
 
 def test_the_nir_package_reads_what_was_saved_and_a_simulation_of_it_fires_the_same(tmp_path):

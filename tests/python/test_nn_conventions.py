@@ -262,6 +262,15 @@ def test_exported(kind, device, tmp_path):
     assert agree(kind, got, want) and states_agree(kind, got_state, state)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind not in ("Sequential", "Network")])  # step layers
+def test_exported_for_any_number_of_steps(kind):
+    module, x = made(kind)
+    module.requires_grad_(False)
+    exported = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("T", max=4096)},)).module()
+    for piece in (x[:2], x, torch.cat((x, x, x))):
+        assert agree(kind, exported(piece), module(piece))
+
+
 @steady
 @pytest.mark.long(but=r"LIF learned|Neuron|block|Recurrent|custom")
 def test_functional_call_and_vmap_over_parameters(kind):

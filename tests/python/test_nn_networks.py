@@ -1,11 +1,13 @@
 """Containers and networks: the same as their parts by hand, whole, in pieces and step by step; and what they refuse."""
 
 import copy
+import time
 
 import pytest
 import spikeforge
 import spikeforge.nn as snn
 import torch
+from spikeforge.nn.plan import make_plan
 from torch import nn
 
 ops = torch.ops.spikeforge
@@ -214,16 +216,22 @@ def test_a_recurrent_cell_is_its_loop(device):
     net = snn.Recurrent(snn.LIF(tau=2.0), nn.Linear(5, 5)).to(device).double()
     x = 3 * torch.rand(9, 4, 5, device=device, dtype=torch.float64)
     whole = in_all_ways(net, x)
-    v, back = torch.zeros_like(x[0]), torch.zeros_like(x[0])
+    v, s = torch.zeros_like(x[0]), torch.zeros_like(x[0])
     for t in range(9):
-        s, v = lif_step(v, x[t] + back)
-        back = net.module(s)
+        s, v = lif_step(v, x[t] + net.module(s))
         assert torch.equal(whole[t], s)
     assert 0 < whole.mean() < 1
     _, state = net(x, None)
-    assert list(state) == ["cell.v", "module_out_to_cell_in"] and torch.allclose(
-        state["module_out_to_cell_in"][0], back
-    )
+    assert list(state) == ["cell.v", "cell_out_to_module_in"] and torch.equal(state["cell_out_to_module_in"][0], s)
+
+
+@pytest.mark.parametrize("steps", [3, 1])
+def test_the_bias_of_a_recurrent_connection_acts_in_the_first_step(steps):
+    back = nn.Linear(1, 1)
+    nn.init.zeros_(back.weight), nn.init.ones_(back.bias)
+    net = snn.Recurrent(snn.IF(), back)
+    with snn.keep_state(net), torch.no_grad():
+        assert torch.cat([net(x) for x in torch.zeros(3, 2, 1).split(steps)]).sum() == 6
 
 
 def test_a_recurrent_cell_and_a_module_of_another_width_name_both_ends():
@@ -237,12 +245,12 @@ def test_gradients_of_a_recurrent_cell_are_those_of_its_loop():
         snn.Neuron("neuron n(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"), nn.Linear(4, 4)
     ).double()
     x = torch.randn(6, 3, 4, dtype=torch.float64, requires_grad=True)
-    v = back = torch.zeros(3, 4, dtype=torch.float64)
+    v = s = torch.zeros(3, 4, dtype=torch.float64)
     outputs = []
     for row in x:
-        v = 0.5 * v + row + back
-        outputs.append(torch.tanh(v))
-        back = net.module(outputs[-1])
+        v = 0.5 * v + row + net.module(s)
+        s = torch.tanh(v)
+        outputs.append(s)
     leaves = [x, *net.parameters()]
     want = torch.autograd.grad(torch.stack(outputs).cos().sum(), leaves)
     for got, expected in zip(torch.autograd.grad(net(x).cos().sum(), leaves), want):
@@ -300,6 +308,129 @@ def test_a_loop_through_a_linear_is_one_operator_and_the_same_as_its_steps(kind,
         sum(y.sin().sum() for y in (*(want if isinstance(want, tuple) else [want]), *last.values())), [*x, *stepped.parameters()]
     )
     torch.testing.assert_close(of_net, of_steps, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_recurrent_layer_reads_a_parametrised_weight_once_a_call(steps):
+    class Reads(nn.Module):
+        count = 0
+
+        def forward(self, weight):
+            self.count += 1
+            return 2 * weight
+
+    net, plain = (snn.Recurrent(snn.LIF(), nn.Linear(4, 4)) for _ in range(2))
+    plain.load_state_dict({name: 2 * p if name.endswith("weight") else p for name, p in net.state_dict().items()})
+    reads = Reads()
+    nn.utils.parametrize.register_parametrization(net.module, "weight", reads)
+    reads.count, x = 0, 2 * torch.rand(steps, 2, 4)
+    assert torch.equal(net(x), plain(x)) and reads.count == 1
+
+
+def excitation_and_inhibition(order, delays, *, from_rest=False, shape=None):
+    """e -> there -> i -> back -> e."""
+    parts = {"e": snn.LIF(), "there": nn.Linear(3, 5), "i": snn.LIF(v_threshold=0.5), "back": nn.Linear(5, 3)}
+    net = snn.Network()
+    for name in order:
+        net.add(name, parts[name])
+    net.connect("in", "e.in")
+    for source, target, delay in zip(parts, (*list(parts)[1:], "e"), delays):
+        net.connect(f"{source}.out", f"{target}.in", delay=delay, from_rest=from_rest, shape=shape)
+    net.connect("e.out", "out")
+    return net.double()
+
+
+@pytest.mark.parametrize("from_rest", [False, True])
+@pytest.mark.parametrize("order", [("e", "there", "i", "back"), ("back", "i", "there", "e"), ("there", "e", "back", "i")])
+@pytest.mark.parametrize("delays", [(0, 1, 0, 2), (1, 0, 2, 0), (1, 1, 1, 1), (0, 0, 0, 1), (2, 0, 0, 0), (0, 0, 1, 0)])
+def test_a_loop_needs_no_shape_and_takes_any_batch(delays, order, from_rest):
+    net = excitation_and_inhibition(order, delays, from_rest=from_rest)
+    silent = {"e": torch.zeros(3), "there": net.there.bias, "i": torch.zeros(5), "back": net.back.bias}
+    for batch in (4, 2):
+        x = 4 * torch.rand(6, batch, 3, dtype=torch.float64)
+        lines = {
+            name: [(rest if from_rest else torch.zeros_like(rest)).double().expand(batch, -1)] * delay
+            for (name, rest), delay in zip(silent.items(), delays)
+        }
+        v = {"e": torch.zeros(batch, 3, dtype=torch.float64), "i": torch.zeros(batch, 5, dtype=torch.float64)}
+        whole = in_all_ways(net, x)
+        for t in range(6):
+            sent = {}
+            while len(sent) < 4:  # each part when what comes to it is known
+                for source, name in zip(("back", "e", "there", "i"), silent):
+                    if name in sent or not (lines[source] or source in sent):
+                        continue
+                    current = lines[source][0] if lines[source] else sent[source]
+                    if name == "e":
+                        sent[name], v[name] = lif_step(v[name], x[t] + current)
+                    elif name == "i":
+                        h = v[name] + (current - v[name]) / 2
+                        sent[name] = (h >= 0.5).double()
+                        v[name] = torch.where(h >= 0.5, 0.0, h)
+                    else:
+                        sent[name] = getattr(net, name)(current)
+            lines = {name: [*line, sent[name]][1:] for name, line in lines.items()}
+            assert torch.equal(whole[t], sent["e"])
+
+
+def test_a_loop_without_shapes_nests_and_compiles():
+    inner = excitation_and_inhibition(("back", "i", "there", "e"), (1, 0, 2, 0), shape=(4, 3))
+    net = snn.Network()
+    net.add("inner", inner)
+    net.add("again", nn.Linear(3, 3).double())
+    net.connect("in", "inner.in")
+    net.connect("inner.out", "again.in", delay=1)
+    net.connect("again.out", "inner.in")
+    net.connect("inner.out", "out")
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    for batch in (4, 2):
+        x = 4 * torch.rand(5, batch, 3, dtype=torch.float64)
+        assert torch.equal(compiled(x), net(x)) and net(x).any()
+
+
+def test_what_finds_a_shape_changes_nothing():
+    norm, dropout = nn.BatchNorm1d(7), nn.Dropout()
+    cell = snn.Sequential(snn.DelayedLinear(4, 7, 2), norm, dropout, snn.LIF())
+    net, x = snn.Recurrent(cell, nn.Linear(7, 4)), torch.rand(3, 2, 4)
+    with spikeforge.Monitor(net, ["cell.0.out", "cell.3.out"]) as monitor:
+        y = net(x)
+    assert y.shape == (3, 2, 7) and torch.equal(monitor["cell.3.out"], y) and len(monitor["cell.0.out"]) == 3
+    assert norm.num_batches_tracked == 3 and norm.training and dropout.training
+
+
+def test_a_state_of_another_batch_is_refused():
+    words = r"the state cell_out_to_module_in holds values of shape \[{}, 4\] .*, but now come \[{}, 4\] .*; {}"
+    net = snn.Recurrent(snn.LIF(), nn.Linear(4, 4), stateful=True)
+    for steps in (1, 3):
+        for before, now in ((3, 2), (3, 1), (1, 3)):
+            snn.reset_(net)
+            net(torch.rand(2, before, 4))
+            with pytest.raises(ValueError, match=words.format(before, now, "call spikeforge.nn.reset_")):
+                net(torch.rand(steps, now, 4))
+            _, state = snn.call(net, torch.rand(2, before, 4))
+            with pytest.raises(ValueError, match=words.format(before, now, "pass None|call")):
+                net(torch.rand(steps, now, 4), {"cell_out_to_module_in": state["cell_out_to_module_in"]})
+
+
+def test_a_network_of_many_parts_is_planned_in_time():
+    count = 100_000
+    parts = [f"p{i}" for i in range(count)]
+    start = time.perf_counter()
+    chain = make_plan(parts, [(a, b, 0) for a, b in zip(parts, parts[1:])])
+    ring = make_plan(parts, [(a, b, int(b == "p0")) for a, b in zip(parts, [*parts[1:], "p0"])])
+    assert [stage.parts for stage in chain] == [(part,) for part in parts] and not any(stage.is_loop for stage in chain)
+    assert [stage.parts for stage in ring] == [tuple(parts)] and ring[0].is_loop
+    for names in (parts[:3000], parts[2999::-1]):
+        net = snn.Network()
+        for name in parts[:3000]:
+            net.add(name, snn.IF())
+        for source, target in zip(names, names[1:]):
+            net.connect(f"{source}.out", f"{target}.in")
+        net.connect("in", f"{names[0]}.in")
+        net.connect(f"{names[-1]}.out", "out")
+        y, state = net(torch.ones(2, 1, 1), None)
+        assert y.sum() == 2 and len(state) == 3000
+    assert time.perf_counter() - start < 30
 
 
 @pytest.mark.parametrize("steps", [0, 3, torch.tensor([0, 3, 1, 2, 7]), torch.tensor([[1], [0], [2]])])
@@ -372,8 +503,8 @@ def test_networks_nest_and_have_several_ports():
     (total, product), state = net(left, right, None)
     late = torch.cat((torch.zeros(1, 2, 4), right[:5]))
     assert torch.equal(product, inner(left) * late)
-    assert list(state) == ["inner.cell.v", "inner.module_out_to_cell_in", "right_to_two_b", "two.v"] or set(state) == {
-        "inner.cell.v", "inner.module_out_to_cell_in", "right_to_two_b", "two.v",
+    assert list(state) == ["inner.cell.v", "inner.cell_out_to_module_in", "right_to_two_b", "two.v"] or set(state) == {
+        "inner.cell.v", "inner.cell_out_to_module_in", "right_to_two_b", "two.v",
     }  # fmt: skip
     pieces, state = [], None
     for i in range(3):
@@ -417,7 +548,7 @@ def test_a_connection_may_need_its_shape():
     net.connect("b.out", "a.in", delay=1)
     net.connect("in", "out")
     with pytest.raises(
-        ValueError, match="Network: all that comes to 'a.in' is still on its way at the first step, .* shape=..."
+        ValueError, match="Network: all that comes to 'a.in' is still in flight at the first step, .* shape=..."
     ):
         net(torch.rand(3, 2, 4))
     other = snn.Network()

@@ -196,9 +196,9 @@ def test_a_recurrent_layer_drops_the_path_through_its_own_spikes():
         torch.set_default_dtype(torch.float32)
     got = [p.grad for p in net.parameters()]
     w, b, r, c = net.parameters()
-    v, heard, spikes = torch.zeros(3, 6, dtype=torch.float64), None, []
+    v, heard, spikes = torch.zeros(3, 6, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.float64), []
     for t in range(9):
-        current = x[t] @ w.T + b + (0 if heard is None else heard.detach() @ r.T + c)
+        current = x[t] @ w.T + b + heard.detach() @ r.T + c
         heard, (v,) = lif_step(current, v, 2.0)
         spikes.append(heard)
     assert torch.equal(out, torch.stack(spikes).detach()) and 0.02 < out.mean() < 0.98

@@ -240,7 +240,7 @@ void check_random_networks(unsigned begin, unsigned end) {
     at::manual_seed(seed);
     const bool exact_layers = seed % 2 == 0;
     const RandomNetwork description = random_network(random, exact_layers);
-    nn::Composite net = description.build(3);
+    nn::Composite net = description.build();
     Tensor x = 2 * at::rand({8, 3, width});
     if (!exact_layers) x = (x * 4).round() / 4;  // of few bits, as the weights: any order of a sum is exact
     const jit::Module script = eval_script(*net, x);
@@ -271,7 +271,7 @@ TEST_CASE("connections that start from rest give their own bits") {
   inner->add("late", nn::Delay(at::tensor({0, 1, 0, 2})));
   inner->add("lif", nn::LIF());
   inner->connect("in", "dense.in");
-  inner->connect("lif.out", "dense.in", {.delay = 1, .shape = {3, 4}});
+  inner->connect("lif.out", "dense.in", {.delay = 1});
   inner->connect("dense.out", "late.in");
   inner->connect("late.out", "lif.in");
   inner->connect("late.out", "out");

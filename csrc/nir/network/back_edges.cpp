@@ -2,6 +2,7 @@
 #include <spikeforge/nir/network/back_edges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -87,6 +88,27 @@ StepOrder step_order(const Graph& graph) {
   for (std::size_t e = 0; e < edges.size(); ++e)
     order.is_back_edge[e] = place[edges[e].first] >= place[edges[e].second];
   return order;
+}
+
+bool is_layer(const Node& node) {
+  return std::visit(
+      []<class N>(const N&) {
+        using std::is_same_v;
+        return is_same_v<N, Affine> || is_same_v<N, Linear> || is_same_v<N, Scale> || is_same_v<N, Conv1d> ||
+               is_same_v<N, Conv2d> || is_same_v<N, SumPool2d> || is_same_v<N, AvgPool2d> || is_same_v<N, Flatten>;
+      },
+      node.kind);
+}
+
+bool keeps_zeros(const Node& node) {
+  return std::visit(
+      []<class N>(const N& n) {
+        if constexpr (requires { n.bias; })
+          for (std::int64_t k = 0; k < n.bias.count(); ++k)
+            if (n.bias.at(k) != 0) return false;
+        return true;
+      },
+      node.kind);
 }
 
 }  // namespace spikeforge::nir

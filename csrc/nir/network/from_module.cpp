@@ -108,6 +108,7 @@ class Exporter {
     struct Wire {
       std::size_t from, to;
       std::int64_t delay;
+      bool from_rest;
       std::string text;  // "a.out -> b.in"
     };
 
@@ -131,7 +132,7 @@ class Exporter {
         const std::size_t from_dot = from.find('.'), to_dot = to.find('.');
         const Wire wire{from_dot == std::string::npos ? input_ : parts.at(from.substr(0, from_dot)),
                         to_dot == std::string::npos ? outputs.at(to) : parts.at(to.substr(0, to_dot)), connection.delay,
-                        from + " -> " + to};
+                        connection.from_rest, from + " -> " + to};
         from_[wire.from].push_back(wires_.size());
         to_[wire.to].push_back(wires_.size());
         wires_.push_back(wire);
@@ -218,7 +219,7 @@ class Exporter {
   }
 
   void connect(Graph& graph, const std::string& path, const Wiring& net,
-               const std::vector<std::optional<Shape>>& leaving) const {
+               const std::vector<std::optional<Shape>>& leaving) {
     const auto& wires = net.wires();
     // What a part that does nothing stands for: the one thing that leads to it.
     const auto source = [&](std::size_t from) {
@@ -233,8 +234,24 @@ class Exporter {
     // Of a wire's delay, readers give one step where they cut a cycle there. Where that is depends on what nodes there
     // are: tried with a Delay for every delay first, then without those that a cut makes superfluous.
     const Graph parts = graph;
-    std::vector<std::int64_t> cuts(wires.size());
-    for (std::size_t round = 0; round <= wires.size(); ++round) {
+    std::vector<std::int64_t> cuts(wires.size()), delays;
+    for (const auto& wire : wires) delays.push_back(wire.delay);
+    // A delay before a layer is one after it. False: that is no layer, or not all that leads there has a delay.
+    std::unordered_set<std::size_t> moved;
+    std::unordered_set<std::string> starts;  // nodes after which a cycle brings what a silent network gives
+    const auto move_behind = [&](std::size_t id, const std::vector<std::int64_t>& found) {
+      const auto node = std::ranges::find(parts.nodes, net.name(id), &NamedNode::name);
+      if (!net.is_node(id) || node == parts.nodes.end() || !is_layer(node->node) || moved.contains(id)) return false;
+      const auto &into = net.wires_to(id), &from = net.wires_from(id);
+      if (std::ranges::any_of(into, [&](std::size_t w) { return delays[w] < 1; })) return false;
+      if (std::ranges::any_of(from, [&](std::size_t w) { return found[w] <= delays[w]; })) return false;
+      for (const std::size_t w : into) --delays[w];
+      for (const std::size_t w : from) ++delays[w];
+      moved.insert(id);
+      starts.insert(net.name(id));
+      return true;
+    };
+    for (std::size_t round = 0; round <= wires.size() + moved.size(); ++round) {
       graph = parts;
       std::unordered_set<std::string> taken = net.taken();
       std::vector<std::size_t> wire_of;  // each edge
@@ -243,7 +260,7 @@ class Exporter {
         const std::size_t first = source(wire.from);
         if (!net.is_node(wire.to) || !net.is_node(first)) continue;
         std::string from = net.name(first);
-        if (const std::int64_t delay = wire.delay - cuts[w]; delay > 0) {
+        if (const std::int64_t delay = delays[w] - cuts[w]; delay > 0) {
           const std::string stem = from + "_delayed";
           std::string name = stem;
           for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
@@ -263,13 +280,27 @@ class Exporter {
       std::vector<std::int64_t> found(wires.size());
       for (std::size_t e = 0; e < wire_of.size(); ++e)
         if (order.is_back_edge[e]) ++found[wire_of[e]];
-      if (found == cuts) return;
+      if (found == cuts) {
+        for (std::size_t w = 0; w < wires.size(); ++w)
+          if (found[w] > 0 && wires[w].from_rest && wires[w].delay > 0) starts.insert(net.name(wires[w].from));
+        for (NamedNode& node : graph.nodes) {
+          if (!starts.contains(node.name) || std::holds_alternative<Graph>(node.node.kind)) continue;
+          note_start(node.node);
+          if (keeps_zeros(node.node)) continue;
+          lost_["a bias that comes back in the first step, which others leave out"].push_back(in_node(path, node.name));
+        }
+        return;
+      }
+      bool has_moved = false;
       for (std::size_t w = 0; w < wires.size(); ++w)
-        if (found[w] > wires[w].delay)
-          refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
-                                   "lies elsewhere",
-                                   wires[w].text));
-      cuts = found;
+        if (found[w] > delays[w]) {
+          if (!move_behind(wires[w].from, found))
+            refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its "
+                                     "delay lies elsewhere",
+                                     wires[w].text));
+          has_moved = true;
+        }
+      cuts = has_moved ? std::vector<std::int64_t>(wires.size()) : found;
     }
     refuse(path, "its delays cannot be laid where readers of NIR cut its cycles");
   }

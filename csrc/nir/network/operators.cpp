@@ -28,7 +28,7 @@ class PythonOptions {
     options.if_scaling = word("if_scaling", if_scalings);
     options.comparison = word("comparison", comparisons);
     options.cuba_current = word("cuba_current", cuba_currents);
-    options.recurrent_start = word("recurrent_start", recurrent_starts).value_or(options.recurrent_start);
+    options.recurrent_start = word("recurrent_start", recurrent_starts);
     options.delays = word("delays", delay_roundings).value_or(options.delays);
     options.shapes = word("shapes", shape_rules).value_or(options.shapes);
     with("surrogate", [&](const c10::IValue& value) { options.surrogate = Surrogate{value.toStringRef(), {}}; });

@@ -51,7 +51,7 @@ struct ModuleOptions {
   std::optional<IfScaling> if_scaling = {};
   std::optional<Comparison> comparison = {};
   std::optional<CubaCurrent> cuba_current = {};
-  RecurrentStart recurrent_start = RecurrentStart::zero;
+  std::optional<RecurrentStart> recurrent_start = {};
   DelayRounding delays = DelayRounding::exact;
   ShapeRule shapes = ShapeRule::strict;
   std::optional<Surrogate> surrogate = {};

@@ -396,6 +396,21 @@ Group without_notes(Group metadata) {
   return metadata;
 }
 
+RecurrentStart decide_start(const Node& node, const ModuleOptions& options) {
+  const auto noted = Notes(node).word("recurrent_start", recurrent_starts);
+  return options.recurrent_start.value_or(noted.value_or(RecurrentStart::zero));
+}
+
+void note_start(Node& node) {
+  Group notes;
+  if (const Member* member = node.metadata.find(group_name))
+    if (const Group* group = std::get_if<Group>(&member->value)) notes = *group;
+  std::erase_if(notes.members, [](const Member& m) { return m.name == "recurrent_start"; });
+  add(notes, "recurrent_start", RecurrentStart::apply, recurrent_starts);
+  node.metadata = without_notes(std::move(node.metadata));
+  node.metadata.members.push_back({group_name, std::move(notes)});
+}
+
 CellOptions decide(const Node& node, const ModuleOptions& options) {
   const Notes notes(node);
   CellOptions decided{options.dt};

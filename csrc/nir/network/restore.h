@@ -29,6 +29,11 @@ std::optional<double> dt_of_metadata(const Graph& graph);
 // A node's metadata without that group, which is written anew.
 Group without_notes(Group metadata);
 
+// What a cycle that is cut after this node brings in the first step: the option, else the node's metadata, else zeros.
+RecurrentStart decide_start(const Node& node, const ModuleOptions& options);
+// Writes into the metadata that it brings what a silent network gives.
+void note_start(Node& node);
+
 // What a node's cell depends on: the options, else the node's metadata, else the defaults.
 CellOptions decide(const Node& node, const ModuleOptions& options);
 

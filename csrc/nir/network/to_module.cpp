@@ -64,6 +64,7 @@ class Builder {
     for (std::size_t i = 0; i < graph_.nodes.size() && !input_; ++i)
       if (as<Input>(i)) input_ = i;
     for (const std::size_t i : order_.nodes) add(i);
+    lay_delays();
     for (std::size_t e = 0; e < graph_.edges.size(); ++e) connect(e);
     add_ports();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) label(i);
@@ -270,12 +271,36 @@ class Builder {
   void connect(std::size_t e) {
     const std::size_t from = index_.at(graph_.edges[e].from), to = index_.at(graph_.edges[e].to);
     nn::Connection connection{.repeated = true};
-    if (order_.is_back_edge[e]) {
-      connection.delay = 1;
+    if (delays_[e] > 0) {
+      connection.delay = delays_[e];
       if (!input_) connection.shape = shape_into(to);
-      connection.from_rest = options_.recurrent_start == RecurrentStart::apply;
+      connection.from_rest = from_rest_[e];
     }
     network_->connect(port(from, true), port(to, false), connection);
+  }
+
+  // One step where the order cuts a cycle. A cut after a layer goes before it where metadata say that it came from
+  // there, as that of a Recurrent: what it sent is in flight then, zeros at first.
+  void lay_delays() {
+    const std::size_t n = graph_.nodes.size();
+    std::vector<std::vector<std::size_t>> into(n), from(n);
+    delays_.resize(graph_.edges.size());
+    from_rest_.resize(graph_.edges.size());
+    for (std::size_t e = 0; e < graph_.edges.size(); ++e) {
+      const std::size_t source = index_.at(graph_.edges[e].from);
+      from[source].push_back(e);
+      into[index_.at(graph_.edges[e].to)].push_back(e);
+      delays_[e] = order_.is_back_edge[e] ? 1 : 0;
+      from_rest_[e] = decide_start(graph_.nodes[source].node, options_) == RecurrentStart::apply;
+    }
+    for (auto i = order_.nodes.rbegin(); i != order_.nodes.rend(); ++i) {
+      const Node& node = graph_.nodes[*i].node;
+      const auto is_late = [&](std::size_t e) { return delays_[e] > 0; };
+      if (!is_layer(node) || into[*i].empty() || from[*i].empty() || !std::ranges::all_of(from[*i], is_late)) continue;
+      if (options_.recurrent_start || !from_rest_[from[*i][0]]) continue;
+      for (const std::size_t e : from[*i]) --delays_[e];
+      for (const std::size_t e : into[*i]) ++delays_[e];
+    }
   }
 
   // What leads nowhere, and to what nothing leads.
@@ -321,6 +346,8 @@ class Builder {
   std::vector<std::string> names_;
   std::vector<NodeShapes> shapes_;
   StepOrder order_;
+  std::vector<std::int64_t> delays_;  // of each edge
+  std::vector<bool> from_rest_;
   std::optional<std::size_t> input_;  // the first Input
   std::unordered_map<std::string_view, std::size_t> index_;
   struct NodeEdges {

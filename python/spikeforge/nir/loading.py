@@ -37,7 +37,7 @@ def load(
     if_scaling: str | None = None,
     comparison: str | None = None,
     cuba_current: str | None = None,
-    recurrent_start: str = "zero",
+    recurrent_start: str | None = None,
     delays: str = "exact",
     shapes: str = "strict",
     surrogate: str | surrogates.Surrogate | None = None,
@@ -59,7 +59,8 @@ def load(
         if_scaling: what IF adds in a step: "ode" (dt r x) or "per-step" (r x).
         comparison: neurons fire where v is "gt" (above) or "ge" (at or above) the threshold.
         cuba_current: the current that charges a membrane: "new", with this step's input, or "old".
-        recurrent_start: what cycles bring in the first step: "zero", or "apply" (layers applied to zeros).
+        recurrent_start: what cycles bring in the first step: "zero", or "apply" (layers applied to zeros). None: what
+            this package has written into the file, else "zero".
         delays: those that are no whole number of steps are refused ("exact") or rounded ("nearest").
         shapes: "strict", or "tolerant": parameters broadcast, and what a file says of shapes may be wrong or missing.
         surrogate: of neurons and thresholds, for training.

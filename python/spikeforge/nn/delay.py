@@ -24,7 +24,8 @@ class Delay(StatefulModule):
     With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before it starts
     anew; `lengths` are ``[B]``.
 
-    The state x is ``[longest delay, *shape]``, the oldest first.
+    The state x is ``[longest delay, *shape]``, the oldest first. :func:`~spikeforge.nn.detach_` cuts its history: put
+    the delay before a layer, not after it, if the layer's weights learn from pieces of a sequence.
     """
 
     steps: Tensor
@@ -82,7 +83,7 @@ class Delay(StatefulModule):
         if store:
             rest = both.unfold(0, self.longest, 1)[1:].movedim(-1, 1).clone()
         if not self.uniform:
-            now = torch.arange(self.longest, len(both), device=x.device).view(-1, *(1,) * (x.dim() - 1))
+            now = torch.arange(self.longest, both.shape[0], device=x.device).view(-1, *(1,) * (x.dim() - 1))
             y = both.gather(0, (now - self.steps).expand(x.shape))
         if told:
             y, rest = self._of_samples(x, y, past, **told)

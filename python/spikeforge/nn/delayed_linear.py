@@ -103,6 +103,9 @@ class DelayedLayer(StatefulModule):
             return y, {"x": both.unfold(0, self.max_delay, 1)[1:].movedim(-1, 1).clone()}
         return y, {"x": both[steps:].clone()}
 
+    def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (self._computed(inputs[0], None),)
+
     @torch.no_grad()
     def clamp_(self) -> Self:
         """Brings delays that an optimiser's step has led out of 0 to max_delay back to the nearer bound."""

@@ -296,6 +296,9 @@ class LavaConnection(LavaModule):
 class LavaDense(LavaConnection):
     """Lava's Dense: all to all, ``[T, *batch, in]`` to ``[T, *batch, out]``, `delay` steps later.
 
+    The state buffer holds the sums in flight, as the chip does. :func:`~spikeforge.nn.detach_` cuts their history, so in
+    truncated backpropagation a weight learns only from what arrives in the piece in which it was sent.
+
     Args:
         in_features, out_features: the weights are ``[out, in]``, and start as those of ``nn.Linear``.
         delay: in steps, 0 to 64; 1 is Lava's own.

@@ -95,10 +95,10 @@ def text_of(neuron: nn.Module) -> TextCell:
     return kept[1]
 
 
-def prepare_loop(network: Any, new: Connection, connections: Sequence[Connection]) -> None:
+def prepare_loop(network: Any, new: Connection) -> None:
     """Writes the text of a neuron whose loop a connection may close: a graph's tracer could not."""
     ends = new.source.part, new.target.part
-    if None in ends or not any((c.target.part, c.source.part) == ends for c in connections):
+    if None in ends or not any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
         return
     modules = [network._modules[name] for name in ends]
     for module in modules:
@@ -107,49 +107,48 @@ def prepare_loop(network: Any, new: Connection, connections: Sequence[Connection
                 text_of(module)
 
 
-def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor) -> bool:
+def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: Tensor) -> bool:
     """Whether the operator takes this input; what it does not is stepped, and refused there in a network's words."""
     return (
         not _has_hooks(neuron)
         and not _has_hooks(linear)
         and x.dim() >= 2
         and x.shape[-1] == linear.in_features
-        and x.device == linear.weight.device
-        and (x.dtype == linear.weight.dtype or torch.is_autocast_enabled(x.device.type))
+        and x.device == weight.device
+        and (x.dtype == weight.dtype or torch.is_autocast_enabled(x.device.type))
     )
 
 
 def run_loop(
-    loop: Loop, neuron: nn.Module, linear: nn.Linear, inputs: Sequence[Tensor], state: dict[str, Tensor], line: Tensor | None
+    loop: Loop,
+    neuron: nn.Module,
+    weight: Tensor,
+    bias: Tensor | None,
+    inputs: Sequence[Tensor],
+    state: dict[str, Tensor],
+    line: Tensor | None,
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Tensor]:
-    """Outputs, states, and what is on its way at the end.
+    """Outputs, states, and what is in flight at the end.
 
     Args:
+        weight, bias: those of the Linear.
         inputs: of all steps, without what comes back.
-        line: what is on its way at the start, ``[delay, *shape]``; None: nothing.
+        line: what is in flight at the start, ``[delay, *shape]``: outputs of the neuron, or those of the Linear if the
+            delay is after it; None: zeros.
     """
     into, delay = loop.back.target.index, loop.delay
     inputs = list(inputs)
     x = inputs[into]
-    weight, bias = (None if t is None else t.to(x.dtype) for t in (linear.weight, linear.bias))
-    comes_behind = loop.back.delay > 0  # the Linear's results are on their way, or else the neuron's
+    weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
+    sends_products = loop.back.delay > 0
     told = neuron._memory.samples or {}
-    if comes_behind and "start" in told:
+    if "start" in told:
         samples.check_start(neuron._title(), told["start"], x)
-        # Where a sample starts anew not even a bias arrives.
-        arriving = torch.zeros_like(x) if bias is None else bias.expand_as(x)
-        first = torch.zeros_like(x[:delay]) if line is None else line[: x.shape[0]]
-        arriving = torch.cat((first, arriving[delay:]))
-        nothing = samples.unheard(told["start"], delay)
-        inputs[into] = x + arriving.masked_fill(samples.beside(nothing, arriving), 0)
-    elif not comes_behind:
+    if not sends_products:
         inputs[into] = x if bias is None else x + bias
     elif line is not None or bias is not None:
-        steps = x.shape[0]
-        first = x[:delay] if line is None else x[:delay] + line[:steps]
-        later = x[delay:] if bias is None else x[delay:] + bias
-        inputs[into] = torch.cat((first, later))
-    spikes = None if comes_behind else line
+        inputs[into] = _with_products_of_before(x, bias, line, delay, told.get("start"))
+    spikes = None if sends_products else line
 
     def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
         of_samples = text_of(neuron).samples_of(neuron)
@@ -160,12 +159,25 @@ def run_loop(
     except ERRORS as error:
         raise explained(neuron, error, inputs, state)
     if told:
-        through = (lambda y: nn.functional.linear(y, weight, bias)) if comes_behind else None
+        through = (lambda y: nn.functional.linear(y, weight, bias)) if sends_products else None
         leaving = samples.leaving(outputs[0], delay, line, **told, through=through)
         return tuple(outputs), dict(zip(neuron.state_names, after)), leaving
     recent = outputs[0][-delay:]
-    leaving = nn.functional.linear(recent, weight, bias) if comes_behind else recent
+    leaving = nn.functional.linear(recent, weight, bias) if sends_products else recent
     if leaving.shape[0] < delay:
         before = leaving.new_zeros((delay, *leaving.shape[1:])) if line is None else line
         leaving = torch.cat((before[leaving.shape[0] :], leaving))
     return tuple(outputs), dict(zip(neuron.state_names, after)), leaving.clone()
+
+
+def _with_products_of_before(
+    x: Tensor, bias: Tensor | None, line: Tensor | None, delay: int, start: Tensor | None
+) -> Tensor:
+    """x and what a Linear with the delay after it adds besides the products of this call's spikes: what is in flight in
+    the first steps, then its bias; nothing across the start of a sample."""
+    first = torch.zeros_like(x[:delay]) if line is None else line[: x.shape[0]]
+    later = x.new_zeros(()) if bias is None else bias
+    if start is None:
+        return torch.cat((x[:delay] + first, x[delay:] + later))
+    arriving = torch.cat((first, later.expand_as(x[delay:])))
+    return x + arriving.masked_fill(samples.beside(samples.unheard(start, delay), arriving), 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any
@@ -13,14 +14,13 @@ from torch import Tensor, nn
 from spikeforge.nn.containers import Container
 from spikeforge.nn import samples
 from spikeforge.nn.loops import Loop, find_loop, prepare_loop, run_loop, takes
-from spikeforge.nn.parts import check_called_once_a_step, part_at_rest, run_part
+from spikeforge.nn.parts import check_called_once_a_step, output_like, part_at_rest, run_part
 from spikeforge.nn.plan import Stage, make_plan, path_without_delay
 from spikeforge.nn.stateful import (
     State,
     StatefulModule,
     States,
     _join,
-    _under,
     get_states,
     own_state,
     shape_of,
@@ -57,7 +57,7 @@ class Run:
 
     inputs: Sequence[Tensor]
     steps: int
-    state: Mapping[str, Tensor] | None  # None: the parts go on by themselves
+    state: Mapping[str, State] | None  # of each part; None: the parts go on by themselves
     lines: State = field(default_factory=dict)  # what was on its way before, by the states of connections
     store: bool = False
     outputs: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
@@ -76,9 +76,10 @@ class Network(Container):
     >>> net.alias("v", "lif.v")
 
     "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
-    port are summed in the order in which they were made. A connection delays by 0 or more steps; what is on its way is
-    a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal where a delay
-    of 1 or more lies on them.
+    port are summed in the order in which they were made. A connection delays by 0 or more steps; what is in flight is
+    a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal if a delay
+    of 1 or more lies on them. :func:`detach_` cuts the history of what is in flight: put a delay before a layer, not
+    after it, if the layer's weights learn from pieces of a sequence.
 
     Parts that lie on no loop run over all steps at once, one after the other; the parts of a loop are stepped together,
     bit for bit as if the whole were stepped. But a neuron whose output comes back to it through an ``nn.Linear`` alone
@@ -95,6 +96,8 @@ class Network(Container):
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._connections: list[Connection] = []
+        self._into: dict[Port, list[Connection]] = {}
+        self._leaving: dict[str | None, list[Connection]] = {}
         self._aliases: dict[str, tuple[str, tuple[int, ...] | None]] = {}
         self._plan: list[Stage] | None = None
         self.in_ports, self.out_ports = (), ()
@@ -127,8 +130,7 @@ class Network(Container):
             source: "part.out", or an input of the network, which is new where it has not been named before.
             target: "part.in", or an output of the network.
             delay: in steps.
-            shape: of one step; needed only where a loop gives a port nothing to start from but what is still on its
-                way.
+            shape: of one step; needed only in a loop that no input of the network leads to.
             repeated: the same connection may be there already: it counts again.
             from_rest: what is on its way at the start is what comes from there before the first step, when nothing has
                 been put in and no neuron has fired (a layer's bias, say), rather than zeros.
@@ -159,8 +161,11 @@ class Network(Container):
             self.in_ports, self.out_ports = ports
             raise
         self._connections.append(connection)
-        prepare_loop(self, connection, self._connections)
-        self.state_names = tuple(c.state for c in self._connections if c.state)
+        self._into.setdefault(connection.target, []).append(connection)
+        self._leaving.setdefault(connection.source.part, []).append(connection)
+        if connection.delay:
+            self.state_names = (*self.state_names, connection.state)
+        prepare_loop(self, connection)
         self._plan = None
 
     def alias(self, name: str, variable: str, shape: Sequence[int] | None = None) -> None:
@@ -186,8 +191,8 @@ class Network(Container):
     def _check_new_name(self, name: str, what: str) -> None:
         if not name or "." in name:
             raise ValueError(f"{self._title()}: {what} '{name}' must be a name without dots")
-        taken = {*self._modules, *self._aliases, *self.in_ports, *self.out_ports, *self.state_names}
-        if name in taken or hasattr(self, name):
+        taken = self._modules, self._aliases, self.in_ports, self.out_ports, self.state_names
+        if any(name in names for names in taken) or hasattr(self, name):
             raise ValueError(f"{self._title()}: {what} '{name}': the name is taken")
 
     def _port(self, name: str, *, is_source: bool) -> Port:
@@ -213,14 +218,12 @@ class Network(Container):
 
     def _check_connection(self, new: Connection, repeated: bool) -> None:
         source, target = new.names
-        for other in self._connections:
-            if not repeated and (other.source, other.target, other.delay) == (new.source, new.target, new.delay):
+        for other in self._into.get(new.target, ()):
+            if not repeated and (other.source, other.delay) == (new.source, new.delay):
                 raise ValueError(f"{self._title()}: '{source}' is connected to '{target}' already")
         if new.delay or OUTSIDE in (new.source.part, new.target.part):
             return
-        inner = (c for c in self._connections if OUTSIDE not in (c.source.part, c.target.part))
-        instant = [(c.source.part, c.target.part) for c in inner if not c.delay]
-        path = path_without_delay(new.target.part, new.source.part, instant)
+        path = path_without_delay(new.target.part, new.source.part, self._instant_targets, self._instant_sources)
         if path:
             raise ValueError(
                 f"{self._title()}: connecting '{source}' to '{target}' closes the loop "
@@ -228,12 +231,19 @@ class Network(Container):
                 "delay; give one of its connections delay=1 or more"
             )
 
+    def _instant_targets(self, part: str) -> list[str]:
+        return [c.target.part for c in self._leaving.get(part, ()) if not c.delay and c.target.part is not OUTSIDE]
+
+    def _instant_sources(self, part: str) -> list[str]:
+        into = (c for i in range(len(_in_ports(self._modules[part]))) for c in self._into.get(Port(part, i), ()))
+        return [c.source.part for c in into if not c.delay and c.source.part is not OUTSIDE]
+
     def _new_state_name(self, new: Connection, repeated: bool) -> str:
         stem = "_to_".join(new.names).replace(".", "_")
-        names = [stem, f"{stem}_{new.delay}"]
-        if repeated:
-            names += [f"{stem}_{new.delay}_{n}" for n in range(2, len(self._connections) + 2)]
-        name = next((name for name in names if name not in self.state_names), names[-1])
+        name = stem if stem not in self.state_names else f"{stem}_{new.delay}"
+        numbers = itertools.count(2)
+        while repeated and name in self.state_names:
+            name = f"{stem}_{new.delay}_{next(numbers)}"
         self._check_new_name(name, "state")
         return name
 
@@ -301,9 +311,9 @@ class Network(Container):
     def n_inputs(self) -> int:
         return len(self.in_ports)
 
-    def forward(self, *inputs: Tensor, state: States | EllipsisType = ..., store_states: bool = False):
+    def forward(self, x: Tensor, *inputs: Tensor, state: States | EllipsisType = ..., store_states: bool = False):
         """``y = net(x)``, or ``y, state = net(x, state)`` with the states of parts, ``{"lif.v": ...}``, and delays."""
-        *inputs, state = self._split(inputs, state)
+        *inputs, state = self._split((x, *inputs), state)
         if state is not ... or store_states:
             start = {} if state is ... else self._checked_state(state)
             return self._advance(inputs, start, store_states)
@@ -317,11 +327,16 @@ class Network(Container):
         return self._result(run)
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
-        run = self._run(inputs, state, own_state(self, "", state), store)
+        of_parts: dict[str, State] = {}
+        for name, value in state.items():
+            part, dot, rest = name.partition(".")
+            if dot:
+                of_parts.setdefault(part, {})[rest] = value
+        run = self._run(inputs, of_parts, own_state(self, "", state), store)
         return self._result(run), run.after
 
     def _run(
-        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, lines: State, store: bool = False
+        self, inputs: Sequence[Tensor], state: Mapping[str, State] | None, lines: State, store: bool = False
     ) -> Run:
         self._check_sequences(inputs)
         if self._plan is None:
@@ -360,10 +375,9 @@ class Network(Container):
     def _make_plan(self) -> list[Stage]:
         for name, part in self._modules.items():
             for i, port in enumerate(_in_ports(part)):
-                if not any(c.target == Port(name, i) for c in self._connections):
+                if Port(name, i) not in self._into:
                     raise ValueError(f"{self._title()}: nothing is connected to '{name}.{port}'")
-        inner = [c for c in self._connections if OUTSIDE not in (c.source.part, c.target.part)]
-        return make_plan(list(self._modules), [(c.source.part, c.target.part, c.delay) for c in inner])
+        return make_plan(list(self._modules), [(c.source.part, c.target.part, c.delay) for c in self._connections])
 
     def _result(self, run: Run) -> Any:
         outputs = tuple(self._sum(run, Port(OUTSIDE, i)) for i in range(len(self.out_ports)))
@@ -371,18 +385,34 @@ class Network(Container):
 
     def _sum(self, run: Run, target: Port) -> Tensor:
         """What all connections bring to a port in all steps, in the order of connecting."""
-        return self._sum_of(run, [c for c in self._connections if c.target == target])
+        return self._sum_of(run, self._into[target])
 
     def _sum_of(self, run: Run, connections: Sequence[Connection]) -> Tensor:
         total = None
         for connection in connections:
-            term = self._arriving(run, connection)
-            total = term if total is None else total + term
+            total = self._added(total, self._arriving(run, connection), connection)
         return total
 
-    def _arriving(self, run: Run, connection: Connection) -> Tensor:
+    def _added(self, total: Tensor | None, term: Tensor, connection: Connection) -> Tensor:
+        if total is None:
+            return term
+        if any(n != m and 1 not in (n, m) for n, m in zip(reversed(term.shape), reversed(total.shape))):
+            self._refuse_sum(connection, term, total)
+        return total + term
+
+    def _refuse_sum(self, connection: Connection, term: Tensor, total: Tensor) -> None:
+        source, target = connection.names
+        raise ValueError(
+            f"{self._title()}: '{source}' gives a step of shape {shape_of(term[0])} ({_kind(term)}), but '{target}' "
+            f"takes {list(total.shape[1:])} ({_kind(total)}) from elsewhere; they must be alike"
+        )
+
+    def _sent(self, run: Run, connection: Connection) -> Tensor:
         source = connection.source
-        sequence = run.inputs[source.index] if source.part is OUTSIDE else run.outputs[source.part][source.index]
+        return run.inputs[source.index] if source.part is OUTSIDE else run.outputs[source.part][source.index]
+
+    def _arriving(self, run: Run, connection: Connection) -> Tensor:
+        sequence = self._sent(run, connection)
         return self._shift(run, connection, sequence) if connection.delay else sequence
 
     def _shift(self, run: Run, connection: Connection, sequence: Tensor) -> Tensor:
@@ -417,11 +447,10 @@ class Network(Container):
         if line.shape[1:] == coming.shape[1:] and line.dtype == coming.dtype and line.device == coming.device:
             return
         if connection.state not in run.lines:  # nobody passed it: it came from the source in an earlier step
-            source, target = connection.names
-            raise ValueError(
-                f"{self._title()}: '{source}' gives a step of shape {shape_of(line[0])} ({_kind(line)}), but '{target}' "
-                f"takes {list(coming.shape[1:])} ({_kind(coming)}) from elsewhere; they must be alike"
-            )
+            self._refuse_sum(connection, line, coming)
+        self._refuse_line(connection, line, coming)
+
+    def _refuse_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
         mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
         raise ValueError(
             f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), "
@@ -432,7 +461,7 @@ class Network(Container):
     def _run_stage(self, run: Run, name: str) -> None:
         part = self._modules[name]
         inputs = [self._sum(run, Port(name, i)) for i in range(len(_in_ports(part)))]
-        state = None if run.state is None else _under(name, run.state)
+        state = None if run.state is None else run.state.get(name, {})
         run.outputs[name], after = run_part(part, inputs, state, store=run.store and isinstance(part, StatefulModule))
         run.after |= {_join(name, key): value for key, value in after.items()} if run.state is not None else {}
 
@@ -444,9 +473,10 @@ class Network(Container):
         if (run.steps > 1 or self._memory.samples) and self._run_at_once(run, stage):
             return
         samples.refuse(self, self._memory.samples, f"{', '.join(stage.parts)} are stepped ({self._why_stepped(stage)})")
-        within = [c for c in self._connections if c.source.part in stage.parts and c.target.part in stage.parts]
-        into = [c for c in self._connections if c.source.part not in stage.parts and c.target.part in stage.parts]
-        rows_into = {id(c): self._arriving(run, c).split(1) for c in into}
+        members = set(stage.parts)
+        touching = self._touching(stage)
+        within = [c for c in touching if c.source.part in members and c.target.part in members]
+        rows_into = {id(c): self._arriving(run, c).split(1) for c in touching if c.source.part not in members}
         pending = {id(c): list(run.lines[c.state].split(1)) if c.state in run.lines else [] for c in within if c.delay}
         states = {name: self._loop_state(run, name) for name in stage.parts}
         rows: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in stage.parts}
@@ -454,7 +484,7 @@ class Network(Container):
         for t in range(run.steps):
             for name in stage.parts:
                 inputs = [
-                    self._loop_input(run, name, i, t, rows_into, pending, rows)
+                    self._loop_input(run, stage, Port(name, i), t, rows_into, pending, rows)
                     for i in range(len(_in_ports(self._modules[name])))
                 ]
                 outputs, states[name] = run_part(self._modules[name], inputs, states[name])
@@ -470,8 +500,11 @@ class Network(Container):
 
     def _loop(self, stage: Stage) -> Loop | str:
         """What is one operator over time, or why not."""
-        touching = [c for c in self._connections if c.source.part in stage.parts or c.target.part in stage.parts]
-        return find_loop(self, stage.parts, touching)
+        return find_loop(self, stage.parts, self._touching(stage))
+
+    def _touching(self, stage: Stage) -> list[Connection]:
+        """The connections from and to the parts of a loop, in the order of connecting."""
+        return [self._connections[number] for number in stage.edges]
 
     def _why_stepped(self, stage: Stage) -> str:
         loop = self._loop(stage)
@@ -483,7 +516,7 @@ class Network(Container):
             return False
         neuron, linear = self._modules[loop.neuron], self._modules[loop.linear]
         ports = [Port(loop.neuron, i) for i in range(len(_in_ports(neuron)))]
-        others = [[c for c in self._connections if c.target == port and c is not loop.back] for port in ports]
+        others = [[c for c in self._into[port] if c is not loop.back] for port in ports]
         if not all(others):
             return False
         inputs = [self._sum_of(run, connections) for connections in others]
@@ -491,17 +524,18 @@ class Network(Container):
         line = run.lines.get(connection.state)
         x = inputs[loop.back.target.index]
         alike = line is None or line.shape == (loop.delay, *x.shape[1:]) and line.dtype == x.dtype and line.device == x.device
-        if not alike or not takes(loop, neuron, linear, x):
+        weight = linear.weight  # read once: a parametrization computes it anew
+        if not alike or not takes(loop, neuron, linear, x, weight):
             return False
         run.outputs[loop.neuron], after, leaving = run_loop(
-            loop, neuron, linear, inputs, self._loop_state(run, loop.neuron), line
+            loop, neuron, weight, linear.bias, inputs, self._loop_state(run, loop.neuron), line
         )
         self._keep_loop_state(run, loop.neuron, after)
         run.after[connection.state] = leaving
         return True
 
     def _loop_state(self, run: Run, name: str) -> State:
-        return get_states(self._modules[name]) if run.state is None else _under(name, run.state)
+        return get_states(self._modules[name]) if run.state is None else run.state.get(name, {})
 
     def _keep_loop_state(self, run: Run, name: str, state: State) -> None:
         if run.state is not None:
@@ -513,33 +547,32 @@ class Network(Container):
                 module._memory.keep(own_state(module, prefix, state))
 
     def _loop_input(
-        self, run: Run, name: str, index: int, t: int, rows_into: dict, pending: dict, rows: dict
+        self, run: Run, stage: Stage, port: Port, t: int, rows_into: dict, pending: dict, rows: dict
     ) -> Tensor:
-        total = None
-        for c in self._connections:
-            if c.target != Port(name, index):
-                continue
+        def row(c: Connection) -> Tensor | None:
+            """What a connection brings; if nothing is in flight yet, what its source has sent in this step."""
             if id(c) in rows_into:
-                term = rows_into[id(c)][t]
-            elif not c.delay:
-                term = rows[c.source.part][-1][c.source.index]
-            elif pending[id(c)]:
-                term = pending[id(c)][0]
+                return rows_into[id(c)][t]
+            if c.delay and pending[id(c)]:
+                return pending[id(c)][0]
+            sent = rows[c.source.part]
+            return sent[t][c.source.index] if len(sent) > t else None
+
+        total = None
+        for c in self._into[port]:
+            if c.delay and id(c) in pending:
+                if not pending[id(c)]:
+                    continue  # zeros, of the shape that the other connections have
                 if total is not None:
                     self._check_line(run, c, torch.cat(pending[id(c)]), total)
-            elif c.shape is not None:
-                term = self._zeros(run, c)
-            else:
-                continue  # zeros of a shape that is not known yet, which the other connections give
-            total = term if total is None else total + term
-        if total is None:
-            port = _in_ports(self._modules[name])[index]
-            raise ValueError(
-                f"{self._title()}: all that comes to '{name}.{port}' is still on its way at the first step, so its "
-                "shape is not known; "
-                "give one of the connections its shape=..."
-            )
-        return total
+            term = row(c)
+            if total is not None and term.shape[:2] != total.shape[:2]:  # a batch of 1 would broadcast
+                given = next((d for d in self._touching(stage) if d.state in run.lines), None)
+                if given is not None:
+                    self._refuse_line(given, run.lines[given.state], total)
+                self._refuse_sum(c, term, total)
+            total = self._added(total, term, c)
+        return self._zeros_into(run, stage.parts, port, row) if total is None else total
 
     def _send(self, run: Run, connection: Connection, leaving: Tensor, line: list[Tensor]) -> None:
         if not line:
@@ -548,8 +581,49 @@ class Network(Container):
         line.pop(0)
         line.append(leaving)
 
-    def _zeros(self, run: Run, connection: Connection) -> Tensor:
-        return run.inputs[0].new_zeros((1, *connection.shape))
+    def _zeros_into(self, run: Run, parts: Sequence[str], port: Port, row: Callable[[Connection], Tensor | None]) -> Tensor:
+        """Zeros of the shape of a step, for an input to which all that comes is still in flight.
+
+        Args:
+            row: a step of what a connection brings, or of what its source has sent; None if neither is known yet.
+        """
+        for c in self._into[port]:
+            sent = self._step_of(c, parts, row)
+            if sent is not None:
+                return torch.zeros_like(sent)
+            if c.shape is not None:
+                return run.inputs[0].new_zeros((1, *c.shape))
+        raise ValueError(
+            f"{self._title()}: all that comes to '{port.part}.{_in_ports(self._modules[port.part])[port.index]}' is still "
+            "in flight at the first step, and no input of the network leads there, so its shape is not known; give one of "
+            "the connections its shape=..."
+        )
+
+    def _step_of(
+        self, wanted: Connection, parts: Sequence[str], row: Callable[[Connection], Tensor | None]
+    ) -> Tensor | None:
+        """A step like those that a connection's source sends, which is found from what is known to come to the parts
+        before it; None if nothing leads there."""
+        found: dict[str, tuple[Tensor, ...]] = {}
+
+        def step(c: Connection) -> Tensor | None:
+            known = row(c)
+            if known is None and c.source.part in found:
+                return found[c.source.part][c.source.index]
+            return known
+
+        progress = True
+        while step(wanted) is None and progress:
+            progress = False
+            for name in parts:
+                if name in found or step(wanted) is not None:
+                    continue
+                ports = [Port(name, i) for i in range(len(_in_ports(self._modules[name])))]
+                known = [[like for like in map(step, self._into[port]) if like is not None] for port in ports]
+                if all(known):
+                    found[name] = self._unrecorded(output_like, name, [likes[0] for likes in known])
+                    progress = True
+        return step(wanted)
 
     # --- before the first step
 
@@ -568,37 +642,32 @@ class Network(Container):
         if self._plan is None:
             self._plan = self._make_plan()
         run = Run(inputs, 1, {})
-        self.resting = True  # a Monitor records no such calls
-        try:
-            for name in [name for stage in self._plan for name in stage.parts]:
+        for stage in self._plan:
+            for name in stage.parts:
                 part = self._modules[name]
-                run.outputs[name] = part_at_rest(
-                    part, [self._input_at_rest(run, name, i) for i in range(len(_in_ports(part)))]
-                )
-        finally:
-            self.resting = False
+                ports = [Port(name, i) for i in range(len(_in_ports(part)))]
+                into = [self._input_at_rest(run, stage, port) for port in ports]
+                run.outputs[name] = self._unrecorded(part_at_rest, name, into)
         return run.outputs
 
-    def _input_at_rest(self, run: Run, name: str, index: int) -> Tensor:
-        terms = [
-            self._arriving(run, c) if not c.delay else self._zeros(run, c)
-            for c in self._connections
-            if c.target == Port(name, index) and (not c.delay or c.shape is not None)
-        ]
-        if not terms:
-            raise ValueError(
-                f"{self._title()}: the shape of what comes to '{name}.{_in_ports(self._modules[name])[index]}' before "
-                "the first step is "
-                "not known; give one of its connections its shape=..."
-            )
-        return sum(terms[1:], terms[0])
+    def _input_at_rest(self, run: Run, stage: Stage, port: Port) -> Tensor:
+        def row(c: Connection) -> Tensor | None:
+            return self._sent(run, c) if c.source.part is OUTSIDE or c.source.part in run.outputs else None
+
+        terms = [self._arriving(run, c) for c in self._into[port] if not c.delay]
+        return sum(terms[1:], terms[0]) if terms else self._zeros_into(run, stage.parts, port, row)
+
+    def _unrecorded(self, call: Callable, name: str, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """A call of a part that no Monitor records."""
+        before, self.resting = self.__dict__.get("resting", False), True
+        try:
+            return call(self._modules[name], inputs)
+        finally:
+            self.resting = before
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         run = Run(inputs, 1, {}, outputs=self._outputs_at_rest(inputs))
-        into = [
-            [c for c in self._connections if c.target == Port(OUTSIDE, i) and not c.delay]
-            for i in range(len(self.out_ports))
-        ]
+        into = [[c for c in self._into[Port(OUTSIDE, i)] if not c.delay] for i in range(len(self.out_ports))]
         sums = [[self._arriving(run, c) for c in connections] for connections in into]
         return tuple(sum(terms[1:], terms[0]) if terms else torch.zeros_like(inputs[0]) for terms in sums)
 
@@ -622,15 +691,15 @@ class Network(Container):
 
 
 class Recurrent(Network):
-    """A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where nothing comes back
-    at first.
+    """A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero.
 
     Args:
         cell: a neuron, or what contains some.
         module: a layer of torch, or any other module: ``Recurrent(LIF(), nn.Linear(8, 8))``.
 
-    The parts are called "cell" and "module"; what is on its way is the state "module_out_to_cell_in". With an
-    ``nn.Linear`` and a neuron all steps are one operator, as :class:`Network` says.
+    The parts are called "cell" and "module". The state "cell_out_to_module_in" is the last output, so that the next
+    piece of a sequence differentiates through the module, also after :func:`detach_`. With an ``nn.Linear`` and a
+    neuron all steps are one operator, as :class:`Network` says.
     """
 
     def __init__(self, cell: nn.Module, module: nn.Module, *, stateful: bool = False, persistent_state: bool = False):
@@ -639,8 +708,8 @@ class Recurrent(Network):
         self.add("module", module)
         into, out = f"cell.{_in_ports(cell)[0]}", f"cell.{_out_ports(cell)[0]}"
         self.connect("in", into)
-        self.connect(out, f"module.{_in_ports(module)[0]}")
-        self.connect(f"module.{_out_ports(module)[0]}", into, delay=1)
+        self.connect(out, f"module.{_in_ports(module)[0]}", delay=1)
+        self.connect(f"module.{_out_ports(module)[0]}", into)
         self.connect(out, "out")
 
 

@@ -124,12 +124,12 @@ class Neuron(ConstantsModule):
         kind = type(self).__name__
         return f"{kind} {name}" if name and name != kind else kind
 
-    def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
+    def forward(self, x: Any, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
         """``y = neuron(x1, ...)`` or ``y, state = neuron(x1, ..., state)``.
 
         See :class:`~spikeforge.nn.StatefulModule`.
         """
-        quick = self._quick
+        quick, inputs = self._quick, (x, *inputs)
         if len(inputs) != quick.inputs or state is not ... or store_states or quick.memory.keeping or quick.memory.samples:
             return super().forward(*inputs, state=state, store_states=store_states)
         try:

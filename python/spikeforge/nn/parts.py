@@ -154,3 +154,19 @@ def _aligned(row: Tensor) -> Tensor:
 def part_at_rest(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """What a part gives before the first step."""
     return part.at_rest(inputs) if isinstance(part, StatefulModule) else run_part(part, inputs, NO_STATE)[0]
+
+
+def output_like(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors of the shape and type of what a part gives for these ``[1, ...]``; the call changes nothing: a batch norm
+    takes no statistics, and nothing is drawn."""
+    if isinstance(part, StatefulModule) and not part._modules:
+        return part.at_rest(inputs)
+    training = [module for module in part.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        with torch.no_grad():
+            return part_at_rest(part, inputs)
+    finally:
+        for module in training:
+            module.training = True

@@ -1,9 +1,14 @@
-"""In which order the parts of a network run, and which of them are stepped together."""
+"""The order in which the parts of a network run, and which of them are stepped together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
+
+Neighbours = Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -12,69 +17,137 @@ class Stage:
 
     parts: tuple[str, ...]
     is_loop: bool
+    edges: tuple[int, ...] = ()  # of a loop: the numbers of all edges from and to its parts
 
 
-def path_without_delay(start: str, end: str, edges: Iterable[tuple[str, str]]) -> list[str]:
-    """The parts on some way from `start` to `end`, both included; [] where there is none."""
-    edges = list(edges)
-    came_from: dict[str, str | None] = {start: None}
-    open_ends = [start]
-    while open_ends and end not in came_from:
-        part = open_ends.pop()
-        for source, target in edges:
-            if source == part and target not in came_from:
-                came_from[target] = part
-                open_ends.append(target)
-    if end not in came_from:
+def path_without_delay(start: str, end: str, targets: Neighbours, sources: Neighbours) -> list[str]:
+    """The parts on some path from `start` to `end`, both included; [] if there is none.
+
+    The search goes on from both ends in turns, and stops where one of them is exhausted: building a network whose parts
+    are connected one after the other takes time in proportion to its size.
+
+    Args:
+        targets, sources: the parts that a part leads to without a delay, and those that lead to it.
+    """
+    ahead: dict[str, str | None] = {start: None}  # from each part, the one before it on the path from `start`
+    back: dict[str, str | None] = {end: None}
+    sides = [(ahead, back, [start], targets), (back, ahead, [end], sources)]
+    meeting = start if start == end else None
+    while meeting is None and all(open_ends for *_, open_ends, _ in sides):
+        for found, others, open_ends, neighbours in sides:
+            if meeting is not None or not open_ends:
+                continue
+            part = open_ends.pop()
+            for following in neighbours(part):
+                if following not in found:
+                    found[following] = part
+                    open_ends.append(following)
+                    if following in others:
+                        meeting = following
+                        break
+    if meeting is None:
         return []
-    path: list[str] = []
-    part: str | None = end
-    while part is not None:
-        path.insert(0, part)
-        part = came_from[part]
+    path = [meeting]
+    while (before := ahead[path[0]]) is not None:
+        path.insert(0, before)
+    while (after := back[path[-1]]) is not None:
+        path.append(after)
     return path
 
 
-def make_plan(parts: Sequence[str], edges: Sequence[tuple[str, str, int]]) -> list[Stage]:
-    """Stages one after the other, for connections (source, target, delay).
+@torch.compiler.assume_constant_result
+def make_plan(parts: Sequence[str], edges: Sequence[tuple[str | None, str | None, int]]) -> list[Stage]:
+    """Stages one after the other, for connections (source, target, delay), of which an end may be outside: None.
 
-    Two parts are on one loop if each reaches the other. Of several that could come next, the one that was added first
+    Two parts are on one loop if each reaches the other. If several parts can come next, the one that was added first
     does.
     """
-    reached = {part: _reached_from(part, edges) for part in parts}
-
-    def together(a: str, b: str) -> bool:
-        return a == b or (b in reached[a] and a in reached[b])
-
-    firsts: list[str] = []
-    for part in parts:
-        if not any(together(first, part) for first in firsts):
-            firsts.append(part)
-    instant = {(source, target) for source, target, delay in edges if delay == 0}
+    targets: dict[str, list[str]] = {part: [] for part in parts}
+    for source, target, _ in edges:
+        if source is not None and target is not None:
+            targets[source].append(target)
+    stage_of = _components(parts, targets)
+    members: dict[int, list[str]] = {}
+    for part in parts:  # in the order of adding, the stages too
+        members.setdefault(stage_of[part], []).append(part)
+    between: dict[int, list[int]] = {stage: [] for stage in members}
+    within: dict[int, list[tuple[str, str]]] = {stage: [] for stage in members}
+    touching: dict[int, list[int]] = {stage: [] for stage in members}
+    loops = set()
+    for number, (source, target, delay) in enumerate(edges):
+        ends = [stage_of[end] for end in (source, target) if end is not None]
+        for stage in dict.fromkeys(ends):
+            touching[stage].append(number)
+        if len(ends) < 2:
+            continue
+        if ends[0] != ends[1]:
+            between[ends[0]].append(ends[1])
+            continue
+        loops.add(ends[0])
+        if not delay:
+            within[ends[0]].append((source, target))
     stages = []
-    for first in _in_order(firsts, lambda a, b: a != b and b in reached[a]):
-        members = [part for part in parts if together(first, part)]
-        ordered = _in_order(members, lambda a, b: (a, b) in instant)
-        stages.append(Stage(tuple(ordered), is_loop=first in reached[first]))
+    for stage in _in_order(list(members), between):
+        instant: dict[str, list[str]] = {part: [] for part in members[stage]}
+        for source, target in within[stage]:
+            instant[source].append(target)
+        is_loop = stage in loops
+        order = tuple(_in_order(members[stage], instant))
+        stages.append(Stage(order, is_loop, tuple(touching[stage]) if is_loop else ()))
     return stages
 
 
-def _reached_from(start: str, edges: Sequence[tuple[str, str, int]]) -> set[str]:
-    reached: set[str] = set()
-    open_ends = [start]
-    while open_ends:
-        part = open_ends.pop()
-        for source, target, _ in edges:
-            if source == part and target not in reached:
-                reached.add(target)
-                open_ends.append(target)
-    return reached
+def _components(parts: Sequence[str], targets: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The number of the strongly connected component of each part (Tarjan 1972), without recursion."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    component: dict[str, int] = {}
+    stack: list[str] = []
+    for start in parts:
+        if start in index:
+            continue
+        visits = []
+        entered: str | None = start
+        while entered is not None or visits:
+            if entered is not None:
+                index[entered] = low[entered] = len(index)
+                stack.append(entered)
+                visits.append((entered, iter(targets[entered])))
+                entered = None
+            part, following = visits[-1]
+            for target in following:
+                if target not in index:
+                    entered = target
+                    break
+                if target not in component:
+                    low[part] = min(low[part], index[target])
+            if entered is not None:
+                continue
+            visits.pop()
+            if visits:
+                low[visits[-1][0]] = min(low[visits[-1][0]], low[part])
+            if low[part] == index[part]:
+                member = None
+                while member != part:
+                    member = stack.pop()
+                    component[member] = index[part]
+    return component
 
 
-def _in_order(parts: Sequence[str], before: Callable[[str, str], bool]) -> list[str]:
-    left, order = list(parts), []
-    while left:
-        following = next(part for part in left if not any(before(other, part) for other in left))
-        order.append(following)
-        left.remove(following)
+def _in_order(nodes: Sequence, targets: Mapping) -> list:
+    """Each node after those that lead to it; if several can come next, the one that is first in `nodes` (Kahn 1962)."""
+    place = {node: i for i, node in enumerate(nodes)}
+    waiting = dict.fromkeys(nodes, 0)
+    for node in nodes:
+        for target in targets[node]:
+            waiting[target] += 1
+    ready = [place[node] for node in nodes if not waiting[node]]
+    order = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        order.append(node)
+        for target in targets[node]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heapq.heappush(ready, place[target])
     return order

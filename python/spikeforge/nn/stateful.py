@@ -182,13 +182,13 @@ class StatefulModule(nn.Module):
         y, after = self(*rows, state=state)
         return tuple(map(first, y)) if type(y) is tuple else first(y), after
 
-    def forward(self, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
+    def forward(self, x: Any, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
         """``y``, or ``(y, state)`` where a state (or None) is handed in.
 
         With ``store_states=True`` the result is ``(y, states)``, where states are the sequences ``[T, *shape]`` of the
         states after each step. They are returned, and not kept.
         """
-        *inputs, state = self._split(inputs, state)
+        *inputs, state = self._split((x, *inputs), state)
         return self._forward(inputs, state, store_states)
 
     def _forward(
