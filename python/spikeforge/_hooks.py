@@ -20,6 +20,8 @@ COMPILED = "a network is watched as it is: call the module itself, not what torc
 class Watcher:
     """The hooks of one module. Copies of the module, and files it is saved in, get a watcher that does nothing."""
 
+    sees_errors = False  # whether `after` is called, with None, where forward raises
+
     def __init__(self, networks: list[Network]):
         self.networks = networks  # that it is in
         self.handed_on = self.stored = False
@@ -62,7 +64,7 @@ class Hooks:
         # Other hooks see the call as it is without this one.
         self._handles += [
             module.register_forward_pre_hook(partial(_before, watcher), with_kwargs=True),
-            module.register_forward_hook(partial(_after, watcher), with_kwargs=True, prepend=True),
+            module.register_forward_hook(partial(_after, watcher), with_kwargs=True, prepend=True, always_call=watcher.sees_errors),
         ]
 
 

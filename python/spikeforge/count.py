@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
 
 from spikeforge._hooks import Hooks, Watcher, check_call, networks_around, watched
 from spikeforge.accelerate.replacing import Replaced
 from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
+from spikeforge.nn.delayed_linear import DelayedLayer
 from spikeforge.nn.encoders import Encoder
+from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.lava import LavaConnection, LavaDelayDense, LavaDense
 from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
 from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, as_tuple
 
+MOST = 15  # whole numbers up to this are taken for sums of spikes
+# Functions that are products, as torch and this library call them.
+PRODUCTS = frozenset(
+    """addbmm addmm addmv baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    conv_transpose3d convolution dot einsum inner linear matmul mm multi_dot multi_head_attention_forward mv rmatmul
+    scaled_dot_product_attention sparse_mm tensordot vdot csrmm csrmv delayed_linear ellmm ellmv event_csrmm event_csrmv
+    event_ellmm event_ellmv event_linear jit_csrmm jit_csrmv recurrent_run""".split()
+)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
@@ -36,7 +48,8 @@ class LayerCount:
         outputs: values that could have been spikes: steps, times batch, times neurons.
         accumulates: synaptic operations: for each spike that comes in, one addition for each synapse that it reaches.
             None for a neuron.
-        multiply_accumulates: the same of inputs that are not spikes, where each value counts, also zeros.
+        multiply_accumulates: the same of inputs that are not spikes, where each value counts, also zeros. Both are None
+            where no call was counted.
     """
 
     name: str
@@ -66,6 +79,10 @@ def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
     for zeros, except for Loihi's connections, which send no zeros. Each call is judged by itself. Biases, normalisation
     and pooling are not counted. A weight of zero is a synapse.
 
+    :attr:`Count.not_counted` lists what costs operations and is not counted: layers with weights of other kinds, such as
+    ``DelayedLinear``; calls of a layer with whole numbers up to 15 that are no spikes, such as sums of spikes; and products
+    that the forward of a module of your own computes by functions, such as ``q @ k``.
+
     Numbers are summed over the whole batch, on the device, without waiting for it; results stay as they are.
 
     Args:
@@ -84,16 +101,21 @@ class Count:
         self._hooks = Hooks(self)
         self._counters: list[Counter] = []
         self._strangers: list[Stranger] = []
+        self._products = Products()
+        sees_products = any(map(_may_compute_products, net.modules()))
         for name, module in net.named_modules():
-            self._watch(name, module, networks_around(net, name), tuple(neurons))
+            counts = self._watch(name, module, networks_around(net, name), tuple(neurons))
+            if sees_products and (counts or _may_compute_products(module)):
+                self._hooks.attach(module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})"))
 
-    def _watch(self, name: str, module: nn.Module, networks: list[Network], neurons: tuple[type, ...]) -> None:
+    def _watch(self, name: str, module: nn.Module, networks: list[Network], neurons: tuple[type, ...]) -> bool:
+        """Whether the operations of the module are counted, or listed as not counted."""
         watcher: Watcher | None = None
         if isinstance(module, neurons) or _is_neuron(module):
             watcher = Spikes(networks, name, module)
         elif find_synapses(module):
             watcher = Operations(networks, name, module, find_synapses(module))
-        elif any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
+        elif isinstance(module, LoihiConnection) or any(p.dim() > 1 for p in module.parameters(recurse=False)):
             watcher = Stranger(networks, name, module)
         if isinstance(watcher, Stranger):
             self._strangers.append(watcher)
@@ -101,6 +123,7 @@ class Count:
             self._counters.append(watcher)
         if watcher is not None:
             self._hooks.attach(module, watcher)
+        return isinstance(watcher, (Operations, Stranger))
 
     @property
     def layers(self) -> list[LayerCount]:
@@ -109,8 +132,15 @@ class Count:
 
     @property
     def not_counted(self) -> list[str]:
-        """Layers with weights that have been called, and are of no kind that is counted."""
-        return [f"{stranger.name} ({stranger.kind})" for stranger in self._strangers if stranger.calls]
+        """What has been called, costs operations, and is not counted, and why: see :func:`count`."""
+        layers = [f"{stranger.title} ({stranger.kind})" for stranger in self._strangers if stranger.calls]
+        unjudged = [(counter, counter.unjudged()) for counter in self._counters if isinstance(counter, Operations)]
+        sums = [
+            f"{counter.title} ({counter.kind}): {calls} of {counter.calls} calls, with whole numbers that are no spikes"
+            for counter, calls in unjudged
+            if calls
+        ]
+        return layers + sums + [f"{title}: {', '.join(names)}" for title, names in self._products.found.items()]
 
     @property
     def spikes(self) -> int:
@@ -149,7 +179,7 @@ class Count:
         rows.append(("all", "", f"{self.spikes:,}", "", f"{self.accumulates:,}", f"{self.multiply_accumulates:,}"))
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-        lines += [f"not counted: {', '.join(self.not_counted)}"] if self.not_counted else []
+        lines += [f"not counted: {what}" for what in self.not_counted]
         return "\n".join(lines)
 
     __str__ = table
@@ -158,6 +188,7 @@ class Count:
         """Counts from 0 on."""
         for watcher in (*self._counters, *self._strangers):
             watcher.reset()
+        self._products.found.clear()
 
     def close(self) -> None:
         """Ends the counting; what has been counted stays."""
@@ -190,10 +221,66 @@ def _aligned(row: Iterable[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _is_neuron(module: nn.Module) -> bool:
-    others = (Container, TimeDistributed, Delay, LoihiConnection, LavaConnection)
-    return isinstance(module, (Encoder, Replaced)) or (
+    others = (Container, TimeDistributed, Delay, DelayedLayer, LoihiConnection, LavaConnection)
+    return isinstance(module, (Encoder, Replaced, BatchNormNeuron)) or (
         isinstance(module, StatefulModule) and bool(module.state_names) and not isinstance(module, others)
     )
+
+
+def _may_compute_products(module: nn.Module) -> bool:
+    """Whether its forward is neither torch's nor this library's."""
+    return isinstance(module, fx.GraphModule) or not type(module).__module__.startswith(("torch.", "spikeforge."))
+
+
+class Products(TorchFunctionMode):
+    """Notes the products that modules compute by functions, while one of them is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, dict[str, None]] = {}  # sets in order
+        self.local = threading.local()
+
+    def enter(self, title: str | None) -> None:
+        around = self.local.__dict__.setdefault("around", [])
+        if not around:
+            self.__enter__()
+        around.append(title)
+
+    def leave(self) -> None:
+        around = self.local.__dict__.get("around")
+        if around:  # a hook before may have raised
+            around.pop()
+            if not around:
+                self.__exit__(None, None, None)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        title = self.local.around[-1]
+        if title is not None:
+            name = getattr(func, "__name__", "").partition(".")[0].strip("_").removeprefix("linalg_")
+            if name in PRODUCTS:
+                self.found.setdefault(title, {}).setdefault(name)
+        return func(*args, **(kwargs or {}))
+
+
+class Within(Watcher):
+    """Tells which module's forward runs; None where its products are known."""
+
+    sees_errors = True
+
+    def __init__(self, products: Products, title: str | None):
+        super().__init__([])
+        self.products, self.title = products, title
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.products.enter(self.title)
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self.products.leave()
+
+
+def are_sums(x: Tensor) -> Tensor:
+    """Whether all values are whole numbers from -15 to 15, as sums of spikes are."""
+    return ((x == x.round()) & (x.abs() <= MOST)).all()
 
 
 def are_spikes(x: Tensor) -> Tensor:
@@ -206,7 +293,7 @@ class Counter(Watcher):
 
     def __init__(self, networks: list[Network], name: str, module: nn.Module):
         super().__init__(networks)
-        self.name, self.kind = name, type(module).__name__
+        self.name, self.kind, self.title = name, type(module).__name__, name or "(net)"
         self.reset()
 
     def reset(self) -> None:
@@ -271,15 +358,23 @@ class Operations(Counter):
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         x = args[0] if args else kwargs.get("input", kwargs.get("x"))
         check_call("count", module, x)
-        fan_out, spiking = self.synapses(module, x), are_spikes(x)
+        fan_out, spiking, sends = self.synapses(module, x), are_spikes(x), isinstance(module, (LoihiConnection, LavaConnection))
+        unjudged = torch.zeros_like(spiking) if sends else ~spiking & are_sums(x)
         leading = x.shape[: x.dim() - fan_out.dim()]
         active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0
         events = (active * fan_out).sum()
-        others = events if isinstance(module, (LoihiConnection, LavaConnection)) else fan_out.sum() * math.prod(leading)
+        others = events if sends else fan_out.sum() * math.prod(leading)
         self.add("accumulates", events * spiking)
-        self.add("multiply_accumulates", others * ~spiking)
+        self.add("multiply_accumulates", others * ~(spiking | unjudged))
+        self.add("unjudged", unjudged.long())
+
+    def unjudged(self) -> int:
+        """Calls whose operations are not counted."""
+        return self.sum("unjudged") if self.calls else 0
 
     def counted(self) -> LayerCount:
+        if self.unjudged() == self.calls:
+            return LayerCount(self.name, self.kind)
         numbers = {name: self.sum(name) for name in ("accumulates", "multiply_accumulates")}
         return LayerCount(self.name, self.kind, **numbers)
 

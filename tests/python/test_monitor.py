@@ -436,6 +436,97 @@ def test_what_is_no_spike_and_what_is_not_known_is_said():
         counted["unused"]
 
 
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.fire, self.join = nn.Linear(5, 5), nn.Linear(5, 5), snn.LIF(v_threshold=0.1), nn.Linear(5, 3)
+
+    def forward(self, x, fails=False):
+        q, k = self.fire(self.q(x)), self.fire(self.k(x))
+        if fails:
+            raise ZeroDivisionError
+        return self.join(q @ k.transpose(-1, -2) @ torch.einsum("tbi->tbi", x))
+
+
+def test_products_of_functions_are_listed():
+    net, x = nn.Sequential(Attention(), snn.LIF()), sequence().float()
+    with count(net) as counted:
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                net[0](x, fails=True)
+            assert torch._C._len_torch_function_stack() == 0
+            net(x)
+        copy.deepcopy(net)(x)
+        torch.ones(2, 2) @ torch.ones(2, 2)
+    assert counted.not_counted == ["0 (Attention): einsum, matmul"] or counted.not_counted == ["0 (Attention): matmul, einsum"]
+    assert [layer.name for layer in counted] == ["0.q", "0.k", "0.fire", "0.join", "1"] and "matmul" in counted.table()
+    counted.reset()
+    assert counted.not_counted == []
+    linears = nn.Sequential(nn.Linear(5, 3), Plain())
+    with count(linears) as counted:
+        linears(x)
+    assert counted.not_counted == [], "a Linear is a product that is counted"
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(2 * x)
+
+
+STRANGERS = {
+    "DelayedLinear": (lambda: snn.DelayedLinear(5, 4, 2), (6, 2, 5)),
+    "DelayedConv1d": (lambda: snn.DelayedConv1d(2, 3, 3, 2), (6, 2, 2, 5)),
+    "LoihiConv": (lambda: snn.LoihiConv(torch.ones(2, 2, 3, 3, dtype=torch.int32)), (6, 2, 2, 5, 5)),
+    "LSTM": (lambda: nn.LSTM(5, 4), (6, 2, 5)),
+    "MultiheadAttention": (lambda: Query(nn.MultiheadAttention(5, 1)), (6, 2, 5)),
+}
+
+
+class Query(nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, x):
+        return self.attention(x, x, x)
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_layers_of_other_kinds_are_listed_and_have_no_row(kind):
+    make, shape = STRANGERS[kind]
+    net, x = nn.ModuleDict({"layer": make()}), torch.ones(shape, dtype=torch.int32 if kind == "LoihiConv" else torch.float32)
+    with count(net) as counted:
+        net["layer"](x)
+    name = "layer.attention" if kind == "MultiheadAttention" else "layer"
+    assert counted.layers == [] and counted.not_counted == [f"{name} ({kind})"]
+
+
+def test_sums_of_spikes_are_no_spikes_and_no_multiplications():
+    spikes = torch.tensor([[0.0, 1, 1, 0], [1, 0, 1, 0]])
+    layer = nn.Linear(4, 3)
+    with count(layer) as counted:
+        for x in (spikes, spikes + spikes.flip(0), 15 * spikes - 1, 16 * spikes, spikes / 2):
+            layer(x)
+    assert (counted.accumulates, counted.multiply_accumulates) == (4 * 3, 2 * 8 * 3)
+    assert counted.not_counted == ["(net) (Linear): 2 of 5 calls, with whole numbers that are no spikes"]
+    with count(layer) as counted:
+        layer(2 * spikes)
+    assert counted[""].accumulates is None and counted[""].multiply_accumulates is None
+    assert "Linear" in counted.table().splitlines()[1] and "0" not in counted.table().splitlines()[1]
+
+
+def test_a_normalisation_and_its_neuron_are_counted():
+    net, x = nn.Sequential(snn.TimeDistributed(nn.BatchNorm1d(5)), snn.LIF(v_threshold=0.1)), sequence().float()
+    snn.fuse(net)
+    with count(net) as counted:
+        y = net(x)
+    assert counted["1"].spikes == int(y.sum()) > 0
+
+
 def test_loihi_connections_count_events():
     weight = torch.tensor([[2, 0, -4], [6, 8, 0]], dtype=torch.int32)
     sparse = weight.to_sparse_csr()

@@ -21,6 +21,7 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -237,18 +238,17 @@ class Exporter {
     std::vector<std::int64_t> cuts(wires.size()), delays;
     for (const auto& wire : wires) delays.push_back(wire.delay);
     // A delay before a layer is one after it. False: that is no layer, or not all that leads there has a delay.
-    std::unordered_set<std::size_t> moved;
-    std::unordered_set<std::string> starts;  // nodes after which a cycle brings what a silent network gives
+    std::set<std::size_t> moved, starts;  // the latter: of cycles that bring what a silent network gives
     const auto move_behind = [&](std::size_t id, const std::vector<std::int64_t>& found) {
       const auto node = std::ranges::find(parts.nodes, net.name(id), &NamedNode::name);
-      if (!net.is_node(id) || node == parts.nodes.end() || !is_layer(node->node) || moved.contains(id)) return false;
-      const auto &into = net.wires_to(id), &from = net.wires_from(id);
-      if (std::ranges::any_of(into, [&](std::size_t w) { return delays[w] < 1; })) return false;
-      if (std::ranges::any_of(from, [&](std::size_t w) { return found[w] <= delays[w]; })) return false;
-      for (const std::size_t w : into) --delays[w];
-      for (const std::size_t w : from) ++delays[w];
-      moved.insert(id);
-      starts.insert(net.name(id));
+      if (node == parts.nodes.end() || !is_layer(node->node) || !moved.insert(id).second) return false;
+      for (const std::size_t w : net.wires_to(id))
+        if (delays[w] < 1) return false;
+      for (const std::size_t w : net.wires_from(id))
+        if (found[w] <= delays[w]) return false;
+      for (const std::size_t w : net.wires_to(id)) --delays[w];
+      for (const std::size_t w : net.wires_from(id)) ++delays[w];
+      starts.insert(id);
       return true;
     };
     for (std::size_t round = 0; round <= wires.size() + moved.size(); ++round) {
@@ -282,27 +282,33 @@ class Exporter {
         if (order.is_back_edge[e]) ++found[wire_of[e]];
       if (found == cuts) {
         for (std::size_t w = 0; w < wires.size(); ++w)
-          if (found[w] > 0 && wires[w].from_rest && wires[w].delay > 0) starts.insert(net.name(wires[w].from));
-        for (NamedNode& node : graph.nodes) {
-          if (!starts.contains(node.name) || std::holds_alternative<Graph>(node.node.kind)) continue;
-          note_start(node.node);
-          if (keeps_zeros(node.node)) continue;
-          lost_["a bias that comes back in the first step, which others leave out"].push_back(in_node(path, node.name));
-        }
+          if (found[w] > 0 && wires[w].delay > 0 && wires[w].from_rest) starts.insert(source(wires[w].from));
+        note_starts(graph, path, net, starts);
         return;
       }
       bool has_moved = false;
-      for (std::size_t w = 0; w < wires.size(); ++w)
-        if (found[w] > delays[w]) {
-          if (!move_behind(wires[w].from, found))
-            refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its "
-                                     "delay lies elsewhere",
-                                     wires[w].text));
-          has_moved = true;
-        }
+      for (std::size_t w = 0; w < wires.size(); ++w) {
+        if (found[w] <= delays[w]) continue;
+        if (!move_behind(wires[w].from, found))
+          refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
+                                   "lies elsewhere",
+                                   wires[w].text));
+        has_moved = true;
+      }
       cuts = has_moved ? std::vector<std::int64_t>(wires.size()) : found;
     }
     refuse(path, "its delays cannot be laid where readers of NIR cut its cycles");
+  }
+
+  void note_starts(Graph& graph, const std::string& path, const Wiring& net, const std::set<std::size_t>& starts) {
+    for (const std::size_t id : starts) {
+      const auto node = std::ranges::find(graph.nodes, net.name(id), &NamedNode::name);
+      if (node == graph.nodes.end() || std::holds_alternative<Graph>(node->node.kind)) continue;
+      note_start(node->node);
+      if (!keeps_zeros(node->node))
+        lost_["a bias that comes back in the first step, which others leave out"].push_back(
+            in_node(path, net.name(id)));
+    }
   }
 
   // --- Nodes

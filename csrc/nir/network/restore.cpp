@@ -403,12 +403,10 @@ RecurrentStart decide_start(const Node& node, const ModuleOptions& options) {
 
 void note_start(Node& node) {
   Group notes;
-  if (const Member* member = node.metadata.find(group_name))
-    if (const Group* group = std::get_if<Group>(&member->value)) notes = *group;
-  std::erase_if(notes.members, [](const Member& m) { return m.name == "recurrent_start"; });
   add(notes, "recurrent_start", RecurrentStart::apply, recurrent_starts);
-  node.metadata = without_notes(std::move(node.metadata));
-  node.metadata.members.push_back({group_name, std::move(notes)});
+  const Group others = without_notes(std::move(node.metadata));
+  node.metadata = metadata_with(std::move(notes));
+  node.metadata.members.insert(node.metadata.members.end(), others.members.begin(), others.members.end());
 }
 
 CellOptions decide(const Node& node, const ModuleOptions& options) {
