@@ -253,8 +253,9 @@ def chain_of(nodes, **options):
     return nir.NIRGraph(nodes, list(zip(nodes, list(nodes)[1:])), type_check=False, **options)
 
 
-def test_nodes_of_any_name_are_loaded_and_keep_their_names(tmp_path):
-    # Every attribute of a module, and what modules cannot be called.
+def test_nodes_of_any_name_are_loaded_and_keep_their_names(tmp_path, monkeypatch):
+    # Every attribute of a module, those included that torch.compile adds later, and what modules cannot be called.
+    monkeypatch.setattr(torch.nn.Module, "added_later", False, raising=False)
     names = [*dir(Network()), *vars(Network()), "dt", "_labels", "train_", "a.b", "a_b", "a..b", "..", "a b", "µ", "class", "0"]
     nodes = {"forward": nir.Input(np.array([1]))}
     nodes |= {name: nir.Scale(np.array([1 + 2.0**-20 * i])) for i, name in enumerate(dict.fromkeys(names)) if name not in nodes}

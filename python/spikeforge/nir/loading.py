@@ -23,7 +23,7 @@ NEURONS = {
     "IF": spiking.IF, "LIF": spiking.LIF, "PLIF": spiking.PLIF, "CubaLIF": spiking.CubaLIF, "LI": spiking.LI,
 }  # fmt: skip
 FLAGS = ("decay_input", "detach_reset", "strict")
-RESERVED_NAMES = sorted({*dir(spiking.Network()), "dt", "_labels"})  # attributes of a network that is loaded
+NETWORK = spiking.Network()
 Row = dict[str, Any]
 
 
@@ -78,7 +78,8 @@ def load(
         "dt": float(dt), "device": str(torch.device(device)), "dtype": dtype, "reset": reset, "if_scaling": if_scaling,
         "comparison": comparison, "cuba_current": cuba_current, "recurrent_start": recurrent_start, "delays": delays,
         "shapes": shapes, "learn_neurons": learn_neurons, "fold_time": fold_time, "max_bytes": max_bytes,
-        "reserved_names": RESERVED_NAMES,
+        # The attributes of a loaded network. torch.compile adds some to torch.nn.Module.
+        "reserved_names": sorted({*dir(NETWORK), "dt", "_labels"}),
     }  # fmt: skip
     if surrogate is not None:
         chosen = surrogates.of(surrogate)
