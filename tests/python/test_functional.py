@@ -162,3 +162,17 @@ def test_forward_mode_of_the_functions_of_python(device):
         rates = torch.func.jvp(function, (x, beta), directions)[1]
         gradients = torch.func.vjp(function, x, beta)[1](tangents[1])
         torch.testing.assert_close((rates * tangents[1]).sum(), sum((g * d).sum() for g, d in zip(gradients, directions)))
+
+
+def test_the_functions_of_one_step_compile_whole():
+    """In torch's own operations, without forward mode, which torch.compile does not take of a function."""
+
+    def step(x, v):
+        h = add_gradient(0.5 * v + torch.round(x), x, 0.5 * x)
+        return select(spike(h - 1, "atan"), 0.25 * h, h)
+
+    x, v = (torch.randn(4, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    found, expected = torch.compile(step, backend="aot_eager", fullgraph=True)(x, v), step(x, v)
+    assert torch.equal(found, expected)
+    for one, other in zip(torch.autograd.grad(found.sin().sum(), (x, v)), torch.autograd.grad(expected.sin().sum(), (x, v))):
+        torch.testing.assert_close(one, other)

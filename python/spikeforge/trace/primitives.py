@@ -47,7 +47,7 @@ def _spike(kind: str, u: Any, surrogate: Any) -> Any:
     rule = _resolve(surrogate, traced)
     if not traced:
         _check_tensor(kind, u)
-        return _Spike.apply(u, kind == "spike_strict", rule)
+        return _in_mode(_Spike, _TangentSpike).apply(u, kind == "spike_strict", rule)
     if rule.text is not None:
         return op(kind, u, surrogate=rule.text)
     return op("add_gradient", op(kind, u, surrogate="none"), u, rule.of_values(u))
@@ -71,7 +71,7 @@ def select(s: Any, a: Any, b: Any) -> Any:
     if _is_traced(s, a, b):
         return op("select", s, a, b)
     _check_tensor("select", s)
-    return _Select.apply(*_broadcast(s, (s, a, b)))
+    return _in_mode(_Select, _TangentSelect).apply(*_broadcast(s, (s, a, b)))
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
@@ -93,7 +93,7 @@ def add_gradient(f: Any, x: Any, d: Any) -> Any:
     if _is_traced(f, x, d):
         return op("add_gradient", f, x, d)
     _check_tensor("add_gradient", x)
-    return _AddGradient.apply(*_broadcast(x, (f, x, d)))
+    return _in_mode(_AddGradient, _TangentAddGradient).apply(*_broadcast(x, (f, x, d)))
 
 
 def custom_gradient(f: Any, x: Any, d: Any, *more: Any) -> Any:
@@ -157,16 +157,23 @@ def _check_tensor(function: str, x: Any) -> None:
 
 
 class _Function(torch.autograd.Function):
-    """One that torch.func transforms. A subclass saves all of its tensors."""
+    """A function that torch.func transforms."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.rule = inputs[-1]
+        _save(ctx, *inputs)
+
+
+def _save(ctx: Any, *tensors: Tensor) -> None:
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
+
+
+def _in_mode(plain: type[_Function], with_tangents: type[_Function]) -> type[_Function]:
+    """torch.compile does not take a function with a jvp."""
+    return plain if torch.compiler.is_dynamo_compiling() else with_tangents
 
 
 class _Spike(_Function):
@@ -175,10 +182,17 @@ class _Spike(_Function):
         return (u > 0 if strict else u >= 0).to(u.dtype)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        u, _, ctx.rule = inputs
+        _save(ctx, u)
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
         (u,) = ctx.saved_tensors
         return grad * ctx.rule.gradient(u), None, None
 
+
+class _TangentSpike(_Spike):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
         return _Spike.backward(ctx, tangent)[0]
@@ -194,6 +208,8 @@ class _Select(_Function):
         s, a, b = ctx.saved_tensors
         return grad * (a - b), grad * s, grad * (1 - s)
 
+
+class _TangentSelect(_Select):
     @staticmethod
     def jvp(ctx: Any, of_s: Tensor | None, of_a: Tensor | None, of_b: Tensor | None) -> Tensor:
         s, a, b = ctx.saved_tensors
@@ -207,10 +223,17 @@ class _AddGradient(_Function):
         return f.clone()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:
-        return grad, grad * ctx.saved_tensors[2], None
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        _save(ctx, inputs[2])
 
     @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        (d,) = ctx.saved_tensors
+        return grad, grad * d, None
+
+
+class _TangentAddGradient(_AddGradient):
+    @staticmethod
     def jvp(ctx: Any, of_f: Tensor | None, of_x: Tensor | None, of_d: Tensor | None) -> Tensor:
-        f, x, d = ctx.saved_tensors
-        return sum((t for t in (of_f, None if of_x is None else of_x * d) if t is not None), torch.zeros_like(f))
+        (d,) = ctx.saved_tensors
+        return sum((t for t in (of_f, None if of_x is None else of_x * d) if t is not None), torch.zeros_like(d))
