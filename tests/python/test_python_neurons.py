@@ -420,6 +420,25 @@ def test_training_with_a_neuron_that_passes_no_gradient_is_warned_of(name):
             assert found[0].filename == __file__
 
 
+def test_a_neuron_that_passes_no_gradient_runs_as_any_other():
+    """A recurrence of it is one operator, which takes lengths, and warns."""
+    made = neuron(GRADIENTS["a comparison"][0], states={"v": 0.0}, name="made")
+    net = spikeforge.nn.Recurrent(spikeforge.nn.Neuron(made), torch.nn.Linear(3, 3))
+    assert "one operator over time" in repr(net)
+    with pytest.warns(UserWarning, match="made: no gradient of its outputs reaches an input"), torch.profiler.profile() as profile:
+        net(torch.rand(4, 2, 3), lengths=[4, 2])
+    assert sum(event.name == "spikeforge::recurrent_run" for event in profile.events()) == 1
+
+
+def test_a_neuron_of_an_older_pickle_has_no_verdict_on_its_gradient():
+    made = neuron(GRADIENTS["a comparison"][0], states={"v": 0.0}, name="made")
+    restore, (module, qualname, text, data) = made.__reduce__()
+    del data["passes_gradient"]
+    older = restore(module, qualname + " of old", text, data)
+    x = torch.rand(4, 3)
+    assert torch.equal(older(x)[0], made(x)[0]) and torch.equal(spikeforge.nn.Neuron(older)(x), made(x)[0])
+
+
 def test_no_grad_stops_gradients():
     def f(x, y):
         with torch.no_grad():

@@ -15,7 +15,6 @@ from spikeforge.nn.neurons import Number, PredefinedNeuron, Quick, WithDecayInpu
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell, read_header
 from spikeforge.trace.graph import draws
-from spikeforge.trace.neuron import warn_of_gradient
 
 
 @runtime_checkable
@@ -90,7 +89,15 @@ class Neuron(ConstantsModule):
         self.in_ports = ("in",) if self.n_inputs == 1 else header.inputs
         params = dict(getattr(neuron, "defaults", {}), **params)
         self._check_given(header.params, params)
-        cell = TextCell(text, self.n_inputs, header.params, header.states, getattr(neuron, "initial_states", None), scan=scan)
+        cell = TextCell(
+            text,
+            self.n_inputs,
+            header.params,
+            header.states,
+            getattr(neuron, "initial_states", None),
+            scan=scan,
+            passes_gradient=getattr(neuron, "passes_gradient", True),
+        )
         self._quick = QuickText(self._memory, cell)
         try:
             self.n_outputs = cell.check()
@@ -98,8 +105,6 @@ class Neuron(ConstantsModule):
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
         self.out_ports = ("out",) if self.n_outputs == 1 else tuple(f"out{i}" for i in range(self.n_outputs))
         self._set_constants({name: params[name] for name in header.params})
-        if not getattr(neuron, "passes_gradient", True):
-            self.register_forward_pre_hook(_warn_of_gradient)
 
     @property
     def _draws(self) -> bool:
@@ -239,10 +244,6 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
             self._cell.check()
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
-
-
-def _warn_of_gradient(module: Neuron, inputs: tuple[Any, ...]) -> None:
-    warn_of_gradient(module.name, inputs)
 
 
 def _check_positive(module: ConstantsModule) -> None:

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 from spikeforge._numbers import operand, state_type
 from spikeforge.nn.constant import Taken, taken_by
 from spikeforge.surrogate import Custom
+from spikeforge.trace.neuron import warn_of_gradient
 
 if TYPE_CHECKING:
     from spikeforge.nn.constant import ConstantsModule
@@ -66,9 +67,22 @@ class TextCell:
         initial: where each state starts: a number, or the name of a constant.
         rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
         scan: whether steps may be taken side by side.
+        passes_gradient: False warns when an input requires a gradient.
     """
 
-    __slots__ = ("initial", "inputs", "made", "numbers", "params", "rule", "scan", "starts_by_itself", "taken", "text")
+    __slots__ = (
+        "initial",
+        "inputs",
+        "made",
+        "numbers",
+        "params",
+        "passes_gradient",
+        "rule",
+        "scan",
+        "starts_by_itself",
+        "taken",
+        "text",
+    )
 
     def __init__(
         self,
@@ -78,11 +92,12 @@ class TextCell:
         initial: Mapping[str, float | str],
         rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
         scan: bool = False,
+        passes_gradient: bool = True,
     ):
         # torch.compile copies it into a comment of the code that it writes.
         self.text = torch.ops.spikeforge.text_on_a_line(text)
         self.inputs, self.params, self.initial, self.rule = inputs, tuple(params), dict(initial), rule
-        self.scan = scan
+        self.scan, self.passes_gradient = scan, passes_gradient
         self.starts_by_itself = rule is None and not any(isinstance(value, str) for value in self.initial.values())
         self.renew({}, ())
 
@@ -93,7 +108,8 @@ class TextCell:
         self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the numbers as tensors, for each type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (self.text, self.inputs, self.params, self.initial, self.rule, self.numbers, self.taken, self.scan)
+        made_of = self.text, self.inputs, self.params, self.initial, self.rule
+        return _restored, (*made_of, self.numbers, self.taken, self.scan, self.passes_gradient)
 
     def check(self) -> int:
         """How many outputs there are; ValueError where the text is not legal."""
@@ -115,6 +131,8 @@ class TextCell:
             layer: runs the neuron with what is around it, in place of the operator.
         """
         x = inputs[0]
+        if not self.passes_gradient:
+            warn_of_gradient(module.name, inputs)
         if is_compiling() or type(x) is not Tensor and type(x) is not Parameter:  # fake, as tracers have them
             numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
         else:
@@ -175,9 +193,10 @@ class TextCell:
 
 
 def _restored(
-    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, taken: tuple, scan: bool = False
-) -> TextCell:
-    cell = TextCell(text, inputs, params, initial, rule, scan)
+    text: str, inputs: int, params: tuple, initial: dict, rule: Any, numbers: dict, taken: tuple, scan: bool = False,
+    passes_gradient: bool = True,
+) -> TextCell:  # fmt: skip
+    cell = TextCell(text, inputs, params, initial, rule, scan, passes_gradient)
     cell.numbers, cell.taken = numbers, taken
     return cell
 

@@ -82,6 +82,7 @@ class TracedNeuron:
     outputs: tuple[str, ...]
     defaults: dict[str, float | Tensor]
     constants: dict[str, Any]
+    passes_gradient = True
 
     def __init__(self, read: Signature, step: Step, function: Callable, rules: Mapping[str, Initial]):
         self.name, self.inputs, self.params = read.name, read.inputs, read.params
