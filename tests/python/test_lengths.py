@@ -522,6 +522,13 @@ def test_layers_with_delays_have_each_sample_alone(kind, device):
             assert_within(f"gradient {k}", grad, e, 1e-10, e.abs().max().clamp(min=1))
 
 
+def test_a_delay_of_no_steps_gives_nothing_after_the_end():
+    lengths, start = samples("cpu")
+    x = behind(torch.randn(STEPS, len(LENGTHS), 4), lengths)
+    y, after = snn.Delay(0)(x, None, lengths=lengths, start=start)
+    assert torch.equal(y, x.nan_to_num(0)) and not after
+
+
 class Plain(torch.nn.Module):
     """A module that knows nothing of states and samples."""
 
@@ -568,6 +575,12 @@ def test_call_tells_the_neurons_of_any_module():
         snn.call(torch.nn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(4)), snn.LIF()), x, lengths=lengths)
     with pytest.raises(TypeError, match="Plain: lengths must be a tensor, or a list of ints"):
         snn.call(net, x, lengths=7)
+    packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
+    nested = torch.nested.nested_tensor([torch.randn(3, 4)], layout=torch.jagged)
+    for ragged, kind in ((packed, "PackedSequence"), (nested, "nested tensor")):
+        for told in ({"lengths": lengths}, {"start": start}):
+            with pytest.raises(ValueError, match=f"Plain: takes neither lengths nor start: the {kind} has lengths of its own; pass a padded tensor"):
+                snn.call(net, ragged, **told)
     named = Named().double()
     assert torch.equal(snn.call(named, x, None, lengths=2.0)[0], 2.0 * Plain().double()(x)), "a forward that names them has them"
 

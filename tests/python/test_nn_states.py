@@ -165,6 +165,56 @@ def test_states_kept_in_inference_mode_start_a_compiled_training_call():
     assert net[0].weight.grad.abs().sum() > 0
 
 
+def _set(module, x):
+    other = copy.deepcopy(module)
+    with torch.inference_mode():
+        states = snn.call(other, x, None)[1]
+    snn.set_states_(module, states)
+
+
+def _load(module, x):
+    other = copy.deepcopy(module)
+    other(x)
+    with torch.inference_mode():
+        module.load_state_dict(other.state_dict())
+
+
+def _copy(module, x):
+    module(x)
+    with torch.inference_mode():
+        return copy.deepcopy(module)
+
+
+def _convert(module, x):
+    module.float()(x.float())
+    with torch.inference_mode():
+        module.double()
+
+
+def _call_between(module, x):
+    with torch.inference_mode():
+        module(x)
+    snn.call(module, 2 * x, None)
+
+
+def _compile(module, x):
+    with torch.inference_mode():
+        torch.compile(module, backend="aot_eager")(x)
+
+
+@pytest.mark.parametrize("leave", [_set, _load, _copy, _convert, _call_between, _compile])
+def test_states_left_by_inference_mode_start_a_training_call(leave):
+    """Whatever put them there. Inputs are whole eighths, so that float holds them."""
+    module = snn.Sequential(snn.LIF(surrogate="atan", stateful=True, persistent_state=True), snn.LI(stateful=True, persistent_state=True)).double()
+    x = (8 * sequence()).round().double() / 8
+    given = x[4:].clone().requires_grad_()
+    want, _ = module(given, module(x[:4], None)[1])
+    module = leave(module, x[:4]) or module
+    y = module(given)
+    torch.testing.assert_close(y, want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), given), torch.autograd.grad(want.sum(), given), rtol=1e-5, atol=1e-5)
+
+
 def test_an_initial_state_can_be_learned():
     v = nn.Parameter(torch.full((3, 5), 0.5, dtype=torch.float64))
     y, _ = snn.LIF(surrogate="atan")(sequence().double(), {"v": v})

@@ -66,39 +66,37 @@ class Delay(StatefulModule):
                 f"{self._title()}: steps have shape {shape_of(self.steps)}, which does not broadcast against "
                 f"{shape_of(x[0])}, a step of x {shape_of(x)}"
             )
+        given = self._memory.samples
         if not self.longest:
-            return x, {}
+            return self._heard(x, x, **given) if given else x, {}
         past = state.get("x")
         if past is None:
             past = x.new_zeros((self.longest, *x.shape[1:]))
         self._check_past(past, x)
         past = past.to(x.dtype)
-        y, rest = samples.later(past, x)
-        told = self._memory.samples
-        if told:
-            samples.refuse(self, store, "store_states, of a delay")
-        elif self.uniform and not store:
-            return y, {"x": rest}
-        both = torch.cat((past, x))
-        if store:
-            rest = both.unfold(0, self.longest, 1)[1:].movedim(-1, 1).clone()
-        if not self.uniform:
-            now = torch.arange(self.longest, both.shape[0], device=x.device).view(-1, *(1,) * (x.dim() - 1))
-            y = both.gather(0, (now - self.steps).expand(x.shape))
-        if told:
-            y, rest = self._of_samples(x, y, past, **told)
+        samples.refuse(self, given and store, "store_states, of a delay")
+        if self.uniform and not store:
+            y, rest = samples.later(past, x)
+        else:
+            both, steps = torch.cat((past, x)), x.shape[0]
+            rest = (both.unfold(0, self.longest, 1)[1:].movedim(-1, 1) if store else both[steps:]).clone()
+            if self.uniform:
+                y = both[:steps].clone()
+            else:
+                now = torch.arange(self.longest, both.shape[0], device=x.device).view(-1, *(1,) * (x.dim() - 1))
+                y = both.gather(0, (now - self.steps).expand(x.shape))
+        if given:
+            y, rest = self._heard(x, y, **given), samples.leaving(x, self.longest, past, **given)
         return y, {"x": rest}
 
-    def _of_samples(
-        self, x: Tensor, y: Tensor, past: Tensor, lengths: Tensor | None = None, start: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """y of x, where each sample ends and starts anew by itself, and the state after its last step."""
+    def _heard(self, x: Tensor, y: Tensor, lengths: Tensor | None = None, start: Tensor | None = None) -> Tensor:
+        """y of x, where each sample ends and starts anew by itself."""
         if lengths is not None:
             y = y.masked_fill(samples.ended(self._title(), lengths, x), 0)
         if start is not None:
             samples.check_start(self._title(), start, x)
             y = y.masked_fill(samples.unheard(samples.beside(start, x), self.steps), 0)
-        return y, samples.leaving(x, self.longest, past, lengths, start)
+        return y
 
     def _check_past(self, past: Tensor, x: Tensor) -> None:
         expected = (self.longest, *x.shape[1:])

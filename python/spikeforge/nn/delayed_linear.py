@@ -81,18 +81,18 @@ class DelayedLayer(StatefulModule):
         raise NotImplementedError
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
-        x, past, told = inputs[0], state.get("x"), self._memory.samples
-        if told:
+        x, past, given = inputs[0], state.get("x"), self._memory.samples
+        if given:
             samples.refuse(self, store, "store_states, of a layer with delays")
-            ended = samples.ended(self._title(), told["lengths"], x, least_dims=3)
+            ended = samples.ended(self._title(), given["lengths"], x, least_dims=3)
             x = x.masked_fill(ended, 0)  # it reaches no step of its sample, and may be no number
         try:
             y = self._computed(x, past)
         except ERRORS as error:
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
-        if told:
+        if given:
             y = y.masked_fill(ended.view(*ended.shape[:2], *[1] * (y.dim() - 2)), 0)
-            return y, {"x": samples.leaving(x, self.max_delay, past, **told)}
+            return y, {"x": samples.leaving(x, self.max_delay, past, **given)}
         steps = x.shape[0]  # len(x) would be the number of the first trace
         if not self.max_delay:
             return y, {"x": x.new_zeros((steps, 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}

@@ -31,13 +31,17 @@ def is_ragged(x: Any) -> bool:
     return isinstance(x, PackedSequence) or isinstance(x, Tensor) and x.is_nested
 
 
-def reach(net: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether these arguments of a call of a module that has no states of its own are for the modules below it: not where
     its `forward` names them, or takes any."""
     if not any(name in kwargs for name in NAMES):
         return False
     parameters = inspect.signature(net.forward).parameters
-    return not any(name in NAMES or kind.kind is kind.VAR_KEYWORD for name, kind in parameters.items())
+    if any(name in NAMES or kind.kind is kind.VAR_KEYWORD for name, kind in parameters.items()):
+        return False
+    if is_ragged(x):
+        refuse(net, True, f"the {_kind_of(x)} has lengths of its own; pass a padded tensor")
+    return True
 
 
 def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -112,8 +116,7 @@ def _call_ragged(
     module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]
 ) -> Any:
     if "lengths" in given:
-        kind = "PackedSequence" if isinstance(args[0], PackedSequence) else "nested tensor"
-        raise ValueError(f"{module._title()}: lengths are those of the {kind}; give none beside it")
+        raise ValueError(f"{module._title()}: lengths are those of the {_kind_of(args[0])}; give none beside it")
     first = args[0]
     padded, lengths, back = _padded(module, first)
     inputs = [padded] + [_padded(module, x)[0] if is_ragged(x) else x for x in args[1:]]
@@ -124,6 +127,10 @@ def _call_ragged(
     outputs, after = result if hands_on else (result, None)
     outputs = tuple(back(y) for y in outputs) if isinstance(outputs, tuple) else back(outputs)
     return (outputs, after) if hands_on else outputs
+
+
+def _kind_of(x: PackedSequence | Tensor) -> str:
+    return "PackedSequence" if isinstance(x, PackedSequence) else "nested tensor"
 
 
 def _padded(module: StatefulModule, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:

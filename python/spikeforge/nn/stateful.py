@@ -31,7 +31,7 @@ NO_STATE: State = {}
 PASS_STATES = "pass the states: y, state = net(x, state), or spikeforge.nn.call(net, x, state)"
 Advance = Callable[[Sequence[Tensor], Mapping[str, Tensor], bool], tuple[Any, State]]
 get_tracing_state, is_dynamo_compiling = torch._C._get_tracing_state, torch.compiler.is_dynamo_compiling
-is_inference_mode_enabled = torch.is_inference_mode_enabled
+current_graph_task_id, is_inference_mode_enabled = torch._C._current_graph_task_id, torch.is_inference_mode_enabled
 MODULE_CALL = Module.__call__  # tools that look into networks replace it
 
 
@@ -62,29 +62,31 @@ def all_or_nothing(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 class Memory:
     """What a module keeps between calls: nothing, unless ``keeping``."""
 
-    __slots__ = ("inference", "keeping", "passed", "samples", "states")
+    __slots__ = ("keeping", "passed", "samples", "states")
 
     def __init__(self, keeping: bool = False, states: State | None = None):
         self.keeping = keeping
         self.states = states
-        self.inference = False  # whether states may be those of inference mode
         self.passed = False  # keeping for the time of a call() alone, which was passed the states
         self.samples: State | None = None  # lengths and starts, within the call that gave them
 
     def start(self) -> State:
         """The states that a call starts from. Those of an inference mode that has ended are copied: autograd cannot
         save them."""
-        if self.inference and not is_dynamo_compiling() and not is_inference_mode_enabled():  # a graph has no such modes
-            states = self.states or {}
-            self.states = {name: value.clone() if value.is_inference() else value for name, value in states.items()}
-            self.inference = False
-        return self.states or {}
+        states = self.states
+        if not states:
+            return {}
+        if not is_dynamo_compiling():  # a graph has no such modes
+            for value in states.values():
+                if value.is_inference() and not is_inference_mode_enabled():
+                    copies = {name: value.clone() if value.is_inference() else value for name, value in states.items()}
+                    self.states = copies
+                    return copies
+        return states
 
     def keep(self, states: State) -> None:
-        if not is_dynamo_compiling():
-            self.inference = is_inference_mode_enabled()
-            if REPLACED.states is not None:
-                REPLACED.states.append((self, self.states))
+        if not is_dynamo_compiling() and REPLACED.states is not None:
+            REPLACED.states.append((self, self.states))
         self.states = states
 
     def detached(self) -> State | None:
@@ -120,13 +122,13 @@ class StatefulModule(nn.Module):
     """
 
     state_names: tuple[str, ...] = ()
-    takes_samples = False  # what has states of its own: whether it knows lengths and starts
-    takes_start = True  # what takes samples: whether it knows starts
+    takes_samples = False  # modules with states of their own: whether `lengths` and `start` are accepted
+    takes_start = True  # modules with takes_samples: whether `start` is accepted
     fresh_outputs = False  # whether nothing but the caller holds what `forward` returns, not even autograd
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls) or "_advance" in vars(cls):  # another forward is to say it itself
+        if "forward" in vars(cls) or "_advance" in vars(cls):  # a subclass with another forward declares it
             cls.fresh_outputs = vars(cls).get("fresh_outputs", False)
 
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
@@ -201,7 +203,8 @@ class StatefulModule(nn.Module):
         if not memory.keeping:
             outputs, after = advance(inputs, {}, store)
             return (outputs, after) if store else outputs
-        self._check_keeping()
+        if not is_dynamo_compiling() and (current_graph_task_id() != -1 or "_is_replica" in self.__dict__):
+            self._check_keeping()
         outputs, after = advance(inputs, memory.start(), store)
         if not store:
             memory.keep(after)
@@ -267,7 +270,7 @@ class StatefulModule(nn.Module):
                 f"{self._title()}: keeps its states, which DataParallel's replicas would lose; use "
                 f"DistributedDataParallel, or {PASS_STATES}"
             )
-        if torch._C._current_graph_task_id() != -1 and not self._memory.passed:
+        if current_graph_task_id() != -1 and not self._memory.passed:
             raise RuntimeError(
                 f"{self._title()}: keeps its states, but is recomputed in a backward pass (torch.utils.checkpoint), "
                 f"which would go on from states of later steps; {PASS_STATES}"
@@ -500,7 +503,7 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
     state)``.
 
     Args:
-        net: a module of one's own whose ``forward`` knows nothing of states, nor of `lengths` and `start`, which the
+        net: a custom module whose ``forward`` has no arguments for states, nor for `lengths` and `start`, which the
             neurons below it take; a ``forward`` that names them, or takes any keyword, is passed them.
         state: None to start anew, or what an earlier call returned: ``{"block.lif.v": ...}``, named as in
             ``state_dict()``.
@@ -510,7 +513,7 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
         neither read nor changed.
 
     A checkpoint (:func:`spikeforge.checkpointed`, ``torch.utils.checkpoint``) goes around `call`: the states are among its
-    arguments. A checkpoint within `net` does not see them.
+    arguments. A checkpoint within `net` does not see them: its backward pass raises an error or gives wrong gradients.
     """
     modules = _named(net)
     state = {} if state is None else state
@@ -520,8 +523,7 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
     try:
         for (prefix, module), memory in zip(modules, memories):
             memory.keeping, memory.states, memory.passed = True, own_state(module, prefix, state), True
-            memory.inference = True
-        if isinstance(net, StatefulModule) or not samples.reach(_unwrapped(net), kwargs):
+        if isinstance(net, StatefulModule) or not samples.reach(_unwrapped(net), x, kwargs):
             y = net(x, *args, **kwargs)
         else:
             y = samples.call(net, (x, *args), kwargs)
