@@ -74,8 +74,12 @@ def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) 
     try:
         if hasattr(value, "dtype"):
             dtype = None
-            if hasattr(value, "flags") and (not value.flags.writeable or min(value.strides, default=0) < 0):
-                value = value.copy()  # torch takes no such memory
+            if hasattr(value, "__array__") and not hasattr(value, "__cuda_array_interface__"):
+                import numpy
+
+                value = numpy.asarray(value)  # also a pandas Series
+                if not value.flags.writeable or min(value.strides, default=0) < 0:
+                    value = value.copy()  # torch takes no such memory
         numbers = torch.as_tensor(value, dtype=dtype, device="cpu")
         return numbers.long() if numbers.dtype in (torch.uint16, torch.uint32, torch.uint64) else numbers
     except (TypeError, ValueError, RuntimeError):

@@ -1,6 +1,7 @@
 """Networks drawn by rule: the definition once more in Python's integers, degrees, distributions, threads, devices, errors."""
 
 import math
+import types
 from statistics import NormalDist
 
 import numpy as np
@@ -314,7 +315,23 @@ def test_arrays_are_taken_as_they_are():
     assert len(drawn.weights.unique()) == 5
 
 
+class Series:
+    """What pandas has of a column: flags other than those of an array."""
+
+    flags = types.SimpleNamespace(allows_duplicate_labels=True)
+
+    def __init__(self, values):
+        self.values, self.dtype = values, values.dtype
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+    def __len__(self):
+        return len(self.values)
+
+
 LISTS = {
+    "a Series": lambda m: [Series(t) for t in np.nonzero(m)],
     "np.nonzero": np.nonzero,
     "np.argwhere(m).T": lambda m: np.argwhere(m).T,
     "reversed": lambda m: [t[::-1] for t in np.nonzero(m)],

@@ -31,6 +31,12 @@ class Joining(Replaced):
             return super().forward(*args, **kwargs)
         return self.__dict__["_spikeforge_forward"].run(self, *args, **kwargs)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_spikeforge_source" in state:  # pickles of earlier versions
+            state = dict(state)
+            state["_spikeforge_forward"] = Forward(state.pop("_spikeforge_source"))
+        super().__setstate__(state)
+
 
 class Forward:
     """A function `forward` from the text that torch.fx writes. Copies and pickles hold the text."""
