@@ -6,6 +6,7 @@ import time
 import pytest
 import spikeforge
 import spikeforge.nn as snn
+from spikeforge.nn.parts import output_like
 import torch
 from spikeforge.nn.plan import make_plan
 from torch import nn
@@ -125,6 +126,11 @@ PLAIN = {  # the shape of a step, and of how many calls a sequence of 3 steps is
     "activation": (lambda: nn.Softplus(), (2, 5), 1),
     "LayerNorm": (lambda: nn.LayerNorm(5), (2, 5), 1),
     "parametrized": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), (2, 5), 1),
+    "LayerNorm of all dimensions": (lambda: nn.LayerNorm((2, 5)), (2, 5), 1),
+    "LayerNorm over the batch": (lambda: nn.Sequential(nn.LayerNorm((2, 5)), nn.PReLU()), (2, 5), 3),
+    "LayerNorm of samples": (lambda: nn.Sequential(nn.LayerNorm((4, 5)), nn.GroupNorm(2, 4), nn.Flatten(), nn.LayerNorm(20)), (2, 4, 5), 1),
+    "LayerNorm over the batch of what is flat": (lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm((2, 20))), (2, 4, 5), 3),
+    "Conv1d of what is flat": (lambda: nn.Sequential(nn.Flatten(), nn.Conv1d(2, 3, 4)), (2, 4, 5), 3),
     "Conv1d": (lambda: nn.Conv1d(4, 2, 3), (2, 4, 5), 1),
     "Conv2d": (lambda: nn.Conv2d(4, 2, 3), (2, 4, 5, 5), 1),
     "Conv2d without a batch": (lambda: nn.Conv2d(4, 2, 3), (4, 5, 5), 3),
@@ -142,6 +148,12 @@ PLAIN = {  # the shape of a step, and of how many calls a sequence of 3 steps is
     "Softmax": (lambda: nn.Softmax(0), (2, 5), 3),
     "one's own": (Doubled, (2, 5), 3),
 }
+
+
+@pytest.mark.parametrize("layer, shape", [(nn.LayerNorm((6, 3, 4)), (6, 3, 4)), (nn.Linear(6, 2), (6,))], ids=["LayerNorm", "Linear"])
+def test_a_layer_that_would_span_time_is_refused(layer, shape):
+    with pytest.raises(RuntimeError):  # in the words of torch, of one step
+        snn.Sequential(layer)(torch.rand(shape))
 
 
 def trained(norm):
@@ -396,6 +408,15 @@ def test_what_finds_a_shape_changes_nothing():
         y = net(x)
     assert y.shape == (3, 2, 7) and torch.equal(monitor["cell.3.out"], y) and len(monitor["cell.0.out"]) == 3
     assert norm.num_batches_tracked == 3 and norm.training and dropout.training
+
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x + torch.rand_like(x)
+
+    drawn = torch.get_rng_state()
+    for part in (Noisy(), snn.Poisson(), snn.Sequential(Noisy(), snn.LIF())):
+        assert output_like(part, [x[:1]])[0].shape == x[:1].shape
+    assert torch.equal(torch.get_rng_state(), drawn)
 
 
 def test_a_state_of_another_batch_is_refused():

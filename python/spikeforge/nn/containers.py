@@ -85,11 +85,11 @@ class Sequential(Container):
     """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``, which hands their
     states on.
 
-    A layer of torch that treats each step alike (Linear, convolutions, pooling, activations, Dropout, Flatten, LayerNorm,
-    GroupNorm, BatchNorm in evaluation, and ``nn.Sequential`` of these) is called once for all steps, as in
-    ``nn.Sequential``: steps, pieces and whole sequences agree within rounding. Any other layer is called once a step:
-    BatchNorm in training takes its statistics of each step, unless it comes as :class:`TimeDistributed`. A module of one's
-    own with neurons in it is called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict; slices,
+    It makes one call for all steps to a torch layer whose result for a step depends on that step alone (Linear,
+    convolutions, pooling, activations, Dropout, Flatten, LayerNorm, GroupNorm, BatchNorm in evaluation, and
+    ``nn.Sequential`` of these), as ``nn.Sequential`` does: steps, pieces and whole sequences agree within rounding. Any
+    other layer is called once a step: BatchNorm in training takes its statistics of each step, unless it comes as
+    :class:`TimeDistributed`. A custom module with neurons in it is called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict; slices,
     item assignment and deletion are those of ``nn.Sequential``.
     """
 

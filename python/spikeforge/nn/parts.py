@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -83,17 +84,24 @@ ALIKE: dict[type[nn.Module], int | None] = {
 
 def all_steps(layer: nn.Module, x: Tensor) -> Tensor | None:
     """A layer of torch that treats each step alike, called once for all steps of x; None for any other layer."""
-    folds = False
+    folds, dims = False, x.dim() - 1  # of a step
+    free = dims  # that a norm leaves: the batch's among them
     for leaf in layer.modules() if type(layer) is nn.Sequential else (layer,):
         if type(leaf) is nn.Sequential:
             continue
-        if not _is_alike(leaf):
+        if dims < 1 or not _is_alike(leaf):
             return None
         images = ALIKE[type_of(leaf)]
         if images is not None:
             folds = True
-            if x.dim() != images + 3 if images else x.dim() < 3:  # [T, B, C, ...]
+            if dims != images + 2 if images else dims < 2:  # [B, C, ...]
                 return None
+        if isinstance(leaf, nn.LayerNorm):
+            free = min(free, dims - len(leaf.normalized_shape))
+        elif isinstance(leaf, nn.Flatten):
+            dims -= max((leaf.end_dim if leaf.end_dim >= 0 else dims + leaf.end_dim) - leaf.start_dim, 0)
+    if free < folds:  # a norm over the batch, or over time
+        return None
     return folded(layer, x) if folds else layer(x)
 
 
@@ -112,11 +120,11 @@ SEEN = _Seen()  # how the layer that is called sees time, for its hooks
 def seen_as(time: tuple[int, ...], call: Callable[[], Tensor]) -> Tensor:
     if torch.compiler.is_compiling():
         return call()
-    SEEN.time = time
+    outer, SEEN.time = SEEN.time, time
     try:
         return call()
     finally:
-        SEEN.time = None
+        SEEN.time = outer
 
 
 def unfolded(y: Tensor) -> Tensor:
@@ -157,15 +165,15 @@ def part_at_rest(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...
 
 
 def output_like(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors of the shape and type of what a part gives for these ``[1, ...]``; the call changes nothing: a batch norm
-    takes no statistics, and nothing is drawn."""
-    if isinstance(part, StatefulModule) and not part._modules:
-        return part.at_rest(inputs)
+    """Tensors of the shape and type of what a part gives for these ``[1, ...]``. A batch norm takes no statistics, and
+    random generators keep their states. The forward hooks of the part run."""
     training = [module for module in part.modules() if module.training]
+    devices = {tensor.device for tensor in (*inputs, *part.parameters(), *part.buffers()) if tensor.is_cuda}
+    compiling = torch.compiler.is_compiling()
     try:
         for module in training:
             module.training = False
-        with torch.no_grad():
+        with torch.no_grad(), nullcontext() if compiling else torch.random.fork_rng(sorted(devices, key=str)):
             return part_at_rest(part, inputs)
     finally:
         for module in training:
