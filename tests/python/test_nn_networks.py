@@ -1,6 +1,8 @@
 """Containers and networks: the same as their parts by hand, whole, in pieces and step by step; and what they refuse."""
 
 import copy
+import itertools
+import pickle
 import time
 
 import pytest
@@ -322,8 +324,10 @@ def test_a_loop_through_a_linear_is_one_operator_and_the_same_as_its_steps(kind,
     torch.testing.assert_close(of_net, of_steps, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("steps", [1, 5])
-def test_a_recurrent_layer_reads_a_parametrised_weight_once_a_call(steps):
+@pytest.mark.parametrize(
+    "spiking, nested, steps, most", [(True, False, 1, 1), (True, False, 5, 1), (True, True, 5, 2), (False, False, 5, 2)]
+)
+def test_a_recurrent_layer_reads_a_parametrised_weight_once_a_call_or_twice_where_it_is_stepped(spiking, nested, steps, most):
     class Reads(nn.Module):
         count = 0
 
@@ -331,12 +335,28 @@ def test_a_recurrent_layer_reads_a_parametrised_weight_once_a_call(steps):
             self.count += 1
             return 2 * weight
 
-    net, plain = (snn.Recurrent(snn.LIF(), nn.Linear(4, 4)) for _ in range(2))
+    linears = [nn.Linear(4, 4) for _ in range(2)]
+    net, plain = (snn.Recurrent(snn.LIF(spiking=spiking), nn.Sequential(linear) if nested else linear) for linear in linears)
     plain.load_state_dict({name: 2 * p if name.endswith("weight") else p for name, p in net.state_dict().items()})
     reads = Reads()
-    nn.utils.parametrize.register_parametrization(net.module, "weight", reads)
+    nn.utils.parametrize.register_parametrization(linears[0], "weight", reads)
     reads.count, x = 0, 2 * torch.rand(steps, 2, 4)
-    assert torch.equal(net(x), plain(x)) and reads.count == 1
+    y = net(x)
+    assert torch.equal(y, plain(x)) and reads.count == most
+    if steps > 1:
+        y.sum().backward()
+        plain(x).sum().backward()
+        torch.testing.assert_close(linears[0].parametrizations.weight.original.grad, 2 * linears[1].weight.grad)
+
+
+def test_a_weight_whose_first_read_is_for_a_shape_has_its_gradient():
+    """The shape of what is in flight is found without gradients: that weight is not the one that later steps read."""
+    net = excitation_and_inhibition(("there", "e", "back", "i"), (1, 1, 1, 1))
+    x = 4 * torch.rand(6, 2, 3, dtype=torch.float64)
+    want = torch.autograd.grad(net(x).sum(), net.there.weight)[0]
+    nn.utils.parametrize.register_parametrization(net.there, "weight", nn.Identity())
+    got = torch.autograd.grad(net(x).sum(), net.there.parametrizations.weight.original)[0]
+    assert torch.equal(got, want) and want.any()
 
 
 def excitation_and_inhibition(order, delays, *, from_rest=False, shape=None):
@@ -433,13 +453,86 @@ def test_a_state_of_another_batch_is_refused():
                 net(torch.rand(steps, now, 4), {"cell_out_to_module_in": state["cell_out_to_module_in"]})
 
 
+@pytest.mark.parametrize("cell", [snn.LIF, snn.LI])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_state_of_another_type_or_width_is_refused(cell, steps):
+    net, x = snn.Recurrent(cell(), nn.Linear(4, 4), stateful=True), torch.rand(steps, 2, 4)
+    for state, words in (
+        (torch.zeros(1, 2, 3), r"shape \[2, 3\] \(float32"),
+        (torch.zeros(1, 4), r"shape \[4\] \(float32"),
+        (torch.zeros(1, 2, 4, dtype=torch.float64), r"shape \[2, 4\] \(float64"),
+        (torch.zeros(2, 2, 4), r"must be \[1, \*shape\], but has shape \[2, 2, 4\]"),
+    ):
+        with pytest.raises(ValueError, match="the state cell_out_to_module_in .*" + words):
+            net(x, {"cell_out_to_module_in": state})
+    net(x)
+    net.bfloat16()
+    with pytest.raises(ValueError, match=r"holds values .* \(float32, cpu\), but now come \[2, 4\] \(bfloat16, cpu\)"):
+        net(x.bfloat16())
+
+
+def test_a_term_of_a_loop_broadcasts_without_a_batch_as_with_one():
+    net = snn.Network()
+    for name, part in (("lif", snn.LIF()), ("layer", nn.Linear(10, 1))):
+        net.add(name, part)
+    for source, target, delay in (("in", "lif.in", 0), ("lif.out", "layer.in", 1), ("layer.out", "lif.in", 0), ("lif.out", "out", 0)):
+        net.connect(source, target, delay=delay)
+    x = 3 * torch.rand(6, 10)
+    assert torch.allclose(net(x), net(x.unsqueeze(1)).squeeze(1)) and net(x).any()
+
+
+def test_a_network_whose_output_is_delayed_has_its_shape_at_rest():
+    net = snn.Network()
+    net.add("layer", nn.Linear(4, 7))
+    net.connect("in", "layer.in")
+    net.connect("layer.out", "out", delay=1)
+    (rest,) = net.at_rest((torch.zeros(1, 3, 4),))
+    assert torch.equal(rest, torch.zeros(1, 3, 7))
+
+
+@pytest.mark.parametrize("order", itertools.permutations(("e", "there", "i", "back")))
+def test_parts_of_a_loop_whose_outputs_are_delayed_are_added_in_any_order(order):
+    def made(order):
+        torch.manual_seed(3)
+        parts = {name: snn.Network() for name in ("e", "there", "i", "back")}
+        for part, (n, m) in zip(parts.values(), ((5, 8), (8, 3), (3, 3), (3, 5))):
+            part.add("layer", nn.Linear(n, m))
+            part.add("lif", snn.LIF(v_threshold=0.1))
+            part.connect("in", "layer.in")
+            part.connect("layer.out", "lif.in")
+            part.connect("lif.out", "out", delay=1)
+        net = snn.Network()
+        for name in order:
+            net.add(name, parts[name])
+        net.connect("in", "e.in")
+        for source, target in zip(parts, (*list(parts)[1:], "e")):
+            net.connect(f"{source}.out", f"{target}.in", delay=1)
+        net.connect("e.out", "out")
+        return net
+
+    x = 4 * torch.rand(9, 2, 5)
+    y = made(order)(x)
+    assert torch.equal(y, made(("e", "there", "i", "back"))(x)) and y.any()
+
+
+def test_a_pickle_without_what_is_found_from_connections_loads():
+    net, x = snn.Recurrent(snn.LIF(), nn.Linear(4, 4)), 3 * torch.rand(5, 2, 4)
+    y = net(x)
+    file = {key: value for key, value in vars(net).items() if key not in ("_into", "_leaving", "_delayed")}
+    loaded = snn.Network.__new__(snn.Network)
+    loaded.__setstate__(file | {"state_names": net.state_names, "_plan": "of another version"})
+    assert torch.equal(loaded(x), y) and loaded.state_names == net.state_names == ("cell_out_to_module_in",)
+    assert torch.equal(pickle.loads(pickle.dumps(net))(x), y)
+
+
 def test_a_network_of_many_parts_is_planned_in_time():
     count = 100_000
     parts = [f"p{i}" for i in range(count)]
-    start = time.perf_counter()
+    start = time.process_time()
     chain = make_plan(parts, [(a, b, 0) for a, b in zip(parts, parts[1:])])
     ring = make_plan(parts, [(a, b, int(b == "p0")) for a, b in zip(parts, [*parts[1:], "p0"])])
     assert [stage.parts for stage in chain] == [(part,) for part in parts] and not any(stage.is_loop for stage in chain)
+    planned = time.process_time() - start
     assert [stage.parts for stage in ring] == [tuple(parts)] and ring[0].is_loop
     for names in (parts[:3000], parts[2999::-1]):
         net = snn.Network()
@@ -451,7 +544,7 @@ def test_a_network_of_many_parts_is_planned_in_time():
         net.connect(f"{names[-1]}.out", "out")
         y, state = net(torch.ones(2, 1, 1), None)
         assert y.sum() == 2 and len(state) == 3000
-    assert time.perf_counter() - start < 30
+    assert planned < 5 and time.process_time() - start < 30
 
 
 @pytest.mark.parametrize("steps", [0, 3, torch.tensor([0, 3, 1, 2, 7]), torch.tensor([[1], [0], [2]])])
@@ -657,6 +750,8 @@ def connected():
         (lambda n: n.add("forward", snn.LIF()), "part 'forward': the name is taken"),
         (lambda n: n.add("lif", 3), "part 'lif' must be a module of torch, but is int"),
         (lambda n: (n.add("d", snn.LIF()), n(torch.rand(3, 4))), "nothing is connected to 'd.in'"),
+        (lambda n: n(), "takes 1 input, and a state after, but got 0 arguments"),
+        (lambda n: snn.Network()(), "nothing is connected to an input of the network"),
         (lambda n: n(3.0), r"input 'in' must be a tensor \[T, \*shape\], time first, but is float"),
     ],
 )

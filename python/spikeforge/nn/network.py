@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from spikeforge.nn.containers import Container
 from spikeforge.nn import samples
@@ -96,11 +98,34 @@ class Network(Container):
     def __init__(self, *, stateful: bool = False, persistent_state: bool = False):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._connections: list[Connection] = []
-        self._into: dict[Port, list[Connection]] = {}
-        self._leaving: dict[str | None, list[Connection]] = {}
+        self._index_connections()
         self._aliases: dict[str, tuple[str, tuple[int, ...] | None]] = {}
         self._plan: list[Stage] | None = None
         self.in_ports, self.out_ports = (), ()
+
+    def _index_connections(self) -> None:
+        self._into: dict[Port, list[Connection]] = {}
+        self._leaving: dict[str | None, list[Connection]] = {}
+        self._delayed: dict[str, Connection] = {}  # by the names of their states
+        for connection in self._connections:
+            self._index_connection(connection)
+
+    def _index_connection(self, connection: Connection) -> None:
+        self._into.setdefault(connection.target, []).append(connection)
+        self._leaving.setdefault(connection.source.part, []).append(connection)
+        if connection.delay:
+            self._delayed[connection.state] = connection
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__.pop("state_names", None)  # of files in which it is an attribute
+        self._index_connections()
+        self._plan = None
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The states of delayed connections, in the order of connecting."""
+        return tuple(self._delayed)
 
     # --- parts, ports and names
 
@@ -161,10 +186,7 @@ class Network(Container):
             self.in_ports, self.out_ports = ports
             raise
         self._connections.append(connection)
-        self._into.setdefault(connection.target, []).append(connection)
-        self._leaving.setdefault(connection.source.part, []).append(connection)
-        if connection.delay:
-            self.state_names = (*self.state_names, connection.state)
+        self._index_connection(connection)
         prepare_loop(self, connection)
         self._plan = None
 
@@ -191,7 +213,7 @@ class Network(Container):
     def _check_new_name(self, name: str, what: str) -> None:
         if not name or "." in name:
             raise ValueError(f"{self._title()}: {what} '{name}' must be a name without dots")
-        taken = self._modules, self._aliases, self.in_ports, self.out_ports, self.state_names
+        taken = self._modules, self._aliases, self.in_ports, self.out_ports, self._delayed
         if any(name in names for names in taken) or hasattr(self, name):
             raise ValueError(f"{self._title()}: {what} '{name}': the name is taken")
 
@@ -240,9 +262,9 @@ class Network(Container):
 
     def _new_state_name(self, new: Connection, repeated: bool) -> str:
         stem = "_to_".join(new.names).replace(".", "_")
-        name = stem if stem not in self.state_names else f"{stem}_{new.delay}"
+        name = stem if stem not in self._delayed else f"{stem}_{new.delay}"
         numbers = itertools.count(2)
-        while repeated and name in self.state_names:
+        while repeated and name in self._delayed:
             name = f"{stem}_{new.delay}_{next(numbers)}"
         self._check_new_name(name, "state")
         return name
@@ -311,9 +333,15 @@ class Network(Container):
     def n_inputs(self) -> int:
         return len(self.in_ports)
 
-    def forward(self, x: Tensor, *inputs: Tensor, state: States | EllipsisType = ..., store_states: bool = False):
+    def forward(
+        self,
+        x: Tensor | EllipsisType = ...,
+        *inputs: Tensor,
+        state: States | EllipsisType = ...,
+        store_states: bool = False,
+    ):
         """``y = net(x)``, or ``y, state = net(x, state)`` with the states of parts, ``{"lif.v": ...}``, and delays."""
-        *inputs, state = self._split((x, *inputs), state)
+        *inputs, state = self._split(() if x is ... else (x, *inputs), state)
         if state is not ... or store_states:
             start = {} if state is ... else self._checked_state(state)
             return self._advance(inputs, start, store_states)
@@ -481,22 +509,50 @@ class Network(Container):
         states = {name: self._loop_state(run, name) for name in stage.parts}
         rows: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in stage.parts}
 
-        for t in range(run.steps):
-            for name in stage.parts:
-                inputs = [
-                    self._loop_input(run, stage, Port(name, i), t, rows_into, pending, rows)
-                    for i in range(len(_in_ports(self._modules[name])))
-                ]
-                outputs, states[name] = run_part(self._modules[name], inputs, states[name])
-                rows[name].append(outputs)
-            for c in within:
-                if c.delay:
-                    self._send(run, c, rows[c.source.part][-1][c.source.index], pending[id(c)])
+        def take(steps: range) -> None:
+            for t in steps:
+                for name in stage.parts:
+                    inputs = [
+                        self._loop_input(run, stage, Port(name, i), t, rows_into, pending, rows)
+                        for i in range(len(_in_ports(self._modules[name])))
+                    ]
+                    outputs, states[name] = run_part(self._modules[name], inputs, states[name])
+                    rows[name].append(outputs)
+                for c in within:
+                    if c.delay:
+                        self._send(run, c, rows[c.source.part][-1][c.source.index], pending[id(c)])
+
+        if torch.compiler.is_compiling():
+            take(range(run.steps))
+        else:
+            try:
+                take(range(1))
+            except RuntimeError:
+                with suppress(RuntimeError):  # of parts that fail for another reason
+                    self._check_lines_given(run, stage, within, rows_into)
+                raise
+            if run.steps > 1:
+                # The first step reads weights without gradients where it searches for shapes: they are not cached.
+                with parametrize.cached() if self._are_parametrized(stage) else nullcontext():
+                    take(range(1, run.steps))
 
         for name in stage.parts:
             run.outputs[name] = tuple(torch.cat(column) for column in zip(*rows[name]))
             self._keep_loop_state(run, name, states[name])
         run.after |= {c.state: torch.cat(pending[id(c)]) for c in within if c.delay}
+
+    def _are_parametrized(self, stage: Stage) -> bool:
+        return any("parametrizations" in m._modules for name in stage.parts for m in self._modules[name].modules())
+
+    def _check_lines_given(self, run: Run, stage: Stage, within: Sequence[Connection], rows_into: dict) -> None:
+        """Refuses states that are not like what the parts of a loop send in this call."""
+
+        def row(c: Connection) -> Tensor | None:
+            return rows_into[id(c)][0] if id(c) in rows_into else None
+
+        for c in within:
+            if c.state in run.lines and (like := self._step_of(c, stage.parts, row)) is not None:
+                self._check_line(run, c, run.lines[c.state], like)
 
     def _loop(self, stage: Stage) -> Loop | str:
         """What is one operator over time, or why not."""
@@ -523,10 +579,11 @@ class Network(Container):
         connection = loop.back if loop.back.delay else loop.there
         line = run.lines.get(connection.state)
         x = inputs[loop.back.target.index]
-        alike = line is None or line.shape == (loop.delay, *x.shape[1:]) and line.dtype == x.dtype and line.device == x.device
         weight = linear.weight  # read once: a parametrization computes it anew
-        if not alike or not takes(loop, neuron, linear, x, weight):
+        if not takes(loop, neuron, linear, x, weight):
             return False
+        if line is not None:
+            self._check_line(run, connection, line, x)
         run.outputs[loop.neuron], after, leaving = run_loop(
             loop, neuron, weight, linear.bias, inputs, self._loop_state(run, loop.neuron), line
         )
@@ -566,7 +623,7 @@ class Network(Container):
                 if total is not None:
                     self._check_line(run, c, torch.cat(pending[id(c)]), total)
             term = row(c)
-            if total is not None and term.shape[:2] != total.shape[:2]:  # a batch of 1 would broadcast
+            if total is not None and _differ_in_batch(term, total):  # a batch of 1 would broadcast
                 given = next((d for d in self._touching(stage) if d.state in run.lines), None)
                 if given is not None:
                     self._refuse_line(given, run.lines[given.state], total)
@@ -667,9 +724,13 @@ class Network(Container):
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         run = Run(inputs, 1, {}, outputs=self._outputs_at_rest(inputs))
-        into = [[c for c in self._into[Port(OUTSIDE, i)] if not c.delay] for i in range(len(self.out_ports))]
-        sums = [[self._arriving(run, c) for c in connections] for connections in into]
-        return tuple(sum(terms[1:], terms[0]) if terms else torch.zeros_like(inputs[0]) for terms in sums)
+        return tuple(self._output_at_rest(run, self._into[Port(OUTSIDE, i)]) for i in range(len(self.out_ports)))
+
+    def _output_at_rest(self, run: Run, connections: Sequence[Connection]) -> Tensor:
+        undelayed = [c for c in connections if not c.delay]
+        if not undelayed:
+            return torch.zeros_like(self._sent(run, connections[0]))
+        return self._sum_of(run, undelayed)
 
     def extra_repr(self) -> str:
         lines = [
@@ -711,6 +772,11 @@ class Recurrent(Network):
         self.connect(out, f"module.{_in_ports(module)[0]}", delay=1)
         self.connect(f"module.{_out_ports(module)[0]}", into)
         self.connect(out, "out")
+
+
+def _differ_in_batch(a: Tensor, b: Tensor) -> bool:
+    """Whether steps ``[1, B, ...]`` have other batches; ``[1, *shape]`` of up to two dimensions has none."""
+    return a.shape[:2] != b.shape[:2] and max(a.dim(), b.dim()) > 2
 
 
 def _in_ports(part: nn.Module) -> tuple[str, ...]:
