@@ -81,7 +81,7 @@ def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
 
     :attr:`Count.not_counted` lists what costs operations and is not counted: layers with weights of other kinds, such as
     ``DelayedLinear``; calls of a layer with whole numbers up to 15 that are no spikes, such as sums of spikes; and products
-    that the forward of a module of your own computes by functions, such as ``q @ k``.
+    that the forward of a custom module computes by functions, such as ``q @ k``.
 
     Numbers are summed over the whole batch, on the device, without waiting for it; results stay as they are.
 
@@ -193,6 +193,7 @@ class Count:
     def close(self) -> None:
         """Ends the counting; what has been counted stays."""
         self._hooks.remove()
+        self._products.close()
 
     def __enter__(self) -> Count:
         return self
@@ -252,6 +253,11 @@ class Products(TorchFunctionMode):
             around.pop()
             if not around:
                 self.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """Ends a call that a KeyboardInterrupt ended: torch runs no hook after it."""
+        if self.local.__dict__.pop("around", None):
+            self.__exit__(None, None, None)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         title = self.local.around[-1]

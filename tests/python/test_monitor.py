@@ -441,10 +441,10 @@ class Attention(nn.Module):
         super().__init__()
         self.q, self.k, self.fire, self.join = nn.Linear(5, 5), nn.Linear(5, 5), snn.LIF(v_threshold=0.1), nn.Linear(5, 3)
 
-    def forward(self, x, fails=False):
+    def forward(self, x, fails=None):
         q, k = self.fire(self.q(x)), self.fire(self.k(x))
         if fails:
-            raise ZeroDivisionError
+            raise fails
         return self.join(q @ k.transpose(-1, -2) @ torch.einsum("tbi->tbi", x))
 
 
@@ -453,7 +453,7 @@ def test_products_of_functions_are_listed():
     with count(net) as counted:
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
-                net[0](x, fails=True)
+                net[0](x, fails=ZeroDivisionError)
             assert torch._C._len_torch_function_stack() == 0
             net(x)
         copy.deepcopy(net)(x)
@@ -466,6 +466,9 @@ def test_products_of_functions_are_listed():
     with count(linears) as counted:
         linears(x)
     assert counted.not_counted == [], "a Linear is a product that is counted"
+    with pytest.raises(KeyboardInterrupt), count(net):
+        net[0](x, fails=KeyboardInterrupt)
+    assert torch._C._len_torch_function_stack() == 0
 
 
 class Plain(nn.Module):
