@@ -25,7 +25,7 @@ from spikeforge._numbers import whole
 
 _OPS = torch.ops.spikeforge
 
-
+# Steps are int64: those after a loaded one below 2^62 do not overflow.
 MOST_STEPS = 2**62
 
 
@@ -297,7 +297,7 @@ class Plastic:
         if step is None:
             raise TypeError(f"{wrong}its step must be a whole number, but is {state['step']!r:.60}")
         if not 0 <= step < MOST_STEPS:
-            raise ValueError(f"{wrong}its step must be from 0 to 2^62, but is {step}")
+            raise ValueError(f"{wrong}its step must be 0 or more and below 2^62, but is {step}")
         with self._alone(), _ordinary():
             for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
                 own.copy_(given)

@@ -100,6 +100,6 @@ def arrays(sources: Tensor | Sequence[int], targets: Tensor | Sequence[int]) -> 
 
 
 def _indices(name: str, given: Any) -> Tensor:
-    """Whose type the operator checks; no numbers have none."""
+    """Indices as a tensor. The operator checks the type; an empty list becomes int64."""
     numbers = tensor_of(f"rules.arrays: {name}", given, dtype=None)
     return numbers if numbers.numel() else numbers.long()

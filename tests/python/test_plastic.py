@@ -499,9 +499,9 @@ def test_a_state_that_is_refused_changes_nothing():
         ({**good, "step": 1.5}, TypeError, "its step must be a whole number, but is 1.5"),
         ({**good, "step": True}, TypeError, "its step must be a whole number, but is True"),
         ({**good, "step": "1"}, TypeError, "its step must be a whole number, but is '1'"),
-        ({**good, "step": -1}, ValueError, r"its step must be from 0 to 2\^62, but is -1"),
-        ({**good, "step": 2**62}, ValueError, r"its step must be from 0 to 2\^62, but is 4611686018427387904"),
-        ({**good, "step": 2**64}, ValueError, r"its step must be from 0 to 2\^62, but is 18446744073709551616"),
+        ({**good, "step": -1}, ValueError, r"its step must be 0 or more and below 2\^62, but is -1"),
+        ({**good, "step": 2**62}, ValueError, r"its step must be 0 or more and below 2\^62, but is 4611686018427387904"),
+        ({**good, "step": 2**64}, ValueError, r"its step must be 0 or more and below 2\^62, but is 18446744073709551616"),
         ({**good, "traces": [t.to("meta") for t in good["traces"]]}, ValueError, "its traces must be dense tensors with data, but one is torch.strided on meta"),
         ({**good, "traces": [t.to_sparse() for t in good["traces"]]}, ValueError, "its traces must be dense tensors with data, but one is torch.sparse_coo on cpu"),
     ):
