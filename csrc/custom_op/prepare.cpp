@@ -1,4 +1,5 @@
 #include <spikeforge/custom_op/internal/prepare.h>
+#include <spikeforge/ops/common/plain.h>
 
 #include <algorithm>
 
@@ -21,7 +22,7 @@ const at::Tensor& prepare(const Operator& op, torch::jit::Stack& stack) {
   const Values values = op.values(stack);
   check_dtypes(op, values);
   const at::Tensor* leader = nullptr;
-  bool contiguous = true;
+  bool are_plain = true;
   std::size_t leading = 0;
   for (std::size_t i = 0; i < values.size() && leader == nullptr; ++i)
     if (op.kinds[i] == ArgumentKind::tensor) {
@@ -38,14 +39,14 @@ const at::Tensor& prepare(const Operator& op, torch::jit::Stack& stack) {
                       leader->device(), ", the device of ", op.argument_name(leading), ", but is on ", t.device());
     TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op.name, ": ", op.argument_name(i),
                      " must be a dense tensor, but its layout is ", t.layout());
-    contiguous = contiguous && t.is_contiguous();
+    are_plain = are_plain && ops::is_plain(t);
   });
-  if (!contiguous) {
+  if (!are_plain) {
     const std::size_t first = stack.size() - op.argument_count();
     for (std::size_t i = 0; i < op.argument_count(); ++i)
       if (holds_tensors(op.kinds[i]))
         stack[first + i] = exchanged(op.kinds[i], stack[first + i],
-                                     [](const at::Tensor& t) { return t.defined() ? t.contiguous() : t; });
+                                     [](const at::Tensor& t) { return t.defined() ? ops::plain(t) : t; });
   }
   return op.values(stack)[leading].toTensor();
 }

@@ -1,5 +1,6 @@
 #include <spikeforge/base/file_io.h>
 #include <spikeforge/nn/npy.h>
+#include <spikeforge/ops/common/plain.h>
 
 #include <c10/util/Exception.h>
 
@@ -157,7 +158,7 @@ at::Tensor read_npy(const std::string& path) {
 void write_npy(const std::string& file, const at::Tensor& tensor) {
   at::Tensor values = tensor.detach().cpu();
   if (values.scalar_type() == at::kBFloat16) values = values.to(at::kFloat);
-  values = values.contiguous();
+  values = ops::plain(values);
   const char* type = type_text(values.scalar_type());
   TORCH_CHECK_TYPE(type, "write_npy: NumPy has no type for ", values.scalar_type());
 

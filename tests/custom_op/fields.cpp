@@ -3,10 +3,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/ops/_efficientzerotensor.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <chrono>
@@ -80,6 +83,31 @@ TEST_CASE("scalars, texts, lists and optional tensors reach the function") {
   CHECK(at::equal(registered({x, x, more, 1, 10.0, true, "double", c10::Scalar(0.5), list})[0],
                   -2 * (x * 10 + 1 + 0.5 + x + 2 * x + 3)));
   CHECK(at::equal(registered({x, c10::IValue(), more, 1, 1.0, false, "", c10::Scalar(1), list})[0], 3 * x + 5));
+}
+
+TEST_CASE("lazily negated tensors and zero tensors reach the function as memory, in every list") {
+  CustomOp op("test_custom::all_lazy(Tensor x, Tensor? y, Tensor[] more, Tensor?[] maybe) -> Tensor");
+  op.shapes(like_x).cpu([](Tensors out, const Arguments& in) {
+    at::Tensor sum = at::zeros_like(out[0]);
+    const auto add = [&](const at::Tensor& t) {
+      CHECK_FALSE(t.is_neg());
+      for (std::int64_t i = 0; i < t.numel(); ++i) sum.mutable_data_ptr<double>()[i] += t.const_data_ptr<double>()[i];
+    };
+    add(in.tensor("x"));
+    add(in.tensor("y"));
+    for (const at::Tensor& t : in.tensors("more")) add(t);
+    for (const std::optional<at::Tensor> t : in.value("maybe").toOptionalTensorList())
+      if (t) add(*t);
+    out[0].copy_(sum);
+  });
+  const RegisteredOp registered = op.registered();
+  const at::Tensor x = at::tensor({1., 2.}), negated = at::_neg_view(10 * x);
+  const c10::List<at::Tensor> more({negated, at::_efficientzerotensor({2}, x.options())});
+  c10::List<std::optional<at::Tensor>> maybe;
+  maybe.push_back(negated);
+  maybe.push_back(std::nullopt);
+  maybe.push_back(at::_efficientzerotensor({2}, x.options()));
+  CHECK(at::equal(registered({x, negated, more, maybe})[0], -29 * x));
 }
 
 TEST_CASE("a vjp may be a function, which may use the results, and is differentiated again") {

@@ -8,6 +8,7 @@
 #include <spikeforge/nn/time_distributed.h>
 #include <spikeforge/torchscript/torchscript.h>
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/rand.h>
 #include <torch/csrc/jit/api/module.h>
@@ -78,6 +79,18 @@ TEST_CASE("every neuron comes back from a file with the same bits, soft resets a
     check_round_trip(nn::LI(nn::LIOptions().tau(taus).v_rest(.2)), x);
     check_round_trip(nn::LI(nn::LIOptions().tau(3.0).decay_input(false)), x);
   }
+}
+
+TEST_CASE("a weight that is lazily negated is written with its sign") {
+  torch::nn::Linear layer(3, 2);
+  const at::Tensor x = input({4, 5, 3});
+  {
+    const at::NoGradGuard no_grad;
+    layer->weight.set_data(at::_neg_view(layer->weight.detach().clone()));
+  }
+  REQUIRE(layer->weight.is_neg());
+  nn::Composite net = again(nir::from_module(layer, x[0][0], dt), {.dt = dt});
+  CHECK(at::equal(net->parameters()[0], layer->weight));
 }
 
 TEST_CASE("layers, sequences and networks within networks come back with the same bits") {

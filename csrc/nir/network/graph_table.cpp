@@ -6,6 +6,7 @@
 #include <spikeforge/nir/network/tensor.h>
 #include <spikeforge/nir/network/to_module.h>
 #include <spikeforge/nn/script.h>
+#include <spikeforge/ops/common/plain.h>
 
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
@@ -47,7 +48,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 }
 
 std::string checksum(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().to(c10::kCPU).contiguous();
+  const at::Tensor values = ops::plain(tensor.detach().to(c10::kCPU));
   return fmt::format("{:016x}", XXH3_64bits(values.const_data_ptr(), values.nbytes()));
 }
 
@@ -181,7 +182,7 @@ class TableWriter {
       const at::Tensor& tensor = place->second.tensor;
       row.texts = {place->second.name};
       if (!(array_as(is_one_bias ? tensor.flatten()[0].reshape(array.shape()) : tensor, array.dtype()) == array)) {
-        const at::Tensor values = tensor.detach().to(c10::kCPU).contiguous();
+        const at::Tensor values = ops::plain(tensor.detach().to(c10::kCPU));
         at::Tensor bytes = whole(array), differences;
         if (!is_one_bias && bytes.nbytes() > array.byte_count() / 2) differences = rest(array, values);
         row.texts.insert(row.texts.end(), {checksum(values), differences.defined() ? "rest" : "whole"});
@@ -263,7 +264,7 @@ class TableReader {
     Row row{fields[0].toStringRef(), fields[1].toStringRef()};
     for (const c10::IValue& size : fields[2].toListRef()) row.shape.push_back(size.toInt());
     for (const c10::IValue& text : fields[3].toListRef()) row.texts.push_back(text.toStringRef());
-    row.bytes = fields[4].toTensor().to(c10::kCPU).contiguous();
+    row.bytes = ops::plain(fields[4].toTensor().to(c10::kCPU));
     return row;
   }
 
@@ -316,7 +317,7 @@ class TableReader {
     if (present.layout() != c10::kStrided || present.is_quantized() ||
         !(at::isFloatingType(type) || at::isIntegralType(type, true)))
       throw std::runtime_error(fmt::format("the module's {} has no real numbers, one by one", printable(row.texts[0])));
-    present = present.detach().to(c10::kCPU).contiguous();
+    present = ops::plain(present.detach().to(c10::kCPU));
     const bool is_one_bias = row.path.ends_with("/bias") && count_of(row.shape) == 1 && present.numel() > 0;
     if (present.sizes() != row.shape && !is_one_bias)
       throw std::runtime_error(fmt::format("expected shape {}, but the module's {} has {}", text_of(row.shape),

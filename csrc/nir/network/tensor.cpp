@@ -1,6 +1,7 @@
 #include <spikeforge/nir/array_values.h>
 #include <spikeforge/nir/error.h>
 #include <spikeforge/nir/network/tensor.h>
+#include <spikeforge/ops/common/plain.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -69,8 +70,9 @@ DType type_of(const at::Tensor& tensor) {
   }
 }
 
-// Of a contiguous tensor on the CPU, with elements of this type.
-Array copied(const at::Tensor& values, DType dtype) {
+// `tensor` is on the CPU and has elements of this type.
+Array copied(const at::Tensor& tensor, DType dtype) {
+  const at::Tensor values = ops::plain(tensor);
   Array array(dtype, values.sizes().vec());
   if (array.count() > 0) std::memcpy(array.writable_bytes().data(), values.const_data_ptr(), array.byte_count());
   return array;
@@ -100,21 +102,20 @@ at::Tensor taken_tensor(const Array& array, c10::ScalarType dtype, c10::Device d
 
 Array array_of(const at::Tensor& tensor) {
   const bool is_double = tensor.scalar_type() == c10::kDouble;
-  const at::Tensor values = tensor.detach().to(c10::kCPU, is_double ? c10::kDouble : c10::kFloat).contiguous();
+  const at::Tensor values = tensor.detach().to(c10::kCPU, is_double ? c10::kDouble : c10::kFloat);
   return copied(values, is_double ? DType::float64 : DType::float32);
 }
 
 Array exact_array(const at::Tensor& tensor) {
   const DType dtype = type_of(tensor);
   const at::Tensor values = tensor.detach().to(c10::kCPU);
-  return copied(values.scalar_type() == c10::kBFloat16 ? values.to(c10::kFloat).contiguous() : values.contiguous(),
-                dtype);
+  return copied(values.scalar_type() == c10::kBFloat16 ? values.to(c10::kFloat) : values, dtype);
 }
 
 Array array_as(const at::Tensor& tensor, DType dtype) {
   const auto type = type_in_torch(dtype);
   if (!type) return array_of(tensor);
-  const at::Tensor values = tensor.detach().to(c10::kCPU).contiguous(), converted = values.to(*type);
+  const at::Tensor values = tensor.detach().to(c10::kCPU), converted = values.to(*type);
   const at::Tensor again = converted.to(values.scalar_type());
   if (!again.eq(values).logical_or(again.ne(again).logical_and(values.ne(values))).all().item<bool>())
     return array_of(tensor);
