@@ -15,6 +15,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
+#include <memory>
 #include <ostream>
 #include <typeinfo>
 
@@ -50,7 +51,7 @@ void CompositeImpl::check_new_name(const std::string& name, const char* what) co
   TORCH_CHECK_VALUE(!name.empty() && name.find('.') == std::string::npos, title(), ": ", what, " '", name,
                     "' must be a name without dots");
   const bool taken = find_node(name) != outside || aliases_.contains(name) || find(inputs_, name) < inputs_.size() ||
-                     find(outputs_, name) < outputs_.size() || find(state_names(), name) < delayed_.size();
+                     find(outputs_, name) < outputs_.size() || states_.contains(name);
   TORCH_CHECK_VALUE(!taken, title(), ": ", what, " '", name, "': the name is taken");
 }
 
@@ -58,11 +59,15 @@ void CompositeImpl::add(const std::string& name, Part part) {
   check_new_name(name, "part");
   register_module(name, part.module());
   Node node{name, part, {}, {}, {}, part.input_names(), part.output_names()};
+  node.network = dynamic_cast<CompositeImpl*>(part.stateful());
+  part.module()->apply([&](torch::nn::Module& module) {
+    if (auto* const stateful = dynamic_cast<Stateful*>(&module)) node.stateful.push_back(stateful);
+  });
   node.edges_into.resize(node.inputs.size());
   number_of_.emplace(name, static_cast<int>(nodes_.size()));
   nodes_.push_back(std::move(node));
   planned_ = false;
-  set_path(path());
+  set_path_of(nodes_.back());
 }
 
 int CompositeImpl::find_node(const std::string& name) const {
@@ -104,21 +109,23 @@ void CompositeImpl::connect(const std::string& from, const std::string& to, cons
   const auto is_same = [&](const Edge& other) {
     return other.from == edge.from && other.to == edge.to && other.connection.delay == connection.delay;
   };
-  const bool is_new = edge.to.node == outside ? std::none_of(edges_.begin(), edges_.end(), is_same)
-                                              : std::ranges::none_of(nodes_[edge.to.node].edges_into[edge.to.index],
-                                                                     [&](int other) { return is_same(edges_[other]); });
+  const auto has_none = [&](const std::vector<int>& edges) {
+    return std::ranges::none_of(edges, [&](int other) { return is_same(edges_[other]); });
+  };
+  const bool is_new = edge.to.node != outside     ? has_none(nodes_[edge.to.node].edges_into[edge.to.index])
+                      : edge.from.node != outside ? has_none(nodes_[edge.from.node].edges_from)
+                                                  : std::ranges::none_of(edges_, is_same);
   TORCH_CHECK_VALUE(connection.repeated || is_new, title(), ": '", from, "' is connected to '", to, "' already");
   if (connection.delay == 0)
     refuse_instant_loop(edge, from, to);
   else {
     edge.state = from + "_to_" + to;
     std::replace(edge.state.begin(), edge.state.end(), '.', '_');
-    const Names states = state_names();
-    if (find(states, edge.state) < states.size()) edge.state += "_" + std::to_string(connection.delay);
+    if (states_.contains(edge.state)) edge.state += "_" + std::to_string(connection.delay);
     const std::string stem = edge.state + "_";
-    for (int n = 2; connection.repeated && find(states, edge.state) < states.size(); ++n)
-      edge.state = stem + std::to_string(n);
+    for (int n = 2; connection.repeated && states_.contains(edge.state); ++n) edge.state = stem + std::to_string(n);
     check_new_name(edge.state, "state");
+    states_.insert(edge.state);
     if (options_.persistent_state()) make_persistent(edge.state);
     delayed_.push_back(static_cast<int>(edges_.size()));
   }
@@ -131,7 +138,17 @@ void CompositeImpl::connect(const std::string& from, const std::string& to, cons
 
 void CompositeImpl::disconnect(const std::string& from, const std::string& to) {
   const Port source = find_port(from, true), target = find_port(to, false);
-  std::erase_if(edges_, [&](const Edge& e) { return e.from == source && e.to == target && e.connection.delay == 0; });
+  const auto is_it = [&](const Edge& e) { return e.from == source && e.to == target && e.connection.delay == 0; };
+  planned_ = false;
+  if (source.node != outside && target.node == outside) {  // the last one is removed without a look at the others
+    std::vector<int>& leaving = nodes_[source.node].edges_from;
+    if (std::ranges::count_if(leaving, [&](int e) { return is_it(edges_[e]); }) == 1 && is_it(edges_.back())) {
+      leaving.pop_back();
+      edges_.pop_back();
+      return;
+    }
+  }
+  std::erase_if(edges_, is_it);
   delayed_.clear();
   for (Node& node : nodes_) {
     node.edges_into.assign(node.inputs.size(), {});
@@ -143,27 +160,28 @@ void CompositeImpl::disconnect(const std::string& from, const std::string& to) {
     if (edge.to.node != outside) nodes_[edge.to.node].edges_into[edge.to.index].push_back(e);
     if (edge.from.node != outside) nodes_[edge.from.node].edges_from.push_back(e);
   }
-  planned_ = false;
 }
 
 void CompositeImpl::refuse_instant_loop(const Edge& edge, const std::string& from, const std::string& to) const {
   if (edge.from.node == outside || edge.to.node == outside) return;
+  const Node& source = nodes_[edge.from.node];
+  const bool is_first = std::ranges::all_of(source.edges_into, [](const auto& edges) { return edges.empty(); });
+  if (edge.from.node != edge.to.node && (is_first || nodes_[edge.to.node].edges_from.empty())) return;
   // Depth first from where the connection leads, along others without a delay.
-  std::vector<int> came_from(nodes_.size(), -2), stack = {edge.to.node};
-  came_from[edge.to.node] = outside;
-  while (!stack.empty() && came_from[edge.from.node] == -2) {
+  std::unordered_map<int, int> came_from = {{edge.to.node, outside}};
+  std::vector<int> stack = {edge.to.node};
+  while (!stack.empty() && !came_from.contains(edge.from.node)) {
     const int node = stack.back();
     stack.pop_back();
     for (const int number : nodes_[node].edges_from) {
       const Edge& e = edges_[number];
-      if (e.to.node == outside || e.connection.delay > 0 || came_from[e.to.node] != -2) continue;
-      came_from[e.to.node] = node;
-      stack.push_back(e.to.node);
+      if (e.to.node == outside || e.connection.delay > 0) continue;
+      if (came_from.emplace(e.to.node, node).second) stack.push_back(e.to.node);
     }
   }
-  if (came_from[edge.from.node] == -2) return;
+  if (!came_from.contains(edge.from.node)) return;
   std::string loop = nodes_[edge.to.node].name;
-  for (int node = edge.from.node; node != edge.to.node; node = came_from[node])
+  for (int node = edge.from.node; node != edge.to.node; node = came_from.at(node))
     loop.insert(0, nodes_[node].name + " -> ");
   loop.insert(0, nodes_[edge.to.node].name + " -> ");
   if (edge.from.node == edge.to.node) loop = nodes_[edge.to.node].name + " -> " + nodes_[edge.to.node].name;
@@ -173,8 +191,11 @@ void CompositeImpl::refuse_instant_loop(const Edge& edge, const std::string& fro
 
 void CompositeImpl::set_path(const std::string& path) {
   Stateful::set_path(path);
-  for (const Node& node : nodes_)
-    if (Stateful* part = node.part.stateful()) part->set_path(path.empty() ? node.name : path + "." + node.name);
+  for (const Node& node : nodes_) set_path_of(node);
+}
+
+void CompositeImpl::set_path_of(const Node& node) const {
+  if (Stateful* part = node.part.stateful()) part->set_path(path().empty() ? node.name : path() + "." + node.name);
 }
 
 void CompositeImpl::pretty_print(std::ostream& stream) const {
@@ -390,7 +411,8 @@ void CompositeImpl::check_sum(const Stage& stage, const Edge& edge, const at::Te
                              term.sizes().slice(0, std::min<std::size_t>(2, term.dim())) &&
                          at::are_expandable(sum.sizes(), term.sizes())))
     return;
-  for (const int e : stage.edges_within) check_line(edges_[e], sum);
+  for (const int e : stage.edges_within)
+    if (edges_[e].to == edge.to) check_line(edges_[e], sum);
   TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' gives a step of shape ", term.sizes().slice(1),
                     ", but '", name_of(edge.to, false), "' takes ", sum.sizes().slice(1),
                     " from elsewhere; they must be alike");
@@ -434,6 +456,20 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
 }
 
 // --- Running
+
+namespace {
+
+thread_local bool is_within_network = false;  // whose states a call of an outer network puts back where it fails
+
+}  // namespace
+
+// The states of a module, or what waits in a network's connections, before a call.
+struct CompositeImpl::Before {
+  CompositeImpl* network = nullptr;
+  Stateful* module = nullptr;
+  std::vector<std::deque<at::Tensor>> lines = {};
+  Tensors states = {};
+};
 
 struct CompositeImpl::Run {
   at::TensorList inputs;
@@ -520,7 +556,7 @@ void CompositeImpl::run_loop(Run& run, const Stage& stage) {
   for (const int node : stage.nodes) rows[node].resize(nodes_[node].outputs.size());
 
   for (std::int64_t t = 0; t < run.steps; ++t) {
-    // What an edge brings; if nothing is in flight yet, what its source has sent in this step.
+    // The value that an edge brings; if nothing is in flight yet, the value that its source has sent in this step.
     const Known<at::Tensor> row = [&](int e) -> at::Tensor {
       const Edge& edge = edges_[e];
       if (!rows_into[e].empty()) return rows_into[e][t];
@@ -726,6 +762,50 @@ Tensors CompositeImpl::advance(at::TensorList inputs, std::int64_t steps) {
   if (!planned_) make_plan();
   TORCH_CHECK_VALUE(inputs.size() == inputs_.size(), title(), ": takes ", inputs_.size(), " inputs (", listed(inputs_),
                     "), but got ", inputs.size());
+  if (is_within_network) return run_parts(inputs, steps);
+  std::vector<Before> before;
+  note_states(before);
+  is_within_network = true;
+  const auto leave = [](void*) { is_within_network = false; };
+  const std::unique_ptr<bool, decltype(leave)> left(&is_within_network, leave);
+  try {
+    return run_parts(inputs, steps);
+  } catch (...) {
+    for (Before& each : before) put_back(each);
+    throw;
+  }
+}
+
+void CompositeImpl::note_states(std::vector<Before>& before) {
+  before.push_back({.network = this});
+  for (const int e : delayed_) before.back().lines.push_back(edges_[e].line);
+  for (const Node& node : nodes_) {
+    if (node.network) {
+      node.network->note_states(before);
+      continue;
+    }
+    for (Stateful* const module : node.stateful) {
+      const std::size_t count = module->state_names().size();
+      if (count == 0) continue;
+      before.push_back({.module = module});
+      for (std::size_t i = 0; i < count; ++i) before.back().states.push_back(module->own_state(i));
+    }
+  }
+}
+
+void CompositeImpl::put_back(Before& before) {
+  if (before.network) {
+    CompositeImpl& network = *before.network;
+    for (std::size_t i = 0; i < before.lines.size(); ++i)
+      network.edges_[network.delayed_[i]].line = std::move(before.lines[i]);
+    network.write_buffers();
+    return;
+  }
+  const Names names = before.module->state_names();
+  for (std::size_t i = 0; i < names.size(); ++i) before.module->set_state(names[i], before.states[i]);
+}
+
+Tensors CompositeImpl::run_parts(at::TensorList inputs, std::int64_t steps) {
   if (steps > 0) start_from_rest(inputs);
   Run run{inputs, steps, std::vector<Tensors>(nodes_.size())};
   const auto sum = [&](const std::vector<int>& edges) {

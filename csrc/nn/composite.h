@@ -28,17 +28,18 @@
 #include <functional>
 #include <map>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace spikeforge::nn {
 
 struct Connection {
   std::int64_t delay = 0;
-  // Of one step; needed only in a loop that no input of the network leads to.
+  // The shape of one step; needed only in a loop that no input of the network leads to.
   std::vector<std::int64_t> shape = {};
   // The same connection may be there already: it counts again.
   bool repeated = false;
-  // What is on its way at the start is what comes from there before the first step, when nothing has been put in and no
-  // neuron has fired (a layer's bias, say), rather than zeros.
+  // The connection starts with what its source gives before the first step, when no input has come and no neuron has
+  // fired (a layer's bias, for example), instead of zeros.
   bool from_rest = false;
 };
 
@@ -132,6 +133,8 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     std::vector<int> edges_from;
     std::vector<std::weak_ptr<Recording>> recordings;  // of a module of torch
     Names inputs, outputs;
+    CompositeImpl* network = nullptr;      // the part, if it is one
+    std::vector<Stateful*> stateful = {};  // the part and those below it
   };
   struct Stage {  // of the plan: one part, or the parts of a loop in the order of a step
     std::vector<int> nodes;
@@ -139,8 +142,10 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     std::vector<int> edges_into, edges_within;  // of a loop
   };
   struct Run;
+  struct Before;
 
-  // What is known to come along an edge, or has been sent there: a tensor, or its name in a script; empty: nothing.
+  // The value that an edge is known to bring, or that was sent along it: a tensor, or its name in a script; empty if
+  // there is none.
   template <class Value>
   using Known = std::function<Value(int edge)>;
   // A step like those that an edge's source sends, found from what is known to come to the nodes before it, which
@@ -151,6 +156,11 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   // Zeros of the shape of a step, for an input to which all that comes is still in flight.
   at::Tensor zeros_into(const Run& run, const Stage& stage, const Node& node, std::size_t port,
                         const Known<at::Tensor>& known) const;
+
+  // advance(), without what puts the states back where a part fails.
+  Tensors run_parts(at::TensorList inputs, std::int64_t steps);
+  void note_states(std::vector<Before>& before);
+  static void put_back(Before& before);
 
   void start_from_rest(at::TensorList inputs);
   void run_at_rest(Run& run);
@@ -163,6 +173,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   void refuse_instant_loop(const Edge& edge, const std::string& from, const std::string& to) const;
   void make_plan() const;
   void check_new_name(const std::string& name, const char* what) const;
+  void set_path_of(const Node& node) const;
 
   static at::Tensor waiting(const Edge& edge);  // undefined: nothing
   static void set_line(Edge& edge, const at::Tensor& waiting);
@@ -183,7 +194,8 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   std::vector<Node> nodes_;
   std::unordered_map<std::string, int> number_of_;  // of each node, by its name
   std::vector<Edge> edges_;
-  std::vector<int> delayed_;  // the edges with a state
+  std::vector<int> delayed_;                // the edges with a state
+  std::unordered_set<std::string> states_;  // their names
   Names inputs_, outputs_;
   struct Alias {
     std::string variable;

@@ -102,7 +102,7 @@ class CompositeImpl::RestWriter {
     return outputs;
   }
 
-  // As CompositeImpl's; empty where the shape is not known.
+  // CompositeImpl::zeros_into in the script; empty if the shape is not known.
   std::string zeros_into(const CompositeImpl& network, const Stage& stage, const Node& node, std::size_t port,
                          const std::string& path, const Known<std::string>& known, const std::string& like) {
     for (const int e : node.edges_into[port]) {
@@ -150,15 +150,16 @@ class CompositeImpl::RestWriter {
       }
       return results;
     }
-    const bool is_called = stateful->state_names().empty() || !stateful->script().at_rest.empty();
+    const bool is_stateless = stateful->state_names().empty() && !stateful->draws();
+    const bool is_called = is_stateless || !stateful->script().at_rest.empty();
     if (!is_called) {
       for (std::size_t i = 0; i < node.outputs.size(); ++i)
         results.push_back(assign(wish, "torch.zeros_like(" + into.at(0) + ")"));
       return results;
     }
     for (std::size_t i = 0; i < node.outputs.size(); ++i) results.push_back(variable_(wish));
-    body_ += c10::Join(", ", results) + " = " + path + (stateful->state_names().empty() ? ".forward(" : ".at_rest(") +
-             arguments(into) + ")\n";
+    body_ +=
+        c10::Join(", ", results) + " = " + path + (is_stateless ? ".forward(" : ".at_rest(") + arguments(into) + ")\n";
     return results;
   }
 
@@ -349,7 +350,7 @@ class CompositeImpl::ForwardWriter {
     line("    " + append + loop.lines.at(e) + "[0])");
   }
 
-  // Of an input to which all that comes may still be in flight.
+  // Zeros for an input to which everything that comes may still be in flight.
   void write_zeros(const Loop& loop, const Stage& stage, int n, std::size_t port, const std::string& terms) {
     const auto own = std::find(stage.nodes.begin(), stage.nodes.end(), n);
     const Known<std::string> known = [&](int e) {

@@ -21,6 +21,7 @@ class SPIKEFORGE_API PoissonImpl : public Encoder {
   explicit PoissonImpl(std::optional<at::Generator> generator = {}) : generator_(std::move(generator)) {}
 
   Names state_names() const override { return generator_ ? Names{"random"} : Names{}; }
+  bool draws() const override { return true; }
   at::Tensor own_state(std::size_t i) const override;
   // Without a Generator of its own.
   Script script() const override;

@@ -46,6 +46,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   void pretty_print(std::ostream& stream) const override;
   Script script() const override;
   bool takes_layer() const override { return !draws_; }  // layers draw no random numbers
+  bool draws() const override { return draws_; }
   bool runs_as_text() const override { return true; }
 
  protected:

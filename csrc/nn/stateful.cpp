@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/serialize/input-archive.h>
 
 #include <algorithm>
@@ -48,6 +49,12 @@ std::pair<Stateful*, std::size_t> find_state(const Stateful& root, const std::st
   return {const_cast<Stateful*>(owner), found - names.begin()};  // NOLINT: asked for by those who may
 }
 
+// Without history. Inference mode's tensors are copied after it, because autograd cannot save them.
+at::Tensor detached(const at::Tensor& value) {
+  const bool is_left_over = value.is_inference() && !c10::InferenceMode::is_enabled();
+  return is_left_over ? value.clone() : value.detach();
+}
+
 }  // namespace
 
 at::Tensor Stateful::forward(const at::Tensor& x_seq, const Samples& samples) {
@@ -74,7 +81,7 @@ Tensors Stateful::run(at::TensorList inputs, std::int64_t steps, const Samples& 
 }
 
 Tensors Stateful::at_rest(at::TensorList inputs) {
-  if (state_names().empty()) return advance(inputs, 1);
+  if (state_names().empty() && !draws()) return advance(inputs, 1);
   return Tensors(output_names().size(), inputs.empty() ? at::Tensor() : at::zeros_like(inputs[0]));
 }
 
@@ -128,7 +135,7 @@ void reset_state(Module& module) {
 void detach_state(Module& module) {
   for_all_stateful(module, [](Stateful& m) {
     for (const std::string& name : m.state_names())
-      if (const at::Tensor value = m.state(name); value.defined()) m.set_state(name, value.detach());
+      if (const at::Tensor value = m.state(name); value.defined()) m.set_state(name, detached(value));
   });
 }
 

@@ -50,9 +50,11 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   // Whether it, or what it is made of, knows samples; where not, they are refused.
   virtual bool takes_samples() const { return state_names().empty(); }
 
-  // What it gives before the first step, [1, ...] each, if these [1, ...] came in: what has states has been silent. Its
-  // states stay as they are.
+  // What it gives before the first step, [1, ...] each, if these [1, ...] came in: a module that has states or draws
+  // random numbers has been silent. Its states and the generators stay as they are.
   virtual Tensors at_rest(at::TensorList inputs);
+  // True if a call draws random numbers.
+  virtual bool draws() const { return false; }
 
   virtual Names input_names() const { return {"in"}; }
   virtual Names output_names() const { return {"out"}; }
@@ -111,6 +113,8 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
 
   // Of a state that is to be registered as a buffer; at construction, in the order of state_names().
   void make_persistent(const std::string& name);
+  // Copies the states into their buffers, after they were replaced other than by set_state().
+  void write_buffers();
   bool keeping_sequences() const { return store_states_; }
   // What the call under way has been told of.
   const Samples& samples() const { return samples_; }
@@ -124,7 +128,6 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
 
   void clone_(torch::nn::Module& from, const std::optional<torch::Device>& device) final;
   void assign(const Stateful& from);
-  void write_buffers();
   void read_buffers();
   template <class Move>
   void move_module(const Move& move);

@@ -1,9 +1,11 @@
 // Names, ports, delays and loops of networks; simulations and what they record.
 #include <spikeforge/nn/containers.h>
+#include <spikeforge/nn/encoders.h>
 #include <spikeforge/nn/monitor.h>
 #include <spikeforge/nn/npy.h>
 #include <spikeforge/nn/simulation.h>
 
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
@@ -11,8 +13,10 @@
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include "modules.h"
@@ -185,6 +189,24 @@ TEST_CASE("mistakes in a network in words") {
         }) ==
         "Composite: the state in_to_lif_in holds values of shape [4] (Float, cpu), but now come [5] (Float, cpu); call "
         "reset() to start anew");
+
+  nn::Composite loop;
+  loop->add("e", nn::LIF());
+  loop->add("there", torch::nn::Linear(6, 4));
+  loop->add("i", nn::LIF());
+  loop->add("back", torch::nn::Linear(4, 6));
+  loop->connect("x", "e.in");
+  loop->connect("e.out", "there.in", {.delay = 1});
+  loop->connect("there.out", "i.in");
+  loop->connect("y", "i.in");
+  loop->connect("i.out", "back.in");
+  loop->connect("back.out", "e.in");
+  loop->connect("e.out", "out");
+  loop->run({at::zeros({2, 3, 6}), at::zeros({2, 3, 4})}, 2);
+  CHECK(message_of([&] {
+          loop->run({at::zeros({2, 3, 6}), at::zeros({2, 3, 5})}, 2);
+        }) ==
+        "Composite: 'y' gives a step of shape [3, 5], but 'i.in' takes [3, 4] from elsewhere; they must be alike");
 }
 
 TEST_CASE("a simulation goes on where it stopped, and monitors see every step") {
@@ -258,8 +280,91 @@ TEST_CASE("recordings become .npy and CSV files") {
   CHECK(file[127] == '\n');
   const auto* values = reinterpret_cast<const float*>(file.data() + 128);
   CHECK(std::vector<float>(values, values + 6) == std::vector<float>{1, 1.5, 2, 0, 0, 1.5});
+  nn::write_npy(folder.path + "/run.csv", at::_neg_view(at::tensor({1.f, -2.f})));
+  CHECK(numbers(nn::read_npy(folder.path + "/run.csv")) == std::vector<double>{-1, 2});
   CHECK_THAT(message_of([&] { nn::write_npy(folder.path + "/c.npy", at::zeros({1}, at::kComplexFloat)); }),
              has_text("write_npy: NumPy has no type for ComplexFloat"));
+}
+
+namespace {
+
+struct FailingImpl : torch::nn::Module {
+  bool fails = false;
+  Tensor forward(const Tensor& x) const {
+    TORCH_CHECK_VALUE(!fails, "a part that fails");
+    return x;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a call of which a part fails leaves all states as they were, at every level") {
+  const auto failing = std::make_shared<FailingImpl>();
+  nn::Composite inner, net;
+  inner->add("lif", nn::LIF());
+  inner->connect("in", "lif.in");
+  inner->connect("lif.out", "out", {.delay = 2});
+  net->add("first", inner);
+  net->add("loop", nn::Recurrent(nn::LIF(), torch::nn::Linear(width, width),
+                                 nn::CompositeOptions().persistent_state(true).step_loops(true)));
+  net->add("failing", failing);
+  net->add("e", nn::LIF());
+  net->connect("in", "first.in");
+  net->connect("first.out", "loop.in");
+  net->connect("first.out", "e.in");
+  net->connect("e.out", "e.in", {.delay = 1});
+  net->connect("e.out", "failing.in", {.delay = 3});
+  net->connect("failing.out", "out");
+  const at::NoGradGuard no_grad;
+  const auto all = [&] {
+    std::map<std::string, Tensor> values;
+    for (const auto& tensors : {net->state(), net->named_buffers()})
+      for (const auto& item : tensors) values[item.key()] = item.value().clone();
+    return values;
+  };
+  for (const std::int64_t steps : {4, 1}) {
+    net->forward(at::rand({4, 2, width}) * 3);
+    const auto before = all();
+    failing->fails = true;
+    CHECK_THAT(message_of([&] { net->forward(at::rand({steps, 2, width}) * 3); }), has_text("a part that fails"));
+    failing->fails = false;
+    const auto after = all();
+    REQUIRE(after.size() == before.size());
+    for (const auto& [name, value] : before) {
+      INFO(name);
+      CHECK(at::equal(after.at(name), value));
+    }
+  }
+}
+
+TEST_CASE("finding what comes before the first step draws no random numbers") {
+  nn::Neuron noisy(nn::NeuronOptions("neuron noisy(x) { return x + uniform() }"));
+  const Tensor x = at::ones({1, 4});
+  const std::vector<nn::Part> parts = {nn::Poisson(), noisy};
+  for (const nn::Part& part : parts) {
+    at::manual_seed(4);
+    const Tensor expected = at::rand({3});
+    at::manual_seed(4);
+    CHECK(at::equal(part.stateful()->at_rest({x})[0], at::zeros({1, 4})));
+    CHECK(at::equal(at::rand({3}), expected));
+  }
+}
+
+TEST_CASE("a network of 20,000 parts is built soon, forwards, backwards and as a Sequential") {
+  constexpr int count = 20000;
+  const auto name = [](int i) { return "part" + std::to_string(i); };
+  const auto start = std::chrono::steady_clock::now();
+  nn::Sequential sequence;
+  for (int i = 0; i < count; ++i) sequence->push_back(name(i), nn::Repeat());
+  for (const bool backwards : {false, true}) {
+    nn::Composite net;
+    for (int i = 0; i < count; ++i) net->add(name(i), nn::Repeat());
+    for (int i = 1; i < count; ++i) {
+      const int k = backwards ? count - i : i;
+      net->connect(name(k - 1) + ".out", name(k) + ".in", {.delay = k % 2});
+    }
+  }
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
 #ifndef SPIKEFORGE_SANITIZED

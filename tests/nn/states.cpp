@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/cuda.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
@@ -187,6 +188,19 @@ TEST_CASE("gradients flow through calls until detach_state, and into an initial 
   CHECK(v.grad().abs().sum().item<double>() > 0);
   lif->detach_state();
   CHECK(!lif(at::rand({3, width})).requires_grad());
+}
+
+TEST_CASE("training goes on from the states of inference mode once they are detached") {
+  nn::Recurrent net(nn::LIF(), torch::nn::Linear(width, width));
+  const Tensor x = at::rand({3, 2, width}) * 3;
+  {
+    const c10::InferenceMode inference;
+    net(x);
+  }
+  net->detach_state();
+  for (const auto& state : net->state()) CHECK_FALSE(state.value().is_inference());
+  net(x).sum().backward();
+  CHECK(net->parameters()[0].grad().defined());
 }
 
 TEST_CASE("input that does not fit the states is refused, naming the module, and changes nothing") {

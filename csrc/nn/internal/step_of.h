@@ -1,4 +1,4 @@
-// What is like a step that an edge of a network brings: of tensors, and of their names in a script.
+// A value like a step that an edge of a network brings: for tensors, and for their names in a script.
 #pragma once
 
 #include <spikeforge/nn/composite.h>
