@@ -46,7 +46,8 @@ bool hides_types_of_c(const std::vector<CudaParameter>& parameters) {
   });
 }
 
-// Headers have to be included outside of a namespace, after which their guards leave nothing to include within it.
+// Headers have to be included outside of a namespace, after which their guards leave nothing to include within it. Only
+// <...> is included there: a header in quotes may need the types of the arguments, and a macro may not be defined yet.
 std::string inclusions(std::string_view source) {
   std::string text;
   while (!source.empty()) {
@@ -54,8 +55,11 @@ std::string inclusions(std::string_view source) {
     source.remove_prefix(std::min(source.size(), line.size() + 1));
     const auto after = [&](std::size_t from) { return std::min(line.find_first_not_of(" \t", from), line.size()); };
     const std::size_t hash = after(0), word = after(std::min(hash + 1, line.size()));
-    if (line.substr(hash, 1) == "#" && line.substr(word).starts_with("include"))
-      text += fmt::format("#if __has_include({})\n{}\n#endif\n", line.substr(word + 7), line);
+    if (line.substr(hash, 1) != "#" || !line.substr(word).starts_with("include")) continue;
+    const std::size_t open = after(word + 7), close = line.find('>', open);
+    if (line.substr(open, 1) != "<" || close == std::string_view::npos) continue;
+    const std::string_view header = line.substr(open, close + 1 - open);
+    text += fmt::format("#if __has_include({0})\n#include {0}\n#endif\n", header);
   }
   return text;
 }

@@ -9,11 +9,17 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace spikeforge::custom_op {
 namespace {
+
+constexpr std::string_view taken_namespaces[] = {"aten",         "prim",     "prims",  "c10d",      "_c10d_functional",
+                                                 "higher_order", "inductor", "mkldnn", "quantized", "rngprims",
+                                                 "spikeforge"};
 
 c10::FunctionSchema parse(const std::string& text) {
   try {
@@ -84,9 +90,10 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
   const std::size_t colons = name.find("::");
   TORCH_CHECK_VALUE(colons != std::string::npos && colons > 0, "CustomOp: the schema \"", definition.schema,
                     "\" must begin with a namespace, like mine::scaled");
-  for (const char* const taken : {"aten", "prim", "prims"})
-    TORCH_CHECK_VALUE(name.substr(0, colons) != taken, name, ": the namespace ", taken,
-                      " is torch's own; give the operator another, like mine::", name.substr(colons + 2));
+  const std::string space = name.substr(0, colons);
+  TORCH_CHECK_VALUE(std::ranges::find(taken_namespaces, space) == std::end(taken_namespaces), name, ": the namespace ",
+                    space, " is ", space == "spikeforge" ? "this library's" : "torch's",
+                    " own; give the operator another, like mine::", name.substr(colons + 2));
   TORCH_CHECK_VALUE(!schema.is_vararg() && !schema.is_varret(), name, ": its schema must not end in ...");
   TORCH_CHECK_VALUE(std::ranges::count(kinds, ArgumentKind::tensor) > 0, name,
                     ": its schema must have an argument of type Tensor, which says on what device it runs");

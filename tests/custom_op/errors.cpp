@@ -31,6 +31,8 @@ TEST_CASE("a schema that cannot be read, or not served, is refused in words") {
   says("test_custom::bad(Tensr x) -> Tensor", "cannot be read");
   says("bad(Tensor x) -> Tensor", "must begin with a namespace");
   says("aten::bad(Tensor x) -> Tensor", "the namespace aten is torch's own");
+  says("c10d::bad(Tensor x) -> Tensor", "the namespace c10d is torch's own");
+  says("spikeforge::bad(Tensor x) -> Tensor", "the namespace spikeforge is this library's own");
   says("test_custom::bad(int n) -> Tensor", "must have an argument of type Tensor");
   says("test_custom::bad(Tensor x) -> ()", "must have a result of type Tensor");
   says("test_custom::bad(Tensor x) -> int", "every result must be a Tensor");

@@ -558,12 +558,13 @@ def test_tensors_may_be_called_as_types_of_c_are(register):
     body = f"""({parameters}, Array<const double_t> last, Array<off_t> off) {{
       for (long long i = 0; i < off.numel; ++i) off[i] = {total} + last[i] + (i == 0 ? seven() : 0);
     }}"""
-    headers = {"seven.h": "#pragma once\n__device__ inline int seven() { return 7; }\n"}
+    headers = {"seven.h": "#pragma once\n__device__ inline int seven() { return sizeof(time_t) > 0 ? 7 : 0; }\n"}
     op = register(
         f"mine_py::times({', '.join('Tensor ' + name for name in names)}) -> Tensor off",
         shapes="time",
-        cpu="#include <ctime>\n # include  <vector>\nint seven() { return std::time_t(6) + std::vector<int>(1).size(); }\nvoid times" + body,
-        cuda=CudaKernel('#include "seven.h"\nextern "C" __global__ void times' + body, headers=headers),
+        cpu="#include <ctime>  // time_t\n # include  <vector>/* a list */\n#define HEADER <ctime>\n#include HEADER\n"
+        "int seven() { return std::time_t(6) + std::vector<int>(1).size(); }\nvoid times" + body,
+        cuda=CudaKernel('#include "seven.h"  // seven\nextern "C" __global__ void times' + body, headers=headers),
     )
     x = torch.arange(3.0)
     given = [x + 2**i if i % 2 else (x + 2**i).to(torch.int64) for i in range(len(names))]
