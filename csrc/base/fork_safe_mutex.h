@@ -35,7 +35,6 @@ class ForkSafeMutex {
   struct List {
     std::mutex mutex;
     ForkSafeMutex* head = nullptr;
-    bool is_locked = false;  // with all in it, for a fork
   };
 
   static List& list() {
@@ -59,8 +58,8 @@ class ForkSafeMutex {
       list().mutex.lock();
       ForkSafeMutex* each = list().head;
       while (each && each->try_lock()) each = each->next_;
-      list().is_locked = each == nullptr;
-      if (list().is_locked) return;
+      is_locked_ = each == nullptr;
+      if (is_locked_) return;
       unlock_up_to(each);
       list().mutex.unlock();
       std::this_thread::sleep_for(pause);
@@ -68,12 +67,13 @@ class ForkSafeMutex {
   }
 
   static void unlock_all() {
-    if (!list().is_locked) return;
-    list().is_locked = false;
+    if (!is_locked_) return;
+    is_locked_ = false;
     unlock_up_to(nullptr);
     list().mutex.unlock();
   }
 
+  static inline thread_local bool is_locked_ = false;  // the list, with all in it, for a fork of this thread
   std::mutex mutex_;
   ForkSafeMutex** previous_;
   ForkSafeMutex* next_ = nullptr;

@@ -1,6 +1,7 @@
 #include <spikeforge/base/environment.h>
 #include <spikeforge/base/file_descriptor.h>
 #include <spikeforge/base/file_io.h>
+#include <spikeforge/base/fork_safe_mutex.h>
 #include <spikeforge/cpu/host_compiler.h>
 #include <spikeforge/cpu/kernels.h>
 #include <spikeforge/jit/compile_limit.h>
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -25,6 +27,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/mman.h>
@@ -161,6 +164,44 @@ pid_t start(std::vector<std::string> words, std::vector<std::string> variables, 
   return id;
 }
 
+// The ends of pipes at which shells wait. A child of fork(), which may live longer than this process, closes them.
+class WriteEnds {
+ public:
+  // The pipe's other end.
+  static FileDescriptor open(FileDescriptor& write_end) {
+    const std::scoped_lock lock(list().mutex);
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return FileDescriptor();
+    write_end = FileDescriptor(ends[1]);
+    list().open.push_back(ends[1]);
+    return FileDescriptor(ends[0]);
+  }
+  static void close(FileDescriptor& write_end) {
+    const std::scoped_lock lock(list().mutex);
+    std::erase(list().open, write_end.get());
+    write_end.close();
+  }
+
+ private:
+  struct List {
+    ForkSafeMutex mutex;
+    std::vector<int> open;
+  };
+
+  static void close_all() {
+    for (const int end : list().open) ::close(end);
+    list().open.clear();
+  }
+
+  static List& list() {
+    static List& list = *[] {
+      ::pthread_atfork([] { WriteEnds::list(); }, nullptr, close_all);
+      return new List;
+    }();
+    return list;
+  }
+};
+
 // A folder that nobody else can write into, removed with all that is in it, also where a signal ends this process: a
 // shell waits for the end of a pipe, and then ends the compiler and removes the folder.
 class WorkFolder {
@@ -169,14 +210,12 @@ class WorkFolder {
     const std::string base = environment("TMPDIR");
     path_ = (base.empty() ? "/tmp" : base) + "/spikeforge_XXXXXX";
     if (::mkdtemp(path_.data()) == nullptr) fail(fmt::format("no folder can be made as {}: {}", path_, last_error()));
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return;
-    const FileDescriptor read_end(ends[0]);
-    write_end_ = FileDescriptor(ends[1]);
     try {
+      const FileDescriptor read_end = WriteEnds::open(write_end_);
+      if (!read_end) return;
       guard_ = start({"sh", "-c", "read _; trap '' TERM; kill 0; rm -rf -- \"$1\" || rm -rf -- \"$1\"", "sh", path_},
                      environment_with(path_), read_end.get(), "/dev/null", 0);
-    } catch (const std::runtime_error&) {  // NOLINT(bugprone-empty-catch): there is no shell, and none is needed
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): there is no shell, and none is needed
     }
   }
   WorkFolder(const WorkFolder&) = delete;
@@ -184,6 +223,7 @@ class WorkFolder {
   ~WorkFolder() {
     remove_with_all_in_it(path_);
     if (guard_ != 0) end_and_reap(guard_, guard_);
+    if (write_end_) WriteEnds::close(write_end_);
   }
 
   const std::string& path() const { return path_; }
@@ -208,8 +248,8 @@ class WorkFolder {
   pid_t guard_ = 0;
 };
 
-// Runs the compiler in the folder's process group. Its output goes to `log`, and whatever it writes on its way to the
-// folder. Returns whether it ended well.
+// Runs the compiler in the folder's process group. Its output goes to `log`, and its temporary files go to the folder.
+// Returns whether it ended well.
 bool run(const std::vector<std::string>& words, const WorkFolder& folder, const std::string& log,
          std::chrono::milliseconds longest) {
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));

@@ -1,6 +1,7 @@
 """Traced neurons compiled by the machine's C++ compiler: when it is asked, and what happens when it fails."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -142,6 +143,32 @@ def test_a_process_that_is_killed_leaves_neither_its_compiler_nor_files(tmp_path
     assert len(list(folder.iterdir())) == 1
     program.kill()
     until(lambda: list(folder.iterdir()) == [] and not os.path.exists(f"/proc/{calls.read_text().strip()}"))
+
+
+FORK_AND_STAY = """
+thread = threading.Thread(target=result)
+thread.start()
+while not os.path.exists(sys.argv[2] + "/calls"): time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    for stream in 1, 2: os.close(stream)
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+thread.join()
+"""
+
+
+def test_a_child_that_outlives_a_killed_process_keeps_no_compiler_or_files(tmp_path):
+    program, folder = start(CALL + FORK_AND_STAY, tmp_path, "echo $$ > pid; mv pid calls; sleep 60 & wait")
+    child = int(program.stdout.readline())
+    try:
+        program.kill()
+        compiler = (tmp_path / "calls").read_text().strip()
+        until(lambda: list(folder.iterdir()) == [] and not os.path.exists(f"/proc/{compiler}"))
+        os.kill(child, 0)  # it still lives
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 def until(condition):
