@@ -95,9 +95,8 @@ void refuse_draws(const Cell& cell, const char* op) {
                               "input");
 }
 
-MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                          bool store_states, std::int64_t bits, bool scan) {
-  std::shared_ptr<const TracedCell> held = cell_of(neuron);
+MultistepCall traced_call(std::shared_ptr<const TracedCell> held, at::TensorList inputs, at::TensorList states,
+                          at::TensorList params, bool store_states, std::int64_t bits, bool scan) {
   const TracedCell& cell = *held;
   check_list(cell, "inputs", cell.inputs, inputs);
   TORCH_CHECK_VALUE(!cell.is_too_long() || !inputs[0].is_cuda(), cell.forward_op, ": ", cell.why_too_long());

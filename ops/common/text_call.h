@@ -29,8 +29,12 @@ std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* cal
 
 // Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also where its states are not
 // affine in themselves, or too many.
-MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
-                          bool store_states, std::int64_t bits = 0, bool scan = false);
+MultistepCall traced_call(std::shared_ptr<const TracedCell> cell, at::TensorList inputs, at::TensorList states,
+                          at::TensorList params, bool store_states, std::int64_t bits = 0, bool scan = false);
+inline MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states,
+                                 at::TensorList params, bool store_states, std::int64_t bits = 0, bool scan = false) {
+  return traced_call(cell_of(neuron), inputs, states, params, store_states, bits, scan);
+}
 
 // Throws NotImplementedError for a neuron that draws random numbers; `op` is what does not run it.
 void refuse_draws(const Cell& cell, const char* op);
@@ -130,9 +134,9 @@ template <MultistepResults (*forward)(const MultistepCall&, bool save)>
 std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorList arguments, bool store_states,
                                             bool save, std::int64_t bits, OptionalTensor lengths, OptionalTensor start,
                                             bool scan, OptionalTensor seed, OptionalTensor offset) {
-  const auto cell = cell_of(neuron, "run_forward");
+  auto cell = cell_of(neuron, "run_forward");
   const auto [inputs, states, params] = split("run_forward", *cell, arguments);
-  MultistepCall call = traced_call(cell->text, inputs, states, params, store_states, bits, scan);
+  MultistepCall call = traced_call(std::move(cell), inputs, states, params, store_states, bits, scan);
   call.lengths = lengths.value_or(at::Tensor());
   call.start = start.value_or(at::Tensor());
   set_draws(call, seed, offset);
@@ -140,7 +144,7 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
   return {list_of(results.outputs), list_of(results.states), kept_of(results)};
 }
 
-// Whether a transform of torch.func wraps it.
+// True if a transform of torch.func wraps it.
 inline bool is_wrapped(const at::Tensor& t) {
   constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
   return t.key_set().has_any(wrappers);

@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/SymInt.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <optional>
@@ -52,7 +53,7 @@ class VmapLevel {
     return at::functorch::makeBatched(t, place, id_);
   }
 
-  // With the mapped dimension as the second one, behind time: expanded, where t has none.
+  // The mapped dimension becomes the second one, after time; t is expanded if it has none.
   at::Tensor second(const at::Tensor& t) const {
     if (maps(t)) return first(t).movedim(0, 1);
     c10::SymDimVector sizes(t.sym_sizes());
@@ -68,12 +69,13 @@ class VmapLevel {
   auto each(F&& f) const {
     std::vector<decltype(f(0))> results;
     const std::int64_t count = size_.guard_int(__FILE__, __LINE__);
+    TORCH_CHECK_VALUE(count > 0, "vmap: the mapped dimension must have at least 1 element here, but has none");
     for (std::int64_t i = 0; i < count; ++i) results.push_back(f(i));
     if constexpr (std::is_same_v<decltype(f(0)), at::Tensor>) {
       return mapped(at::stack(results));
     } else {
       std::vector<at::Tensor> list, of_maps(results.size());
-      for (std::size_t k = 0; k < results.at(0).size(); ++k) {
+      for (std::size_t k = 0; k < results[0].size(); ++k) {
         for (std::size_t i = 0; i < results.size(); ++i) of_maps[i] = results[i][k];
         list.push_back(mapped(at::stack(of_maps)));
       }
