@@ -128,9 +128,16 @@ void make_folders(const std::filesystem::path& folder) {
   }
 }
 
+// The folder without a slash or dot at its end, which would follow a link.
+DiskCache::Config normal(DiskCache::Config config) {
+  std::string folder = config.folder.string();
+  while (folder.size() > 1 && (folder.ends_with('/') || folder.ends_with("/."))) folder.pop_back();
+  config.folder = folder;
+  return config;
+}
+
 std::filesystem::path folder_from_environment() {
-  std::string own = environment("SPIKEFORGE_CACHE_DIR");
-  while (own.size() > 1 && own.ends_with('/')) own.pop_back();  // which would follow a link
+  const std::string own = environment("SPIKEFORGE_CACHE_DIR");
   if (own == "off" || own == "0") return {};
   if (!own.empty()) return own;
   const std::filesystem::path xdg = environment("XDG_CACHE_HOME");
@@ -156,7 +163,7 @@ DiskCache::Config DiskCache::Config::from_environment() {
   return config;
 }
 
-DiskCache::DiskCache(Config config) : config_(std::move(config)) {}
+DiskCache::DiskCache(Config config) : config_(normal(std::move(config))) {}
 
 DiskCache& DiskCache::get() {
   static DiskCache& cache = *new DiskCache(Config::from_environment());  // leaked, as the kernel cache that uses it
