@@ -51,7 +51,7 @@ StepOrder step_order(const Graph& graph) {
   }
   const std::vector<std::size_t> component = strong_components(successors);
 
-  // How many nodes each waits for: those that lead to it. Where several do, those of its own component do not count.
+  // The number of nodes that lead to each node. If several do, those of its own component do not count.
   const auto is_outside = [&](std::size_t from, std::size_t to) { return component[from] != component[to]; };
   const auto counts = [&](std::size_t from, std::size_t to) { return predecessors[to] == 1 || is_outside(from, to); };
   std::vector<std::size_t> waits(n), waits_outside(n);
@@ -63,7 +63,7 @@ StepOrder step_order(const Graph& graph) {
   const auto is_input = [](const NamedNode& named) { return std::holds_alternative<Input>(named.node.kind); };
   const auto input = std::find_if(graph.nodes.begin(), graph.nodes.end(), is_input);
   const std::size_t first = input == graph.nodes.end() ? 0 : static_cast<std::size_t>(input - graph.nodes.begin());
-  // Where no node is ready, a cycle that nothing leads to is cut at the first node that waits for that cycle only.
+  // If no node is ready, a cycle that nothing leads to is cut at the first node that waits for that cycle only.
   Round ready(first), cuttable(first);
   StepOrder order;
   std::vector<std::size_t> place(n, n);  // n: not done

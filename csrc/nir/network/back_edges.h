@@ -18,9 +18,9 @@ struct StepOrder {
 // The edges join nodes of the graph, which validate() sees to.
 SPIKEFORGE_API StepOrder step_order(const Graph& graph);
 
-// Whether a node computes each step by itself, so that a delay may be before it as well as after it; and whether it
-// gives zeros for zeros, so that the first step is the same too.
+// True if a node computes each step by itself, so that a delay may be before it as well as after it.
 bool is_layer(const Node& node);
+// True if it also gives zeros for zeros, so that the first step is the same too.
 bool keeps_zeros(const Node& node);
 
 }  // namespace spikeforge::nir

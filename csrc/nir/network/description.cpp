@@ -49,7 +49,10 @@ void take_labels(GraphNetworkImpl& network, const Group& labels) {
   network.metadata = group(labels, "metadata");
   for (const Member& node : group(labels, "nodes").members) {
     const Group& label = std::get<Group>(node.value);
-    network.labels[node.name] = {std::get<Strings>(label.find("name")->value).values[0], group(label, "metadata")};
+    const Member* const name = label.find("name");
+    const auto* const strings = name ? std::get_if<Strings>(&name->value) : nullptr;
+    if (!strings || strings->values.size() != 1) throw Error(node.name, "name", "expected one string");
+    network.labels[node.name] = {strings->values[0], group(label, "metadata")};
   }
 }
 

@@ -239,7 +239,7 @@ class Exporter {
     for (const auto& wire : wires) delays.push_back(wire.delay);
     // A delay before a layer is one after it. False: that is no layer, or not all that leads there has a delay.
     std::set<std::size_t> moved, starts;  // the latter: of cycles that bring what a silent network gives
-    const auto move_behind = [&](std::size_t id, const std::vector<std::int64_t>& found) {
+    const auto move_after = [&](std::size_t id, const std::vector<std::int64_t>& found) {
       const auto node = std::ranges::find(parts.nodes, net.name(id), &NamedNode::name);
       if (node == parts.nodes.end() || !is_layer(node->node) || !moved.insert(id).second) return false;
       for (const std::size_t w : net.wires_to(id))
@@ -289,7 +289,7 @@ class Exporter {
       bool has_moved = false;
       for (std::size_t w = 0; w < wires.size(); ++w) {
         if (found[w] <= delays[w]) continue;
-        if (!move_behind(wires[w].from, found))
+        if (!move_after(wires[w].from, found))
           refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
                                    "lies elsewhere",
                                    wires[w].text));

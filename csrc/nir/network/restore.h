@@ -29,7 +29,8 @@ std::optional<double> dt_of_metadata(const Graph& graph);
 // A node's metadata without that group, which is written anew.
 Group without_notes(Group metadata);
 
-// What a cycle that is cut after this node brings in the first step: the option, else the node's metadata, else zeros.
+// The first step of a cycle that is cut after this node: the option says it, else the node's metadata, else it is
+// zeros.
 RecurrentStart decide_start(const Node& node, const ModuleOptions& options);
 // Writes into the metadata that it brings what a silent network gives.
 void note_start(Node& node);

@@ -89,7 +89,7 @@ class Builder {
     return *shapes_[i].in;
   }
 
-  // Ports are called "input" and "output" in a graph that is made of the network, if no label says otherwise.
+  // Ports are called "input" and "output" in a graph that is made from the network, if no label says otherwise.
   void label(std::size_t i) {
     const NamedNode& named = graph_.nodes[i];
     Group metadata = without_notes(named.node.metadata);

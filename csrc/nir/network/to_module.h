@@ -23,8 +23,8 @@ SPIKEFORGE_API nn::Composite to_module(const Graph& graph, const ModuleOptions& 
 // The same, which leaves to the modules the weights that nobody but this graph holds.
 SPIKEFORGE_API nn::Composite to_module(Graph&& graph, const ModuleOptions& options);
 
-// What each node is called in the module, in the order of graph.nodes: its name, with _ for dots and after a reserved
-// name, and a number after it if that is taken. A node inside a nested graph: "graph.node".
+// The names of the nodes in the module, in the order of graph.nodes: a node's name, with _ for dots and after a
+// reserved name, and a number after it if that is taken. A node inside a nested graph: "graph.node".
 SPIKEFORGE_API std::vector<std::string> module_names(const Graph& graph,
                                                      const std::unordered_set<std::string>& reserved = {});
 
