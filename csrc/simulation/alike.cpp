@@ -133,13 +133,14 @@ std::int64_t check_alike(const Description& d) {
                                    "other dtypes, devices or `deterministic`"};
   constexpr std::size_t plain = std::size(names);
   std::vector<Described> kinds;
-  const auto told = told_by_all(*d.options.ranks, {Topic::build}, d.options.device, [&] {
-    kinds = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
-    Numbers own{of_build(), d.options.seed, of_options(d)};
-    for (const Described& kind : kinds) own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
-    own.push_back(++last_number);
-    return own;
-  });
+  const std::vector<Numbers> told = gather_notices(*d.options.ranks, {Topic::build}, d.options.device, [&] {
+                                      kinds = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
+                                      Numbers own{of_build(), d.options.seed, of_options(d)};
+                                      for (const Described& kind : kinds)
+                                        own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
+                                      own.push_back(++last_number);
+                                      return own;
+                                    }).numbers;
   constexpr const char* rest = ": all ranks must describe the same network";
   for (std::size_t rank = 1; rank < told.size(); ++rank) {
     const std::vector<std::int64_t>&theirs = told[rank], &first = told[0];

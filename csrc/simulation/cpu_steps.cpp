@@ -191,7 +191,7 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
         block_.push_back(fired_);
         if (std::ssize(block_) == block || step + 1 == first + steps) end_block();
       }
-      running_.set_between_steps(!is_shared);
+      running_.end_step(/*is_last=*/false);
       this->record(step - first, step, record);
       ++step;
     }
@@ -202,7 +202,7 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   end(step);
 }
 
-// So that between calls all is in the tensors that a state is saved as.
+// Delivers all spikes: between calls the tensors of a state have everything.
 void CpuSteps::end(std::int64_t step) {
   running_.set_between_steps(false);
   if (!block_.empty()) end_block();
@@ -214,7 +214,7 @@ void CpuSteps::end(std::int64_t step) {
   running_.set_between_steps(true);
 }
 
-// What fired in it becomes what is told of it.
+// Sends the spikes of the block, and keeps those of all ranks for delivery.
 void CpuSteps::end_block() {
   first_told_ = first_of_block_;
   first_of_block_ += std::ssize(block_);
@@ -222,7 +222,7 @@ void CpuSteps::end_block() {
   block_.clear();
   if (!running_.is_shared()) return;
   std::vector<std::vector<std::int64_t>> all(told_.size());
-  running_.exchange().run(first_told_, told_, all, running_.is_known_);
+  running_.exchange().run(first_told_, told_, all, running_.others_throw_too_);
   told_.swap(all);
 }
 
@@ -251,7 +251,7 @@ void CpuSteps::run_part(Part& part) {
   list_fired<T>(part);
 }
 
-// What the spikes of the step before, and those of the block before, send to the part's neurons.
+// Delivers the spikes of the step before, and those of the block before, to the part's neurons.
 void CpuSteps::deliver(Part& part) const {
   deliver(part, fired_, within_, step_ - 1);
   for (std::size_t i = 0; i < told_.size(); ++i)

@@ -57,17 +57,17 @@ void Exchange::reserve() {
 }
 
 void Exchange::run(std::int64_t first, std::span<const std::vector<std::int64_t>> own,
-                   std::span<std::vector<std::int64_t>> all, bool& is_known) {
+                   std::span<std::vector<std::int64_t>> all, bool& others_throw_too) {
   const auto begun = std::chrono::steady_clock::now();
   const auto steps = std::ssize(own);
   for (;;) {
     const bool as_bits = this->as_bits();
     const std::int64_t words = this->words();
-    is_known = true;
+    others_throw_too = true;
     write(first, own, words, as_bits);
     tell(first, steps, words);
     const std::int64_t most = most_spikes(first, steps, words);
-    is_known = false;
+    others_throw_too = false;
     if (!as_bits && most > capacity_) {
       capacity_ = power_of_two_from(most);
       continue;
@@ -80,7 +80,7 @@ void Exchange::run(std::int64_t first, std::span<const std::vector<std::int64_t>
   cost_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
-bool Exchange::tell_failure() noexcept {
+bool Exchange::send_failure() noexcept {
   if (next_ >= end_) return false;
   end_ = 0;
   try {
@@ -88,7 +88,7 @@ bool Exchange::tell_failure() noexcept {
     own_.assign(static_cast<std::size_t>(words), 0);
     own_[1] = failed;
     tell(next_, 0, words);
-  } catch (const std::exception&) {  // then the others miss it
+  } catch (const std::exception&) {  // the others run into their timeout
   }
   return true;
 }

@@ -92,7 +92,7 @@ std::int64_t project(const Held& held, std::int64_t sources, std::int64_t target
                      const Strings& param_names, c10::ArrayRef<double> params) {
   const std::string law_names[] = {laws.get(0), laws.get(1)};
   const auto law = [&](std::size_t which) -> NumberLaw {
-    const double* const n = numbers.data() + 4 * which;
+    const double* const n = numbers.slice(4 * which, 4).data();
     return {law_names[which], n[0], n[1], n[2], n[3], choices.get(2 + which)};
   };
   Projection how{.rule = rule,
@@ -116,7 +116,7 @@ std::int64_t project(const Held& held, std::int64_t sources, std::int64_t target
     return -1;
   }
   Plasticity learns{.rule = plasticity};
-  for (std::size_t i = 0; i < param_names.size(); ++i) learns.params.emplace(param_names.get(i), params[i]);
+  for (std::size_t i = 0; i < param_names.size(); ++i) learns.params.emplace(param_names.get(i), params.at(i));
   return static_cast<std::int64_t>(held->network.project(from, to, how, learns, into));
 }
 
@@ -185,7 +185,7 @@ std::int64_t connections(const Held& held) {
   Running& running = held->network.running();
   std::int64_t all = 0;
   for (const Numbers& rank :
-       running.told(Topic::connections, [&] { return Numbers{running.matrix().indices.numel()}; }))
+       running.gather_notices(Topic::connections, [&] { return Numbers{running.matrix().indices.numel()}; }))
     all += rank[0];
   return all;
 }
@@ -231,7 +231,7 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
   return asked;
 }
 
-// What comes before steps of several calls: the network is built, as it was, and all ranks are to take them. The number
+// Prepares steps that several calls take: builds the network, and checks that all ranks take them. Returns the number
 // of steps so far, and memory for the states of all steps.
 std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::int64_t steps, bool /*spikes*/,
                                                         c10::IntArrayRef populations, const Strings& states,
@@ -241,12 +241,12 @@ std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::i
   return {running.step(), std::move(recorded.whole)};
 }
 
-// And the number of steps before. States go `into` these tensors, if given, and are not returned.
+// Returns steps and neurons of spikes, states, and the number of steps before. If `into` is given, states go there.
 std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(
     const Held& held, std::int64_t steps, bool spikes, c10::IntArrayRef populations, const Strings& states,
     const Lists& neurons, const std::optional<Lists>& into) {
   Recording recording = simulate_into(held->network, steps, {spikes, probes(held, populations, states, neurons)},
-                                      into ? into->vec() : std::vector<at::Tensor>());
+                                      into ? std::optional(into->vec()) : std::nullopt);
   if (into) recording.states.clear();
   return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
 }
@@ -264,7 +264,11 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::in
 
 void advance(const Held& held, std::int64_t steps) {
   TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before steps are");
-  held->network.running().take_steps([&] { held->recorder->run(steps); });
+  Running& running = held->network.running();
+  running.take_steps([&] {
+    running.expect(steps);
+    held->recorder->run(steps, /*are_last=*/true);
+  });
 }
 
 // Of what was recorded so, the numbers of neurons and states of several ranks.
@@ -274,6 +278,8 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at
   Running& running = held->network.running();
   return running.take_steps([&]() -> std::tuple<at::Tensor, std::vector<at::Tensor>> {
     RecordedStates recorded{.probes = held->recorder->probes(), .own = states.vec(), .whole = {}};
+    const std::int64_t rows = states.empty() || states.get(0).dim() == 0 ? 0 : states.get(0).size(0);
+    check_recorded("states", recorded.own, recorded.probes, /*own=*/true, rows, running.options());
     for (std::size_t k = 0; k < recorded.probes.size(); ++k)
       recorded.whole.push_back(at::empty({recorded.own[k].size(0), recorded.probes[k].asked}, running.options()));
     Recording found = in_whole(running, recorded, {{}, neurons, {}});

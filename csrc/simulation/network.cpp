@@ -227,18 +227,19 @@ void check_deterministic(const Description& description, const graph::Synapse& r
                               rule.name, weight_decays ? "'s weight decays" : " has a send of its own");
 }
 
-// A weight out of the bounds that the rule clamps it to would be another at the first event.
+// The first event would clamp a weight that is out of the bounds of its rule.
 void check_weights(const std::string& names, const Projection& how, const graph::Synapse& rule,
                    c10::ArrayRef<double> params, at::ScalarType type) {
   if (how.weight.law == "array" && how.weights.numel() == 0) return;
   NumberLaw law = how.weight;
   if (law.law != "uniform") law.second = 0;  // a normal law's mean stands for it
-  const auto rounded = [&](double number) { return at::scalar_tensor(number, type).item<double>(); };
+  const auto rounded = [&](double number) { return at::scalar_tensor(number, at::kDouble).to(type).item<double>(); };
   const auto [least, most] = ops::sparse::limits_of(law, how.weights);
   const auto [low, high] = ops::plastic::weight_bounds(rule, params);
   TORCH_CHECK_VALUE(rounded(least) >= rounded(low) && rounded(most) <= rounded(high), "Network: ", names,
-                    ": weights are from ", least, " to ", most, ", but the rule ", rule.name, " keeps them from ", low,
-                    " to ", high, ": change its bounds, or the weights");
+                    least == most ? ": weights are " : ": weights are from ", least,
+                    least == most ? "" : " to " + c10::str(most), ", but the rule ", rule.name, " keeps them from ",
+                    low, " to ", high, ": change its bounds, or the weights");
 }
 
 }  // namespace

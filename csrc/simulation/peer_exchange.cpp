@@ -29,7 +29,7 @@ std::int64_t number_of_host() {
 
 // Whether all ranks say the same, and none a negative number.
 bool agree(Running& running, std::int64_t own) {
-  const std::vector<Numbers> told = running.told(Topic::shared_memory, [&] { return Numbers{own}; });
+  const std::vector<Numbers> told = running.gather_notices(Topic::shared_memory, [&] { return Numbers{own}; });
   return own >= 0 && std::ranges::all_of(told, [&](const auto& rank) { return rank[0] == own; });
 }
 

@@ -14,7 +14,7 @@ Recorder::Recorder(Running& running, std::int64_t steps, bool spikes, std::vecto
   for (const Probe& probe : probes_) states_.push_back(at::zeros({steps, probe.neurons.numel()}, running.options()));
 }
 
-void Recorder::run(std::int64_t steps) {
+void Recorder::run(std::int64_t steps, bool are_last) {
   running_.set_between_steps(false);
   for (std::int64_t i = 0; i < steps; ++i) {
     const at::Tensor& spikes = running_.advance();
@@ -27,7 +27,7 @@ void Recorder::run(std::int64_t steps) {
       at::index_select_out(row, probes_[k].group->states[probes_[k].state], 0, probes_[k].neurons);
     }
   }
-  running_.set_between_steps(true);
+  running_.end_step(are_last);
 }
 
 Recording in_whole(Running& running, const RecordedStates& states, Recording own) {

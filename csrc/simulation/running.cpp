@@ -64,22 +64,21 @@ at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std:
   return at::cat(parts).contiguous();
 }
 
-constexpr std::int64_t most_block = 1024;  // steps without an exchange, also where nothing needs one
+constexpr std::int64_t most_block = 1024;  // steps without an exchange, even if nothing needs one
 
 int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
 }  // namespace
 
-// What the connections of a rank are, and then of all: no rank knows alone how soon a spike of another may arrive, and
-// how late.
+// Delays and weights of the connections of a rank, or of all ranks, which decide when the spikes of others arrive.
 struct Running::Extent {
   std::int64_t least_between = most_block, most = 1;  // delays
   std::int64_t connections = 0;
-  std::int64_t exponent = std::numeric_limits<std::int32_t>::min();  // 2 to the power of this is above |weights|
+  std::int64_t exponent = std::numeric_limits<std::int32_t>::min();  // 2^exponent is above |weights|
 
   Extent() = default;
 
-  // Of a matrix whose connections between areas or ranks begin with this one.
+  // `first_between` is the first connection of the matrix between areas or ranks.
   Extent(const Connectivity& matrix, std::int64_t first_between) : connections(matrix.indices.numel()) {
     if (connections == 0) return;
     const at::Tensor& delays = matrix.delays;
@@ -94,7 +93,7 @@ struct Running::Extent {
 
   Numbers numbers() const { return {least_between, most, connections, exponent}; }
 
-  // Of all ranks.
+  // Joins the numbers of all ranks.
   explicit Extent(const std::vector<Numbers>& told) {
     for (const Numbers& rank : told) {
       least_between = std::min(least_between, rank[0]);
@@ -118,7 +117,7 @@ Running::Running(const Description& description, std::int64_t number)
       poisson_("neuron poisson_input(x;; weight, rate) { return x + weight * poisson(rate) }") {
   const auto options = at::TensorOptions(description.dtype).device(device_);
   Extent own;
-  const Extent all(told(Topic::delays, [&] {
+  const Extent all(gather_notices(Topic::delays, [&] {
     if (ranks_ != nullptr) exchange_.emplace(ranks_, description);
     make_groups(description);
     connect(description);
@@ -126,7 +125,7 @@ Running::Running(const Description& description, std::int64_t number)
     own = {matrix_, has_between ? matrix_.indptr[size_].item<std::int64_t>() : matrix_.indices.numel()};
     return own.numbers();
   }));
-  told(Topic::built, [&]() -> Numbers {
+  gather_notices(Topic::built, [&]() -> Numbers {
     make_rings(description, own, all);
     step_ = at::zeros({}, options.dtype(at::kLong));
     weights_at_ = matrix_.weights.const_data_ptr();
@@ -388,7 +387,7 @@ void Running::check_is_whole() const {
 
 namespace {
 
-// Of the exception that is handled.
+// Describes the exception that is handled.
 std::string reason() {
   try {
     throw;
@@ -414,38 +413,56 @@ void Running::set_not_whole() noexcept {
 }
 
 void Running::fail() noexcept {
-  const bool tells = ranks_ != nullptr && !is_known_, is_told = tells && exchange_->tell_failure();
-  if (tells && !is_told) untold_ = is_between_steps_ ? Failure::between_steps : Failure::within_step;
-  if (is_told || !is_between_steps_) set_not_whole();
+  const bool sends = ranks_ != nullptr && !others_throw_too_;
+  const bool is_sent = sends && (exchange_->send_failure() || send_failed_spikes());
+  if (sends && !is_sent) unsent_failure_ = is_between_steps_ ? Failure::between_steps : Failure::within_step;
+  if (is_sent || !is_between_steps_) set_not_whole();
 }
 
-std::vector<Numbers> Running::told(Topic topic, const std::function<Numbers()>& prepare) {
+void Running::send_unsent_failure(Topic topic) {
+  const Failure unsent = std::exchange(unsent_failure_, Failure::none);
+  if (unsent != Failure::none) send_failure(*ranks_, {topic, number_}, device_, unsent);
+}
+
+// The other ranks make the same call, and throw when they get the failure.
+void Running::check_is_whole(Topic topic) {
+  if (!is_whole_) send_unsent_failure(topic);
+  check_is_whole();
+}
+
+std::vector<Numbers> Running::gather_notices(Topic topic, const std::function<Numbers()>& prepare) {
   if (ranks_ == nullptr) return {prepare()};
-  const Notice notice{topic, number_};
-  const Failure untold = std::exchange(untold_, Failure::none);
-  if (untold != Failure::none) tell_failure(*ranks_, notice, device_, untold);
+  // load_state_dict counts connections before it loads. It may follow the failure that it mends.
+  const bool mends = topic == Topic::load_state || topic == Topic::connections;
+  if (!mends) send_unsent_failure(topic);
+  const Notice notice{topic, number_, std::exchange(unsent_failure_, Failure::none)};
   try {
-    return told_by_all(*ranks_, notice, device_, prepare);
+    Notices all = simulation::gather_notices(*ranks_, notice, device_, prepare);
+    if (is_whole_ && all.failure == Failure::within_step) {
+      is_whole_ = false;
+      why_not_whole_ = "another rank failed";
+    }
+    return std::move(all.numbers);
   } catch (const RankFailed& failed) {
-    is_known_ = true;
+    others_throw_too_ = true;
     if (failed.failure == Failure::within_step) set_not_whole();
     throw;
   } catch (...) {
-    is_known_ = true;
+    others_throw_too_ = true;
     throw;
   }
 }
 
 void Running::join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own,
                    const at::Tensor& places) {
-  is_known_ = true;  // told() says what may fail on one rank alone
+  others_throw_too_ = true;  // gather_notices sends what may fail on one rank alone
   simulation::join(
       *ranks_, topic, most, whole,
       [&] {
         return Share{own, places};
       },
-      [&](const std::function<Numbers()>& prepare) { return told(topic, prepare); });
-  is_known_ = false;
+      [&](const std::function<Numbers()>& prepare) { return gather_notices(topic, prepare); });
+  others_throw_too_ = false;
 }
 
 namespace {
@@ -459,40 +476,59 @@ std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
   return digest.sum();
 }
 
-}  // namespace
-
-namespace {
-
 at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
   try {
     return at::empty({steps, neurons}, options);
   } catch (const c10::OutOfMemoryError&) {  // a GPU's, which says enough
     throw;
   } catch (const c10::Error&) {
-    TORCH_CHECK(false, "simulate: there is no memory for a state of ", neurons, " neurons in ", steps,
-                " steps: record fewer neurons, or simulate fewer steps in a call");
+    TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
+                " steps does not: record fewer neurons, or simulate fewer steps in a call");
   }
+}
+
+std::string described(const at::Tensor& t) {
+  if (!t.defined()) return "undefined";
+  const std::string numbers = c10::str(t.scalar_type(), " ", t.sizes(), " on ", t.device());
+  if (t.layout() != at::kStrided) return c10::str(t.layout(), " ", numbers);
+  return t.is_contiguous() ? numbers : numbers + ", not contiguous";
 }
 
 }  // namespace
 
+void check_recorded(const char* name, at::TensorList given, const std::vector<Probe>& probes, bool own,
+                    std::int64_t steps, const at::TensorOptions& options) {
+  TORCH_CHECK_VALUE(given.size() == probes.size(), "simulate: ", name, " must have a tensor for each of ",
+                    probes.size(), " recorded states, but has ", given.size());
+  for (std::size_t k = 0; k < probes.size(); ++k) {
+    const at::Tensor& t = given[k];
+    const std::int64_t sizes[] = {steps, own ? probes[k].neurons.numel() : probes[k].asked};
+    const at::ScalarType type = options.dtype().toScalarType();
+    const bool fits = t.defined() && t.layout() == at::kStrided && t.sizes() == c10::IntArrayRef(sizes) &&
+                      t.is_contiguous() && t.scalar_type() == type && t.device() == options.device();
+    TORCH_CHECK_VALUE(fits, "simulate: ", name, "[", k, "] must be a contiguous ", type, " ", c10::IntArrayRef(sizes),
+                      " on ", options.device(), ", but is ", described(t));
+  }
+}
+
 RecordedStates Running::begin(std::int64_t steps, const std::vector<StateProbe>& recorded, bool own,
-                              std::vector<at::Tensor> into) {
-  check_is_whole();
-  RecordedStates states{.probes = {}, .own = {}, .whole = std::move(into)};
+                              std::optional<std::vector<at::Tensor>> into) {
+  check_is_whole(Topic::simulate);
+  RecordedStates states;
   const auto prepare = [&]() -> Numbers {
     check_weights();
     for (const StateProbe& asked : recorded) states.probes.push_back(probe(asked));
-    const bool is_there = !states.whole.empty();
+    if (into) check_recorded("into", *into, states.probes, /*own=*/false, steps, options());
+    if (into) states.whole = std::move(*into);
     for (const Probe& probe : states.probes) {
-      if (!is_there) states.whole.push_back(recorded_state(steps, probe.asked, options()));
+      if (!into) states.whole.push_back(recorded_state(steps, probe.asked, options()));
       if (own && ranks_ != nullptr) states.own.push_back(recorded_state(steps, probe.neurons.numel(), options()));
     }
     if (ranks_ == nullptr) states.own = states.whole;
     if (own && device_.is_cpu()) cpu_steps().prepare();
     return {step(), steps, ranks_ == nullptr ? 0 : digest_of(recorded)};
   };
-  const std::vector<Numbers> told = this->told(Topic::simulate, prepare);
+  const std::vector<Numbers> told = gather_notices(Topic::simulate, prepare);
   const Numbers& first = told[0];
   for (std::size_t rank = 1; rank < told.size(); ++rank) {
     const Numbers& theirs = told[rank];
@@ -506,7 +542,7 @@ RecordedStates Running::begin(std::int64_t steps, const std::vector<StateProbe>&
 }
 
 std::vector<at::Tensor> Running::state() {
-  check_is_whole();
+  check_is_whole(Topic::state);
   std::vector<Changing> now;
   std::vector<at::Tensor> copies;
   const auto is_part = [&](const Changing& c) { return ranks_ != nullptr && c.places.defined(); };
@@ -519,7 +555,7 @@ std::vector<at::Tensor> Running::state() {
     }
     return {step()};
   };
-  const std::vector<Numbers> told = this->told(Topic::state, prepare);
+  const std::vector<Numbers> told = gather_notices(Topic::state, prepare);
   for (std::size_t rank = 1; rank < told.size(); ++rank)
     TORCH_CHECK(told[rank][0] == told[0][0], "Network: rank ", rank, " of ", told.size(), " is at step ", told[rank][0],
                 ", but rank 0 at step ", told[0][0], ": they have no state together");
@@ -538,30 +574,36 @@ std::vector<at::Tensor> Running::own_state() const {
 
 void Running::load_state(at::TensorList state) {
   std::vector<Changing> own;
-  bool fits = false, is_step = false;
+  std::string wrong;
   std::int64_t step = 0;
-  const std::vector<Numbers> told = this->told(Topic::load_state, [&]() -> Numbers {
+  const std::vector<Numbers> told = gather_notices(Topic::load_state, [&]() -> Numbers {
     own = changing();
-    fits = own.size() == state.size();
-    for (std::size_t i = 0; fits && i < own.size(); ++i) {
-      std::vector<std::int64_t> sizes = own[i].tensor.sizes().vec();
+    if (own.size() != state.size())
+      wrong = c10::str("state must have ", own.size(), " tensors, those of this network, but has ", state.size());
+    for (std::size_t i = 0; wrong.empty() && i < own.size(); ++i) {
+      const at::Tensor &mine = own[i].tensor, &given = state[i];
+      std::vector<std::int64_t> sizes = mine.sizes().vec();
       if (own[i].places.defined()) sizes.back() = own[i].whole;
-      fits = state[i].defined() && state[i].sizes() == c10::IntArrayRef(sizes) &&
-             state[i].scalar_type() == own[i].tensor.scalar_type() && state[i].layout() == at::kStrided &&
-             !state[i].is_meta();
+      const bool fits = given.defined() && given.layout() == at::kStrided && !given.is_meta() &&
+                        given.sizes() == c10::IntArrayRef(sizes) && given.scalar_type() == mine.scalar_type();
+      if (!fits)
+        wrong = c10::str("state[", i, "] must be a dense ", mine.scalar_type(), " ", c10::IntArrayRef(sizes),
+                         ", but is ", described(given));
     }
     constexpr std::int64_t most_steps = std::int64_t{1} << 62;
-    step = fits ? state[1].item<std::int64_t>() : 0;
-    is_step = 0 <= step && step < most_steps;
+    if (wrong.empty()) {
+      step = state[1].item<std::int64_t>();
+      if (step < 0 || step >= most_steps) wrong = c10::str("a state's step must be from 0 to 2^62, but is ", step);
+    }
     Digest digest;
-    for (std::size_t i = 0; ranks_ != nullptr && fits && i < state.size(); ++i) digest.add(state[i]);
-    return {fits && is_step ? 1 : 0, step, digest.sum(), is_whole_ ? 1 : 0};
+    for (std::size_t i = 0; ranks_ != nullptr && wrong.empty() && i < state.size(); ++i) digest.add(state[i]);
+    return {wrong.empty() ? 1 : 0, step, digest.sum(), is_whole_ ? 1 : 0};
   });
   bool all_are_whole = true;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const Numbers &theirs = told[rank], &first = told[0];
     all_are_whole = all_are_whole && theirs[3] == 1;
-    if (!fits || !is_step) continue;
+    if (!wrong.empty()) continue;
     TORCH_CHECK_VALUE(theirs[0] == 1, "Network: rank ", rank, " of ", told.size(),
                       " was given a state that it cannot load");
     TORCH_CHECK_VALUE(theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(), " loads a state of step ",
@@ -569,9 +611,7 @@ void Running::load_state(at::TensorList state) {
     TORCH_CHECK_VALUE(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
                       " loads other numbers than rank 0, of the same step");
   }
-  TORCH_CHECK_VALUE(fits,
-                    "Network: this is the state of another network: its sizes or types are others, or it is not dense");
-  TORCH_CHECK_VALUE(is_step, "Network: a state's step must be from 0 to 2^62, but is ", step);
+  TORCH_CHECK_VALUE(wrong.empty(), "Network: ", wrong);
   if (!all_are_whole) forget_exchanges();
   take_steps([&] {
     set_between_steps(false);
@@ -584,7 +624,7 @@ void Running::load_state(at::TensorList state) {
   is_whole_ = true;
 }
 
-// Where a call failed on some rank, what they keep of exchanges may have come to differ. All of them call it.
+// After a failed call the exchanges of ranks may differ. All ranks call this function.
 void Running::forget_exchanges() {
   cpu_steps_ = nullptr;
   gpu_steps_.reset();
@@ -679,21 +719,46 @@ void Running::deliver_by_operators() {
   send(x, between_.defined() ? between_ : buffer_);
 }
 
-// All neurons' of own ones', without a wait: all slices are known.
+// Gathers a byte for each neuron of each rank: [ranks, 1 + the most neurons of a rank]. The first byte is not 0 if the
+// rank has failed, when `own` is not defined.
+at::Tensor Running::gather_spikes(const at::Tensor& own) {
+  std::int64_t most = 1;
+  for (const std::vector<Slice>& rank : exchange_->slices())
+    if (!rank.empty()) most = std::max(most, rank.back().first + rank.back().size());
+  const auto bytes = spikes_.options().dtype(at::kByte);
+  const at::Tensor sent = at::zeros({1 + most}, bytes), all = at::empty({ranks_->size(), 1 + most}, bytes);
+  if (own.defined())
+    sent.slice(0, 1, 1 + size_).copy_(own);
+  else
+    sent.slice(0, 0, 1).fill_(1);
+  if (awaited_ > 0) --awaited_;
+  others_throw_too_ = true;
+  all_gather(*ranks_, sent, all, "the spikes");
+  return all;
+}
+
+bool Running::send_failed_spikes() noexcept {
+  if (awaited_ == 0) return false;
+  try {
+    gather_spikes({});
+  } catch (const std::exception&) {  // the others run into their timeout
+  }
+  return true;
+}
+
+// Joins the spikes of all ranks, whose slices are known. A GPU, which does not wait for the host, reads no failure.
 at::Tensor Running::joined_spikes(const at::Tensor& own) {
   const auto& slices = exchange_->slices();
-  std::int64_t most = 1;
-  for (const std::vector<Slice>& rank : slices)
-    if (!rank.empty()) most = std::max(most, rank.back().first + rank.back().size());
-  const auto bytes = own.options().dtype(at::kByte);
-  const at::Tensor told = at::zeros({most}, bytes), all = at::empty({std::ssize(slices), most}, bytes);
-  told.slice(0, 0, size_).copy_(own);
-  all_gather(*ranks_, told, all, "the spikes");
+  const at::Tensor all = gather_spikes(own);
+  for (std::int64_t rank = 0; device_.is_cpu() && rank < ranks_->size(); ++rank)
+    if (all.const_data_ptr<std::uint8_t>()[rank * all.size(1)] != 0)
+      throw RankFailed(*ranks_, rank, Failure::within_step);
+  others_throw_too_ = false;
   at::Tensor joined = at::empty({partition_.whole()}, own.options());
   for (std::size_t rank = 0; rank < slices.size(); ++rank)
     for (const Slice& slice : slices[rank])
       joined.slice(0, slice.begin, slice.end)
-          .copy_(all[static_cast<std::int64_t>(rank)].slice(0, slice.first, slice.first + slice.size()));
+          .copy_(all[static_cast<std::int64_t>(rank)].slice(0, 1 + slice.first, 1 + slice.first + slice.size()));
   return joined;
 }
 

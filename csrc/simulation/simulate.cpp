@@ -32,7 +32,7 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
   return t;
 }
 
-// Of steps from `first` on, as the kinds of steps below.
+// Takes steps from `first` on, as the functions below do.
 Recording on_cpu(Running& running, std::int64_t first, std::int64_t steps, bool spikes, const RecordedStates& states) {
   SpikeList list;
   running.cpu_steps().run(steps, {spikes ? &list : nullptr, states});
@@ -63,9 +63,10 @@ Recording by_operators(Running& running, std::int64_t first, std::int64_t steps,
                        const RecordedStates& states) {
   GpuRecord record(running, first);
   Recorder recorder(running, std::min(steps, steps_at_once), spikes, states.probes);
+  running.expect(steps);
   for (std::int64_t done = 0; done < steps;) {
     const std::int64_t count = std::min(steps_at_once, steps - done);
-    recorder.run(count);
+    recorder.run(count, /*are_last=*/done + count == steps);
     if (spikes) record.list(recorder.fired(), done, count);
     for (std::size_t k = 0; k < states.own.size(); ++k)
       states.own[k].slice(0, done, done + count).copy_(recorder.states()[k].slice(0, 0, count));
@@ -96,7 +97,7 @@ Recording by_one_kernel(Running& running, std::int64_t first, std::int64_t steps
     running.set_between_steps(false);
     walk.run(count, here, done);
     const bool goes_back = walk.goes_back();
-    running.set_between_steps(true);
+    running.end_step(/*is_last=*/!goes_back && done + count == steps);
     if (goes_back) continue;
     if (spikes) record.list(here, done, count);
     done += count;
@@ -104,7 +105,7 @@ Recording by_one_kernel(Running& running, std::int64_t first, std::int64_t steps
   return record.take();
 }
 
-// Says what std::bad_alloc does not.
+// A std::bad_alloc with a message.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(std::string words) : words_(std::move(words)) {}
@@ -117,7 +118,7 @@ class OutOfMemory : public std::bad_alloc {
 }  // namespace
 
 Recording simulate_into(Network& network, std::int64_t steps, const SimulateOptions& options,
-                        std::vector<at::Tensor> into) {
+                        std::optional<std::vector<at::Tensor>> into) {
   TORCH_CHECK_VALUE(steps >= 0, "simulate: steps must not be negative, but is ", steps);
   const Undifferentiated mode;
   Running& running = network.running();
@@ -160,11 +161,11 @@ Recording gathered(const Network& network, const Recording& own) {
   const bool is_recording =
       are_numbers(own.steps) && are_numbers(own.neurons) && own.steps.numel() == own.neurons.numel();
   const std::int64_t count = is_recording ? own.steps.numel() : -1, rank = ranks->rank();
-  const auto tell = [&](const std::function<simulation::Numbers()>& prepare) {
-    if (network.running_ != nullptr) return network.running_->told(topic, prepare);
-    return simulation::told_by_all(*ranks, {topic, 0}, device, prepare);
+  const auto gather = [&](const std::function<simulation::Numbers()>& prepare) {
+    if (network.running_ != nullptr) return network.running_->gather_notices(topic, prepare);
+    return simulation::gather_notices(*ranks, {topic}, device, prepare).numbers;
   };
-  const std::vector<simulation::Numbers> told = tell([&] {
+  const std::vector<simulation::Numbers> told = gather([&] {
     return simulation::Numbers{count, own.first_step, own.step_count};
   });
   std::int64_t before = 0, all = 0, most = 0;
@@ -184,7 +185,7 @@ Recording gathered(const Network& network, const Recording& own) {
     spikes = at::empty({2, all}, options);
     return {at::stack({own.steps, own.neurons}), at::arange(before, before + count, at::kLong)};
   };
-  simulation::join(*ranks, topic, most, spikes, share, tell);
+  simulation::join(*ranks, topic, most, spikes, share, gather);
   const auto sorted = at::sort(spikes[0].mul(std::max<std::int64_t>(network.size(), 1)).add_(spikes[1]));
   TORCH_CHECK_VALUE(all < 2 || std::get<0>(sorted).diff().all().item<bool>(),
                     "gather: ranks have the same spikes: was this recording gathered before?");

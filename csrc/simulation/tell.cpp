@@ -13,7 +13,7 @@
 namespace spikeforge::simulation {
 namespace {
 
-// What others are waited for, and what a rank that tells it does.
+// `what` the other ranks wait for, and what the rank that sends it `does`.
 struct TopicWords {
   const char *what, *does;
 };
@@ -37,11 +37,11 @@ std::string does(std::int64_t topic) {
   return 0 <= topic && topic < std::ssize(topics) ? topics[topic].does : "does something else";
 }
 
-constexpr std::size_t words_of_notice = 16, words_before = 3;  // topic, network, failure; numbers
+constexpr std::size_t words_of_notice = 16, words_before = 4;  // topic, network, failure, unsent; numbers
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// A message with room for so many places, and the same of all ranks, one under the other.
+// A message with room for so many places, and the messages of all ranks, one under the other.
 struct Message {
   at::Tensor own, all;
 
@@ -53,10 +53,11 @@ struct Message {
   }
 };
 
-// By rank: topic, network, failure, numbers.
+// Returns topic, network, failure, unsent failure and numbers of each rank.
 std::vector<Numbers> notices(Ranks& ranks, const Notice& notice, Failure failure, const Numbers& own,
                              c10::Device device) {
-  Numbers words{static_cast<std::int64_t>(notice.topic), notice.network, static_cast<std::int64_t>(failure)};
+  Numbers words{static_cast<std::int64_t>(notice.topic), notice.network, static_cast<std::int64_t>(failure),
+                static_cast<std::int64_t>(notice.unsent)};
   words.insert(words.end(), own.begin(), own.end());
   TORCH_INTERNAL_ASSERT(words.size() <= words_of_notice);
   words.resize(words_of_notice);
@@ -103,47 +104,54 @@ std::vector<Numbers> payloads(Ranks& ranks, const Numbers& own, c10::Device devi
   return told;
 }
 
-std::vector<Numbers> told_by_all(Ranks& ranks, const Notice& notice, c10::Device device,
-                                 const std::function<Numbers()>& prepare) {
+Notices gather_notices(Ranks& ranks, const Notice& notice, c10::Device device,
+                       const std::function<Numbers()>& prepare) {
   Numbers own;
   try {
     own = prepare();
   } catch (...) {
-    tell_failure(ranks, notice, device, Failure::between_steps);
+    send_failure(ranks, notice, device, std::max(notice.unsent, Failure::between_steps));
     throw;
   }
-  std::vector<Numbers> told = notices(ranks, notice, Failure::none, own, device);
-  Failure failure = Failure::none;
+  std::vector<Numbers> all = notices(ranks, notice, Failure::none, own, device);
+  const bool are_alike =
+      std::ranges::all_of(all, [&](const Numbers& rank) { return rank[0] == all[0][0] && rank[1] == all[0][1]; });
+  Failure failure = Failure::none, unsent = Failure::none;
   std::int64_t failed = 0;
   for (std::int64_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto theirs = static_cast<Failure>(told[static_cast<std::size_t>(rank)][2]);
-    if (theirs > failure) failed = rank;
-    failure = std::max(failure, theirs);
+    const Numbers& theirs = all[static_cast<std::size_t>(rank)];
+    const auto before = static_cast<Failure>(theirs[3]), now = static_cast<Failure>(theirs[2]);
+    const Failure worst = std::max(now, are_alike ? Failure::none : before);
+    if (worst > failure) failed = rank;
+    failure = std::max(failure, worst);
+    unsent = std::max(unsent, before);
   }
-  if (failure != Failure::none) throw RankFailed(ranks, failed, failure);
-  for (std::size_t rank = 1; rank < told.size(); ++rank) {
-    const std::int64_t topic = told[rank][0], first = told[0][0];
+  if (!are_alike && notice.unsent != Failure::none)
+    return gather_notices(ranks, {notice.topic, notice.network}, device, [&] { return own; });
+  if (failure != Failure::none) throw RankFailed(ranks, failed, std::max(failure, unsent));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const std::int64_t topic = all[rank][0], first = all[0][0];
     TORCH_CHECK(topic == first, "Network: rank ", rank, " of ", ranks.size(), " ", does(topic), ", but rank 0 ",
                 does(first), ": all ranks must make the same calls");
-    TORCH_CHECK(told[rank][1] == told[0][1], "Network: rank ", rank, " of ", ranks.size(), " ", does(topic),
+    TORCH_CHECK(all[rank][1] == all[0][1], "Network: rank ", rank, " of ", ranks.size(), " ", does(topic),
                 ", but of another network than rank 0: all ranks must make the same calls, in the same order");
   }
-  for (Numbers& rank : told) rank = {rank.begin() + words_before, rank.begin() + words_before + std::ssize(own)};
-  return told;
+  for (Numbers& rank : all) rank = {rank.begin() + words_before, rank.begin() + words_before + std::ssize(own)};
+  return {std::move(all), unsent};
 }
 
-void tell_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept {
+void send_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept {
   try {
     notices(ranks, notice, failure, {}, device);
-  } catch (const std::exception&) {  // then the others miss it
+  } catch (const std::exception&) {  // the others run into their timeout
   }
 }
 
 void join(Ranks& ranks, Topic topic, std::int64_t most, const at::Tensor& whole, const std::function<Share()>& share,
-          const std::function<std::vector<Numbers>(const std::function<Numbers()>&)>& tell) {
+          const std::function<std::vector<Numbers>(const std::function<Numbers()>&)>& gather) {
   if (most == 0 || (whole.defined() && whole.numel() == 0)) return;
   std::optional<Message> elements, places;
-  const std::vector<Numbers> counts = tell([&] {
+  const std::vector<Numbers> counts = gather([&] {
     const auto [own, own_places] = share();
     const std::int64_t count = own.size(-1);
     elements.emplace(ranks, whole.sizes().vec(), most, whole.options());

@@ -134,8 +134,9 @@ at::Tensor Drawing::slots(const at::Tensor& starts, const at::Tensor& counts) co
     AT_DISPATCH_INDEX_TYPES(p_.source_indices.scalar_type(), "slots", [&] {
       const at::Tensor sources = p_.source_indices.contiguous();
       auto* const after = next.mutable_data_ptr<std::int64_t>();
-      std::transform(sources.const_data_ptr<index_t>(), sources.const_data_ptr<index_t>() + sources.numel(),
-                     slots.mutable_data_ptr<std::int64_t>(), [&](index_t source) { return after[source]++; });
+      const auto* const source = sources.const_data_ptr<index_t>();
+      auto* const slot = slots.mutable_data_ptr<std::int64_t>();
+      for (std::int64_t i = 0; i < sources.numel(); ++i) slot[i] = after[source[i]]++;
     });
     return slots;
   }

@@ -297,6 +297,23 @@ def fails_late(rank):
     return found | {"after": run((network, populations), 30)}
 
 
+def fails_by_operators(rank, steps, retries):
+    """Rank 1 in the second step, whose spikes it has no row for; then the ranks tell one another, and load a state."""
+    operators, group = torch.ops.spikeforge_simulation, torch.distributed.group.WORLD
+    network, populations = split(group, noisy=False)
+    spikeforge.simulate(network, 5)
+    state = network.state_dict()
+    operators.record(network._held, 1 if rank == 1 else steps, True, [], [], [])
+    found = {"said": said(operators.advance, network._held, steps)}
+    has_failed = torch.tensor([found["said"] != "nothing"], dtype=torch.int32)
+    torch.distributed.all_reduce(has_failed)
+    found["failed"] = has_failed.item()
+    if retries:
+        found["retried"] = said(spikeforge.simulate, network, 3)
+    network.load_state_dict(state)
+    return found | {"after": run((network, populations), 30)}
+
+
 # Bytes, and what a rank that has no more fails in.
 CALLS_SHORT_OF_MEMORY = {
     "states to record": (30 << 20, lambda network, p, _: spikeforge.simulate(network, 5000, states=[(p, "v", range(40000))])),

@@ -177,6 +177,23 @@ def test_a_failure_that_ranks_do_not_wait_for_is_said_before_the_next_message():
     assert all(same(rank["after"], expected) for rank in ranks)
 
 
+@pytest.mark.parametrize("steps, retries", [(2, False), (2, True), (4, False)])
+def test_a_rank_that_fails_in_steps_by_operators_goes_on_with_the_others_from_a_state(steps, retries):
+    """After its last message, which the others find out by the next one, or before it."""
+    network, populations = rank_networks.split(noisy=False)
+    rank_networks.spikeforge.simulate(network, 5)
+    expected = rank_networks.run((network, populations), 30)
+    ranks = on_ranks(2, rank_networks.fails_by_operators, steps, retries, timeout=60)
+    missed = "RuntimeError: Network: rank 1 of 2 failed in the middle of its steps, for the reason that its own error gives: load a state on all ranks"
+    assert ranks[0]["said"] == ("nothing" if steps == 2 else missed)
+    assert ranks[1]["said"].startswith("IndexError")
+    assert [rank["failed"] for rank in ranks] == [1 if steps == 2 else 2] * 2
+    if retries:
+        assert ranks[0]["retried"] == missed
+        assert ranks[1]["retried"].startswith("RuntimeError: Network: an earlier call failed in the middle of its steps (")
+    assert all(same(rank["after"], expected) for rank in ranks)
+
+
 def test_a_group_whose_calls_torch_checks_is_a_group(alone):
     assert all(same(rank, alone["split"]) for rank in on_ranks(2, rank_networks.checked))
 

@@ -148,11 +148,12 @@ def test_a_state_of_another_network_or_of_a_step_that_cannot_be_is_refused():
     spikeforge.simulate(made, 10)
     before = made.state_dict()["tensors"]
     for state, words in (({}, "has no 'tensors'"), ({"tensors": saved["tensors"]}, "has no 'network'"),
-                         ({**saved, "tensors": saved["tensors"][:-1]}, "its sizes or types are others"),
+                         ({**saved, "tensors": saved["tensors"][:-1]}, r"state must have 6 tensors, those of this network, but has 5"),
+                         ({**saved, "tensors": [saved["tensors"][0].float(), *saved["tensors"][1:]]}, r"state\[0\] must be a dense Double \[10, 200\], but is Float \[10, 200\] on cpu"),
                          ({**saved, "tensors": None}, "a list of tensors and a dict, but this one has None"),
                          ({**saved, "tensors": [*saved["tensors"][:-1], 1.0]}, "a list of tensors and a dict"),
-                         ({**saved, "tensors": [*saved["tensors"][:-1], saved["tensors"][-1].to("meta")]}, "its sizes or types are others, or it is not dense"),
-                         ({**saved, "tensors": [*saved["tensors"][:-1], saved["tensors"][-1].to_sparse()]}, "its sizes or types are others, or it is not dense")):
+                         ({**saved, "tensors": [*saved["tensors"][:-1], saved["tensors"][-1].to("meta")]}, r"state\[5\] must be a dense Double \[15\], but is Double \[15\] on meta"),
+                         ({**saved, "tensors": [*saved["tensors"][:-1], saved["tensors"][-1].to_sparse()]}, r"state\[5\] must be a dense Double \[15\], but is Sparse Double \[15\]")):
         with pytest.raises(ValueError, match=words):
             made.load_state_dict(state)
         assert all(map(torch.equal, made.state_dict()["tensors"], before))
@@ -169,6 +170,28 @@ def test_a_recording_that_does_not_fit_is_refused_before_the_first_step(device):
     with pytest.raises(RuntimeError, match="memory"):
         spikeforge.simulate(made, 10**12, states=[(a, "v", range(60))])
     assert spikeforge.simulate(made, 80).span == range(10, 90)
+
+
+def test_states_are_recorded_into_tensors_that_fit_alone(device):
+    operators, neurons = torch.ops.spikeforge_simulation, [0, 59, 30]
+    made, (a, _, _) = network(device)
+    simulate = lambda into: operators.simulate(made._held, 40, False, [0], ["v"], [torch.tensor(neurons)], into)
+    empty = lambda *sizes, **options: torch.empty(*sizes, **{"dtype": made.dtype, "device": device, **options})
+    for into, words in (([], "into must have a tensor for each of 1 recorded states, but has 0"),
+                        ([empty(40, 3), empty(40, 3)], "for each of 1 recorded states, but has 2"),
+                        ([empty(1)], r"into\[0\] must be a contiguous Double \[40, 3\] on .*, but is Double \[1\] on"),
+                        ([empty(3, 40).t()], r"but is Double \[40, 3\] on .*, not contiguous"),
+                        ([empty(40, 3).to_sparse()], "but is Sparse Double"),
+                        ([empty(40, 3, dtype=torch.float32)], "but is Float"),
+                        ([empty(40, 3, device="meta")], "on meta")):
+        with pytest.raises(ValueError, match="simulate: .*" + words):
+            simulate(into)
+    simulate(into := [empty(40, 3)])
+    other, (p, _, _) = network(device)
+    torch.testing.assert_close(into[0], spikeforge.simulate(other, 40, states=[(p, "v", neurons)]).states[0])
+    operators.record(made._held, 5, False, [0], ["v"], [torch.tensor(neurons)])
+    with pytest.raises(ValueError, match="states must have a tensor for each of 1 recorded states, but has 0"):
+        operators.in_whole(made._held, torch.zeros(0, dtype=torch.int64, device=device), [])
 
 
 def runs_out_of_memory(rank):
@@ -546,7 +569,7 @@ REFUSED = [
     (ValueError, "Network: a to b: a delay must be from 1 .*, but this law gives ones from 0 to 3: bound it by low and high", lambda net, a, b: net.project(a, b, rules.all_to_all(), delay=rules.uniform(0, 3))),
     (ValueError, "Network: the neuron of b has no input z; its inputs: a, b", lambda net, a, b: net.project(a, b, rules.all_to_all(), into="z")),
     (TypeError, "Network: into must be a str, but is 1", lambda net, a, b: net.project(a, b, rules.all_to_all(), into=1)),
-    (ValueError, "Network: a to b: weights are from -0.5 to -0.5, but the rule pair_stdp keeps them from 0 to 1", lambda net, a, b: net.project(a, b, rules.all_to_all(), weight=-0.5, plasticity=PAIR)),
+    (ValueError, "Network: a to b: weights are -0.5, but the rule pair_stdp keeps them from 0 to 1", lambda net, a, b: net.project(a, b, rules.all_to_all(), weight=-0.5, plasticity=PAIR)),
     (ValueError, "a to b: weights are from -0.1 to 0.1, but the rule reward_stdp keeps", lambda net, a, b: net.project(a, b, rules.all_to_all(), weight=rules.uniform(-0.1, 0.1), plasticity=spikeforge.plasticity.reward_stdp())),
     (ValueError, "a to b: weights are from 0.5 to 2, but the rule synaptic_scaling keeps them from 0 to 1.5", lambda net, a, b: net.project(a, b, rules.arrays([0, 1], [0, 1]), weight=[0.5, 2], plasticity=spikeforge.plasticity.synaptic_scaling(w_max=1.5))),
     (ValueError, "Network: the neuron of c has no parameter beta", lambda net, a, b: net.populate("c", 5, LIF, leak=1.0, beta=2)),
@@ -584,6 +607,13 @@ def test_a_call_that_is_refused_has_not_happened(error, words, call):
         call(net, a, b)
     (words, matrix, spikes), (other_words, other_matrix, other_spikes) = described(net, a, b), described(*made())
     assert words == other_words and all(map(torch.equal, matrix, other_matrix)) and spikes == other_spikes and spikes
+
+
+def test_a_bound_beyond_the_weights_type_bounds_none():
+    made = spikeforge.Network(dtype=torch.float32, weight_dtype=torch.float16)
+    a = made.populate("a", 3, LIF, leak=0.9)
+    number = made.project(a, a, rules.one_to_one(), weight=0.5, plasticity=spikeforge.plasticity.pair_stdp(w_max=1e5))
+    assert made.weights(number).tolist() == [0.5] * 3
 
 
 def test_signals_are_given_together_or_not_at_all():

@@ -222,7 +222,7 @@ TEST_CASE("what a network cannot be is refused in words") {
         network.populate("d", 5, leaky(), {{"leak", 1.0}});
       },
       "populate must come before the network is built");
-  refuses([&] { network.load_state({}); }, "this is the state of another network");
+  refuses([&] { network.load_state({}); }, "tensors, those of this network, but has 0");
   std::vector<at::Tensor> state = network.state();
   for (const std::int64_t step : {std::int64_t{-5}, (std::int64_t{1} << 62)}) {
     state[1].fill_(step);

@@ -4,7 +4,7 @@
 // Lists have room for `capacity` spikes, the same on all ranks, so that one call of all_gather tells both how many
 // there are and which. Where a rank has more, all see that, and tell again with more room. The room is that of the
 // busiest rank of late. How long a message is does not depend on what a call asks for: ranks that make different calls
-// can say so. So can a rank that fails between exchanges, in place of its spikes.
+// can say so. A rank that fails between exchanges sends its failure in place of its spikes.
 #pragma once
 
 #include <spikeforge/simulation/internal/partition.h>
@@ -37,7 +37,7 @@ class Exchange {
   // Allocates what the longest messages need: a list is shorter than the bits.
   void reserve();
 
-  // The other ranks wait for exchanges of steps first, ..., end - 1.
+  // Notes that the other ranks wait for exchanges of steps first, ..., end - 1.
   void expect(std::int64_t first, std::int64_t end) {
     next_ = first;
     end_ = end;
@@ -45,12 +45,12 @@ class Exchange {
 
   // own[i] are own neurons that fired in step first + i, in ascending order. all[i] becomes those of all ranks, numbers
   // of the whole network in ascending order. Throws c10::Error where ranks are not at the same step, or one is gone or
-  // has failed; `is_known`: whether the other ranks throw too.
+  // has failed; `others_throw_too` says whether the other ranks throw, too.
   void run(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::span<std::vector<std::int64_t>> all,
-           bool& is_known);
+           bool& others_throw_too);
 
-  // Says in place of the next exchange that this rank has failed. Returns false if the other ranks do not wait for one.
-  bool tell_failure() noexcept;
+  // Sends a failure in place of the next exchange. Returns false if the other ranks do not wait for one.
+  bool send_failure() noexcept;
 
   // The room is that of the first exchange again, where ranks may have seen others of late.
   void forget() {
@@ -68,7 +68,7 @@ class Exchange {
   static constexpr std::int64_t first_room = 256;
   static constexpr std::int64_t header = 4;  // words: spikes, steps, the first step's two halves
 
-  static constexpr std::int32_t failed = -1;  // steps
+  static constexpr std::int32_t failed = -1;  // in place of the number of steps
 
   bool as_bits() const { return bit_words_ <= capacity_; }
   std::int64_t words() const { return header + (as_bits() ? bit_words_ : capacity_); }
@@ -83,7 +83,7 @@ class Exchange {
   std::vector<std::int64_t> neurons_;  // of each rank
   std::int64_t most_neurons_ = 0, bit_words_ = 0;
   std::int64_t capacity_ = first_room, busiest_ = 0, since_ = 0;
-  std::int64_t next_ = 0, end_ = 0;  // steps whose spikes others wait for
+  std::int64_t next_ = 0, end_ = 0;  // other ranks wait for the spikes of these steps
   std::vector<std::int32_t> own_, all_;
   ExchangeCost cost_;
 };

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,8 @@ class Recorder {
   // Of up to so many steps.
   Recorder(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes);
 
-  // The first `steps` rows become those of as many steps.
-  void run(std::int64_t steps);
+  // Takes so many steps and records them in the first rows. `are_last` says whether the call takes no more steps.
+  void run(std::int64_t steps, bool are_last);
 
   const std::vector<Probe>& probes() const { return probes_; }
   const at::Tensor& fired() const { return fired_; }                 // bool [steps, neurons], or [0, neurons]
@@ -35,9 +36,9 @@ class Recorder {
 // asked for, bit for bit, on all ranks.
 Recording in_whole(Running& running, const RecordedStates& states, Recording own);
 
-// As spikeforge::simulate, which records states into these tensors, [steps, neurons asked for] of each, unless there
-// are none.
+// Simulates as spikeforge::simulate does, and records states `into` these tensors, contiguous [steps, neurons asked
+// for], if they are given.
 Recording simulate_into(Network& network, std::int64_t steps, const SimulateOptions& options,
-                        std::vector<at::Tensor> into);
+                        std::optional<std::vector<at::Tensor>> into);
 
 }  // namespace spikeforge::simulation

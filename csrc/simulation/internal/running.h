@@ -47,8 +47,8 @@ struct PoissonLayer {
   at::Tensor seed;
 };
 
-// What is recorded of states: numbers of neurons within the group, on the network's device. Of several ranks those that
-// are own, and on the CPU which of all that were asked for they are; no rank has more than `most`.
+// A state to record: numbers of own neurons within the group, on the network's device. `places`, on the CPU, says which
+// of the neurons asked for they are; no rank has more than `most`.
 struct Probe {
   const Group* group = nullptr;
   std::size_t state = 0;
@@ -56,8 +56,9 @@ struct Probe {
   std::int64_t asked = 0, most = 0;
 };
 
-// What a call records of states. `own` are those of own neurons, [steps, neurons of the probe], and the same tensors as
-// `whole`, [steps, neurons asked for], where there are no other ranks. All are allocated before the first step.
+// Tensors for the states that a call records: `own` for own neurons, [steps, neurons of the probe], and `whole`,
+// [steps, neurons asked for]. They are the same tensors if there are no other ranks. All are allocated before the first
+// step.
 struct RecordedStates {
   std::vector<Probe> probes;
   std::vector<at::Tensor> own, whole;
@@ -69,6 +70,11 @@ struct Changing {
   at::Tensor tensor, places;
   std::int64_t whole = 0;
 };
+
+// Throws ValueError unless `given` has a tensor for each probe, contiguous [steps, neurons] with these options: own
+// neurons, or all that were asked for.
+void check_recorded(const char* name, at::TensorList given, const std::vector<Probe>& probes, bool own,
+                    std::int64_t steps, const at::TensorOptions& options);
 
 class Running {
  public:
@@ -102,19 +108,19 @@ class Running {
   void check_is_whole() const;
   bool is_whole() const { return is_whole_; }
 
-  // What comes before so many steps: allocates what is recorded of states, where `into` does not have it, and throws
-  // where the network cannot take the steps: ValueError also where who was given the weights has resized them, for
-  // kernels and graphs know their address, and c10::Error where other ranks do not take the same. Without `own` other
-  // calls take the steps.
+  // Prepares a call of so many steps: allocates the recorded states that are not given, and throws if the network
+  // cannot take the steps: ValueError if a tensor does not fit, or if the weights, whose address kernels and graphs
+  // know, were resized; c10::Error if other ranks do not take the same steps. Without `own` other calls take the steps.
   RecordedStates begin(std::int64_t steps, const std::vector<StateProbe>& recorded, bool own = true,
-                       std::vector<at::Tensor> into = {});
+                       std::optional<std::vector<at::Tensor>> into = {});
 
-  // Calls f, which takes steps that `begin` announced. Where it throws, the other ranks are told, and the network is in
-  // the middle of a step unless set_between_steps(true) was called last.
+  // Calls f, which takes steps that `begin` announced. If it throws, the other ranks get a message, and the network is
+  // in the middle of a step unless set_between_steps(true) was called last.
   template <class F>
   auto take_steps(F&& f) {
     is_between_steps_ = true;
-    is_known_ = false;
+    others_throw_too_ = false;
+    awaited_ = 0;
     if (exchange_) exchange_->expect(0, 0);
     try {
       return f();
@@ -124,10 +130,12 @@ class Running {
     }
   }
   void set_between_steps(bool is) { is_between_steps_ = is; }
+  // Marks the end of a step. Only after the last step of a call the other ranks are certainly at the same one.
+  void end_step(bool is_last) { is_between_steps_ = is_last || ranks_ == nullptr; }
   bool is_between_steps() const { return is_between_steps_; }
 
-  // What all ranks tell at the beginning of a call (tell.h); without others, what this one would.
-  std::vector<Numbers> told(Topic topic, const std::function<Numbers()>& prepare);
+  // The numbers of all ranks at the beginning of a call (tell.h), or of this one if there are no others.
+  std::vector<Numbers> gather_notices(Topic topic, const std::function<Numbers()>& prepare);
   void join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own, const at::Tensor& places);
 
   // What changes in a step; the second is the number of steps so far. A state that is loaded makes a network whole.
@@ -136,6 +144,8 @@ class Running {
   // What changes, of this rank, in the order of `state`.
   std::vector<at::Tensor> own_state() const;
 
+  // Notes that so many steps by operators follow: the other ranks wait for the spikes of each.
+  void expect(std::int64_t steps) { awaited_ = ranks_ != nullptr && device_.is_cpu() ? steps : 0; }
   // One step by operators. The spikes of it, valid until the next. Waits for nothing, and can be captured in a CUDA
   // graph once it has run.
   const at::Tensor& advance();
@@ -155,7 +165,10 @@ class Running {
   friend class GpuSteps;
 
   void fail() noexcept;
-  void set_not_whole() noexcept;  // because of the exception that is handled
+  void set_not_whole() noexcept;  // while an exception is handled, which is the reason
+  void check_is_whole(Topic topic);
+  void send_unsent_failure(Topic topic);
+  bool send_failed_spikes() noexcept;
   void check_weights() const;
   void forget_exchanges();
   void make_groups(const Description& description);
@@ -169,6 +182,7 @@ class Running {
   std::int64_t most_of_a_rank(const StateProbe& asked) const;
   std::vector<GroupPart> parts_of(const Group& group) const;
   void deliver_by_operators();
+  at::Tensor gather_spikes(const at::Tensor& own);
   at::Tensor joined_spikes(const at::Tensor& own);
   void make_whole_drives();
   at::Tensor driven(const at::Tensor& arriving);
@@ -178,8 +192,9 @@ class Running {
   const std::int64_t number_;
   bool is_whole_ = true, is_between_steps_ = true;
   std::string why_not_whole_;
-  bool is_known_ = false;  // to the other ranks: what is thrown
-  Failure untold_{};       // of this rank, which its next message is to say
+  bool others_throw_too_ = false;
+  Failure unsent_failure_{};  // of this rank, for its next message
+  std::int64_t awaited_ = 0;  // steps by operators, whose spikes the other ranks wait for
   std::optional<Exchange> exchange_;
   std::int64_t block_ = 0;
   int doublings_ = 0;  // of the entry that stands for what other ranks have (deliver_by_operators)

@@ -2,8 +2,8 @@
 //
 // Before anything else of a call goes between ranks, each says in a notice what it is about to do. Notices of all calls
 // have the same length: ranks that make different calls all see that and raise. Messages of different lengths that
-// meet would end the process in gloo. A rank that cannot go on sends a message of the length that the others wait for,
-// which says so: then all ranks throw, and the next message of each is a notice again.
+// meet would end the process in gloo. A rank that cannot go on sends its failure in a message of the length that the
+// others wait for: then all ranks throw, and the next message of each is a notice again.
 #pragma once
 
 #include <spikeforge/simulation/ranks.h>
@@ -34,16 +34,18 @@ enum class Topic : std::int64_t {
   gather
 };
 
-// `network` is the number that all ranks know it by, 0 before they agreed on one.
+// `between_steps`: the rank has the state of a step; `within_step`: it has not.
+enum class Failure : std::int64_t { none, between_steps, within_step };
+
+// `network` is the number that all ranks have for it, 0 before they agree on one. `unsent` is a failure of an earlier
+// call of this rank, which the other ranks have not received.
 struct Notice {
   Topic topic{};
   std::int64_t network = 0;
+  Failure unsent = Failure::none;
 };
 
-// How a rank fails: between steps, or so that its state is that of no step.
-enum class Failure : std::int64_t { none, between_steps, within_step };
-
-// Another rank has failed.
+// The exception of a rank that receives the failure of another one.
 struct RankFailed : c10::Error {
   RankFailed(const Ranks& ranks, std::int64_t rank, Failure failure);
   Failure failure;
@@ -54,29 +56,36 @@ void all_gather(Ranks& ranks, const at::Tensor& own, const at::Tensor& all, cons
 
 using Numbers = std::vector<std::int64_t>;
 
-// The notice of each rank, with as many numbers: [ranks][numbers], at most 13. Sent by way of `device`. `prepare` does
-// what may fail before the rank sends its own numbers, which it returns: what it throws is thrown, and the other ranks
-// throw RankFailed. Throws c10::Error where another rank tells of another topic or network.
-std::vector<Numbers> told_by_all(Ranks& ranks, const Notice& notice, c10::Device device,
-                                 const std::function<Numbers()>& prepare);
+struct Notices {
+  std::vector<Numbers> numbers;     // of each rank
+  Failure failure = Failure::none;  // the worst that any rank had not sent before
+};
 
-// A notice that says so, in place of the one that the other ranks wait for. Throws nothing.
-void tell_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept;
+// Sends the notice of each rank to all, with as many numbers, at most 12, by way of `device`. `prepare` returns the
+// numbers, and does all that may fail on one rank alone: this function throws what it throws, and on the other ranks
+// RankFailed. Throws c10::Error if the topics or networks of ranks differ.
+//
+// If all ranks load a state, `unsent` is returned to all of them. If they make other calls, ranks throw RankFailed, and
+// the rank whose failure it is sends its notice again, for the next call of the others.
+Notices gather_notices(Ranks& ranks, const Notice& notice, c10::Device device, const std::function<Numbers()>& prepare);
+
+// Sends the failure in place of the notice that the other ranks wait for. Throws nothing.
+void send_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept;
 
 // What follows a notice: as many numbers of each rank.
 std::vector<Numbers> payloads(Ranks& ranks, const Numbers& own, c10::Device device, Topic topic);
 
-// What a rank has of a tensor: places[i] is where the last dimension's element i of `own` belongs in it. `places` is
-// int64 on the CPU.
+// The part of a tensor that a rank has: element i of the last dimension of `own` is element places[i] of the tensor.
+// `places` is int64 on the CPU.
 struct Share {
   at::Tensor own, places;
 };
 
-// `whole` becomes the same on all ranks. Each place of its last dimension is one rank's, and no rank has more than
-// `most`. `share` makes what this rank has, and may make `whole`; `tell` is told_by_all, by which all ranks know that
-// each has the memory.
+// Makes `whole` the same on all ranks. One rank has each place of the last dimension, and no rank has more than `most`.
+// `share` makes the part of this rank, and may make `whole`. `gather` is gather_notices: all ranks throw if one has not
+// enough memory.
 void join(Ranks& ranks, Topic topic, std::int64_t most, const at::Tensor& whole, const std::function<Share()>& share,
-          const std::function<std::vector<Numbers>(const std::function<Numbers()>&)>& tell);
+          const std::function<std::vector<Numbers>(const std::function<Numbers()>&)>& gather);
 
 // For messages.
 std::string steps_in_words(std::int64_t first, std::int64_t steps);
