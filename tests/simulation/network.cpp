@@ -256,7 +256,7 @@ TEST_CASE("what a network cannot be is refused in words") {
             p, q, {.weight = {.first = -0.5}},
             Plasticity{"synapse s(w;; least) { on pre { w' = clamp(w + 1, least, 2) } }", {{"least", 0}}});
       },
-      "Network: p to q: weights are from -0.5 to -0.5, but the rule s keeps them from 0 to 2");
+      "Network: p to q: weights are -0.5, but the rule s keeps them from 0 to 2");
   described.project(q, p, {});
   CHECK(described.build().indices.numel() == 6);
 }
