@@ -50,8 +50,8 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   // Whether it, or what it is made of, knows samples; where not, they are refused.
   virtual bool takes_samples() const { return state_names().empty(); }
 
-  // What it gives before the first step, [1, ...] each, if these [1, ...] came in: a module that has states or draws
-  // random numbers has been silent. Its states and the generators stay as they are.
+  // The outputs [1, ...] before the first step for these inputs [1, ...]: zeros for a module that has states or draws
+  // random numbers. Its states and the generators stay as they are.
   virtual Tensors at_rest(at::TensorList inputs);
   // True if a call draws random numbers.
   virtual bool draws() const { return false; }

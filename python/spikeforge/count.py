@@ -109,7 +109,7 @@ class Count:
                 self._hooks.attach(module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})"))
 
     def _watch(self, name: str, module: nn.Module, networks: list[Network], neurons: tuple[type, ...]) -> bool:
-        """Whether the operations of the module are counted, or listed as not counted."""
+        """Returns True if the operations of the module are counted, or listed as not counted."""
         watcher: Watcher | None = None
         if isinstance(module, neurons) or _is_neuron(module):
             watcher = Spikes(networks, name, module)
@@ -132,7 +132,7 @@ class Count:
 
     @property
     def not_counted(self) -> list[str]:
-        """What has been called, costs operations, and is not counted, and why: see :func:`count`."""
+        """The calls that cost operations and are not counted, with the reason: see :func:`count`."""
         layers = [f"{stranger.title} ({stranger.kind})" for stranger in self._strangers if stranger.calls]
         unjudged = [(counter, counter.unjudged()) for counter in self._counters if isinstance(counter, Operations)]
         sums = [
@@ -229,7 +229,7 @@ def _is_neuron(module: nn.Module) -> bool:
 
 
 def _may_compute_products(module: nn.Module) -> bool:
-    """Whether its forward is neither torch's nor this library's."""
+    """Returns True if its forward is neither torch's nor this library's."""
     return isinstance(module, fx.GraphModule) or not type(module).__module__.startswith(("torch.", "spikeforge."))
 
 
@@ -285,7 +285,7 @@ class Within(Watcher):
 
 
 def are_sums(x: Tensor) -> Tensor:
-    """Whether all values are whole numbers from -15 to 15, as sums of spikes are."""
+    """Returns True if all values are whole numbers from -15 to 15, as sums of spikes are."""
     return ((x == x.round()) & (x.abs() <= MOST)).all()
 
 

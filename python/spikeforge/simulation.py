@@ -536,7 +536,7 @@ def simulate(
         return Recording(when, who, kept, range(first, first + steps))
 
 
-# What a piece of a simulation has: its number of steps, the first step of the call, spikes, and the states of all steps of the call, which
+# A piece of a simulation: its number of steps, the first step of the call, spikes, and the states of all steps of the call, which
 # are allocated before the first one.
 Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
 

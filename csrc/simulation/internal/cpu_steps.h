@@ -44,7 +44,7 @@ class CpuSteps {
   // Allocates what steps need by as many threads as torch has now.
   void prepare();
 
-  // What recording throws leaves a network that no other rank shares after its last step.
+  // An exception from recording leaves an unshared network after its last complete step.
   void run(std::int64_t steps, const CpuRecord& record);
 
   // Every step by all threads, whether or not that is faster.

@@ -228,7 +228,7 @@ class ConstantsModule(StatefulModule):
             )
 
     def _is_parametrized(self, name: str) -> bool:
-        """Whether torch.nn.utils.parametrize computes this constant."""
+        """Returns True if torch.nn.utils.parametrize computes this constant."""
         return name in self._modules.get("parametrizations", ())
 
     def _register(self, name: str, value: Tensor) -> None:

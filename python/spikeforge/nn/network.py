@@ -607,7 +607,7 @@ class Network(Container):
         self, run: Run, stage: Stage, port: Port, t: int, rows_into: dict, pending: dict, rows: dict
     ) -> Tensor:
         def row(c: Connection) -> Tensor | None:
-            """What a connection brings; if nothing is in flight yet, what its source has sent in this step."""
+            """The value that a connection brings; if nothing is in flight yet, the value that its source has sent in this step."""
             if id(c) in rows_into:
                 return rows_into[id(c)][t]
             if c.delay and pending[id(c)]:
@@ -775,7 +775,7 @@ class Recurrent(Network):
 
 
 def _differ_in_batch(a: Tensor, b: Tensor) -> bool:
-    """Whether steps ``[1, B, ...]`` have other batches; ``[1, *shape]`` of up to two dimensions has none."""
+    """Returns True if steps ``[1, B, ...]`` have other batches; ``[1, *shape]`` of up to two dimensions has none."""
     return a.shape[:2] != b.shape[:2] and max(a.dim(), b.dim()) > 2
 
 

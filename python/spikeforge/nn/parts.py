@@ -128,7 +128,7 @@ def seen_as(time: tuple[int, ...], call: Callable[[], Tensor]) -> Tensor:
 
 
 def unfolded(y: Tensor) -> Tensor:
-    """What the layer that is called gives, as a sequence ``[T, ...]``: one step of it where it is called once a step."""
+    """The output of the layer that is called, as a sequence ``[T, ...]``: one step of it where it is called once a step."""
     if SEEN.time is None:
         return y
     return y.unflatten(0, SEEN.time) if SEEN.time else y.unsqueeze(0)

@@ -32,8 +32,8 @@ def is_ragged(x: Any) -> bool:
 
 
 def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether these arguments of a call of a module that has no states of its own are for the modules below it: not where
-    its `forward` names them, or takes any."""
+    """Returns True if these arguments of a call are for the modules below a module without states of its own: its `forward`
+    neither names them nor takes any."""
     if not any(name in kwargs for name in NAMES):
         return False
     parameters = inspect.signature(net.forward).parameters
@@ -178,7 +178,7 @@ def check_start(title: str, start: Tensor, x: Tensor) -> None:
 
 
 def unheard(start: Tensor, delay: int | Tensor) -> Tensor:
-    """Where a sample starts anew within the last `delay` steps, so that nothing arrives: ``[T, B]``, or of delays that
+    """Marks steps before which a sample starts anew within the last `delay` steps, so that nothing arrives: ``[T, B]``, or of delays that
     broadcast against it."""
     steps = torch.arange(start.shape[0], device=start.device).view(-1, *[1] * (start.dim() - 1))
     latest = steps.where(start, -LONG).cummax(0).values

@@ -328,7 +328,7 @@ def _first_step(y: Tensor) -> Tensor:
 
 
 def _has_hooks(own: dict[str, Any]) -> Any:
-    """Whether anything but `forward` takes part in a call of the module with these attributes."""
+    """Returns a true value if anything but `forward` takes part in a call of the module with these attributes."""
     return (
         own["_forward_hooks"]
         or own["_forward_pre_hooks"]

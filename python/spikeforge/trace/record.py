@@ -52,7 +52,7 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
 
 
 def _sources(outputs: Sequence[Node], steps: Mapping[Node, Node], differentiable: bool) -> set[Node]:
-    """What the outputs are computed from, over any number of steps; with `differentiable`, what their gradient reaches.
+    """The nodes that the outputs are computed from, over any number of steps; with `differentiable`, those that their gradient reaches.
 
     Args:
         steps: the next value of each state's argument.
