@@ -129,11 +129,10 @@ void make_folders(const std::filesystem::path& folder) {
 }
 
 // The folder without a slash or dot at its end, which would follow a link.
-DiskCache::Config normal(DiskCache::Config config) {
-  std::string folder = config.folder.string();
+std::filesystem::path without_end(const std::filesystem::path& path) {
+  std::string folder = path.string();
   while (folder.size() > 1 && (folder.ends_with('/') || folder.ends_with("/."))) folder.pop_back();
-  config.folder = folder;
-  return config;
+  return folder;
 }
 
 std::filesystem::path folder_from_environment() {
@@ -151,7 +150,7 @@ std::filesystem::path folder_from_environment() {
 
 DiskCache::Config DiskCache::Config::from_environment() {
   Config config;
-  config.folder = folder_from_environment();
+  config.folder = without_end(folder_from_environment());
   const std::string limit = environment("SPIKEFORGE_CACHE_LIMIT_MB");
   std::uint32_t megabytes = 0;
   const auto parsed = std::from_chars(limit.data(), limit.data() + limit.size(), megabytes);
@@ -163,7 +162,7 @@ DiskCache::Config DiskCache::Config::from_environment() {
   return config;
 }
 
-DiskCache::DiskCache(Config config) : config_(normal(std::move(config))) {}
+DiskCache::DiskCache(Config config) : config_{without_end(config.folder), config.limit_bytes, std::move(config.warn)} {}
 
 DiskCache& DiskCache::get() {
   static DiskCache& cache = *new DiskCache(Config::from_environment());  // leaked, as the kernel cache that uses it

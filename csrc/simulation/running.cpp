@@ -726,7 +726,8 @@ at::Tensor Running::gather_spikes(const at::Tensor& own) {
   for (const std::vector<Slice>& rank : exchange_->slices())
     if (!rank.empty()) most = std::max(most, rank.back().first + rank.back().size());
   const auto bytes = spikes_.options().dtype(at::kByte);
-  const at::Tensor sent = at::zeros({1 + most}, bytes), all = at::empty({ranks_->size(), 1 + most}, bytes);
+  const at::Tensor sent = at::zeros({1 + most}, bytes);
+  at::Tensor all = at::empty({ranks_->size(), 1 + most}, bytes);
   if (own.defined())
     sent.slice(0, 1, 1 + size_).copy_(own);
   else

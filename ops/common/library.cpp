@@ -56,7 +56,7 @@ void resolve_all(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
     c10::List<c10::IValue> list = value.toList().copy();
     for (std::size_t k = 0; k < list.size(); ++k)
       if (is_lazy(list.get(k))) list.set(k, resolved(list.get(k), arguments[i]));
-    value = std::move(list);
+    value = list;
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, lazy_keys[0]), stack);
 }
