@@ -1,10 +1,10 @@
 // What the first use of a kernel costs, in parts, without a GPU: opening NVRTC, printing the source, compiling it, and
 // finding it on disk; and of the two kernels of a training step. The driver's loading of the images comes on top.
-#include <spikeforge/jit/compile_ahead.h>
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/multistep/predefined_cells.h>
-#include <spikeforge/kernels/multistep/typical_kernels.h>
+#include "csrc/jit/compile_ahead.h"
+#include "csrc/jit/errors.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/kernels/multistep/typical_kernels.h"
 
 #include <CLI/CLI.hpp>
 

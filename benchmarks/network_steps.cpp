@@ -1,9 +1,9 @@
 // What a step of a network costs on the CPU: three layers of neurons at batch 1, one step at a time and as one run,
 // beside torch's bare Linear calls of the same network.
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/neurons.h>
-#include <spikeforge/nn/simulation.h>
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nn/containers.h"
+#include "csrc/nn/neurons.h"
+#include "csrc/nn/simulation.h"
+#include "csrc/nn/time_distributed.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

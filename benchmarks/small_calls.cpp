@@ -1,6 +1,6 @@
 // What a call from C++ costs where there is next to nothing to compute, beside torch's silu on the same tensor. The
 // difference is what this library does on the host: checks, allocation, autograd, the launch.
-#include <spikeforge/ops/neuron.h>
+#include "ops/neuron.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

@@ -1,9 +1,10 @@
 # Writes a C++ file that holds the text of headers, for compilers at run time, as a function of csrc/jit/sources.h:
 #   cmake -DOUTPUT=sources.cpp -DFUNCTION=embedded_headers -DROOT=<the repository> "-DFILES=<whole paths>"
 #         -P embed_headers.cmake
-# A header is included by its path below csrc/, or that of cuda/: csrc/neuron/lif.h as <spikeforge/neuron/lif.h>.
+# csrc/neuron/lif.h is embedded as spikeforge/neuron/lif.h, with its includes in the form for programs.
 
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/public_includes.cmake")
 
 set(piece_limit 15000)  # characters: a compiler need not take a literal of more than 16 KB
 set(delimiter "SPIKEFORGE")
@@ -36,6 +37,7 @@ set(entries "")
 list(SORT FILES)  # the order is part of every kernel's key
 foreach(file IN LISTS FILES)
   file(READ "${file}" text)
+  spikeforge_public_includes("${text}" text)
   string(FIND "${text}" ")${delimiter}\"" clash)
   if(clash GREATER -1)
     message(FATAL_ERROR "${file} holds )${delimiter}\", which ends the raw string literal that it is put into")
@@ -48,7 +50,7 @@ endforeach()
 
 # A std::vector, because a build may have no device header yet.
 file(WRITE "${OUTPUT}" "// Written by cmake/embed_headers.cmake.
-#include <spikeforge/jit/sources.h>
+#include \"csrc/jit/sources.h\"
 
 #include <vector>
 

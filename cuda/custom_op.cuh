@@ -1,7 +1,7 @@
 // What the kernel of a custom operator gets for a tensor: its elements in their order, and its sizes.
 #pragma once
 
-#include <spikeforge/cuda/half.cuh>
+#include "cuda/half.cuh"
 
 namespace spikeforge {
 

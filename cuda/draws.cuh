@@ -1,7 +1,7 @@
 // What a kernel of a cell that draws random numbers is told, and what a thread knows of its neurons' draws.
 #pragma once
 
-#include <spikeforge/neuron/draws.h>
+#include "csrc/neuron/draws.h"
 
 namespace spikeforge {
 

@@ -1,7 +1,7 @@
 // Spikes as bits: small whole numbers, 0 and 1 in a bit each, or 0 to 15 in four.
 #pragma once
 
-#include <spikeforge/cuda/rows.cuh>
+#include "cuda/rows.cuh"
 
 namespace spikeforge {
 

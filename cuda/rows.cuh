@@ -1,7 +1,7 @@
 // Reading and writing rows: the W neurons of a thread at one step.
 #pragma once
 
-#include <spikeforge/cuda/half.cuh>
+#include "cuda/half.cuh"
 
 namespace spikeforge {
 

@@ -5,7 +5,7 @@
 // (k / 8)]; of B column q and k = 2 c and 2 c + 8, in b[k / 8].
 #pragma once
 
-#include <spikeforge/cuda/half.cuh>
+#include "cuda/half.cuh"
 
 namespace spikeforge {
 

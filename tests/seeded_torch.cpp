@@ -1,7 +1,7 @@
 // torch's numbers are drawn anew in each process: every test case starts with numbers of its own name, the same always.
 // SPIKEFORGE_SEED draws others, as it does for the Python tests.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES
-#include "catch.h"
+#include "tests/catch.h"
 
 #if __has_include(<catch2/catch_test_macros.hpp>)
 #include <catch2/catch_test_case_info.hpp>

@@ -1,8 +1,8 @@
 // Checks a neuron file, shows what becomes of it, and compiles its kernels without a GPU.
-#include <spikeforge/base/printable.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/jit/nvrtc.h>
-#include <spikeforge/kernels/multistep/typical_kernels.h>
+#include "csrc/base/printable.h"
+#include "csrc/graph/text.h"
+#include "csrc/jit/nvrtc.h"
+#include "csrc/kernels/multistep/typical_kernels.h"
 
 #include <fmt/format.h>
 

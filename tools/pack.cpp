@@ -1,9 +1,9 @@
 // Compiles the GPU kernels that models, or the predefined neurons, need into one file, without a GPU.
-#include <spikeforge/base/confinement.h>
-#include <spikeforge/base/own_process.h>
-#include <spikeforge/base/printable.h>
-#include <spikeforge/ops/kernel_pack.h>
-#include <spikeforge/torchscript/screened.h>
+#include "csrc/base/confinement.h"
+#include "csrc/base/own_process.h"
+#include "csrc/base/printable.h"
+#include "csrc/torchscript/screened.h"
+#include "ops/kernel_pack.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>

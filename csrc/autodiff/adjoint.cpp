@@ -1,4 +1,4 @@
-#include <spikeforge/autodiff/adjoint.h>
+#include "csrc/autodiff/adjoint.h"
 
 namespace spikeforge::autodiff {
 namespace {

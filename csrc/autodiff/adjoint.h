@@ -7,7 +7,7 @@
 // sqrt at 0 must not become NaN. So a mask is kept beside the value, and applied when all factors are.
 #pragma once
 
-#include <spikeforge/graph/value.h>
+#include "csrc/graph/value.h"
 
 #include <optional>
 

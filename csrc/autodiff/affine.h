@@ -5,8 +5,8 @@
 // where A and b are known from the inputs (composition.h).
 #pragma once
 
-#include <spikeforge/autodiff/range.h>
-#include <spikeforge/graph/graph.h>
+#include "csrc/autodiff/range.h"
+#include "csrc/graph/graph.h"
 
 #include <stdexcept>
 #include <string>

@@ -1,6 +1,6 @@
-#include <spikeforge/autodiff/coefficients.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/internal/multiply_adds.h>
+#include "csrc/autodiff/coefficients.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/internal/multiply_adds.h"
 
 #include <cstddef>
 

@@ -1,7 +1,7 @@
 // What of a step's derivative is known before any gradient is: a derivative is linear in the gradients that come in.
 #pragma once
 
-#include <spikeforge/autodiff/stages.h>
+#include "csrc/autodiff/stages.h"
 
 #include <vector>
 

@@ -1,10 +1,10 @@
-#include <spikeforge/autodiff/affine.h>
-#include <spikeforge/autodiff/composition.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/lower.h>
-#include <spikeforge/graph/internal/unused_names.h>
-#include <spikeforge/graph/value.h>
+#include "csrc/autodiff/composition.h"
+#include "csrc/autodiff/affine.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/lower.h"
+#include "csrc/graph/internal/unused_names.h"
+#include "csrc/graph/value.h"
 
 #include <fmt/format.h>
 

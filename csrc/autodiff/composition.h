@@ -3,7 +3,7 @@
 // without the states before them: what a scan over time is made of.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 namespace spikeforge::autodiff {
 

@@ -1,7 +1,7 @@
-#include <spikeforge/autodiff/gather.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/value.h>
+#include "csrc/autodiff/gather.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/value.h"
 
 #include <algorithm>
 #include <optional>

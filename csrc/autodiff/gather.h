@@ -6,8 +6,8 @@
 // g (1 - S + (v_reset - h) Θ') + grad_s Θ'.
 #pragma once
 
-#include <spikeforge/autodiff/range.h>
-#include <spikeforge/graph/graph.h>
+#include "csrc/autodiff/range.h"
+#include "csrc/graph/graph.h"
 
 namespace spikeforge::autodiff {
 

@@ -1,7 +1,7 @@
-#include <spikeforge/autodiff/jvp.h>
-#include <spikeforge/autodiff/rules.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/unused_names.h>
+#include "csrc/autodiff/jvp.h"
+#include "csrc/autodiff/rules.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/unused_names.h"
 
 #include <fmt/format.h>
 

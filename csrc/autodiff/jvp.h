@@ -5,10 +5,10 @@
 //
 // dy = Σ ∂y/∂x dx + Σ ∂y/∂v dv + Σ ∂y/∂p dp, and dv' alike; what has no tangent is a constant, and dv starts at 0.
 // Being a cell it runs over many steps as any other does, and it can be differentiated backward: the derivative of a
-// backward pass is that of the tangents (ops/common/derivatives.h).
+// backward pass is that of the tangents (ops/multistep/derivatives.h).
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 #include <vector>
 

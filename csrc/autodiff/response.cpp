@@ -1,8 +1,8 @@
-#include <spikeforge/autodiff/jvp.h>
-#include <spikeforge/autodiff/response.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
+#include "csrc/autodiff/response.h"
+#include "csrc/autodiff/jvp.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/dependence.h"
 
 #include <numeric>
 #include <vector>

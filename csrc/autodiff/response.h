@@ -9,7 +9,7 @@
 // is affine between its spikes has u alone.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 #include <cstddef>
 

@@ -1,8 +1,8 @@
-#include <spikeforge/autodiff/rules.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/lower.h>
-#include <spikeforge/graph/internal/surrogate_values.h>
+#include "csrc/autodiff/rules.h"
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/lower.h"
+#include "csrc/graph/internal/surrogate_values.h"
 
 #include <cmath>
 #include <numbers>
@@ -175,7 +175,7 @@ Contributions contributions(graph::Op op, const Site& site) {
 #define SPIKEFORGE_OP(name, ...) \
   case graph::Op::name:          \
     return rules::name(site);
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
   }
   return {};
 }

@@ -1,8 +1,8 @@
 // The derivative of every operation, with torch's conventions at kinks.
 #pragma once
 
-#include <spikeforge/autodiff/adjoint.h>
-#include <spikeforge/graph/graph.h>
+#include "csrc/autodiff/adjoint.h"
+#include "csrc/graph/graph.h"
 
 #include <array>
 #include <optional>

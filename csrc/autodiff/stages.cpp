@@ -1,11 +1,11 @@
-#include <spikeforge/autodiff/affine.h>
-#include <spikeforge/autodiff/gather.h>
-#include <spikeforge/autodiff/stages.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/internal/hoist.h>
-#include <spikeforge/graph/internal/lower.h>
+#include "csrc/autodiff/stages.h"
+#include "csrc/autodiff/affine.h"
+#include "csrc/autodiff/gather.h"
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/internal/hoist.h"
+#include "csrc/graph/internal/lower.h"
 
 #include <algorithm>
 #include <numeric>

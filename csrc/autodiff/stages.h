@@ -13,7 +13,7 @@
 // not be computed, stored or summed.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 namespace spikeforge::autodiff {
 

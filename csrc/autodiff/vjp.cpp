@@ -1,8 +1,8 @@
-#include <spikeforge/autodiff/rules.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/lower.h>
-#include <spikeforge/graph/internal/unused_names.h>
+#include "csrc/autodiff/vjp.h"
+#include "csrc/autodiff/rules.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/lower.h"
+#include "csrc/graph/internal/unused_names.h"
 
 #include <fmt/format.h>
 

@@ -9,7 +9,7 @@
 // recomputes of the step has the step's bits. Nothing that no result needs is left in it.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 namespace spikeforge::autodiff {
 

@@ -1,5 +1,5 @@
-#include <spikeforge/base/confinement.h>
-#include <spikeforge/base/file_descriptor.h>
+#include "csrc/base/confinement.h"
+#include "csrc/base/file_descriptor.h"
 
 #include <array>
 #include <cerrno>

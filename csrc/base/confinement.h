@@ -2,7 +2,7 @@
 // for files and connections, and a filter of system calls (seccomp).
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // Whole files by descriptors, where a signal interrupts nothing.
 #pragma once
 
-#include <spikeforge/base/file_descriptor.h>
+#include "csrc/base/file_descriptor.h"
 
 #include <cerrno>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include <spikeforge/base/hash.h>
+#include "csrc/base/hash.h"
 
 #include <fmt/format.h>
 

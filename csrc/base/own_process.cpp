@@ -1,5 +1,5 @@
-#include <spikeforge/base/own_process.h>
-#include <spikeforge/base/printable.h>
+#include "csrc/base/own_process.h"
+#include "csrc/base/printable.h"
 
 #include <array>
 #include <cerrno>

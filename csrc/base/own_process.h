@@ -1,6 +1,6 @@
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <functional>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-#include <spikeforge/base/fork_safe_mutex.h>
+#include "csrc/base/fork_safe_mutex.h"
 
 #include <atomic>
 #include <cstddef>

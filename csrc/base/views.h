@@ -1,7 +1,7 @@
 // How a kernel sees the memory of a call: [T, N] sequences, states of N neurons, parameters.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
+#include "csrc/base/dtype.h"
 
 #include <cstdint>
 

@@ -1,12 +1,12 @@
-#include <spikeforge/autodiff/coefficients.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/codegen/cell_printer.h>
-#include <spikeforge/codegen/internal/body.h>
-#include <spikeforge/codegen/lines.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/internal/multiply_adds.h>
-#include <spikeforge/graph/internal/number_text.h>
+#include "csrc/codegen/cell_printer.h"
+#include "csrc/autodiff/coefficients.h"
+#include "csrc/autodiff/vjp.h"
+#include "csrc/codegen/internal/body.h"
+#include "csrc/codegen/lines.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/internal/multiply_adds.h"
+#include "csrc/graph/internal/number_text.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,5 @@
-// A cell's stages as C++: a struct with the interface of csrc/neuron/cell.h, which the loop of cuda/multistep.cuh runs.
+// A cell's stages as C++: a struct with the interface of csrc/neuron/cell.h, which the loop of
+// cuda/multistep/multistep.cuh runs.
 //
 //   template <class F> struct Neuron    F is the arithmetic type
 //     constructor   the prologue; keeps what it hoisted, and the parameters that `finish` reads again
@@ -17,8 +18,8 @@
 // is a local v<id>; what it is called in the neuron stands behind it.
 #pragma once
 
-#include <spikeforge/autodiff/stages.h>
-#include <spikeforge/graph/cell.h>
+#include "csrc/autodiff/stages.h"
+#include "csrc/graph/cell.h"
 
 #include <string>
 

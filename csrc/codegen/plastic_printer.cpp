@@ -1,7 +1,7 @@
-#include <spikeforge/codegen/internal/body.h>
-#include <spikeforge/codegen/plastic_printer.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/lower.h>
+#include "csrc/codegen/plastic_printer.h"
+#include "csrc/codegen/internal/body.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/lower.h"
 
 #include <cstdint>
 #include <span>

@@ -1,4 +1,4 @@
-// What happens to a connection, or to a neuron's traces, as C++: a struct that the loops of cuda/plastic.cuh run.
+// What happens to a connection, or to a neuron's traces, as C++: a struct that the loops of cuda/event/plastic.cuh run.
 //
 //   template <class F> struct Block
 //     n_states, n_traces, n_params, n_signals        of the rule
@@ -6,7 +6,7 @@
 //     run(states, traces, params, signals, sent)     changes what it is given
 #pragma once
 
-#include <spikeforge/graph/synapse.h>
+#include "csrc/graph/synapse.h"
 
 #include <string>
 

@@ -1,14 +1,14 @@
-#include <spikeforge/cpu/channel_statistics.h>
-#include <spikeforge/cpu/delayed_product.h>
-#include <spikeforge/cpu/event_kernels.h>
-#include <spikeforge/cpu/feedback.h>
-#include <spikeforge/cpu/fired_product.h>
-#include <spikeforge/cpu/kernels.h>
-#include <spikeforge/cpu/loihi_products.h>
-#include <spikeforge/cpu/plastic.h>
-#include <spikeforge/cpu/poisson_input.h>
-#include <spikeforge/cpu/pooling.h>
-#include <spikeforge/cpu/spike_bits.h>
+#include "csrc/cpu/event/kernels.h"
+#include "csrc/cpu/event/plastic.h"
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/layer/channel_statistics.h"
+#include "csrc/cpu/layer/delayed_product.h"
+#include "csrc/cpu/layer/pooling.h"
+#include "csrc/cpu/layer/spike_bits.h"
+#include "csrc/cpu/loihi/products.h"
+#include "csrc/cpu/network/poisson_input.h"
+#include "csrc/cpu/recurrent/feedback.h"
+#include "csrc/cpu/recurrent/fired_product.h"
 
 #include <cstdio>
 #include <cstdlib>

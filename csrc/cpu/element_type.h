@@ -1,7 +1,7 @@
 // The types that tensors of floating point have, and that of the arithmetic on them.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
+#include "csrc/base/dtype.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

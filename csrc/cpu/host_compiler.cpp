@@ -1,13 +1,13 @@
-#include <spikeforge/base/environment.h>
-#include <spikeforge/base/file_descriptor.h>
-#include <spikeforge/base/file_io.h>
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/cpu/host_compiler.h>
-#include <spikeforge/cpu/kernels.h>
-#include <spikeforge/jit/compile_limit.h>
-#include <spikeforge/jit/disk_cache.h>
-#include <spikeforge/jit/nvrtc_places.h>
-#include <spikeforge/jit/sources.h>
+#include "csrc/cpu/host_compiler.h"
+#include "csrc/base/environment.h"
+#include "csrc/base/file_descriptor.h"
+#include "csrc/base/file_io.h"
+#include "csrc/base/fork_safe_mutex.h"
+#include "csrc/cpu/kernels.h"
+#include "csrc/jit/compile_limit.h"
+#include "csrc/jit/disk_cache.h"
+#include "csrc/jit/nvrtc_places.h"
+#include "csrc/jit/sources.h"
 
 #include <torch/headeronly/version.h>
 

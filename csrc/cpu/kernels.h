@@ -1,10 +1,10 @@
 // The CPU's loops, compiled for one instruction set, and the choice among the sets at run time.
 #pragma once
 
-#include <spikeforge/cpu/feedback.h>
-#include <spikeforge/kernels/multistep/launch.h>
-#include <spikeforge/kernels/multistep/loihi_cells.h>
-#include <spikeforge/neuron/neuron_kind.h>
+#include "csrc/cpu/recurrent/feedback.h"
+#include "csrc/kernels/multistep/launch.h"
+#include "csrc/kernels/multistep/loihi_cells.h"
+#include "csrc/neuron/neuron_kind.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Rows of numbers, to and from the type in which they are stored.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
-#include <spikeforge/cpu/operations.h>
+#include "csrc/base/dtype.h"
+#include "csrc/cpu/operations.h"
 
 #include <cstddef>
 #include <cstdint>

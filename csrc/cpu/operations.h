@@ -5,9 +5,9 @@
 // have the same bits, and functions are at::vec's, within a few ulp. A boolean is a mask, all ones or all zeros.
 #pragma once
 
-#include <spikeforge/cpu/vec.h>
-#include <spikeforge/neuron/draws.h>
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/cpu/vec.h"
+#include "csrc/neuron/draws.h"
+#include "csrc/neuron/surrogate.h"
 
 #include <ATen/cpu/vec/vec.h>
 

@@ -2,8 +2,8 @@
 // their place in the caller's memory.
 #pragma once
 
-#include <spikeforge/cpu/operations.h>
-#include <spikeforge/kernels/multistep/launch.h>
+#include "csrc/cpu/operations.h"
+#include "csrc/kernels/multistep/launch.h"
 
 #include <cstddef>
 #include <cstdint>

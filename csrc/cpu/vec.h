@@ -4,7 +4,7 @@
 // is in a namespace of that set's name, so that no two of them share a symbol.
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
+#include "csrc/neuron/portable.h"
 
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>

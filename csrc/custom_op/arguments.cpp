@@ -1,4 +1,4 @@
-#include <spikeforge/custom_op/arguments.h>
+#include "csrc/custom_op/arguments.h"
 
 #include <c10/util/Exception.h>
 

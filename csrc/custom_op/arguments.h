@@ -1,7 +1,7 @@
 // One call of a custom operator, as its functions see it.
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>

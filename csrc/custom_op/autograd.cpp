@@ -1,9 +1,9 @@
 // Differentiation, as torch's own operators are differentiated: a node of the graph in reverse mode, tangents beside
 // the results in forward mode. (torch::autograd::Function would refuse forward mode and torch.func.)
-#include <spikeforge/custom_op/internal/call_of_user.h>
-#include <spikeforge/custom_op/internal/operator.h>
-#include <spikeforge/ops/common/tangents.h>
-#include <spikeforge/ops/common/torch_versions.h>
+#include "csrc/custom_op/internal/call_of_user.h"
+#include "csrc/custom_op/internal/operator.h"
+#include "ops/common/tangents.h"
+#include "ops/common/torch_versions.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>

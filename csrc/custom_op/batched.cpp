@@ -1,7 +1,7 @@
 // torch.vmap. Without a rule of the user's, the operator is called once for each slice, on the slice's own sizes: a
 // kernel whose elements know of each other, or whose grid was made for one slice, stays right.
-#include <spikeforge/custom_op/internal/call_of_user.h>
-#include <spikeforge/custom_op/internal/operator.h>
+#include "csrc/custom_op/internal/call_of_user.h"
+#include "csrc/custom_op/internal/operator.h"
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/stack.h>

@@ -1,8 +1,8 @@
-#include <spikeforge/base/once_map.h>
-#include <spikeforge/cpu/host_compiler.h>
-#include <spikeforge/custom_op/internal/c_functions.h>
-#include <spikeforge/custom_op/internal/cuda_source.h>
-#include <spikeforge/custom_op/internal/element_types.h>
+#include "csrc/custom_op/internal/c_functions.h"
+#include "csrc/base/once_map.h"
+#include "csrc/cpu/host_compiler.h"
+#include "csrc/custom_op/internal/cuda_source.h"
+#include "csrc/custom_op/internal/element_types.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>

@@ -1,10 +1,10 @@
-#include <spikeforge/custom_op/internal/call_of_user.h>
-#include <spikeforge/custom_op/internal/cuda_kernels.h>
-#include <spikeforge/custom_op/internal/operator.h>
-#include <spikeforge/custom_op/internal/prepare.h>
+#include "csrc/custom_op/internal/call_of_user.h"
+#include "csrc/custom_op/internal/cuda_kernels.h"
+#include "csrc/custom_op/internal/operator.h"
+#include "csrc/custom_op/internal/prepare.h"
 
 #ifdef SPIKEFORGE_WITH_CUDA
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #endif

@@ -1,8 +1,8 @@
-#include <spikeforge/custom_op/internal/call_of_user.h>
-#include <spikeforge/custom_op/internal/cuda_kernels.h>
-#include <spikeforge/custom_op/internal/cuda_source.h>
-#include <spikeforge/custom_op/internal/element_types.h>
-#include <spikeforge/jit/recorder.h>
+#include "csrc/custom_op/internal/cuda_kernels.h"
+#include "csrc/custom_op/internal/call_of_user.h"
+#include "csrc/custom_op/internal/cuda_source.h"
+#include "csrc/custom_op/internal/element_types.h"
+#include "csrc/jit/recorder.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include <spikeforge/custom_op/internal/cuda_source.h>
+#include "csrc/custom_op/internal/cuda_source.h"
 
 #include <fmt/format.h>
 

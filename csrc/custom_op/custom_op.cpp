@@ -1,7 +1,7 @@
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/custom_op/custom_op.h>
-#include <spikeforge/custom_op/internal/call_of_user.h>
-#include <spikeforge/custom_op/internal/operator.h>
+#include "csrc/custom_op/custom_op.h"
+#include "csrc/base/fork_safe_mutex.h"
+#include "csrc/custom_op/internal/call_of_user.h"
+#include "csrc/custom_op/internal/operator.h"
 
 #include <torch/library.h>
 

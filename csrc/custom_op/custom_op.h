@@ -14,8 +14,8 @@
 // docs/custom_operators.md is a guide, definition.h says what each function gets and gives.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/custom_op/definition.h>
+#include "csrc/base/export.h"
+#include "csrc/custom_op/definition.h"
 
 #include <memory>
 #include <string>

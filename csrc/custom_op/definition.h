@@ -1,7 +1,7 @@
 // What a user says of a custom operator. CustomOp in custom_op.h puts it together.
 #pragma once
 
-#include <spikeforge/custom_op/arguments.h>
+#include "csrc/custom_op/arguments.h"
 
 #include <array>
 #include <cstddef>

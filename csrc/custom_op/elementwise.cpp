@@ -1,8 +1,8 @@
 // An element-wise operator is a neuron without states, run for one step: its kernels are a neuron's.
-#include <spikeforge/custom_op/elementwise.h>
-#include <spikeforge/custom_op/internal/operator.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/ops/traced.h>
+#include "csrc/custom_op/elementwise.h"
+#include "csrc/custom_op/internal/operator.h"
+#include "csrc/graph/internal/dependence.h"
+#include "ops/traced.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/scalar_tensor.h>

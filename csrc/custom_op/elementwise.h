@@ -6,8 +6,8 @@
 //       [](Value v, Value v_half, Value slope) { return sigmoid((v - v_half) / slope); }).registered();
 #pragma once
 
-#include <spikeforge/custom_op/custom_op.h>
-#include <spikeforge/graph/trace.h>
+#include "csrc/custom_op/custom_op.h"
+#include "csrc/graph/trace.h"
 
 #include <concepts>
 #include <functional>

@@ -2,12 +2,12 @@
 // python/spikeforge/custom_op.py calls. What C++ gives as functions, Python gives as the names of operators that it
 // gave a kernel, so that nothing here knows Python, and a function of Python meets every mode and transform of torch as
 // an operator does. From there on it is a CustomOp.
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/custom_op/custom_op.h>
-#include <spikeforge/custom_op/internal/c_functions.h>
-#include <spikeforge/custom_op/internal/operator.h>
-#include <spikeforge/custom_op/internal/remembered.h>
-#include <spikeforge/ops/common/library.h>
+#include "csrc/base/fork_safe_mutex.h"
+#include "csrc/custom_op/custom_op.h"
+#include "csrc/custom_op/internal/c_functions.h"
+#include "csrc/custom_op/internal/operator.h"
+#include "csrc/custom_op/internal/remembered.h"
+#include "ops/common/library.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>

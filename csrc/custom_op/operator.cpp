@@ -1,8 +1,8 @@
-#include <spikeforge/custom_op/internal/call_of_user.h>
-#include <spikeforge/custom_op/internal/cuda_kernels.h>
-#include <spikeforge/custom_op/internal/cuda_source.h>
-#include <spikeforge/custom_op/internal/operator.h>
-#include <spikeforge/custom_op/internal/prepare.h>
+#include "csrc/custom_op/internal/operator.h"
+#include "csrc/custom_op/internal/call_of_user.h"
+#include "csrc/custom_op/internal/cuda_kernels.h"
+#include "csrc/custom_op/internal/cuda_source.h"
+#include "csrc/custom_op/internal/prepare.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

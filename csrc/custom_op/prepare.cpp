@@ -1,5 +1,5 @@
-#include <spikeforge/custom_op/internal/prepare.h>
-#include <spikeforge/ops/common/plain.h>
+#include "csrc/custom_op/internal/prepare.h"
+#include "ops/common/plain.h"
 
 #include <algorithm>
 

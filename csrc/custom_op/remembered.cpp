@@ -1,4 +1,4 @@
-#include <spikeforge/custom_op/internal/remembered.h>
+#include "csrc/custom_op/internal/remembered.h"
 
 #include <bit>
 #include <string>

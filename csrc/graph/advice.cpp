@@ -1,4 +1,4 @@
-#include <spikeforge/graph/internal/advice.h>
+#include "csrc/graph/internal/advice.h"
 
 #include <cstddef>
 

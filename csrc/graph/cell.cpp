@@ -1,5 +1,5 @@
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/errors.h>
+#include "csrc/graph/cell.h"
+#include "csrc/graph/errors.h"
 
 #include <fmt/format.h>
 

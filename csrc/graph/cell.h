@@ -1,8 +1,8 @@
 // A neuron's cell as a graph: the pure function of one step, (inputs, states, parameters) -> (outputs, next states).
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/graph/graph.h>
+#include "csrc/base/export.h"
+#include "csrc/graph/graph.h"
 
 #include <span>
 #include <string>

@@ -1,4 +1,4 @@
-#include <spikeforge/graph/internal/copy.h>
+#include "csrc/graph/internal/copy.h"
 
 #include <numeric>
 

@@ -1,5 +1,5 @@
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/internal/copy.h"
 
 namespace spikeforge::graph {
 

@@ -1,5 +1,5 @@
 #pragma once
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <stdexcept>
 #include <string>

@@ -1,6 +1,6 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/errors.h"
+#include "csrc/neuron/surrogate.h"
 
 #include <fmt/format.h>
 
@@ -91,7 +91,7 @@ struct Meaning {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \
   case SurrogateKind::name:                     \
     return Struct<F>(surrogate.args.data()).gradient(u);
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
     }
     return 0;
@@ -126,7 +126,7 @@ F evaluate_node(const Node& node, std::span<const F> operands) {
 #define SPIKEFORGE_OP(name, ...) \
   case Op::name:                 \
     return call(Meaning<F>::name, node, operands);
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
     case Op::argument:
     case Op::constant:
     case Op::truth:

@@ -1,4 +1,4 @@
-#include <spikeforge/graph/internal/fold.h>
+#include "csrc/graph/internal/fold.h"
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/graph.h>
-#include <spikeforge/graph/internal/fold.h>
-#include <spikeforge/graph/internal/number_text.h>
+#include "csrc/graph/graph.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/fold.h"
+#include "csrc/graph/internal/number_text.h"
 
 #include <fmt/format.h>
 

@@ -7,9 +7,9 @@
 // To walk a graph, go through ids from 0: operands come before their users. The arguments are the first nodes.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/graph/op.h>
-#include <spikeforge/graph/surrogate.h>
+#include "csrc/base/export.h"
+#include "csrc/graph/op.h"
+#include "csrc/graph/surrogate.h"
 
 #include <compare>
 #include <cstddef>

@@ -1,6 +1,6 @@
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/internal/hoist.h>
+#include "csrc/graph/internal/hoist.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/dependence.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/unused_names.h>
-#include <spikeforge/graph/layer.h>
-#include <spikeforge/graph/value.h>
+#include "csrc/graph/layer.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/unused_names.h"
+#include "csrc/graph/value.h"
 
 #include <vector>
 

@@ -2,7 +2,7 @@
 // behind it then take part in its pass over memory, on every device, and in its derivatives.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,5 @@
-#include <spikeforge/graph/internal/advice.h>
-#include <spikeforge/graph/internal/lexer.h>
+#include "csrc/graph/internal/lexer.h"
+#include "csrc/graph/internal/advice.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/graph/internal/multiply_adds.h>
+#include "csrc/graph/internal/multiply_adds.h"
 
 namespace spikeforge::graph {
 namespace {

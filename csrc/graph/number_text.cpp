@@ -1,4 +1,4 @@
-#include <spikeforge/graph/internal/number_text.h>
+#include "csrc/graph/internal/number_text.h"
 
 #include <charconv>
 #include <cmath>

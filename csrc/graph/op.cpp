@@ -1,4 +1,4 @@
-#include <spikeforge/graph/op.h>
+#include "csrc/graph/op.h"
 
 #include <cstddef>
 #include <initializer_list>
@@ -19,7 +19,7 @@ constexpr OpInfo describe(std::string_view name, std::string_view text, Form for
 constexpr OpInfo described[] = {
 #define SPIKEFORGE_OP(name, text, form, precedence, result, ...) \
   describe(#name, text, Form::form, precedence, result, {__VA_ARGS__}),
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
 };
 
 constexpr auto with_defaults = [] {
@@ -27,7 +27,7 @@ constexpr auto with_defaults = [] {
   for (std::size_t i = 0; i < ops.size(); ++i) ops[i] = described[i];
 #define SPIKEFORGE_DEFAULTED(name, second) ops[static_cast<std::size_t>(Op::name)].last_default = second;
 #define SPIKEFORGE_DRAW(name, count, ...) ops[static_cast<std::size_t>(Op::name)].words = count;
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
   return ops;
 }();
 

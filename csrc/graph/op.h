@@ -1,7 +1,7 @@
 // The operations of ops.def as an enumeration, and what is known of each.
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <array>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace spikeforge::graph {
 
 enum class Op : std::uint8_t {
 #define SPIKEFORGE_OP(name, ...) name,
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
 };
 
 enum class Kind : std::uint8_t { number, boolean };

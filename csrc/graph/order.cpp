@@ -1,6 +1,6 @@
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/order.h>
+#include "csrc/graph/internal/order.h"
+#include "csrc/graph/cell.h"
+#include "csrc/graph/internal/copy.h"
 
 #include <vector>
 

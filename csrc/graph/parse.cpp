@@ -1,7 +1,7 @@
-#include <spikeforge/graph/internal/advice.h>
-#include <spikeforge/graph/internal/number_text.h>
-#include <spikeforge/graph/internal/parser.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/internal/advice.h"
+#include "csrc/graph/internal/number_text.h"
+#include "csrc/graph/internal/parser.h"
+#include "csrc/graph/text.h"
 
 #include <fmt/format.h>
 

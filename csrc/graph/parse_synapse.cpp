@@ -1,7 +1,7 @@
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/internal/parser.h>
-#include <spikeforge/graph/synapse.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/internal/parser.h"
+#include "csrc/graph/synapse.h"
+#include "csrc/graph/text.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/number_text.h>
-#include <spikeforge/graph/synapse.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/number_text.h"
+#include "csrc/graph/synapse.h"
+#include "csrc/graph/text.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/number_text.h>
-#include <spikeforge/graph/surrogate.h>
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/graph/surrogate.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/number_text.h"
+#include "csrc/neuron/surrogate.h"
 
 #include <fmt/format.h>
 
@@ -33,12 +33,12 @@ constexpr std::array<SurrogateArgument, sizeof...(Argument)> listed(Argument... 
 }
 
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) constexpr auto arguments_of_##name = listed(__VA_ARGS__);
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
 
 constexpr SurrogateDescription table[] = {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) {#name, arguments_of_##name},
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
 };
 

@@ -1,8 +1,8 @@
 // A surrogate with its numbers, as a spike carries it.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/neuron/surrogate_kind.h>
+#include "csrc/base/export.h"
+#include "csrc/neuron/surrogate_kind.h"
 
 #include <array>
 #include <initializer_list>
@@ -55,7 +55,7 @@ inline Surrogate none() { return {}; }
   Surrogate name(Numbers... numbers) {                                             \
     return make_surrogate(SurrogateKind::name, {static_cast<double>(numbers)...}); \
   }
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
 
 }  // namespace surrogate

@@ -1,5 +1,5 @@
-#include <spikeforge/graph/internal/surrogate_values.h>
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/graph/internal/surrogate_values.h"
+#include "csrc/neuron/surrogate.h"
 
 namespace spikeforge::graph {
 namespace {
@@ -53,7 +53,7 @@ Value with_struct(const Surrogate& surrogate, What&& what) {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \
   case SurrogateKind::name:                     \
     return what(Struct<Symbol>(surrogate.args.data())).value;
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
   }
   return 0;

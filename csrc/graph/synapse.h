@@ -16,8 +16,8 @@
 // if "on post" does; its next value is made of traces of the same neuron and of parameters.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/graph/cell.h>
+#include "csrc/base/export.h"
+#include "csrc/graph/cell.h"
 
 #include <algorithm>
 #include <cstddef>

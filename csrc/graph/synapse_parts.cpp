@@ -1,5 +1,5 @@
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/synapse_parts.h>
+#include "csrc/graph/synapse_parts.h"
+#include "csrc/graph/internal/copy.h"
 
 #include <span>
 #include <vector>

@@ -2,7 +2,7 @@
 // connection's delay.
 #pragma once
 
-#include <spikeforge/graph/synapse.h>
+#include "csrc/graph/synapse.h"
 
 namespace spikeforge::graph {
 

@@ -30,8 +30,8 @@
 // before it, unless one is said: what is made of a neuron keeps its draws by that.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/graph/cell.h>
+#include "csrc/base/export.h"
+#include "csrc/graph/cell.h"
 
 #include <string>
 #include <string_view>

@@ -11,8 +11,8 @@
 // captures become constants. {"a", 0.5} for a state's name makes it start at 0.5 where no initial state is given.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/value.h>
+#include "csrc/graph/cell.h"
+#include "csrc/graph/value.h"
 
 #include <array>
 #include <functional>

@@ -1,6 +1,6 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/order.h>
-#include <spikeforge/graph/trace_synapse.h>
+#include "csrc/graph/trace_synapse.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/order.h"
 
 #include <fmt/format.h>
 

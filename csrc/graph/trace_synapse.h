@@ -17,8 +17,8 @@
 // Each lambda is called once. print(stdp) is the text that operators and networks take.
 #pragma once
 
-#include <spikeforge/graph/synapse.h>
-#include <spikeforge/graph/value.h>
+#include "csrc/graph/synapse.h"
+#include "csrc/graph/value.h"
 
 #include <concepts>
 #include <functional>

@@ -1,5 +1,5 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/value.h>
+#include "csrc/graph/value.h"
+#include "csrc/graph/errors.h"
 
 #include <fmt/format.h>
 

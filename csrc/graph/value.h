@@ -8,8 +8,8 @@
 // Functions are found through their arguments: no `using` is needed. Errors are GraphError.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/graph/graph.h>
+#include "csrc/base/export.h"
+#include "csrc/graph/graph.h"
 
 #include <concepts>
 #include <cstdint>
@@ -84,7 +84,7 @@ class SPIKEFORGE_API Value {
   friend Value name(const Value& x, const Value& y, const Value& z) { return apply(Op::name, {x, y, z}); }
 #define SPIKEFORGE_DEFAULTED(name, second) \
   friend Value name(const Value& x, const Value& y = second) { return apply(Op::name, {x, y}); }
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
 
   // The name in neuron/surrogate.h: as one operation its derivative does not overflow.
   friend Value logistic(const Value& x) { return sigmoid(x); }

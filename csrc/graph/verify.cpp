@@ -1,5 +1,5 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/verify.h>
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/errors.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/jit/compile_ahead.h>
+#include "csrc/jit/compile_ahead.h"
 
 #include <algorithm>
 #include <atomic>

@@ -2,7 +2,7 @@
 // pass's is compiled by the call itself.
 #pragma once
 
-#include <spikeforge/jit/kernel_cache.h>
+#include "csrc/jit/kernel_cache.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
-#include <spikeforge/base/environment.h>
-#include <spikeforge/jit/compile_limit.h>
+#include "csrc/jit/compile_limit.h"
+#include "csrc/base/environment.h"
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/jit/compile_log.h>
+#include "csrc/jit/compile_log.h"
 
 #include <algorithm>
 #include <charconv>

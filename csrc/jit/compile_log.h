@@ -1,5 +1,5 @@
 #pragma once
-#include <spikeforge/jit/sources.h>
+#include "csrc/jit/sources.h"
 
 #include <optional>
 #include <span>

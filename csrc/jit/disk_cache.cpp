@@ -1,7 +1,7 @@
-#include <spikeforge/base/environment.h>
-#include <spikeforge/base/file_io.h>
-#include <spikeforge/jit/disk_cache.h>
-#include <spikeforge/jit/disk_entry.h>
+#include "csrc/jit/disk_cache.h"
+#include "csrc/base/environment.h"
+#include "csrc/base/file_io.h"
+#include "csrc/jit/disk_entry.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,6 +1,6 @@
 #pragma once
-#include <spikeforge/base/file_descriptor.h>
-#include <spikeforge/base/hash.h>
+#include "csrc/base/file_descriptor.h"
+#include "csrc/base/hash.h"
 
 #include <atomic>
 #include <cstdint>

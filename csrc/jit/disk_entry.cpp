@@ -1,5 +1,5 @@
-#include <spikeforge/base/hash.h>
-#include <spikeforge/jit/disk_entry.h>
+#include "csrc/jit/disk_entry.h"
+#include "csrc/base/hash.h"
 
 #include <cstring>
 

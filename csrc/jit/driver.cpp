@@ -1,5 +1,5 @@
-#include <spikeforge/jit/driver.h>
-#include <spikeforge/jit/errors.h>
+#include "csrc/jit/driver.h"
+#include "csrc/jit/errors.h"
 
 #include <utility>
 

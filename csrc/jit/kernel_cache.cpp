@@ -1,6 +1,6 @@
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/jit/kernel_pack.h>
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/jit/errors.h"
+#include "csrc/jit/kernel_pack.h"
 
 #include <chrono>
 #include <exception>

@@ -1,9 +1,9 @@
 #pragma once
-#include <spikeforge/base/hash.h>
-#include <spikeforge/base/once_map.h>
-#include <spikeforge/jit/disk_cache.h>
-#include <spikeforge/jit/driver.h>
-#include <spikeforge/jit/nvrtc.h>
+#include "csrc/base/hash.h"
+#include "csrc/base/once_map.h"
+#include "csrc/jit/disk_cache.h"
+#include "csrc/jit/driver.h"
+#include "csrc/jit/nvrtc.h"
 
 #include <atomic>
 #include <functional>

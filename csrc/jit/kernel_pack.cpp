@@ -1,7 +1,7 @@
-#include <spikeforge/base/environment.h>
-#include <spikeforge/base/file_io.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/jit/kernel_pack.h>
+#include "csrc/jit/kernel_pack.h"
+#include "csrc/base/environment.h"
+#include "csrc/base/file_io.h"
+#include "csrc/jit/kernel_cache.h"
 
 #include <algorithm>
 #include <cerrno>

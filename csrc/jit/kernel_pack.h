@@ -4,8 +4,8 @@
 // library that wrote it: the key holds the text of every device header.
 #pragma once
 
-#include <spikeforge/base/file_descriptor.h>
-#include <spikeforge/base/hash.h>
+#include "csrc/base/file_descriptor.h"
+#include "csrc/base/hash.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
-#include <spikeforge/base/environment.h>
-#include <spikeforge/jit/compile_limit.h>
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/jit/nvrtc.h>
-#include <spikeforge/jit/nvrtc_places.h>
+#include "csrc/jit/nvrtc.h"
+#include "csrc/base/environment.h"
+#include "csrc/jit/compile_limit.h"
+#include "csrc/jit/errors.h"
+#include "csrc/jit/nvrtc_places.h"
 
 #include <algorithm>
 #include <atomic>

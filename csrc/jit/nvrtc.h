@@ -1,6 +1,6 @@
 #pragma once
-#include <spikeforge/jit/compile_log.h>
-#include <spikeforge/jit/sources.h>
+#include "csrc/jit/compile_log.h"
+#include "csrc/jit/sources.h"
 
 #include <chrono>
 #include <optional>

@@ -1,4 +1,4 @@
-#include <spikeforge/jit/nvrtc_places.h>
+#include "csrc/jit/nvrtc_places.h"
 
 #include <link.h>
 

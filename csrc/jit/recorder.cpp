@@ -1,4 +1,4 @@
-#include <spikeforge/jit/recorder.h>
+#include "csrc/jit/recorder.h"
 
 #include <algorithm>
 #include <atomic>

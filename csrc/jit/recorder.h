@@ -2,9 +2,9 @@
 // is asked for a device.
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/jit/kernel_pack.h>
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/jit/kernel_pack.h"
 
 #include <functional>
 #include <memory>

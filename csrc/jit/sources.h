@@ -9,10 +9,11 @@ struct EmbeddedHeader {
   const char* text;
 };
 
-// For NVRTC: csrc/neuron/*.h and cuda/*, as they were when the library was built; written by cmake/embed_headers.cmake.
+// For NVRTC: csrc/neuron/*.h and cuda/*, as they were when the library was built, with includes of the form
+// <spikeforge/neuron/lif.h>; written by cmake/embed_headers.cmake.
 std::span<const EmbeddedHeader> embedded_headers();
 
-// For the C++ compiler of compiled tapes: cpu/operations.h and what it includes of the library.
+// For the C++ compiler of compiled tapes: csrc/cpu/operations.h and what it includes of the library.
 std::span<const EmbeddedHeader> embedded_host_headers();
 
 }  // namespace spikeforge::jit

@@ -1,10 +1,10 @@
 // Kernels by spec, so that a hot call builds no text and takes no lock.
 #pragma once
 
-#include <spikeforge/base/hash.h>
-#include <spikeforge/base/published_map.h>
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
+#include "csrc/base/hash.h"
+#include "csrc/base/published_map.h"
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
 
 #include <cstddef>
 #include <functional>

@@ -1,7 +1,7 @@
 // The types of numbers as CUDA sources spell them.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
+#include "csrc/base/dtype.h"
 
 namespace spikeforge {
 

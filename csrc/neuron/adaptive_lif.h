@@ -7,7 +7,7 @@
 // spike.
 #pragma once
 
-#include <spikeforge/neuron/lif.h>
+#include "csrc/neuron/lif.h"
 
 namespace spikeforge {
 

@@ -16,7 +16,7 @@
 //                                      `initial` made, 0 for given states
 #pragma once
 
-#include <spikeforge/neuron/reset.h>
+#include "csrc/neuron/reset.h"
 
 namespace spikeforge {
 

@@ -1,10 +1,10 @@
 // All structs of neurons.def.
 #pragma once
 
-#include <spikeforge/neuron/adaptive_lif.h>
-#include <spikeforge/neuron/eif.h>
-#include <spikeforge/neuron/if.h>
-#include <spikeforge/neuron/izhikevich.h>
-#include <spikeforge/neuron/lif.h>
-#include <spikeforge/neuron/plif.h>
-#include <spikeforge/neuron/qif.h>
+#include "csrc/neuron/adaptive_lif.h"
+#include "csrc/neuron/eif.h"
+#include "csrc/neuron/if.h"
+#include "csrc/neuron/izhikevich.h"
+#include "csrc/neuron/lif.h"
+#include "csrc/neuron/plif.h"
+#include "csrc/neuron/qif.h"

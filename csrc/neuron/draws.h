@@ -11,7 +11,7 @@
 // the step 2^48 - 1.
 #pragma once
 
-#include <spikeforge/neuron/random.h>
+#include "csrc/neuron/random.h"
 
 namespace spikeforge {
 #if defined(CPU_CAPABILITY)

@@ -2,8 +2,8 @@
 // zero and halves included. They are what graph/evaluate.cpp says, in terms of portable.h.
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/neuron/portable.h"
+#include "csrc/neuron/surrogate.h"
 
 namespace spikeforge {
 

@@ -3,7 +3,7 @@
 // Source: Fang et al., Science Advances 9, eadi1480 (2023).
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
+#include "csrc/neuron/portable.h"
 
 namespace spikeforge {
 

@@ -8,7 +8,7 @@
 // output, which the usual text of the derivation omits.
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
+#include "csrc/neuron/portable.h"
 
 namespace spikeforge {
 

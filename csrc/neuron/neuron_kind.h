@@ -7,12 +7,12 @@ namespace spikeforge {
 
 enum class NeuronKind : std::uint8_t {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) name,
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 };
 
 constexpr NeuronKind all_neurons[] = {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) NeuronKind::name,
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 };
 
 #define SPIKEFORGE_ONE(name) +1
@@ -20,7 +20,7 @@ constexpr NeuronKind all_neurons[] = {
 constexpr int state_count(NeuronKind kind) {
   constexpr int counts[] = {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) 0 SPIKEFORGE_EACH(SPIKEFORGE_ONE, states),
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
   };
   return counts[static_cast<int>(kind)];
 }
@@ -29,7 +29,7 @@ constexpr int state_count(NeuronKind kind) {
 constexpr int tensor_count(NeuronKind kind) {
   constexpr int counts[] = {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) 0 SPIKEFORGE_EACH(SPIKEFORGE_ONE, tensors),
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
   };
   return counts[static_cast<int>(kind)];
 }
@@ -41,7 +41,7 @@ constexpr bool has_decay_input(NeuronKind kind) {
   constexpr bool has[] = {
 #define SPIKEFORGE_DECAY_INPUT() || true
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) false params,
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
   };
   return has[static_cast<int>(kind)];
 }

@@ -3,8 +3,8 @@
 // Source: Fang et al., ICCV 2021; derivation in Science Advances 9, eadi1480 (2023).
 #pragma once
 
-#include <spikeforge/neuron/lif.h>
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/neuron/lif.h"
+#include "csrc/neuron/surrogate.h"
 
 namespace spikeforge {
 

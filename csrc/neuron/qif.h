@@ -7,7 +7,7 @@
 // usual text of the derivation has V[1] where dL/dV[0] needs V[0].
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
+#include "csrc/neuron/portable.h"
 
 namespace spikeforge {
 

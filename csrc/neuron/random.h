@@ -4,7 +4,7 @@
 // function.
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
+#include "csrc/neuron/portable.h"
 
 #if !defined(__CUDACC__)
 #include <cstring>

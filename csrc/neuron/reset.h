@@ -7,7 +7,7 @@
 // hard reset the smooth S v_reset + (1 - S) H.
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
+#include "csrc/neuron/portable.h"
 
 namespace spikeforge {
 

@@ -9,7 +9,7 @@
 // Gradients may use fast_exp and fast_divide, in forms without cancellation: e / (1 + e)^2 rather than s (1 - s).
 #pragma once
 
-#include <spikeforge/neuron/portable.h>
+#include "csrc/neuron/portable.h"
 
 namespace spikeforge {
 

@@ -7,7 +7,7 @@ namespace spikeforge {
 
 enum class SurrogateKind : std::uint8_t {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) name,
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
 };
 
@@ -17,7 +17,7 @@ constexpr const char* struct_of(SurrogateKind kind) {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \
   case SurrogateKind::name:                     \
     return #Struct;
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
   }
   return "NoSurrogate";

@@ -1,5 +1,5 @@
-#include <spikeforge/nir/array.h>
-#include <spikeforge/nir/array_values.h>
+#include "csrc/nir/array.h"
+#include "csrc/nir/array_values.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

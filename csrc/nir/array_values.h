@@ -1,5 +1,5 @@
 #pragma once
-#include <spikeforge/nir/array.h>
+#include "csrc/nir/array.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nir/byte_source.h>
+#include "csrc/nir/byte_source.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // The bytes of a file, read with a check of every place.
 #pragma once
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
-#include <spikeforge/nir/byte_source.h>
-#include <spikeforge/nir/data.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/hdf5_tree.h>
+#include "csrc/nir/data.h"
+#include "csrc/nir/byte_source.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/hdf5_tree.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // NIRGraphData: what nodes of a graph gave, or held, while it ran.
 #pragma once
-#include <spikeforge/nir/array.h>
-#include <spikeforge/nir/limits.h>
+#include "csrc/nir/array.h"
+#include "csrc/nir/limits.h"
 
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
-#include <spikeforge/base/printable.h>
-#include <spikeforge/nir/error.h>
+#include "csrc/nir/error.h"
+#include "csrc/base/printable.h"
 
 #include <fmt/format.h>
 

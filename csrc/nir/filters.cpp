@@ -1,4 +1,4 @@
-#include <spikeforge/nir/filters.h>
+#include "csrc/nir/filters.h"
 
 #include <fmt/format.h>
 

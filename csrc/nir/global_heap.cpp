@@ -1,4 +1,4 @@
-#include <spikeforge/nir/global_heap.h>
+#include "csrc/nir/global_heap.h"
 
 #include <array>
 #include <cstring>

@@ -2,7 +2,7 @@
 // checked: libhdf5 1.10 copies a heap object of any length into a buffer of the length that the dataset tells.
 // Format: HDF5 File Format Specification, section III.E.
 #pragma once
-#include <spikeforge/nir/byte_source.h>
+#include "csrc/nir/byte_source.h"
 
 #include <cstdint>
 #include <map>

@@ -1,7 +1,7 @@
-#include <spikeforge/nir/array_values.h>
-#include <spikeforge/nir/filters.h>
-#include <spikeforge/nir/hdf5_dataset.h>
-#include <spikeforge/nir/hdf5_number.h>
+#include "csrc/nir/hdf5_dataset.h"
+#include "csrc/nir/array_values.h"
+#include "csrc/nir/filters.h"
+#include "csrc/nir/hdf5_number.h"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 // One dataset of an HDF5 file as an Array or as Strings.
 #pragma once
-#include <spikeforge/nir/byte_source.h>
-#include <spikeforge/nir/global_heap.h>
-#include <spikeforge/nir/hdf5_library.h>
-#include <spikeforge/nir/limits.h>
-#include <spikeforge/nir/value.h>
+#include "csrc/nir/byte_source.h"
+#include "csrc/nir/global_heap.h"
+#include "csrc/nir/hdf5_library.h"
+#include "csrc/nir/limits.h"
+#include "csrc/nir/value.h"
 
 namespace spikeforge::nir {
 

@@ -1,5 +1,5 @@
-#include <spikeforge/nir/hdf5_library.h>
-#include <spikeforge/nir/read.h>
+#include "csrc/nir/hdf5_library.h"
+#include "csrc/nir/read.h"
 
 #include <fmt/format.h>
 
@@ -84,7 +84,7 @@ void load_hdf5(const std::string& file) { Hdf5::get(file); }
 Hdf5::Hdf5(const std::string& file) {
   void* const library = load(file);
 #define SPIKEFORGE_HDF5(name) name = reinterpret_cast<decltype(name)>(symbol(library, SPIKEFORGE_EXPANDED_TEXT(name)));
-#include <spikeforge/nir/hdf5_functions.def>
+#include "csrc/nir/hdf5_functions.def"
 
   unsigned major = 0, minor = 0, release = 0;
   if (H5get_libversion(&major, &minor, &release) < 0 || std::tuple(major, minor, release) < std::tuple(1u, 10u, 5u))
@@ -94,7 +94,7 @@ Hdf5::Hdf5(const std::string& file) {
 
     // The identifiers have their values from here on.
 #define SPIKEFORGE_HDF5_ID(name) name = *static_cast<const hid_t*>(symbol(library, #name));
-#include <spikeforge/nir/hdf5_functions.def>
+#include "csrc/nir/hdf5_functions.def"
   set_file_locking = reinterpret_cast<decltype(set_file_locking)>(dlsym(library, "H5Pset_file_locking"));
 
   H5PLset_loading_state(0);  // a file must not choose code to load

@@ -5,7 +5,7 @@
 // Only hdf5.h is needed to build.
 #pragma once
 #define H5_USE_110_API  // the functions and structures of HDF5 1.10, in any later version too
-#include <spikeforge/base/fork_safe_mutex.h>
+#include "csrc/base/fork_safe_mutex.h"
 
 #include <hdf5.h>
 
@@ -24,7 +24,7 @@ struct Hdf5 {
   // Names such as H5Literate are macros for H5Literate1 in later versions: expanded here and where they are called.
 #define SPIKEFORGE_HDF5(name) decltype(&::name) name = nullptr;
 #define SPIKEFORGE_HDF5_ID(name) hid_t name = H5I_INVALID_HID;
-#include <spikeforge/nir/hdf5_functions.def>
+#include "csrc/nir/hdf5_functions.def"
   herr_t (*set_file_locking)(hid_t, hbool_t, hbool_t) = nullptr;  // from 1.10.7; null before
 
  private:

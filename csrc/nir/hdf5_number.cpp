@@ -1,6 +1,6 @@
-#include <spikeforge/nir/array_values.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/hdf5_number.h>
+#include "csrc/nir/hdf5_number.h"
+#include "csrc/nir/array_values.h"
+#include "csrc/nir/error.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // The integer, floating point and boolean types of HDF5 as ours.
 #pragma once
-#include <spikeforge/nir/array.h>
-#include <spikeforge/nir/hdf5_library.h>
+#include "csrc/nir/array.h"
+#include "csrc/nir/hdf5_library.h"
 
 #include <span>
 

@@ -1,7 +1,7 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/hdf5_dataset.h>
-#include <spikeforge/nir/hdf5_tree.h>
-#include <spikeforge/nir/object_index.h>
+#include "csrc/nir/hdf5_tree.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/hdf5_dataset.h"
+#include "csrc/nir/object_index.h"
 
 #include <fmt/format.h>
 

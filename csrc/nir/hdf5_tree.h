@@ -1,8 +1,8 @@
 // An HDF5 file as a tree of values.
 #pragma once
-#include <spikeforge/nir/byte_source.h>
-#include <spikeforge/nir/limits.h>
-#include <spikeforge/nir/value.h>
+#include "csrc/nir/byte_source.h"
+#include "csrc/nir/limits.h"
+#include "csrc/nir/value.h"
 
 #include <span>
 

@@ -1,6 +1,6 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/hdf5_library.h>
-#include <spikeforge/nir/hdf5_write.h>
+#include "csrc/nir/hdf5_write.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/hdf5_library.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-#include <spikeforge/nir/value.h>
+#include "csrc/nir/value.h"
 
 #include <string>
 

@@ -1,6 +1,6 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/interpret.h>
-#include <spikeforge/nir/validate.h>
+#include "csrc/nir/interpret.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/validate.h"
 
 #include <fmt/format.h>
 

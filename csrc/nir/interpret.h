@@ -1,7 +1,7 @@
 // From the values of a file to a graph, and back.
 #pragma once
-#include <spikeforge/nir/limits.h>
-#include <spikeforge/nir/node.h>
+#include "csrc/nir/limits.h"
+#include "csrc/nir/node.h"
 
 namespace spikeforge::nir {
 

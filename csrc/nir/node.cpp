@@ -1,4 +1,4 @@
-#include <spikeforge/nir/node.h>
+#include "csrc/nir/node.h"
 
 #include <algorithm>
 #include <map>

@@ -4,8 +4,8 @@
 // Every node lists its fields once, in fields(), as they are called in a file: reading, writing, comparing and printing
 // go by that list. An optional field is one that files of some version leave out.
 #pragma once
-#include <spikeforge/nir/array.h>
-#include <spikeforge/nir/value.h>
+#include "csrc/nir/array.h"
+#include "csrc/nir/value.h"
 
 #include <array>
 #include <optional>

@@ -1,5 +1,5 @@
-#include <spikeforge/nir/global_heap.h>
-#include <spikeforge/nir/object_index.h>
+#include "csrc/nir/object_index.h"
+#include "csrc/nir/global_heap.h"
 
 #include <algorithm>
 #include <array>

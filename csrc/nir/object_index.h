@@ -3,7 +3,7 @@
 // end on some that a damaged file may hold. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C,
 // III.D and IV.A.
 #pragma once
-#include <spikeforge/nir/byte_source.h>
+#include "csrc/nir/byte_source.h"
 
 #include <cstdint>
 #include <set>

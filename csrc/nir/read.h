@@ -6,7 +6,7 @@
 // is no sound graph is refused with one Error that names file, node and field. Data are read by this library; of the
 // file's structure much is left to libhdf5, whose parser has had faults: see SECURITY.md.
 #pragma once
-#include <spikeforge/nir/interpret.h>
+#include "csrc/nir/interpret.h"
 
 #include <cstddef>
 #include <span>

@@ -1,4 +1,4 @@
-#include <spikeforge/nir/replacement_file.h>
+#include "csrc/nir/replacement_file.h"
 
 #include <fmt/format.h>
 

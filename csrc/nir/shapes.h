@@ -1,6 +1,6 @@
 // Shapes of what flows through a graph, without batch and time.
 #pragma once
-#include <spikeforge/nir/interpret.h>
+#include "csrc/nir/interpret.h"
 
 #include <optional>
 

@@ -1,5 +1,5 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/validate.h>
+#include "csrc/nir/validate.h"
+#include "csrc/nir/error.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/interpret.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/interpret.h"
 
 #include <optional>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nir/value.h>
+#include "csrc/nir/value.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // What a NIR file is made of, whatever it means: groups of numbers, strings and groups. Metadata stays in this form.
 #pragma once
-#include <spikeforge/nir/array.h>
+#include "csrc/nir/array.h"
 
 #include <string>
 #include <string_view>

@@ -1,10 +1,10 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/hdf5_write.h>
-#include <spikeforge/nir/interpret.h>
-#include <spikeforge/nir/replacement_file.h>
-#include <spikeforge/nir/shapes.h>
-#include <spikeforge/nir/validate.h>
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/write.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/hdf5_write.h"
+#include "csrc/nir/interpret.h"
+#include "csrc/nir/replacement_file.h"
+#include "csrc/nir/shapes.h"
+#include "csrc/nir/validate.h"
 
 #include <fmt/format.h>
 

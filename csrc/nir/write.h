@@ -1,5 +1,5 @@
 #pragma once
-#include <spikeforge/nir/node.h>
+#include "csrc/nir/node.h"
 
 #include <string>
 

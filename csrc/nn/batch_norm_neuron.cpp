@@ -1,6 +1,6 @@
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/nn/batch_norm_neuron.h>
-#include <spikeforge/ops/layer.h>
+#include "csrc/nn/batch_norm_neuron.h"
+#include "csrc/jit/recorder.h"
+#include "ops/layer.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>

@@ -9,7 +9,7 @@
 // torch's own normalisation: its compiled loop is faster than the fused one.
 #pragma once
 
-#include <spikeforge/nn/neuron_module.h>
+#include "csrc/nn/neuron_module.h"
 
 namespace spikeforge::nn {
 

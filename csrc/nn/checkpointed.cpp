@@ -1,4 +1,4 @@
-#include <spikeforge/nn/checkpointed.h>
+#include "csrc/nn/checkpointed.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>

@@ -11,7 +11,7 @@
 // Memory is that of one segment and of the states between segments; time is at most one more forward pass.
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,11 +1,11 @@
-#include <spikeforge/base/components.h>
-#include <spikeforge/nn/composite.h>
-#include <spikeforge/nn/internal/step_of.h>
-#include <spikeforge/nn/internal/told_samples.h>
-#include <spikeforge/nn/internal/variable.h>
-#include <spikeforge/nn/neuron_module.h>
-#include <spikeforge/nn/recording.h>
-#include <spikeforge/ops/recurrent.h>
+#include "csrc/nn/composite.h"
+#include "csrc/base/components.h"
+#include "csrc/nn/internal/step_of.h"
+#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/variable.h"
+#include "csrc/nn/neuron_module.h"
+#include "csrc/nn/recording.h"
+#include "ops/recurrent.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>

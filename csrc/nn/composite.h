@@ -22,7 +22,7 @@
 // networks nest.
 #pragma once
 
-#include <spikeforge/nn/part.h>
+#include "csrc/nn/part.h"
 
 #include <deque>
 #include <functional>

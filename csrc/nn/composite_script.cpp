@@ -1,6 +1,6 @@
 // A network in TorchScript: the plan that it runs by, written out.
-#include <spikeforge/nn/composite.h>
-#include <spikeforge/nn/internal/step_of.h>
+#include "csrc/nn/composite.h"
+#include "csrc/nn/internal/step_of.h"
 
 #include <algorithm>
 #include <functional>

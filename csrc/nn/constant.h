@@ -6,7 +6,7 @@
 // gradient is 0, as that of clamp.
 #pragma once
 
-#include <spikeforge/ops/neuron.h>
+#include "ops/neuron.h"
 
 #include <optional>
 #include <utility>

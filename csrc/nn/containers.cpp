@@ -1,4 +1,4 @@
-#include <spikeforge/nn/containers.h>
+#include "csrc/nn/containers.h"
 
 namespace spikeforge::nn {
 

@@ -1,7 +1,7 @@
 // Networks of common forms.
 #pragma once
 
-#include <spikeforge/nn/composite.h>
+#include "csrc/nn/composite.h"
 
 #include <initializer_list>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nn/delay.h>
+#include "csrc/nn/delay.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

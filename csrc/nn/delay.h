@@ -4,7 +4,7 @@
 //   Delay delay(torch::tensor({0, 3, 1}));  // steps, [*shape] or what broadcasts to it
 #pragma once
 
-#include <spikeforge/nn/stateful.h>
+#include "csrc/nn/stateful.h"
 
 namespace spikeforge::nn {
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nn/encoders.h>
+#include "csrc/nn/encoders.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>

@@ -2,7 +2,7 @@
 // it the same values for some steps. Values are between 0 and 1.
 #pragma once
 
-#include <spikeforge/nn/stateful.h>
+#include "csrc/nn/stateful.h"
 
 #include <ATen/core/Generator.h>
 

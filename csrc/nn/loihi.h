@@ -10,8 +10,8 @@
 // numbers LoihiLIF makes the same spikes, of its type, with the gradients of the operator (docs/loihi.md).
 #pragma once
 
-#include <spikeforge/nn/neuron_module.h>
-#include <spikeforge/ops/loihi.h>
+#include "csrc/nn/neuron_module.h"
+#include "ops/loihi.h"
 
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
-#include <spikeforge/nn/internal/loihi_call.h>
-#include <spikeforge/nn/loihi.h>
+#include "csrc/nn/internal/loihi_call.h"
+#include "csrc/nn/loihi.h"
 
 #include <ATen/ops/zeros.h>
 

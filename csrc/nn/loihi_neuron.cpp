@@ -1,7 +1,7 @@
-#include <spikeforge/kernels/multistep/loihi_cells.h>
-#include <spikeforge/nn/internal/loihi_call.h>
-#include <spikeforge/nn/internal/told_samples.h>
-#include <spikeforge/nn/loihi.h>
+#include "csrc/kernels/multistep/loihi_cells.h"
+#include "csrc/nn/internal/loihi_call.h"
+#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/loihi.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/zeros.h>

@@ -1,5 +1,5 @@
-#include <spikeforge/nn/monitor.h>
-#include <spikeforge/nn/npy.h>
+#include "csrc/nn/monitor.h"
+#include "csrc/nn/npy.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -10,8 +10,8 @@
 // a Simulation says how many steps there will be.
 #pragma once
 
-#include <spikeforge/nn/composite.h>
-#include <spikeforge/nn/recording.h>
+#include "csrc/nn/composite.h"
+#include "csrc/nn/recording.h"
 
 #include <string>
 #include <utility>

@@ -1,9 +1,9 @@
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/nn/internal/run_script.h>
-#include <spikeforge/nn/internal/told_samples.h>
-#include <spikeforge/nn/neuron.h>
-#include <spikeforge/ops/common/checks.h>
+#include "csrc/nn/neuron.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/text.h"
+#include "csrc/nn/internal/run_script.h"
+#include "csrc/nn/internal/told_samples.h"
+#include "ops/common/checks.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>

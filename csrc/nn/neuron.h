@@ -7,8 +7,8 @@
 // or "out0", "out1", ...
 #pragma once
 
-#include <spikeforge/nn/neuron_module.h>
-#include <spikeforge/ops/traced.h>
+#include "csrc/nn/neuron_module.h"
+#include "ops/traced.h"
 
 namespace spikeforge::nn {
 

@@ -1,5 +1,5 @@
-#include <spikeforge/nn/internal/told_samples.h>
-#include <spikeforge/nn/neuron_module.h>
+#include "csrc/nn/neuron_module.h"
+#include "csrc/nn/internal/told_samples.h"
 
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/scalar_tensor.h>

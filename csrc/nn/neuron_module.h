@@ -1,9 +1,9 @@
 // What all neurons share: states of the shape of one step of input, checked against it, and their sequences.
 #pragma once
 
-#include <spikeforge/nn/constant.h>
-#include <spikeforge/nn/stateful.h>
-#include <spikeforge/ops/traced.h>
+#include "csrc/nn/constant.h"
+#include "csrc/nn/stateful.h"
+#include "ops/traced.h"
 
 #include <functional>
 

@@ -1,6 +1,6 @@
-#include <spikeforge/nn/internal/predefined.h>
-#include <spikeforge/nn/internal/run_script.h>
-#include <spikeforge/nn/internal/told_samples.h>
+#include "csrc/nn/internal/predefined.h"
+#include "csrc/nn/internal/run_script.h"
+#include "csrc/nn/internal/told_samples.h"
 
 #include <ATen/ops/full.h>
 
@@ -20,7 +20,7 @@ namespace spikeforge::nn {
             {SPIKEFORGE_EACH(SPIKEFORGE_STATE, states)},                 \
             {SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params}};     \
   }
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_STATE
 #undef SPIKEFORGE_CONSTANT
 
@@ -44,7 +44,7 @@ MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : s
     enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                                       \
     return op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) call); \
   }
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_PLACE
 #undef SPIKEFORGE_STATE
 #undef SPIKEFORGE_TENSOR
@@ -246,7 +246,7 @@ void Predefined<Options>::pretty_print(std::ostream& stream) const {
 }
 
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) template class Predefined<Struct##Options>;
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 template class Predefined<CubaLIFOptions>;
 
 }  // namespace spikeforge::nn

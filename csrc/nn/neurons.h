@@ -11,9 +11,9 @@
 // w, is learned, from 0 unless another is given.
 #pragma once
 
-#include <spikeforge/nn/neuron_module.h>
-#include <spikeforge/ops/neuron.h>
-#include <spikeforge/ops/traced.h>
+#include "csrc/nn/neuron_module.h"
+#include "ops/neuron.h"
+#include "ops/traced.h"
 
 #include <algorithm>
 #include <functional>
@@ -93,7 +93,7 @@ class PredefinedOptions {
   struct Struct##Call : Struct##Arguments {                              \
     SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)                          \
   };
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_TENSOR
 
 #define SPIKEFORGE_LEARN(name) name(Learnable(0.0));
@@ -104,7 +104,7 @@ class PredefinedOptions {
   struct SPIKEFORGE_API Struct##Options : PredefinedOptions<Struct##Options, Struct##Call> {                           \
     Struct##Options(){SPIKEFORGE_EACH(SPIKEFORGE_LEARN, tensors)} SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params \
   };
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_LEARN
 
 // I = I - I / tau_synapse + X, and this I charges V as X charges a LIF with tau_membrane. A traced cell.
@@ -162,7 +162,7 @@ class SPIKEFORGE_API Predefined : public NeuronModule {
   using name##Impl = Predefined<name##Options>;    \
   TORCH_MODULE(name);
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) SPIKEFORGE_MODULE(Struct)
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 SPIKEFORGE_MODULE(CubaLIF)
 #undef SPIKEFORGE_MODULE
 

@@ -1,6 +1,6 @@
-#include <spikeforge/base/file_io.h>
-#include <spikeforge/nn/npy.h>
-#include <spikeforge/ops/common/plain.h>
+#include "csrc/nn/npy.h"
+#include "csrc/base/file_io.h"
+#include "ops/common/plain.h"
 
 #include <c10/util/Exception.h>
 

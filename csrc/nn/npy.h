@@ -1,7 +1,7 @@
 // NumPy's file format, version 1.0: numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <ATen/core/Tensor.h>
 

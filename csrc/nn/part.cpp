@@ -1,4 +1,4 @@
-#include <spikeforge/nn/part.h>
+#include "csrc/nn/part.h"
 
 #include <ATen/ops/stack.h>
 

@@ -1,7 +1,7 @@
 // A module as containers hold it: one with states, or any module of torch whose forward maps a tensor to a tensor.
 #pragma once
 
-#include <spikeforge/nn/stateful.h>
+#include "csrc/nn/stateful.h"
 
 #include <type_traits>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nn/internal/progress.h>
+#include "csrc/nn/internal/progress.h"
 
 #include <unistd.h>
 

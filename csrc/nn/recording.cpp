@@ -1,4 +1,4 @@
-#include <spikeforge/nn/recording.h>
+#include "csrc/nn/recording.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

@@ -1,4 +1,4 @@
-#include <spikeforge/nn/internal/run_script.h>
+#include "csrc/nn/internal/run_script.h"
 
 #include <set>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nn/script.h>
+#include "csrc/nn/script.h"
 
 #include <algorithm>
 #include <array>

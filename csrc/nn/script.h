@@ -2,7 +2,7 @@
 // buffers and submodules are taken from the module; the rest stands here.
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <ATen/core/Tensor.h>
 

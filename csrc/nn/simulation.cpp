@@ -1,5 +1,5 @@
-#include <spikeforge/nn/internal/progress.h>
-#include <spikeforge/nn/simulation.h>
+#include "csrc/nn/simulation.h"
+#include "csrc/nn/internal/progress.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>

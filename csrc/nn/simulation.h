@@ -9,7 +9,7 @@
 // No gradients. On a terminal a run of more than a second shows how far it is.
 #pragma once
 
-#include <spikeforge/nn/composite.h>
+#include "csrc/nn/composite.h"
 
 namespace spikeforge::nn {
 

@@ -1,6 +1,6 @@
-#include <spikeforge/nn/internal/told_samples.h>
-#include <spikeforge/nn/recording.h>
-#include <spikeforge/nn/stateful.h>
+#include "csrc/nn/stateful.h"
+#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/recording.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

@@ -15,9 +15,9 @@
 // cannot know.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/nn/samples.h>
-#include <spikeforge/nn/script.h>
+#include "csrc/base/export.h"
+#include "csrc/nn/samples.h"
+#include "csrc/nn/script.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>

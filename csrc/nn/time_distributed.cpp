@@ -1,4 +1,4 @@
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nn/time_distributed.h"
 
 namespace spikeforge::nn {
 

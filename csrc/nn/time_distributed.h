@@ -9,7 +9,7 @@
 // BatchNorm in training takes its statistics over steps and batch together.
 #pragma once
 
-#include <spikeforge/nn/part.h>
+#include "csrc/nn/part.h"
 
 namespace spikeforge::nn {
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nn/internal/told_samples.h>
+#include "csrc/nn/internal/told_samples.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

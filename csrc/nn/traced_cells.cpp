@@ -1,8 +1,8 @@
-#include <spikeforge/kernels/multistep/predefined_cells.h>
-#include <spikeforge/kernels/multistep/written_step.h>
-#include <spikeforge/nn/internal/predefined.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/surrogate.h>
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/kernels/multistep/written_step.h"
+#include "csrc/nn/internal/predefined.h"
+#include "ops/common/checks.h"
+#include "ops/multistep/surrogate.h"
 
 #include <algorithm>
 #include <string_view>
@@ -82,7 +82,7 @@ spikeforge::Neuron trace_predefined(NeuronKind kind, const Call& call, bool stri
   spikeforge::Neuron traced_cell(const Struct##Call& call, bool strict) { \
     return trace_predefined(NeuronKind::name, call, strict);              \
   }
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 
 // A LIF whose input is the synaptic current.
 spikeforge::Neuron traced_cell(const CubaLIFCall& call, bool strict) {

@@ -1,5 +1,5 @@
-#include <spikeforge/nn/composite.h>
-#include <spikeforge/nn/internal/variable.h>
+#include "csrc/nn/internal/variable.h"
+#include "csrc/nn/composite.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
-#include <spikeforge/base/version.h>
-#include <spikeforge/simulation/internal/alike.h>
-#include <spikeforge/simulation/internal/digest.h>
-#include <spikeforge/simulation/internal/tell.h>
+#include "csrc/simulation/internal/alike.h"
+#include "csrc/base/version.h"
+#include "csrc/simulation/internal/digest.h"
+#include "csrc/simulation/internal/tell.h"
 
 #include <c10/util/Exception.h>
 #include <torch/version.h>

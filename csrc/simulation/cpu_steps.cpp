@@ -1,6 +1,6 @@
-#include <spikeforge/ops/common/cpu_tiles.h>
-#include <spikeforge/ops/common/fired.h>
-#include <spikeforge/simulation/internal/cpu_steps.h>
+#include "csrc/simulation/internal/cpu_steps.h"
+#include "ops/common/fired.h"
+#include "ops/multistep/cpu_tiles.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

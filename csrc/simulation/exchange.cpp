@@ -1,5 +1,5 @@
-#include <spikeforge/simulation/internal/exchange.h>
-#include <spikeforge/simulation/internal/tell.h>
+#include "csrc/simulation/internal/exchange.h"
+#include "csrc/simulation/internal/tell.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>

@@ -1,13 +1,13 @@
 // How Python makes and steps networks: operators of the namespace spikeforge_simulation, which
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/plastic.h>
-#include <spikeforge/simulation/internal/large_pages.h>
-#include <spikeforge/simulation/internal/named_group.h>
-#include <spikeforge/simulation/internal/recorder.h>
-#include <spikeforge/simulation/internal/tell.h>
-#include <spikeforge/simulation/internal/undifferentiated.h>
-#include <spikeforge/simulation/network.h>
+#include "csrc/simulation/internal/large_pages.h"
+#include "csrc/simulation/internal/named_group.h"
+#include "csrc/simulation/internal/recorder.h"
+#include "csrc/simulation/internal/tell.h"
+#include "csrc/simulation/internal/undifferentiated.h"
+#include "csrc/simulation/network.h"
+#include "ops/common/library.h"
+#include "ops/common/plastic.h"
 
 #include <c10/util/Exception.h>
 #include <torch/custom_class.h>

@@ -1,5 +1,5 @@
-#include <spikeforge/simulation/internal/gpu_exchange.h>
-#include <spikeforge/simulation/internal/tell.h>
+#include "csrc/simulation/internal/gpu_exchange.h"
+#include "csrc/simulation/internal/tell.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
@@ -7,7 +7,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 #endif
 
 #include <algorithm>

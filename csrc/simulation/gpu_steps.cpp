@@ -1,6 +1,6 @@
-#include <spikeforge/cpu/poisson_input.h>
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/simulation/internal/gpu_steps.h>
+#include "csrc/simulation/internal/gpu_steps.h"
+#include "csrc/cpu/network/poisson_input.h"
+#include "csrc/jit/recorder.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -8,7 +8,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 #endif
 
 #include <algorithm>

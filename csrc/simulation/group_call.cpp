@@ -1,4 +1,4 @@
-#include <spikeforge/simulation/internal/group_call.h>
+#include "csrc/simulation/internal/group_call.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/result_memory.h>
-#include <spikeforge/simulation/internal/large_pages.h>
+#include "csrc/simulation/internal/large_pages.h"
+#include "ops/common/result_memory.h"
 
 #include <ATen/EmptyTensor.h>
 

@@ -1,4 +1,4 @@
-#include <spikeforge/simulation/internal/launch_graph.h>
+#include "csrc/simulation/internal/launch_graph.h"
 
 #if defined(SPIKEFORGE_WITH_CUDA)
 #include <ATen/cuda/CUDAGraph.h>

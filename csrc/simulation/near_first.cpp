@@ -1,11 +1,11 @@
-#include <spikeforge/kernels/network/launch.h>
-#include <spikeforge/simulation/internal/near_first.h>
+#include "csrc/simulation/internal/near_first.h"
+#include "csrc/kernels/network/launch.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 #endif
 
 namespace spikeforge::simulation {

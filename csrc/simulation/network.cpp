@@ -1,11 +1,11 @@
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/connect_projection.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/simulation/internal/alike.h>
-#include <spikeforge/simulation/internal/description.h>
-#include <spikeforge/simulation/internal/running.h>
-#include <spikeforge/simulation/internal/undifferentiated.h>
-#include <spikeforge/simulation/network.h>
+#include "csrc/simulation/network.h"
+#include "csrc/simulation/internal/alike.h"
+#include "csrc/simulation/internal/description.h"
+#include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/internal/undifferentiated.h"
+#include "ops/common/checks.h"
+#include "ops/common/connect_projection.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/scalar_tensor.h>

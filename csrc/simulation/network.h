@@ -16,10 +16,10 @@
 // at a time may use a network.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/ops/connect.h>
-#include <spikeforge/ops/traced.h>
-#include <spikeforge/simulation/ranks.h>
+#include "csrc/base/export.h"
+#include "csrc/simulation/ranks.h"
+#include "ops/connect.h"
+#include "ops/traced.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>

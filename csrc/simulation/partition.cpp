@@ -1,4 +1,4 @@
-#include <spikeforge/simulation/internal/partition.h>
+#include "csrc/simulation/internal/partition.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

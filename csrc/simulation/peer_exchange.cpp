@@ -1,7 +1,7 @@
-#include <spikeforge/base/environment.h>
-#include <spikeforge/base/hash.h>
-#include <spikeforge/simulation/internal/peer_exchange.h>
-#include <spikeforge/simulation/internal/tell.h>
+#include "csrc/simulation/internal/peer_exchange.h"
+#include "csrc/base/environment.h"
+#include "csrc/base/hash.h"
+#include "csrc/simulation/internal/tell.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>

@@ -1,10 +1,10 @@
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/event.h>
-#include <spikeforge/simulation/internal/large_pages.h>
-#include <spikeforge/simulation/internal/plastic.h>
-#include <spikeforge/simulation/internal/plastic_operators.h>
-#include <spikeforge/simulation/internal/sort_rows.h>
+#include "csrc/simulation/internal/plastic.h"
+#include "csrc/simulation/internal/large_pages.h"
+#include "csrc/simulation/internal/plastic_operators.h"
+#include "csrc/simulation/internal/sort_rows.h"
+#include "ops/common/checks.h"
+#include "ops/common/layout.h"
+#include "ops/event.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>

@@ -1,6 +1,6 @@
-#include <spikeforge/graph/synapse_parts.h>
-#include <spikeforge/simulation/internal/plastic.h>
-#include <spikeforge/simulation/internal/plastic_operators.h>
+#include "csrc/simulation/internal/plastic_operators.h"
+#include "csrc/graph/synapse_parts.h"
+#include "csrc/simulation/internal/plastic.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

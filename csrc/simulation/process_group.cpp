@@ -1,9 +1,9 @@
-#include <spikeforge/simulation/internal/named_group.h>
+#include "csrc/simulation/internal/named_group.h"
 
 #include <c10/util/Exception.h>
 
 #if defined(SPIKEFORGE_WITH_DISTRIBUTED)
-#include <spikeforge/simulation/process_group.h>
+#include "csrc/simulation/process_group.h"
 
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>

@@ -9,8 +9,8 @@
 // It is there where the library was built with a torch that has torch.distributed.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/simulation/ranks.h>
+#include "csrc/base/export.h"
+#include "csrc/simulation/ranks.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

@@ -2,7 +2,7 @@
 // process group of torch.distributed.
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <ATen/core/Tensor.h>
 

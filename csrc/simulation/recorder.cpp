@@ -1,7 +1,7 @@
+#include "csrc/simulation/internal/recorder.h"
 #include <ATen/ops/gt.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
-#include <spikeforge/simulation/internal/recorder.h>
 
 #include <utility>
 

@@ -1,13 +1,13 @@
-#include <spikeforge/neuron/random.h>
-#include <spikeforge/ops/event.h>
-#include <spikeforge/simulation/internal/cpu_steps.h>
-#include <spikeforge/simulation/internal/digest.h>
-#include <spikeforge/simulation/internal/gpu_steps.h>
-#include <spikeforge/simulation/internal/near_first.h>
-#include <spikeforge/simulation/internal/plastic_operators.h>
-#include <spikeforge/simulation/internal/running.h>
-#include <spikeforge/simulation/internal/sort_rows.h>
-#include <spikeforge/simulation/internal/tell.h>
+#include "csrc/simulation/internal/running.h"
+#include "csrc/neuron/random.h"
+#include "csrc/simulation/internal/cpu_steps.h"
+#include "csrc/simulation/internal/digest.h"
+#include "csrc/simulation/internal/gpu_steps.h"
+#include "csrc/simulation/internal/near_first.h"
+#include "csrc/simulation/internal/plastic_operators.h"
+#include "csrc/simulation/internal/sort_rows.h"
+#include "csrc/simulation/internal/tell.h"
+#include "ops/event.h"
 
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>

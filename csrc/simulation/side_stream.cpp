@@ -1,4 +1,4 @@
-#include <spikeforge/simulation/internal/side_stream.h>
+#include "csrc/simulation/internal/side_stream.h"
 
 #if defined(SPIKEFORGE_WITH_CUDA)
 #include <ATen/cuda/CUDAEvent.h>

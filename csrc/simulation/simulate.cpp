@@ -1,10 +1,10 @@
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/simulation/internal/cpu_steps.h>
-#include <spikeforge/simulation/internal/gpu_steps.h>
-#include <spikeforge/simulation/internal/recorder.h>
-#include <spikeforge/simulation/internal/tell.h>
-#include <spikeforge/simulation/internal/undifferentiated.h>
-#include <spikeforge/simulation/network.h>
+#include "csrc/jit/recorder.h"
+#include "csrc/simulation/internal/cpu_steps.h"
+#include "csrc/simulation/internal/gpu_steps.h"
+#include "csrc/simulation/internal/recorder.h"
+#include "csrc/simulation/internal/tell.h"
+#include "csrc/simulation/internal/undifferentiated.h"
+#include "csrc/simulation/network.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

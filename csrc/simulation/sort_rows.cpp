@@ -1,4 +1,4 @@
-#include <spikeforge/simulation/internal/sort_rows.h>
+#include "csrc/simulation/internal/sort_rows.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-#include <spikeforge/simulation/internal/tell.h>
+#include "csrc/simulation/internal/tell.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>

@@ -1,8 +1,8 @@
-#include <spikeforge/base/byte_cursor.h>
-#include <spikeforge/base/file_io.h>
-#include <spikeforge/base/printable.h>
-#include <spikeforge/torchscript/internal/archive.h>
-#include <spikeforge/torchscript/screened.h>
+#include "csrc/torchscript/internal/archive.h"
+#include "csrc/base/byte_cursor.h"
+#include "csrc/base/file_io.h"
+#include "csrc/base/printable.h"
+#include "csrc/torchscript/screened.h"
 
 #include <c10/util/Exception.h>
 

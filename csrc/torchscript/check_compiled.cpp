@@ -1,6 +1,6 @@
-#include <spikeforge/base/printable.h>
-#include <spikeforge/torchscript/internal/archive.h>
-#include <spikeforge/torchscript/internal/check_compiled.h>
+#include "csrc/torchscript/internal/check_compiled.h"
+#include "csrc/base/printable.h"
+#include "csrc/torchscript/internal/archive.h"
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/jit_type.h>

@@ -1,6 +1,6 @@
-#include <spikeforge/base/printable.h>
-#include <spikeforge/torchscript/internal/archive.h>
-#include <spikeforge/torchscript/internal/check_loaded.h>
+#include "csrc/torchscript/internal/check_loaded.h"
+#include "csrc/base/printable.h"
+#include "csrc/torchscript/internal/archive.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/class_type.h>

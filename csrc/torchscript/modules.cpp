@@ -1,5 +1,5 @@
-#include <spikeforge/torchscript/internal/modules.h>
-#include <spikeforge/torchscript/torchscript.h>
+#include "csrc/torchscript/internal/modules.h"
+#include "csrc/torchscript/torchscript.h"
 
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>

@@ -1,6 +1,6 @@
-#include <spikeforge/base/printable.h>
-#include <spikeforge/torchscript/internal/archive.h>
-#include <spikeforge/torchscript/internal/screen_pickle.h>
+#include "csrc/torchscript/internal/screen_pickle.h"
+#include "csrc/base/printable.h"
+#include "csrc/torchscript/internal/archive.h"
 
 #include <algorithm>
 #include <span>

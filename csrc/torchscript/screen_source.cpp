@@ -1,7 +1,7 @@
-#include <spikeforge/base/printable.h>
-#include <spikeforge/torchscript/internal/archive.h>
-#include <spikeforge/torchscript/internal/screen_source.h>
-#include <spikeforge/torchscript/screened.h>
+#include "csrc/torchscript/internal/screen_source.h"
+#include "csrc/base/printable.h"
+#include "csrc/torchscript/internal/archive.h"
+#include "csrc/torchscript/screened.h"
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/frontend/parser.h>
@@ -31,7 +31,7 @@ const std::unordered_set<std::string>& operators_of_torch() {
   static const auto all = [] {
     std::unordered_set<std::string> names;
 #define SPIKEFORGE_OPERATORS(title, text) names = words_of(text, std::move(names));
-#include <spikeforge/torchscript/operators.def>
+#include "csrc/torchscript/operators.def"
     return names;
   }();
   return all;

@@ -1,10 +1,10 @@
-#include <spikeforge/base/printable.h>
-#include <spikeforge/torchscript/internal/archive.h>
-#include <spikeforge/torchscript/internal/check_compiled.h>
-#include <spikeforge/torchscript/internal/check_loaded.h>
-#include <spikeforge/torchscript/internal/screen_pickle.h>
-#include <spikeforge/torchscript/internal/screen_source.h>
-#include <spikeforge/torchscript/screened.h>
+#include "csrc/torchscript/screened.h"
+#include "csrc/base/printable.h"
+#include "csrc/torchscript/internal/archive.h"
+#include "csrc/torchscript/internal/check_compiled.h"
+#include "csrc/torchscript/internal/check_loaded.h"
+#include "csrc/torchscript/internal/screen_pickle.h"
+#include "csrc/torchscript/internal/screen_source.h"
 
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -6,7 +6,7 @@
 // The file is read once. What was looked through is what is loaded.
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <c10/core/Device.h>
 

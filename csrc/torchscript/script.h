@@ -1,4 +1,4 @@
 // The former place of <spikeforge/nn/script.h>; it goes with the next release but one.
 #pragma once
 
-#include <spikeforge/nn/script.h>
+#include "csrc/nn/script.h"

@@ -1,6 +1,6 @@
-#include <spikeforge/nn/stateful.h>
-#include <spikeforge/torchscript/internal/modules.h>
-#include <spikeforge/torchscript/torchscript.h>
+#include "csrc/nn/stateful.h"
+#include "csrc/torchscript/internal/modules.h"
+#include "csrc/torchscript/torchscript.h"
 
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty.h>

@@ -21,8 +21,8 @@
 // is named; they fold BatchNorm into convolutions, which changes last bits.
 #pragma once
 
-#include <spikeforge/base/export.h>
-#include <spikeforge/nn/script.h>
+#include "csrc/base/export.h"
+#include "csrc/nn/script.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
+#include "ops/common/checks.h"
+#include "ops/common/layout.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>

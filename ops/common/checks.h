@@ -2,7 +2,7 @@
 // its leader: x, or a traced neuron's first input.
 #pragma once
 
-#include <spikeforge/kernels/multistep/cell.h>
+#include "csrc/kernels/multistep/cell.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymIntArrayRef.h>

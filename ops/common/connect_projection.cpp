@@ -1,6 +1,6 @@
-#include <spikeforge/kernels/event/connection_rules.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/connect_projection.h>
+#include "ops/common/connect_projection.h"
+#include "csrc/kernels/event/connection_rules.h"
+#include "ops/common/checks.h"
 
 #include <ATen/ops/aminmax.h>
 #include <c10/util/Exception.h>

@@ -1,7 +1,7 @@
 // One projection of connect: its rule and its laws, and what they must be.
 #pragma once
 
-#include <spikeforge/ops/connect.h>
+#include "ops/connect.h"
 
 #include <c10/core/Device.h>
 

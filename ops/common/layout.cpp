@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/result_memory.h>
+#include "ops/common/layout.h"
+#include "ops/common/result_memory.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>

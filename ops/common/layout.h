@@ -4,7 +4,7 @@
 // (contiguous, channels-last). Everything that goes with x is laid out in the same order.
 #pragma once
 
-#include <spikeforge/kernels/multistep/launch.h>
+#include "csrc/kernels/multistep/launch.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymIntArrayRef.h>

@@ -1,4 +1,4 @@
-#include <spikeforge/ops/common/library.h>
+#include "ops/common/library.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>

@@ -1,4 +1,4 @@
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>

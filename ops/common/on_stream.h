@@ -1,7 +1,7 @@
 // Where a kernel beside a tensor is launched.
 #pragma once
 
-#include <spikeforge/jit/device.h>
+#include "csrc/jit/device.h"
 
 #include <ATen/core/Tensor.h>
 

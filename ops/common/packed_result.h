@@ -2,8 +2,8 @@
 // Included where operators register their Autograd kernels, since autograd's headers are dear.
 #pragma once
 
-#include <spikeforge/ops/common/record.h>
-#include <spikeforge/ops/common/spike_bits.h>
+#include "ops/common/record.h"
+#include "ops/common/spike_bits.h"
 
 #include <cstdint>
 #include <utility>

@@ -1,8 +1,8 @@
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/ops/common/cpu_tiles.h>
-#include <spikeforge/ops/common/plastic.h>
+#include "ops/common/plastic.h"
+#include "csrc/base/fork_safe_mutex.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "ops/common/thread_scratch.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>

@@ -2,11 +2,11 @@
 // the events of a step on the CPU.
 #pragma once
 
-#include <spikeforge/cpu/plastic.h>
-#include <spikeforge/graph/synapse.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/event/plastic.h>
-#include <spikeforge/kernels/event/product.h>
+#include "csrc/cpu/event/plastic.h"
+#include "csrc/graph/synapse.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/event/plastic.h"
+#include "csrc/kernels/event/product.h"
 
 #include <c10/util/ArrayRef.h>
 

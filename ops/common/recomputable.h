@@ -2,7 +2,7 @@
 // Included where operators register their Autograd kernels, since autograd's headers are dear.
 #pragma once
 
-#include <spikeforge/ops/common/record.h>
+#include "ops/common/record.h"
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -5,8 +5,8 @@
 // Included where operators register their Autograd kernels, since autograd's headers are dear.
 #pragma once
 
-#include <spikeforge/ops/common/tangents.h>
-#include <spikeforge/ops/common/torch_versions.h>
+#include "ops/common/tangents.h"
+#include "ops/common/torch_versions.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
-#include <spikeforge/base/environment.h>
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/ops/common/result_memory.h>
+#include "ops/common/result_memory.h"
+#include "csrc/base/environment.h"
+#include "csrc/base/fork_safe_mutex.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>

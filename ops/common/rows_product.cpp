@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/rows_product.h>
+#include "ops/common/rows_product.h"
+#include "ops/common/library.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>

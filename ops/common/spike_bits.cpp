@@ -1,4 +1,4 @@
-#include <spikeforge/ops/common/spike_bits.h>
+#include "ops/common/spike_bits.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>

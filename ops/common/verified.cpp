@@ -1,5 +1,5 @@
-#include <spikeforge/kernels/event/plan.h>
-#include <spikeforge/ops/common/verified.h>
+#include "ops/common/verified.h"
+#include "csrc/kernels/event/plan.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>

@@ -1,8 +1,8 @@
 // Stored matrices whose numbers were read and found in range: each is read for that once, and not at every call.
 #pragma once
 
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/kernels/event/spec.h>
+#include "csrc/base/fork_safe_mutex.h"
+#include "csrc/kernels/event/spec.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>

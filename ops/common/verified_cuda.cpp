@@ -1,7 +1,7 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/event/plan.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/common/verified.h>
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/event/plan.h"
+#include "ops/common/on_stream.h"
+#include "ops/common/verified.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

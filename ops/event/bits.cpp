@@ -1,8 +1,8 @@
 // Events as bits: bit b of word w says whether entry 32 w + b is one, which it is where true, or above 0. Bits beyond
 // the last entry are 0.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/event/product.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/constant_pad_nd.h>

@@ -1,10 +1,10 @@
 // connect: networks drawn by rule. Rows are counted first, projection by projection; then every projection fills its
 // part of each row. csrc/kernels/event/connection_rules.h says how places and numbers are drawn.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/connect.h>
-#include <spikeforge/ops/event/connect_matrix.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/connect.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/event/connect_matrix.h"
+#include "ops/event/product.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>

@@ -1,6 +1,6 @@
-#include <spikeforge/kernels/event/connect.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/event/connect_steps.h>
+#include "csrc/kernels/event/connect.h"
+#include "ops/common/on_stream.h"
+#include "ops/event/connect_steps.h"
 
 #include <c10/cuda/CUDAGuard.h>
 

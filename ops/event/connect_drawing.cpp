@@ -1,7 +1,7 @@
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/kernels/event/connect.h>
-#include <spikeforge/ops/event/connect_drawing.h>
-#include <spikeforge/ops/event/connect_steps.h>
+#include "ops/event/connect_drawing.h"
+#include "csrc/jit/recorder.h"
+#include "csrc/kernels/event/connect.h"
+#include "ops/event/connect_steps.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/arange.h>

@@ -2,8 +2,8 @@
 // by rule.
 #pragma once
 
-#include <spikeforge/kernels/event/connection_rules.h>
-#include <spikeforge/ops/common/connect_projection.h>
+#include "csrc/kernels/event/connection_rules.h"
+#include "ops/common/connect_projection.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>

@@ -1,7 +1,7 @@
 // What a matrix drawn by rule is made of, whole (connect.cpp) or in part (connect_part.cpp).
 #pragma once
 
-#include <spikeforge/ops/event/connect_drawing.h>
+#include "ops/event/connect_drawing.h"
 
 #include <c10/core/Device.h>
 #include <c10/util/ArrayRef.h>

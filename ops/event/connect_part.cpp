@@ -1,7 +1,7 @@
 // A part of a matrix that is drawn by rule, as one of several processes has it. Where a connection stands in its row
 // says which random number its weight is, so that a projection is drawn whole before connections are left out.
-#include <spikeforge/ops/connect.h>
-#include <spikeforge/ops/event/connect_matrix.h>
+#include "ops/connect.h"
+#include "ops/event/connect_matrix.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

@@ -1,7 +1,7 @@
 // The steps by which connect draws a network, on each device.
 #pragma once
 
-#include <spikeforge/kernels/event/connection_rules.h>
+#include "csrc/kernels/event/connection_rules.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -15,8 +15,8 @@
 // events are [..., cols] for mv and [..., cols, n] for mm, with rows in place of cols under transpose; the result is
 // [..., rows] and [..., rows, n], or cols. `deterministic` (or torch.use_deterministic_algorithms) gives the same bits
 // at every run on a GPU too.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/common/library.h"
+#include "ops/event/product.h"
 
 #include <ATen/ops/empty.h>
 

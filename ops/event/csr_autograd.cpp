@@ -2,9 +2,9 @@
 // matrix, for events as for numbers (straight-through, also where there was no event). By a weight: what its nonzero
 // read, times the upstream gradient of where it went. Both are registered operators, so that a second derivative is
 // right as well.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/differentiation.h>
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/event/differentiation.h"
 
 #include <ATen/ops/ones.h>
 

@@ -1,7 +1,7 @@
 // csr_check: what the kernels take for granted of a matrix's numbers, in words. Calls that follow remember that it
 // passed.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/common/library.h"
+#include "ops/event/product.h"
 
 namespace spikeforge::ops::sparse {
 namespace {

@@ -3,9 +3,9 @@
 // By rows (A e) a thread owns its results. By columns (e A) every thread adds to sums of its own, which are then added
 // up in the order of the threads: the same number of threads gives the same bits, and with one weight for all, where
 // sums are whole numbers, any number does.
-#include <spikeforge/kernels/event/note.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/prepared.h>
+#include "csrc/kernels/event/note.h"
+#include "ops/common/library.h"
+#include "ops/event/prepared.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

@@ -1,10 +1,10 @@
 // Products on a GPU: the memory of the kernels that csrc/kernels/event/plan.h chooses.
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/event/plan.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/event/delays.h>
-#include <spikeforge/ops/event/product.h>
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/event/plan.h"
+#include "ops/common/library.h"
+#include "ops/common/on_stream.h"
+#include "ops/event/delays.h"
+#include "ops/event/product.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

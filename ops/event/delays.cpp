@@ -6,10 +6,10 @@
 // device, where kernels read it: a captured CUDA graph may advance it. A step that is negative delivers nothing on a
 // GPU, and is refused where the host can read it. The names that end with _ change the buffer in place. All else is as
 // of event_csrmv.
-#include <spikeforge/kernels/event/note.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/delays.h>
+#include "ops/event/delays.h"
+#include "csrc/kernels/event/note.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>

@@ -2,7 +2,7 @@
 // its way stands in a ring of slots.
 #pragma once
 
-#include <spikeforge/ops/event/product.h>
+#include "ops/event/product.h"
 
 #include <tuple>
 #include <vector>

@@ -2,10 +2,10 @@
 // d steps goes to column slot * cols + j of all slots side by side. By columns (e A) that matrix has the rows of the
 // stored one, and gradients are products with it. By rows (A e) it does not, and they are sums over what each
 // connection met. All of it is differentiable operators, so that a second derivative is right as well.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/delays.h>
-#include <spikeforge/ops/event/differentiation.h>
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/event/delays.h"
+#include "ops/event/differentiation.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/nan_to_num.h>

@@ -4,9 +4,9 @@
 // By rows (A e) a thread owns the rows that it adds to. By columns (e A) it owns columns, where those of each row
 // ascend, and goes through them in blocks whose slots stay in its cache; where they do not, one thread adds all.
 // Several vectors are shared out whole. Sums go by rows in any case: any number of threads gives the same bits.
-#include <spikeforge/kernels/event/note.h>
-#include <spikeforge/ops/event/delays.h>
-#include <spikeforge/ops/event/prepared.h>
+#include "csrc/kernels/event/note.h"
+#include "ops/event/delays.h"
+#include "ops/event/prepared.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,8 +1,8 @@
 // What the Autograd kernels of the products share.
 #pragma once
 
-#include <spikeforge/ops/common/record.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/common/record.h"
+#include "ops/event/product.h"
 
 #include <algorithm>
 #include <string_view>

@@ -1,7 +1,7 @@
-#include <spikeforge/ops/event.h>
-#include <spikeforge/ops/event/jit_delays.h>
-#include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/event.h"
+#include "ops/event/jit_delays.h"
+#include "ops/event/linear.h"
+#include "ops/event/product.h"
 
 #include <c10/util/Exception.h>
 

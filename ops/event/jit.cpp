@@ -9,9 +9,9 @@
 // Weights get their gradient. `values` says what an entry x of `events` is: "event" (1 where true, or x > 0; NaN is
 // none), "graded" (x where x > 0) or "number" (x). Shapes, `transpose`, `deterministic` and the result are as of
 // event_csrmv and event_csrmm. How connections are drawn: csrc/kernels/event/random_rows.h.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/jit.h>
+#include "ops/event/jit.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>

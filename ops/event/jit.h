@@ -1,8 +1,8 @@
 // Products of a random matrix that is drawn again at every call, beneath jit_csrmv and jit_csrmm.
 #pragma once
 
-#include <spikeforge/kernels/event/random_rows.h>
-#include <spikeforge/ops/event/product.h>
+#include "csrc/kernels/event/random_rows.h"
+#include "ops/event/product.h"
 
 namespace spikeforge::ops::sparse {
 

@@ -1,10 +1,10 @@
 // Gradients of products with a matrix that is drawn: of the entries, the product of the upstream gradient with the
 // other order; of the distribution's numbers, in which a weight is linear, products with the unit weights (1, 0) and
 // (0, 1). Both are the operator itself, so that a second derivative is right as well.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/differentiation.h>
-#include <spikeforge/ops/event/jit.h>
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/event/differentiation.h"
+#include "ops/event/jit.h"
 
 #include <ATen/ops/eye.h>
 #include <ATen/ops/stack.h>

@@ -1,9 +1,9 @@
 // Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to sums of
 // its own, which are then added up in the order of the threads. With delays a thread owns pieces of all rows instead,
 // so that it adds to the ring itself.
-#include <spikeforge/kernels/event/note.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/jit_delays.h>
+#include "csrc/kernels/event/note.h"
+#include "ops/common/library.h"
+#include "ops/event/jit_delays.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/where.h>

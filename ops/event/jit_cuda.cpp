@@ -1,7 +1,7 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/event/jit_delays.h>
+#include "csrc/jit/spec_table.h"
+#include "ops/common/library.h"
+#include "ops/common/on_stream.h"
+#include "ops/event/jit_delays.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>

@@ -4,11 +4,11 @@
 //   uniform     [2]   whole numbers from first to last, both of them too
 //   normal      [2]   mean and standard deviation, rounded and clipped to the slots of the buffer
 // The matrix is that of jit_csrmv with the same seed; buffer and step are as of event_csrmv_delayed.
-#include <spikeforge/kernels/event/note.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/differentiation.h>
-#include <spikeforge/ops/event/jit_delays.h>
+#include "ops/event/jit_delays.h"
+#include "csrc/kernels/event/note.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/event/differentiation.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eye.h>

@@ -1,8 +1,8 @@
 // Products of a random matrix whose results arrive later, beneath jit_csrmv_delayed: weights and delays are drawn.
 #pragma once
 
-#include <spikeforge/ops/event/delays.h>
-#include <spikeforge/ops/event/jit.h>
+#include "ops/event/delays.h"
+#include "ops/event/jit.h"
 
 #include <string_view>
 

@@ -5,9 +5,9 @@
 // int32 events are bits as pack_events makes them, [..., ceil(in / 32)]. Half types are summed in float32 and rounded
 // once; the order of a sum is fixed. Gradients: of events grad weight^T, straight through; of weight what inputs
 // counted times what arrived.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/linear.h>
+#include "ops/event/linear.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>

@@ -1,7 +1,7 @@
 // event_linear: events times a dense matrix.
 #pragma once
 
-#include <spikeforge/ops/event/product.h>
+#include "ops/event/product.h"
 
 namespace spikeforge::ops::sparse {
 

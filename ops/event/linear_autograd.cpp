@@ -1,6 +1,6 @@
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/differentiation.h>
-#include <spikeforge/ops/event/linear.h>
+#include "ops/common/library.h"
+#include "ops/event/differentiation.h"
+#include "ops/event/linear.h"
 
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>

@@ -1,9 +1,9 @@
 // Every thread adds up the rows of active inputs over some columns of some vectors.
-#include <spikeforge/cpu/event_kernels.h>
-#include <spikeforge/kernels/event/note.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/event/linear.h>
+#include "csrc/cpu/event/kernels.h"
+#include "csrc/kernels/event/note.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/event/linear.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

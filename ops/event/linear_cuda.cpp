@@ -1,7 +1,7 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/event/linear.h>
+#include "csrc/jit/spec_table.h"
+#include "ops/common/library.h"
+#include "ops/common/on_stream.h"
+#include "ops/event/linear.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>

@@ -9,13 +9,13 @@
 // traces; spikes after do; signals that come; each step. `sent`, [cols], is what arrived, or has no elements where
 // `sends` does not ask for it. With `refresh` nothing happens but that decaying states are brought to this step. The
 // name that ends with _ changes states and traces in place.
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/fired.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/plastic.h>
-#include <spikeforge/ops/event/plastic_step.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/common/plastic.h"
+#include "csrc/jit/recorder.h"
+#include "ops/common/checks.h"
+#include "ops/common/fired.h"
+#include "ops/common/library.h"
+#include "ops/event/plastic_step.h"
+#include "ops/event/product.h"
 
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>

@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/event/plastic_step.h>
+#include "ops/common/on_stream.h"
+#include "ops/event/plastic_step.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>

@@ -1,8 +1,8 @@
 // A step of connections that learn on a GPU, beneath plastic_step.
 #pragma once
 
-#include <spikeforge/kernels/event/plastic.h>
-#include <spikeforge/ops/common/plastic.h>
+#include "csrc/kernels/event/plastic.h"
+#include "ops/common/plastic.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
 // What a spike does to the weights of its neuron's connections.
 #pragma once
 
-#include <spikeforge/ops/event/product.h>
+#include "ops/event/product.h"
 
 namespace spikeforge::ops::sparse {
 

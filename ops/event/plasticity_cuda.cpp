@@ -1,6 +1,6 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/event/plasticity.h>
+#include "csrc/jit/spec_table.h"
+#include "ops/common/on_stream.h"
+#include "ops/event/plasticity.h"
 
 #include <c10/cuda/CUDAGuard.h>
 

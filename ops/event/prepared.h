@@ -1,8 +1,8 @@
 // What products on the CPU read once a call: entries as bits or numbers, and the rows that contribute.
 #pragma once
 
-#include <spikeforge/cpu/event_kernels.h>
-#include <spikeforge/ops/event/product.h>
+#include "csrc/cpu/event/kernels.h"
+#include "ops/event/product.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/event/product.h"
+#include "ops/common/checks.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>

@@ -2,10 +2,10 @@
 // matrix, beneath event_csrmv, csrmm, event_ellmv and their like.
 #pragma once
 
-#include <spikeforge/kernels/event/plan.h>
-#include <spikeforge/kernels/event/product.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/verified.h>
+#include "csrc/kernels/event/plan.h"
+#include "csrc/kernels/event/product.h"
+#include "ops/common/layout.h"
+#include "ops/common/verified.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>

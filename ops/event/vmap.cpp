@@ -1,12 +1,12 @@
 // torch.vmap of products: entries that are mapped are one more leading dimension. Where weights or indices are mapped
 // there is a matrix for each map, and a gradient of weights is one for each map too: those are computed one by one. In
 // a buffer of what is on its way the mapped dimension stands behind the slots.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/vmap_level.h>
-#include <spikeforge/ops/event/delays.h>
-#include <spikeforge/ops/event/jit_delays.h>
-#include <spikeforge/ops/event/linear.h>
-#include <spikeforge/ops/event/product.h>
+#include "ops/common/library.h"
+#include "ops/common/vmap_level.h"
+#include "ops/event/delays.h"
+#include "ops/event/jit_delays.h"
+#include "ops/event/linear.h"
+#include "ops/event/product.h"
 
 namespace spikeforge::ops::sparse {
 namespace {

@@ -1,11 +1,11 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/derived_texts.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/tangents.h>
-#include <spikeforge/ops/layer.h>
-#include <spikeforge/ops/layer/batch_norm.h>
+#include "ops/layer/batch_norm.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/text.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/common/tangents.h"
+#include "ops/layer.h"
+#include "ops/multistep/derived_texts.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>

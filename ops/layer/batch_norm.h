@@ -2,10 +2,10 @@
 // (graph/layer.h).
 #pragma once
 
-#include <spikeforge/graph/layer.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/derivatives.h>
-#include <spikeforge/ops/common/text_call.h>
+#include "csrc/graph/layer.h"
+#include "ops/common/checks.h"
+#include "ops/multistep/derivatives.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/core/Tensor.h>
 

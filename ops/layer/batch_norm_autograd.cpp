@@ -1,7 +1,7 @@
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/ops/common/autograd.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/layer/batch_norm.h>
+#include "csrc/jit/recorder.h"
+#include "ops/common/library.h"
+#include "ops/layer/batch_norm.h"
+#include "ops/multistep/autograd.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>

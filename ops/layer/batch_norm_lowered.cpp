@@ -1,11 +1,11 @@
 // A layer with the statistics of its own input below autograd: made of run's operators, or on a GPU one cooperative
 // launch each way.
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/kernels/layer/batch_norm.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/next_key.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/ops/layer/batch_norm.h>
+#include "csrc/jit/recorder.h"
+#include "csrc/kernels/layer/batch_norm.h"
+#include "ops/common/library.h"
+#include "ops/common/next_key.h"
+#include "ops/layer/batch_norm.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -23,7 +23,7 @@
 #include <utility>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #endif

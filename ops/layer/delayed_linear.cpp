@@ -7,14 +7,14 @@
 // Khalfaoui-Hassani, Pellegrini and Masquelier 2023, "Dilated convolution with learnable spacings" (ICLR), and
 // Hammouamri, Khalfaoui-Hassani and Masquelier 2024, "Learning delays in spiking neural networks using dilated
 // convolutions with learnable spacings" (ICLR): the three forms of κ.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/record.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/ops/common/vmap_level.h>
-#include <spikeforge/ops/layer.h>
-#include <spikeforge/ops/layer/delayed_linear.h>
-#include <spikeforge/ops/layer/lowering.h>
+#include "ops/layer/delayed_linear.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/common/record.h"
+#include "ops/common/vmap_level.h"
+#include "ops/layer.h"
+#include "ops/layer/lowering.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>

@@ -1,9 +1,9 @@
-// delayed_linear on the CPU: rows in groups of samples, whose products are those of csrc/cpu/delayed_product.h.
-#include <spikeforge/cpu/delayed_product.h>
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/kernels/layer/delayed_product.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/layer/delayed_rows.h>
+// delayed_linear on the CPU: rows in groups of samples, whose products are those of csrc/cpu/layer/delayed_product.h.
+#include "csrc/cpu/layer/delayed_product.h"
+#include "csrc/jit/recorder.h"
+#include "csrc/kernels/layer/delayed_product.h"
+#include "ops/common/checks.h"
+#include "ops/layer/delayed_rows.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

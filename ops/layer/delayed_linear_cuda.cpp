@@ -1,8 +1,8 @@
-// delayed_linear on a GPU: rows of all samples, whose products are those of cuda/delayed_product.cuh.
-#include <spikeforge/kernels/layer/delayed_product.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/layer/delayed_rows.h>
+// delayed_linear on a GPU: rows of all samples, whose products are those of cuda/layer/delayed_product.cuh.
+#include "csrc/kernels/layer/delayed_product.h"
+#include "ops/common/checks.h"
+#include "ops/common/on_stream.h"
+#include "ops/layer/delayed_rows.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>

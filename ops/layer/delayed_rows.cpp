@@ -1,6 +1,6 @@
-#include <spikeforge/kernels/layer/delayed_product.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/layer/delayed_rows.h>
+#include "ops/layer/delayed_rows.h"
+#include "csrc/kernels/layer/delayed_product.h"
+#include "ops/common/checks.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/stack.h>

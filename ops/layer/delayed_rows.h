@@ -4,7 +4,7 @@
 // (delayed_linear_cpu.cpp, delayed_linear_cuda.cpp), what for is not.
 #pragma once
 
-#include <spikeforge/ops/layer/delayed_linear.h>
+#include "ops/layer/delayed_linear.h"
 
 #include <cstdint>
 

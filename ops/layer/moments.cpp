@@ -1,6 +1,6 @@
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/ops/layer/moments.h>
+#include "ops/layer/moments.h"
+#include "ops/common/checks.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>

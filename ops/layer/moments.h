@@ -2,8 +2,8 @@
 // gradients by a parameter, so a neuron without a state whose gradients are those sums needs no kernel of its own.
 #pragma once
 
-#include <spikeforge/ops/common/multistep.h>
-#include <spikeforge/ops/layer/by_channel.h>
+#include "ops/layer/by_channel.h"
+#include "ops/multistep/multistep.h"
 
 #include <tuple>
 

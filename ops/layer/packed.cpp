@@ -1,11 +1,11 @@
-#include <spikeforge/cpu/spike_bits.h>
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/kernels/layer/spike_bits.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/ops/layer/packed.h>
+#include "ops/layer/packed.h"
+#include "csrc/cpu/layer/spike_bits.h"
+#include "csrc/jit/recorder.h"
+#include "csrc/kernels/layer/spike_bits.h"
+#include "ops/common/checks.h"
+#include "ops/common/layout.h"
+#include "ops/common/library.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
@@ -16,7 +16,7 @@
 #include <utility>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #endif

@@ -1,7 +1,7 @@
 // Spikes as bits, for what is kept from the forward to the backward pass.
 #pragma once
 
-#include <spikeforge/ops/common/spike_bits.h>
+#include "ops/common/spike_bits.h"
 
 namespace spikeforge::ops::layers {
 

@@ -1,13 +1,13 @@
 // torch's linear layers and convolutions of spikes, of which the backward pass keeps bits in place of the tensor.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/packed_result.h>
-#include <spikeforge/ops/common/recomputable.h>
-#include <spikeforge/ops/common/rows_product.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/ops/layer.h>
-#include <spikeforge/ops/layer/lowering.h>
-#include <spikeforge/ops/layer/packed.h>
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/common/packed_result.h"
+#include "ops/common/recomputable.h"
+#include "ops/common/rows_product.h"
+#include "ops/layer.h"
+#include "ops/layer/lowering.h"
+#include "ops/layer/packed.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>

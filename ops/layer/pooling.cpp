@@ -1,13 +1,13 @@
-#include <spikeforge/cpu/pooling.h>
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/ops/common/vmap_level.h>
-#include <spikeforge/ops/layer.h>
-#include <spikeforge/ops/layer/batch_norm.h>
-#include <spikeforge/ops/layer/pooling.h>
+#include "csrc/cpu/layer/pooling.h"
+#include "csrc/jit/recorder.h"
+#include "ops/common/checks.h"
+#include "ops/common/layout.h"
+#include "ops/common/library.h"
+#include "ops/common/vmap_level.h"
+#include "ops/layer.h"
+#include "ops/layer/batch_norm.h"
+#include "ops/layer/pooling.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -18,7 +18,7 @@
 #include <tuple>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-#include <spikeforge/ops/common/on_stream.h>
+#include "ops/common/on_stream.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #endif

@@ -1,7 +1,7 @@
 // Maxima and means over windows of images, lowered: docs/layers.md has the public operators.
 #pragma once
 
-#include <spikeforge/kernels/layer/pooling.h>
+#include "csrc/kernels/layer/pooling.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>

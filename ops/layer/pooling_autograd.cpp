@@ -1,8 +1,8 @@
 // The derivatives of pooling. A mean is linear, and a maximum is linear while its places stay: forward and backward
 // pass are each other's derivative, of any order.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/record.h>
-#include <spikeforge/ops/layer/pooling.h>
+#include "ops/common/library.h"
+#include "ops/common/record.h"
+#include "ops/layer/pooling.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

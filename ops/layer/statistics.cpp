@@ -1,12 +1,12 @@
 // Mean and variance of channels: one pass over a tensor.
-#include <spikeforge/cpu/channel_statistics.h>
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/layer.h>
-#include <spikeforge/ops/layer/batch_norm.h>
-#include <spikeforge/ops/layer/moments.h>
+#include "csrc/cpu/layer/channel_statistics.h"
+#include "csrc/jit/recorder.h"
+#include "ops/common/checks.h"
+#include "ops/common/layout.h"
+#include "ops/common/library.h"
+#include "ops/layer.h"
+#include "ops/layer/batch_norm.h"
+#include "ops/layer/moments.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>

@@ -1,8 +1,8 @@
 // Derivatives by the statistics of channels, alone and beside the maxima that are taken of the same tensor.
-#include <spikeforge/ops/common/autograd.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/layer/batch_norm.h>
-#include <spikeforge/ops/layer/pooling.h>
+#include "ops/common/library.h"
+#include "ops/layer/batch_norm.h"
+#include "ops/layer/pooling.h"
+#include "ops/multistep/autograd.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/zeros_like.h>

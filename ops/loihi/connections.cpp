@@ -1,7 +1,7 @@
-#include <spikeforge/ops/common/layout.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/loihi.h>
-#include <spikeforge/ops/loihi/connections.h>
+#include "ops/loihi/connections.h"
+#include "ops/common/layout.h"
+#include "ops/common/library.h"
+#include "ops/loihi.h"
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>

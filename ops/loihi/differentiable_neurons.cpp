@@ -1,10 +1,10 @@
 // Calls of Loihi's neurons with floating-point tensors that hold whole numbers: their text is run, so that kernels,
 // autograd, transforms and compilers are those of any traced neuron.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/text_call.h>
-#include <spikeforge/ops/loihi/connections.h>
-#include <spikeforge/ops/loihi/fixed_texts.h>
-#include <spikeforge/ops/loihi/neuron_call.h>
+#include "ops/common/checks.h"
+#include "ops/loihi/connections.h"
+#include "ops/loihi/fixed_texts.h"
+#include "ops/loihi/neuron_call.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/ops/bitwise_left_shift.h>
 #include <ATen/ops/scalar_tensor.h>

@@ -1,7 +1,7 @@
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/surrogate.h>
-#include <spikeforge/ops/loihi.h>
-#include <spikeforge/ops/loihi/fixed_texts.h>
+#include "ops/loihi/fixed_texts.h"
+#include "ops/common/library.h"
+#include "ops/loihi.h"
+#include "ops/multistep/surrogate.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>

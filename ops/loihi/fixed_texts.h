@@ -5,7 +5,7 @@
 // 2^24; the sums are of at most 24 bits while |x| <= 2^17, or beyond 2^24 on their way to where a voltage saturates.
 #pragma once
 
-#include <spikeforge/kernels/multistep/loihi_cells.h>
+#include "csrc/kernels/multistep/loihi_cells.h"
 
 #include <c10/util/ArrayRef.h>
 

@@ -1,8 +1,8 @@
 // Products of messages and weights that floating-point tensors hold as whole numbers. The forward pass is that of the
 // integers; the derivative is that of a product of numbers, straight through the shift and the wrap.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/record.h>
-#include <spikeforge/ops/loihi/connections.h>
+#include "ops/common/library.h"
+#include "ops/common/record.h"
+#include "ops/loihi/connections.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/mm.h>

@@ -1,7 +1,7 @@
 // Lava's floating-point neurons as neuron text: docs/neuron_text.md. In contrast to this library's own neurons they
 // fire strictly above the threshold, and the reset is to zero.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/loihi.h>
+#include "ops/common/library.h"
+#include "ops/loihi.h"
 
 #include <c10/util/Exception.h>
 

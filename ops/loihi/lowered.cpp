@@ -1,9 +1,9 @@
 // The lowered operator loihi_forward, beneath loihi_lif, loihi_ternary_lif and their forms.
-#include <spikeforge/kernels/multistep/loihi_cells.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/samples.h>
-#include <spikeforge/ops/loihi/connections.h>
-#include <spikeforge/ops/loihi/neuron_call.h>
+#include "csrc/kernels/multistep/loihi_cells.h"
+#include "ops/common/library.h"
+#include "ops/loihi/connections.h"
+#include "ops/loihi/neuron_call.h"
+#include "ops/multistep/samples.h"
 
 #include <ATen/core/List.h>
 #include <c10/util/Exception.h>

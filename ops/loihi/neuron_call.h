@@ -1,7 +1,7 @@
 // A call of one of Loihi's neurons, in the order of the cell's states and parameters, and what runs it.
 #pragma once
 
-#include <spikeforge/kernels/multistep/loihi_cells.h>
+#include "csrc/kernels/multistep/loihi_cells.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
 // The public operators of Loihi's neurons, each lowered to loihi_forward, or, where x is floating point, to the text of
 // differentiable_neurons.cpp.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/loihi.h>
-#include <spikeforge/ops/loihi/neuron_call.h>
+#include "ops/common/library.h"
+#include "ops/loihi.h"
+#include "ops/loihi/neuron_call.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>

@@ -1,9 +1,9 @@
 // Products of messages and integer weights, exact modulo 2^32: [rows, in] with [out, in], dense or CSR.
-#include <spikeforge/cpu/loihi_products.h>
-#include <spikeforge/kernels/event/note.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/verified.h>
-#include <spikeforge/ops/loihi/connections.h>
+#include "csrc/cpu/loihi/products.h"
+#include "csrc/kernels/event/note.h"
+#include "ops/common/library.h"
+#include "ops/common/verified.h"
+#include "ops/loihi/connections.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_sparse_csr_tensor_unsafe.h>

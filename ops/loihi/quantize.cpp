@@ -2,9 +2,9 @@
 //   weight 2^weight_exp = k gain W input_scale    vth = k v_threshold    bias_mant 2^bias_exp = 64 k gain b
 // with gain = 1 / tau under decay_input, else 1; dv = 4096 / tau; du = 4095, so that u is the current of the step
 // alone.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/loihi.h>
-#include <spikeforge/ops/loihi/connections.h>
+#include "ops/common/library.h"
+#include "ops/loihi.h"
+#include "ops/loihi/connections.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>

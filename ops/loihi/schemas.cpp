@@ -2,8 +2,8 @@
 // overloads: numbers, a tensor of biases beside numbers, and tensors, where None is the default. Numbers are Scalar: an
 // int would take a tensor of no dimensions, and its gradient would be lost.
 
-#include <spikeforge/ops/common/library.h>
 #include <string>
+#include "ops/common/library.h"
 
 namespace spikeforge::ops {
 namespace {

@@ -1,6 +1,6 @@
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/loihi.h>
-#include <spikeforge/ops/loihi/connections.h>
+#include "ops/common/library.h"
+#include "ops/loihi.h"
+#include "ops/loihi/connections.h"
 
 #include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,13 +1,13 @@
 // What came before the steps of a call, as it counts in their gradients; and how it goes on.
-#include <spikeforge/autodiff/response.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/derived_texts.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/record.h>
-#include <spikeforge/ops/online/eligibility.h>
+#include "ops/online/eligibility.h"
+#include "csrc/autodiff/response.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/text.h"
+#include "csrc/kernels/multistep/traced_cell.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/common/record.h"
+#include "ops/multistep/derived_texts.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/bmm.h>

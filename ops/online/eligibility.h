@@ -1,7 +1,7 @@
 // What online learning is made of, besides `run` and a product: operators of their own, beneath online_linear.
 #pragma once
 
-#include <spikeforge/ops/common/text_call.h>
+#include "ops/multistep/text_call.h"
 
 #include <ATen/core/Tensor.h>
 

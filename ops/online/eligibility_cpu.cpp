@@ -1,7 +1,7 @@
 // The traces of few steps, which are what memory moves: each is read once and written once, where torch's operators
 // would go over them twice.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/online/eligibility.h>
+#include "ops/common/library.h"
+#include "ops/online/eligibility.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>

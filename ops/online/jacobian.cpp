@@ -1,8 +1,8 @@
 // The derivatives of a neuron over some steps, by its own backward pass: one walk back for each state.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/derivatives.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/online/eligibility.h>
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/multistep/derivatives.h"
+#include "ops/online/eligibility.h"
 
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>

@@ -1,9 +1,9 @@
 // online_linear: torch's product, `run`, and the operators of eligibility.h around it. Each of them is differentiable
 // or opaque by itself, so that this one is what they are.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/online.h>
-#include <spikeforge/ops/online/eligibility.h>
+#include "ops/online.h"
+#include "ops/common/checks.h"
+#include "ops/common/library.h"
+#include "ops/online/eligibility.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>

@@ -1,6 +1,6 @@
 // The operators' public contract. All but online_linear and trace_of_input are beneath it.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/online/eligibility.h>
+#include "ops/common/library.h"
+#include "ops/online/eligibility.h"
 
 namespace spikeforge::ops::online {
 namespace {

@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "ops/recurrent/call.h"
+#include "ops/common/checks.h"
 
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/logical_or.h>

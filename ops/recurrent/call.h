@@ -4,8 +4,8 @@
 // The lowered operators take the call's inputs, states and parameters as one list, as traced::arguments_of has it.
 #pragma once
 
-#include <spikeforge/kernels/recurrent/launch.h>
-#include <spikeforge/ops/common/text_call.h>
+#include "csrc/kernels/recurrent/launch.h"
+#include "ops/multistep/text_call.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>

@@ -1,8 +1,8 @@
-#include <spikeforge/cpu/fired_product.h>
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/cpu_tiles.h>
-#include <spikeforge/ops/common/rows_product.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "csrc/cpu/recurrent/fired_product.h"
+#include "ops/common/checks.h"
+#include "ops/common/rows_product.h"
+#include "ops/multistep/cpu_tiles.h"
+#include "ops/recurrent/call.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

@@ -1,7 +1,7 @@
-#include <spikeforge/ops/common/autograd.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/common/rows_product.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "ops/common/library.h"
+#include "ops/common/rows_product.h"
+#include "ops/multistep/autograd.h"
+#include "ops/recurrent/call.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>

@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/cpu_tiles.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "ops/multistep/cpu_tiles.h"
+#include "ops/recurrent/call.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>

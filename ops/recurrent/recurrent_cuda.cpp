@@ -1,5 +1,5 @@
-#include <spikeforge/ops/common/on_stream.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "ops/common/on_stream.h"
+#include "ops/recurrent/call.h"
 
 #include <c10/cuda/CUDAGuard.h>
 

@@ -1,9 +1,9 @@
 // torch.vmap of recurrent layers. Where the matrix is the same for all maps they become samples of one call; else each
 // map is a call of its own.
-#include <spikeforge/ops/common/batched.h>
-#include <spikeforge/ops/common/folding_level.h>
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "ops/common/library.h"
+#include "ops/multistep/batched.h"
+#include "ops/multistep/folding_level.h"
+#include "ops/recurrent/call.h"
 
 #include <ATen/ops/stack.h>
 

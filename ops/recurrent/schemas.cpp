@@ -1,7 +1,7 @@
 // The operators' public contract, and their kernels below autograd.
-#include <spikeforge/ops/common/library.h>
-#include <spikeforge/ops/recurrent.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "ops/common/library.h"
+#include "ops/recurrent.h"
+#include "ops/recurrent/call.h"
 
 namespace spikeforge::ops::recurrent {
 namespace {

@@ -1,8 +1,8 @@
 // The layer by operators that there are: torch's product and `run`, a step at a time.
-#include <spikeforge/ops/common/checks.h>
-#include <spikeforge/ops/common/derivatives.h>
-#include <spikeforge/ops/common/rows_product.h>
-#include <spikeforge/ops/recurrent/call.h>
+#include "ops/common/checks.h"
+#include "ops/common/rows_product.h"
+#include "ops/multistep/derivatives.h"
+#include "ops/recurrent/call.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>

@@ -1,12 +1,12 @@
-#include <spikeforge/autodiff/affine.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/autodiff/affine.h"
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "graph/random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/random_graph.h"
 
 #include <cmath>
 #include <stdexcept>

@@ -1,12 +1,12 @@
 // The composition of a cell's steps: run over some steps, it gives the states that the cell itself reaches from any.
-#include <spikeforge/autodiff/composition.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/autodiff/composition.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "graph/random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/random_graph.h"
 
 #include <cmath>
 #include <string>

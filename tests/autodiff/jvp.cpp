@@ -1,10 +1,10 @@
-#include <spikeforge/autodiff/jvp.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/autodiff/jvp.h"
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "graph/random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/random_graph.h"
 
 #include <cmath>
 #include <string>
@@ -85,7 +85,7 @@ TEST_CASE("<g, J u> is <J^T g, u> for random cells, whichever arguments have tan
 TEST_CASE("a surrogate's derivative is differentiated as finite differences say") {
   for (const graph::Surrogate& surrogate : {
 #define SPIKEFORGE_SURROGATE(name, ...) graph::surrogate::name(),
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
        }) {
     const Cell cell = graph::parse("neuron n(x; ) { return surrogate_gradient(x, " + graph::text_of(surrogate) + ") }");

@@ -3,7 +3,7 @@
 // that automatic differentiation owes, and it shares no code with it.
 #pragma once
 
-#include <spikeforge/graph/internal/evaluate.h>
+#include "csrc/graph/internal/evaluate.h"
 
 #include <cmath>
 #include <span>

@@ -1,17 +1,17 @@
 // The predefined neurons written as lambdas, against csrc/neuron: the step to the bit, and the derivatives, which
 // are written by hand there, within rounding. Each proves the other.
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/kernels/multistep/cell.h>
-#include <spikeforge/neuron/cell.h>
-#include <spikeforge/neuron/cells.h>
-#include <spikeforge/neuron/neuron_kind.h>
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/text.h"
+#include "csrc/kernels/multistep/cell.h"
+#include "csrc/neuron/cell.h"
+#include "csrc/neuron/cells.h"
+#include "csrc/neuron/neuron_kind.h"
 
-#include "catch.h"
-#include "graph/bits.h"
-#include "graph/neurons.h"
-#include "graph/random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/bits.h"
+#include "tests/graph/neurons.h"
+#include "tests/graph/random_graph.h"
 
 #include <array>
 #include <vector>
@@ -116,7 +116,7 @@ void compare_all(const graph::Surrogate& surrogate, Seen& seen) {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)       \
   compare<NeuronKind::name, float, Struct, Surrogate>(#name, surrogate, seen); \
   compare<NeuronKind::name, double, Struct, Surrogate>(#name, surrogate, seen);
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ void compare_all(const graph::Surrogate& surrogate, Seen& seen) {
 TEST_CASE("neurons written as lambdas take the predefined steps to the bit and have their derivatives") {
   Seen seen;
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) compare_all<Struct>(graph::surrogate::name(), seen);
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
   CHECK(seen.spikes > seen.steps / 10);
   CHECK(seen.spikes < seen.steps * 9 / 10);

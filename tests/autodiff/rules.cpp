@@ -1,11 +1,11 @@
 // The derivative of every operation: by finite differences where it is smooth, and what torch 2.11's autograd gives at
 // kinks and beyond.
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/evaluate.h>
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/evaluate.h"
 
-#include "catch.h"
-#include "graph/bits.h"
-#include "linearised.h"
+#include "tests/autodiff/linearised.h"
+#include "tests/catch.h"
+#include "tests/graph/bits.h"
 
 #include <vector>
 
@@ -71,7 +71,7 @@ TEST_CASE("the derivative of every operation is its finite difference") {
   };
 #define SPIKEFORGE_DRAW(...)
 #define SPIKEFORGE_OP(name, ...) check(Op::name);
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
   CHECK(checked == 51);
 }
 

@@ -1,13 +1,13 @@
-#include <spikeforge/autodiff/stages.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/autodiff/stages.h"
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "graph/bits.h"
-#include "graph/numbers.h"
-#include "graph/random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/bits.h"
+#include "tests/graph/numbers.h"
+#include "tests/graph/random_graph.h"
 
 #include <cmath>
 

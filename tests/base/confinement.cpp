@@ -1,5 +1,5 @@
 // What a process that gave up its rights can still do. Each case runs in a process of its own.
-#include <spikeforge/base/confinement.h>
+#include "csrc/base/confinement.h"
 
 #include <cerrno>
 #include <csignal>
@@ -23,7 +23,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,6 +1,6 @@
-#include "catch.h"
+#include "tests/catch.h"
 
-#include <spikeforge/base/fork_safe_mutex.h>
+#include "csrc/base/fork_safe_mutex.h"
 
 #include <atomic>
 #include <memory>

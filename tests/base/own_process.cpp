@@ -1,4 +1,4 @@
-#include <spikeforge/base/own_process.h>
+#include "csrc/base/own_process.h"
 
 #include <csignal>
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,6 +1,6 @@
-#include <spikeforge/base/printable.h>
+#include "csrc/base/printable.h"
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 

@@ -1,6 +1,6 @@
 // The kernels of products with delays, compiled for the host, beside their formulas. Every thread of a block has a
 // stack of its own, and they take turns from barrier to barrier.
-#include <spikeforge/kernels/layer/delayed_product.h>
+#include "csrc/kernels/layer/delayed_product.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "catch.h"
-#include "host_compiler.h"
+#include "tests/catch.h"
+#include "tests/codegen/host_compiler.h"
 
 namespace spikeforge::test {
 namespace {

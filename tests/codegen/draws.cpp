@@ -1,12 +1,12 @@
 // Kernels of cells that draw, the loop included, beside those of cells that are handed the same numbers as inputs: the
 // same bits forward, whatever the width, the layout and the piece of a sequence.
-#include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/neuron/draws.h>
+#include "csrc/neuron/draws.h"
+#include "csrc/kernels/multistep/traced_cell.h"
 
-#include "../graph/bits.h"
-#include "../graph/random_graph.h"
-#include "catch.h"
-#include "host_kernel.h"
+#include "tests/catch.h"
+#include "tests/codegen/host_kernel.h"
+#include "tests/graph/bits.h"
+#include "tests/graph/random_graph.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // The neurons of examples/neurons, by name.
 #pragma once
 
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/text.h"
 
 #include <filesystem>
 #include <fstream>

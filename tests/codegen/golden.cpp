@@ -1,9 +1,9 @@
 // The whole text of three printed cells. Where a change of the printer is meant, SPIKEFORGE_WRITE_GOLDEN=1 in the
 // environment writes them anew; the difference is then read.
-#include <spikeforge/codegen/cell_printer.h>
+#include "csrc/codegen/cell_printer.h"
 
-#include "catch.h"
-#include "gallery.h"
+#include "tests/catch.h"
+#include "tests/codegen/gallery.h"
 
 #include <cstdlib>
 

@@ -1,6 +1,8 @@
 // Source that a test has printed, compiled by the host's compiler and loaded.
 #pragma once
 
+#include "csrc/jit/sources.h"
+
 #include <dlfcn.h>
 #include <cstdlib>
 #include <filesystem>
@@ -37,9 +39,14 @@ class HostCompiled {
     folder_ = pattern;
     const std::string file = (folder_ / "printed.cpp").string(), object = (folder_ / "printed.so").string();
     std::ofstream(file) << source;
+    for (const jit::EmbeddedHeader& header : jit::embedded_headers()) {
+      const std::filesystem::path path = folder_ / header.name;
+      std::filesystem::create_directories(path.parent_path());
+      std::ofstream(path) << header.text;
+    }
     const std::string command = std::string(SPIKEFORGE_TEST_CXX) +
                                 " -std=c++17 -O0 -ffp-contract=off -fno-builtin -shared -fPIC " + own_constants +
-                                options + " " SPIKEFORGE_TEST_INCLUDES " -o " + object + " " + file;
+                                options + " -I " + folder_.string() + " -o " + object + " " + file;
     if (std::system(command.c_str()) != 0) throw std::runtime_error("failed: " + command);
     library_ = dlopen(object.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library_) throw std::runtime_error(dlerror());

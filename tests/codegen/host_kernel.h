@@ -1,15 +1,15 @@
-// A kernel of cuda/multistep.cuh compiled for the host, where one thread after the other runs it. So it has no barrier
-// and no shuffle: neither the time-parallel backward pass nor sums over a warp can be run, nor half types.
+// A kernel of cuda/multistep/multistep.cuh compiled for the host, where one thread after the other runs it. So it has
+// no barrier and no shuffle: neither the time-parallel backward pass nor sums over a warp can be run, nor half types.
 #pragma once
 
-#include <spikeforge/kernels/multistep/arguments.h>
-#include <spikeforge/kernels/multistep/plan.h>
+#include "csrc/kernels/multistep/arguments.h"
+#include "csrc/kernels/multistep/plan.h"
 
 #include <map>
 #include <string>
 
-#include "catch.h"
-#include "host_compiler.h"
+#include "tests/catch.h"
+#include "tests/codegen/host_compiler.h"
 
 #include <fmt/format.h>
 

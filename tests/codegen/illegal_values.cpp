@@ -1,13 +1,13 @@
 // What kernels make of parameters whose values are not legal, which no host sees: NaN that spreads, and of Loihi's
 // neurons, which have no NaN, a spike at every step. On the host, as in loihi_kernels.cpp.
-#include <spikeforge/kernels/multistep/loihi_cells.h>
-#include <spikeforge/kernels/multistep/predefined_cells.h>
+#include "csrc/kernels/multistep/loihi_cells.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
 
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "host_kernel.h"
+#include "tests/codegen/host_kernel.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,14 +1,14 @@
 // The kernels of traced cells, compiled by NVRTC for architectures of which no GPU is needed.
-#include <spikeforge/autodiff/jvp.h>
-#include <spikeforge/jit/nvrtc.h>
-#include <spikeforge/kernels/multistep/typical_kernels.h>
+#include "csrc/autodiff/jvp.h"
+#include "csrc/jit/nvrtc.h"
+#include "csrc/kernels/multistep/typical_kernels.h"
 
-#include "../graph/random_graph.h"
-#include "catch.h"
-#include "gallery.h"
+#include "tests/catch.h"
+#include "tests/codegen/gallery.h"
+#include "tests/graph/random_graph.h"
 
-#include <spikeforge/graph/layer.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/layer.h"
+#include "csrc/graph/text.h"
 
 #include <array>
 #include <atomic>

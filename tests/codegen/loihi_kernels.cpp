@@ -1,12 +1,12 @@
 // Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/test_loihi.py holds
 // the cells against the equations.)
-#include <spikeforge/kernels/multistep/loihi_cells.h>
+#include "csrc/kernels/multistep/loihi_cells.h"
 
 #include <array>
 #include <random>
 #include <vector>
 
-#include "host_kernel.h"
+#include "tests/codegen/host_kernel.h"
 
 namespace spikeforge::test {
 namespace {

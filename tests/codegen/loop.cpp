@@ -1,15 +1,15 @@
 // Whole kernels of traced cells, the loop included, against a plain loop over the evaluator. The printed source is
 // compiled for the host, where one thread after the other runs it. So it has no barrier and no shuffle: neither the
 // time-parallel backward pass nor sums over a warp are run here, nor half types.
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/kernels/multistep/traced_cell.h"
 
-#include "../graph/bits.h"
-#include "../graph/random_graph.h"
-#include "catch.h"
-#include "gallery.h"
-#include "host_kernel.h"
+#include "tests/catch.h"
+#include "tests/codegen/gallery.h"
+#include "tests/codegen/host_kernel.h"
+#include "tests/graph/bits.h"
+#include "tests/graph/random_graph.h"
 
 #include <fmt/format.h>
 

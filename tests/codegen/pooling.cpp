@@ -1,14 +1,14 @@
 // The kernels of pooling, compiled for the host, beside windows taken one number after the other.
-#include <spikeforge/kernels/layer/pooling.h>
+#include "csrc/kernels/layer/pooling.h"
 
 #include <cmath>
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "catch.h"
-#include "host_compiler.h"
-#include "host_kernel.h"
+#include "tests/catch.h"
+#include "tests/codegen/host_compiler.h"
+#include "tests/codegen/host_kernel.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,14 +1,14 @@
 // Printed cells, compiled by the host's compiler, against the evaluator on the graphs they were printed from.
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/codegen/cell_printer.h>
-#include <spikeforge/graph/internal/evaluate.h>
+#include "csrc/autodiff/vjp.h"
+#include "csrc/codegen/cell_printer.h"
+#include "csrc/graph/internal/evaluate.h"
 
-#include "../graph/bits.h"
-#include "../graph/numbers.h"
-#include "../graph/random_graph.h"
-#include "catch.h"
-#include "gallery.h"
-#include "host_compiler.h"
+#include "tests/catch.h"
+#include "tests/codegen/gallery.h"
+#include "tests/codegen/host_compiler.h"
+#include "tests/graph/bits.h"
+#include "tests/graph/numbers.h"
+#include "tests/graph/random_graph.h"
 
 #include <dlfcn.h>
 #include <unistd.h>

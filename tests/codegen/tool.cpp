@@ -1,6 +1,6 @@
 // The program spikeforge-neuron, as a person runs it.
-#include "catch.h"
-#include "gallery.h"
+#include "tests/catch.h"
+#include "tests/codegen/gallery.h"
 
 #include <sys/wait.h>
 #include <array>

@@ -1,10 +1,10 @@
 // Tapes compiled by the machine's compiler, beside the interpreter: the same bits.
-#include <spikeforge/cpu/host_compiler.h>
-#include <spikeforge/cpu/print_tapes.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/cpu/host_compiler.h"
+#include "csrc/cpu/multistep/print_tapes.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "cpu/run_interpreter.h"
+#include "tests/catch.h"
+#include "tests/cpu/run_interpreter.h"
 
 #include <chrono>
 #include <cmath>

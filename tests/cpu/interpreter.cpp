@@ -1,10 +1,10 @@
 // The CPU's interpreter of traced cells against graph::evaluate, one number at a time, for every instruction set.
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "cpu/run_interpreter.h"
+#include "tests/catch.h"
+#include "tests/cpu/run_interpreter.h"
 
 #include <cstdio>
 #include <set>

@@ -1,12 +1,12 @@
 // Poisson input by tables is what the operation poisson draws, in every instruction set.
-#include <spikeforge/cpu/poisson_input.h>
-#include <spikeforge/neuron/draws.h>
+#include "csrc/cpu/network/poisson_input.h"
+#include "csrc/neuron/draws.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge {
 namespace {

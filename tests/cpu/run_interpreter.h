@@ -1,11 +1,11 @@
 // One run of a cell by the loop of an instruction set.
 #pragma once
 
-#include <spikeforge/cpu/kernels.h>
-#include <spikeforge/cpu/traced_program.h>
+#include "csrc/cpu/kernels.h"
+#include "csrc/cpu/multistep/traced_program.h"
 
-#include "catch.h"
-#include "graph/random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/random_graph.h"
 
 #include <cstdlib>
 #include <memory>

@@ -16,7 +16,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
-#include "support.h"
+#include "tests/custom_op/support.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,13 +1,13 @@
 // What is refused, when, and in which words.
-#include <spikeforge/custom_op/elementwise.h>
-#include <spikeforge/graph/errors.h>
+#include "csrc/graph/errors.h"
+#include "csrc/custom_op/elementwise.h"
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/empty.h>
 
 #include <functional>
 
-#include "support.h"
+#include "tests/custom_op/support.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,5 +1,5 @@
 // Each part of what a user says of an operator, by what it does.
-#include <spikeforge/custom_op/elementwise.h>
+#include "csrc/custom_op/elementwise.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/functorch/BatchedTensorImpl.h>
@@ -16,7 +16,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "support.h"
+#include "tests/custom_op/support.h"
 
 namespace spikeforge::test {
 namespace {

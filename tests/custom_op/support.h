@@ -1,8 +1,8 @@
 // What the tests of custom operators share: small operators to begin with, names that no other test has, and messages.
 #pragma once
 
-#include <spikeforge/custom_op/custom_op.h>
-#include <spikeforge/jit/errors.h>
+#include "csrc/custom_op/custom_op.h"
+#include "csrc/jit/errors.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 

@@ -1,7 +1,7 @@
 // Writes files for fuzz_nir to begin with: every node in one, each type alone, and with compression.
-#include "nir/every_node.h"
+#include "tests/nir/every_node.h"
 
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/write.h"
 
 #include <filesystem>
 #include <string>

@@ -1,9 +1,9 @@
 // Neuron text from strangers: it is read or refused, and what was read is a sound cell that prints to a text of its own
 // meaning, and can be differentiated.
-#include <spikeforge/autodiff/stages.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/autodiff/stages.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/text.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -4,11 +4,11 @@
 // libhdf5 has faults of its own, which are not looked for here: where it is libhdf5 that crashed, or that
 // AddressSanitizer caught in a function of libc, the process adds a line to libhdf5_crashes.txt and ends well. Under
 // -fork=1 fuzzing then goes on, and whatever it does stop at is ours.
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/interpret.h>
-#include <spikeforge/nir/read.h>
-#include <spikeforge/nir/shapes.h>
-#include <spikeforge/nir/validate.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/interpret.h"
+#include "csrc/nir/read.h"
+#include "csrc/nir/shapes.h"
+#include "csrc/nir/validate.h"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/errors.h>
+#include "csrc/graph/cell.h"
+#include "csrc/graph/errors.h"
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::graph {
 

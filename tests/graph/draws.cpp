@@ -1,10 +1,10 @@
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/internal/hoist.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/graph/trace.h>
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/internal/hoist.h"
+#include "csrc/graph/text.h"
+#include "csrc/graph/trace.h"
 
-#include "catch.h"
+#include "tests/catch.h"
 
 #include <string>
 #include <vector>

@@ -1,10 +1,10 @@
 // The evaluator against what torch 2.11 gives (torch.<name>, torch.nn.functional.<name>) at the points where functions
 // of the same name differ between libraries.
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/evaluate.h>
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/errors.h"
 
-#include "bits.h"
-#include "catch.h"
+#include "tests/catch.h"
+#include "tests/graph/bits.h"
 
 #include <vector>
 

@@ -1,8 +1,8 @@
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/evaluate.h>
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/evaluate.h"
 
-#include "bits.h"
-#include "catch.h"
+#include "tests/catch.h"
+#include "tests/graph/bits.h"
 
 #include <vector>
 
@@ -66,7 +66,7 @@ TEST_CASE("folding and value numbering keep every bit of every operation, in flo
 #define SPIKEFORGE_OP(name, ...)      \
   check_all<float>(Op::name, leaves); \
   check_all<double>(Op::name, leaves);
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
 }
 
 TEST_CASE("what keeps the bits is folded") {

@@ -1,9 +1,9 @@
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/layer.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/layer.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/random_graph.h"
 
 #include <cmath>
 #include <vector>

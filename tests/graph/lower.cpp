@@ -1,11 +1,11 @@
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/internal/lower.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/internal/lower.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/text.h"
 
-#include "bits.h"
-#include "catch.h"
-#include "random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/bits.h"
+#include "tests/graph/random_graph.h"
 
 namespace spikeforge::graph {
 namespace {

@@ -1,7 +1,7 @@
 // The predefined neurons, written as lambdas with the spelling of csrc/neuron.
 #pragma once
 
-#include <spikeforge/graph/trace.h>
+#include "csrc/graph/trace.h"
 
 #include <string>
 #include <vector>

@@ -2,9 +2,9 @@
 // print it with a failure, and shrink the cell first.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/copy.h>
+#include "csrc/graph/cell.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/copy.h"
 
 #include <algorithm>
 #include <cmath>
@@ -184,7 +184,7 @@ class RandomCell {
     std::size_t count = 0;
 #define SPIKEFORGE_DRAW(...)  // the last ones, which have no value without a seed
 #define SPIKEFORGE_OP(...) ++count;
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
     return count;
   }();
 

@@ -1,5 +1,5 @@
 // Each part must not compile, and the compiler's words must say what to write instead: see CMakeLists.txt.
-#include <spikeforge/graph/trace.h>
+#include "csrc/graph/trace.h"
 
 using spikeforge::graph::step;
 using spikeforge::graph::trace;

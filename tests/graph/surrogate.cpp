@@ -1,8 +1,8 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/surrogate.h>
+#include "csrc/graph/surrogate.h"
+#include "csrc/graph/errors.h"
 
-#include "catch.h"
-#include "neuron/surrogate_table.h"
+#include "tests/catch.h"
+#include "tests/neuron/surrogate_table.h"
 
 namespace spikeforge::graph {
 

@@ -1,10 +1,10 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/synapse.h>
-#include <spikeforge/graph/synapse_parts.h>
-#include <spikeforge/graph/trace_synapse.h>
+#include "csrc/graph/synapse.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/synapse_parts.h"
+#include "csrc/graph/trace_synapse.h"
 
-#include "catch.h"
+#include "tests/catch.h"
 
 #include <string>
 

@@ -1,12 +1,12 @@
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/internal/number_text.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/text.h>
+#include "csrc/graph/text.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/internal/number_text.h"
+#include "csrc/graph/internal/verify.h"
 
-#include "bits.h"
-#include "catch.h"
-#include "neurons.h"
-#include "random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/bits.h"
+#include "tests/graph/neurons.h"
+#include "tests/graph/random_graph.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,11 +1,11 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/evaluate.h>
-#include <spikeforge/graph/internal/verify.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/graph/trace.h>
+#include "csrc/graph/trace.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/evaluate.h"
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/text.h"
 
-#include "catch.h"
-#include "neurons.h"
+#include "tests/catch.h"
+#include "tests/graph/neurons.h"
 
 #include <optional>
 #include <thread>
@@ -60,7 +60,7 @@ TEST_CASE("every function of the table can be called") {
 #define SPIKEFORGE_BINARY(name) all.push_back(name(x, p));
 #define SPIKEFORGE_TERNARY(name) all.push_back(name(x, p, 1));
 #define SPIKEFORGE_DEFAULTED(name, second) all.push_back(name(x));
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
     all.push_back(where(!(x < 1) && x <= 1 && x > 2 && x >= 2 && x == p && x != p, x, 1));
     all.push_back(spike(x, surrogate::rect()) + spike_strict(x, surrogate::rect(2)));
     all.push_back(minimum(0, x) + detach(x) - surrogate_gradient(x, surrogate::sigmoid()));

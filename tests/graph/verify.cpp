@@ -1,8 +1,8 @@
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/verify.h>
+#include "csrc/graph/internal/verify.h"
+#include "csrc/graph/errors.h"
 
-#include "catch.h"
-#include "random_graph.h"
+#include "tests/catch.h"
+#include "tests/graph/random_graph.h"
 
 namespace spikeforge::graph {
 

@@ -1,7 +1,7 @@
-#include "catch.h"
-#include "support.h"
+#include "tests/catch.h"
+#include "tests/jit/support.h"
 
-#include <spikeforge/jit/driver.h>
+#include "csrc/jit/driver.h"
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
-#include "catch.h"
+#include "tests/catch.h"
 
-#include <spikeforge/base/hash.h>
+#include "csrc/base/hash.h"
 
 using spikeforge::Hash128;
 using spikeforge::hash128;

@@ -1,7 +1,7 @@
-#include "catch.h"
-#include "support.h"
+#include "tests/catch.h"
+#include "tests/jit/support.h"
 
-#include <spikeforge/jit/kernel_cache.h>
+#include "csrc/jit/kernel_cache.h"
 
 #include <barrier>
 #include <thread>

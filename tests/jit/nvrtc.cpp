@@ -1,7 +1,7 @@
-#include "catch.h"
-#include "support.h"
+#include "tests/catch.h"
+#include "tests/jit/support.h"
 
-#include <spikeforge/jit/compile_limit.h>
+#include "csrc/jit/compile_limit.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
-#include "catch.h"
+#include "tests/catch.h"
 
-#include <spikeforge/base/once_map.h>
+#include "csrc/base/once_map.h"
 
 #include <atomic>
 #include <barrier>

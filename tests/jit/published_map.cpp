@@ -1,6 +1,6 @@
-#include "catch.h"
+#include "tests/catch.h"
 
-#include <spikeforge/base/published_map.h>
+#include "csrc/base/published_map.h"
 
 #include <array>
 #include <atomic>

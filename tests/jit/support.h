@@ -1,9 +1,9 @@
 // What the tests of csrc/jit share: folders that vanish, files, and an NVRTC.
 #pragma once
 
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/jit/nvrtc.h>
-#include <spikeforge/jit/nvrtc_places.h>
+#include "csrc/jit/errors.h"
+#include "csrc/jit/nvrtc.h"
+#include "csrc/jit/nvrtc_places.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,9 +1,9 @@
-#include "covering_list.h"
+#include "tests/kernels/covering_list.h"
 
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/jit/nvrtc.h>
-#include <spikeforge/kernels/multistep/channel_sums.h>
-#include <spikeforge/neuron/neuron_kind.h>
+#include "csrc/jit/errors.h"
+#include "csrc/jit/nvrtc.h"
+#include "csrc/kernels/multistep/channel_sums.h"
+#include "csrc/neuron/neuron_kind.h"
 
 #include <atomic>
 #include <iostream>
@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "catch.h"
-#include "compiles.h"
+#include "tests/catch.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

@@ -1,13 +1,13 @@
 // A kernel compiled for an architecture, which may spill so many bytes.
 #pragma once
 
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/jit/nvrtc.h>
+#include "csrc/jit/errors.h"
+#include "csrc/jit/nvrtc.h"
 
 #include <cstddef>
 #include <string>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::tests {
 

@@ -1,9 +1,9 @@
-#include <spikeforge/kernels/event/connect.h>
+#include "csrc/kernels/event/connect.h"
 
 #include <string>
 
-#include "catch.h"
-#include "compiles.h"
+#include "tests/catch.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

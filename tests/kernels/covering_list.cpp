@@ -1,11 +1,11 @@
-#include "covering_list.h"
+#include "tests/kernels/covering_list.h"
 
-#include <spikeforge/base/somewhere.h>
-#include <spikeforge/graph/surrogate.h>
-#include <spikeforge/kernels/multistep/loihi_cells.h>
-#include <spikeforge/kernels/multistep/plan.h>
-#include <spikeforge/kernels/multistep/predefined_cells.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
+#include "csrc/base/somewhere.h"
+#include "csrc/graph/surrogate.h"
+#include "csrc/kernels/multistep/loihi_cells.h"
+#include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/kernels/multistep/traced_cell.h"
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "parked.h"
+#include "tests/kernels/parked.h"
 
 namespace spikeforge::tests {
 namespace {

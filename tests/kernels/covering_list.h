@@ -1,7 +1,7 @@
 // A covering list: launches in which every pair of values of any two options occurs at least once.
 #pragma once
 
-#include <spikeforge/jit/kernel_cache.h>
+#include "csrc/jit/kernel_cache.h"
 
 #include <vector>
 

@@ -1,8 +1,8 @@
-#include "parked.h"
+#include "tests/kernels/parked.h"
 
-#include <spikeforge/kernels/event/plan.h>
-#include <spikeforge/kernels/event/plastic.h>
-#include <spikeforge/kernels/event/spec.h>
+#include "csrc/kernels/event/plan.h"
+#include "csrc/kernels/event/plastic.h"
+#include "csrc/kernels/event/spec.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "catch.h"
-#include "compiles.h"
+#include "tests/catch.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

@@ -1,11 +1,11 @@
-#include <spikeforge/base/somewhere.h>
-#include <spikeforge/graph/layer.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/kernels/layer/batch_norm.h>
-#include <spikeforge/kernels/layer/delayed_product.h>
-#include <spikeforge/kernels/layer/pooling.h>
-#include <spikeforge/kernels/layer/spike_bits.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
+#include "csrc/graph/layer.h"
+#include "csrc/base/somewhere.h"
+#include "csrc/graph/text.h"
+#include "csrc/kernels/layer/batch_norm.h"
+#include "csrc/kernels/layer/delayed_product.h"
+#include "csrc/kernels/layer/pooling.h"
+#include "csrc/kernels/layer/spike_bits.h"
+#include "csrc/kernels/multistep/traced_cell.h"
 
 #include <array>
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include <optional>
 #include <vector>
 
-#include "catch.h"
-#include "compiles.h"
+#include "tests/catch.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

@@ -1,14 +1,14 @@
 // Networks on a GPU: how they are laid over its blocks, and that their kernels compile.
-#include <spikeforge/base/somewhere.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/kernels/network/launch.h>
+#include "csrc/base/somewhere.h"
+#include "csrc/kernels/multistep/traced_cell.h"
+#include "csrc/kernels/network/launch.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "catch.h"
-#include "compiles.h"
+#include "tests/catch.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

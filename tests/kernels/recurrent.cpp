@@ -1,9 +1,9 @@
 // Recurrent layers on a GPU: which layers have a kernel where, that it fits the device, and that it compiles.
-#include <spikeforge/base/somewhere.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/kernels/recurrent/clusters.h>
-#include <spikeforge/kernels/recurrent/schedule.h>
-#include <spikeforge/kernels/recurrent/spec.h>
+#include "csrc/base/somewhere.h"
+#include "csrc/kernels/multistep/traced_cell.h"
+#include "csrc/kernels/recurrent/clusters.h"
+#include "csrc/kernels/recurrent/schedule.h"
+#include "csrc/kernels/recurrent/spec.h"
 
 #include <fmt/format.h>
 
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "catch.h"
-#include "compiles.h"
+#include "tests/catch.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

@@ -1,7 +1,7 @@
 // Time-parallel passes of many blocks for the same neurons: when there is one, that it fits, and that it compiles.
-#include <spikeforge/base/somewhere.h>
-#include <spikeforge/kernels/scan/composition.h>
-#include <spikeforge/kernels/scan/scan.h>
+#include "csrc/kernels/scan/scan.h"
+#include "csrc/base/somewhere.h"
+#include "csrc/kernels/scan/composition.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "catch.h"
-#include "compiles.h"
+#include "tests/catch.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

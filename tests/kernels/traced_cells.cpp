@@ -1,12 +1,12 @@
 // The table of cells made from text: bounded by bytes, and what is held stays.
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/kernels/multistep/channel_sums.h>
-#include <spikeforge/kernels/multistep/plan.h>
-#include <spikeforge/kernels/multistep/predefined_cells.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/kernels/multistep/typical_kernels.h>
+#include "csrc/autodiff/vjp.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/text.h"
+#include "csrc/kernels/multistep/channel_sums.h"
+#include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/kernels/multistep/traced_cell.h"
+#include "csrc/kernels/multistep/typical_kernels.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

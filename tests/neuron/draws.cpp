@@ -1,10 +1,10 @@
-#include <spikeforge/neuron/draws.h>
+#include "csrc/neuron/draws.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 

@@ -1,13 +1,13 @@
-#include <spikeforge/kernels/multistep/cell.h>
-#include <spikeforge/neuron/cell.h>
-#include <spikeforge/neuron/if.h>
-#include <spikeforge/neuron/izhikevich.h>
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/kernels/multistep/cell.h"
+#include "csrc/neuron/cell.h"
+#include "csrc/neuron/if.h"
+#include "csrc/neuron/izhikevich.h"
+#include "csrc/neuron/surrogate.h"
 
 #include <cmath>
 #include <limits>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

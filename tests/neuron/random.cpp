@@ -1,10 +1,10 @@
-#include <spikeforge/neuron/random.h>
+#include "csrc/neuron/random.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

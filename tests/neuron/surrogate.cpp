@@ -1,13 +1,13 @@
-#include <spikeforge/neuron/surrogate.h>
+#include "csrc/neuron/surrogate.h"
 
-#include "surrogate_table.h"
+#include "tests/neuron/surrogate_table.h"
 
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "catch.h"
-#include "oracle.h"
+#include "tests/catch.h"
+#include "tests/neuron/oracle.h"
 
 namespace spikeforge::test {
 namespace {
@@ -44,7 +44,7 @@ const std::vector<Built>& built() {
   static const std::vector<Built> all = {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \
   {#name, {__VA_ARGS__}, functions_of<Struct, double>, functions_of<Struct, float>},
-#include <spikeforge/neuron/surrogate.def>
+#include "csrc/neuron/surrogate.def"
 #undef SPIKEFORGE_SURROGATE
   };
   return all;

@@ -1,8 +1,8 @@
 // The cells' derivatives, by hand in csrc/neuron, against finite differences of the equations.
-#include <spikeforge/kernels/multistep/cell.h>
-#include <spikeforge/neuron/cell.h>
-#include <spikeforge/neuron/cells.h>
-#include <spikeforge/neuron/options.h>
+#include "csrc/kernels/multistep/cell.h"
+#include "csrc/neuron/cell.h"
+#include "csrc/neuron/cells.h"
+#include "csrc/neuron/options.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "catch.h"
-#include "oracle.h"
+#include "tests/catch.h"
+#include "tests/neuron/oracle.h"
 
 namespace spikeforge::test {
 namespace {
@@ -71,7 +71,7 @@ Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
   const std::string& wanted = c.neuron->name;
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
   if (wanted == #name) return run_cell<F, Struct>(c, g, options);
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
   FAIL("no neuron is called " << wanted);
   return {};
 }

@@ -1,6 +1,6 @@
 // A graph with every type of node, of every numeric type, nested, with branches, a cycle and metadata.
 #pragma once
-#include <spikeforge/nir/node.h>
+#include "csrc/nir/node.h"
 
 #include <numeric>
 

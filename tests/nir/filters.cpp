@@ -1,7 +1,7 @@
 // Chunks as HDF5 stores them.
-#include "catch.h"
+#include "tests/catch.h"
 
-#include <spikeforge/nir/filters.h>
+#include "csrc/nir/filters.h"
 
 #include <string>
 

@@ -1,13 +1,13 @@
 // Arrays, graphs and their files.
-#include "catch.h"
-#include "every_node.h"
+#include "tests/catch.h"
+#include "tests/nir/every_node.h"
 
-#include <spikeforge/nir/array_values.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/interpret.h>
-#include <spikeforge/nir/read.h>
-#include <spikeforge/nir/shapes.h>
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/array_values.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/interpret.h"
+#include "csrc/nir/read.h"
+#include "csrc/nir/shapes.h"
+#include "csrc/nir/write.h"
 
 #include <atomic>
 #include <cmath>

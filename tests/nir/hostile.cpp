@@ -1,13 +1,13 @@
 // Values that no NIR file should hold, whatever wrote it: each ends in one error that names node and field.
 // tests/nir/test_files.py has the files whose HDF5 is hostile.
-#include "catch.h"
-#include "every_node.h"
+#include "tests/catch.h"
+#include "tests/nir/every_node.h"
 
-#include <spikeforge/nir/byte_source.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/global_heap.h>
-#include <spikeforge/nir/interpret.h>
-#include <spikeforge/nir/validate.h>
+#include "csrc/nir/byte_source.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/global_heap.h"
+#include "csrc/nir/interpret.h"
+#include "csrc/nir/validate.h"
 
 #include <cmath>
 #include <set>

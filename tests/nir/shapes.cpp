@@ -1,9 +1,9 @@
 // What flows through a graph: shapes against a count of window places by hand, and rules at the edges.
-#include "catch.h"
-#include "every_node.h"
+#include "tests/catch.h"
+#include "tests/nir/every_node.h"
 
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/shapes.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/shapes.h"
 
 #include <random>
 

@@ -1,12 +1,12 @@
-#include <spikeforge/nir/read.h>
-#include <spikeforge/nir/write.h>
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/delay.h>
-#include <spikeforge/nn/neuron.h>
-#include <spikeforge/nn/neuron_module.h>
-#include <spikeforge/nn/neurons.h>
-#include <spikeforge/nn/time_distributed.h>
-#include <spikeforge/torchscript/torchscript.h>
+#include "csrc/nir/read.h"
+#include "csrc/nir/write.h"
+#include "csrc/nn/containers.h"
+#include "csrc/nn/delay.h"
+#include "csrc/nn/neuron.h"
+#include "csrc/nn/neuron_module.h"
+#include "csrc/nn/neurons.h"
+#include "csrc/nn/time_distributed.h"
+#include "csrc/torchscript/torchscript.h"
 
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/arange.h>
@@ -23,7 +23,7 @@
 
 #include <unistd.h>
 
-#include "graphs.h"
+#include "tests/nir_network/graphs.h"
 
 namespace {
 

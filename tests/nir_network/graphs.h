@@ -1,8 +1,8 @@
 // Small graphs whose neurons all differ.
 #pragma once
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/from_module.h>
-#include <spikeforge/nir/network/to_module.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/from_module.h"
+#include "csrc/nir/network/to_module.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
@@ -16,7 +16,7 @@
 #include <cmath>
 #include <random>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 

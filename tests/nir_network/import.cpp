@@ -1,5 +1,5 @@
-#include <spikeforge/nir/read.h>
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/read.h"
+#include "csrc/nir/write.h"
 
 #include <chrono>
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "graphs.h"
+#include "tests/nir_network/graphs.h"
 
 using namespace spikeforge;
 using namespace spikeforge::test;

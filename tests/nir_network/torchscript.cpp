@@ -1,12 +1,12 @@
-#include <spikeforge/nir/network/torchscript.h>
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/neurons.h>
+#include "csrc/nir/network/torchscript.h"
+#include "csrc/nn/containers.h"
+#include "csrc/nn/neurons.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/modules/linear.h>
 
-#include "graphs.h"
+#include "tests/nir_network/graphs.h"
 
 using namespace spikeforge;
 using namespace spikeforge::test;

@@ -1,7 +1,7 @@
 // BatchNormNeuron against torch's own batch normalisation followed by the neuron.
-#include <spikeforge/nn/batch_norm_neuron.h>
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nn/batch_norm_neuron.h"
+#include "csrc/nn/containers.h"
+#include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -15,7 +15,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 namespace {

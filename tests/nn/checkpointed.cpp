@@ -1,6 +1,6 @@
 // Sequences in segments: values and gradients of one call over all steps.
-#include <spikeforge/nn/checkpointed.h>
-#include <spikeforge/ops/neuron.h>
+#include "csrc/nn/checkpointed.h"
+#include "ops/neuron.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/dropout.h>
@@ -8,7 +8,7 @@
 #include <ATen/ops/rand.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 namespace {

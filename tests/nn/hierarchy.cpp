@@ -1,9 +1,9 @@
 // Names, ports, delays and loops of networks; simulations and what they record.
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/encoders.h>
-#include <spikeforge/nn/monitor.h>
-#include <spikeforge/nn/npy.h>
-#include <spikeforge/nn/simulation.h>
+#include "csrc/nn/containers.h"
+#include "csrc/nn/encoders.h"
+#include "csrc/nn/monitor.h"
+#include "csrc/nn/npy.h"
+#include "csrc/nn/simulation.h"
 
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/equal.h>
@@ -19,7 +19,7 @@
 #include <map>
 #include <sstream>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,8 +1,8 @@
 // The fixed-point modules against the operators that they stand for, whose bits are asked for in
 // tests/python/test_loihi.py.
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/monitor.h>
-#include <spikeforge/nn/simulation.h>
+#include "csrc/nn/containers.h"
+#include "csrc/nn/monitor.h"
+#include "csrc/nn/simulation.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -12,7 +12,7 @@
 
 #include <sstream>
 
-#include "loihi_modules.h"
+#include "tests/nn/loihi_modules.h"
 
 namespace spikeforge::test {
 namespace {

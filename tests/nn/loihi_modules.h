@@ -1,11 +1,11 @@
 // One of every fixed-point module, and the operator's call that it stands for.
 #pragma once
 
-#include <spikeforge/nn/loihi.h>
+#include "csrc/nn/loihi.h"
 
 #include <ATen/ops/randint.h>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 

@@ -1,9 +1,9 @@
 // What the tests of modules share: one of every neuron, and three ways to run over a sequence.
 #pragma once
 
-#include <spikeforge/nn/encoders.h>
-#include <spikeforge/nn/neuron.h>
-#include <spikeforge/nn/neurons.h>
+#include "csrc/nn/encoders.h"
+#include "csrc/nn/neuron.h"
+#include "csrc/nn/neurons.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 

@@ -1,7 +1,7 @@
 // Networks: that the ways to run them agree, with each other and with a simulator that knows only the description.
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/neuron.h>
-#include <spikeforge/nn/neurons.h>
+#include "csrc/nn/containers.h"
+#include "csrc/nn/neuron.h"
+#include "csrc/nn/neurons.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -15,7 +15,7 @@
 #include <sstream>
 #include <tuple>
 
-#include "random_network.h"
+#include "tests/nn/random_network.h"
 
 namespace spikeforge::test {
 

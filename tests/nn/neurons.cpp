@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 namespace {

@@ -2,14 +2,14 @@
 // and obvious simulator of the same network is built from.
 #pragma once
 
-#include <spikeforge/nn/composite.h>
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nn/composite.h"
+#include "csrc/nn/time_distributed.h"
 
 #include <torch/nn/modules/linear.h>
 
 #include <map>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 

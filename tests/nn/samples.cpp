@@ -1,9 +1,9 @@
 // Lengths and starts of samples: a batch gives what each sample gives by itself, made anew where it starts.
-#include <spikeforge/nn/batch_norm_neuron.h>
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/delay.h>
-#include <spikeforge/nn/loihi.h>
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nn/batch_norm_neuron.h"
+#include "csrc/nn/containers.h"
+#include "csrc/nn/delay.h"
+#include "csrc/nn/loihi.h"
+#include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -18,7 +18,7 @@
 
 #include <map>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 namespace {

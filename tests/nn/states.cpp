@@ -1,6 +1,6 @@
 // States by name: kept, moved, copied, saved, and refused.
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nn/containers.h"
+#include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
@@ -14,7 +14,7 @@
 
 #include <sstream>
 
-#include "modules.h"
+#include "tests/nn/modules.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,5 +1,5 @@
 // The neurons' functions, forward and backward, against loops in long double over each neuron on its own.
-#include "calls.h"
+#include "tests/ops/calls.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
@@ -9,7 +9,7 @@
 #include <iostream>
 #include <utility>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "calls.h"
+#include "tests/ops/calls.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 // Every operator new of this program and of the libraries it loads comes here.
 namespace {

@@ -1,5 +1,5 @@
 // What must not change a bit: tiles, threads, vectors, layouts, and the other neurons.
-#include "calls.h"
+#include "tests/ops/calls.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "calls.h"
+#include "tests/ops/calls.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <tuple>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,7 +1,7 @@
 // One way to call any of the neurons through their public C++ functions.
 #pragma once
 
-#include <spikeforge/ops/neuron.h>
+#include "ops/neuron.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "neuron/oracle.h"
+#include "tests/neuron/oracle.h"
 
 namespace spikeforge::test {
 

@@ -1,5 +1,5 @@
 // Empty and tiny inputs, and inference: what the sanitizers should see too. Their values: tests/python/test_edges.py.
-#include "calls.h"
+#include "tests/ops/calls.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -9,7 +9,7 @@
 #include <ATen/record_function.h>
 #include <c10/core/InferenceMode.h>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,5 +1,5 @@
 // Products of sparse matrices and events against loops, for what the sanitizers may have to say about them.
-#include <spikeforge/ops/event/product.h>
+#include "ops/event/product.h"
 
 #include <ATen/ATen.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,11 +1,11 @@
 // <spikeforge/ops/event.h>: what the operators compute is tested elsewhere; here, that C++ reaches each of them with
 // its arguments in their places, beside dense matrices in float64.
-#include <spikeforge/ops/connect.h>
-#include <spikeforge/ops/event.h>
+#include "ops/connect.h"
+#include "ops/event.h"
 
 #include <ATen/ATen.h>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

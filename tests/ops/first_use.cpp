@@ -1,9 +1,9 @@
-#include "calls.h"
+#include "tests/ops/calls.h"
 
 #include <latch>
 #include <thread>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

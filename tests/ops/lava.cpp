@@ -1,10 +1,10 @@
 // The C++ face of Loihi's neurons and connections; their bits are asked for in tests/python/test_loihi.py.
-#include <spikeforge/ops/loihi.h>
-#include <spikeforge/ops/traced.h>
+#include "ops/loihi.h"
+#include "ops/traced.h"
 
 #include <ATen/ATen.h>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 namespace {

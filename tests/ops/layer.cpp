@@ -1,5 +1,5 @@
 // The C++ face of the layer around a neuron.
-#include <spikeforge/ops/layer.h>
+#include "ops/layer.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -12,7 +12,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 

@@ -1,5 +1,5 @@
 // The C++ face of online learning.
-#include <spikeforge/ops/online.h>
+#include "ops/online.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -8,8 +8,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "calls.h"
-#include "catch.h"
+#include "tests/catch.h"
+#include "tests/ops/calls.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,6 +1,6 @@
 // C++ functions go around the dispatcher where nobody looks at calls on the way; who does must not miss them.
-#include <spikeforge/ops/neuron.h>
-#include <spikeforge/ops/traced.h>
+#include "ops/neuron.h"
+#include "ops/traced.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "calls.h"
-#include "catch.h"
+#include "tests/catch.h"
+#include "tests/ops/calls.h"
 
 namespace spikeforge::test {
 namespace {

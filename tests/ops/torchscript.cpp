@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "calls.h"
-#include "catch.h"
+#include "tests/catch.h"
+#include "tests/ops/calls.h"
 
 namespace spikeforge::test {
 namespace {

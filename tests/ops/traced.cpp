@@ -1,5 +1,5 @@
 // The C++ face of neurons of one's own.
-#include <spikeforge/ops/traced.h>
+#include "ops/traced.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -8,8 +8,8 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "calls.h"
-#include "catch.h"
+#include "tests/catch.h"
+#include "tests/ops/calls.h"
 
 namespace spikeforge::test {
 namespace {

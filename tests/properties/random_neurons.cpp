@@ -1,18 +1,18 @@
 // Neurons drawn at random, of every operation: the operator is the torch loop that their equations say, in all results
 // and all gradients, and a GPU agrees with the CPU. What fails is shrunk to a text that a person can read.
 #include <ATen/ATen.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/ops/traced.h>
 #include <torch/csrc/autograd/autograd.h>
+#include "csrc/graph/text.h"
+#include "ops/traced.h"
 
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
 
-#include "catch.h"
-#include "graph/random_graph.h"
-#include "torch_reference.h"
+#include "tests/catch.h"
+#include "tests/graph/random_graph.h"
+#include "tests/properties/torch_reference.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,12 +1,12 @@
-#include "torch_reference.h"
+#include "tests/properties/torch_reference.h"
 
 #include <ATen/ATen.h>
-#include <spikeforge/graph/internal/copy.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include "csrc/graph/internal/copy.h"
 
 #include <algorithm>
 
-#include "neuron/surrogate_table.h"
+#include "tests/neuron/surrogate_table.h"
 
 namespace spikeforge::test {
 namespace {
@@ -75,7 +75,7 @@ Tensor operation(const Node& node, const Tensors& x) {
 #define SPIKEFORGE_OP(...)
 #define SPIKEFORGE_BINARY(name)
 #define SPIKEFORGE_TERNARY(name)
-#include <spikeforge/graph/ops.def>
+#include "csrc/graph/ops.def"
     SPIKEFORGE_TERNARY_OF(clamp, clamp)
     SPIKEFORGE_TERNARY_OF(lerp, at::lerp)
     SPIKEFORGE_TERNARY_OF(where, at::where)

@@ -2,7 +2,7 @@
 // of its gradients. It shares no code with the library but the graph.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,11 +1,11 @@
 // The steps that a GPU takes, by operators, are those of the CPU's threads, bit for bit.
-#include <spikeforge/ops/kernel_pack.h>
+#include "ops/kernel_pack.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 
-#include "catch.h"
-#include "neurons.h"
+#include "tests/catch.h"
+#include "tests/simulation/neurons.h"
 
 namespace spikeforge::test {
 

@@ -1,5 +1,5 @@
 // Networks from C++, beside a dense loop in float64.
-#include <spikeforge/simulation/internal/thread_choice.h>
+#include "csrc/simulation/internal/thread_choice.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "catch.h"
-#include "neurons.h"
+#include "tests/catch.h"
+#include "tests/simulation/neurons.h"
 
 namespace spikeforge::test {
 namespace {

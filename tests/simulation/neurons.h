@@ -2,7 +2,7 @@
 // own.
 #pragma once
 
-#include <spikeforge/simulation/network.h>
+#include "csrc/simulation/network.h"
 
 #include <ATen/ops/linspace.h>
 

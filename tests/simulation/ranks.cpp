@@ -1,5 +1,5 @@
 // Networks that ranks share, which are threads here: the spikes of one.
-#include <spikeforge/ops/kernel_pack.h>
+#include "ops/kernel_pack.h"
 
 #include <ATen/ops/equal.h>
 
@@ -8,8 +8,8 @@
 #include <memory>
 #include <thread>
 
-#include "catch.h"
-#include "neurons.h"
+#include "tests/catch.h"
+#include "tests/simulation/neurons.h"
 
 namespace spikeforge::test {
 namespace {

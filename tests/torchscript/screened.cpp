@@ -1,5 +1,5 @@
 // TorchScript files of strangers, as a program of one's own loads them. tests/examples/test_deploy.py has the others.
-#include <spikeforge/torchscript/screened.h>
+#include "csrc/torchscript/screened.h"
 
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/api/module.h>
@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "catch.h"
+#include "tests/catch.h"
 
 namespace spikeforge::test {
 

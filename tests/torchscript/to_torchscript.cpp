@@ -1,9 +1,9 @@
 // Module trees as TorchScript: the same bits as the module, whatever is done to the script in between.
-#include <spikeforge/nn/batch_norm_neuron.h>
-#include <spikeforge/nn/containers.h>
-#include <spikeforge/nn/delay.h>
-#include <spikeforge/nn/time_distributed.h>
-#include <spikeforge/torchscript/torchscript.h>
+#include "csrc/nn/batch_norm_neuron.h"
+#include "csrc/nn/containers.h"
+#include "csrc/nn/delay.h"
+#include "csrc/nn/time_distributed.h"
+#include "csrc/torchscript/torchscript.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
@@ -29,8 +29,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "../nn/loihi_modules.h"
-#include "../nn/random_network.h"
+#include "tests/nn/loihi_modules.h"
+#include "tests/nn/random_network.h"
 
 namespace spikeforge::test {
 namespace {

@@ -1,9 +1,9 @@
-#include "command.h"
+#include "tools/nir/command.h"
 
-#include <spikeforge/base/printable.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/read.h>
-#include <spikeforge/nir/validate.h>
+#include "csrc/base/printable.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/read.h"
+#include "csrc/nir/validate.h"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // The subcommands of spikeforge-nir. One file each, with a function that adds it to the program.
 #pragma once
-#include <spikeforge/nir/limits.h>
-#include <spikeforge/nir/shapes.h>
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/limits.h"
+#include "csrc/nir/shapes.h"
+#include "csrc/nir/write.h"
 
 #include <CLI/CLI.hpp>
 #include <functional>

@@ -1,8 +1,8 @@
-#include "command.h"
+#include "tools/nir/command.h"
 
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/read.h>
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/read.h"
+#include "csrc/nir/write.h"
 
 #include <memory>
 

@@ -1,9 +1,9 @@
 // convert FILE.pt OUT.nir
-#include "command.h"
+#include "tools/nir/command.h"
 
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/torchscript.h>
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/torchscript.h"
+#include "csrc/nir/write.h"
 
 #include <memory>
 

@@ -1,10 +1,10 @@
-#include "command.h"
-#include "text.h"
+#include "tools/nir/command.h"
+#include "tools/nir/text.h"
 
-#include <spikeforge/base/printable.h>
-#include <spikeforge/nir/data.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/read.h>
+#include "csrc/base/printable.h"
+#include "csrc/nir/data.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/read.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,5 +1,5 @@
 // Shows, checks, compares, draws, converts and runs NIR files.
-#include "command.h"
+#include "tools/nir/command.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // The part of spikeforge-nir that needs torch.
-#include "command.h"
+#include "tools/nir/command.h"
 
 #include <algorithm>
 #include <span>

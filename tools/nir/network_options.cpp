@@ -1,8 +1,8 @@
-#include "network_options.h"
+#include "tools/nir/network_options.h"
 
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/option_words.h>
-#include <spikeforge/nir/read.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/option_words.h"
+#include "csrc/nir/read.h"
 
 #include <torch/csrc/jit/api/module.h>
 

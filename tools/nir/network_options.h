@@ -1,9 +1,9 @@
 // Options of the commands that make a network of a file.
 #pragma once
-#include "command.h"
+#include "tools/nir/command.h"
 
-#include <spikeforge/nir/network/to_module.h>
-#include <spikeforge/nir/network/torchscript.h>
+#include "csrc/nir/network/to_module.h"
+#include "csrc/nir/network/torchscript.h"
 
 namespace spikeforge::nir {
 

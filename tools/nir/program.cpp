@@ -1,8 +1,8 @@
-#include "command.h"
+#include "tools/nir/command.h"
 
-#include <spikeforge/base/own_process.h>
-#include <spikeforge/base/printable.h>
-#include <spikeforge/nir/error.h>
+#include "csrc/base/own_process.h"
+#include "csrc/base/printable.h"
+#include "csrc/nir/error.h"
 
 #include <fmt/format.h>
 

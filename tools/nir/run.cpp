@@ -1,9 +1,9 @@
-#include "network_options.h"
+#include "tools/nir/network_options.h"
 
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/replacement_file.h>
-#include <spikeforge/nn/monitor.h>
-#include <spikeforge/nn/npy.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/replacement_file.h"
+#include "csrc/nn/monitor.h"
+#include "csrc/nn/npy.h"
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
-#include "text.h"
+#include "tools/nir/text.h"
 
-#include <spikeforge/base/printable.h>
-#include <spikeforge/nir/error.h>
+#include "csrc/base/printable.h"
+#include "csrc/nir/error.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

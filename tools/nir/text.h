@@ -1,6 +1,6 @@
 // Pieces of text that several commands print.
 #pragma once
-#include <spikeforge/nir/node.h>
+#include "csrc/nir/node.h"
 
 #include <string>
 #include <string_view>

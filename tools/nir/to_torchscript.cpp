@@ -1,9 +1,9 @@
 // convert FILE.nir OUT.pt
-#include "network_options.h"
+#include "tools/nir/network_options.h"
 
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/torchscript.h>
-#include <spikeforge/nir/replacement_file.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/torchscript.h"
+#include "csrc/nir/replacement_file.h"
 
 #include <torch/csrc/jit/api/module.h>
 

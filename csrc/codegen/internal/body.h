@@ -1,8 +1,8 @@
 // The statements of a graph.
 #pragma once
 
-#include <spikeforge/codegen/lines.h>
-#include <spikeforge/graph/graph.h>
+#include "csrc/codegen/lines.h"
+#include "csrc/graph/graph.h"
 
 #include <string>
 #include <vector>

@@ -8,8 +8,8 @@
 // the arguments of type int, SymInt, ScalarType and bool in their order, numbers those of type float and Scalar.
 #pragma once
 
-#include <spikeforge/custom_op/definition.h>
-#include <spikeforge/custom_op/internal/operator.h>
+#include "csrc/custom_op/definition.h"
+#include "csrc/custom_op/internal/operator.h"
 
 #include <cstdint>
 #include <map>

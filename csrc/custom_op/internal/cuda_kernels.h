@@ -1,10 +1,10 @@
 // The CUDA source of an operator, compiled for what calls bring.
 #pragma once
 
-#include <spikeforge/base/published_map.h>
-#include <spikeforge/custom_op/internal/operator.h>
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
+#include "csrc/base/published_map.h"
+#include "csrc/custom_op/internal/operator.h"
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
 
 #include <functional>
 #include <string>

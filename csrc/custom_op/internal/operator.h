@@ -1,7 +1,7 @@
 // A custom operator whose definition has been read and checked: what its kernels for the dispatcher share.
 #pragma once
 
-#include <spikeforge/custom_op/definition.h>
+#include "csrc/custom_op/definition.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>

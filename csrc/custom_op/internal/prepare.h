@@ -1,7 +1,7 @@
 // What kernels of the CPU and the GPU may take for granted.
 #pragma once
 
-#include <spikeforge/custom_op/internal/operator.h>
+#include "csrc/custom_op/internal/operator.h"
 
 namespace spikeforge::custom_op {
 

@@ -2,8 +2,8 @@
 // kernel, and a network calls it with the same shapes all the time.
 #pragma once
 
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/custom_op/arguments.h>
+#include "csrc/base/fork_safe_mutex.h"
+#include "csrc/custom_op/arguments.h"
 
 #include <c10/util/SmallVector.h>
 

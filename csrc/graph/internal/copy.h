@@ -1,7 +1,7 @@
 // Copies of a graph's nodes into another graph.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 namespace spikeforge::graph {
 

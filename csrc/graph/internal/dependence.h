@@ -1,7 +1,7 @@
 // Which arguments each node of a graph depends on.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 #include <vector>
 

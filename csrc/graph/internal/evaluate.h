@@ -2,7 +2,7 @@
 // what other backends are measured against.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 #include <span>
 #include <vector>

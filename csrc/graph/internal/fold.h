@@ -9,7 +9,7 @@
 // Nor is x + 0 x (at x = -0), x - x 0 (at infinity), or x * 0 0.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 namespace spikeforge::graph {
 

@@ -1,7 +1,7 @@
 // What depends on parameters alone is computed once a neuron, before the loop over the steps.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 namespace spikeforge::graph {
 

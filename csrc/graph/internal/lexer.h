@@ -1,7 +1,7 @@
 // Neuron text as tokens.
 #pragma once
 
-#include <spikeforge/graph/errors.h>
+#include "csrc/graph/errors.h"
 
 #include <cstdint>
 #include <string>

@@ -9,7 +9,7 @@
 // What is left of ops.def after it: everything else. Every bit of every result is as before.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 namespace spikeforge::graph {
 

@@ -2,7 +2,7 @@
 // nobody's; the forward pass has the same bits everywhere, so each of its operations is rounded.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 #include <optional>
 #include <span>

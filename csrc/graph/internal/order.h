@@ -1,7 +1,7 @@
 // The order of a traced graph's nodes.
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 namespace spikeforge::graph {
 

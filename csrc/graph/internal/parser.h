@@ -1,11 +1,11 @@
 // The parser of neuron text, and what that of synapses shares with it: tokens, statements and expressions.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/advice.h>
-#include <spikeforge/graph/internal/lexer.h>
-#include <spikeforge/graph/surrogate.h>
+#include "csrc/graph/cell.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/advice.h"
+#include "csrc/graph/internal/lexer.h"
+#include "csrc/graph/surrogate.h"
 
 #include <fmt/format.h>
 

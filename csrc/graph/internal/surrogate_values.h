@@ -2,8 +2,8 @@
 // numbers.
 #pragma once
 
-#include <spikeforge/graph/surrogate.h>
-#include <spikeforge/graph/value.h>
+#include "csrc/graph/surrogate.h"
+#include "csrc/graph/value.h"
 
 namespace spikeforge::graph {
 

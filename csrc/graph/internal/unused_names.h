@@ -1,6 +1,6 @@
 #pragma once
 
-#include <spikeforge/graph/graph.h>
+#include "csrc/graph/graph.h"
 
 #include <functional>
 #include <set>

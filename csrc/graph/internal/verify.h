@@ -1,7 +1,7 @@
 // Checks that hold for every graph by the way graphs are made; for tests, and for tools that change graphs.
 #pragma once
 
-#include <spikeforge/graph/cell.h>
+#include "csrc/graph/cell.h"
 
 namespace spikeforge::graph {
 

@@ -12,7 +12,7 @@ using Int = long long;
 //   number   x
 enum class Values : unsigned char { event, graded, number };
 
-// What a sum by columns is made of: cuda/event_scatter.cuh.
+// What a sum by columns is made of: cuda/event/scatter.cuh.
 enum class Sums : unsigned char { counts, floats, fixed };
 
 // How many steps later what goes through a connection arrives: at once; all of it after the same number of steps; after

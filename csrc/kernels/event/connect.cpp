@@ -1,5 +1,5 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/event/connect.h>
+#include "csrc/kernels/event/connect.h"
+#include "csrc/jit/spec_table.h"
 
 #include <fmt/format.h>
 
@@ -42,7 +42,7 @@ jit::KernelSource print_source(const ConnectSpec& spec) {
   if (spec.step == ConnectStep::numbers) function += fmt::format("<{}>", types[static_cast<int>(spec.type)]);
   return {.name = name,
           .entry = name,
-          .text = fmt::format(R"(#include <spikeforge/cuda/connect.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/event/connect.cuh>
 
 using namespace spikeforge;
 

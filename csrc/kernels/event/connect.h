@@ -1,9 +1,9 @@
 // The kernels that draw networks.
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/event/connection_rules.h>
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/event/connection_rules.h"
 
 namespace spikeforge::event {
 

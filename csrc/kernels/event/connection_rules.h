@@ -7,7 +7,7 @@
 // and on every device. A whole number below n is floor(word n / 2^32), which is uneven by n / 2^32 at most.
 #pragma once
 
-#include <spikeforge/neuron/random.h>
+#include "csrc/neuron/random.h"
 
 namespace spikeforge {
 namespace event {

@@ -1,8 +1,8 @@
 // Notes the kernels of a call where a pack is recorded: what every call on the CPU does.
 #pragma once
 
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/kernels/event/spec.h>
+#include "csrc/jit/recorder.h"
+#include "csrc/kernels/event/spec.h"
 
 namespace spikeforge::event {
 

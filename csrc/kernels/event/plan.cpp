@@ -1,4 +1,4 @@
-#include <spikeforge/kernels/event/plan.h>
+#include "csrc/kernels/event/plan.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@ namespace spikeforge::event {
 namespace {
 
 constexpr std::int64_t most_bytes_of_bits = 48 << 10;     // in shared memory: every device has so much
-constexpr std::int64_t shared_bytes_of_lists = 14 << 10;  // that find_tasks of cuda/event_scatter.cuh has, rounded up
+constexpr std::int64_t shared_bytes_of_lists = 14 << 10;  // that find_tasks of cuda/event/scatter.cuh has, rounded up
 constexpr std::int64_t most_grid_y = 65535;
 constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes that batches side by side may take
 

@@ -2,8 +2,8 @@
 // recorder of kernel packs ask here, so that a pack holds what a launch looks for.
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/kernels/event/spec.h>
+#include "csrc/jit/device.h"
+#include "csrc/kernels/event/spec.h"
 
 #include <cstdint>
 #include <vector>

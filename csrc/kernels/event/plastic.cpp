@@ -1,6 +1,6 @@
-#include <spikeforge/codegen/plastic_printer.h>
-#include <spikeforge/kernels/event/plastic.h>
-#include <spikeforge/kernels/type_name.h>
+#include "csrc/kernels/event/plastic.h"
+#include "csrc/codegen/plastic_printer.h"
+#include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
 
@@ -65,7 +65,7 @@ jit::KernelSource print_source(const graph::Synapse& synapse, PlasticPart part, 
                                                          part == PlasticPart::sending_pre);
   return {.name = name,
           .entry = name,
-          .text = fmt::format(R"(#include <spikeforge/cuda/plastic.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/event/plastic.cuh>
 {block}namespace spikeforge {{
 namespace event {{
 extern "C" __global__ void __launch_bounds__({threads}) {name}(const {arguments} args) {{ {call}(args); }}

@@ -1,10 +1,10 @@
 // Kernels of connections that learn on a GPU: one for each thing that a step does.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
-#include <spikeforge/graph/synapse.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/event/plastic_arguments.h>
+#include "csrc/base/dtype.h"
+#include "csrc/graph/synapse.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/event/plastic_arguments.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // NVRTC.
 #pragma once
 
-#include <spikeforge/kernels/event/arguments.h>
+#include "csrc/kernels/event/arguments.h"
 
 namespace spikeforge {
 namespace event {

@@ -2,8 +2,8 @@
 // once every check is done.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
-#include <spikeforge/kernels/event/arguments.h>
+#include "csrc/base/dtype.h"
+#include "csrc/kernels/event/arguments.h"
 
 #include <cstdint>
 

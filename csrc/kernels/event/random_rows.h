@@ -9,8 +9,8 @@
 // piece and the column. All of it is whole numbers and the operations of neuron/random.h.
 #pragma once
 
-#include <spikeforge/kernels/event/arguments.h>
-#include <spikeforge/neuron/random.h>
+#include "csrc/kernels/event/arguments.h"
+#include "csrc/neuron/random.h"
 
 namespace spikeforge {
 namespace event {

@@ -1,5 +1,5 @@
-#include <spikeforge/kernels/event/spec.h>
-#include <spikeforge/kernels/type_name.h>
+#include "csrc/kernels/event/spec.h"
+#include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
 
@@ -15,20 +15,20 @@ struct Function {
 };
 
 Function function_of(Kernel kernel) {
-  constexpr Function functions[] = {{"pack", "event_gather.cuh"},
-                                    {"gather_bits", "event_gather.cuh"},
-                                    {"gather", "event_gather.cuh"},
-                                    {"limits", "event_scatter.cuh"},
-                                    {"scatter", "event_scatter.cuh"},
-                                    {"finish", "event_scatter.cuh"},
-                                    {"weight_gradient", "event_weights.cuh"},
-                                    {"plasticity", "event_weights.cuh"},
-                                    {"jit_gather", "event_jit.cuh", "JitArguments"},
-                                    {"jit_scatter", "event_jit.cuh", "JitArguments"},
-                                    {"linear", "event_linear.cuh", "LinearArguments"},
-                                    {"check", "event_check.cuh", "CheckArguments"},
-                                    {"deliver", "event_deliver.cuh"},
-                                    {"take", "event_deliver.cuh"}};
+  constexpr Function functions[] = {{"pack", "gather.cuh"},
+                                    {"gather_bits", "gather.cuh"},
+                                    {"gather", "gather.cuh"},
+                                    {"limits", "scatter.cuh"},
+                                    {"scatter", "scatter.cuh"},
+                                    {"finish", "scatter.cuh"},
+                                    {"weight_gradient", "weights.cuh"},
+                                    {"plasticity", "weights.cuh"},
+                                    {"jit_gather", "jit.cuh", "JitArguments"},
+                                    {"jit_scatter", "jit.cuh", "JitArguments"},
+                                    {"linear", "linear.cuh", "LinearArguments"},
+                                    {"check", "check.cuh", "CheckArguments"},
+                                    {"deliver", "deliver.cuh"},
+                                    {"take", "deliver.cuh"}};
   return functions[static_cast<int>(kernel)];
 }
 
@@ -126,7 +126,7 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   const auto [threads, blocks] = bounds(spec);
   return {.name = name,
           .entry = name,
-          .text = fmt::format(R"(#include <spikeforge/cuda/{header}>
+          .text = fmt::format(R"(#include <spikeforge/cuda/event/{header}>
 namespace spikeforge {{
 namespace event {{
 using Kernel = {kernel};

@@ -1,8 +1,8 @@
 // Kernels of events: what decides their code, and the source they are printed as.
 #pragma once
 
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/event/product.h>
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/event/product.h"
 
 #include <cstdint>
 #include <string>
@@ -30,7 +30,7 @@ const char* name_of(Values values);
 const char* name_of(Delays delays);
 const char* name_of(Distribution distribution);
 
-// What follows the kernel are template arguments of Spec in cuda/event.cuh, where they are explained.
+// What follows the kernel are template arguments of Spec in cuda/event/event.cuh, where they are explained.
 struct KernelSpec {
   Kernel kernel{};
   DType weight{};
@@ -58,7 +58,7 @@ struct Bounds {
 };
 Bounds bounds(const KernelSpec& spec);
 
-// Spec of cuda/event.cuh, for any kernel that reads such a matrix.
+// Spec of cuda/event/event.cuh, for any kernel that reads such a matrix.
 std::string print_type(const KernelSpec& spec);
 
 jit::KernelSource print_source(const KernelSpec& spec);

@@ -1,14 +1,14 @@
-#include <spikeforge/base/bounded_list.h>
-#include <spikeforge/base/hash.h>
-#include <spikeforge/codegen/lines.h>
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/layer/batch_norm.h>
-#include <spikeforge/kernels/layer/divisor.h>
-#include <spikeforge/kernels/multistep/arguments.h>
-#include <spikeforge/kernels/multistep/schedule.h>
-#include <spikeforge/kernels/multistep/spec.h>
-#include <spikeforge/kernels/recurrent/schedule.h>
+#include "csrc/kernels/layer/batch_norm.h"
+#include "csrc/base/bounded_list.h"
+#include "csrc/base/hash.h"
+#include "csrc/codegen/lines.h"
+#include "csrc/jit/recorder.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/layer/divisor.h"
+#include "csrc/kernels/multistep/arguments.h"
+#include "csrc/kernels/multistep/schedule.h"
+#include "csrc/kernels/multistep/spec.h"
+#include "csrc/kernels/recurrent/schedule.h"
 
 #include <fmt/format.h>
 
@@ -220,8 +220,8 @@ int code_of_a_step(const BatchNormBackward& layer) {
 // passes of 13 MB become 7.1; backward, T = 16, 5.5 of 26 MB 5.8).
 constexpr std::int64_t threads_of_ring = 384;
 
-// Static shared memory of a block: publish_sums of cuda/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh, of
-// which the backward pass has five rows and the forward pass three.
+// Static shared memory of a block: publish_sums of cuda/layer/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh,
+// of which the backward pass has five rows and the forward pass three.
 constexpr std::size_t scratch_bytes(int width) {
   constexpr std::int64_t threads = threads_of_ring;
   return static_cast<std::size_t>(2 * width * (threads + 32 / width) + 2 * threads + 5 * threads) * sizeof(float);
@@ -443,7 +443,7 @@ std::string print_gradient(const BackwardSpec& spec) {
 const KernelSpec& first_of(const ForwardSpec& spec) { return spec.run; }
 const KernelSpec& first_of(const BackwardSpec& spec) { return spec.sums; }
 
-// A kernel that hands its arguments to a function of cuda/batch_norm.cuh, which is made for `specs`.
+// A kernel that hands its arguments to a function of cuda/layer/batch_norm.cuh, which is made for `specs`.
 template <class Spec>
 jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::string_view function,
                                std::string_view args, std::string_view specs) {
@@ -452,7 +452,7 @@ jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::s
   const Block& block = spec.block;
   codegen::Lines line;
   const bool has_ring = block.slots > 0;
-  line("#include <spikeforge/cuda/{}.cuh>", has_ring ? "batch_norm_ring" : "batch_norm");
+  line("#include <spikeforge/cuda/layer/{}.cuh>", has_ring ? "batch_norm_ring" : "batch_norm");
   line += print_loop(first, cell);
   line("");
   line += print_gradient(spec);

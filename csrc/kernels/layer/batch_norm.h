@@ -1,11 +1,11 @@
 // A neuron behind a normalisation by the statistics of its own input: each pass one cooperative launch
-// (cuda/batch_norm.cuh), where the loop's schedule and the neuron's parameters allow it.
+// (cuda/layer/batch_norm.cuh), where the loop's schedule and the neuron's parameters allow it.
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/layer/arguments.h>
-#include <spikeforge/kernels/multistep/launch.h>
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/layer/arguments.h"
+#include "csrc/kernels/multistep/launch.h"
 
 #include <cstddef>
 #include <cstdint>

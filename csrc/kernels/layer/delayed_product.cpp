@@ -1,6 +1,6 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/layer/delayed_product.h>
-#include <spikeforge/kernels/type_name.h>
+#include "csrc/kernels/layer/delayed_product.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ jit::KernelSource print_source(const DelayedSpec& spec) {
   const auto type = static_cast<DType>(spec.type);
   return {.name = fmt::format("delayed_{}", pass),
           .entry = "spikeforge_delayed",
-          .text = fmt::format(R"(#include <spikeforge/cuda/delayed_product.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/layer/delayed_product.cuh>
 
 using namespace spikeforge;
 

@@ -1,10 +1,10 @@
 // Products of a matrix whose entries have a delay each, on a GPU: what cpu/delayed_product.h has for the CPU.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/layer/arguments.h>
+#include "csrc/base/dtype.h"
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/layer/arguments.h"
 
 #include <cstdint>
 

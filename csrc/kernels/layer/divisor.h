@@ -1,6 +1,6 @@
 #pragma once
 
-#include <spikeforge/kernels/layer/arguments.h>
+#include "csrc/kernels/layer/arguments.h"
 
 #include <bit>
 #include <cstdint>

@@ -1,7 +1,7 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/layer/divisor.h>
-#include <spikeforge/kernels/layer/pooling.h>
-#include <spikeforge/kernels/type_name.h>
+#include "csrc/kernels/layer/pooling.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/layer/divisor.h"
+#include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 enum class Function : int { forward, backward, forward_of_large_windows, backward_of_large_windows };
 
-// What decides a kernel; the names are those of cuda/pooling.cuh.
+// What decides a kernel; the names are those of cuda/layer/pooling.cuh.
 struct PoolSpec {
   Function function;
   int type, is_mean, is_normalised;
@@ -33,7 +33,7 @@ jit::KernelSource print_source(const PoolSpec& spec) {
   const auto type = static_cast<DType>(spec.type);
   return {.name = fmt::format("pool_{}", function),
           .entry = "spikeforge_pool",
-          .text = fmt::format(R"(#include <spikeforge/cuda/pooling.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/layer/pooling.cuh>
 
 using namespace spikeforge;
 

@@ -1,10 +1,10 @@
 // Maxima and means over windows of images on a GPU, and their gradients.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/layer/arguments.h>
+#include "csrc/base/dtype.h"
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/layer/arguments.h"
 
 #include <cstdint>
 #include <vector>

@@ -1,7 +1,7 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/layer/arguments.h>
-#include <spikeforge/kernels/layer/spike_bits.h>
-#include <spikeforge/kernels/type_name.h>
+#include "csrc/kernels/layer/spike_bits.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/layer/arguments.h"
+#include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@ namespace spikeforge::layers {
 namespace {
 
 constexpr unsigned threads = 256;
-constexpr std::int64_t accesses = 4;  // of a thread, as in cuda/spike_bits.cuh
+constexpr std::int64_t accesses = 4;  // of a thread, as in cuda/layer/spike_bits.cuh
 
 struct BitsSpec {
   int pass, type, bits;
@@ -24,7 +24,7 @@ jit::KernelSource print_source(const BitsSpec& spec) {
   const char* const pass = spec.pass == static_cast<int>(BitsPass::pack) ? "pack" : "unpack";
   return {.name = fmt::format("{}_spikes", pass),
           .entry = "spikeforge_spike_bits",
-          .text = fmt::format(R"(#include <spikeforge/cuda/spike_bits.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/layer/spike_bits.cuh>
 
 using namespace spikeforge;
 

@@ -2,9 +2,9 @@
 // i * bits on.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
+#include "csrc/base/dtype.h"
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
 
 #include <cstdint>
 

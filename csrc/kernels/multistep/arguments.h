@@ -1,9 +1,9 @@
-// A kernel's arguments: the 8-byte words of cuda/multistep.cuh's ForwardArgs or BackwardArgs, in their order.
+// A kernel's arguments: the 8-byte words of cuda/multistep/multistep.cuh's ForwardArgs or BackwardArgs, in their order.
 #pragma once
 
-#include <spikeforge/base/bounded_list.h>
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/kernels/multistep/launch.h>
+#include "csrc/base/bounded_list.h"
+#include "csrc/graph/cell.h"
+#include "csrc/kernels/multistep/launch.h"
 
 #include <array>
 #include <bit>
@@ -82,7 +82,7 @@ class ArgumentWords {
   template <class T>
   void add_list(std::span<const T> list) {
     for (const T& item : list) add(item);
-    if (list.empty()) add(T{});  // room() in cuda/multistep_neurons.cuh
+    if (list.empty()) add(T{});  // room() in cuda/multistep/neurons.cuh
   }
 
   void add(const void* pointer) { words_.push_back(reinterpret_cast<std::uintptr_t>(pointer)); }

@@ -1,5 +1,5 @@
-#include <spikeforge/kernels/multistep/cell.h>
-#include <spikeforge/kernels/multistep/overrides.h>
+#include "csrc/kernels/multistep/cell.h"
+#include "csrc/kernels/multistep/overrides.h"
 
 #include <atomic>
 #include <limits>

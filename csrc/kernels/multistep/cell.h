@@ -5,10 +5,10 @@
 // it, or the table of texts has room (traced_cell.h). While a cell lives its address tells it apart.
 #pragma once
 
-#include <spikeforge/base/dtype.h>
-#include <spikeforge/base/slot.h>
-#include <spikeforge/neuron/surrogate.h>
-#include <spikeforge/neuron/surrogate_kind.h>
+#include "csrc/base/dtype.h"
+#include "csrc/base/slot.h"
+#include "csrc/neuron/surrogate.h"
+#include "csrc/neuron/surrogate_kind.h"
 
 #include <array>
 #include <cstddef>
@@ -107,7 +107,7 @@ class Cell {
   Slot layer_kernels;      // kernels/layer/batch_norm.cpp
   Slot cpu_program;        // cpu/traced_program.cpp
   Slot compiled_tapes;     // cpu/compiled_tapes.cpp
-  Slot derivatives;        // ops/common/derivatives.cpp
+  Slot derivatives;        // ops/multistep/derivatives.cpp
   Slot layers;             // ops/layer/batch_norm.cpp
 
  protected:

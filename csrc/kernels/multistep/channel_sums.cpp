@@ -1,5 +1,5 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/multistep/channel_sums.h>
+#include "csrc/kernels/multistep/channel_sums.h"
+#include "csrc/jit/spec_table.h"
 
 #include <fmt/format.h>
 
@@ -62,7 +62,7 @@ jit::KernelSource print_channel_sums(DType type) {
   const char* const number = type == DType::f64 ? "double" : "float";
   return {.name = "channel_sums",
           .entry = "spikeforge_channel_sums",
-          .text = fmt::format(R"(#include <spikeforge/cuda/channel_sums.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/multistep/channel_sums.cuh>
 
 extern "C" __global__ void __launch_bounds__(1024) spikeforge_channel_sums(
     const __grid_constant__ spikeforge::ChannelSumsArgs args) {{

@@ -2,11 +2,11 @@
 // left for each neuron, or each warp, of those that it takes at once.
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/multistep/channel_sums_arguments.h>
-#include <spikeforge/kernels/multistep/launch.h>
-#include <spikeforge/kernels/multistep/schedule.h>
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/multistep/channel_sums_arguments.h"
+#include "csrc/kernels/multistep/launch.h"
+#include "csrc/kernels/multistep/schedule.h"
 
 #include <array>
 #include <cstdint>

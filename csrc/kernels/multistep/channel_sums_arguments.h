@@ -1,4 +1,4 @@
-// What cuda/channel_sums.cuh is given. Read by the host's compiler and by NVRTC alike.
+// What cuda/multistep/channel_sums.cuh is given. Read by the host's compiler and by NVRTC alike.
 #pragma once
 
 namespace spikeforge {

@@ -1,7 +1,7 @@
-#include <spikeforge/base/somewhere.h>
-#include <spikeforge/jit/compile_ahead.h>
-#include <spikeforge/kernels/multistep/plan.h>
-#include <spikeforge/kernels/scan/scan.h>
+#include "csrc/base/somewhere.h"
+#include "csrc/jit/compile_ahead.h"
+#include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/scan/scan.h"
 
 #include <vector>
 

@@ -1,10 +1,10 @@
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/multistep/arguments.h>
-#include <spikeforge/kernels/multistep/channel_sums.h>
-#include <spikeforge/kernels/multistep/launch.h>
-#include <spikeforge/kernels/multistep/plan.h>
-#include <spikeforge/kernels/scan/scan.h>
+#include "csrc/kernels/multistep/launch.h"
+#include "csrc/jit/recorder.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/multistep/arguments.h"
+#include "csrc/kernels/multistep/channel_sums.h"
+#include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/scan/scan.h"
 
 #include <cstdint>
 #include <limits>

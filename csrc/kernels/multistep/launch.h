@@ -3,9 +3,9 @@
 // caller's.
 #pragma once
 
-#include <spikeforge/base/views.h>
-#include <spikeforge/jit/device.h>
-#include <spikeforge/kernels/multistep/cell.h>
+#include "csrc/base/views.h"
+#include "csrc/jit/device.h"
+#include "csrc/kernels/multistep/cell.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include <spikeforge/kernels/multistep/loihi_cells.h>
+#include "csrc/kernels/multistep/loihi_cells.h"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 // The cells of neuron/loihi.h: two neurons, in three forms each. int32 throughout, and forward only.
 #pragma once
 
-#include <spikeforge/kernels/multistep/cell.h>
-#include <spikeforge/neuron/loihi.h>
+#include "csrc/kernels/multistep/cell.h"
+#include "csrc/neuron/loihi.h"
 
 namespace spikeforge {
 

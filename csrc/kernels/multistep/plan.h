@@ -2,8 +2,8 @@
 // the recorder of kernel packs ask here, so that a pack holds what a launch looks for.
 #pragma once
 
-#include <spikeforge/kernels/multistep/schedule.h>
-#include <spikeforge/kernels/multistep/spec.h>
+#include "csrc/kernels/multistep/schedule.h"
+#include "csrc/kernels/multistep/spec.h"
 
 namespace spikeforge::kernels {
 

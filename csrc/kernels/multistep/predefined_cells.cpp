@@ -1,5 +1,5 @@
-#include <spikeforge/kernels/multistep/predefined_cells.h>
-#include <spikeforge/neuron/cells.h>
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/neuron/cells.h"
 
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ const Row& row_of(NeuronKind kind) {
    {SPIKEFORGE_EACH(SPIKEFORGE_STATE, states)},                          \
    {SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) params},                 \
    Struct<float, CellForm>::kept_values},
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_STATE
 #undef SPIKEFORGE_TENSOR
   };
@@ -56,7 +56,7 @@ constexpr bool counts_up(std::initializer_list<int> params, int n_params) {
                   #name ": neurons.def and enum Param");                                                  \
     static_assert(Neuron::n_states == state_count(NeuronKind::name), #name ": neurons.def and n_states"); \
   };
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_PLACE
 
 }  // namespace

@@ -1,8 +1,8 @@
 // The cells of neurons.def.
 #pragma once
 
-#include <spikeforge/kernels/multistep/cell.h>
-#include <spikeforge/neuron/neuron_kind.h>
+#include "csrc/kernels/multistep/cell.h"
+#include "csrc/neuron/neuron_kind.h"
 
 namespace spikeforge {
 

@@ -1,5 +1,5 @@
-#include <spikeforge/kernels/multistep/overrides.h>
-#include <spikeforge/kernels/multistep/schedule.h>
+#include "csrc/kernels/multistep/schedule.h"
+#include "csrc/kernels/multistep/overrides.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 // How the GPU's multistep loop is cut: the one place that chooses widths, prefetch and checkpoints, and why.
 #pragma once
 
-#include <spikeforge/kernels/multistep/launch.h>
+#include "csrc/kernels/multistep/launch.h"
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
-#include <spikeforge/base/hash.h>
-#include <spikeforge/codegen/lines.h>
-#include <spikeforge/kernels/multistep/spec.h>
-#include <spikeforge/kernels/type_name.h>
+#include "csrc/kernels/multistep/spec.h"
+#include "csrc/base/hash.h"
+#include "csrc/codegen/lines.h"
+#include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
 
@@ -284,7 +284,7 @@ jit::KernelSource print_source(const KernelSpec& spec) {
   const CellText cell = spec.cell->device_text(spec.loop.form);
 
   codegen::Lines line;
-  line("#include <spikeforge/cuda/multistep.cuh>");
+  line("#include <spikeforge/cuda/multistep/multistep.cuh>");
   line += print_loop(spec, cell);
   line("");
   const bool has_bound = schedule.one_segment && fits_one_segment(spec);

@@ -3,11 +3,11 @@
 // code.
 #pragma once
 
-#include <spikeforge/base/bounded_list.h>
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/multistep/launch.h>
-#include <spikeforge/kernels/multistep/schedule.h>
+#include "csrc/base/bounded_list.h"
+#include "csrc/graph/cell.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/multistep/launch.h"
+#include "csrc/kernels/multistep/schedule.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@ enum class Spread : std::uint8_t { one, by_warp, by_channel, by_neuron };
 // How an upstream gradient is read; `ones` is 1 everywhere, and not read.
 enum class GradKind : std::uint8_t { absent, rows, one_element, ones };
 
-// What the loop of cuda/multistep.cuh wants to know besides its cell.
+// What the loop of cuda/multistep/multistep.cuh wants to know besides its cell.
 struct LoopSpec {
   Direction direction{};
   DType type{};

@@ -1,12 +1,12 @@
-#include <spikeforge/autodiff/coefficients.h>
-#include <spikeforge/autodiff/vjp.h>
-#include <spikeforge/base/environment.h>
-#include <spikeforge/codegen/cell_printer.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/internal/copy.h>
-#include <spikeforge/graph/internal/dependence.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
+#include "csrc/kernels/multistep/traced_cell.h"
+#include "csrc/autodiff/coefficients.h"
+#include "csrc/autodiff/vjp.h"
+#include "csrc/base/environment.h"
+#include "csrc/codegen/cell_printer.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/dependence.h"
+#include "csrc/graph/text.h"
 
 #include <fmt/format.h>
 

@@ -1,12 +1,12 @@
 // Cells from neuron text, and the table in which `run` looks them up.
 #pragma once
 
-#include <spikeforge/autodiff/stages.h>
-#include <spikeforge/base/export.h>
-#include <spikeforge/base/fork_safe_mutex.h>
-#include <spikeforge/base/hash.h>
-#include <spikeforge/graph/cell.h>
-#include <spikeforge/kernels/multistep/cell.h>
+#include "csrc/autodiff/stages.h"
+#include "csrc/base/export.h"
+#include "csrc/base/fork_safe_mutex.h"
+#include "csrc/base/hash.h"
+#include "csrc/graph/cell.h"
+#include "csrc/kernels/multistep/cell.h"
 
 #include <cstddef>
 #include <limits>

@@ -1,8 +1,8 @@
-#include <spikeforge/base/somewhere.h>
-#include <spikeforge/jit/errors.h>
-#include <spikeforge/kernels/multistep/plan.h>
-#include <spikeforge/kernels/multistep/predefined_cells.h>
-#include <spikeforge/kernels/multistep/typical_kernels.h>
+#include "csrc/kernels/multistep/typical_kernels.h"
+#include "csrc/base/somewhere.h"
+#include "csrc/jit/errors.h"
+#include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
 
 #include <fmt/format.h>
 

@@ -2,9 +2,9 @@
 // there is no GPU.
 #pragma once
 
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/kernels/multistep/spec.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
+#include "csrc/jit/recorder.h"
+#include "csrc/kernels/multistep/spec.h"
+#include "csrc/kernels/multistep/traced_cell.h"
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
-#include <spikeforge/graph/internal/surrogate_values.h>
-#include <spikeforge/kernels/multistep/predefined_cells.h>
-#include <spikeforge/kernels/multistep/written_step.h>
-#include <spikeforge/neuron/cells.h>
+#include "csrc/kernels/multistep/written_step.h"
+#include "csrc/graph/internal/surrogate_values.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/neuron/cells.h"
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ auto with_struct_of(NeuronKind kind, Body&& body) {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
   case NeuronKind::name:                                                 \
     return body.template operator()<Struct<Value, CellForm>>();
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
   }
   throw std::logic_error("there is no such neuron");
 }

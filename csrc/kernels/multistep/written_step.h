@@ -2,9 +2,9 @@
 // a cell of C++ cannot, such as being differentiated twice.
 #pragma once
 
-#include <spikeforge/graph/trace.h>
-#include <spikeforge/kernels/multistep/cell.h>
-#include <spikeforge/neuron/neuron_kind.h>
+#include "csrc/graph/trace.h"
+#include "csrc/kernels/multistep/cell.h"
+#include "csrc/neuron/neuron_kind.h"
 
 #include <span>
 #include <vector>

@@ -1,8 +1,8 @@
-// What the host hands to the kernel that steps a network (cuda/network.cuh), and both of them read: C++17 for the host
-// compiler and NVRTC.
+// What the host hands to the kernel that steps a network (cuda/network/network.cuh), and both of them read: C++17 for
+// the host compiler and NVRTC.
 #pragma once
 
-#include <spikeforge/kernels/event/arguments.h>
+#include "csrc/kernels/event/arguments.h"
 
 namespace spikeforge {
 namespace network {

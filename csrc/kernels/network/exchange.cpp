@@ -1,6 +1,6 @@
-#include <spikeforge/kernels/event/spec.h>
-#include <spikeforge/kernels/network/launch.h>
-#include <spikeforge/kernels/network/matrix.h>
+#include "csrc/kernels/event/spec.h"
+#include "csrc/kernels/network/launch.h"
+#include "csrc/kernels/network/matrix.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@ constexpr unsigned send_threads = 256;
 jit::KernelSource print_send(const NetworkLaunch& launch) {
   return {.name = "network_send",
           .entry = "spikeforge_network_send",
-          .text = fmt::format(R"(#include <spikeforge/cuda/network_exchange.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/network/exchange.cuh>
 namespace spikeforge {{
 namespace event {{
 using MatrixOfNetwork = {};

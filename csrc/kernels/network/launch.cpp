@@ -1,9 +1,9 @@
-#include <spikeforge/codegen/lines.h>
-#include <spikeforge/kernels/event/spec.h>
-#include <spikeforge/kernels/multistep/arguments.h>
-#include <spikeforge/kernels/multistep/spec.h>
-#include <spikeforge/kernels/network/launch.h>
-#include <spikeforge/kernels/network/matrix.h>
+#include "csrc/kernels/network/launch.h"
+#include "csrc/codegen/lines.h"
+#include "csrc/kernels/event/spec.h"
+#include "csrc/kernels/multistep/arguments.h"
+#include "csrc/kernels/multistep/spec.h"
+#include "csrc/kernels/network/matrix.h"
 
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ KernelSpec spec_of_step(const ForwardLaunch& launch, std::int64_t width) {
   return spec;
 }
 
-// GroupArguments of cuda/network.cuh, and draws behind them.
+// GroupArguments of cuda/network/network.cuh, and draws behind them.
 class GroupWords : public ArgumentWords {
  public:
   GroupWords(const NetworkGroup& group, const NetworkPlan::Share& share) {
@@ -56,7 +56,7 @@ event::KernelSpec matrix_of(const NetworkLaunch& launch) {
 
 jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan) {
   codegen::Lines line;
-  line("#include <spikeforge/cuda/network.cuh>");
+  line("#include <spikeforge/cuda/network/network.cuh>");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) {
     const ForwardLaunch& step = *launch.groups[g].launch;
     const KernelSpec spec = spec_of_step(step, plan.width_of(step.neurons));

@@ -1,11 +1,11 @@
-// A network of populations as one kernel that walks over its steps (cuda/network.cuh).
+// A network of populations as one kernel that walks over its steps (cuda/network/network.cuh).
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/event/product.h>
-#include <spikeforge/kernels/multistep/launch.h>
-#include <spikeforge/kernels/network/arguments.h>
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/event/product.h"
+#include "csrc/kernels/multistep/launch.h"
+#include "csrc/kernels/network/arguments.h"
 
 #include <cstdint>
 #include <optional>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <spikeforge/kernels/event/spec.h>
-#include <spikeforge/kernels/network/launch.h>
+#include "csrc/kernels/event/spec.h"
+#include "csrc/kernels/network/launch.h"
 
 namespace spikeforge::kernels {
 

@@ -1,4 +1,4 @@
-#include <spikeforge/kernels/network/launch.h>
+#include "csrc/kernels/network/launch.h"
 
 #include <fmt/format.h>
 
@@ -27,7 +27,7 @@ const char* whole_number_of(int bytes) {
 jit::KernelSource print_near_first(int weight_bytes, int delay_bytes) {
   return {.name = "network_near_first",
           .entry = "spikeforge_near_first",
-          .text = fmt::format(R"(#include <spikeforge/cuda/near_first.cuh>
+          .text = fmt::format(R"(#include <spikeforge/cuda/network/near_first.cuh>
 extern "C" __global__ void __launch_bounds__({}) spikeforge_near_first(const spikeforge::network::NearArguments args) {{
   spikeforge::network::near_first<{}, {}>(args);
 }}

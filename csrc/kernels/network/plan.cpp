@@ -1,4 +1,4 @@
-#include <spikeforge/kernels/network/launch.h>
+#include "csrc/kernels/network/launch.h"
 
 #include <algorithm>
 

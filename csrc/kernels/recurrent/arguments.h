@@ -1,9 +1,9 @@
-// A kernel's arguments: the 8-byte words of the argument structs of cuda/recurrent_forward.cuh and
+// A kernel's arguments: the 8-byte words of the argument structs of cuda/recurrent/forward.cuh and
 // recurrent_backward.cuh, in their order.
 #pragma once
 
-#include <spikeforge/kernels/multistep/arguments.h>
-#include <spikeforge/kernels/recurrent/launch.h>
+#include "csrc/kernels/multistep/arguments.h"
+#include "csrc/kernels/recurrent/launch.h"
 
 namespace spikeforge::kernels {
 

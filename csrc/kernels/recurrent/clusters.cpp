@@ -1,6 +1,6 @@
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/recurrent/clusters.h>
-#include <spikeforge/kernels/recurrent/schedule.h>
+#include "csrc/kernels/recurrent/clusters.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/recurrent/schedule.h"
 
 #include <algorithm>
 #include <map>

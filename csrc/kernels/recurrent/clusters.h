@@ -1,8 +1,8 @@
 // Clusters of blocks that a device has room for.
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
 
 namespace spikeforge::kernels {
 

@@ -1,10 +1,10 @@
-#include <spikeforge/jit/recorder.h>
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/recurrent/arguments.h>
-#include <spikeforge/kernels/recurrent/clusters.h>
-#include <spikeforge/kernels/recurrent/launch.h>
-#include <spikeforge/kernels/recurrent/schedule.h>
-#include <spikeforge/kernels/recurrent/spec.h>
+#include "csrc/kernels/recurrent/launch.h"
+#include "csrc/jit/recorder.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/recurrent/arguments.h"
+#include "csrc/kernels/recurrent/clusters.h"
+#include "csrc/kernels/recurrent/schedule.h"
+#include "csrc/kernels/recurrent/spec.h"
 
 #include <optional>
 

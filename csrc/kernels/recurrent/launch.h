@@ -18,7 +18,7 @@
 // in the type of the arithmetic. The gradients of x, w and the spikes before the first step are made of g by others.
 #pragma once
 
-#include <spikeforge/kernels/multistep/launch.h>
+#include "csrc/kernels/multistep/launch.h"
 
 #include <cstddef>
 #include <cstdint>

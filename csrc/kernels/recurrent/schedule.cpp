@@ -1,6 +1,6 @@
-#include <spikeforge/kernels/multistep/overrides.h>
-#include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/kernels/recurrent/schedule.h>
+#include "csrc/kernels/recurrent/schedule.h"
+#include "csrc/kernels/multistep/overrides.h"
+#include "csrc/kernels/multistep/traced_cell.h"
 
 #include <algorithm>
 #include <array>

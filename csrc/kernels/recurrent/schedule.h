@@ -1,8 +1,8 @@
 // How a recurrent layer is laid over a GPU: the one place that chooses, and why.
 #pragma once
 
-#include <spikeforge/kernels/recurrent/geometry.h>
-#include <spikeforge/kernels/recurrent/launch.h>
+#include "csrc/kernels/recurrent/geometry.h"
+#include "csrc/kernels/recurrent/launch.h"
 
 #include <cstdint>
 #include <functional>

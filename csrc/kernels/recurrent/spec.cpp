@@ -1,6 +1,6 @@
-#include <spikeforge/base/hash.h>
-#include <spikeforge/codegen/lines.h>
-#include <spikeforge/kernels/recurrent/spec.h>
+#include "csrc/kernels/recurrent/spec.h"
+#include "csrc/base/hash.h"
+#include "csrc/codegen/lines.h"
 
 #include <fmt/format.h>
 
@@ -117,7 +117,7 @@ jit::KernelSource print_source(const RecurrentSpec& spec) {
   const std::string args = fmt::format("spikeforge::Recurrent{}Args<spikeforge::Spec::Cell>", name);
 
   codegen::Lines line;
-  line("#include <spikeforge/cuda/recurrent_{}.cuh>", direction);
+  line("#include <spikeforge/cuda/recurrent/{}.cuh>", direction);
   line += cell.text;
   line("");
   line("namespace spikeforge {{");

@@ -1,9 +1,9 @@
 // What decides the code of a recurrent layer's kernel, and the CUDA source it prints.
 #pragma once
 
-#include <spikeforge/kernels/multistep/spec.h>
-#include <spikeforge/kernels/recurrent/geometry.h>
-#include <spikeforge/kernels/recurrent/launch.h>
+#include "csrc/kernels/multistep/spec.h"
+#include "csrc/kernels/recurrent/geometry.h"
+#include "csrc/kernels/recurrent/launch.h"
 
 #include <cstddef>
 

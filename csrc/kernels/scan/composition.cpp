@@ -1,7 +1,7 @@
-#include <spikeforge/autodiff/composition.h>
-#include <spikeforge/graph/errors.h>
-#include <spikeforge/graph/text.h>
-#include <spikeforge/kernels/scan/composition.h>
+#include "csrc/autodiff/composition.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/text.h"
+#include "csrc/kernels/scan/composition.h"
 
 #include <fmt/format.h>
 

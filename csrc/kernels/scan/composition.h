@@ -1,7 +1,7 @@
 // The composition of a traced cell's steps, as a cell of its own: what a scan over time runs beside the cell.
 #pragma once
 
-#include <spikeforge/kernels/multistep/traced_cell.h>
+#include "csrc/kernels/multistep/traced_cell.h"
 
 namespace spikeforge {
 

@@ -1,11 +1,11 @@
-#include <spikeforge/codegen/lines.h>
-#include <spikeforge/jit/spec_table.h>
-#include <spikeforge/kernels/multistep/arguments.h>
-#include <spikeforge/kernels/multistep/overrides.h>
-#include <spikeforge/kernels/multistep/plan.h>
-#include <spikeforge/kernels/multistep/spec.h>
-#include <spikeforge/kernels/scan/composition.h>
-#include <spikeforge/kernels/scan/scan.h>
+#include "csrc/kernels/scan/scan.h"
+#include "csrc/codegen/lines.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/multistep/arguments.h"
+#include "csrc/kernels/multistep/overrides.h"
+#include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/multistep/spec.h"
+#include "csrc/kernels/scan/composition.h"
 
 #include <fmt/format.h>
 
@@ -109,7 +109,7 @@ jit::KernelSource end_of_source(codegen::Lines& line, const KernelSpec& run, std
 
 jit::KernelSource print_source(const ScanForwardSpec& spec) {
   codegen::Lines line;
-  line("#include <spikeforge/cuda/scan.cuh>");
+  line("#include <spikeforge/cuda/scan/scan.cuh>");
   line += print_loop(spec.run, spec.run.cell->device_text(spec.run.loop.form));
   line("");
   // Both have the same names.
@@ -122,7 +122,7 @@ jit::KernelSource print_source(const ScanForwardSpec& spec) {
 
 jit::KernelSource print_source(const ScanBackwardSpec& spec) {
   codegen::Lines line;
-  line("#include <spikeforge/cuda/scan.cuh>");
+  line("#include <spikeforge/cuda/scan/scan.cuh>");
   line += print_loop(spec.run, spec.run.cell->device_text(spec.run.loop.form));
   return end_of_source(line, spec.run, "ScanBackward", "spikeforge::Spec", "backward");
 }
@@ -136,7 +136,7 @@ struct Tables {  // of a cell
 auto& table_for(const ForwardLaunch&, Tables& tables) { return tables.forward; }
 auto& table_for(const BackwardLaunch&, Tables& tables) { return tables.backward; }
 
-// SharedMaps of cuda/scan.cuh.
+// SharedMaps of cuda/scan/scan.cuh.
 struct SharedMaps {
   void *maps, *sums;
   std::int64_t blocks;
@@ -166,7 +166,7 @@ void launch_any(const AnyLaunch& launch, const ScanPlan& plan, const jit::Device
   const unsigned block = max_block_size(plan.schedule);
   const std::int64_t blocks = blocks_of(plan, std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors);
   const auto all = static_cast<std::size_t>(plan.groups * blocks);
-  // Maps of three turns; cuda/scan.cuh says why.
+  // Maps of three turns; cuda/scan/scan.cuh says why.
   const std::size_t of_maps = blocks == 1 ? 0 : 3 * all * bytes_of_map(launch, plan.schedule);
   const std::size_t of_sums = blocks == 1 ? 0 : all * bytes_of_sums(launch, plan);
   SharedMaps shared{nullptr, nullptr, blocks};

@@ -1,11 +1,11 @@
-// Time-parallel passes over the whole GPU (cuda/scan.cuh), for neurons too few to fill it: a scan over time forward,
-// and a backward pass of many blocks for the same neurons. kernels::launch asks here first.
+// Time-parallel passes over the whole GPU (cuda/scan/scan.cuh), for neurons too few to fill it: a scan over time
+// forward, and a backward pass of many blocks for the same neurons. kernels::launch asks here first.
 #pragma once
 
-#include <spikeforge/jit/device.h>
-#include <spikeforge/jit/kernel_cache.h>
-#include <spikeforge/kernels/multistep/launch.h>
-#include <spikeforge/kernels/multistep/schedule.h>
+#include "csrc/jit/device.h"
+#include "csrc/jit/kernel_cache.h"
+#include "csrc/kernels/multistep/launch.h"
+#include "csrc/kernels/multistep/schedule.h"
 
 #include <cstdint>
 #include <optional>

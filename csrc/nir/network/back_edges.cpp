@@ -1,5 +1,5 @@
-#include <spikeforge/base/components.h>
-#include <spikeforge/nir/network/back_edges.h>
+#include "csrc/nir/network/back_edges.h"
+#include "csrc/base/components.h"
 
 #include <algorithm>
 #include <cstdint>

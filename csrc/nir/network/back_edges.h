@@ -6,7 +6,7 @@
 // is cut. So in input -> lif -> w -> lif the edge w -> lif is cut. Cycles that nothing leads to are cut at their first
 // node.
 #pragma once
-#include <spikeforge/nir/node.h>
+#include "csrc/nir/node.h"
 
 namespace spikeforge::nir {
 

@@ -1,4 +1,4 @@
-#include <spikeforge/nir/network/cell.h>
+#include "csrc/nir/network/cell.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,6 +1,6 @@
 // What a node computes in a step, element by element, as neuron text (docs/neuron_text.md).
 #pragma once
-#include <spikeforge/nir/network/options.h>
+#include "csrc/nir/network/options.h"
 
 #include <string>
 #include <string_view>

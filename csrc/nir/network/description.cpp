@@ -1,13 +1,13 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/cell.h>
-#include <spikeforge/nir/network/description.h>
-#include <spikeforge/nir/network/node_modules.h>
-#include <spikeforge/nir/network/restore.h>
-#include <spikeforge/nir/network/tensor.h>
-#include <spikeforge/nir/network/values.h>
-#include <spikeforge/nn/delay.h>
-#include <spikeforge/nn/neurons.h>
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nir/network/description.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/cell.h"
+#include "csrc/nir/network/node_modules.h"
+#include "csrc/nir/network/restore.h"
+#include "csrc/nir/network/tensor.h"
+#include "csrc/nir/network/values.h"
+#include "csrc/nn/delay.h"
+#include "csrc/nn/neurons.h"
+#include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/full.h>
 #include <fmt/format.h>

@@ -13,7 +13,7 @@
 // Labels are those of GraphNetwork (node_modules.h), notes those of metadata (restore.h). What is empty or does not
 // apply is left out.
 #pragma once
-#include <spikeforge/nn/composite.h>
+#include "csrc/nn/composite.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>

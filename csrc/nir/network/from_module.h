@@ -14,8 +14,8 @@
 // and to_module restores it for the same dt; `report` gets a warning, once, for each of those that other programs will
 // do otherwise.
 #pragma once
-#include <spikeforge/nir/interpret.h>
-#include <spikeforge/nn/composite.h>
+#include "csrc/nir/interpret.h"
+#include "csrc/nn/composite.h"
 
 namespace spikeforge::nir {
 

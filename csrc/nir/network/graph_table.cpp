@@ -1,12 +1,12 @@
-#include <spikeforge/nir/array_values.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/cell.h>
-#include <spikeforge/nir/network/graph_table.h>
-#include <spikeforge/nir/network/node_modules.h>
-#include <spikeforge/nir/network/tensor.h>
-#include <spikeforge/nir/network/to_module.h>
-#include <spikeforge/nn/script.h>
-#include <spikeforge/ops/common/plain.h>
+#include "csrc/nir/network/graph_table.h"
+#include "csrc/nir/array_values.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/cell.h"
+#include "csrc/nir/network/node_modules.h"
+#include "csrc/nir/network/tensor.h"
+#include "csrc/nir/network/to_module.h"
+#include "csrc/nn/script.h"
+#include "ops/common/plain.h"
 
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>

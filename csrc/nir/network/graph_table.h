@@ -11,8 +11,8 @@
 // What the module's type rounds away of an array (float64 in a float32 network) is kept beside it, and counts while the
 // tensor has the checksum: an array that nobody has trained comes back as it was.
 #pragma once
-#include <spikeforge/nir/interpret.h>
-#include <spikeforge/nn/composite.h>
+#include "csrc/nir/interpret.h"
+#include "csrc/nn/composite.h"
 
 #include <ATen/core/ivalue.h>
 

@@ -1,14 +1,14 @@
 // What the Python package asks of this library, as operators of the namespace spikeforge_nir. Modules are described as
 // description.h says, values of files as values.h does.
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/description.h>
-#include <spikeforge/nir/network/from_module.h>
-#include <spikeforge/nir/network/option_words.h>
-#include <spikeforge/nir/network/restore.h>
-#include <spikeforge/nir/network/to_module.h>
-#include <spikeforge/nir/network/values.h>
-#include <spikeforge/nir/read.h>
-#include <spikeforge/nir/write.h>
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/description.h"
+#include "csrc/nir/network/from_module.h"
+#include "csrc/nir/network/option_words.h"
+#include "csrc/nir/network/restore.h"
+#include "csrc/nir/network/to_module.h"
+#include "csrc/nir/network/values.h"
+#include "csrc/nir/read.h"
+#include "csrc/nir/write.h"
 
 #include <ATen/core/stack.h>
 #include <fmt/format.h>

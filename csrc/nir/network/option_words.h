@@ -1,6 +1,6 @@
 // What options are called in metadata, on the command line and in Python.
 #pragma once
-#include <spikeforge/nir/network/options.h>
+#include "csrc/nir/network/options.h"
 
 #include <string_view>
 

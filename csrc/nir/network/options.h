@@ -1,6 +1,6 @@
 // What NIR leaves to whoever runs a graph. docs/nir.md says which frameworks choose what.
 #pragma once
-#include <spikeforge/nir/shapes.h>
+#include "csrc/nir/shapes.h"
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>

@@ -1,9 +1,9 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/node_modules.h>
-#include <spikeforge/nir/network/option_words.h>
-#include <spikeforge/nir/network/restore.h>
-#include <spikeforge/nir/network/tensor.h>
-#include <spikeforge/nn/neurons.h>
+#include "csrc/nir/network/restore.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/node_modules.h"
+#include "csrc/nir/network/option_words.h"
+#include "csrc/nir/network/tensor.h"
+#include "csrc/nn/neurons.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/full.h>

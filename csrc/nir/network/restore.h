@@ -1,8 +1,8 @@
 // What NIR cannot say, and spikeforge therefore writes into a node's metadata, in a group "spikeforge": the module with
 // its constants in steps, its reset, comparison and surrogate. Other programs may leave it aside.
 #pragma once
-#include <spikeforge/nir/network/cell.h>
-#include <spikeforge/nn/part.h>
+#include "csrc/nir/network/cell.h"
+#include "csrc/nn/part.h"
 
 namespace spikeforge::nir {
 

@@ -1,8 +1,8 @@
-#include <spikeforge/base/byte_cursor.h>
-#include <spikeforge/nir/array.h>
-#include <spikeforge/nir/byte_source.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/script_file.h>
+#include "csrc/nir/network/script_file.h"
+#include "csrc/base/byte_cursor.h"
+#include "csrc/nir/array.h"
+#include "csrc/nir/byte_source.h"
+#include "csrc/nir/error.h"
 
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>

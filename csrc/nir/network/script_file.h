@@ -1,6 +1,6 @@
 // A TorchScript file as data: what torch::jit::load would compile and run of it is left alone.
 #pragma once
-#include <spikeforge/nir/limits.h>
+#include "csrc/nir/limits.h"
 
 #include <ATen/core/ivalue.h>
 

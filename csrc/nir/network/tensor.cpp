@@ -1,7 +1,7 @@
-#include <spikeforge/nir/array_values.h>
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/tensor.h>
-#include <spikeforge/ops/common/plain.h>
+#include "csrc/nir/network/tensor.h"
+#include "csrc/nir/array_values.h"
+#include "csrc/nir/error.h"
+#include "ops/common/plain.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

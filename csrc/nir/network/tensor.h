@@ -1,6 +1,6 @@
 // Arrays of a graph as tensors, and back.
 #pragma once
-#include <spikeforge/nir/array.h>
+#include "csrc/nir/array.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,12 +1,12 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/back_edges.h>
-#include <spikeforge/nir/network/node_modules.h>
-#include <spikeforge/nir/network/restore.h>
-#include <spikeforge/nir/network/tensor.h>
-#include <spikeforge/nir/network/to_module.h>
-#include <spikeforge/nir/validate.h>
-#include <spikeforge/nn/delay.h>
-#include <spikeforge/nn/time_distributed.h>
+#include "csrc/nir/network/to_module.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/back_edges.h"
+#include "csrc/nir/network/node_modules.h"
+#include "csrc/nir/network/restore.h"
+#include "csrc/nir/network/tensor.h"
+#include "csrc/nir/validate.h"
+#include "csrc/nn/delay.h"
+#include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>

@@ -12,8 +12,8 @@
 // edges bring is summed in the order of the edges, and an edge that is there twice counts twice. In cycles some edges
 // carry the previous step's value: back_edges.h says which.
 #pragma once
-#include <spikeforge/nir/network/options.h>
-#include <spikeforge/nn/composite.h>
+#include "csrc/nir/network/options.h"
+#include "csrc/nn/composite.h"
 
 namespace spikeforge::nir {
 

@@ -1,11 +1,11 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/graph_table.h>
-#include <spikeforge/nir/network/restore.h>
-#include <spikeforge/nir/network/script_file.h>
-#include <spikeforge/nir/network/to_module.h>
-#include <spikeforge/nir/network/torchscript.h>
-#include <spikeforge/nir/validate.h>
-#include <spikeforge/torchscript/torchscript.h>
+#include "csrc/nir/network/torchscript.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/graph_table.h"
+#include "csrc/nir/network/restore.h"
+#include "csrc/nir/network/script_file.h"
+#include "csrc/nir/network/to_module.h"
+#include "csrc/nir/validate.h"
+#include "csrc/torchscript/torchscript.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>

@@ -4,7 +4,7 @@
 //   script.save("network.pt");                                   // in Python: load, train, save
 //   nir::write(nir::from_torchscript("network.pt"), "trained.nir");
 #pragma once
-#include <spikeforge/nir/network/options.h>
+#include "csrc/nir/network/options.h"
 
 #include <string>
 

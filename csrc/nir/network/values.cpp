@@ -1,6 +1,6 @@
-#include <spikeforge/nir/error.h>
-#include <spikeforge/nir/network/tensor.h>
-#include <spikeforge/nir/network/values.h>
+#include "csrc/nir/network/values.h"
+#include "csrc/nir/error.h"
+#include "csrc/nir/network/tensor.h"
 
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>

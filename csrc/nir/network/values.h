@@ -4,7 +4,7 @@
 //
 // A group without members is None. Lists of no strings are empty tensors.
 #pragma once
-#include <spikeforge/nir/value.h>
+#include "csrc/nir/value.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/ivalue.h>

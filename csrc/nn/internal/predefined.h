@@ -1,7 +1,7 @@
 // What a predefined neuron's module needs of its operator: one overload each a neuron.
 #pragma once
 
-#include <spikeforge/nn/neurons.h>
+#include "csrc/nn/neurons.h"
 
 namespace spikeforge::nn {
 
@@ -19,7 +19,7 @@ struct Described {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
   Described describe(const Struct##Call& call);                          \
   spikeforge::Neuron traced_cell(const Struct##Call& call, bool strict);
-#include <spikeforge/neuron/neurons.def>
+#include "csrc/neuron/neurons.def"
 Described describe(const CubaLIFCall& call);
 spikeforge::Neuron traced_cell(const CubaLIFCall& call, bool strict);
 

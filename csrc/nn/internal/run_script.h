@@ -1,8 +1,8 @@
 // The script of a neuron that is written as text.
 #pragma once
 
-#include <spikeforge/nn/constant.h>
-#include <spikeforge/nn/stateful.h>
+#include "csrc/nn/constant.h"
+#include "csrc/nn/stateful.h"
 
 namespace spikeforge::nn {
 

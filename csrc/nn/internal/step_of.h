@@ -1,7 +1,7 @@
 // A value like a step that an edge of a network brings: for tensors, and for their names in a script.
 #pragma once
 
-#include <spikeforge/nn/composite.h>
+#include "csrc/nn/composite.h"
 
 #include <algorithm>
 #include <map>

@@ -1,7 +1,7 @@
 // What modules do with the lengths and starts that they are told of, besides handing them to operators.
 #pragma once
 
-#include <spikeforge/nn/stateful.h>
+#include "csrc/nn/stateful.h"
 
 #include <functional>
 #include <optional>

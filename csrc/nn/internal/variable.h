@@ -1,7 +1,7 @@
 // A state, parameter or buffer by its dotted name, through the aliases of the networks on the way.
 #pragma once
 
-#include <spikeforge/nn/stateful.h>
+#include "csrc/nn/stateful.h"
 
 namespace spikeforge::nn {
 

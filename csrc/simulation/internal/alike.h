@@ -1,6 +1,6 @@
 #pragma once
 
-#include <spikeforge/simulation/internal/description.h>
+#include "csrc/simulation/internal/description.h"
 
 #include <cstdint>
 

@@ -11,12 +11,12 @@
 // own, so that the order of sums does not depend on who has which area.
 #pragma once
 
-#include <spikeforge/cpu/event_kernels.h>
-#include <spikeforge/cpu/poisson_input.h>
-#include <spikeforge/cpu/program.h>
-#include <spikeforge/simulation/internal/group_call.h>
-#include <spikeforge/simulation/internal/running.h>
-#include <spikeforge/simulation/internal/thread_choice.h>
+#include "csrc/cpu/event/kernels.h"
+#include "csrc/cpu/multistep/program.h"
+#include "csrc/cpu/network/poisson_input.h"
+#include "csrc/simulation/internal/group_call.h"
+#include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/internal/thread_choice.h"
 
 #include <cstddef>
 #include <cstdint>

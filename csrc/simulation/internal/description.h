@@ -1,9 +1,9 @@
 // What a network is told before it is built.
 #pragma once
 
-#include <spikeforge/kernels/multistep/traced_cell.h>
-#include <spikeforge/ops/common/plastic.h>
-#include <spikeforge/simulation/network.h>
+#include "csrc/kernels/multistep/traced_cell.h"
+#include "csrc/simulation/network.h"
+#include "ops/common/plastic.h"
 
 #include <cstdint>
 #include <deque>

@@ -1,7 +1,7 @@
 // What tells numbers, texts and tensors from others, the same in every process.
 #pragma once
 
-#include <spikeforge/base/hash.h>
+#include "csrc/base/hash.h"
 
 #include <ATen/core/Tensor.h>
 

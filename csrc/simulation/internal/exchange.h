@@ -7,8 +7,8 @@
 // can say so. A rank that fails between exchanges sends its failure in place of its spikes.
 #pragma once
 
-#include <spikeforge/simulation/internal/partition.h>
-#include <spikeforge/simulation/ranks.h>
+#include "csrc/simulation/internal/partition.h"
+#include "csrc/simulation/ranks.h"
 
 #include <ATen/core/Tensor.h>
 

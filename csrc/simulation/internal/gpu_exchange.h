@@ -2,9 +2,9 @@
 // a list has room for so many spikes, and who has looked at what is recorded asks whether that was enough.
 #pragma once
 
-#include <spikeforge/kernels/network/launch.h>
-#include <spikeforge/simulation/internal/running.h>
-#include <spikeforge/simulation/internal/side_stream.h>
+#include "csrc/kernels/network/launch.h"
+#include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/internal/side_stream.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,13 +1,13 @@
-// Steps of a network on a GPU: one cooperative kernel walks over many of them (cuda/network.cuh), so that a step costs
-// what its dependencies cost.
+// Steps of a network on a GPU: one cooperative kernel walks over many of them (cuda/network/network.cuh), so that a
+// step costs what its dependencies cost.
 #pragma once
 
-#include <spikeforge/kernels/network/launch.h>
-#include <spikeforge/simulation/internal/gpu_exchange.h>
-#include <spikeforge/simulation/internal/group_call.h>
-#include <spikeforge/simulation/internal/launch_graph.h>
-#include <spikeforge/simulation/internal/peer_exchange.h>
-#include <spikeforge/simulation/internal/running.h>
+#include "csrc/kernels/network/launch.h"
+#include "csrc/simulation/internal/gpu_exchange.h"
+#include "csrc/simulation/internal/group_call.h"
+#include "csrc/simulation/internal/launch_graph.h"
+#include "csrc/simulation/internal/peer_exchange.h"
+#include "csrc/simulation/internal/running.h"
 
 #include <cstdint>
 #include <deque>

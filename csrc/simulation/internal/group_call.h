@@ -1,8 +1,8 @@
 // One step of a group's neurons as a multistep call whose states are changed in place.
 #pragma once
 
-#include <spikeforge/ops/common/multistep.h>
-#include <spikeforge/simulation/internal/running.h>
+#include "csrc/simulation/internal/running.h"
+#include "ops/multistep/multistep.h"
 
 #include <optional>
 #include <vector>

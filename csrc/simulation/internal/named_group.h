@@ -1,6 +1,6 @@
 #pragma once
 
-#include <spikeforge/simulation/ranks.h>
+#include "csrc/simulation/ranks.h"
 
 #include <memory>
 #include <string>

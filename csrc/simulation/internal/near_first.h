@@ -1,6 +1,6 @@
 #pragma once
 
-#include <spikeforge/ops/connect.h>
+#include "ops/connect.h"
 
 namespace spikeforge::simulation {
 

@@ -1,7 +1,7 @@
 // Which neurons of a network a rank has: of each population a slice, or of an area all or none.
 #pragma once
 
-#include <spikeforge/simulation/internal/description.h>
+#include "csrc/simulation/internal/description.h"
 
 #include <ATen/core/Tensor.h>
 

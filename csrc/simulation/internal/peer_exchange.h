@@ -1,8 +1,8 @@
 // Spikes between ranks whose GPUs write to one another's memory, by the kernel that steps the network.
 #pragma once
 
-#include <spikeforge/kernels/network/arguments.h>
-#include <spikeforge/simulation/internal/running.h>
+#include "csrc/kernels/network/arguments.h"
+#include "csrc/simulation/internal/running.h"
 
 #include <ATen/core/Tensor.h>
 

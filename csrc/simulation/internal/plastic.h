@@ -6,9 +6,9 @@
 // sees, where the neurons before are as many steps behind as the shortest delay takes.
 #pragma once
 
-#include <spikeforge/ops/common/plastic.h>
-#include <spikeforge/ops/connect.h>
-#include <spikeforge/simulation/internal/description.h>
+#include "csrc/simulation/internal/description.h"
+#include "ops/common/plastic.h"
+#include "ops/connect.h"
 
 #include <ATen/core/Tensor.h>
 

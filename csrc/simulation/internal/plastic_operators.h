@@ -5,7 +5,7 @@
 // connections lie side by side, and whose spikes and traces are those of as many steps ago.
 #pragma once
 
-#include <spikeforge/ops/event.h>
+#include "ops/event.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,8 +1,8 @@
 // Records steps that operators take, in tensors whose addresses a CUDA graph may know.
 #pragma once
 
-#include <spikeforge/simulation/internal/running.h>
-#include <spikeforge/simulation/network.h>
+#include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/network.h"
 
 #include <ATen/core/Tensor.h>
 

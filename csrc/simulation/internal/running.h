@@ -1,11 +1,11 @@
 // The tensors of a network under way, and its step by operators, on any device. cpu_steps.h is the CPU's.
 #pragma once
 
-#include <spikeforge/simulation/internal/description.h>
-#include <spikeforge/simulation/internal/exchange.h>
-#include <spikeforge/simulation/internal/partition.h>
-#include <spikeforge/simulation/internal/plastic.h>
-#include <spikeforge/simulation/internal/tell.h>
+#include "csrc/simulation/internal/description.h"
+#include "csrc/simulation/internal/exchange.h"
+#include "csrc/simulation/internal/partition.h"
+#include "csrc/simulation/internal/plastic.h"
+#include "csrc/simulation/internal/tell.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
 // Sorts the columns of every row, and weights and delays with them: threads that own columns find theirs in a row.
 #pragma once
 
-#include <spikeforge/ops/connect.h>
+#include "ops/connect.h"
 
 namespace spikeforge::simulation {
 

@@ -6,7 +6,7 @@
 // others wait for: then all ranks throw, and the next message of each is a notice again.
 #pragma once
 
-#include <spikeforge/simulation/ranks.h>
+#include "csrc/simulation/ranks.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>

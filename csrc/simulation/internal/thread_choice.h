@@ -3,7 +3,7 @@
 // sharing may take ten times as long as not sharing. Results are the same.
 #pragma once
 
-#include <spikeforge/base/export.h>
+#include "csrc/base/export.h"
 
 #include <chrono>
 

@@ -2,8 +2,8 @@
 // it is called with, and its overloads, are known here.
 #pragma once
 
-#include <spikeforge/torchscript/internal/check_loaded.h>
-#include <spikeforge/torchscript/internal/screen_source.h>
+#include "csrc/torchscript/internal/check_loaded.h"
+#include "csrc/torchscript/internal/screen_source.h"
 
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // The classes that are not of spikeforge::nn, by their type.
 #pragma once
 
-#include <spikeforge/nn/script.h>
+#include "csrc/nn/script.h"
 
 #include <functional>
 #include <string>

@@ -1,0 +1,100 @@
+// Products of a sparse matrix on the CPU: the inner loops, compiled for one instruction set. Threads, scratch memory
+// and the choice among them are the operator's (ops/event/csr_cpu.cpp).
+//
+// Arithmetic is in the compute type of the weights: double for float64, else float.
+#pragma once
+
+#include "csrc/kernels/event/product.h"
+
+#include <cstdint>
+
+namespace spikeforge::cpu {
+
+// The vector as loops over nonzeros read it.
+struct Prepared {
+  event::Values values{};
+  const std::uint32_t* bits = nullptr;  // event: bit i % 32 of word i / 32 says whether entry i is one
+  const void* entries = nullptr;  // graded and number, in the compute type: what it contributes; 0 is nothing if graded
+};
+
+// A part of the nonzeros of some rows: those from `first` to `last`, counted over the rows of the list.
+struct Share {
+  const std::int32_t* rows = nullptr;    // of the matrix
+  const std::int64_t* begins = nullptr;  // of the nonzeros of each in the matrix
+  const std::int64_t* starts = nullptr;  // [count + 1]: nonzeros of the rows before
+  std::int64_t count = 0;
+  std::int64_t first = 0, last = 0;
+};
+
+// Some columns of active rows, walked block by block, and in a block row by row: sums have the same order whatever the
+// blocks are. In blocks that are not all columns, those of each row ascend.
+struct Columns {
+  const std::int32_t* rows = nullptr;    // of the matrix
+  const std::int64_t* begins = nullptr;  // of the nonzeros of each in the matrix
+  const std::int64_t* starts = nullptr;  // [count + 1]: nonzeros of the rows before
+  std::int64_t* next = nullptr;          // [count]: the first nonzero of each that is left, of those in these columns
+  std::int64_t count = 0;
+  std::int64_t begin = 0, end = 0, block = 0;
+};
+
+// Of event_linear: columns [begin, end) of one vector's result, the sum of the rows `inputs` of weight [in, out].
+struct LinearSum {
+  DType type{};
+  const void* weight = nullptr;
+  std::int64_t out = 0;
+  const std::int64_t* inputs = nullptr;
+  std::int64_t count = 0;
+  const void* values = nullptr;  // [in] in the compute type, or null: 1
+  const void* bias = nullptr;    // [out] in the compute type, or null
+  std::int64_t begin = 0, end = 0;
+  void* y = nullptr;  // [out]
+};
+
+struct EventKernels {
+  // Result of the rows [begin, end): y has the weights' type and stride `y_stride`.
+  void (*gather)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
+                 void* y, std::int64_t y_stride);
+
+  // Adds a share of active rows to sums[cols]: uint32 counts of events where weights are homogeneous, else the compute
+  // type. `entries` is of Prepared, and null for events.
+  void (*scatter)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, void* sums);
+
+  // Adds what a share of active rows delivers to a ring.
+  void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, const event::Ring&);
+  // The same of some columns of active rows, row by row.
+  void (*deliver_columns)(const event::Rows&, const event::Weights&, const Prepared&, const Columns&,
+                          const event::Ring&);
+  // By rows: what arrives at the rows [begin, end).
+  void (*deliver_rows)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
+                       const event::Ring&);
+
+  // y[begin, end) from the sums of all `parts`, which lie `part_bytes` apart.
+  void (*finish)(const event::Weights&, event::Values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
+                 std::int64_t begin, std::int64_t end, void* y, std::int64_t y_stride);
+
+  // `n` vectors at once: entries [in, n], in the compute type, an event as 1. sums: [n] of scratch.
+  // Row i's result goes to y + i * y_stride + v * y_vector_stride.
+  void (*gather_many)(const event::Rows&, const event::Weights&, event::Values, const void* entries, std::int64_t n,
+                      std::int64_t begin, std::int64_t end, void* sums, void* y, std::int64_t y_stride,
+                      const std::int64_t* y_offsets);
+  // All rows into sums [cols, n], which begin at zero, then out.
+  void (*scatter_many)(const event::Rows&, const event::Weights&, event::Values, const void* entries, std::int64_t n,
+                       void* sums, void* y, std::int64_t y_stride, const std::int64_t* y_offsets);
+
+  // grad[k] += sum over n vectors of entry(input of k) * g(output of k), for nonzeros of the rows [begin, end).
+  // entries [in, n], g [out, n] and grad [nnz] in the compute type `type`.
+  void (*weight_gradient)(const event::Rows&, DType type, event::Values, bool transpose, const void* entries,
+                          const void* g, std::int64_t n, std::int64_t begin, std::int64_t end, void* grad);
+
+  // At most 512 columns.
+  void (*linear)(const LinearSum&);
+};
+
+const EventKernels& event_kernels_default();
+const EventKernels& event_kernels_avx2();
+const EventKernels& event_kernels_avx512();
+
+// Those of the set that kernels.h chooses.
+const EventKernels& event_kernels();
+
+}  // namespace spikeforge::cpu

@@ -1,0 +1,72 @@
+// Products of a matrix whose entries have delays of their own, on the CPU in one instruction set. A sequence is a row
+// for each feature, in which a step is `lanes` neighbouring numbers, those of so many samples: a delay is then a shift
+// of the row, and each entry of the matrix adds a multiple of a shifted row to another. Sums over columns stay in
+// registers, as those of a matrix product do.
+#pragma once
+
+#include "csrc/base/dtype.h"
+
+#include <cstdint>
+
+namespace spikeforge::cpu {
+
+// out[r, j] += Σ_c Σ_n coefficients[r, c, n] in[c, j + shifts[r, c] + n lanes]
+struct DelayedProduct {
+  std::int64_t rows = 0, columns = 0, taps = 0;
+  std::int64_t lanes = 0;                // numbers of a step
+  std::int64_t reach = 0;                // beyond every shift + taps * lanes
+  const std::int32_t* shifts = nullptr;  // [rows, columns]
+  const void* coefficients = nullptr;    // [rows, columns, taps]
+  const void* in = nullptr;              // [columns, in_stride]; up to a vector beyond the last step is read
+  std::int64_t in_stride = 0;
+  void* out = nullptr;  // [rows, out_stride]; whole vectors
+  std::int64_t out_stride = 0;
+};
+
+// sums[r, c, n] += Σ_j of[r, j] in[c, j + shifts[r, c] + n lanes], for j < length, which is of whole vectors: behind
+// the last step `of` is zero. The gradient of coefficients.
+struct DelayedSums {
+  DelayedProduct product;  // without coefficients and out
+  const void* of = nullptr;
+  std::int64_t of_stride = 0, length = 0;
+  void* sums = nullptr;
+  // Where a step is a vector, the steps of each row of `in` that are not all zero, or null. `of` is then zero for as
+  // many steps before and behind as a delay has at most.
+  const std::uint16_t* steps = nullptr;  // [columns, steps_stride]
+  std::int64_t steps_stride = 0;
+  const std::int32_t* step_counts = nullptr;  // [columns]
+};
+
+// Between a sequence [steps, samples, features] and rows of features, a step of which has the samples [first, first +
+// count): x's element types, and the compute type in rows.
+struct SequenceRows {
+  std::int64_t steps = 0, samples = 0, features = 0;
+  std::int64_t first = 0, count = 0;
+  std::int64_t lanes = 0, stride = 0;  // of rows
+};
+
+struct DelayedKernels {
+  std::int64_t vector_bytes;
+  // The rows [row, last_row), of each the numbers [begin, end), both of whole vectors. `type` is float32 or float64.
+  void (*add)(const DelayedProduct&, DType type, std::int64_t row, std::int64_t last_row, std::int64_t begin,
+              std::int64_t end);
+  // The rows [row, last_row).
+  void (*sums)(const DelayedSums&, DType type, std::int64_t row, std::int64_t last_row);
+  // Lists the steps of a row that are not all zero, of at most 65536; how many these are. A step is a vector; `list`
+  // has room for one more than there are.
+  std::int64_t (*list)(DType type, const void* row, std::int64_t steps, std::uint16_t* list);
+  void (*to_rows)(const SequenceRows&, DType, const void* x, void* rows);
+  void (*from_rows)(const SequenceRows&, DType, const void* rows, void* x);
+};
+
+// How many numbers of a row `add` computes at once at most, in vectors.
+constexpr std::int64_t delayed_tile = 16;
+
+const DelayedKernels& delayed_kernels_default();
+const DelayedKernels& delayed_kernels_avx2();
+const DelayedKernels& delayed_kernels_avx512();
+
+// Of the widest set, as loops() chooses.
+const DelayedKernels& delayed_kernels();
+
+}  // namespace spikeforge::cpu

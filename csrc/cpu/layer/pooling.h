@@ -1,0 +1,30 @@
+// Maxima and means over windows of images on the CPU, in one instruction set.
+#pragma once
+
+#include "csrc/base/dtype.h"
+#include "csrc/kernels/layer/pooling.h"
+
+#include <cstdint>
+
+namespace spikeforge::cpu {
+
+// Elements of x's rows, or of the result's.
+constexpr std::int64_t longest_row(const layers::Images& images) {
+  return (images.width < images.out_width ? images.out_width : images.width) * images.channels;
+}
+
+// The rows [first, last) of all images' rows together: of the result's, or of the gradient's of x. `scratch` is a
+// thread's own, 24 bytes for each element of the longest row.
+struct PoolingKernels {
+  void (*forward)(const layers::PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch);
+  void (*backward)(const layers::PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch);
+};
+
+const PoolingKernels& pooling_kernels_default();
+const PoolingKernels& pooling_kernels_avx2();
+const PoolingKernels& pooling_kernels_avx512();
+
+// Of the widest set, as loops() chooses.
+const PoolingKernels& pooling_kernels();
+
+}  // namespace spikeforge::cpu

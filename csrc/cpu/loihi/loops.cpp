@@ -1,0 +1,37 @@
+// Compiled once for each instruction set (CPU_CAPABILITY), with the same care as predefined_loops.cpp.
+#include "csrc/cpu/loihi/rows.h"
+#include "csrc/cpu/multistep/multistep.h"
+
+namespace spikeforge::cpu {
+inline namespace CPU_CAPABILITY {
+namespace {
+
+struct Variant {};
+
+template <bool ternary>
+Loop loop_of(LoihiForm form) {
+  switch (form) {
+    case LoihiForm::plain:
+      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::plain, Variant>>>::forward_only();
+    case LoihiForm::reset:
+      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::reset, Variant>>>::forward_only();
+    case LoihiForm::refractory:
+      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::refractory, Variant>>>::forward_only();
+  }
+  return {};
+}
+
+Loop loihi_loop(bool ternary, LoihiForm form) { return ternary ? loop_of<true>(form) : loop_of<false>(form); }
+
+}  // namespace
+}  // namespace CPU_CAPABILITY
+
+#if defined(CPU_CAPABILITY_AVX512)
+Loop loihi_loop_avx512(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
+#elif defined(CPU_CAPABILITY_AVX2)
+Loop loihi_loop_avx2(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
+#else
+Loop loihi_loop_default(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
+#endif
+
+}  // namespace spikeforge::cpu

@@ -1,0 +1,23 @@
+// Tapes as C++ for the compiler of the machine that the program runs on: each becomes one loop, whose intermediate
+// values stay in registers. The operations are those of the interpreter (operations.h), so the bits are too.
+#pragma once
+
+#include "csrc/cpu/multistep/tape.h"
+#include "csrc/kernels/multistep/launch.h"
+
+#include <span>
+#include <string>
+
+namespace spikeforge::cpu {
+
+struct NamedTape {
+  std::string function;  // an identifier
+  const Tape* tape;
+};
+
+// extern "C" void <function>(const void* rows, std::int64_t begin, std::int64_t end): what running the tape's
+// instructions over the elements [begin, end) of the rows does, but that temporaries are not written. `type` is the
+// arithmetic's, f32 or f64.
+std::string print_tapes(std::span<const NamedTape> tapes, DType type);
+
+}  // namespace spikeforge::cpu

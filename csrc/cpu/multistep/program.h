@@ -1,0 +1,20 @@
+// What runs a call on the CPU: a loop, and tiles of how many neurons.
+#pragma once
+
+#include "csrc/cpu/kernels.h"
+
+#include <cstdint>
+
+namespace spikeforge::cpu {
+
+struct Program {
+  Loop loop;
+  LoopContext context;
+  std::int64_t largest_tile;
+};
+
+// Made at the first call of a traced cell, which may wait for the machine's C++ compiler (compiled_tapes.h).
+Program program_of(const ForwardLaunch& launch);
+Program program_of(const BackwardLaunch& launch);
+
+}  // namespace spikeforge::cpu

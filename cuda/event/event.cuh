@@ -1,0 +1,236 @@
+// What products of a sparse matrix with events or numbers share: types, and the walk along a row.
+//
+//   event_gather.cuh    A e   rows are summed
+//   event_scatter.cuh   e A   rows that contribute are added to sums by columns
+//   event_weights.cuh         what changes weights: their gradient, and plasticity
+//   event_jit.cuh             matrices that are drawn anew
+//   event_linear.cuh          dense ones
+//   event_deliver.cuh           A e to the ring of what is on its way
+//   event_check.cuh           whether the numbers of a stored matrix are in range
+#pragma once
+
+#include "csrc/kernels/event/arguments.h"
+#include "cuda/half.cuh"
+
+namespace spikeforge {
+namespace event {
+
+template <class W>
+struct ComputeOf {
+  using type = float;
+};
+template <>
+struct ComputeOf<double> {
+  using type = double;
+};
+
+template <class C, class X>
+__device__ __forceinline__ C number_of(X x) {
+  return static_cast<C>(convert<float>(x));
+}
+template <>
+__device__ __forceinline__ double number_of<double, double>(double x) {
+  return x;
+}
+
+// The sum of x over this lane and those before it.
+template <class T>
+__device__ __forceinline__ T sum_up_to_lane(T x) {
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const T other = __shfl_up_sync(~0u, x, d);
+    if ((threadIdx.x & 31) >= d) x += other;
+  }
+  return x;
+}
+
+// Over this thread and those before it. `of_warps` is shared memory for 32, which may be used again once a later
+// __syncthreads has passed.
+__device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
+  const int lane = threadIdx.x & 31;
+  const int warp = threadIdx.x / 32;
+  const int sum = sum_up_to_lane(x);
+  if (lane == 31) of_warps[warp] = sum;
+  __syncthreads();
+  return sum + __shfl_sync(~0u, sum_up_to_lane(lane < warp ? of_warps[lane] : 0), 31);
+}
+
+// Of one entry. `boolean` is a bool's byte.
+struct boolean {
+  unsigned char value;
+};
+template <class C, class X>
+struct Entry {
+  static __device__ __forceinline__ C number(X x) { return number_of<C>(x); }
+  static __device__ __forceinline__ bool active(X x) {
+    if constexpr (sizeof(X) == 8)
+      return x > 0;
+    else
+      return convert<float>(x) > 0;
+  }
+};
+template <class C>
+struct Entry<C, boolean> {
+  static __device__ __forceinline__ C number(boolean x) { return static_cast<C>(x.value != 0); }
+  static __device__ __forceinline__ bool active(boolean x) { return x.value != 0; }
+};
+
+template <bool first, class A, class B>
+struct Choose {
+  using type = A;
+};
+template <class A, class B>
+struct Choose<false, A, B> {
+  using type = B;
+};
+
+// By the check that was launched before it, on the same stream.
+__device__ __forceinline__ bool is_refused(const ProductArguments& a) {
+  return a.refused != nullptr && *a.refused != 0;
+}
+
+// What is known when a kernel is compiled. Indptr: bytes of an element, 0 where rows have one width. Lanes: threads
+// that share a row. Columns: of them, those that take vectors side by side. InSharedMemory: bits, or private sums.
+// Delays: results are added to a ring.
+template <class Weight_, class X_, Values values_, bool homogeneous_, int indptr_, Sums sums_, int lanes_, int columns_,
+          int unroll_, bool in_shared_memory_, bool transpose_, Delays delays_>
+struct Spec {
+  using Weight = Weight_;
+  using X = X_;
+  using Compute = typename ComputeOf<Weight>::type;
+  static constexpr Values values = values_;
+  static constexpr bool homogeneous = homogeneous_, in_shared_memory = in_shared_memory_, transpose = transpose_;
+  static constexpr int indptr = indptr_, lanes = lanes_, columns = columns_, unroll = unroll_;
+  static constexpr Sums sums = sums_;
+  static constexpr Delays delays = delays_;
+  static constexpr bool counts = homogeneous && values == Values::event;
+  using Sum = typename Choose<counts, unsigned, Compute>::type;
+
+  static __device__ __forceinline__ Int begin(const ProductArguments& a, Int row) {
+    if constexpr (indptr == 0)
+      return row * a.width;
+    else if constexpr (indptr == 4)
+      return static_cast<const int*>(a.indptr)[row];
+    else
+      return static_cast<const Int*>(a.indptr)[row];
+  }
+  static __device__ __forceinline__ Compute weight(const ProductArguments& a, Int k) {
+    return number_of<Compute>(static_cast<const Weight*>(a.weights)[homogeneous ? 0 : k]);
+  }
+  static __device__ __forceinline__ X entry(const ProductArguments& a, Int length, Int i, Int c) {
+    return static_cast<const X*>(a.x)[(blockIdx.y * length + i) * a.n + c];
+  }
+  static __device__ __forceinline__ bool contributes(X x) {
+    return values == Values::number || Entry<Compute, X>::active(x);
+  }
+  static __device__ __forceinline__ Compute contribution(X x) {
+    return values == Values::event ? Compute(1) : Entry<Compute, X>::number(x);
+  }
+  static __device__ __forceinline__ Weight round(Compute x) {
+    if constexpr (sizeof(Weight) == sizeof(Compute))
+      return x;
+    else
+      return convert<Weight>(static_cast<float>(x));
+  }
+  // Where nothing contributed the result is 0, whatever the weight.
+  template <class Sum>
+  static __device__ __forceinline__ Compute weighted(const ProductArguments& a, Sum sum) {
+    if constexpr (!homogeneous)
+      return sum;
+    else {
+      if (values != Values::number && sum == 0) return 0;
+      if constexpr (counts)
+        return static_cast<Compute>(static_cast<double>(weight(a, 0)) * static_cast<double>(sum));
+      else
+        return weight(a, 0) * sum;
+    }
+  }
+  template <class Sum>
+  static __device__ __forceinline__ Weight result(const ProductArguments& a, Sum sum) {
+    return round(weighted(a, sum));
+  }
+};
+
+// The slots of what is on its way, seen from the step of a call. Nothing is delivered in a step before the first.
+template <class S>
+struct Ring {
+  Int size;  // elements of a slot
+  int now = 0, slots;
+  int same = 0;  // delay of all
+  bool begun;
+
+  __device__ __forceinline__ explicit Ring(const ProductArguments& a)
+      : size(a.slot_size), slots(static_cast<int>(a.ring_slots)) {
+    if constexpr (S::delays == Delays::none) return;
+    const Int step = a.step != nullptr ? *a.step : a.now;
+    begun = step >= 0;
+    now = static_cast<int>(step % a.ring_slots);
+    if constexpr (S::delays == Delays::one)
+      same = a.delay_bytes == 1 ? *static_cast<const unsigned char*>(a.delays) : *static_cast<const int*>(a.delays);
+  }
+  static __device__ __forceinline__ int delay_of(const ProductArguments& a, Int k) {
+    if constexpr (S::delays == Delays::bytes)
+      return __ldcs(static_cast<const unsigned char*>(a.delays) + k);
+    else
+      return __ldcs(static_cast<const int*>(a.delays) + k);
+  }
+  __device__ __forceinline__ int delay(const ProductArguments& a, Int k) const {
+    if constexpr (S::delays == Delays::bytes || S::delays == Delays::words)
+      return delay_of(a, k);
+    else
+      return same;
+  }
+  // Where the slot begins in which what takes so many steps arrives.
+  __device__ __forceinline__ Int offset(int delay) const {
+    if constexpr (S::delays == Delays::none) return 0;
+    const int slot = now + delay;
+    return (slot < slots ? slot : slot - slots) * size;
+  }
+};
+
+template <int lanes, class T>
+__device__ __forceinline__ T sum_over_lanes(T x, int step) {
+  const unsigned group = lanes == 32 ? ~0u : ((1u << (lanes & 31)) - 1) << ((threadIdx.x & 31) & ~(lanes - 1));
+#pragma unroll
+  for (int d = lanes / 2; d >= 1; d /= 2)
+    if (d >= step) x += __shfl_xor_sync(group, x, d);
+  return x;
+}
+
+// Offsets within a part of a row have 32 bits, which is much faster; a row may be longer.
+constexpr Int most_of_row = Int(1) << 30;
+
+// Nonzeros whose loads wait together. The last wave of a row may lack some.
+struct Wave {
+  bool full;
+  int left, step;
+  __device__ __forceinline__ bool has(int u) const { return full || u * step < left; }
+};
+
+// f(columns, k, wave) for nonzeros k, k + step, ... of a lane, so many at a time; the column of one that is not
+// there is 0.
+template <int unroll, class F>
+__device__ __forceinline__ void for_nonzeros(const int* indices, Int begin, Int end, int lane, int step, F&& f) {
+  for (; begin < end; begin += most_of_row) {
+    const int* const part = indices + begin;
+    const int count = static_cast<int>(min(end - begin, most_of_row));
+    // No lane leaves before the last wave: its rest would wait for loads of its own.
+    int k = lane;
+    for (int end_of_wave = unroll * step; end_of_wave <= count; end_of_wave += unroll * step, k += unroll * step) {
+      int columns[unroll];
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) columns[u] = __ldcs(part + k + u * step);
+      f(columns, begin + k, Wave{true, 0, step});
+    }
+    if (k < count) {
+      const Wave last{false, count - k, step};
+      int columns[unroll];
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) columns[u] = last.has(u) ? __ldcs(part + k + u * step) : 0;
+      f(columns, begin + k, last);
+    }
+  }
+}
+
+}  // namespace event
+}  // namespace spikeforge

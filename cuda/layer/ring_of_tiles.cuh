@@ -1,0 +1,428 @@
+// How the blocks of one launch share neurons that have channels (RingTiles): where a thread stands, the ring of tiles
+// on their way, and sums over channels that blocks share.
+#pragma once
+
+#include "csrc/kernels/layer/arguments.h"
+#include "cuda/divisor.cuh"
+#include "cuda/multistep/multistep.cuh"
+#include "cuda/published_sums.cuh"
+
+namespace spikeforge {
+namespace layers {
+namespace ring {
+
+// What a block takes of a strip, and the thread of it: so many turns, each as far behind the one before.
+template <class Spec>
+struct Unit {
+  using Neurons = typename Multistep<Spec>::Neurons;
+  int number, strip;
+  int column;  // the thread's first neuron, in the period
+  int turns;   // 0: none of its neurons is there
+  unsigned first, apart;
+
+  __device__ __forceinline__ unsigned neuron(int turn) const { return first + static_cast<unsigned>(turn) * apart; }
+  __device__ __forceinline__ Neurons neurons(int turn) const {
+    const long long n = neuron(turn);
+    return {n, n};
+  }
+};
+
+// Where a block and a thread of it stand: what takes divisions is found once. There are at most 2^30 neurons: the
+// number of one fits in a register. That of what lies behind the last tile may wrap, and is not used.
+template <class Spec>
+struct Place {
+  static constexpr int W = Spec::width;
+  const RingTiles& tiles;
+  int first_strip, member;  // of the block
+  int column, turns;        // of the thread, in any strip that reaches so far
+  unsigned row, apart;
+
+  __device__ __forceinline__ explicit Place(const RingTiles& tiles) : tiles(tiles) {
+    const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+    const int below = quotient(thread, tiles.by_across), rows = tiles.members * tiles.down;
+    first_strip = quotient(block, tiles.by_members);
+    member = block - first_strip * tiles.members;
+    column = (thread - below * tiles.across) * W;
+    const int at = member * tiles.down + below;
+    turns = below < tiles.down && at < tiles.rows ? quotient(tiles.rows - 1 - at, tiles.by_rows) + 1 : 0;
+    row = static_cast<unsigned>(at) * static_cast<unsigned>(tiles.period);
+    apart = static_cast<unsigned>(rows) * static_cast<unsigned>(tiles.period);
+  }
+
+  __device__ __forceinline__ int width() const { return tiles.across * W; }  // of a strip
+  __device__ __forceinline__ int first_channel(int strip) const { return quotient(strip * width(), tiles.by_inner); }
+
+  // For a number that the block has none of, before or behind its units, one without turns.
+  __device__ __forceinline__ Unit<Spec> unit(int number) const {
+    const int strip = first_strip + number * tiles.strips_apart, at = strip * width() + column;
+    const bool is_there =
+        static_cast<unsigned>(number) < static_cast<unsigned>(tiles.units) && strip < tiles.strips && at < tiles.period;
+    return {number, strip, at, is_there ? turns : 0, is_there ? row + static_cast<unsigned>(at) : 0, apart};
+  }
+
+  // The channels of a strip are its local channels, and those of all units of a block are numbered. Of blocks that have
+  // a part of a channel one adds them up.
+  struct Channel {
+    int index;  // -1: there is none
+    int strip, local;
+    bool is_own;  // the block adds its parts up
+  };
+  __device__ __forceinline__ Channel channel(int number) const {
+    const int unit = quotient(number, tiles.by_local_channels);
+    return channel(first_strip + unit * tiles.strips_apart, number - unit * tiles.local_channels, unit < tiles.units);
+  }
+  __device__ __forceinline__ Channel channel(int strip, int local, bool is_unit = true) const {
+    const int c = first_channel(strip) + local, from = c * tiles.inner, begin = strip * width();
+    const bool is_there = is_unit && strip < tiles.strips && c < tiles.channels && from < begin + width();
+    const bool is_own =
+        from >= begin && local >= member * tiles.own_channels && local < (member + 1) * tiles.own_channels;
+    return {is_there ? c : -1, strip, local, is_there && is_own};
+  }
+};
+
+// The numbers in their block of the channels of a thread's neurons.
+template <int W>
+struct ChannelsOfLanes {
+  int of[W];
+
+  template <class Spec>
+  __device__ __forceinline__ ChannelsOfLanes(const Place<Spec>& place, const Unit<Spec>& unit) {
+    const int inner = place.tiles.inner, column = unit.turns > 0 ? unit.column : unit.strip * place.width();
+    int channel = quotient(column, place.tiles.by_inner), within = column - channel * inner;
+    channel += unit.number * place.tiles.local_channels - place.first_channel(unit.strip);
+#pragma unroll
+    for (int k = 0; k < W; ++k) {
+      of[k] = channel;
+      const bool is_last = ++within == inner;
+      channel += is_last;
+      within = is_last ? 0 : within;
+    }
+  }
+};
+
+// use(unit) for what the block takes of each of its strips, and backwards.
+template <class Spec, class Use>
+__device__ __forceinline__ void for_units(const Place<Spec>& place, Use&& use) {
+#pragma unroll 1
+  for (int u = 0; u < place.tiles.units; ++u) use(place.unit(u));
+}
+template <class Spec, class Use>
+__device__ __forceinline__ void for_units_backwards(const Place<Spec>& place, Use&& use) {
+#pragma unroll 1
+  for (int u = place.tiles.units - 1; u >= 0; --u) use(place.unit(u));
+}
+
+// ---- sums of channels ----
+
+// Over the threads of a warp that are multiples of `apart` away, a power of two.
+__device__ __forceinline__ float sum_of_warp(float sum, int apart = 1) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+    if (distance >= apart) sum += __shfl_xor_sync(~0u, sum, distance);
+  return sum;
+}
+
+// Where blocks publish what they add up of channels: each its part, [strips, members, local channels], and where a
+// channel has many parts one of them the sum, [channels].
+template <int S>
+class SumsOfChannels {
+ public:
+  __device__ __forceinline__ SumsOfChannels(const RingTiles& tiles, void* memory)
+      : tiles_(tiles),
+        parts_(static_cast<PublishedSums<S>*>(memory)),
+        totals_(parts_ + tiles.strips * tiles.members * tiles.local_channels) {}
+
+  // What the block will publish.
+  template <class Spec>
+  __device__ __forceinline__ void clear(const Place<Spec>& place, const typename Place<Spec>::Channel& channel) const {
+    if (channel.index < 0) return;
+    part(channel.strip, channel.local, place.member)->clear();
+    if (channel.is_own && tiles_.has_totals) totals_[channel.index].clear();
+  }
+
+  __device__ __forceinline__ PublishedSums<S>* part(int strip, int local, int member) const {
+    return parts_ + (strip * tiles_.members + member) * tiles_.local_channels + local;
+  }
+
+  // Of the channels that the block adds up for all, if it does; neighbours among a warp's threads take neighbours among
+  // these.
+  template <class Block, class Spec>
+  __device__ __forceinline__ void publish_totals(const Place<Spec>& place) const {
+    if (!tiles_.has_totals) return;
+    const int thread = static_cast<int>(threadIdx.x), beside = tiles_.own_beside, own = tiles_.own_channels;
+    const int right = (thread % 32) & (beside - 1), share = thread % 32 / beside;
+#pragma unroll 1
+    for (int unit = 0, strip = place.first_strip; unit < tiles_.units; ++unit, strip += tiles_.strips_apart)
+#pragma unroll 1
+      for (int i0 = thread / 32 * beside; i0 < own; i0 += Block::threads / 32 * beside) {
+        const int local = place.member * own + i0 + right;
+        const auto channel = place.channel(strip, local);
+        const bool is_own = i0 + right < own && local < tiles_.local_channels && channel.is_own;
+        float sums[S] = {};
+        if (is_own) wait_for_parts<8>(channel.index, share, 32 / beside, sums);
+#pragma unroll
+        for (int s = 0; s < S; ++s) sums[s] = sum_of_warp(sums[s], beside);
+        if (is_own && share == 0) totals_[channel.index].publish(0, sums);
+      }
+  }
+
+  // By a thread.
+  __device__ __forceinline__ void of_channel(int channel, float (&sums)[S]) const {
+    if (tiles_.has_totals)
+      PublishedSums<S>::template wait_and_add<1>(0, 1, 1, sums, [&](int) { return totals_ + channel; });
+    else
+      wait_for_parts<S <= 2 ? 8 : 4>(channel, 0, 1, sums);  // more sums of so many would fill registers
+  }
+
+ private:
+  // What members of a strip before have of it comes first; in the strips behind it is the first channel.
+  template <int at_once>
+  __device__ __forceinline__ void wait_for_parts(int channel, int first, int stride, float (&sums)[S]) const {
+    const int left = quotient(channel * tiles_.inner, tiles_.by_width),
+              right = quotient((channel + 1) * tiles_.inner - 1, tiles_.by_width),
+              local = channel - quotient(left * static_cast<int>(tiles_.by_width.divisor), tiles_.by_inner);
+    const PublishedSums<S>* const of_strips = part(left, 0, 0);
+    PublishedSums<S>::template wait_and_add<at_once>(
+        first, (right - left + 1) * tiles_.members, stride, sums,
+        [&](int i) { return of_strips + i * tiles_.local_channels + (i < tiles_.members ? local : 0); });
+  }
+
+  const RingTiles& tiles_;
+  PublishedSums<S>* const parts_;
+  PublishedSums<S>* const totals_;
+};
+
+// What a thread adds up of a local channel: of its neurons in the rows of a tile, which `sharers` threads take by
+// turns.
+template <class Spec, int pitch>
+class ShareOfChannel {
+ public:
+  static constexpr int W = Spec::width;
+  const int number, local;
+  const bool is_there;
+
+  __device__ __forceinline__ ShareOfChannel(const Place<Spec>& place, int strip)
+      : number(quotient(static_cast<int>(threadIdx.x), place.tiles.by_local_channels)),
+        local(static_cast<int>(threadIdx.x) - number * place.tiles.local_channels),
+        is_there(number < place.tiles.sharers && place.channel(strip, local).index >= 0),
+        tiles_(place.tiles),
+        width_(place.width()),
+        from_((place.first_channel(strip) + local) * place.tiles.inner - strip * width_) {}
+
+  // Of what lies at [lane * pitch + thread].
+  template <int n>
+  __device__ __forceinline__ void add_up(const float (&of_lanes)[n][W * pitch], float (&sums)[n]) const {
+    constexpr int at_once = 4;
+    const int span = static_cast<int>(tiles_.by_span.divisor), left = from_ > 0 ? from_ : 0,
+              right = from_ + tiles_.inner < width_ ? from_ + tiles_.inner : width_;
+    const int rows = quotient(tiles_.sharers, tiles_.by_span), columns = tiles_.sharers - rows * span;
+    int row = quotient(number, tiles_.by_span), column = number - row * span;
+#pragma unroll 1
+    while (is_there && row < tiles_.down) {
+      float values[at_once][n] = {};
+#pragma unroll
+      for (int u = 0; u < at_once; ++u) {
+        const int j = left + column, at = j % W * pitch + row * tiles_.across + j / W;
+        if (row < tiles_.down && j < right)
+#pragma unroll
+          for (int s = 0; s < n; ++s) values[u][s] = of_lanes[s][at];
+        row += rows;
+        column += columns;
+        const bool is_over = column >= span;
+        row += is_over;
+        column -= is_over ? span : 0;
+      }
+#pragma unroll
+      for (int u = 0; u < at_once; ++u)
+#pragma unroll
+        for (int s = 0; s < n; ++s) sums[s] += values[u][s];
+    }
+  }
+
+ private:
+  const RingTiles& tiles_;
+  const int width_, from_;  // the channel's first neuron, in the strip
+};
+
+// From each thread's sums of its lanes to those of the strip's channels, two of them at once: first shares, a thread
+// each, then all shares of a channel, by a thread where they are few, else by a warp. Loops are short: code that runs
+// once takes as long to come as it is long.
+template <class Block, class Spec, int S, int W>
+__device__ __forceinline__ void publish_sums(const Place<Spec>& place, int strip, const float (&sums)[S][W],
+                                             const SumsOfChannels<S>& all) {
+  constexpr int pitch = Block::threads + 32 / W;  // neighbours lie in different banks
+  constexpr int at_once = S < 2 ? S : 2, warps = Block::threads / 32, few = 16;
+  __shared__ float of_lanes[at_once][W * pitch];
+  __shared__ float of_shares[at_once][Block::threads];
+  const int thread = static_cast<int>(threadIdx.x), channels = place.tiles.local_channels,
+            sharers = place.tiles.sharers;
+  const ShareOfChannel<Spec, pitch> own(place, strip);
+#pragma unroll
+  for (int s0 = 0; s0 < S; s0 += at_once) {
+#pragma unroll
+    for (int s = 0; s < at_once; ++s)
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        if (s0 + s < S) of_lanes[s][k * pitch + thread] = sums[s0 + s][k];
+    __syncthreads();
+    float sum[at_once] = {};
+    own.add_up(of_lanes, sum);
+#pragma unroll
+    for (int s = 0; s < at_once; ++s) of_shares[s][thread] = sum[s];
+    __syncthreads();
+    const auto add_shares = [&](int local, int first, int stride) {
+#pragma unroll
+      for (int s = 0; s < at_once; ++s) sum[s] = 0.f;
+#pragma unroll 1
+      for (int q = first; q < sharers; q += stride)
+#pragma unroll
+        for (int s = 0; s < at_once; ++s) sum[s] += of_shares[s][q * channels + local];
+    };
+    if (sharers < few) {
+      if (own.number > 0 || !own.is_there) continue;
+      add_shares(own.local, 0, 1);
+      all.part(strip, own.local, place.member)->publish(s0, sum);
+    } else {
+#pragma unroll 1
+      for (int local = thread / 32; local < channels; local += warps) {
+        add_shares(local, thread % 32, 32);
+#pragma unroll
+        for (int s = 0; s < at_once; ++s) sum[s] = sum_of_warp(sum[s]);
+        if (thread % 32 == 0 && place.channel(strip, local).index >= 0)
+          all.part(strip, local, place.member)->publish(s0, sum);
+      }
+    }
+  }
+}
+
+// ---- the ring: the tiles on their way, in shared memory ----
+//
+// A thread copies what it will read itself, so that none waits for another. After the tiles' first pass the last of
+// them are still there, and the second pass begins with these; of those before them the cache is asked to keep as many
+// as it has room for.
+
+template <class Spec, class Block, int kinds>
+class Ring {
+ public:
+  using Input = typename Spec::Input;
+  using Pack = typename Multistep<Spec>::InputPack;
+
+  __device__ __forceinline__ explicit Ring(const Place<Spec>& place) : place_(place) { stand_at(0, 0); }
+
+  // copy(ring, neuron, policy) copies the rows of a tile; the first tiles begin to come.
+  template <class Copy>
+  __device__ __forceinline__ void fill(Copy&& copy) {
+#pragma unroll 1
+    for (int i = 0; i < Block::ahead; ++i) copy_next(copy);
+  }
+
+  // Down the tiles, when the thread is done with one: another begins to come, if there is any.
+  template <class Copy>
+  __device__ __forceinline__ void go_down(Copy&& copy) {
+    copy_next(copy);
+    slot_ = behind(slot_);
+  }
+
+  // Behind the last tile: the other way round, where those that are still there need no copy.
+  __device__ __forceinline__ void turn() {
+    const int each = place_.tiles.each, tile = first_in_ring() - 1;
+    slot_ = to_ = before(slot_);
+    staying_ = Block::slots - Block::ahead;
+    const int number = tile < 0 ? -1 : tile / each;
+    stand_at(number, tile < 0 ? 0 : tile - number * each);
+  }
+
+  template <class Copy>
+  __device__ __forceinline__ void go_up(Copy&& copy) {
+    slot_ = before(slot_);
+    if (--staying_ >= 0) {
+      end_of_copies();
+      return;
+    }
+    next(copy, false);
+    to_ = before(to_);
+    neuron_ -= place_.apart;
+    if (--turn_ < 0) stand_at(number_ - 1, place_.tiles.each - 1);
+  }
+
+  __device__ __forceinline__ void wait() const {
+    wait_for_copies<Block::ahead - 1>();
+    if constexpr (team > 1) __syncwarp();
+  }
+  __device__ __forceinline__ const Place<Spec>& place() const { return place_; }
+
+  __device__ __forceinline__ Pack& row(int kind, int t) const {
+    return *row(slot_, kind, t, static_cast<int>(threadIdx.x));
+  }
+
+  __device__ __forceinline__ void copy(int kind, const spikeforge::Rows& rows, int steps, long long neuron,
+                                       CachePolicy policy) const {
+    const int of_team = static_cast<int>(threadIdx.x) % team, first = static_cast<int>(threadIdx.x) - of_team;
+    const Input* from = static_cast<const Input*>(rows.data) + (neuron - of_team * Spec::width);
+    from += of_team * rows.time_stride;
+#pragma unroll
+    for (int t = 0; t < Block::steps; t += team) {
+      if (Block::is_exact || t + of_team < steps)
+        stream_to_shared<team * sizeof(Pack)>(row(to_, kind, t + of_team, first), from, policy);
+      from += team * rows.time_stride;
+    }
+  }
+
+ private:
+  static constexpr int size = kinds * Block::steps * Block::threads;  // packs of a slot
+  static __device__ __forceinline__ int behind(int slot) { return slot == (Block::slots - 1) * size ? 0 : slot + size; }
+  static __device__ __forceinline__ int before(int slot) { return slot == 0 ? (Block::slots - 1) * size : slot - size; }
+  // Neighbouring threads that copy each other's packs, 16 bytes at once: each takes some of the steps.
+  static constexpr int team = Block::team;
+  static_assert(Block::steps % team == 0, "a step for each");
+
+  static __device__ __forceinline__ Pack* row(int slot, int kind, int t, int thread) {
+    return packs() + slot + (kind * Block::steps + t) * Block::threads + thread;
+  }
+
+  static __device__ __forceinline__ Pack* packs() {
+    extern __shared__ __align__(16) unsigned char ring_of_tiles[];
+    return reinterpret_cast<Pack*>(ring_of_tiles);
+  }
+
+  // Of the tiles that stay for the second pass.
+  __device__ __forceinline__ int first_in_ring() const { return place_.tiles.units * place_.tiles.each - Block::slots; }
+
+  __device__ __forceinline__ void stand_at(int number, int turn) {
+    const Unit<Spec> unit = place_.unit(number);
+    number_ = number;
+    turn_ = turn;
+    turns_ = unit.turns;
+    neuron_ = unit.neuron(turn);
+  }
+
+  // Down the tiles.
+  template <class Copy>
+  __device__ __forceinline__ void copy_next(Copy&& copy) {
+    const int later = first_in_ring() - (number_ * place_.tiles.each + turn_);
+    next(copy, 0 < later && later <= place_.tiles.kept);
+    to_ = behind(to_);
+    neuron_ += place_.apart;
+    if (++turn_ == place_.tiles.each) stand_at(number_ + 1, 0);
+  }
+
+  template <class Copy>
+  __device__ __forceinline__ void next(Copy&& copy, bool stays_in_cache) const {
+    if constexpr (team > 1) __syncwarp();
+    if (turn_ < turns_)
+      copy(*this, neuron_,
+           stays_in_cache || !place_.tiles.streams ? CachePolicy::evict_normal() : CachePolicy::evict_first());
+    end_of_copies();
+  }
+
+  const Place<Spec>& place_;
+  int slot_ = 0;  // which is read
+  // The tile that is copied next, and where to.
+  int to_ = 0, staying_ = 0;
+  int number_, turn_, turns_;
+  unsigned neuron_;
+};
+
+}  // namespace ring
+}  // namespace layers
+}  // namespace spikeforge

@@ -1,0 +1,39 @@
+// What the spikes of a network that several ranks share send to this one's neurons. Lists are in any order, and so are
+// the sums.
+#pragma once
+
+#include "cuda/network/network.cuh"
+
+namespace spikeforge {
+namespace network {
+
+// By warps, a row in `pieces`.
+template <class Matrix>
+__device__ __forceinline__ void send(const ExchangeArguments& a) {
+  const Sender<Matrix> sender(a.network);
+  const int pieces = static_cast<int>(a.network.pieces), slots = static_cast<int>(a.network.slots);
+  const Int room = a.network.room, warps = static_cast<Int>(gridDim.x) * (blockDim.x / 32);
+  Int task = (static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
+  const Int first_step = *a.network.step - a.steps;
+  const bool is_first = blockIdx.x == 0 && threadIdx.x == 0;
+  for (Int rank = 0; rank < a.ranks; ++rank) {
+    if (rank == a.left_out) continue;
+    const unsigned* const list = a.all + rank * (1 + room);
+    const Int told = list[0], neurons = a.neurons[rank];
+    if (told > room && is_first) atomicMax(a.most, static_cast<unsigned>(told));
+    const Int tasks = (told < room ? told : room) * pieces;
+    for (; task < tasks; task += warps) {
+      const unsigned place = list[1 + task / pieces];
+      const Int step = place / neurons;
+      const Spike spike = sender.row_of(a.numbers[rank * a.most_neurons + (place - step * neurons)]);
+      const int now = static_cast<int>((first_step + step) % slots);
+      sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
+                                      now);
+    }
+    task -= tasks;
+  }
+  if (is_first && a.told != nullptr) a.told[0] = 0;
+}
+
+}  // namespace network
+}  // namespace spikeforge

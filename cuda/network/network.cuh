@@ -1,0 +1,569 @@
+// Steps of a network of populations, as many as the host likes, in one cooperative launch: a block owns neurons, and
+// one grid barrier ends a step (two, where spikes are sent together). Where ranks have peers, all of them walk at once.
+//
+// In a step a thread takes what arrives for its neuron out of the ring, adds current and drive, steps the neuron's cell
+// and tells of its spike. A spike's connections are read from memory and added to the slots in which they arrive; who
+// does that is Sending's. While a block waits for the others it draws what drives its neurons in the next step.
+//
+// What arrives at step t stands in slot t % slots. Its owner clears it in that step, in which nothing can be added to
+// it: delays are 1 to slots - 1.
+#pragma once
+
+#include "csrc/kernels/network/arguments.h"
+#include "csrc/neuron/draws.h"
+#include "csrc/neuron/functions.h"
+#include "cuda/event/scatter.cuh"
+#include "cuda/grid_barrier.cuh"
+#include "cuda/multistep/neurons.cuh"
+
+namespace spikeforge {
+namespace network {
+
+// min of portable.h is for numbers of neurons.
+__device__ __forceinline__ Int at_most(Int x, Int most) { return x < most ? x : most; }
+
+// Neighbouring neurons of one cell, which some blocks own, `share` each.
+template <class Cell>
+struct GroupArguments {
+  Int neurons, begin;  // how many, and the first, of the network's
+  Int first_block, share;
+  double constants[max_surrogate_args];
+  Rows x[Cell::n_inputs];                     // not read: inputs come from the ring
+  const void* initial[room(Cell::n_states)];  // the states themselves
+  ParamSource params[room(Cell::n_params)];
+  void* states[room(Cell::n_states)];
+};
+template <class Cell, bool draws = DrawsOf<Cell>::any>
+struct GroupOf {
+  using type = GroupArguments<Cell>;
+};
+template <class Cell>
+struct GroupOf<Cell, true> {
+  using type = WithDraws<GroupArguments<Cell>>;
+};
+
+// What is known when a kernel is compiled. Resident: a block takes all of its neurons at once, which stay in the
+// registers of their threads; so many `at_once`, at most.
+template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_, bool has_peers_>
+struct Plan {
+  using Matrix = Matrix_;
+  static constexpr int drives = drives_, threads = threads_, at_once = at_once_;
+  static constexpr Sending sending = sending_;
+  static constexpr bool resident = resident_, has_peers = has_peers_;
+  static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
+  static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
+  static constexpr bool keeps_rows =
+      resident && at_once <= threads;  // of connections, of which there is room for these
+};
+
+// Which of a block's neurons have fired, counted from the first of a turn. What is told of one turn is read while the
+// next one is under way; counters are one more, since one is cleared meanwhile.
+template <class Plan>
+struct Shared {
+  Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
+  unsigned short fired[Plan::resident ? 1 : 2][Plan::at_once];
+  int found[3];
+  int told[Plan::has_peers ? most_peers : 1];  // by each rank
+};
+
+// Which of a spike's connections are sent: all, or those of delay 1, or the others.
+enum class Part { all, next_step, after_next };
+
+template <class Matrix>
+struct Sender {
+  using F = typename Matrix::Compute;
+  static constexpr int unroll = 4;
+
+  const Arguments& net;
+  F shared = 1;  // the weight of all
+  int same_delay = 1;
+
+  __device__ __forceinline__ explicit Sender(const Arguments& net) : net(net) {
+    if (Matrix::homogeneous && net.matrix.nnz > 0) shared = Matrix::weight(net.matrix, 0);
+    if (Matrix::delays == event::Delays::one && net.matrix.nnz > 0)
+      same_delay = net.matrix.delay_bytes == 1 ? *static_cast<const unsigned char*>(net.matrix.delays)
+                                               : *static_cast<const int*>(net.matrix.delays);
+  }
+
+  __device__ __forceinline__ Spike row_of(Int neuron) const {
+    if (net.matrix.nnz == 0) return {};
+    const Int first = Matrix::begin(net.matrix, neuron);
+    const int count = static_cast<int>(Matrix::begin(net.matrix, neuron + 1) - first);
+    return {first, count, net.near != nullptr ? net.near[neuron] : 0};
+  }
+
+  // Every `stride`-th connection from `lane` on, of a spike in the step whose slot is `now`. Loads wait together.
+  template <Part part>
+  __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
+    F* const ring = static_cast<F*>(net.ring);
+    const int slots = static_cast<int>(net.slots);
+    const int end = part == Part::next_step ? spike.near : spike.count;
+    for (int i = lane + (part == Part::after_next ? spike.near : 0); i < end; i += unroll * stride) {
+      int column[unroll], late[unroll];
+      F weight[unroll];
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        const bool is_there = i + u * stride < end;
+        const Int k = spike.first + i + u * stride;
+        column[u] = is_there ? __ldcs(net.matrix.indices + k) : -1;
+        weight[u] = Matrix::homogeneous ? shared : is_there ? Matrix::weight(net.matrix, k) : F(0);
+        if constexpr (part == Part::next_step)
+          late[u] = 1;
+        else if constexpr (Matrix::delays == event::Delays::one)
+          late[u] = same_delay;
+        else
+          late[u] = is_there ? event::Ring<Matrix>::delay_of(net.matrix, k) : 0;
+      }
+#pragma unroll
+      for (int u = 0; u < unroll; ++u) {
+        if (column[u] < 0) break;
+        const int slot = now + late[u];
+        event::add_to(ring + (slot < slots ? slot : slot - slots) * net.columns + column[u], weight[u]);
+      }
+    }
+  }
+
+  // The listed spikes of a step, in pieces that warp number `warp` of `warps` in all shares with the others.
+  template <Part part>
+  __device__ __forceinline__ void send_listed(int list, int now, Int warp, Int warps) const {
+    const Spike* const spikes = net.lists + list * net.size;
+    const int pieces = static_cast<int>(net.pieces);
+    // The first one is on its way before it is known whether it is there.
+    Spike spike = load(spikes + at_most(warp / pieces, net.size - 1));
+    const Int tasks = static_cast<Int>(__ldcg(net.counts + list)) * pieces;
+    for (Int task = warp; task < tasks; task += warps) {
+      if (task != warp) spike = load(spikes + task / pieces);
+      send<part>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32, now);
+    }
+  }
+
+  // What a block found, by `warps` warps, of which this is one. row(i) says where the connections of the i-th are.
+  template <Part part, class Row>
+  __device__ __forceinline__ void send_own(int found, const Row& row, int now, int warp, int warps) const {
+    if (found == 0) return;
+    const int of_a_row = found < warps ? warps / found : 1, rows_at_once = warps / of_a_row;
+    if (warp >= rows_at_once * of_a_row) return;
+    for (int i = warp / of_a_row; i < found; i += rows_at_once)
+      send<part>(row(i), warp % of_a_row * 32 + (threadIdx.x & 31), of_a_row * 32, now);
+  }
+
+ private:
+  static __device__ __forceinline__ Spike load(const Spike* at) {
+    const int4 words = __ldcg(reinterpret_cast<const int4*>(at));
+    Spike spike;
+    spike.first = static_cast<Int>(static_cast<unsigned long long>(static_cast<unsigned>(words.y)) << 32 |
+                                   static_cast<unsigned>(words.x));
+    spike.count = words.z;
+    spike.near = words.w;
+    return spike;
+  }
+};
+
+// Spikes that this rank writes to the memory of all GPUs, and those that the others wrote to its own. Another rank may
+// be a step ahead, but no more, since it waits for this one.
+template <class Plan>
+class PeerSpikes {
+ public:
+  __device__ __forceinline__ explicit PeerSpikes(const Peers& peers)
+      : peers_(peers), first_(Plan::has_peers ? *peers.exchanges : 0) {}
+
+  // Spike number `at` of step t.
+  __device__ __forceinline__ void tell(int t, int at, int neuron) const {
+    for (Int rank = 0; rank < peers_.ranks; ++rank) neurons(rank, t, peers_.rank)[at] = neuron;
+    __threadfence_system();
+  }
+
+  // Of a step whose spikes all blocks have told, `mine`. To be called by all threads.
+  template <class Sender>
+  __device__ __forceinline__ void send(const Sender& sender, int t, int mine, int* told, int now, Int warp,
+                                       Int warps) const {
+    const Int rank = threadIdx.x;
+    const bool is_other = rank < peers_.ranks && rank != peers_.rank;
+    if (is_other && blockIdx.x == 0)
+      asm volatile("st.release.sys.u64 [%0], %1;"
+                   :
+                   : "l"(counts(rank, t) + peers_.rank), "l"(said(t) | mine)
+                   : "memory");
+    Int task = warp;
+    send_list(sender, peers_.rank, t, mine, now, task, warps);
+    if (is_other) told[rank] = wait_for(rank, t);
+    __syncthreads();
+    for (Int other = 0; other < peers_.ranks; ++other)
+      if (other != peers_.rank) send_list(sender, other, t, told[other], now, task, warps);
+  }
+
+ private:
+  // What marks the count of a step, in its upper half.
+  __device__ __forceinline__ unsigned long long said(int t) const {
+    return static_cast<unsigned long long>(first_ + t + 1) << 32;
+  }
+  __device__ __forceinline__ int turn(int t) const { return static_cast<int>((first_ + t) & 1); }
+  __device__ __forceinline__ unsigned long long* counts(Int rank, int t) const {
+    return reinterpret_cast<unsigned long long*>(peers_.memory[rank]) + turn(t) * peers_.ranks;
+  }
+  // Those of `by` in the memory of `rank`.
+  __device__ __forceinline__ int* neurons(Int rank, int t, Int by) const {
+    return reinterpret_cast<int*>(peers_.memory[rank] + 2 * peers_.ranks * sizeof(unsigned long long)) +
+           (turn(t) * peers_.ranks + by) * peers_.room;
+  }
+
+  __device__ __noinline__ int wait_for(Int rank, int t) const {
+    const unsigned long long* const count = counts(peers_.rank, t) + rank;
+    const unsigned long long begun = nanoseconds();
+    for (;;) {
+      unsigned long long word;
+      asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(word) : "l"(count) : "memory");
+      if ((word ^ said(t)) >> 32 == 0) return static_cast<int>(word);
+      if (*static_cast<volatile int*>(peers_.missing) != 0) return 0;
+      if (nanoseconds() - begun > peers_.wait) atomicCAS(peers_.missing, 0, static_cast<int>(rank) + 1);
+    }
+  }
+  static __device__ __forceinline__ unsigned long long nanoseconds() {
+    unsigned long long now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  }
+
+  // By warps, a row in pieces, the first by warp number `task`.
+  template <class Sender>
+  __device__ __forceinline__ void send_list(const Sender& sender, Int rank, int t, int told, int now, Int& task,
+                                            Int warps) const {
+    const int* const list = neurons(peers_.rank, t, rank);
+    const int pieces = static_cast<int>(sender.net.pieces);
+    const Int tasks = static_cast<Int>(told) * pieces;
+    for (; task < tasks; task += warps) {
+      const Spike spike = sender.row_of(sender.net.size + __ldcg(list + task / pieces));
+      sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
+                                      now);
+    }
+    task -= tasks;
+  }
+
+  const Peers& peers_;
+  const Int first_;
+};
+
+// What is recorded of the states of a block's neurons.
+template <class F>
+struct OwnProbes {
+  Int first, last;
+
+  // Of neurons `begin` to `end` - 1.
+  __device__ __forceinline__ OwnProbes(const Arguments& net, Int begin, Int end)
+      : first(first_from(net, begin)), last(first_from(net, end)) {}
+
+  __device__ __forceinline__ void record(const Arguments& net, int t) const {
+    for (Int i = first + threadIdx.x; i < last; i += blockDim.x) {
+      const Probe& probe = net.probes[i];
+      static_cast<F*>(probe.to)[(net.probe_row + t) * probe.stride] = *static_cast<const F*>(probe.from);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ Int first_from(const Arguments& net, Int neuron) {
+    Int low = 0, high = net.probe_count;
+    while (low < high) {
+      const Int middle = (low + high) / 2;
+      if (net.probes[middle].neuron < neuron)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+};
+
+template <class Spec, class Plan>
+struct GroupSteps : MultistepNeurons<Spec> {
+  using Base = MultistepNeurons<Spec>;
+  using Base::I, Base::O, Base::S, Base::W;
+  using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Neurons;
+  using Group = GroupArguments<Cell>;  // with draws behind it, where the cell draws
+  using Matrix = typename Plan::Matrix;
+  static constexpr int D = Plan::drives;
+
+  // What drives a neuron in a step.
+  struct Driven {
+    F by[room(D)][I];
+
+    __device__ __forceinline__ Driven() : by{} {}
+
+    __device__ __forceinline__ void draw(const Arguments& net, Int neuron, DoubleWord step) {
+#pragma unroll
+      for (int d = 0; d < D; ++d)
+#pragma unroll
+        for (int c = 0; c < I; ++c) {
+          const Drive& drive = net.drives[d];
+          const Int column = c * net.size + neuron;
+          const Int index = net.numbers == nullptr ? column : c * net.whole + net.numbers[neuron];
+          const int table = drive.tables[column];
+          by[d][c] = 0;
+          if (table == not_driven) continue;
+          by[d][c] =
+              static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, index, step, table));
+        }
+    }
+
+   private:
+    // As poisson(rate) of neuron text, its draws 0 and 1, of the neuron with this index.
+    static __device__ __forceinline__ double number(const Drive& drive, Int column, Int index, DoubleWord step,
+                                                    int table) {
+      const auto word = [&](unsigned draw) {
+        return chosen(words_of(drive.key, static_cast<DoubleWord>(index) / 4, step, false, draw, 0),
+                      static_cast<Word>(index % 4));
+      };
+      const Word high = word(0);
+      if (table != no_table) {
+        const unsigned* threshold = drive.thresholds + table;
+        int k = 0;
+        while (high > *threshold) {  // the last one is above all
+          ++threshold;
+          ++k;
+        }
+        if (high != *threshold) return k;
+      }
+      return by_all_bits(drive, column, DoubleWord{high} << 32 | word(1));
+    }
+
+    static __device__ __noinline__ double by_all_bits(const Drive& drive, Int column, DoubleWord bits) {
+      const double rate = static_cast<double>(static_cast<const F*>(drive.rates)[column]);
+      return rate < least_of_rejection ? inverted_poisson_of(uniform_of(bits), rate, drive.none[column])
+                                       : large_poisson_of(bits, rate);
+    }
+  };
+
+  // A thread's neurons of those that its block takes at once, from number `base` of the group on. Threads without any
+  // come along, for none may be missing at a barrier: they read what others do.
+  struct Turn {
+    const Int base, end;
+    const Neurons n;
+    const Cells cells;
+    F state[W][room(S)];
+    Driven driven[W];
+
+    __device__ __forceinline__ Turn(const Group& group, Int base, Int end)
+        : base(base), end(end), n(neurons(group, base)), cells(group, n) {
+      Base::load_initial(group, cells, n, state);
+    }
+
+    __device__ __forceinline__ bool has(int k) const { return n.own(k) && n.neuron(k) < end; }
+
+    __device__ __forceinline__ void draw(const Arguments& net, const Group& group, DoubleWord step) {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        if (has(k)) driven[k].draw(net, group.begin + n.neuron(k), step);
+    }
+
+    __device__ __forceinline__ void store(const Group& group) const {
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int s = 0; s < S; ++s)
+          if (has(k)) static_cast<F*>(group.states[s])[n.neuron(k)] = state[k][s];
+    }
+
+   private:
+    static __device__ __forceinline__ Neurons neurons(const Group& group, Int base) {
+      if constexpr (W == 1) {
+        const Int start = base + threadIdx.x;
+        return {at_most(start, group.neurons - 1), start};
+      } else {
+        const Int start = base + threadIdx.x / 32 * Neurons::span;
+        return {at_most(start, group.neurons - Neurons::span) + (threadIdx.x & 31), start};
+      }
+    }
+  };
+
+  // A thread's part in the walk over time.
+  struct Walk {
+    const Arguments& net;
+    const Group& group;
+    Shared<Plan>& shared;
+    const Sender<Matrix>& sender;
+    const PeerSpikes<Plan> peers;
+    int now;       // the slot of what arrives
+    int turn = 0;  // how many there were
+
+    __device__ __forceinline__ void step(int t, Turn& own) const {
+      F x[W][I];
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int c = 0; c < I; ++c)
+          if (own.has(k)) x[k][c] = __ldcg(slot(own, k) + c * net.size);
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+        if (own.has(k)) step(t, own, k, x[k]);
+    }
+
+    // What those that were found have to send at once.
+    __device__ __forceinline__ void send_own(Int base, int own_threads) {
+      if constexpr (Plan::has_own) {
+        constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
+        if (threadIdx.x == 0) shared.found[(turn + 1) % 3] = 0;
+        asm volatile("bar.sync 1, %0;" ::"r"(own_threads) : "memory");
+        const unsigned short* const who = fired();
+        sender.template send_own<part>(
+            shared.found[turn % 3], [&](int i) { return row_of(base, who[i]); }, now, threadIdx.x / 32,
+            own_threads / 32);
+        ++turn;
+      }
+    }
+
+    __device__ __forceinline__ void keep_rows(const Turn& own) const {
+      if constexpr (Plan::keeps_rows) {
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+          if (own.has(k)) shared.rows[own.n.neuron(k) - own.base] = sender.row_of(group.begin + own.n.neuron(k));
+      }
+    }
+
+   private:
+    __device__ __forceinline__ F* slot(const Turn& own, int k) const {
+      return static_cast<F*>(net.ring) + now * net.columns + group.begin + own.n.neuron(k);
+    }
+
+    __device__ __forceinline__ void step(int t, Turn& own, int k, F (&x)[I]) const {
+      const Int neuron = group.begin + own.n.neuron(k);
+      F y[O];
+#pragma unroll
+      for (int c = 0; c < I; ++c) {
+        slot(own, k)[c * net.size] = 0;
+        if (net.current != nullptr) x[c] += static_cast<const F*>(net.current)[c * net.size + neuron];
+#pragma unroll
+        for (int d = 0; d < D; ++d) x[c] += own.driven[k].by[d][c];
+      }
+      own.cells.step(k, t, x, own.state[k], y);
+      const bool fires = y[0] > 0;
+      if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
+      if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
+      if (fires) tell(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
+    }
+
+    // Of neuron `i` from the first of the turn on.
+    __device__ __forceinline__ void tell(int t, Int base, int i) const {
+      if constexpr (Plan::has_own) fired()[atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(i);
+      if constexpr (Plan::sending != Sending::own) {
+        const int list = t % 3, at = atomicAdd(net.counts + list, 1);
+        if (!Plan::has_peers || net.peers.has_own != 0) net.lists[list * net.size + at] = row_of(base, i);
+        if constexpr (Plan::has_peers) {
+          const Int neuron = group.begin + base + i;
+          peers.tell(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
+        }
+      }
+      if (net.told != nullptr) {
+        const unsigned at = atomicAdd(net.told, 1u);
+        if (at < net.room) net.told[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
+      }
+    }
+
+    __device__ __forceinline__ Spike row_of(Int base, int i) const {
+      if constexpr (Plan::keeps_rows)
+        return shared.rows[i];
+      else
+        return sender.row_of(group.begin + base + i);
+    }
+
+    __device__ __forceinline__ unsigned short* fired() const { return shared.fired[Plan::resident ? 0 : turn % 2]; }
+  };
+
+  // A block's neurons, which stay in registers from the first step to the last.
+  struct Resident {
+    Walk& walk;
+    Turn own;
+    const DoubleWord first_step;
+
+    __device__ __forceinline__ Resident(Walk& walk, Int begin, Int end, DoubleWord first_step)
+        : walk(walk), own(walk.group, begin, end), first_step(first_step) {
+      walk.keep_rows(own);
+      own.draw(walk.net, walk.group, first_step);
+    }
+    __device__ __forceinline__ void step(int t, int own_threads) {
+      walk.step(t, own);
+      if (walk.net.probe_count > 0) own.store(walk.group);
+      walk.send_own(own.base, own_threads);
+    }
+    __device__ __forceinline__ void prepare(int t) { own.draw(walk.net, walk.group, first_step + t); }
+    __device__ __forceinline__ void end() const { own.store(walk.group); }
+  };
+
+  // Those of a block that has too many for that: as many at once as its threads take.
+  struct InTurns {
+    Walk& walk;
+    const Int begin, last;
+    const DoubleWord first_step;
+
+    __device__ __forceinline__ InTurns(Walk& walk, Int begin, Int end, DoubleWord first_step)
+        : walk(walk), begin(begin), last(end), first_step(first_step) {}
+    __device__ __forceinline__ void step(int t, int own_threads) {
+      for (Int base = begin; base < last; base += own_threads * W) {
+        Turn own(walk.group, base, last);
+        own.draw(walk.net, walk.group, first_step + t);
+        walk.step(t, own);
+        own.store(walk.group);
+        walk.send_own(base, own_threads);
+      }
+    }
+    __device__ __forceinline__ void prepare(int) const {}
+    __device__ __forceinline__ void end() const {}
+  };
+  using Owned = typename event::Choose<Plan::resident, Resident, InTurns>::type;
+
+  static __device__ __forceinline__ void run(const Arguments& net, const Group& group, Shared<Plan>& shared) {
+    const Int block = blockIdx.x - group.first_block;
+    const Int begin = at_most(block * group.share, group.neurons), end = at_most(begin + group.share, group.neurons);
+    const DoubleWord first_step = *net.step;
+    const int slots = static_cast<int>(net.slots), steps = static_cast<int>(net.steps);
+    const int own_threads = static_cast<int>(net.own_threads);
+    const bool is_owner = static_cast<int>(threadIdx.x) < own_threads;
+    const Sender<Matrix> sender(net);
+    const OwnProbes<F> probes(net, group.begin + begin, group.begin + end);
+    GridBarrier barrier;
+    if (threadIdx.x < 3) shared.found[threadIdx.x] = 0;
+    __syncthreads();
+
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, own_warps = own_threads / 32;
+    const bool all_send_later = own_warps == warps;
+    const int later_warps = all_send_later ? warps : warps - own_warps;
+    const Int later_warp = static_cast<Int>(all_send_later ? warp : warp - own_warps) * gridDim.x + blockIdx.x;
+    const auto send_later = [&](int list, int slot) {
+      if (is_owner && !all_send_later) return;
+      constexpr Part part = Plan::sending == Sending::own_and_later ? Part::after_next : Part::all;
+      sender.template send_listed<part>(list, slot, later_warp, static_cast<Int>(later_warps) * gridDim.x);
+    };
+
+    Walk walk{net, group, shared, sender, PeerSpikes<Plan>(net.peers), static_cast<int>(first_step % slots)};
+    Owned owned(walk, begin, end, first_step);
+    int before = walk.now;
+    for (int t = 0; t < steps; ++t) {
+      if (t > 0) barrier.wait();
+      if (Plan::sending != Sending::own && blockIdx.x == 0 && threadIdx.x == 0) net.counts[(t + 1) % 3] = 0;
+      if (is_owner) owned.step(t, own_threads);
+      if (Plan::has_later && t > 0) send_later((t - 1) % 3, before);
+      if constexpr (Plan::sending == Sending::together) {
+        barrier.arrive();
+        barrier.wait();
+        const Int own_warp = static_cast<Int>(warp) * gridDim.x + blockIdx.x;
+        const Int all_warps = static_cast<Int>(warps) * gridDim.x;
+        if (!Plan::has_peers || net.peers.has_own != 0)
+          sender.template send_listed<Part::all>(t % 3, walk.now, own_warp, all_warps);
+        if constexpr (Plan::has_peers)
+          walk.peers.send(sender, t, __ldcg(net.counts + t % 3), shared.told, walk.now, own_warp, all_warps);
+      }
+      barrier.arrive();
+      probes.record(net, t);
+      if (t + 1 < steps) owned.prepare(t + 1);
+      before = walk.now;
+      walk.now = walk.now + 1 == slots ? 0 : walk.now + 1;
+    }
+    barrier.wait();
+    if (Plan::has_later) send_later((steps - 1) % 3, before);
+    owned.end();
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    *net.step = static_cast<Int>(first_step) + steps;
+    if (Plan::has_peers) *net.peers.exchanges += steps;
+  }
+};
+
+}  // namespace network
+}  // namespace spikeforge

@@ -1,0 +1,601 @@
+// The backward pass of a recurrent layer on the GPU (recurrent.cuh): steps from the last to the first. The states
+// before each are recomputed from the checkpoint at or before them, `history` steps at once: ahead of these, while what
+// the last one sent is on its way; or apart, by as many warps again, which compute what of a derivative is known before
+// gradients come too, and leave its coefficients to the warps that walk back.
+#pragma once
+
+#include "cuda/recurrent/recurrent.cuh"
+
+namespace spikeforge {
+
+template <class Cell>
+struct RecurrentBackwardArgs {
+  long long steps, neurons;
+  long long batch, width;
+  double constants[max_surrogate_args];
+  Rows x[Cell::n_inputs];  // with the current
+  const void* initial[room(Cell::n_states)];
+  ParamSource params[room(Cell::n_params)];
+  const void* weights;
+  void* messages;  // Exchange
+  Rows grad_y[Cell::n_outputs];
+  Rows grad_states[room(Cell::n_states)];
+  const void* checkpoints;
+  void* grad_x[Cell::n_inputs];
+  void* grad_initial[room(Cell::n_states)];
+  void* grad_params[room(Cell::n_params)];  // [N]: of neurons, at their samples or at one of several
+};
+
+template <class Spec>
+struct RecurrentBackward : Recurrent<Spec> {
+  using Base = Recurrent<Spec>;
+  using typename Base::Cell, typename Base::Cells, typename Base::Exchange, typename Base::F, typename Base::Lane,
+      typename Base::Numbers, typename Base::Product, typename Base::Samples, typename Base::StateNumbers,
+      typename Base::States, typename Base::T, typename Base::Values;
+  template <class E, int depth>
+  using Ring = typename Base::template Ring<E, depth>;
+  using Base::ahead, Base::block, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape,
+      Base::threads, Base::tiles, Base::W;
+  using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
+
+  static constexpr int L = shape.history, input_rows = shape.input_rows, K = Cell::n_coefficients;
+  // As many warps again recompute a segment of L steps, while the others walk the one behind it.
+  static constexpr bool apart = shape.apart;
+  static_assert(K == shape.coefficients, "");
+  // Of a segment, steps that such warps compute side by side. In a block alone the others wait for them, in a cluster
+  // for each other. Microseconds a step, LIF, float16, on an H200, with 2, 4 and 8: H = 128 0.41, 0.39, 0.38; H = 256,
+  // B = 64, 0.379, 0.385, 0.391.
+  static constexpr int most_together = Base::deferred ? 8 : 2;
+  static constexpr int steps_together = L < most_together ? L : most_together;
+  static_assert(!apart || L % steps_together == 0, "");
+
+  // Whether the tensor cores add sums to the gradient of the output, so that no addition follows. What they round
+  // otherwise than float32 additions is lost when the result is rounded to 16 bits.
+  static constexpr bool within = shape.split == 1 && !Base::in_pieces && !Samples::has_start;
+
+  // The next to come into the rings.
+  struct RowsBack {
+    WalkedRows<const T> x[I], grad_y[O];
+    WalkedRows<const F> grad_states[room(S)];
+
+    __device__ __forceinline__ RowsBack(const RecurrentBackwardArgs<Cell>& a, int last) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i] = {a.x[i], last, -1};
+#pragma unroll
+      for (int o = 0; o < O; ++o) grad_y[o] = {a.grad_y[o], last, -1};
+#pragma unroll
+      for (int s = 0; s < S; ++s) grad_states[s] = {a.grad_states[s], last, -1};
+    }
+  };
+
+  struct BackwardRings {
+    Ring<T, input_rows> x[I];
+    Ring<T, ahead> grad_y[O];
+    Ring<F, L> states[room(S)];            // before each step; or, apart,
+    Ring<F, 2 * L> coefficients[room(K)];  // of each
+    Ring<F, 2> checkpoints[room(S)];
+    Ring<F, ahead> grad_states[room(S)];
+
+    __device__ __forceinline__ explicit BackwardRings(unsigned char* memory) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i] = Ring<T, input_rows>(memory);
+#pragma unroll
+      for (int o = 0; o < O; ++o) grad_y[o] = Ring<T, ahead>(memory);
+#pragma unroll
+      for (int s = 0; s < S; ++s) {
+        if (!apart) states[s] = Ring<F, L>(memory);
+        checkpoints[s] = Ring<F, 2>(memory);
+      }
+      if (apart)
+#pragma unroll
+        for (int i = 0; i < K; ++i) coefficients[i] = Ring<F, 2 * L>(memory);
+      if (Spec::store_states)
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_states[s] = Ring<F, ahead>(memory);
+    }
+
+    // Step t's, which `rows` stand at, and move on from.
+    __device__ __forceinline__ void load_x(const Lane& at, int t, RowsBack& rows) const {
+      if (t >= 0)
+#pragma unroll
+        for (int i = 0; i < I; ++i) x[i].load(t, rows.x[i].row, at);
+#pragma unroll
+      for (int i = 0; i < I; ++i) rows.x[i].next();
+    }
+
+    __device__ __forceinline__ void load_grads(const Lane& at, int t, RowsBack& rows) const {
+      if (t >= 0) {
+#pragma unroll
+        for (int o = 0; o < O; ++o)
+          if (Spec::has_grad_y(o)) load_row(grad_y[o], t, rows.grad_y[o].row, Spec::one_grad_y(o), at);
+#pragma unroll
+        for (int s = 0; s < S; ++s)
+          if (Spec::store_states && Spec::has_grad_state(s))
+            load_row(grad_states[s], t, rows.grad_states[s].row, Spec::one_grad_state(s), at);
+      }
+#pragma unroll
+      for (int o = 0; o < O; ++o) rows.grad_y[o].next();
+#pragma unroll
+      for (int s = 0; s < S; ++s) rows.grad_states[s].next();
+    }
+
+    template <class E, int depth>
+    static __device__ __forceinline__ void load_row(const Ring<E, depth>& ring, int t, const E* row, bool is_one,
+                                                    const Lane& at) {
+      if (is_one)
+        ring.fill(t, *row, at);
+      else
+        ring.load(t, row, at);
+    }
+
+    // The states before step C * which.
+    __device__ __forceinline__ void load_checkpoint(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                    int which) const {
+      if (which < 1) return;
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+        checkpoints[s].load(which, static_cast<const F*>(a.checkpoints) + times((which - 1) * S + s, a.neurons), at);
+    }
+  };
+
+  // ---- states that are computed again ----
+
+  // Those before the first step of the checkpoint that step t is behind, of a tile.
+  static __device__ __forceinline__ void load_states(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                     const Lane& at, const BackwardRings& rings, int t, int n,
+                                                     States& state) {
+    if (t < C) return load_initial(a, cells, at, n, state);
+#pragma unroll
+    for (int s = 0; s < S; ++s)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        const StateNumbers numbers = rings.checkpoints[s].slot(t / C, n, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) state[g][j][s] = numbers.lane[j];
+      }
+  }
+
+  using Inputs = Numbers[I][G];
+  static __device__ __forceinline__ void read_inputs(const BackwardRings& rings, int t, int n, Inputs& in) {
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+#pragma unroll
+      for (int g = 0; g < G; ++g) in[i][g] = rings.x[i].slot(t, n, g);
+  }
+
+  static __device__ __forceinline__ void step(const Cells& cells, const F (&in)[I][G][W], States& state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F x[I], y[O];
+#pragma unroll
+        for (int i = 0; i < I; ++i) x[i] = in[i][g][j];
+        cells[j].step(x, state[g][j], y);
+      }
+  }
+
+  // The states before steps t - t % L to t. Apart, whole segments: behind the last step of all they are made of
+  // whatever is there, and nobody reads them; neither what is made of tiles that the cluster lacks. All tiles at once:
+  // a step of one is a chain of instructions that wait for each other.
+  static __device__ __forceinline__ void recompute(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                   const Lane& at, const BackwardRings& rings, const Samples& samples,
+                                                   int t) {
+    States state[tiles];
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) load_states(a, cells, at, rings, t, n, state[n]);
+    const int kept_from = t / L * L;
+    run<false>(cells, rings, samples, t / C * C, kept_from, state);
+    run<true>(cells, rings, samples, kept_from, apart ? kept_from + L : t + 1, state);
+  }
+
+  template <bool keeps>
+  static __device__ __forceinline__ void run(const Cells& cells, const BackwardRings& rings, const Samples& samples,
+                                             int from, int to, States (&state)[tiles]) {
+    constexpr int together = apart ? steps_together : 1;
+    Inputs next[together][tiles];
+    const auto read = [&](int t) {
+#pragma unroll
+      for (int i = 0; i < together * tiles; ++i)
+        read_inputs(rings, t + i / tiles, i % tiles, next[i / tiles][i % tiles]);
+    };
+    if (from < to) read(from);
+#pragma unroll 1
+    for (int t = from; t < to; t += together) {
+      F in[together][tiles][I][G][W];
+#pragma unroll
+      for (int i = 0; i < together * tiles; ++i) unpack(next[i / tiles][i % tiles], in[i / tiles][i % tiles]);
+      if (t + together < to) read(t + together);  // ahead of what is written: the compiler moves no load across
+#pragma unroll
+      for (int i = 0; i < together; ++i)
+#pragma unroll
+        for (int n = 0; n < tiles; ++n) {
+          restart(cells, samples, t + i, n, state[n]);
+          if (keeps) keep(cells, rings, t + i, n, in[i][n], state[n]);
+          step(cells, in[i][n], state[n]);
+        }
+    }
+  }
+
+  static __device__ __forceinline__ void unpack(const Inputs& packed, F (&in)[I][G][W]) {
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+#pragma unroll
+      for (int g = 0; g < G; ++g) packed[i][g].unpack(in[i][g]);
+  }
+
+  // For the warps that walk back: the state before step t, or what its derivative is made of.
+  static __device__ __forceinline__ void keep(const Cells& cells, const BackwardRings& rings, int t, int n,
+                                              const F (&in)[I][G][W], const States& state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      if constexpr (apart) {
+        F coefficients[room(K)][W];
+        compute_coefficients(
+            cells, [&](int i, int j) { return in[i][g][j]; }, [&](int s, int j) { return state[g][j][s]; },
+            coefficients);
+#pragma unroll
+        for (int i = 0; i < K; ++i) rings.coefficients[i].slot(t, n, g).pack(coefficients[i]);
+      } else {
+#pragma unroll
+        for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g) = pack_state(state, g, s);
+      }
+    }
+  }
+
+  // Of neuron j of the lane, input(i, j) and state(s, j).
+  template <class Input, class State>
+  static __device__ __forceinline__ void compute_coefficients(const Cells& cells, const Input& input,
+                                                              const State& state_of, F (&coefficients)[room(K)][W]) {
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      F x[I], state[room(S)], c[room(K)];
+#pragma unroll
+      for (int i = 0; i < I; ++i) x[i] = input(i, j);
+#pragma unroll
+      for (int s = 0; s < S; ++s) state[s] = state_of(s, j);
+      cells[j].coefficients(x, state, c);
+#pragma unroll
+      for (int i = 0; i < K; ++i) coefficients[i][j] = c[i];
+    }
+  }
+
+  // ---- warps that recompute ----
+
+  // Both kinds of warps come here once a segment: it has been recomputed, and the one before has been walked.
+  static __device__ __forceinline__ void hand_over() { Base::meet(block); }
+
+  static __device__ __forceinline__ void recompute_all(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                       const Lane& at, const BackwardRings& rings, Samples& samples) {
+    const int last = samples.steps - 1;
+    load_chunk(a, at, rings, last / C, last);
+#pragma unroll 1
+    for (int t = last; t >= 0; t = t / L * L - 1) {
+      if (t == last || t % C == C - 1) {
+        load_chunk(a, at, rings, t / C - 1, last);
+        wait_for_copies<1>();
+      }
+      if (t == last || t % Samples::word == Samples::word - 1) samples.read_starts(a, at, t);
+      recompute(a, cells, at, rings, samples, t);
+      hand_over();
+    }
+  }
+
+  // The inputs of the steps from one checkpoint to the next, and what the checkpoint holds.
+  static __device__ __forceinline__ void load_chunk(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                    const BackwardRings& rings, int which, int last) {
+    if (which >= 0)
+#pragma unroll 1
+      for (int t = which * C; t < which * C + C && t <= last; ++t)
+#pragma unroll
+        for (int i = 0; i < I; ++i) rings.x[i].load(t, row_of<T>(a.x[i], t), at);
+    rings.load_checkpoint(a, at, which);
+    end_of_copies();
+  }
+
+  struct Gradients {
+    F state[tiles][G][W][room(S)];
+    F param[W][room(P)];                               // of all samples of the lane
+    F at_starts[Samples::has_start ? W : 1][room(S)];  // of the cell's own states there, likewise
+  };
+
+  static __device__ __forceinline__ void backward(const RecurrentBackwardArgs<Cell>& a) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    unsigned char* rest = Base::kept(memory);
+    const Lane at(a);
+    const Exchange exchange(rest, a.messages, at);
+    unsigned char* const of_product = rest;
+    rest += Base::partial_bytes;
+    const BackwardRings rings(rest);
+    const Cells cells(a, at);
+    Samples samples(a, at);
+    if (apart && static_cast<int>(threadIdx.x) >= threads) {
+      exchange.meet();  // it is open
+      return recompute_all(a, cells, at, rings, samples);
+    }
+    walk(a, cells, at, exchange, of_product, rings, samples);
+  }
+
+  // ---- warps that walk back ----
+
+  static __device__ __forceinline__ void walk(const RecurrentBackwardArgs<Cell>& a, const Cells& cells, const Lane& at,
+                                              const Exchange& exchange, unsigned char* of_product,
+                                              const BackwardRings& rings, Samples& samples) {
+    Product product;
+    product.template load<true>(a.weights, at, of_product);
+    Gradients grad = {};
+    if (!Spec::store_states)
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) add_last_grad_states(a, at, n, grad.state[n]);
+
+    const int last = samples.steps - 1;
+    // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
+    // a recomputation may need.
+    RowsBack rows(a, last);
+    if (!apart)
+#pragma unroll 1
+      for (int t = last; t > last - (C - 1) - ahead; --t) rings.load_x(at, t, rows);
+#pragma unroll 1
+    for (int t = last; t > last - ahead; --t) rings.load_grads(at, t, rows);
+    if (!apart) {
+      rings.load_checkpoint(a, at, last / C);
+      rings.load_checkpoint(a, at, last / C - 1);
+    }
+    end_of_copies();
+    wait_for_copies<0>();
+    exchange.open([](int, int, int) { return F(0); });
+
+    constexpr int on_their_way = ahead < C || apart ? ahead - 1 : C - 1;
+    Stored stored(a, last);
+    const auto load = [&](int t) {
+      if (!apart) rings.load_x(at, t - (C - 1) - ahead, rows);
+      rings.load_grads(at, t - ahead, rows);
+      if (!apart && t % C == 0) rings.load_checkpoint(a, at, t / C - 2);
+      end_of_copies();
+    };
+#pragma unroll 1
+    for (int t = last; t >= 0; --t) {
+      const int k = last - t;
+      wait_for_copies<on_their_way>();
+      if (k == 0 || t % Samples::word == Samples::word - 1) samples.read_starts(a, at, t);
+      if (k == 0 || t % L == L - 1) {
+        if constexpr (apart) {
+          hand_over();
+        } else {
+          recompute(a, cells, at, rings, samples, t);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+        Step step;
+        read_step(cells, at, rings, samples, t, n, step, grad.state[n]);
+        exchange.wait(k, n);
+        if constexpr (within) begin_sums(step);
+        product.template operator()<within>(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
+          if (!Base::deferred) return;
+          stored.store(at, n);  // of the step behind; before there is one, what will be overwritten
+          load(t);
+        });
+        drop_unheard(samples, n, step.sums);
+        vjp(cells, at, samples, t, n, step, grad.state[n], grad.param);
+        cut(at, samples, t, n, grad);
+        tell(at, samples, t, n, step, stored,
+             [&](int g, const Values& current) { exchange.put(at, k, n, g, current); });
+        exchange.end_of_tile(at, k, n);
+        exchange.expect(k, n);
+        if (!Base::deferred) stored.store(at, n);
+      }
+      if (!Base::deferred) load(t);
+      if (!Base::deferred || k > 0) stored.next();
+      exchange.end_of_step();
+    }
+    if (Base::deferred && last >= 0) stored.store(at, 0);
+    store_gradients(a, cells, at, grad);
+#pragma unroll
+    for (int i = 0; i < I; ++i)
+      if (Spec::wants_grad_x(i)) Base::template clear_behind<T>(a, at, samples, a.grad_x[i]);
+    exchange.close(at, samples.steps);
+  }
+
+  // What goes to memory, and the row that it goes to.
+  struct Stored {
+    WalkedRows<T> rows[I];
+    Numbers grad_x[I][G];
+
+    __device__ __forceinline__ Stored(const RecurrentBackwardArgs<Cell>& a, int last) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) {
+        rows[i] = {a.grad_x[i], a.neurons, last, -1};
+#pragma unroll
+        for (int g = 0; g < G; ++g) grad_x[i][g] = {};
+      }
+    }
+    __device__ __forceinline__ void store(const Lane& at, int n) const {
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+#pragma unroll
+        for (int i = 0; i < I; ++i)
+          if (Spec::wants_grad_x(i)) at.store(rows[i].row, n, g, grad_x[i][g]);
+    }
+    __device__ __forceinline__ void next() {
+#pragma unroll
+      for (int i = 0; i < I; ++i) rows[i].next();
+    }
+  };
+
+  // Of the states after the last step.
+  static __device__ __forceinline__ void add_last_grad_states(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
+                                                              int n, States& grad) {
+#pragma unroll
+    for (int s = 0; s < S; ++s) {
+      if (!Spec::has_grad_state(s)) continue;
+      const F* const row = static_cast<const F*>(a.grad_states[s].data);
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        StateNumbers numbers;
+        if (Spec::one_grad_state(s))
+          numbers.fill(*row);
+        else
+          numbers = at.load(row, n, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) grad[g][j][s] += numbers.lane[j];
+      }
+    }
+  }
+
+  // What a step back reads, and the gradients of its inputs.
+  struct Step {
+    F coefficients[G][room(K)][W], grad_y[O][G][W], grad_x[I][G][W];
+    Values sums;
+  };
+
+  static __device__ __forceinline__ void read_step(const Cells& cells, const Lane& at, const BackwardRings& rings,
+                                                   const Samples& samples, int t, int n, Step& step,
+                                                   States& grad_state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      if constexpr (apart) {
+#pragma unroll
+        for (int i = 0; i < K; ++i) rings.coefficients[i].slot(t, n, g).unpack(step.coefficients[g][i]);
+      } else {
+        F in[I][W], states[room(S)][W];
+#pragma unroll
+        for (int i = 0; i < I; ++i) rings.x[i].slot(t, n, g).unpack(in[i]);
+#pragma unroll
+        for (int s = 0; s < S; ++s) rings.states[s].slot(t, n, g).unpack(states[s]);
+        compute_coefficients(
+            cells, [&](int i, int j) { return in[i][j]; }, [&](int s, int j) { return states[s][j]; },
+            step.coefficients[g]);
+      }
+#pragma unroll
+      for (int o = 0; o < O; ++o) {
+        if (Spec::has_grad_y(o))
+          rings.grad_y[o].slot(t, n, g).unpack(step.grad_y[o][g]);
+        else
+#pragma unroll
+          for (int j = 0; j < W; ++j) step.grad_y[o][g][j] = F(0);
+      }
+#pragma unroll
+      for (int s = 0; s < S; ++s)
+        if (Spec::store_states && Spec::has_grad_state(s) && samples.has(t, n, g))
+#pragma unroll
+          for (int j = 0; j < W; ++j) grad_state[g][j][s] += rings.grad_states[s].slot(t, n, g).lane[j];
+    }
+  }
+
+  static __device__ __forceinline__ void begin_sums(Step& step) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) step.sums[g][j] = step.grad_y[0][g][j];
+  }
+
+  // What of the derivative does not need the sums has been computed while these were on their way.
+  static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, const Samples& samples, int t, int n,
+                                             Step& step, States& grad_state, F (&grad_param)[W][room(P)]) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+      const bool there = samples.has(t, n, g);
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F c[room(K)], grad_out[O], grad[room(S)], grad_x[I], sum[room(P)];
+#pragma unroll
+        for (int i = 0; i < K; ++i) c[i] = step.coefficients[g][i][j];
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad[s] = grad_state[g][j][s];
+#pragma unroll
+        for (int o = 0; o < O; ++o) grad_out[o] = step.grad_y[o][g][j];
+        grad_out[0] = within ? step.sums[g][j] : grad_out[0] + step.sums[g][j];
+#pragma unroll
+        for (int p = 0; p < P; ++p) sum[p] = grad_param[j][p];
+        cells[j].vjp(c, grad_out, grad, grad_x, sum);
+#pragma unroll
+        for (int i = 0; i < I; ++i) step.grad_x[i][g][j] = grad_x[i];
+#pragma unroll
+        for (int s = 0; s < S; ++s) grad_state[g][j][s] = select(there, grad[s], grad_state[g][j][s]);
+#pragma unroll
+        for (int p = 0; p < P; ++p) grad_param[j][p] = select(there && at.has_sample(n, g), sum[p], grad_param[j][p]);
+      }
+    }
+  }
+
+  // States at which a sample starts anew are the cell's own, and none come before them.
+  static __device__ __forceinline__ void cut(const Lane& at, Samples& samples, int t, int n, Gradients& grad) {
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        const bool is_cut = samples.starts_before(t, n, g);
+        samples.close_ears(n, g, is_cut);
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+#pragma unroll
+          for (int s = 0; s < S; ++s) {
+            F& of_state = grad.state[n][g][j][s];
+            grad.at_starts[j][s] += select(is_cut && at.has_sample(n, g), of_state, F(0));
+            of_state = select(is_cut, F(0), of_state);
+          }
+      }
+  }
+
+  // What goes to others is rounded as what is stored. Behind the end of a sample that is zeros.
+  template <class Tell>
+  static __device__ __forceinline__ void tell(const Lane& at, const Samples& samples, int t, int n, Step& step,
+                                              Stored& stored, const Tell& tell) {
+#pragma unroll
+    for (int g = 0; g < G; ++g) {
+#pragma unroll
+      for (int i = 0; i < I; ++i) {
+#pragma unroll
+        for (int j = 0; j < W; ++j) step.grad_x[i][g][j] = select(samples.has(t, n, g), step.grad_x[i][g][j], F(0));
+        stored.grad_x[i][g].pack(step.grad_x[i][g]);
+      }
+      tell(g, step.grad_x[Spec::into]);
+    }
+  }
+
+  // use(n, g) for each sample that is the lane's.
+  template <class Use>
+  static __device__ __forceinline__ void for_each_sample(const Lane& at, const Use& use) {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n)
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        if (n < at.count && at.has_sample(n, g)) use(n, g);
+  }
+
+  // A parameter's gradient stands at the lane's first sample; at its others there are zeros.
+  static __device__ __forceinline__ void store_gradients(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
+                                                         const Lane& at, Gradients& grad) {
+    F own_initial[W][room(S)] = {};
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+#pragma unroll
+        for (int s = 0; s < S; ++s) own_initial[j][s] = grad.at_starts[j][s];
+    for_each_sample(at, [&](int n, int g) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+#pragma unroll
+        for (int s = 0; s < S; ++s) {
+          const F value = grad.state[n][g][j][s];
+          const bool given = Spec::initial(s) != Source::absent;
+          if (!given) own_initial[j][s] += value;
+          if (given && Spec::wants_grad_initial(s) && at.has_neuron(j))
+            store_as<F>(Spec::initial(s), a.grad_initial[s], at.index(n, g, j), value);
+        }
+    });
+#pragma unroll
+    for (int j = 0; j < W; ++j) cells[j].finish(own_initial[j], grad.param[j]);
+    for_each_sample(at, [&](int n, int g) {
+#pragma unroll
+      for (int j = 0; j < W; ++j)
+#pragma unroll
+        for (int p = 0; p < P; ++p)
+          if (Spec::wants_grad_param(p) && at.has_neuron(j))
+            static_cast<F*>(a.grad_params[p])[at.index(n, g, j)] = n == 0 && g == 0 ? grad.param[j][p] : F(0);
+    });
+  }
+};
+
+}  // namespace spikeforge

@@ -1,0 +1,656 @@
+// What the forward and the backward loop over time of a recurrent layer on the GPU share (recurrent_forward.cuh,
+// recurrent_backward.cuh): who does what, rows on their way, what a step tells the next, and its product. A cell's
+// first output comes back to one of its inputs at the next step, through a matrix that stays in registers. The loops
+// run any cell, as the multistep loop does, and share its way of making cells, states and parameters.
+//
+// geometry.h says how neurons and samples are laid over blocks. What a step made, spikes forward and gradients of the
+// current backward, goes as 16-bit numbers to every block of the cluster by stores that count their bytes on a barrier
+// of the receiver: a step waits for one way through the network and for nothing else. In a large cluster numbers go to
+// memory, and from there by one copy to all blocks, since a store to each keeps the network longer than all else that a
+// step does. A step hears what was made `delay` steps before; buffers for twice as many suffice, as no block can be
+// further ahead. A single block has its shared memory and __syncthreads.
+//
+// A float32 weight is the sum of three bf16 numbers, and so is a value on its way unless it is a spike; of their
+// products those are summed that float32 would notice. Within a cluster, spikes go as bits.
+//
+// A Spec, printed by csrc/kernels/recurrent/spec.cpp, has what the multistep loop wants to know, for one neuron a
+// thread, and:
+//   geometry     geometry.h
+//   into         the input that the product is added to
+//   vectors      whether a lane's neurons are read in one access
+//   has_first    forward: whether outputs before the first step are given; else they are 0
+//   save         forward: whether currents and checkpoints are saved
+//   has_lengths, has_start   as the multistep loop's: the arguments are WithSamples then
+#pragma once
+
+#include "csrc/kernels/recurrent/geometry.h"
+#include "cuda/cluster.cuh"
+#include "cuda/multistep/multistep.cuh"
+#include "cuda/recurrent/samples.cuh"
+#include "cuda/tensor_core.cuh"
+
+namespace spikeforge {
+
+// The host sees to it that strides fit 32 bits: their product with a step is one instruction.
+__device__ __forceinline__ long long times(int t, long long stride) {
+  return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) *
+                                static_cast<unsigned>(stride));
+}
+template <class E>
+__device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
+  return static_cast<const E*>(rows.data) + times(t, rows.time_stride);
+}
+
+// The rows of a sequence one after the other: with a pointer that moves, an element's address is one instruction.
+template <class E>
+struct WalkedRows {
+  E* row;
+  long long stride;  // to the next
+
+  WalkedRows() = default;
+  __device__ __forceinline__ WalkedRows(const Rows& rows, int from, int by)
+      : row(row_of<E>(rows, from)), stride(by * rows.time_stride) {}
+  __device__ __forceinline__ WalkedRows(void* data, long long time_stride, int from, int by)
+      : row(static_cast<E*>(data) + times(from, time_stride)), stride(by * time_stride) {}
+
+  __device__ __forceinline__ void next() { row += stride; }
+};
+
+// A store without a branch: around one the compiler moves nothing, and a step has little else to hide its latencies
+// behind.
+template <class Words>
+__device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
+  static_assert(sizeof(Words) == 4 || sizeof(Words) == 8 || sizeof(Words) == 16, "");
+  const auto* const words = reinterpret_cast<const unsigned*>(&value);
+  const unsigned is_wanted = wanted ? 1 : 0;
+  if constexpr (sizeof(Words) == 4)
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.b32 [%1], %2;}" ::"r"(is_wanted), "l"(to),
+                 "r"(words[0])
+                 : "memory");
+  else if constexpr (sizeof(Words) == 8)
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v2.b32 [%1], {%2, %3};}" ::"r"(is_wanted),
+                 "l"(to), "r"(words[0]), "r"(words[1])
+                 : "memory");
+  else
+    asm volatile("{.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.global.v4.b32 [%1], {%2, %3, %4, %5};}" ::"r"(is_wanted),
+                 "l"(to), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+
+template <class Spec>
+struct Recurrent {
+  using Loop = Multistep<Spec>;
+  using Cell = typename Spec::Cell;
+  using T = typename Spec::Input;
+  using F = typename Spec::Compute;
+  static constexpr int I = Cell::n_inputs, O = Cell::n_outputs, S = Cell::n_states, P = Cell::n_params;
+  static constexpr int C = Spec::checkpoint;
+
+  static constexpr recurrent::Geometry shape = Spec::geometry;
+  static constexpr int H = shape.padded, blocks = shape.blocks, tiles = shape.tiles, row_neurons = shape.row,
+                       split = shape.split, delay = shape.delay;
+  static constexpr int own = shape.own(), threads = shape.threads(), block = shape.block(), ahead = shape.ahead;
+  static constexpr int W = shape.lane_neurons(), G = shape.lane_samples();
+  static constexpr int exchange_bytes = shape.exchange_bytes(), partial_bytes = shape.partial_bytes();
+  static constexpr int m_tiles = row_neurons / 16, k_tiles = H / 16 / split;  // of a warp
+  static_assert(own % 32 == 0 && H == blocks * own && H % (32 * split) == 0, "whole warps and pairs of tiles");
+  static_assert(m_tiles == 1 || m_tiles == 2, "");
+  static_assert(sizeof(T) == shape.element && sizeof(F) == 4, "");
+
+  static constexpr bool in_pieces = sizeof(T) == 4;
+  static constexpr int pieces = in_pieces ? 3 : 1;       // of a weight
+  static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
+  static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
+  static_assert(!as_bits || blocks > 1, "");
+  static constexpr bool by_memory = shape.by_memory;
+  static_assert(!by_memory || (!as_bits && blocks > 1), "");
+  using Half = typename Spec::Half;
+
+  using Values = F[G][W];  // a lane's own, of a tile
+  using Numbers = Pack<T, W, true>;
+  using StateNumbers = Pack<F, W, true>;
+  using Samples = LayerSamples<Spec>;
+
+  // A lane's constant, kept in a register: the compiler would compute it anew in every step.
+  static __device__ __forceinline__ int kept(int x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
+  static __device__ __forceinline__ unsigned char* kept(unsigned char* shared) {
+    return static_cast<unsigned char*>(
+        __cvta_shared_to_generic(static_cast<unsigned>(kept(static_cast<int>(shared_address(shared))))));
+  }
+
+  // Of a block alone, what a step stores is stored while the tensor cores are at work on the next: nothing else takes
+  // long enough to hide it.
+  static constexpr bool deferred = blocks == 1 && tiles == 1;
+  // Steps that the loop over time is unrolled to, with registers of their own: a result that overwrote one on its way
+  // to memory would wait until that has been read.
+  static constexpr int unrolled = deferred ? 2 : 1;
+
+  // Barriers from 1 on are of rows of warps that share a sum.
+  static_assert(split == 1 || own / row_neurons < 15, "a block has 16 barriers");
+  static __device__ __forceinline__ void meet(int threads_that_meet) { named_barrier(15, threads_that_meet); }
+
+  // ---- who does what ----
+
+  // Which neurons of which samples a lane owns. Behind the last neuron and sample it computes what their owner does,
+  // and keeps it for itself.
+  struct Lane {
+    int lane, q, c, row, part, rank;  // row: of warps
+    int neuron, width, batch;
+    int first_tile, count;  // of tiles
+    int first[G];           // of a single tile: index of the lane's first neuron
+
+    template <class Args>
+    __device__ __forceinline__ explicit Lane(const Args& a) {
+      lane = threadIdx.x % 32;
+      const int warp = threadIdx.x % threads / 32;
+      q = lane / 4;
+      c = lane % 4;
+      row = kept(warp / split);
+      part = kept(warp % split);
+      rank = blocks > 1 ? rank_in_cluster() : 0;
+      neuron = kept(first_of_row() + (split == 4 ? part / 2 * 16 : 0) + W * q);
+      width = static_cast<int>(a.width);
+      batch = static_cast<int>(a.batch);
+      const int all = (batch + 7) / 8, cluster = blockIdx.x / blocks, clusters = gridDim.x / blocks;
+      // The first clusters have one more than the last, which may have to wait for them.
+      first_tile = cluster * (all / clusters) + ::min(cluster, all % clusters);
+      count = all / clusters + (cluster < all % clusters ? 1 : 0);
+#pragma unroll
+      for (int g = 0; g < (tiles == 1 ? G : 0); ++g) first[g] = kept(find(0, g, 0));
+    }
+
+    __device__ __forceinline__ int first_of_row() const { return rank * own + row * row_neurons; }
+    // Of the eight of a tile.
+    __device__ __forceinline__ int sample(int g) const { return 2 * c + (split == 1 ? g : part % 2); }
+    __device__ __forceinline__ bool has_sample(int n, int g) const { return (first_tile + n) * 8 + sample(g) < batch; }
+    __device__ __forceinline__ bool has_neuron(int j) const { return neuron + (Spec::vectors ? 0 : j) < width; }
+
+    // Among the N neurons of all samples.
+    __device__ __forceinline__ int index(int n, int g, int j) const {
+      return tiles == 1 && Spec::vectors ? first[g] + j : find(n, g, j);
+    }
+    __device__ __forceinline__ int find(int n, int g, int j) const {
+      const int b = ::min((first_tile + n) * 8 + sample(g), batch - 1);
+      const int h = Spec::vectors ? ::min(neuron, width - W) + j : ::min(neuron + j, width - 1);
+      return b * width + h;
+    }
+
+    template <class E>
+    __device__ __forceinline__ Pack<E, W, true> load(const E* row, int n, int g) const {
+      Pack<E, W, true> numbers;
+      if constexpr (Spec::vectors) {
+        numbers = *reinterpret_cast<const Pack<E, W, true>*>(row + index(n, g, 0));
+      } else {
+        E* const to = reinterpret_cast<E*>(&numbers);
+#pragma unroll
+        for (int j = 0; j < W; ++j) to[j] = row[index(n, g, j)];
+      }
+      return numbers;
+    }
+    template <class E>
+    __device__ __forceinline__ void store(E* row, int n, int g, const Pack<E, W, true>& numbers) const {
+      if (!has_sample(n, g)) return;
+      if constexpr (Spec::vectors) {
+        if (has_neuron(0)) *reinterpret_cast<Pack<E, W, true>*>(row + index(n, g, 0)) = numbers;
+      } else {
+        const E* const from = reinterpret_cast<const E*>(&numbers);
+#pragma unroll
+        for (int j = 0; j < W; ++j)
+          if (has_neuron(j)) row[index(n, g, j)] = from[j];
+      }
+    }
+    // The same without a branch, as far as vectors are concerned. The backward pass was faster with branches.
+    template <class E>
+    __device__ __forceinline__ void store_unbranched(E* row, int n, int g, const Pack<E, W, true>& numbers,
+                                                     bool wanted = true) const {
+      if constexpr (Spec::vectors)
+        store_if(wanted && has_sample(n, g) && has_neuron(0), reinterpret_cast<Pack<E, W, true>*>(row + index(n, g, 0)),
+                 numbers);
+      else if (wanted)
+        store(row, n, g, numbers);
+    }
+  };
+
+  struct Cells {
+    typename Loop::Cells of[W];
+
+    template <class Args>
+    __device__ __forceinline__ Cells(const Args& a, const Lane& at) : Cells(a, at, typename IndicesBelow<W>::type{}) {}
+
+    __device__ __forceinline__ const Cell& operator[](int j) const { return of[j].cell[0]; }
+
+   private:
+    template <class Args, int... j>
+    __device__ __forceinline__ Cells(const Args& a, const Lane& at, Indices<j...>)
+        : of{typename Loop::Cells(a, neuron(at.index(0, 0, j)))...} {}
+  };
+
+  static __device__ __forceinline__ typename Loop::Neurons neuron(int i) { return Lanes<1, Spec::neighbours>{i, i}; }
+
+  using States = F[G][W][room(S)];
+
+  template <class Args>
+  static __device__ __forceinline__ void load_initial(const Args& a, const Cells& cells, const Lane& at, int n,
+                                                      States& state) {
+#pragma unroll
+    for (int g = 0; g < G; ++g)
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        F one[1][room(S)];
+        Loop::load_initial(a, cells.of[j], neuron(at.index(n, g, j)), one);
+#pragma unroll
+        for (int s = 0; s < S; ++s) state[g][j][s] = one[0][s];
+      }
+  }
+
+  static __device__ __forceinline__ StateNumbers pack_state(const States& state, int g, int s) {
+    StateNumbers numbers;
+#pragma unroll
+    for (int j = 0; j < W; ++j) numbers.lane[j] = state[g][j][s];
+    return numbers;
+  }
+
+  // ---- samples ----
+
+  // Of the cell itself, in place of the state of a sample that starts anew before step t.
+  static __device__ __forceinline__ void restart(const Cells& cells, const Samples& samples, int t, int n,
+                                                 States& state) {
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        if (samples.starts_before(t, n, g))
+#pragma unroll
+          for (int j = 0; j < W; ++j) cells[j].initial(state[g][j]);
+  }
+
+  static __device__ __forceinline__ void drop_unheard(Samples& samples, int n, Values& sums) {
+    if constexpr (Samples::has_start)
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        const bool hears = samples.hears(n, g);
+#pragma unroll
+        for (int j = 0; j < W; ++j) sums[g][j] = select(hears, sums[g][j], F(0));
+      }
+  }
+
+  // Rows behind the last step of the cluster's samples.
+  template <class E, class Args>
+  static __device__ __forceinline__ void clear_behind(const Args& a, const Lane& at, const Samples& samples,
+                                                      void* data) {
+    if constexpr (Samples::has_lengths)
+      for (int t = samples.steps; t < static_cast<int>(a.steps); ++t)
+        for (int n = 0; n < at.count; ++n)
+#pragma unroll
+          for (int g = 0; g < G; ++g) at.store(static_cast<E*>(data) + times(t, a.neurons), n, g, Pack<E, W, true>{});
+  }
+
+  // ---- rows on their way ----
+
+  // A lane's own numbers of some rows, in shared memory. No other lane reads them.
+  template <class E, int depth>
+  struct Ring {
+    using Slot = Pack<E, W, true>;
+    static constexpr int bytes = depth * tiles * G * threads * static_cast<int>(sizeof(Slot));
+    Slot* memory;
+
+    __device__ __forceinline__ Ring() {}
+    __device__ __forceinline__ explicit Ring(unsigned char*& at)
+        : memory(reinterpret_cast<Slot*>(at) + kept(threadIdx.x % threads)) {
+      at += bytes;
+    }
+
+    __device__ __forceinline__ Slot& slot(int row, int n, int g) const {
+      return memory[((static_cast<unsigned>(row) % depth * tiles + n) * G + g) * threads];
+    }
+
+    __device__ __forceinline__ void load(int row, const E* from, const Lane& at) const {
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+#pragma unroll
+        for (int g = 0; g < G; ++g) {
+          if constexpr (Spec::vectors)
+            copy_to_shared<sizeof(Slot)>(&slot(row, n, g), from + at.index(n, g, 0));
+          else
+            slot(row, n, g) = at.load(from, n, g);
+        }
+      }
+    }
+
+    __device__ __forceinline__ void fill(int row, E value, const Lane& at) const {
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+#pragma unroll
+        for (int g = 0; g < G; ++g) slot(row, n, g).fill(value);
+      }
+    }
+  };
+
+  // ---- what a step tells the next ----
+
+  // Where the numbers of a neuron lie in a tile's message: a warp's fill whole lines of 128 bytes, which the network
+  // carries, and what a warp reads, 16 bytes a lane, meets each bank once.
+  static __device__ __forceinline__ int place(int sample, int neuron) {
+    const int odd = sample % 2, tile = neuron / 16 % 2;
+    return neuron / 32 * 512 + (W == 4 ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
+                                       : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
+  }
+  static constexpr int piece_bytes = 16 * H;
+  // As bits: [neuron / 32][sample % 2][four words]. The samples of a word's bits, from four on, are those of a lane's
+  // c.
+  static __device__ __forceinline__ int bits_place(int odd, int neuron) {
+    return neuron / 32 * 32 + odd * 16 + (W == 2 ? neuron / 16 % 2 * 8 : 0);
+  }
+
+  // Step t's messages lie in buffer t % buffers; those of steps before 0 are made by open().
+  struct Exchange {
+    static constexpr int buffers = 2 * delay, message = shape.message_bytes(), buffer = tiles * message;
+    static constexpr int masks = Spec::vectors ? 1 : W / 2;
+    unsigned char* memory;
+    int told[G];  // where the lane's numbers lie in a message, or the warp's bits
+    // Of pairs of numbers. What is behind the last neuron must not be infinite: its weights are 0.
+    unsigned are_there[masks];
+    unsigned listener;      // memory of the block that the lane sends bits to
+    unsigned char* outbox;  // by memory: of the cluster, [buffers][tiles][message]
+
+    __device__ __forceinline__ Exchange(unsigned char*& rest, void* messages, const Lane& at) : memory(rest) {
+      rest += exchange_bytes;
+      if constexpr (by_memory)
+        outbox = static_cast<unsigned char*>(messages) + times(blockIdx.x / blocks, shape.messages_bytes());
+#pragma unroll
+      for (int g = 0; g < G; ++g)
+        told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
+#pragma unroll
+      for (int i = 0; i < masks; ++i)
+        are_there[i] =
+            kept(Spec::vectors ? (at.has_neuron(0) ? ~0u : 0u)
+                               : (at.has_neuron(2 * i) ? 0xffffu : 0u) | (at.has_neuron(2 * i + 1) ? ~0xffffu : 0u));
+      if constexpr (as_bits) listener = kept(address_in_block(shared_address(memory), at.lane % blocks));
+    }
+
+    static __device__ __forceinline__ int which(int t) { return static_cast<unsigned>(t + buffers) % buffers; }
+    __device__ __forceinline__ int offset(int t, int n) const { return which(t) * buffer + n * message; }
+    __device__ __forceinline__ int barrier_offset(int t, int n) const {
+      return buffers * buffer + 8 * (which(t) * tiles + n);
+    }
+    __device__ __forceinline__ ByteBarrier barrier(int t, int n) const {
+      return {shared_address(memory) + barrier_offset(t, n)};
+    }
+
+    // `first(t, sample, neuron)` are the numbers of a step before 0, of a sample among those of the cluster.
+    template <class First>
+    __device__ __forceinline__ void open(const First& first) const {
+      for (int t = -delay; t < 0; ++t) {
+        if (as_bits) {
+          for (int i = threadIdx.x; i < buffer / 4; i += threads)
+            reinterpret_cast<unsigned*>(memory + offset(t, 0))[i] = 0;
+        }
+        for (int i = threadIdx.x; !as_bits && i < tiles * 4 * H; i += threads) {
+          const int n = i / (4 * H), sample = i / (H / 2) % 8, neuron = i % (H / 2) * 2;
+          unsigned words[sent];
+          split_pair<Half>(first(t, 8 * n + sample, neuron), first(t, 8 * n + sample, neuron + 1), words);
+#pragma unroll
+          for (int p = 0; p < sent; ++p)
+            *reinterpret_cast<unsigned*>(memory + offset(t, n) + p * piece_bytes + place(sample, neuron)) = words[p];
+        }
+      }
+      if (blocks > 1 && threadIdx.x == 0) {
+        for (int t = 0; t < buffers; ++t)
+          for (int n = 0; n < tiles; ++n) barrier(t, n).init();
+        ByteBarrier::publish();
+        for (int t = 0; t < delay; ++t)
+          for (int n = 0; n < tiles; ++n) barrier(t, n).expect(message);
+      }
+      if constexpr (by_memory) leave_to_copies();
+      meet();
+    }
+
+    // Where what step t hears lies in `memory`.
+    __device__ __forceinline__ int heard(int t, int n) const { return offset(t - delay, n); }
+
+    // Until all of it is here.
+    __device__ __forceinline__ void wait(int t, int n) const {
+      if (blocks == 1) return;
+      const unsigned times_used = static_cast<unsigned>(t + delay) / buffers;
+      barrier(t - delay, n).wait((times_used & 1) ^ 1);
+    }
+    // The message of step t + delay, at any time once step t waits no longer: without it, no phase ends.
+    __device__ __forceinline__ void expect(int t, int n) const {
+      if (blocks > 1 && threadIdx.x == 0) barrier(t - delay, n).expect(message);
+    }
+
+    // Of every step, also of the last ones, which no step hears: close() waits for these. A condition would be a branch
+    // on the way of each step to the next.
+    __device__ __forceinline__ void put(const Lane& at, int t, int n, int g, const Values& values) const {
+      if constexpr (as_bits)
+        put_bits(at, t, n, g, values);
+      else
+        put_numbers(at, t, n, g, values);
+    }
+
+    // Lane r tells block r what the warp has found. Nothing but the send is conditional: addresses are made ahead.
+    __device__ __forceinline__ void put_bits(const Lane& at, int t, int n, int g, const Values& values) const {
+      unsigned words[W], fired[W];
+#pragma unroll
+      for (int j = 0; j < W; ++j) fired[j] = __ballot_sync(~0u, values[g][j] != F(0));
+#pragma unroll
+      for (int j = 0; j < W; j += 2) {
+        words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);  // of lanes below 16
+        words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
+      }
+      const unsigned to = listener + offset(t, n) + told[g], barrier = listener + barrier_offset(t, n);
+      if (at.lane < blocks) send(to, words, barrier);
+    }
+
+    __device__ __forceinline__ void put_numbers(const Lane& at, int t, int n, int g, const Values& values) const {
+      unsigned words[sent][W / 2];
+#pragma unroll
+      for (int j = 0; j < W; j += 2) {
+        unsigned pair[sent];
+        split_pair<Half>(values[g][j], values[g][j + 1], pair);
+#pragma unroll
+        for (int p = 0; p < sent; ++p) words[p][j / 2] = pair[p] & are_there[Spec::vectors ? 0 : j / 2];
+      }
+#pragma unroll
+      for (int p = 0; p < sent; ++p) {
+        const int to = offset(t, n) + p * piece_bytes + told[g];
+        if constexpr (blocks == 1 || by_memory) {
+          Pack<unsigned, W / 2, true> pack;
+#pragma unroll
+          for (int j = 0; j < W / 2; ++j) pack.lane[j] = words[p][j];
+          *reinterpret_cast<Pack<unsigned, W / 2, true>*>((by_memory ? outbox : memory) + to) = pack;
+        } else {
+          // Each block begins with another, so that they do not all send to one.
+#pragma unroll
+          for (int r = 0; r < blocks; ++r) {
+            const unsigned there = address_in_block(shared_address(memory), (at.rank + r) % blocks);
+            send(there + to, words[p], there + barrier_offset(t, n));
+          }
+        }
+      }
+    }
+
+    // Behind all that a step puts of a tile. What a warp has put lies without gaps, of each piece of a number; a lane
+    // sends a piece.
+    __device__ __forceinline__ void end_of_tile(const Lane& at, int t, int n) const {
+      if constexpr (by_memory) {
+        constexpr int bytes = 64 * W * G;
+        publish_for_copies();
+        __syncwarp();
+        const int to = offset(t, n) + (told[0] & ~(bytes - 1)) + at.lane * piece_bytes;
+        send_to_all<blocks>(at.lane < sent, shared_address(memory) + to, outbox + to, bytes,
+                            shared_address(memory) + barrier_offset(t, n));
+      }
+    }
+
+    __device__ __forceinline__ void end_of_step() const {
+      if (blocks == 1) named_barrier(0, threads);
+    }
+    // Of all threads, which have begun together.
+    __device__ __forceinline__ void meet() const {
+      if (blocks == 1)
+        __syncthreads();
+      else
+        cluster_barrier();
+    }
+    // Nobody leaves before all that is sent to it is here.
+    __device__ __forceinline__ void close(const Lane& at, int steps) const {
+      for (int t = ::max(steps - delay, 0); t < steps; ++t)
+        for (int n = 0; n < at.count; ++n) wait(t + delay, n);
+    }
+  };
+
+  // ---- the product of a step ----
+
+  struct Product {
+    unsigned weights[pieces][m_tiles][k_tiles][4];
+    StateNumbers *given, *taken;  // what a warp has found for others, and they for it
+    int from;                     // in a message
+    int turn;                     // of a word of bits
+
+    // Of W^T, or of W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
+    template <bool transposed>
+    __device__ __forceinline__ void load(const void* w, const Lane& at, unsigned char*& memory) {
+      given = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * others * 32 + at.lane);
+      taken = given + kept(at.part * others * 32);
+      memory += partial_bytes;
+      from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (W == 2 ? at.c * 4 : at.c / 2 * 8)
+                          : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
+      // To bit 14 of a half, which is 2.
+      turn = kept(14 - (at.q / 2 + (W == 2 ? 0 : at.c % 2 * 8)));
+#pragma unroll
+      for (int m = 0; m < m_tiles; ++m)
+#pragma unroll
+        for (int k = 0; k < k_tiles; ++k)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int tile = at.part * k_tiles + k;
+            const int mine = at.first_of_row() + (W == 2 ? 16 * m + 2 * at.q + e % 2 : 4 * at.q + 2 * m + e % 2);
+            const int other = tile / 2 * 32 + 8 * at.c + 4 * (tile % 2) + 2 * (e / 2);
+            unsigned words[pieces];
+            split_pair<Half>(weight<transposed>(w, at, other, mine), weight<transposed>(w, at, other + 1, mine), words);
+#pragma unroll
+            for (int p = 0; p < pieces; ++p) weights[p][m][k][e] = words[p];
+          }
+    }
+
+    // Sums over the neurons that a message tells of, for the lane's own; it lies at this place in memory. `meanwhile`
+    // is done while the tensor cores are at work. `added`: to what sums hold.
+    template <bool added = false, class Meanwhile>
+    __device__ __forceinline__ void operator()(const unsigned char* memory, int message, const Lane& at, int n,
+                                               Values& sums, const Meanwhile& meanwhile) const {
+      const unsigned char* const mine = memory + (message + from);
+      float sum[chains][m_tiles][4] = {};
+      static_assert(!added || split == 1, "");
+      if constexpr (added)
+#pragma unroll
+        for (int g = 0; g < G; ++g)
+#pragma unroll
+          for (int j = 0; j < W; ++j) found(sum[chains - 1], 0, g, j) = sums[g][j];
+#pragma unroll
+      for (int k = 0; k < k_tiles; k += 2)
+#pragma unroll
+        for (int p = 0; p < sent; ++p) {
+          const Pack<unsigned, 4, true> words = read(mine, p, k);
+#pragma unroll
+          for (int o = 0; o < 2; ++o)
+#pragma unroll
+            for (int r = 0; r < pieces && p + r < 3; ++r)
+#pragma unroll
+              for (int m = 0; m < m_tiles; ++m)
+                multiply_add<Half>(sum[in_pieces ? p + r : (k + o) % chains][m], weights[r][m][k + o],
+                                   words.lane[2 * o], words.lane[2 * o + 1]);
+        }
+      meanwhile();
+      // The smallest first.
+#pragma unroll
+      for (int chain = chains - 1; chain > 0; --chain)
+#pragma unroll
+        for (int i = 0; i < 4 * m_tiles; ++i) sum[chain - 1][i / 4][i % 4] += sum[chain][i / 4][i % 4];
+      share(sum[0], at, n, sums);
+    }
+
+    // A bit has been multiplied as a 2.
+    static __device__ __forceinline__ F add(F sum, F to) { return as_bits ? fmaf(sum, .5f, to) : to + sum; }
+
+   private:
+    // Operand B of two tiles.
+    __device__ __forceinline__ Pack<unsigned, 4, true> read(const unsigned char* mine, int p, int k) const {
+      if constexpr (!as_bits) {
+        return *reinterpret_cast<const Pack<unsigned, 4, true>*>(mine + p * piece_bytes + k * 256);
+      } else {
+        const auto bits = *reinterpret_cast<const Pack<unsigned, W == 2 ? 1 : 2, true>*>(mine + k * 16);
+        Pack<unsigned, 4, true> words;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const unsigned word = bits.lane[W == 2 ? 0 : i % 2];
+          const int more = W == 2 ? 4 * i : i / 2 * 4;
+          words.lane[i] = __funnelshift_l(word, word, turn - more) & 0x40004000u;
+        }
+        return words;
+      }
+    }
+
+    static constexpr int others = split - 1;  // warps of a row
+
+    // Sums that do not wait for each other; of pieces, one for each order of magnitude.
+    static constexpr int chains = in_pieces ? 3 : 4 / m_tiles;
+
+    template <bool transposed>
+    static __device__ __forceinline__ float weight(const void* w, const Lane& at, int other, int mine) {
+      if (other >= at.width || mine >= at.width) return 0;
+      const int i = transposed ? mine * at.width + other : other * at.width + mine;
+      return convert<float>(static_cast<const T*>(w)[i]);
+    }
+
+    // Of what a warp has found, what another owns, or it itself.
+    template <class Float>
+    static __device__ __forceinline__ Float& found(Float (&sum)[m_tiles][4], int owner, int g, int j) {
+      if (W == 2) return sum[owner / 2][2 * j + (split == 1 ? g : owner % 2)];
+      return sum[j / 2][2 * (j % 2) + (split == 1 ? g : owner)];
+    }
+
+    // Of what others have found for the owner, the finder's comes at this place.
+    static __device__ __forceinline__ int place_among(int finder, int owner) {
+      return split == 2 ? 0 : (finder - owner - 1) & others;
+    }
+
+    // Warps of a row add up what each of them has found for the others, in a fixed order.
+    __device__ __forceinline__ void share(const float (&sum)[m_tiles][4], const Lane& at, int n, Values& sums) const {
+      if constexpr (split == 1) {
+#pragma unroll
+        for (int g = 0; g < G; ++g)
+#pragma unroll
+          for (int j = 0; j < W; ++j) sums[g][j] = found(sum, 0, g, j);
+        return;
+      }
+      const int tile = n * (own / row_neurons) * split * others * 32;
+#pragma unroll
+      for (int j = 0; j < W; ++j) sums[0][j] = found(sum, 0, 0, j);
+#pragma unroll
+      for (int owner = 0; owner < split; ++owner) {
+        StateNumbers values;
+#pragma unroll
+        for (int j = 0; j < W; ++j) values.lane[j] = found(sum, owner, 0, j);
+        if (owner == at.part) {
+#pragma unroll
+          for (int j = 0; j < W; ++j) sums[0][j] = values.lane[j];
+        } else {
+          given[tile + (owner * others + place_among(at.part, owner)) * 32] = values;
+        }
+      }
+      named_barrier(1 + at.row, 32 * split);
+#pragma unroll
+      for (int i = 0; i < others; ++i) {
+        const StateNumbers values = taken[tile + i * 32];
+#pragma unroll
+        for (int j = 0; j < W; ++j) sums[0][j] += values.lane[j];
+      }
+      // Where a step does not wait for the one before, a warp could write the next sums before these are read.
+      if (blocks > 1 && delay > 1) named_barrier(1 + at.row, 32 * split);
+    }
+  };
+};
+
+}  // namespace spikeforge

@@ -1,0 +1,115 @@
+// Samples of a recurrent layer that differ in length or start anew on the way (samples.cuh): what a lane knows of its
+// own. Both passes walk as many steps as the longest sample of a cluster has; what lies behind is cleared.
+#pragma once
+
+#include "cuda/samples.cuh"
+
+namespace spikeforge {
+
+template <class Spec>
+struct LayerSamples {
+  static constexpr bool has_lengths = SamplesOf<Spec>::has_lengths, has_start = SamplesOf<Spec>::has_start;
+  static constexpr int tiles = Spec::geometry.tiles, G = Spec::geometry.lane_samples(), delay = Spec::geometry.delay;
+  static constexpr int word = 32;  // steps whose starts are read at once
+  static_assert(word % Spec::checkpoint == 0, "a segment's steps are those of one word");
+
+  int steps;  // of the longest sample of the cluster
+  int length[has_lengths ? tiles : 1][G];
+  int place[has_start ? tiles : 1];           // in a row of starts, of sample lane % 8
+  unsigned starts[has_start ? tiles : 1][G];  // bit t % word: whether the sample starts anew before step t
+  int deaf[has_start ? tiles : 1][G];         // for how many steps it hears nothing
+
+  template <class Args, class Lane>
+  __device__ __forceinline__ LayerSamples(const Args& a, const Lane& at) : steps(static_cast<int>(a.steps)) {
+    if constexpr (has_lengths) find_lengths(static_cast<const WithSamples<Args>&>(a).samples, at);
+    if constexpr (has_start) find_starts(static_cast<const WithSamples<Args>&>(a).samples, at);
+  }
+
+  // Whether the sample has a step t.
+  __device__ __forceinline__ bool has(int t, int n, int g) const {
+    if constexpr (has_lengths)
+      return t < length[n][g];
+    else
+      return true;
+  }
+
+  __device__ __forceinline__ bool starts_before(int t, int n, int g) const {
+    if constexpr (has_start)
+      return has(t, n, g) && (starts[n][g] >> (static_cast<unsigned>(t) % word) & 1u) != 0;
+    else
+      return false;
+  }
+
+  // Of the word that step t is in. A warp's lanes read a step each.
+  template <class Args, class Lane>
+  __device__ __forceinline__ void read_starts(const Args& a, const Lane& at, int t) {
+    if constexpr (has_start) {
+      const SampleArgs& samples = static_cast<const WithSamples<Args>&>(a).samples;
+      const int step = t / word * word + at.lane;
+#pragma unroll
+      for (int n = 0; n < tiles; ++n) {
+        if (n > 0 && n >= at.count) break;
+#pragma unroll
+        for (int sample = 0; sample < 8; ++sample) {
+          const int column = __shfl_sync(~0u, place[n], sample);
+          const unsigned found =
+              __ballot_sync(~0u, step < steps && samples.start[step * samples.start_stride + column] != 0);
+#pragma unroll
+          for (int g = 0; g < G; ++g)
+            if (at.sample(g) == sample) starts[n][g] = found;
+        }
+      }
+    }
+  }
+
+  // A step that is `delay` steps away, or fewer, on the other side of a start is not heard.
+  __device__ __forceinline__ void close_ears(int n, int g, bool at_start) {
+    if constexpr (has_start)
+      if (at_start) deaf[n][g] = delay;
+  }
+  __device__ __forceinline__ bool hears(int n, int g) {
+    if constexpr (!has_start) return true;
+    const bool nothing = deaf[n][g] > 0;
+    if (nothing) --deaf[n][g];
+    return !nothing;
+  }
+
+ private:
+  template <class Lane>
+  static __device__ __forceinline__ long long neuron_of(const Lane& at, int n) {
+    const int b = ::min((at.first_tile + n) * 8 + at.lane % 8, at.batch - 1);
+    return static_cast<long long>(b) * at.width;
+  }
+
+  template <class Lane>
+  __device__ __forceinline__ void find_lengths(const SampleArgs& samples, const Lane& at) {
+    int longest = 0;
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+      int found = 0;
+      if (n < at.count) {
+        found = samples.lengths[neuron_of(at, n) / samples.lengths_inner % samples.lengths_count];
+        found = ::max(::min(found, steps), 0);
+      }
+      longest = ::max(longest, found);
+#pragma unroll
+      for (int g = 0; g < G; ++g) length[n][g] = __shfl_sync(~0u, found, at.sample(g));
+    }
+    steps = __reduce_max_sync(~0u, longest);
+  }
+
+  template <class Lane>
+  __device__ __forceinline__ void find_starts(const SampleArgs& samples, const Lane& at) {
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+      place[n] = static_cast<int>(neuron_of(at, n) / samples.start_inner % samples.start_count);
+#pragma unroll
+      for (int g = 0; g < G; ++g) {
+        starts[n][g] = 0;
+        deaf[n][g] = 0;
+      }
+    }
+  }
+};
+
+}  // namespace spikeforge

@@ -1,4 +1,0 @@
-// The former name of <spikeforge/ops/loihi.h>; it goes with the next release but one.
-#pragma once
-
-#include <spikeforge/ops/loihi.h>

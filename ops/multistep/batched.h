@@ -1,0 +1,21 @@
+// torch.vmap of multistep operators, as one fused call: the mapped dimension becomes the first one of the step's shape,
+// which a cell's equations do not know.
+#pragma once
+
+#include "ops/multistep/multistep.h"
+
+#include <string>
+
+namespace spikeforge::ops {
+
+// `run` calls the public operator through the dispatcher.
+MultistepResults run_batched(const MultistepCall& call, MultistepResults (*run)(const MultistepCall&));
+// And the lowered operators, which a transform that differentiates inside the map calls.
+MultistepResults forward_batched(const MultistepCall& call, bool save,
+                                 MultistepResults (*run)(const MultistepCall&, bool save));
+Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&));
+
+// torch.autograd.grad(..., is_grads_batched=True) maps by other means than torch.vmap: refused in words.
+[[noreturn]] void refuse_batched_gradients(const std::string& op);
+
+}  // namespace spikeforge::ops

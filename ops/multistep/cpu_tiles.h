@@ -1,0 +1,72 @@
+// How an operator's CPU kernels are spread over threads: for predefined and traced neurons alike.
+#pragma once
+
+#include "csrc/cpu/multistep/program.h"
+#include "ops/common/thread_scratch.h"
+#include "ops/multistep/multistep.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace spikeforge::ops {
+
+struct Tiles {
+  std::int64_t neurons, size, count;  // size: of the largest
+  bool one_thread;
+  std::vector<std::int64_t> ends = {};  // empty: of tiles of one size
+
+  std::int64_t begin(std::int64_t tile) const {
+    if (ends.empty()) return tile * size;
+    return tile == 0 ? 0 : ends[static_cast<std::size_t>(tile - 1)];
+  }
+  std::int64_t end(std::int64_t tile) const {
+    return ends.empty() ? std::min((tile + 1) * size, neurons) : ends[static_cast<std::size_t>(tile)];
+  }
+};
+
+// As many tiles for each thread, of about the same size and none above `largest`, a multiple of 64; they end on whole
+// cache lines and vectors. Little work is left to one thread.
+Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest);
+
+// Of whole samples of so many neurons each, at most `largest` a tile.
+Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t steps, std::int64_t largest);
+
+// Where samples differ in length: tiles of a part of one, or of several where they have few neurons. Threads get about
+// as many steps each.
+Tiles tiles_of_lengths(const LengthsView& lengths, std::int64_t neurons, std::int64_t steps, std::int64_t largest);
+
+// The cell's loop over every tile; `scratch_bytes` and `run` are those of a direction. The values of tensor parameters
+// are checked as they are loaded.
+template <class AnyLaunch, class ScratchBytes, class Run>
+void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& launch, const cpu::Program& program,
+               ScratchBytes scratch_bytes, Run run) {
+  std::atomic<bool> all_legal = true;
+  const std::size_t bytes = scratch_bytes(launch, program.context, tiles.size);
+  const auto run_tile = [&](std::int64_t tile, void* scratch) {
+    if (!run(launch, program.context, tiles.begin(tile), tiles.end(tile), scratch))
+      all_legal.store(false, std::memory_order_relaxed);
+  };
+  if (launch.lengths.data == nullptr) {
+    at::parallel_for(0, tiles.count, tiles.one_thread ? tiles.count : 1, [&](std::int64_t first, std::int64_t last) {
+      void* const scratch = thread_scratch(bytes);
+      for (std::int64_t t = first; t < last; ++t) run_tile(t, scratch);
+    });
+  } else {
+    // Tiles take different times: a thread that is done takes the next one.
+    std::atomic<std::int64_t> next = 0;
+    const std::int64_t threads = tiles.one_thread ? 1 : std::min<std::int64_t>(at::get_num_threads(), tiles.count);
+    at::parallel_for(0, threads, 1, [&](std::int64_t, std::int64_t) {
+      void* const scratch = thread_scratch(bytes);
+      for (std::int64_t t = next++; t < tiles.count; t = next++) run_tile(t, scratch);
+    });
+  }
+  if (!all_legal) refuse_values(call);
+}
+
+}  // namespace spikeforge::ops

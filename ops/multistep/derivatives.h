@@ -1,0 +1,38 @@
+// What the derivative of a multistep call is made of: the jvp of its cell (autodiff/jvp.h), a cell that carries
+// tangents beside its values, run as `spikeforge::run` runs any text.
+//
+//   y  = F(a)            dy = J(a) da              one run of the jvp                      forward mode
+//   ga = J(a)^T gy                                 the cell's own vjp                      reverse mode
+//   <u, ga> = <gy, J(a) u>: the gradient of the backward pass by gy is J(a) u, one run of the jvp; its gradient by a is
+//   that of <gy, dy> in the jvp's own backward pass                                        reverse over reverse
+//   d ga = J(a)^T dgy + gradient of <gy, J(a) da> by a: the jvp's backward pass as well    forward over reverse
+//
+// A predefined neuron is written as equations first (written_step.h): derivatives of the second kind agree with those
+// of its own backward pass within rounding.
+#pragma once
+
+#include "ops/multistep/multistep.h"
+
+namespace spikeforge::ops {
+
+// One entry for each argument of a call, in its order; undefined where there is none.
+using ByArgument = c10::SmallVector<at::Tensor, 16>;
+
+ByArgument tensors_of(const MultistepCall& call);
+// The other way; the call then points into the list.
+void set_tensors(MultistepCall& call, at::TensorList by_argument);
+// Of the gradients that a call asked for, as its operator lists them.
+ByArgument gradients_by_argument(const BackwardCall& call, Tensors listed);
+
+// Values and tangents of the outputs and states. Throws NotImplementedError for a cell whose jvp becomes too large.
+struct Tangents {
+  MultistepResults values;
+  Tensors outputs, states;
+};
+Tangents run_with_tangents(const MultistepCall& call, const ByArgument& tangents);
+
+// The gradient of <grads, F> + <grads_of_tangents, tangents of F> by the arguments that are wanted.
+ByArgument gradients_with_tangents(const MultistepCall& call, const ByArgument& tangents, at::TensorList grads,
+                                   at::TensorList grads_of_tangents, c10::ArrayRef<bool> wanted);
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,192 @@
+// One call of a multistep operator, whatever its family, and what every device does alike with it: checks, in the order
+// of the arguments; allocation; the plain description that kernels take.
+#pragma once
+
+#include "csrc/kernels/multistep/launch.h"
+#include "ops/common/layout.h"
+#include "ops/common/spike_bits.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace spikeforge::ops {
+
+// A call makes no allocation but its results: what a usual neuron has lies in place.
+using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+// Lists have one entry for each input, state and parameter of the cell.
+struct MultistepCall {
+  const Cell* cell = nullptr;
+  // Keeps a cell of a text, which others may drop; empty for a cell that lives as long as the process. What outlasts a
+  // call, as autograd's nodes do, keeps a copy of it, or the text.
+  std::shared_ptr<const Cell> holder;
+  at::TensorList inputs;
+  at::TensorList states;          // undefined: the cell's own; the list may be empty where all are
+  at::TensorList params;          // undefined: the number; the list may be empty where all are
+  c10::ArrayRef<double> numbers;  // may be empty where all parameters are tensors
+  CellForm form;
+  SurrogateArgs surrogate_args{};
+  bool store_states = false;
+  bool last_states = true;  // false: where no sequences are stored there are none among the results
+  // Of each number of the first output, which is kept besides for the backward passes of products that read it; 0: it
+  // is not.
+  std::int64_t bits = 0;
+  // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
+  // broadcasts against x, with as many steps (samples.h).
+  at::Tensor lengths, start;
+  // Of a cell that draws random numbers: int64 tensors of one element (draws.h). Without an offset the first step is 0.
+  at::Tensor seed, offset;
+  bool scan = false;         // forward; of a cell whose composition there is (kernels/scan)
+  const char* op = nullptr;  // as messages begin, of an operator that is not the cell's own
+
+  const char* op_name() const { return op != nullptr ? op : cell->forward_op.c_str(); }
+  bool has_samples() const { return lengths.defined() || start.defined(); }
+  const at::Tensor& state(std::size_t s) const { return states.empty() ? undefined : states[s]; }
+  const at::Tensor& param(std::size_t j) const { return params.empty() ? undefined : params[j]; }
+
+ private:
+  inline static const at::Tensor undefined;
+};
+
+struct MultistepResults {
+  Tensors outputs, states;
+  at::Tensor checkpoints;  // undefined where none are kept
+  Packed packed;           // the first output; undefined where nobody asked, or packing is left to the caller
+};
+
+struct BackwardCall : MultistepCall {
+  at::TensorList grad_outputs, grad_states;  // undefined: none came
+  at::Tensor checkpoints;
+  c10::SmallVector<bool, 16> needs_grad;  // over inputs, states, parameters
+};
+
+// Every tensor of a call, in the order of the arguments, and what stands where it has none.
+template <class Body>
+void for_each_argument(const MultistepCall& call, Body&& body) {
+  for (const at::Tensor& input : call.inputs) body(input);
+  for (std::size_t s = 0; s < call.cell->states.size(); ++s) body(call.state(s));
+  for (std::size_t j = 0; j < call.cell->params.size(); ++j) body(call.param(j));
+}
+
+// Those alone that the call has: of lists that are empty, as most are, nothing is asked.
+template <class Body>
+void for_each_tensor(const MultistepCall& call, Body&& body) {
+  for (const at::TensorList list : {call.inputs, call.states, call.params})
+    for (const at::Tensor& t : list)
+      if (t.defined()) body(t);
+}
+
+// Types, shapes and devices, and numbers that are not legal. Throws TypeError and ValueError.
+void check_arguments(const MultistepCall& call);
+// Names the first value of a tensor that is not legal, of a call that has one. Throws ValueError.
+[[noreturn]] void refuse_values(const MultistepCall& call);
+// Names the first length that is not one of a sequence of T steps. Reads them, so only on the CPU. Throws ValueError.
+void check_lengths(const MultistepCall& call);
+// The same of others than the call's, int64 or int32.
+void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::int64_t steps);
+// Refuses other layouts than dense ones in words; the dispatcher, which has no kernels for them, would not find any.
+void check_dense(const MultistepCall& call);
+
+// The arguments checked, the first input with dense steps, which gives the layout: kernels have no checks. Int is
+// c10::SymInt where a graph is traced.
+template <class Int>
+struct Preparation {
+  at::Tensor first_input;
+  Layout<Int> layout;
+  c10::TensorOptions options;        // of inputs and outputs
+  c10::TensorOptions state_options;  // of states and checkpoints
+  std::int64_t checkpoint_length = 1;
+};
+using Prepared = Preparation<std::int64_t>;
+
+template <class Int = std::int64_t>
+Preparation<Int> prepare(const MultistepCall& call);
+
+template <class Int>
+MultistepResults allocate_forward(const MultistepCall& call, const Preparation<Int>& prepared, bool save);
+
+template <class Int>
+void check_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+
+// One tensor for each argument; undefined where no gradient is wanted. A parameter's broadcasts from its own shape to
+// [*shape], which is one value a neuron in the compute type, until reduce_and_list has summed it.
+struct Gradients {
+  Tensors inputs, states, params;
+};
+
+// For inputs and states; then for the parameters, one value a neuron.
+template <class Int>
+Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+template <class Int>
+void allocate_grad_params(const BackwardCall& call, const Preparation<Int>& prepared, Gradients& gradients);
+
+bool wants_grad_param(const BackwardCall& call, std::size_t j);
+
+// Sums each parameter's gradient over the neurons that share it, and lists what was asked for in the order of the
+// arguments. Deterministic: the kernels' partial sums over time are a neuron's own, and torch's sum has a fixed order.
+Tensors reduce_and_list(const BackwardCall& call, const Gradients& gradients);
+
+// A launch, and what it points to; reads the memory of arguments and results.
+class LaunchStorage {
+ public:
+  LaunchStorage(const MultistepCall& call, const Prepared& prepared);
+  LaunchStorage(const LaunchStorage&) = delete;
+  LaunchStorage& operator=(const LaunchStorage&) = delete;
+
+ protected:
+  using Pointers = c10::SmallVector<void*, 4>;
+
+  void describe(Launch& launch) const;
+  SequenceView view_maybe(const at::Tensor& t, bool is_sequence);
+  static Pointers writable(const Tensors& tensors);
+
+  const MultistepCall& call_;
+  const Prepared& prepared_;
+  Copies copies_;  // what could not be read in place
+  c10::SmallVector<SequenceView, 2> inputs_;
+  c10::SmallVector<StateView, 2> initial_;
+  c10::SmallVector<ParamView, 10> params_;
+  LengthsView lengths_;
+  StartView start_;
+  DrawsView draws_;
+};
+
+class DescribedForward : LaunchStorage {
+ public:
+  DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results);
+  ForwardLaunch launch;
+
+  // Once it has run: the bits of an output whose rows are no whole bytes, which no loop writes.
+  void pack_rest(MultistepResults& results) const;
+
+ private:
+  Pointers outputs_, states_;
+};
+
+class DescribedBackward : LaunchStorage {
+ public:
+  DescribedBackward(const BackwardCall& call, const Prepared& prepared, const Gradients& gradients);
+  BackwardLaunch launch;
+
+  // Once the gradients of parameters have their places.
+  void set_grad_params(const Tensors& grad_params);
+
+ private:
+  c10::SmallVector<SequenceView, 2> grad_outputs_, grad_states_;
+  Pointers grad_inputs_, grad_initial_;
+  c10::SmallVector<void*, 10> grad_params_;
+};
+
+// The kernels of the lowered operators, on each device.
+MultistepResults forward_cpu(const MultistepCall& call, bool save);
+MultistepResults forward_cuda(const MultistepCall& call, bool save);
+MultistepResults forward_meta(const MultistepCall& call, bool save);
+Tensors backward_cpu(const BackwardCall& call);
+Tensors backward_cuda(const BackwardCall& call);
+Tensors backward_meta(const BackwardCall& call);
+
+}  // namespace spikeforge::ops

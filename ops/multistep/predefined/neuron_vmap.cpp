@@ -1,0 +1,31 @@
+#include "ops/common/library.h"
+#include "ops/multistep/batched.h"
+#include "ops/multistep/predefined/public_call.h"
+
+namespace spikeforge::ops {
+namespace {
+
+MultistepResults run_mapped(const MultistepCall& call) { return run_batched(call, call_public); }
+MultistepResults forward_mapped(const MultistepCall& call, bool save) {
+  return forward_batched(call, save, call_forward);
+}
+Tensors backward_mapped(const BackwardCall& call) { return backward_batched(call, call_backward); }
+
+template <NeuronKind kind>
+void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
+  refuse_batched_gradients(predefined_cell(kind).backward_op);
+}
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
+  register_public<run_mapped>(library);
+  register_lowered<forward_mapped, backward_mapped>(library);
+}
+
+SPIKEFORGE_KERNELS(Batched, library) {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  library.impl(#name "_backward", torch::CppFunction::makeFromBoxedFunction<refuse_batched<NeuronKind::name>>());
+#include "csrc/neuron/neurons.def"
+}
+
+}  // namespace
+}  // namespace spikeforge::ops

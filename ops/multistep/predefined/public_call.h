@@ -1,0 +1,279 @@
+// The public operators' C++ signatures, made from neurons.def. Each has three overloads, whose parameters are numbers,
+// tensors, or either, all lowered to one MultistepCall; `run` is what happens next: with autograd, without, or over a
+// mapped dimension.
+//
+// `any`, of either, is the one that Python's and TorchScript's calls take: it is tried first, and a packet prints the
+// tensors of a call that an overload refuses. The others are for callers in C++, for the graphs of tracers, which know
+// no argument of any type, and for numbers that are symbols of a graph.
+#pragma once
+
+#include "ops/common/checks.h"
+#include "ops/multistep/predefined/lowered.h"
+#include "ops/multistep/samples.h"
+
+#include <ATen/core/stack.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <array>
+#include <utility>
+
+namespace spikeforge::ops {
+
+using Run = MultistepResults (*)(const MultistepCall&);
+
+// Collects a call's parameters in their order.
+class PublicCall {
+ public:
+  PublicCall(NeuronKind kind, const at::Tensor& x) : cell_(predefined_cell(kind)) {
+    call_.cell = &cell_;
+    call_.inputs = x;
+  }
+  PublicCall(const PublicCall&) = delete;
+  PublicCall& operator=(const PublicCall&) = delete;
+
+  void add_state(const std::optional<at::Tensor>& state) { states_[n_states_++] = state.value_or(at::Tensor()); }
+
+  void add(bool decay_input) { call_.form.decay_input = decay_input; }
+  void add(double number) { add(at::Tensor(), number); }
+  void add(const at::Scalar& number) { add(at::Tensor(), real(number)); }
+  void add(const at::Tensor& tensor) { add(tensor, 0); }
+  // v_reset; None is soft reset.
+  void add(const std::optional<at::Scalar>& number) {
+    call_.form.hard_reset = number.has_value();
+    add(at::Tensor(), number.has_value() ? real(*number) : 0);
+  }
+  // Of v_reset None is soft reset, of others the default.
+  void add(const std::optional<at::Tensor>& tensor) {
+    if (next().name == "v_reset") call_.form.hard_reset = tensor.has_value();
+    add(tensor.value_or(at::Tensor()), next().default_value);
+  }
+  void soft_reset() {
+    call_.form.hard_reset = false;
+    add(at::Tensor(), 0);
+  }
+  // One of these.
+  void add_any(const c10::IValue& value) {
+    if (value.isTensor()) return add(std::optional(value.toTensor()));
+    if (value.isNone()) return add(std::optional<at::Tensor>());
+    TORCH_CHECK_TYPE(value.isScalar(), cell_.name, ": ", next().name, " must be a number or a tensor, but is a ",
+                     value.type()->repr_str());
+    add(value.toScalar());
+  }
+
+  // The options that all neurons share, and the call: what it points to lies here.
+  const MultistepCall& finish(bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
+                              bool spiking, bool store_v, std::int64_t bits, const std::optional<at::Tensor>& lengths,
+                              const std::optional<at::Tensor>& start) {
+    if (bits != 0) check_bits(cell_.name.c_str(), bits);
+    call_.form.detach_reset = detach_reset;
+    call_.form.spiking = spiking;
+    const Surrogate parsed = parse_surrogate(cell_.name.c_str(), surrogate, surrogate_args);
+    call_.form.surrogate = parsed.kind;
+    call_.surrogate_args = parsed.args;
+    call_.store_states = store_v;
+    call_.bits = bits;
+    call_.states = {states_.data(), n_states_};
+    call_.params = params_;
+    call_.numbers = {numbers_.data(), n_params_};
+    set_samples(call_, lengths, start);
+    check_dense(call_);  // here already: the dispatcher has no kernel for other layouts to say it
+    return call_;
+  }
+
+ private:
+  const CellParam& next() const { return cell_.params[n_params_]; }
+
+  void add(at::Tensor tensor, double number) {
+    if (tensor.defined()) {
+      params_.resize(cell_.params.size());
+      params_[n_params_] = std::move(tensor);
+    }
+    numbers_[n_params_++] = number;
+  }
+
+  double real(const at::Scalar& number) const {
+    TORCH_CHECK_TYPE(number.isFloatingPoint() || number.isIntegral(/*includeBool=*/false), cell_.name, ": ",
+                     next().name, " must be a real number, but is ", number.isBoolean() ? "a bool" : "complex");
+    return number.toDouble();
+  }
+
+  static constexpr std::size_t most_params = 12;
+
+  const PredefinedCell& cell_;
+  MultistepCall call_;
+  std::array<at::Tensor, 2> states_;
+  std::size_t n_states_ = 0;
+  std::array<double, most_params> numbers_{};
+  std::size_t n_params_ = 0;
+  c10::SmallVector<at::Tensor, most_params> params_;  // empty where all are numbers
+};
+
+// A call's parameters in the form of an overload, one after the other.
+class ParamsOf {
+ public:
+  explicit ParamsOf(const MultistepCall& call) : call_(call) {}
+
+  template <class T>
+  std::decay_t<T> next() {
+    using Value = std::decay_t<T>;
+    if constexpr (std::is_same_v<Value, bool>) {
+      return call_.form.decay_input;
+    } else {
+      const std::size_t j = j_++;
+      const bool is_soft = call_.cell->params[j].name == "v_reset" && !call_.form.hard_reset;
+      if constexpr (std::is_same_v<Value, at::Tensor>) {
+        return call_.param(j);
+      } else if constexpr (std::is_same_v<Value, at::Scalar>) {
+        return call_.numbers[j];
+      } else if constexpr (std::is_same_v<Value, std::optional<at::Scalar>>) {
+        return is_soft ? Value() : Value(call_.numbers[j]);
+      } else {
+        if (is_soft) return std::nullopt;
+        return call_.param(j).defined() ? call_.param(j) : as_tensor(call_.numbers[j]);
+      }
+    }
+  }
+
+ private:
+  // A number beside tensors: 0-dimensional and on the host, in the type that the kernel computes in.
+  at::Tensor as_tensor(double number) const {
+    return at::scalar_tensor(number, at::TensorOptions(state_type(call_.inputs[0].scalar_type())));
+  }
+
+  const MultistepCall& call_;
+  std::size_t j_ = 0;
+};
+
+template <NeuronKind kind, class Overload, class Tensor = typename TensorParamTypes<kind>::type,
+          class States = StateTypes<kind>, class Params = typename ParamTypes<kind, Overload>::type>
+struct Public;
+
+template <NeuronKind kind, class Overload, class... Tensor, class... State, class... Parameter>
+struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter...>> {
+  using Results = std::tuple<at::Tensor, TensorFor<State>...>;
+
+  template <Run run>
+  static Results call(const at::Tensor& x, Tensor... tensors, State... states, Parameter... params, bool detach_reset,
+                      std::string_view surrogate, c10::ArrayRef<double> surrogate_args, bool spiking, bool store_v,
+                      std::int64_t bits, OptionalTensor lengths, OptionalTensor start) {
+    PublicCall call(kind, x);
+    (call.add_state(states), ...);
+    (call.add(tensors), ...);
+    (call.add(params), ...);
+    MultistepResults results =
+        run(call.finish(detach_reset, surrogate, surrogate_args, spiking, store_v, bits, lengths, start));
+    return [&]<std::size_t... s>(std::index_sequence<s...>) {
+      return Results(std::move(results.outputs[0]), std::move(results.states[s])...);
+    }
+    (std::index_sequence_for<State...>{});
+  }
+
+  using Signature = Results(const at::Tensor&, Tensor..., State..., Parameter..., bool, std::string_view,
+                            c10::ArrayRef<double>, bool, bool, std::int64_t, OptionalTensor, OptionalTensor);
+
+  static MultistepResults call_through(const MultistepCall& call) {
+    static const auto op = lowered::find<Signature>(predefined_cell(kind).name, Overload::overload);
+    ParamsOf params(call);
+    // Braces, since they are evaluated in their order.
+    const std::tuple<std::decay_t<Tensor>..., std::decay_t<Parameter>...> given{params.next<Tensor>()...,
+                                                                                params.next<Parameter>()...};
+    return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
+        std::index_sequence<w...>, std::index_sequence<s...>, std::index_sequence<j...>) {
+      Results results = op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
+                                std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset,
+                                name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states,
+                                call.bits, given_lengths(call), given_start(call));
+      return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}, {}};
+    }
+    (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
+     std::index_sequence_for<Parameter...>{});
+  }
+
+  // Whether a call fits the overload of numbers: no parameter but those that come ahead of the states is a tensor.
+  static bool has_numbers(const MultistepCall& call) {
+    for (std::size_t j = sizeof...(Tensor); j < call.cell->params.size(); ++j)
+      if (call.param(j).defined()) return false;
+    return true;
+  }
+};
+
+// A call from C++ (neuron_autograd.cpp).
+MultistepResults call_from_cpp(const MultistepCall& call);
+
+// Calls through the dispatcher, in the overload that fits.
+inline MultistepResults call_public(const MultistepCall& call) {
+  return with_kind(call, [&]<NeuronKind kind>() {
+    return Public<kind, OfNumbers>::has_numbers(call) ? Public<kind, OfNumbers>::call_through(call)
+                                                      : Public<kind, OfTensors>::call_through(call);
+  });
+}
+
+inline void add_params(PublicCall& call, NeuronKind kind, const c10::IValue* next) {
+  switch (kind) {
+#define SPIKEFORGE_PARAM(name, default_value, legal) call.add_any(*next++);
+#define SPIKEFORGE_V_RESET(default_value) call.add_any(*next++);
+#define SPIKEFORGE_DECAY_INPUT() call.add((next++)->toBool());
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  case NeuronKind::name: {                                               \
+    params return;                                                       \
+  }
+#include "csrc/neuron/neurons.def"
+  }
+}
+
+// Whether the dispatcher has seen all that this call's tensors ask for: it does not look at arguments of any type, such
+// as a parameter that alone is mapped or differentiated by a transform.
+inline bool was_dispatched_by_all(const MultistepCall& call) {
+  c10::DispatchKeySet seen = call.inputs[0].key_set(), asked;
+  for (std::size_t s = 0; s < call.cell->states.size(); ++s)
+    if (call.state(s).defined()) seen = seen | call.state(s).key_set();
+  for (const at::Tensor* t : {&call.lengths, &call.start})
+    if (t->defined()) seen = seen | t->key_set();
+  for (const at::Tensor& param : call.params)
+    if (param.defined()) asked = asked | param.key_set();
+  return (asked - seen).empty();
+}
+
+// The kernel of the overload `any`.
+template <Run run, NeuronKind kind>
+void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  constexpr std::size_t n_options = 8;
+  const std::size_t n_arguments = op.schema().arguments().size();
+  const c10::IValue* const arguments = stack->data() + (stack->size() - n_arguments);
+  const c10::IValue* const options = arguments + (n_arguments - n_options);
+  constexpr std::size_t n_tensors = tensor_count(kind);
+  constexpr std::size_t n_states = state_count(kind);
+
+  PublicCall call(kind, arguments[0].toTensor());
+  const c10::IValue* next = arguments + 1;
+  for (std::size_t i = 0; i < n_tensors; ++i) call.add((next++)->toTensor());
+  for (std::size_t s = 0; s < n_states; ++s) call.add_state((next++)->toOptional<at::Tensor>());
+  add_params(call, kind, next);
+  const std::vector<double> surrogate_args = options[2].toDoubleVector();
+  const MultistepCall& finished = call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args,
+                                              options[3].toBool(), options[4].toBool(), options[5].toInt(),
+                                              options[6].toOptional<at::Tensor>(), options[7].toOptional<at::Tensor>());
+  MultistepResults results = was_dispatched_by_all(finished) ? run(finished) : call_public(finished);
+  torch::jit::drop(*stack, n_arguments);
+  stack->emplace_back(std::move(results.outputs[0]));
+  for (at::Tensor& state : results.states) stack->emplace_back(std::move(state));
+}
+
+template <Run run>
+void register_any(torch::Library& library) {
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
+  library.impl(#name ".any", torch::CppFunction::makeFromBoxedFunction<call_any<run, NeuronKind::name>>());
+#include "csrc/neuron/neurons.def"
+}
+
+// All overloads of every public operator, under the library's dispatch key.
+template <Run run>
+void register_public(torch::Library& library) {
+  register_any<run>(library);
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                    \
+  library.impl(#name, TORCH_FN((Public<NeuronKind::name, OfNumbers>::template call<run>))); \
+  library.impl(#name ".tensor", TORCH_FN((Public<NeuronKind::name, OfTensors>::template call<run>)));
+#include "csrc/neuron/neurons.def"
+}
+
+}  // namespace spikeforge::ops

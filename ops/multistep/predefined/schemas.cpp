@@ -1,0 +1,102 @@
+// The operators' public contract, and that of the lowered operators beneath them, made from neurons.def.
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "ops/common/library.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace spikeforge::ops {
+namespace {
+
+const std::string common =
+    "bool detach_reset=False, str surrogate=\"sigmoid\", float[] surrogate_args=[], bool spiking=True, bool "
+    "store_v=False, int bits=0, Tensor? lengths=None, Tensor? start=None)";
+
+// With a point, since a Scalar without one is an integer.
+std::string decimal(double number) {
+  const std::string text = fmt::format("{}", number);
+  return text.find('.') == std::string::npos ? text + "." : text;
+}
+
+struct Rows {
+  std::string tensors, any, numbers, optional_tensors;
+};
+
+// The parameters of all overloads. None is the default, but for v_reset, where it is soft reset; that has to be said
+// where the parameters are tensors.
+Rows rows_of(NeuronKind kind) {
+  switch (kind) {
+#define SPIKEFORGE_TENSOR(name) +"Tensor " #name ", "
+#define SPIKEFORGE_PARAM(name, default_value, legal)                   \
+  rows.any += "Any? " #name "=" + decimal(default_value) + ", ";       \
+  rows.numbers += "Scalar " #name "=" + decimal(default_value) + ", "; \
+  rows.optional_tensors += "Tensor? " #name "=None, ";
+#define SPIKEFORGE_V_RESET(default_value)                             \
+  rows.any += "Any? v_reset=" + decimal(default_value) + ", ";        \
+  rows.numbers += "Scalar? v_reset=" + decimal(default_value) + ", "; \
+  rows.optional_tensors += "Tensor? v_reset, ";
+#define SPIKEFORGE_DECAY_INPUT()             \
+  rows.any += "bool decay_input=True, ";     \
+  rows.numbers += "bool decay_input=True, "; \
+  rows.optional_tensors += "bool decay_input=True, ";
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors_, states, params)      \
+  case NeuronKind::name: {                                                     \
+    Rows rows;                                                                 \
+    rows.tensors = std::string() SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors_); \
+    params return rows;                                                        \
+  }
+#include "csrc/neuron/neurons.def"
+#undef SPIKEFORGE_TENSOR
+  }
+  return {};
+}
+
+void define_public(Schemas& library, NeuronKind kind) {
+  const PredefinedCell& cell = predefined_cell(kind);
+  const Rows rows = rows_of(kind);
+  std::string states, results = " -> (Tensor spikes";
+  for (const std::string& state : cell.states) {
+    states += "Tensor? " + state + "=None, ";
+    results += ", Tensor " + state;
+  }
+  results += ")";
+  const auto define = [&](const char* overload, const std::string& params) {
+    library.def(cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results);
+  };
+  define(".any", rows.any);  // the first: torch tries them in this order
+  define("", rows.numbers);
+  define(".tensor", rows.optional_tensors);
+}
+
+// <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of neurons.def, None
+// where it is the number in `numbers`. lengths and start are as in samples.h. needs_grad is over x, the states and the
+// parameters; the result has one tensor for each true entry.
+void define_lowered(Schemas& library, NeuronKind kind) {
+  const PredefinedCell& cell = predefined_cell(kind);
+  std::string given, results, grads;
+  for (const std::string& state : cell.states) {
+    given += "Tensor? " + state + ", ";
+    results += "Tensor " + state + ", ";
+    grads += "Tensor? grad_" + state + ", ";
+  }
+  const std::string options =
+      std::string(has_decay_input(kind) ? "bool decay_input, " : "") +
+      "bool hard_reset, bool detach_reset, str surrogate, float[] surrogate_args, bool spiking, bool store_v, ";
+  library.def(cell.name + "_forward(Tensor x, " + given + "Tensor?[] params, float[] numbers, *, " + options +
+              "bool save, Tensor? lengths=None, Tensor? start=None) -> (Tensor spikes, " + results +
+              "Tensor checkpoints)");
+  library.def(cell.name + "_backward(Tensor? grad_spikes, " + grads + "Tensor x, " + given +
+              "Tensor checkpoints, Tensor?[] params, float[] numbers, *, " + options +
+              "bool[] needs_grad, Tensor? lengths=None, Tensor? start=None) -> Tensor[]");
+}
+
+SPIKEFORGE_SCHEMAS(library) {
+  for (const NeuronKind kind : all_neurons) {
+    define_public(library, kind);
+    define_lowered(library, kind);
+  }
+}
+
+}  // namespace
+}  // namespace spikeforge::ops

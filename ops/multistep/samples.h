@@ -1,0 +1,25 @@
+// How a caller says which sequences of a batch are shorter than T, and where they start anew: `lengths`, one for each
+// sample, and `start` [T, B], where a sample is an index of x's dimension 1. Below the public operators both have as
+// many dimensions as a step of x, or as x, so that they broadcast against it whatever dimensions are put in between.
+#pragma once
+
+#include "ops/multistep/multistep.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace spikeforge::ops {
+
+// Sets those of a call whose inputs are set. Throws TypeError and ValueError for what they never can be.
+void set_samples(MultistepCall& call, const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start);
+
+// Nothing, where there is none.
+inline std::optional<at::Tensor> given_lengths(const MultistepCall& call) {
+  return call.lengths.defined() ? std::optional(call.lengths) : std::nullopt;
+}
+inline std::optional<at::Tensor> given_start(const MultistepCall& call) {
+  return call.start.defined() ? std::optional(call.start) : std::nullopt;
+}
+
+}  // namespace spikeforge::ops

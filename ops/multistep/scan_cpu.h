@@ -1,0 +1,13 @@
+// A scan over time on the CPU: threads take segments of the sequence side by side, for neurons too few to give each
+// thread some.
+#pragma once
+
+#include "csrc/kernels/multistep/launch.h"
+
+namespace spikeforge::ops {
+
+// Runs a launch of a cell whose composition there is; false where the loop alone is at least as fast, and nothing was
+// done.
+bool scan_cpu(const ForwardLaunch& launch);
+
+}  // namespace spikeforge::ops

@@ -1,0 +1,98 @@
+// Spiking neurons over a sequence of steps: the C++ face of torch.ops.spikeforge.*.
+//
+// x is [T, *shape], time first; float16, bfloat16, float32 or float64; on a CPU or a CUDA device. Spikes have x's
+// shape, type and layout. States are [*shape], float32 for half types, else x's type; a call returns the last ones, or
+// with `store_v` their sequences [T, *shape]. A parameter is a number or a tensor that broadcasts against shape, and is
+// differentiable. An initial state that is not given is v_reset (0 under soft reset) for v, w_rest for Izhikevich's w,
+// 0 for the others.
+//
+//   integrate_and_fire(x, v, {.v_threshold = 1.0, .v_reset = 0.0})    H = V + X
+//   lif(x, v, {.tau = 2.0})         H = V + (X - (V - Vr)) / tau, or without decay_input V - (V - Vr) / tau + X
+//   plif(x, w, v, {})               as LIF, with 1/tau = sigmoid(w)
+//   qif(x, v, {})                   H = V + (X + a0 (V - v_rest)(V - v_c)) / tau
+//   eif(x, v, {})                   H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau
+//   izhikevich(x, v, w, {})         H = V + (X + a0 (V - v_rest)(V - v_c) - W) / tau;
+//                                   Z = W + (a (H - v_rest) - W) / tau_w; W = Z + b S
+//   adaptive_lif(x, v, a, {})       as LIF, which fires where H >= v_threshold + b A; A = decay A + S
+//
+// `lengths`, int32 or int64 [B], says how many steps each sample has, an index of x's dimension 1; spikes behind them
+// are 0, gradients are those of each sample alone, and the states returned those after its last step. Before the steps
+// where `start`, bool [T, B], is true a sample's states start anew, as where none are given.
+//
+// Vr is v_reset, or 0 under soft reset, which is v_reset = std::nullopt. A neuron fires where H >= v_threshold. Each
+// returns (spikes, states...). Equations: Fang et al., Science Advances 9, eadi1480 (2023); csrc/neuron/<neuron>.h has
+// each with its derivative, and docs/derivations.md how it comes about.
+//
+// Errors are c10::TypeError and c10::ValueError and name operator and argument.
+#pragma once
+
+#include "csrc/base/export.h"
+#include "csrc/neuron/neuron_kind.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace spikeforge {
+
+// A neuron's parameter: a number, or a tensor with its own gradient.
+class Param {
+ public:
+  Param(double number) : value_(number) {}                 // NOLINT(google-explicit-constructor)
+  Param(at::Tensor tensor) : value_(std::move(tensor)) {}  // NOLINT(google-explicit-constructor)
+
+  bool is_tensor() const { return std::holds_alternative<at::Tensor>(value_); }
+  double number() const { return std::get<double>(value_); }
+  const at::Tensor& tensor() const { return std::get<at::Tensor>(value_); }
+
+ private:
+  std::variant<double, at::Tensor> value_;
+};
+
+using MaybeTensor = std::optional<at::Tensor>;
+
+// Spikes and states.
+template <NeuronKind kind>
+using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at::Tensor, at::Tensor>,
+                                           std::tuple<at::Tensor, at::Tensor, at::Tensor>>;
+
+// LIFArguments and its kin: the parameters of neurons.def with their defaults, and what all neurons share.
+#define SPIKEFORGE_PARAM(name, default_value, legal) Param name = default_value;
+#define SPIKEFORGE_V_RESET(default_value) std::optional<Param> v_reset = default_value;
+#define SPIKEFORGE_DECAY_INPUT() bool decay_input = true;
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)           \
+  struct Struct##Arguments {                                                       \
+    params bool detach_reset = false; /* no gradient through S in the reset */     \
+    std::string surrogate = "sigmoid";                                             \
+    std::vector<double> surrogate_args = {}; /* none: its defaults */              \
+    bool spiking = true;                     /* else the surrogate's primitive */  \
+    bool store_v = false;                                                          \
+    MaybeTensor lengths = {}, start = {}; /* of samples that are shorter than T */ \
+  };
+#include "csrc/neuron/neurons.def"
+
+#define SPIKEFORGE_STATE(name) const MaybeTensor &name = {},
+#define SPIKEFORGE_TENSOR(name) const at::Tensor &name,
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                         \
+  SPIKEFORGE_API SpikesAndStates<NeuronKind::name> name(                                                         \
+      const at::Tensor& x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) \
+                               const Struct##Arguments& arguments = {});
+#include "csrc/neuron/neurons.def"
+#undef SPIKEFORGE_STATE
+#undef SPIKEFORGE_TENSOR
+
+// Former names, which stay for a release.
+using IfOptions = IFArguments;
+using LifOptions = LIFArguments;
+using PlifOptions = PLIFArguments;
+using QifOptions = QIFArguments;
+using EifOptions = EIFArguments;
+using IzhikevichOptions = IzhikevichArguments;
+
+}  // namespace spikeforge

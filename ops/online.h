@@ -1,0 +1,63 @@
+// Learning while a sequence runs: a layer of neurons behind a matrix, whose gradients need nothing of the past but a
+// trace, so that memory does not grow with the steps (docs/online.md). The C++ face of
+// torch.ops.spikeforge.online_linear.
+//
+//   OnlineLayer now;                                          // states and traces, empty before the first step
+//   for (x : pieces) {                                        // [T, *batch, I], T steps at once, most often 1
+//     now = online_linear(lif, x, weight, bias, now.states, {tau}, now.traces);
+//     loss(now.outputs[0]).backward();                        // adds to the gradients of weight, bias and tau
+//   }
+#pragma once
+
+#include "csrc/base/export.h"
+#include "ops/traced.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace spikeforge {
+
+struct OnlineLayer {
+  std::vector<at::Tensor> outputs;  // [T, *batch, N] each
+  std::vector<at::Tensor> states;   // [*batch, N]
+  std::vector<at::Tensor> traces;   // for the next call; none of them has a gradient
+};
+
+// What a neuron's trace is of.
+//
+// e-prop (Bellec et al. 2020, "A solution to the learning dilemma for recurrent networks of spiking neurons"): a trace
+// for each synapse, e = dv/dw: e[t] = ∂v[t]/∂v[t-1] e[t-1] + ∂v[t]/∂w, where both are the neuron's own derivatives.
+// Exact for a layer by itself: the gradients of all pieces sum to those of backpropagation through time.
+//
+// OTTT (Xiao et al. 2022, "Online training through time for spiking neural networks"): a trace for each input, which is
+// what it leaves in a neuron that does not fire (autodiff/response.h); the reset is not differentiated. The parameters
+// are numbers or 0-dimensional.
+enum class OnlineTraces : std::uint8_t { eprop, ottt };
+
+struct OnlineOptions {
+  OnlineTraces traces = OnlineTraces::eprop;
+  std::int64_t into = 0;  // the input that x weight^T + bias is added to
+  // Of a neuron with several inputs: one for each, [T, *batch, N]; that of `into` is added to.
+  std::vector<at::Tensor> inputs = {};
+  // Which parameters have traces under e-prop; by default those that require a gradient at this call.
+  std::optional<std::vector<std::int64_t>> learned = std::nullopt;
+};
+
+// x is [T, *batch, I], weight [N, I], bias [N] or undefined; states and params are those of the neuron, states [*batch,
+// N] or none. Gradients of this piece's outputs and states reach x, weight, bias and params; what came before the piece
+// counts by the traces alone, and gives no gradient to earlier x. The gradient of params is exact under e-prop, and
+// that of this piece alone under OTTT. Traces: under e-prop for each state [*batch, N, I], with a bias for each state
+// [*batch, N], and for each learned one of params for each state [*batch, N]; under OTTT [*batch, I] for each state of
+// the response, and [*batch, 1] with a bias; in the states' type.
+//
+// Errors are c10::TypeError and c10::ValueError and name the operator and the argument; c10::NotImplementedError for a
+// neuron that draws random numbers.
+SPIKEFORGE_API OnlineLayer online_linear(const Neuron& neuron, const at::Tensor& x, const at::Tensor& weight,
+                                         const std::optional<at::Tensor>& bias = {}, at::TensorList states = {},
+                                         at::TensorList params = {}, at::TensorList traces = {},
+                                         const OnlineOptions& options = {});
+
+}  // namespace spikeforge

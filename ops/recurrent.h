@@ -1,0 +1,38 @@
+// A recurrent layer over a sequence of steps: neurons whose output comes back to them through a matrix, as one
+// differentiable operator (docs/recurrent.md). The C++ face of torch.ops.spikeforge.recurrent_run.
+//
+//   auto [spikes, states] = spikeforge::recurrent_run(lif, {x}, w, {}, {tau});
+#pragma once
+
+#include "csrc/base/export.h"
+#include "ops/traced.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+namespace spikeforge {
+
+struct RecurrentOptions {
+  std::optional<at::Tensor> spikes = std::nullopt;  // s before the first step: [delay, *batch, H]; none: zeros
+  std::int64_t into = 0;                            // the input that what comes back is added to
+  std::int64_t delay = 1;                           // in steps, at least 1
+  bool store_states = false;
+  std::optional<at::Tensor> lengths = std::nullopt;  // of samples, and before which steps they start anew (neuron.h);
+  std::optional<at::Tensor> start = std::nullopt;    // nothing comes back across a start
+};
+
+// What the neuron does with s[t - delay] @ w added to one of its inputs at each step t, s being its first output. The
+// inputs are [T, *batch, H], w is [H, H] of their type, w[i, j] from neuron i to neuron j; states and parameters are
+// as for the neuron itself, and so are the results. The sum is rounded to the inputs' type before the neuron takes it.
+//
+// Differentiable by inputs, w, states, parameters and spikes, once; in forward mode too. Errors are c10::TypeError and
+// c10::ValueError and name the operator and the argument.
+SPIKEFORGE_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> recurrent_run(
+    const Neuron& neuron, at::TensorList inputs, const at::Tensor& w, at::TensorList states = {},
+    at::TensorList params = {}, const RecurrentOptions& options = {});
+
+}  // namespace spikeforge

@@ -1,0 +1,100 @@
+// A neuron of one's own: its equations as a C++ lambda or as text, run over a sequence of steps as one differentiable
+// operator.
+//
+//   auto alif = spikeforge::trace("alif", {"x"}, {"v", "a"}, {"tau"}, [](Value x, Value v, Value a, Value tau) {
+//     Value decay = 1 / tau;
+//     Value h = v + (x - v) * decay;
+//     Value s = spike(h - (1 + a), surrogate::atan(2));
+//     return step({s}, {select(s, 0, h), 0.9 * a + s});  // outputs, next states
+//   });
+//   auto [outputs, states] = alif({x}, {v, a}, {tau});
+//
+// graph/trace.h and graph/value.h say what a lambda may do, docs/neuron_text.md what a text.
+#pragma once
+
+#include "csrc/base/export.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/trace.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace spikeforge {
+
+using graph::bernoulli;
+using graph::GraphError;
+using graph::normal;
+using graph::poisson;
+using graph::State;
+using graph::Step;
+using graph::step;
+using graph::uniform;
+using graph::Value;
+using graph::Values;
+namespace surrogate = graph::surrogate;
+
+// A value: cheap to move, and to call from several threads.
+class SPIKEFORGE_API Neuron {
+ public:
+  // Throws c10::ValueError for a text that is not legal, with line, column and a caret below the place, and c10::Error
+  // where the Neurons that live leave no room for one more (SPIKEFORGE_NEURONS_LIMIT_MB).
+  explicit Neuron(std::string text);
+  explicit Neuron(const graph::Cell& cell);
+
+  // inputs: one [T, *shape] for each input, time first, all of one shape, type (float16, bfloat16, float32, float64)
+  // and device. states: one [*shape] for each state, or none: they start at the neuron's own constants. params: one for
+  // each parameter, which broadcasts against shape, and may be 0-dimensional on the CPU. States and parameters have
+  // the inputs' type, or float32 beside half types.
+  //
+  // Gives the outputs, [T, *shape] of the inputs' type and layout, and the last states, [*shape], float32 beside half
+  // types; with `store_states` their sequences [T, *shape]. With `scan` the steps may be taken side by side, as a scan
+  // over time, which rounds in another way; c10::ValueError unless the next states are affine in the states, and these
+  // are 1 to 4. `lengths` and `start` say how long each sample is, an index of dimension 1, and where it starts anew
+  // (neuron.h); with them the loop runs. `seed` and `offset`, int64 of one element, on the CPU or the inputs' device,
+  // are those of a neuron that draws random numbers: equal ones give equal numbers, and a sequence goes on by the
+  // states and an offset of the steps so far; without a seed torch's generator gives one. All of it is differentiable,
+  // once. Errors are c10::TypeError and c10::ValueError and name the neuron and the argument.
+  std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> operator()(
+      at::TensorList inputs, at::TensorList states = {}, at::TensorList params = {}, bool store_states = false,
+      bool scan = false, const std::optional<at::Tensor>& lengths = {}, const std::optional<at::Tensor>& start = {},
+      const std::optional<at::Tensor>& seed = {}, const std::optional<at::Tensor>& offset = {}) const;
+
+  // Of a neuron without states and one step, [1, *shape]: the gradients of those inputs that are wanted, in their
+  // order, from those of all outputs. What an operator made of a neuron (custom_op/elementwise.h) is differentiated by.
+  std::vector<at::Tensor> input_gradients(at::TensorList inputs, at::TensorList params, at::TensorList grad_outputs,
+                                          const std::vector<bool>& wanted) const;
+
+  // The CUDA source of the forward and the backward kernel for inputs of this type, in training, with a tensor for each
+  // state and parameter: to look at, or to profile against. Needs no GPU. Throws c10::TypeError for a type that
+  // inputs cannot have.
+  std::string print_cuda(c10::ScalarType dtype = c10::ScalarType::Float) const;
+
+  // What torch.ops.spikeforge.run takes.
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  std::shared_ptr<const void> cell_;  // made once, and not dropped while the Neuron lives
+};
+
+// As graph::trace. Throws GraphError.
+template <class Lambda>
+Neuron trace(std::string name, std::vector<std::string> inputs, std::vector<State> states,
+             std::vector<std::string> params, Lambda lambda) {
+  return Neuron(graph::trace(std::move(name), std::move(inputs), std::move(states), std::move(params), lambda));
+}
+
+// The arguments are called x0, x1, ..., v0, ..., p0, ...
+template <class Lambda>
+Neuron trace(std::string name, std::size_t inputs, std::size_t states, std::size_t params, Lambda lambda) {
+  return Neuron(graph::trace(std::move(name), inputs, states, params, lambda));
+}
+
+}  // namespace spikeforge
