@@ -1,5 +1,5 @@
-// Blocks of a cluster that tell each other numbers through their shared memory, and warps that wait for each other:
-// instructions of PTX that CUDA C++ has no name for without a header. Clusters are of compute capability 9.0 and newer.
+// Shared-memory communication between the blocks of a cluster, and barriers between warps: PTX instructions for which
+// CUDA C++ has no name without a header. Clusters need compute capability 9.0 or newer.
 #pragma once
 
 namespace spikeforge {
@@ -8,7 +8,7 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// What address_in_block gives for one of this block is that of the same place in another block of its cluster.
+// Maps the result of address_in_block for this block to the same place in another block of the cluster.
 __device__ __forceinline__ unsigned address_in_block(unsigned address, int rank) {
   unsigned there;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
@@ -21,12 +21,12 @@ __device__ __forceinline__ int rank_in_cluster() {
   return rank;
 }
 
-// Of all threads of a cluster; releases and acquires.
+// Synchronises all threads of a cluster, with release and acquire semantics.
 __device__ __forceinline__ void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Of so many threads of a block, whole warps; 0 is that of __syncthreads.
+// Synchronises `threads` threads of a block (whole warps). Barrier 0 is that of __syncthreads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -39,7 +39,7 @@ struct ByteBarrier {
   __device__ __forceinline__ void init() const {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
   }
-  // Behind the initialisation of the last, so that other blocks see it.
+  // Makes the initialised barriers visible to other blocks. Called after the last initialisation.
   static __device__ __forceinline__ void publish() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -57,7 +57,7 @@ struct ByteBarrier {
   }
 };
 
-// What this thread has written to memory, for send_to_all of its warp, which meets in between.
+// Makes this thread's writes to memory visible to send_to_all of its warp, after the warp has synchronised.
 __device__ __forceinline__ void publish_for_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 // The same of shared memory that copies will overwrite.
 __device__ __forceinline__ void leave_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

@@ -1,4 +1,4 @@
-// What the kernel of a custom operator gets for a tensor: its elements in their order, and its sizes.
+// The view of a tensor in a kernel of a custom operator: its elements in logical order, and its sizes.
 #pragma once
 
 #include "cuda/half.cuh"

@@ -1,4 +1,4 @@
-// What a kernel of a cell that draws random numbers is told, and what a thread knows of its neurons' draws.
+// Arguments of kernels whose cells draw random numbers, and the generator state of a thread's neurons.
 #pragma once
 
 #include "csrc/neuron/draws.h"
@@ -28,7 +28,7 @@ struct WithDraws : Args {
   DrawArgs draws;
 };
 
-// Whether a cell draws.
+// True if the cell draws random numbers.
 template <class Cell, class = int>
 struct DrawsOf {
   static constexpr bool any = false;
@@ -38,8 +38,8 @@ struct DrawsOf<Cell, decltype(static_cast<int>(Cell::draws))> {
   static constexpr bool any = Cell::draws;
 };
 
-// Of a thread's W neurons. `in_order`: they lie in memory as in the shape, and the first has an index that is a
-// multiple of 4. Neighbours then begin with a multiple of W, and share calls of Philox.
+// The draws of a thread's W neurons. `in_order`: neurons are stored in the order of the shape, and the index of the
+// first is a multiple of 4. Neighbours then begin at a multiple of W and share calls of Philox.
 template <int W, bool in_order, bool neighbours>
 struct NeuronDraws {
   static constexpr bool share = in_order && neighbours && (W == 2 || W == 4);

@@ -12,8 +12,8 @@ __device__ __forceinline__ unsigned* barrier_of_launch() {
   return reinterpret_cast<unsigned*>(static_cast<unsigned long long>(high) << 32 | low) + 1;
 }
 
-// What blocks wrote before it is seen by all behind it. Blocks lie along x. Each adds 1, the first as much as makes it
-// 2^31 together: the highest bit changes when all have come.
+// Waits for all blocks of the grid: writes of blocks before the barrier are visible to all after it. Blocks are indexed
+// by x. Each adds 1, and the first adds the rest of 2^31: the highest bit changes when all blocks have arrived.
 __device__ __forceinline__ void wait_for_grid() {
   constexpr unsigned highest = 1u << 31;
   __syncthreads();
@@ -36,7 +36,7 @@ class GridBarrier {
     asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(before_) : "l"(barrier_of_launch()) : "memory");
   }
 
-  // What the block wrote before is seen by all that wait.
+  // Makes the block's earlier writes visible to all blocks that wait.
   __device__ __forceinline__ void arrive() const {
     __syncthreads();
     if (threadIdx.x != 0) return;

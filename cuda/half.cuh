@@ -52,8 +52,8 @@ __device__ __forceinline__ void unpack_pair<f16>(unsigned pair, float& first, fl
       : "=f"(first), "=f"(second)
       : "r"(pair));
 }
-// In assembly: shifts of C++ are moved to where the pair is loaded, and rows on their way then fill twice the registers
-// (PLIF's backward pass of one segment spilled 1200 bytes).
+// Written in assembly: the compiler moves shifts of C++ to the load of the pair, and rows in flight then need twice the
+// registers (PLIF's backward pass of one segment spilled 1200 bytes).
 template <>
 __device__ __forceinline__ void unpack_pair<bf16>(unsigned pair, float& first, float& second) {
   asm("{.reg .b32 a, b; shl.b32 a, %2, 16; and.b32 b, %2, 0xffff0000; mov.b32 %0, a; mov.b32 %1, b;}"

@@ -16,8 +16,8 @@ __device__ __forceinline__ unsigned bits_of(F value, bool& all_legal) {
   return is_legal ? whole : 0;
 }
 
-// A thread's part of a row of bits, one row after the other. Where threads share a byte they are neighbours in a warp,
-// and take the same steps of the same row: rows, and what a warp begins with, are whole bytes.
+// A thread's part of a row of bits, one row after the other. Threads that share a byte are neighbours in a warp, and
+// process the same steps of the same row: rows, and the first element of a warp, start at whole bytes.
 template <class Neurons, int W, int bits>
 struct PackedRow {
   static constexpr int beside = Neurons::stride == 1 ? W : 1;  // neurons of a thread beside each other
@@ -56,7 +56,7 @@ struct PackedRow {
   }
 
  private:
-  // Of the threads that share a byte.
+  // Combines the threads that share a byte.
   static __device__ __forceinline__ unsigned joined(unsigned word) {
     const unsigned share = threadIdx.x % sharing;
     const unsigned together = ((1u << sharing) - 1) << (threadIdx.x % 32 - share);

@@ -1,6 +1,6 @@
-// Sums that a block of a cooperative launch publishes for others, each word its own flag: who needs it polls it, and
-// waits for nothing else. Relaxed accesses suffice: a word carries its value, and nothing else is read because of it.
-// Words that nobody has published yet are `unpublished`; a grid barrier lies between clearing and polling.
+// Sums that a block of a cooperative launch publishes for others, each word its own flag: readers poll the word, and
+// wait for nothing else. Relaxed accesses suffice: a word carries its value, and no other read depends on it. Words
+// that are not yet published are `unpublished`; a grid barrier lies between clearing and polling.
 #pragma once
 
 namespace spikeforge {
@@ -23,8 +23,8 @@ struct alignas(S % 2 == 0 ? 8 : 4) PublishedSums {
       if (s + i < S) publish(&word[s + i], sums[i]);
   }
 
-  // Adds up the sums at(first), at(first + stride), ... of `count`; waits until all of them are published. So many are
-  // asked for at once.
+  // Adds up `count` sums, at(first), at(first + stride), ...; waits until all of them are published. `at_once` are
+  // loaded at once.
   template <int at_once, class At>
   static __device__ __forceinline__ void wait_and_add(int first, int count, int stride, float (&sums)[S], At&& at) {
 #pragma unroll 1

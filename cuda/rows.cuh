@@ -5,14 +5,13 @@
 
 namespace spikeforge {
 
-// Where a tensor that a kernel reads comes from.
+// The source type of a tensor that a kernel reads.
 enum class Source { absent, f16, bf16, f32, f64, i32 };
 
-// What is asked of a parameter's value: nothing; that it is a number; or that it lies between two.
+// The check of a parameter's value: none; not NaN; or within two bounds.
 enum class Legal { unchecked, any, bounded };
 
-// Which neurons have the same value of a tensor parameter: all; those of each warp; those of a channel; or each has its
-// own.
+// The neurons that share a value of a tensor parameter: all; those of each warp; those of a channel; or none.
 enum class Spread { one, by_warp, by_channel, by_neuron };
 
 // One step after another of a [T, N] sequence; the stride is in elements and may be 0.
@@ -109,8 +108,8 @@ __device__ __forceinline__ void store_whole(void* to, const Values& values) {
 #endif
 }
 
-// Which neurons a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements. Else the
-// thread's neurons lie a warp apart: W accesses, each of 32 neighbours for the warp, behind one address.
+// The neurons that a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements. Else
+// the thread's neurons lie a warp apart: W accesses, each of 32 neighbours for the warp, at one address.
 template <int W, bool neighbours, bool whole_stores = false>
 struct Lanes {
   static constexpr int stride = neighbours ? 1 : 32;
@@ -119,8 +118,8 @@ struct Lanes {
 
   __device__ __forceinline__ long long neuron(int k) const { return first + k * stride; }
 
-  // Behind the last neuron the threads, or without neighbours the warps, are moved back to where they do what others do
-  // too: they write the same values to the same places.
+  // Beyond the last neuron the threads, or without neighbours the warps, are moved back to neurons that other threads
+  // process too: they write the same values to the same places.
   static __device__ __forceinline__ Lanes of(long long thread, long long neurons) {
     const long long start = neighbours ? thread * span : thread / 32 * span;
     const long long last = neurons - span;
@@ -129,7 +128,7 @@ struct Lanes {
 
   __device__ __forceinline__ Lanes further(long long neurons) const { return {first + neurons, start + neurons}; }
 
-  // Whether the lane's neuron is nobody else's: only then may it count in a sum.
+  // True if no other lane owns the lane's neuron: only then may it count in a sum.
   __device__ __forceinline__ bool own(int k) const { return neuron(k) >= start; }
 
   // Whole warps.
@@ -191,8 +190,8 @@ __device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
 #endif
 }
 
-// Which lines the L2 cache gives up first: the oldest, or what was read with evict_first. A policy is made where it is
-// used, in one instruction: it is not worth two registers.
+// The eviction order of lines in the L2 cache: the oldest first, or those read with evict_first first. A policy is
+// created at each use, in one instruction, which saves two registers.
 struct CachePolicy {
   unsigned long long bits = 0;
 
@@ -238,7 +237,7 @@ __device__ __forceinline__ void end_of_copies() {
 #endif
 }
 
-// Until at most so many groups are on their way.
+// Waits until at most `groups` groups are in flight.
 template <int groups>
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
@@ -284,7 +283,7 @@ __device__ __forceinline__ void store_as(Source target, void* data, long long i,
   }
 }
 
-// Where a neuron stands in a parameter: it has the value of a channel, as `inner` neurons do one after the other.
+// The place of a neuron in a parameter: it has the value of a channel, shared by `inner` consecutive neurons.
 struct ParamPlace {
   long long inner = 0, count = 0, channel = 0, within = 0;
 

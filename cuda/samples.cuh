@@ -1,5 +1,5 @@
-// Samples that differ in length or start anew on the way: what a kernel is told of them, and what a thread knows of the
-// one that its neurons belong to.
+// Samples that differ in length or restart: the arguments of a kernel, and the state of the sample of a thread's
+// neurons.
 #pragma once
 
 namespace spikeforge {
@@ -17,7 +17,7 @@ struct WithSamples : Args {
   SampleArgs samples;
 };
 
-// Whether a Spec's kernels are of samples.
+// True if the Spec's kernels process samples.
 template <class Spec, class = int>
 struct SamplesOf {
   static constexpr bool has_lengths = false, has_start = false;

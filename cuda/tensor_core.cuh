@@ -1,8 +1,8 @@
 // Products of tensor cores, D += A B with 16-bit numbers and float32 sums.
 //
-// Of m16n8k16, lane 4 q + c of a warp holds: of D rows q and q + 8 and columns 2 c and 2 c + 1, in d[2 * (row / 8) +
-// column % 2]; of A, in each word two numbers one k apart, rows q and q + 8 and k = 2 c and 2 c + 8, in a[row / 8 + 2 *
-// (k / 8)]; of B column q and k = 2 c and 2 c + 8, in b[k / 8].
+// In m16n8k16, lane 4 q + c of a warp holds: rows q and q + 8 and columns 2 c and 2 c + 1 of D, in d[2 * (row / 8) +
+// column % 2]; two numbers of A that are one k apart in each word, rows q and q + 8 and k = 2 c and 2 c + 8, in a[row /
+// 8 + 2 * (k / 8)]; column q and k = 2 c and 2 c + 8 of B, in b[k / 8].
 #pragma once
 
 #include "cuda/half.cuh"
@@ -23,8 +23,8 @@ SPIKEFORGE_MULTIPLY_ADD(f16)
 SPIKEFORGE_MULTIPLY_ADD(bf16)
 #undef SPIKEFORGE_MULTIPLY_ADD
 
-// Two numbers as pairs of 16-bit numbers, whose sums they are: one of a 16-bit type, three bf16 of a float32, which
-// have its 24 bits.
+// Two numbers as pairs of 16-bit numbers whose sums they are: one of a 16-bit type, three bf16 of a float32, which have
+// its 24 bits.
 template <class Half, int pieces>
 __device__ __forceinline__ void split_pair(float first, float second, unsigned (&words)[pieces]) {
 #pragma unroll

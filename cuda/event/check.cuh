@@ -1,5 +1,5 @@
-// Whether the numbers of a stored matrix are in range. Kernels behind it on the stream read nothing of one that is
-// wrong, and the host sees the answer when it comes by.
+// Checks that the indices of a stored matrix are in range. Later kernels of the stream do not read a matrix that failed
+// the check, and the host reads the result when it is available.
 #pragma once
 
 #include "cuda/event/event.cuh"

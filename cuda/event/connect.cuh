@@ -43,9 +43,9 @@ __device__ __forceinline__ void place_rows(const ConnectArguments& a) {
   });
 }
 
-// Sorts a row with all threads of the block: Batcher's bitonic network, whose merges begin with a mirrored comparison,
-// so that the smaller number always goes to the lower place, and a row of any length is one of a power of two with
-// infinities behind it.
+// Sorts a row with all threads of the block: Batcher's bitonic network. Its merges begin with a mirrored comparison, so
+// that the smaller number always moves to the lower place, and a row of any length is sorted as one of a power of two
+// that is padded with infinities.
 __device__ __forceinline__ void sort_row(int* row, int count) {
   const auto compare = [&](long long i, long long j) {
     if (j >= count) return;

@@ -1,9 +1,10 @@
-// What is on its way through connections with delays: a ring of slots, of which slot t % slots is what arrives at step
+// Spikes in flight through connections with delays: a ring of slots. Slot t % slots holds the sums that arrive at step
 // t.
 //
-//   deliver   A e to the ring, a group of lanes a row; finish of event_scatter.cuh follows where sums are not the ring.
+//   deliver   A e to the ring, one group of lanes per row; finish of scatter.cuh follows if sums are not stored in the
+//   ring.
 //             e A is the scatter of that header.
-//   take      what arrives now, out of the ring
+//   take      moves what arrives at this step out of the ring
 #pragma once
 
 #include "cuda/event/scatter.cuh"

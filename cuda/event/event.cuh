@@ -1,12 +1,12 @@
-// What products of a sparse matrix with events or numbers share: types, and the walk along a row.
+// Types and the walk along a row, shared by the products of a sparse matrix with events or numbers.
 //
-//   event_gather.cuh    A e   rows are summed
-//   event_scatter.cuh   e A   rows that contribute are added to sums by columns
-//   event_weights.cuh         what changes weights: their gradient, and plasticity
-//   event_jit.cuh             matrices that are drawn anew
-//   event_linear.cuh          dense ones
-//   event_deliver.cuh           A e to the ring of what is on its way
-//   event_check.cuh           whether the numbers of a stored matrix are in range
+//   gather.cuh    A e   rows are summed
+//   scatter.cuh   e A   rows that contribute are added to sums by columns
+//   weights.cuh         changes of weights: their gradient, and plasticity
+//   jit.cuh             matrices that are drawn again in each call
+//   linear.cuh          dense matrices
+//   deliver.cuh         A e to the ring of spikes in flight
+//   check.cuh           checks that the indices of a stored matrix are in range
 #pragma once
 
 #include "csrc/kernels/event/arguments.h"
@@ -55,7 +55,7 @@ __device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
   return sum + __shfl_sync(~0u, sum_up_to_lane(lane < warp ? of_warps[lane] : 0), 31);
 }
 
-// Of one entry. `boolean` is a bool's byte.
+// The type of an event. `boolean` is the byte of a bool.
 struct boolean {
   unsigned char value;
 };
@@ -84,14 +84,14 @@ struct Choose<false, A, B> {
   using type = B;
 };
 
-// By the check that was launched before it, on the same stream.
+// True if the check that was launched before, on the same stream, has refused the matrix.
 __device__ __forceinline__ bool is_refused(const ProductArguments& a) {
   return a.refused != nullptr && *a.refused != 0;
 }
 
-// What is known when a kernel is compiled. Indptr: bytes of an element, 0 where rows have one width. Lanes: threads
-// that share a row. Columns: of them, those that take vectors side by side. InSharedMemory: bits, or private sums.
-// Delays: results are added to a ring.
+// The compile-time choices of a kernel. indptr: bytes of an element, 0 if rows have one width. lanes: threads that
+// share a row. columns: those of them that process vectors side by side. in_shared_memory: bits, or private sums.
+// delays: results are added to a ring.
 template <class Weight_, class X_, Values values_, bool homogeneous_, int indptr_, Sums sums_, int lanes_, int columns_,
           int unroll_, bool in_shared_memory_, bool transpose_, Delays delays_>
 struct Spec {
@@ -132,7 +132,7 @@ struct Spec {
     else
       return convert<Weight>(static_cast<float>(x));
   }
-  // Where nothing contributed the result is 0, whatever the weight.
+  // Without a contribution the result is 0, whatever the weight.
   template <class Sum>
   static __device__ __forceinline__ Compute weighted(const ProductArguments& a, Sum sum) {
     if constexpr (!homogeneous)
@@ -151,7 +151,7 @@ struct Spec {
   }
 };
 
-// The slots of what is on its way, seen from the step of a call. Nothing is delivered in a step before the first.
+// The slots of spikes in flight, relative to the step of a call. Nothing is delivered in a step before the first.
 template <class S>
 struct Ring {
   Int size;  // elements of a slot
@@ -180,7 +180,7 @@ struct Ring {
     else
       return same;
   }
-  // Where the slot begins in which what takes so many steps arrives.
+  // The offset of the slot in which a spike with this delay arrives.
   __device__ __forceinline__ Int offset(int delay) const {
     if constexpr (S::delays == Delays::none) return 0;
     const int slot = now + delay;
@@ -200,7 +200,7 @@ __device__ __forceinline__ T sum_over_lanes(T x, int step) {
 // Offsets within a part of a row have 32 bits, which is much faster; a row may be longer.
 constexpr Int most_of_row = Int(1) << 30;
 
-// Nonzeros whose loads wait together. The last wave of a row may lack some.
+// Nonzeros whose loads are in flight together. The last wave of a row may have fewer.
 struct Wave {
   bool full;
   int left, step;

@@ -22,8 +22,8 @@ struct alignas(sizeof(Weight) == 2 ? 8 : 16) FourWeights {
   Weight of[4];
 };
 
-// The part of one of `lanes` in the sum of a row, whose events are bits: every lanes-th four of nonzeros that are
-// loaded at once, and of the few before and behind them.
+// The contribution of one of `lanes` lanes to the sum of a row whose events are bits: every lanes-th group of four
+// nonzeros that are loaded at once, and the few before and after them.
 template <class S>
 __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArguments& a, const unsigned* bits, Int begin,
                                                        Int end, int lane, int lanes) {
@@ -113,9 +113,9 @@ __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments
   return sum;
 }
 
-// Sums of all rows, for each of so many tiles of vectors. A group of lanes sums a row; warps take rows in turn, one
-// after the other from another block. A row of more nonzeros than a.long_row is summed by its block, or by its warp
-// if the block has many of them: the order of a sum does not depend on who comes first.
+// Sums all rows, for each of so many tiles of vectors. A group of lanes sums a row; warps process rows in a round-robin
+// order over the blocks. A row of more than a.long_row nonzeros is summed by its block, or by its warp if the block has
+// many such rows: the order of a sum does not depend on the order of execution.
 template <class S, class F>
 __device__ __forceinline__ void sum_rows(const ProductArguments& a, Int tiles, const F& sum_of) {
   using Sum = typename S::Sum;

@@ -29,7 +29,7 @@ struct JitWeights {
   }
 };
 
-// What a connection delivers of an entry to one of the results at `to` in each slot.
+// The contribution of a connection to one of the results, at `to` in each slot.
 template <class S, class Weights>
 __device__ __forceinline__ void deliver_drawn(const Adder<S, false>& adder, const RandomDelays& delays,
                                               const Weights& weights, const Connection& connection, Int to,

@@ -43,7 +43,7 @@ __device__ __forceinline__ void linear(const LinearArguments& a) {
     __syncthreads();
     if (warp == 0) {
       unsigned word = words[lane];
-      // Bits beyond the last input are nobody's.
+      // Bits beyond the last input belong to no input.
       const Int beyond = first + lane * 32 + 32 - a.in;
       if (packed && beyond > 0) word = beyond >= 32 ? 0u : word & (~0u >> beyond);
       int until = __popc(word);

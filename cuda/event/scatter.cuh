@@ -43,7 +43,7 @@ __device__ __forceinline__ void limits(const ProductArguments& a) {
   }
 }
 
-constexpr int most_doublings = 2044;  // products that more are asked for are below 2^-1983, which is 0
+constexpr int most_doublings = 2044;  // products that need more are below 2^-1983, which is 0
 
 // So many doublings of a product of weight and entry that the sum of all nonzeros stays below 2^62; of fixed sums.
 template <class S>
@@ -69,8 +69,8 @@ struct Doubled {
   __device__ __forceinline__ double operator()(double x) const { return x * half * rest; }
 };
 
-// atomicAdd to global memory, of which nobody wants the old value: in kernels such as these the compiler asks for it
-// all the same, and a scatter takes a third longer. Sums are read behind a grid barrier, or by another kernel.
+// atomicAdd to global memory without a result: nvcc otherwise requests the old value in kernels such as these, and a
+// scatter takes a third longer. Sums are read after a grid barrier, or by another kernel.
 #define SPIKEFORGE_ADD_TO(type, suffix, constraint)                                            \
   __device__ __forceinline__ void add_to(type* sum, type x) {                                  \
     asm volatile("red.relaxed.gpu.global.add." suffix " [%0], %1;" ::"l"(sum), constraint(x)); \
@@ -109,7 +109,7 @@ struct Adder {
       return S::weight(a, k);
   }
 
-  // What an entry contributes through a nonzero of this weight.
+  // The contribution of an entry through a nonzero of this weight.
   __device__ __forceinline__ void add(Int at, typename S::Compute weight, typename S::X x) const {
     if constexpr (S::sums == Sums::counts) {
       add_plain(at, 1u);
@@ -134,7 +134,7 @@ struct Adder {
   }
 };
 
-// By a whole warp.
+// Called by a whole warp.
 template <class S, bool to_own>
 __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Task& task) {
   const ProductArguments& a = adder.a;
@@ -166,8 +166,8 @@ __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Ta
 
 constexpr int arrival_bits = 16;  // enough for the blocks of any device, twice
 
-// A grid barrier, the `time`th of this launch: what blocks wrote before it is seen by all behind it. They have to be on
-// the device together: a cooperative launch. Returns how many tasks are listed.
+// The grid barrier number `time` of this launch: writes of blocks before it are visible to all after it. The launch
+// must be cooperative. Returns the number of listed tasks.
 __device__ __forceinline__ Int wait_for_grid(GridBarrier* barrier, unsigned time) {
   __shared__ Int listed;
   __syncthreads();
@@ -204,7 +204,7 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
     const Int row = first + threadIdx.x;
     Int begin = 0, nnz = 0;
     if (threadIdx.x < a.rows_at_once && row < rows) {
-      begin = S::begin(a, in_batch(row));  // on its way with the entries, needed or not
+      begin = S::begin(a, in_batch(row));  // in flight with the entries, needed or not
       const Int end = S::begin(a, in_batch(row) + 1);
       bool contributes = S::values == Values::number;
       for (Int c = 0; c < a.n && !contributes; ++c)
@@ -259,7 +259,7 @@ __device__ __forceinline__ void add_tasks(const Adder<S, to_own>& adder, Int cou
   Int i = static_cast<Int>(threadIdx.x / 32) * gridDim.x + blockIdx.x;
   Task task = load(i);
   for (; i < count; i += warps) {
-    const Task next = load(i + warps);  // on its way while this one is added
+    const Task next = load(i + warps);  // in flight while this one is added
     add_task(adder, task);
     task = next;
   }

@@ -1,5 +1,5 @@
-// What changes weights, a group of lanes a row: their gradient, what a nonzero read times what arrives where it
-// went; and plasticity, a spike's change of the weights of its row.
+// Changes of weights, one group of lanes per row: the gradient, which is the product of a nonzero's input and the
+// gradient of its output; and plasticity, a spike's change of the weights of its row.
 #pragma once
 
 #include "cuda/event/event.cuh"

@@ -1,7 +1,7 @@
-// A layer's normalisation by the statistics of its own input around the multistep loop, in one cooperative launch each
-// way. Each block first adds up its tiles' part of two sums for each channel; behind a grid barrier blocks make of all
-// parts what the loop needs to know of a channel; behind another the loop runs. It takes the same neurons the other way
-// round: those that the sums met last are still in the cache. No sum depends on the order in which blocks come.
+// A layer's normalisation by the statistics of its own input around the multistep loop, in one cooperative launch per
+// pass. Each block first sums its tiles' part of two sums per channel; after a grid barrier blocks compute the channel
+// constants of the loop from all parts; after another the loop runs. It processes the neurons in reverse order: those
+// that the sums read last are still in the cache. No sum depends on the order in which blocks run.
 //
 // A Spec is the loop's (multistep.cuh), with neighbours, in_turns and one segment; its last parameters are
 // graph::Layer's.
@@ -30,7 +30,7 @@ struct NormaliseAndRunGradArgs {
 
 constexpr int block_of_tile = 256;
 
-// Tiles of a block in one strip, and what the thread has of them: in turns down the strip, or up.
+// Tiles of a block in one strip, and the thread's part of them: a loop down the strip, or up.
 template <class Spec>
 struct Run {
   using Turns = typename Multistep<Spec>::Turns;
@@ -130,13 +130,13 @@ __device__ __forceinline__ void store_sums(const ChannelTiles& tiles, int begin,
   }
 }
 
-// Of channels [begin, end): use(channel, know(channel), its sums over all runs) by one of the threads that share it,
-// which are whole warps: as many for each of `most` channels, so that blocks which add up the same sum give it the same
-// bits. `know` loads what it needs besides, while the sums' parts are on their way.
+// Calls use(channel, know(channel), sums of the channel over all runs) for channels [begin, end), in one of the threads
+// that share the channel. These are whole warps, as many for each of `most` channels, so that blocks which add up the
+// same sum get the same bits. `know` loads other values of the channel while the parts of the sums are in flight.
 template <int S, int W, class F, class Know, class Use>
 __device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F* partial, int begin, int end, int most,
                                              Know&& know, Use&& use) {
-  constexpr int warps = block_of_tile / 32, U = 2;  // parts on their way; more cost the loops registers
+  constexpr int warps = block_of_tile / 32, U = 2;  // parts in flight; more cost the loops registers
   __shared__ F of_warps[warps][S];
   int parts = block_of_tile;  // threads of a channel
   while (parts > 32 && block_of_tile / parts < most) parts /= 2;
@@ -188,8 +188,8 @@ __device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F*
   }
 }
 
-// Behind the sums: each block makes of them what its channels need; or, where that were too much, of a few channels
-// what all need.
+// Called after the sums: each block computes the constants of its channels from them; if that were too many, each block
+// computes those of a few channels for all blocks.
 template <int S, int W, class F, class Know, class Use>
 __device__ __forceinline__ void finish_channels(const ChannelTiles& tiles, const F* partial, Know&& know, Use&& use) {
   wait_for_grid();
@@ -231,7 +231,7 @@ struct Elements {
   }
 };
 
-// Of neurons beside each other.
+// The channel of each of several neighbouring neurons.
 struct ChannelOfNeuron {
   int inner, channel, within;
 
@@ -269,7 +269,7 @@ __device__ __forceinline__ void add_up(const NormaliseAndRunArgs<Spec>& a, const
                                        typename Spec::Compute (&sums)[2][Spec::width]) {
   using F = typename Spec::Compute;
   using Neurons = Lanes<Spec::width, true>;
-  constexpr int W = Spec::width, U = 32 / static_cast<int>(W * sizeof(typename Spec::Input));  // on their way, twice
+  constexpr int W = Spec::width, U = 32 / static_cast<int>(W * sizeof(typename Spec::Input));  // in flight, twice
   using Values = Pack<typename Spec::Input, W, true>;
   Elements<Spec> x(a.run, run.down);
   long long left = run.turns * a.run.steps;
@@ -341,7 +341,7 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
   });
 }
 
-// Of parameters that gradients are wanted of, which become sums of channels; scale and shift are the last.
+// The parameters with gradients, which become sums over channels; scale and shift are the last.
 template <class Spec>
 __device__ constexpr int wanted_params() {
   int count = 0;

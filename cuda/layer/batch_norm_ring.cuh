@@ -1,18 +1,17 @@
-// batch_norm.cuh once more, for sequences short enough that the rows of whole tiles are on their way in shared memory.
-// Each block first adds up its tiles' part of two sums for each channel, which it tells the others; of all parts it
-// makes what the loop needs to know of its channels, and runs the loop. It takes the same tiles the other way round:
-// those that the sums met last are still in shared memory, or in the cache. No sum depends on the order in which blocks
-// come.
+// batch_norm.cuh for sequences short enough that the rows of whole tiles are in flight in shared memory. Each block
+// first sums its tiles' part of two sums per channel and publishes it; from all parts it computes the channel constants
+// of the loop, and runs the loop. It processes the same tiles in reverse order: those that the sums read last are still
+// in shared memory, or in the cache. No sum depends on the order in which blocks run.
 //
 // A Spec is the loop's (multistep.cuh), with neighbours, in_turns and one segment; its last parameters are
 // graph::Layer's. A Block, printed by csrc/kernels/layer/batch_norm.cpp, has
-//   threads   in a block: as many channels of its own it has at most
+//   threads   in a block: at most as many channels of its own
 //   slots     tiles in the ring of a block
-//   ahead     of them, that are on their way while one is computed
+//   ahead     tiles in flight while one is computed
 //   steps     of a sequence in the ring, at most; a power of two
-//   is_exact  whether sequences have as many
+//   is_exact  true if sequences have exactly as many steps
 //   team      neighbouring threads that copy their rows together
-//   keeps     backward: whether the first pass leaves x's gradient, as far as it knows it, for the second to complete
+//   keeps     backward: true if the first pass stores the known part of x's gradient, which the second pass completes
 #pragma once
 
 #include "csrc/neuron/functions.h"
@@ -56,7 +55,7 @@ class ParamsOfTable {
   const ChannelsOfLanes<Spec::width> channels_;
 };
 
-// Of a channel, in the arithmetic's type; what is not given is `otherwise`.
+// A value of a channel, in the type of the arithmetic; `otherwise` if it was not given.
 template <class F>
 __device__ __forceinline__ F number_of(const void* numbers, int channel, F otherwise) {
   return numbers != nullptr ? static_cast<const F*>(numbers)[channel] : otherwise;
@@ -96,8 +95,8 @@ __device__ __forceinline__ void add_up(const Values& values, const F (&near)[W],
   }
 }
 
-// Both passes over the block's tiles, with x's rows in the ring: `add_up` of what it takes of a strip, and `run`. What
-// other inputs there are comes into registers, a tile ahead.
+// Both passes over the block's tiles, with x's rows in the ring: `add_up` of each unit of a strip, and `run`. Other
+// inputs are loaded into registers, one tile ahead.
 template <class Spec, class Block>
 class RingForward {
  public:
@@ -182,12 +181,12 @@ class RingForward {
   Ring<Spec, Block, 1> ring_;
 };
 
-// The running statistics that a block moves, read when the kernel begins: behind the sums of all blocks nothing waits
+// The running statistics that a block updates, read when the kernel begins: after the sums of all blocks nothing waits
 // for them, and when all blocks have arrived the number of calls may change.
 template <class F>
 class RunningStatistics {
  public:
-  // Of the thread's channel.
+  // The values of the thread's channel.
   template <class Channel>
   __device__ __forceinline__ RunningStatistics(const NormaliseArguments<RingTiles>& norm, const Channel& channel)
       : batches_(norm.batches != nullptr ? *norm.batches + 1 : 1) {
@@ -215,7 +214,7 @@ template <class Spec, class Block>
 __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
   using F = typename Spec::Compute;
   constexpr int W = Spec::width, C = Block::threads;
-  // Of the block's channels: numbers near their means, weight and bias; then what the loop asks for.
+  // Values of the block's channels: numbers near their means, weight and bias; then the constants of the loop.
   __shared__ F table[3 * C];
   const NormaliseArguments<RingTiles>& norm = a.norm;
   GridBarrier barrier;
@@ -227,7 +226,7 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
   all.clear(place, channel);
   const RunningStatistics<F> running(norm, channel);
   barrier.arrive();
-  // Asked for before the tiles, behind which they would come last.
+  // Loaded before the tiles: after them they would arrive last.
   Samples<Spec> samples;
   F weight, bias;
   if (channel.index >= 0) {
@@ -321,7 +320,7 @@ class RingBackward {
   }
   __device__ __forceinline__ void turn() { ring_.turn(); }
 
-  // x's gradient, by the cell that knows of the statistics.
+  // x's gradient, by the cell with the statistics as parameters.
   template <class Gradient>
   __device__ __forceinline__ void run(const BackwardArgs<typename Gradient::Cell>& a, const Unit<Gradient>& unit,
                                       const ParamsOfTable<Gradient, Block, 5>& params) {
@@ -337,7 +336,7 @@ class RingBackward {
     }
   }
 
-  // What the statistics add to x's gradient that was kept (graph::Layer).
+  // Adds the contribution of the statistics to the stored part of x's gradient (graph::Layer).
   __device__ __forceinline__ void complete(const Unit<Sums>& unit, const typename Sums::Compute* center,
                                            const typename Sums::Compute* offset, const typename Sums::Compute* slope) {
     using Loop = Multistep<Sums>;
@@ -375,7 +374,7 @@ class RingBackward {
 
  private:
   static __device__ constexpr bool in_ring(int c) { return Sums::has_grad_y(c) && !Sums::one_grad_y(c); }
-  // Of the rows in the ring, behind the inputs.
+  // The kind of an output among the rows in the ring, which follow the inputs.
   static __device__ constexpr int kind_of(int output) {
     int kind = I;
     for (int c = 0; c < output; ++c) kind += in_ring(c);
@@ -408,7 +407,7 @@ class RingBackward {
     }
   };
 
-  // What Multistep::SegmentRows are where they lie in registers.
+  // Multistep::SegmentRows for rows in registers.
   template <class Spec>
   struct RowsOfRing {
     using Pack = typename Multistep<Spec>::InputPack;
@@ -450,7 +449,7 @@ class RingBackward {
     if constexpr (Block::keeps) keep(n, segment, stays);
   }
 
-  // Written behind the walk, since the compiler would read x once more behind what is written.
+  // Written after the walk: the compiler would load x again after each store.
   template <class Neurons>
   __device__ __forceinline__ void keep(Neurons n, const RowsOfRing<Sums>& segment, bool stays) const {
     auto rows = Multistep<Sums>::template rows_of<Input>(a_.grad_x[0], 0, a_.neurons, n);
@@ -475,7 +474,7 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
                                            const NormaliseGradArguments<RingTiles>& norm, Finish&& finish) {
   using F = typename Sums::Compute;
   constexpr int W = Sums::width, P = Sums::Cell::n_params, S = wanted_params<Sums>(), C = Block::threads;
-  // Of the block's channels: center, scale and shift; rstd, and then offset and slope.
+  // Values of the block's channels: center, scale and shift; rstd, and then offset and slope.
   __shared__ F table[5 * C];
   GridBarrier barrier;
   const Place<Sums> place(norm.tiles);

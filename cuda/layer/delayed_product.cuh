@@ -1,10 +1,10 @@
-// Products of a matrix whose entries have a delay each (kernels/layer/arguments.h has the formulas). What limits them
-// is how often memory is read, since no two entries read the same numbers: a thread keeps a strip of `steps`
-// consecutive steps of a sample in registers, and of each number that it reads makes `taps` products.
+// Products of a matrix whose entries have a delay each (csrc/kernels/layer/arguments.h has the formulas). They are
+// bound by loads, since no two entries read the same numbers: a thread keeps a strip of `steps` consecutive steps of a
+// sample in registers, and computes `taps` products from each number that it loads.
 //
-// The warps of a block have `rows_at_once` rows, all with the same columns, so that what one has read of a column
-// others find in the first-level cache. Where rows are few, several warps share the sum of one; they meet in shared
-// memory, in a fixed order. The strips of neighbouring threads are those of neighbouring samples.
+// The warps of a block process `rows_at_once` rows, all with the same columns, so that a column read by one warp is in
+// the first-level cache for the others. With few rows, several warps share the sum of one and combine it in shared
+// memory, in a fixed order. The strips of neighbouring threads belong to neighbouring samples.
 #pragma once
 
 #include "csrc/kernels/layer/arguments.h"
@@ -17,7 +17,7 @@ template <class F, int taps, int steps, int columns>
 struct DelayedProduct {
   static constexpr int warps = delayed_warps;
   static constexpr int window = steps + taps - 1;
-  static constexpr int at_once = taps <= 2 ? 2 : 1;  // columns whose numbers are on their way to a strip together
+  static constexpr int at_once = taps <= 2 ? 2 : 1;  // columns whose numbers are in flight to a strip together
 
   // Coefficients of an entry, in accesses as wide as they allow.
   static constexpr int bytes = taps * sizeof(F);
@@ -25,7 +25,7 @@ struct DelayedProduct {
     F tap[taps];
   };
 
-  // Of a warp.
+  // The part of a warp.
   struct Place {
     int lane, warp;
     int part, parts;  // of those that share a sum
@@ -51,7 +51,7 @@ struct DelayedProduct {
     for (int i = 0; i < window; ++i) x[i] = __ldg(from + static_cast<long long>(i) * lanes);
   }
 
-  // What `count` columns, `apart` from one to the next, add to a strip: all is read before anything is used.
+  // Adds the products of `count` columns, `apart` from one to the next, to a strip: all loads come before any use.
   template <int count>
   static __device__ __forceinline__ void add_columns(const F* in, long long in_stride, const int* shifts,
                                                      const Coefficients* coefficients, int apart, int lanes,
@@ -114,7 +114,7 @@ struct DelayedProduct {
       if (step + k < a.steps) row[static_cast<long long>(k) * a.lanes] += sum[k];
   }
 
-  // What a strip adds to the sums of the columns that begin at `in`.
+  // Adds the products of a strip to the sums of the columns that begin at `in`.
   static __device__ __forceinline__ void sum_strip(const F* row, const F* const (&in)[columns], int lanes,
                                                    F (&sum)[columns][taps]) {
     F of[steps];
@@ -131,7 +131,7 @@ struct DelayedProduct {
     }
   }
 
-  // The same of the first `left` steps alone: behind them `in` may hold anything, NaN as well.
+  // sum_strip for the first `left` steps only: beyond them `in` may hold any value, including NaN.
   static __device__ __forceinline__ void sum_last_strip(const F* row, const F* const (&in)[columns], int lanes,
                                                         int left, F (&sum)[columns][taps]) {
 #pragma unroll 1

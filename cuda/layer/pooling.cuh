@@ -10,7 +10,7 @@
 namespace spikeforge {
 namespace layers {
 
-// What a thread takes.
+// The part of a thread.
 struct Item {
   long long image;
   int down, across, channel;
@@ -27,7 +27,7 @@ struct Item {
     return item < a.items;
   }
 
-  // Of the first number that the thread takes.
+  // The channel of the thread's first number.
   __device__ __forceinline__ unsigned channel_of(const PoolArguments& a) const {
     return channel + (a.first + static_cast<unsigned>(image)) % a.cycle;
   }
@@ -47,7 +47,7 @@ struct Pooling {
     return static_cast<unsigned>(i) < static_cast<unsigned>(size);
   }
 
-  // Whether a window has a place so far from its begin.
+  // True if a window has an element at this distance from its begin.
   static __device__ __forceinline__ constexpr bool has_place(const Window& window, int distance) {
     return distance >= 0 && distance % window.dilation == 0 && distance / window.dilation < window.size;
   }
@@ -112,8 +112,8 @@ struct Pooling {
     return Shape::is_mean ? F(0) : -static_cast<F>(__int_as_float(0x7f800000));
   }
 
-  // The next number of a maximum, or of a sum. `starts`: nothing before it lies within the image. Of equal numbers the
-  // first is taken, and NaN before any number, as torch does.
+  // Takes the next number of a maximum, or of a sum. `starts`: no earlier number lies within the image. Among equal
+  // numbers the first is taken, and NaN before any number, as torch does.
   static __device__ __forceinline__ void take(F& so_far, int& place, F next, int next_place, bool starts) {
     if (Shape::is_mean) {
       so_far = starts ? next : so_far + next;
@@ -123,7 +123,7 @@ struct Pooling {
     }
   }
 
-  // Of a thread's channels: -1 where x will be multiplied by a number below 0, else 1.
+  // For each of a thread's channels: -1 if x will be multiplied by a number below 0, else 1.
   struct Signs {
     F of[W];
 
@@ -140,7 +140,7 @@ struct Pooling {
     }
   };
 
-  // What the sum of a window is divided by.
+  // The divisor of a window's sum.
   static __device__ __forceinline__ F divisor_of(const PoolArguments& a, int i, int j) {
     if (a.divisor != 0) return static_cast<F>(a.divisor);
     int top = i * down.stride - down.padding, left = j * across.stride - across.padding;
@@ -153,7 +153,7 @@ struct Pooling {
     return static_cast<F>((bottom - top) * (right - left));
   }
 
-  // Of `count` neighbours that begin at column j.
+  // The window sums of `count` neighbours that begin at column j.
   template <int count, int vector>
   static __device__ __forceinline__ void store_results(const PoolArguments& a, const Item& at, int i, int j,
                                                        F (&result)[count][W], const int (&which)[count][W]) {
@@ -293,7 +293,7 @@ struct Pooling {
   static __device__ __forceinline__ void backward(const PoolArguments& a) {
     Item at;
     if (!at.find<W>(a)) return;
-    // Windows before the thread's own that reach its places, and behind.
+    // Windows before the thread's own that contain its elements, and after.
     constexpr int above = ((down.size - 1) * down.dilation - down.padding) / down.stride;
     constexpr int below = (down.stride - 1 + down.padding) / down.stride;
     constexpr int left = ((across.size - 1) * across.dilation - across.padding) / across.stride;

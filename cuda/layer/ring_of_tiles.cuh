@@ -1,5 +1,5 @@
-// How the blocks of one launch share neurons that have channels (RingTiles): where a thread stands, the ring of tiles
-// on their way, and sums over channels that blocks share.
+// Distribution of neurons with channels over the blocks of one launch (RingTiles): a thread's place, the ring of tiles
+// in flight, and sums over channels that blocks share.
 #pragma once
 
 #include "csrc/kernels/layer/arguments.h"
@@ -11,7 +11,8 @@ namespace spikeforge {
 namespace layers {
 namespace ring {
 
-// What a block takes of a strip, and the thread of it: so many turns, each as far behind the one before.
+// A block's part of a strip and the thread's part of that: a number of turns, each at a fixed distance from the one
+// before.
 template <class Spec>
 struct Unit {
   using Neurons = typename Multistep<Spec>::Neurons;
@@ -27,8 +28,8 @@ struct Unit {
   }
 };
 
-// Where a block and a thread of it stand: what takes divisions is found once. There are at most 2^30 neurons: the
-// number of one fits in a register. That of what lies behind the last tile may wrap, and is not used.
+// The place of a block and of a thread in it; divisions are done once. There are at most 2^30 neurons, so an index fits
+// in a register. The index of elements after the last tile may wrap, and is not used.
 template <class Spec>
 struct Place {
   static constexpr int W = Spec::width;
@@ -52,7 +53,7 @@ struct Place {
   __device__ __forceinline__ int width() const { return tiles.across * W; }  // of a strip
   __device__ __forceinline__ int first_channel(int strip) const { return quotient(strip * width(), tiles.by_inner); }
 
-  // For a number that the block has none of, before or behind its units, one without turns.
+  // For a number outside the block's units, before or after them: a unit without turns.
   __device__ __forceinline__ Unit<Spec> unit(int number) const {
     const int strip = first_strip + number * tiles.strips_apart, at = strip * width() + column;
     const bool is_there =
@@ -60,8 +61,8 @@ struct Place {
     return {number, strip, at, is_there ? turns : 0, is_there ? row + static_cast<unsigned>(at) : 0, apart};
   }
 
-  // The channels of a strip are its local channels, and those of all units of a block are numbered. Of blocks that have
-  // a part of a channel one adds them up.
+  // The channels of a strip are its local channels, and those of all units of a block are numbered. Among the blocks
+  // with a part of a channel, one adds the parts up.
   struct Channel {
     int index;  // -1: there is none
     int strip, local;
@@ -122,8 +123,8 @@ __device__ __forceinline__ float sum_of_warp(float sum, int apart = 1) {
   return sum;
 }
 
-// Where blocks publish what they add up of channels: each its part, [strips, members, local channels], and where a
-// channel has many parts one of them the sum, [channels].
+// The memory in which blocks publish sums over channels: each block its part, [strips, members, local channels], and
+// for channels with many parts one block the sum, [channels].
 template <int S>
 class SumsOfChannels {
  public:
@@ -132,7 +133,7 @@ class SumsOfChannels {
         parts_(static_cast<PublishedSums<S>*>(memory)),
         totals_(parts_ + tiles.strips * tiles.members * tiles.local_channels) {}
 
-  // What the block will publish.
+  // The sums that the block will publish.
   template <class Spec>
   __device__ __forceinline__ void clear(const Place<Spec>& place, const typename Place<Spec>::Channel& channel) const {
     if (channel.index < 0) return;
@@ -144,8 +145,7 @@ class SumsOfChannels {
     return parts_ + (strip * tiles_.members + member) * tiles_.local_channels + local;
   }
 
-  // Of the channels that the block adds up for all, if it does; neighbours among a warp's threads take neighbours among
-  // these.
+  // The channels that the block adds up for all, if any; neighbours among a warp's threads take neighbours among these.
   template <class Block, class Spec>
   __device__ __forceinline__ void publish_totals(const Place<Spec>& place) const {
     if (!tiles_.has_totals) return;
@@ -166,7 +166,7 @@ class SumsOfChannels {
       }
   }
 
-  // By a thread.
+  // Called by one thread.
   __device__ __forceinline__ void of_channel(int channel, float (&sums)[S]) const {
     if (tiles_.has_totals)
       PublishedSums<S>::template wait_and_add<1>(0, 1, 1, sums, [&](int) { return totals_ + channel; });
@@ -175,7 +175,7 @@ class SumsOfChannels {
   }
 
  private:
-  // What members of a strip before have of it comes first; in the strips behind it is the first channel.
+  // The part that earlier members of a strip have of it comes first; in the strips after it is the first channel.
   template <int at_once>
   __device__ __forceinline__ void wait_for_parts(int channel, int first, int stride, float (&sums)[S]) const {
     const int left = quotient(channel * tiles_.inner, tiles_.by_width),
@@ -192,8 +192,8 @@ class SumsOfChannels {
   PublishedSums<S>* const totals_;
 };
 
-// What a thread adds up of a local channel: of its neurons in the rows of a tile, which `sharers` threads take by
-// turns.
+// A thread's sums for a local channel: over its neurons in the rows of a tile, which `sharers` threads process in a
+// loop.
 template <class Spec, int pitch>
 class ShareOfChannel {
  public:
@@ -209,7 +209,7 @@ class ShareOfChannel {
         width_(place.width()),
         from_((place.first_channel(strip) + local) * place.tiles.inner - strip * width_) {}
 
-  // Of what lies at [lane * pitch + thread].
+  // The sum of the values at [lane * pitch + thread].
   template <int n>
   __device__ __forceinline__ void add_up(const float (&of_lanes)[n][W * pitch], float (&sums)[n]) const {
     constexpr int at_once = 4;
@@ -295,11 +295,11 @@ __device__ __forceinline__ void publish_sums(const Place<Spec>& place, int strip
   }
 }
 
-// ---- the ring: the tiles on their way, in shared memory ----
+// ---- the ring: the tiles in flight, in shared memory ----
 //
-// A thread copies what it will read itself, so that none waits for another. After the tiles' first pass the last of
-// them are still there, and the second pass begins with these; of those before them the cache is asked to keep as many
-// as it has room for.
+// A thread copies what it reads itself, so that no thread waits for another. After the first pass over the tiles the
+// last of them are still there, and the second pass begins with these; the cache is instructed to keep as many of the
+// tiles before them as fit.
 
 template <class Spec, class Block, int kinds>
 class Ring {
@@ -323,7 +323,7 @@ class Ring {
     slot_ = behind(slot_);
   }
 
-  // Behind the last tile: the other way round, where those that are still there need no copy.
+  // After the last tile: reverses the order. Tiles that are still in the ring need no copy.
   __device__ __forceinline__ void turn() {
     const int each = place_.tiles.each, tile = first_in_ring() - 1;
     slot_ = to_ = before(slot_);
@@ -385,7 +385,7 @@ class Ring {
     return reinterpret_cast<Pack*>(ring_of_tiles);
   }
 
-  // Of the tiles that stay for the second pass.
+  // The first of the tiles that stay for the second pass.
   __device__ __forceinline__ int first_in_ring() const { return place_.tiles.units * place_.tiles.each - Block::slots; }
 
   __device__ __forceinline__ void stand_at(int number, int turn) {

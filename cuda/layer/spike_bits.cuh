@@ -8,7 +8,7 @@
 namespace spikeforge {
 namespace layers {
 
-// A thread takes `accesses` times `lanes` numbers, a block's width apart. Threads whose numbers share a byte are
+// A thread processes `accesses` times `lanes` numbers, a block's width apart. Threads whose numbers share a byte are
 // neighbours.
 template <class T, class F, int bits, int lanes>
 struct SpikeBits {

@@ -6,10 +6,10 @@
 
 namespace spikeforge {
 
-// Blocks whose registers a multiprocessor has room for, where one_segment. Rows of two turns fill registers, of which
-// there are enough for the blocks of neurons_at_once if a thread takes no more than 128: without the bound PLIF's
-// backward pass took 168 on an H200, and 1.63 of the bytes' time rather than 1.26 (float16). From sm_100 on it takes
-// 188, and with the bound would spill 460 bytes.
+// Blocks per multiprocessor, for one_segment. Rows of two turns fill registers, which suffice for the blocks of
+// neurons_at_once if a thread uses at most 128: without the bound PLIF's backward pass used 168 on an H200, and took
+// 1.63 of the bytes' time rather than 1.26 (float16). From sm_100 on it uses 188, and with the bound would spill 460
+// bytes.
 #if __CUDA_ARCH__ < 1000
 __device__ constexpr int blocks_of_one_segment = 4;
 #else
@@ -41,8 +41,8 @@ struct MultistepBackward : MultistepNeurons<Spec> {
   using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Input, typename Base::InputPack,
       typename Base::Neurons, typename Base::OfStarts, typename Base::StatePack, typename Base::Turns;
 
-  // What is done about steps behind the end of the sequence: there are none, they are skipped; or they are computed on
-  // zeros and their results dropped, since branches would part what the passes over a segment share.
+  // Steps after the end of the sequence: none exist; they are skipped; or they are computed on zeros and their results
+  // dropped, since branches would split what the passes over a segment share.
   enum class Behind { none, skipped, dropped };
 
   // The steps of a segment from t0 on, as they come from memory.
@@ -54,7 +54,7 @@ struct MultistepBackward : MultistepNeurons<Spec> {
 
     __device__ __forceinline__ const InputPack& input(int u, int c) const { return x[u][c]; }
     __device__ __forceinline__ const InputPack& upstream(int u, int c) const { return grad_y[u][c]; }
-    // Of input c, at `row`.
+    // Stores the gradient of input c at `row`.
     __device__ __forceinline__ void store_grad_x(Input* row, int, int, const InputPack& values) const {
       Neurons::store(row, values);
     }
@@ -234,7 +234,8 @@ struct MultistepBackward : MultistepNeurons<Spec> {
     }
   };
 
-  // Of the states before the first step. What belongs to states that the cell made itself is added to `own`.
+  // Stores the gradient of the states before the first step. The gradient of initial values that the cell computes is
+  // added to `own`.
   static __device__ __forceinline__ void store_grad_initial(const BackwardArgs<Cell>& a, Neurons n,
                                                             const Gradients& grad, F (&own)[W][room(S)]) {
 #pragma unroll
@@ -344,7 +345,7 @@ struct MultistepBackward : MultistepNeurons<Spec> {
     use(grad);
   }
 
-  // The rows of the next turn are on their way while one is computed.
+  // The rows of the next turn are in flight while one is computed.
   template <class Use>
   static __device__ __forceinline__ void backward_one_segment(const BackwardArgs<Cell>& a, Turns turns, Use&& use) {
     constexpr Behind behind = Spec::ragged ? Behind::skipped : Behind::none;

@@ -16,7 +16,7 @@ struct ChannelSums {
     __shared__ F sums[most_threads];
     const int channels = a.inner == 1 ? channels_side_by_side : 1;
     const long long first = static_cast<long long>(blockIdx.x) * channels;
-    // What the block adds up of a row; of channels side by side a thread stays with one.
+    // The block's part of a row; a thread stays with one of several neighbouring channels.
     const long long width = channels * a.inner;
     const int threads = static_cast<int>(blockDim.x);
     const long long down = threads / width, right = threads % width;

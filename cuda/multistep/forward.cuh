@@ -9,16 +9,17 @@ namespace spikeforge {
 template <class Cell>
 struct ForwardArgs {
   long long steps, neurons;
-  long long at_once;  // neurons, where a thread's next ones lie so many behind; else all
+  long long at_once;  // neurons in a turn: the thread's next neurons are this far ahead; else all
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
   const void* initial[room(Cell::n_states)];
   ParamSource params[room(Cell::n_params)];
   void* y[Cell::n_outputs];
-  void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored; null: nobody asks for the last
-  void* checkpoints;                   // [(T - 1) / checkpoint, n_states, N]
-  unsigned char* packed;               // y[0] as bits, [T, N * packed_bits / 8]
-  unsigned char* packed_valid;         // becomes 0 where a number is none that there are bits for
+  // [N], or [T, N] if the sequences are stored; null: the last states are not stored
+  void* states[room(Cell::n_states)];
+  void* checkpoints;            // [(T - 1) / checkpoint, n_states, N]
+  unsigned char* packed;        // y[0] as bits, [T, N * packed_bits / 8]
+  unsigned char* packed_valid;  // becomes 0 where a number is none that there are bits for
 };
 
 template <class Spec>
@@ -135,7 +136,7 @@ struct MultistepForward : MultistepNeurons<Spec> {
     }
   }
 
-  // Row t is computed from x[t % K], which then takes up row t + K: K rows are on their way at any time.
+  // Row t is computed from x[t % K], which then loads row t + K: K rows are in flight at any time.
   static __device__ __forceinline__ void walk_sequence(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                        ForwardCursors& cursors, InputPack (&x)[K][I],
                                                        typename Base::template Starts<K>& starts) {
@@ -170,7 +171,7 @@ struct MultistepForward : MultistepNeurons<Spec> {
       if (Spec::store_states) Base::template clear_behind<F>(a, a.states[s], n);
   }
 
-  // The sequence of a thread's neurons, of at most or just `most` steps, each of whose rows load(row, t) gives.
+  // The sequence of a thread's neurons, of at most or exactly `most` steps; load(row, t) loads a row.
   template <int most, bool is_exact, class Load>
   static __device__ __forceinline__ void forward_rows(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                       Load&& load) {
@@ -194,9 +195,9 @@ struct MultistepForward : MultistepNeurons<Spec> {
     for (int s = 0; s < S; ++s) store_state(to.states[s].at, state, s);
   }
 
-  // ---- forward, staged: the rows on their way go through shared memory ----
+  // ---- forward, staged: the rows in flight are in shared memory ----
   //
-  // For few neurons, whose step is over long before a row has come: more rows than registers can hold, in a loop short
+  // For few neurons, whose step ends long before a row arrives: more rows than registers can hold, in a loop short
   // enough for the instruction cache. Each thread stages its own neurons, so no thread waits for another.
 
   static __device__ __forceinline__ void forward_staged(const ForwardArgs<Cell>& a) {

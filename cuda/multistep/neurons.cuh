@@ -1,5 +1,5 @@
-// What both passes of the multistep loop (multistep.cuh) do with a thread's neurons: their parameters, cells and random
-// numbers, the samples that they belong to, and the rows that they read and write.
+// A thread's neurons in both passes of the multistep loop (multistep.cuh): their parameters, cells and random numbers,
+// their samples, and the rows that they read and write.
 #pragma once
 
 #include "csrc/neuron/cell.h"
@@ -11,7 +11,7 @@
 
 namespace spikeforge {
 
-// Of an array: a cell may have no state or no parameter, an array has at least one element.
+// The size of an array: a cell may have no state or no parameter, an array has at least one element.
 __device__ constexpr int room(int count) { return count > 0 ? count : 1; }
 
 template <int... k>
@@ -23,7 +23,7 @@ struct IndicesBelow<0, k...> {
   using type = Indices<k...>;
 };
 
-// Whether a Spec asks for it.
+// True if the Spec sets it.
 template <class Spec, class = int>
 struct StoresOf {
   static constexpr bool whole = false;
@@ -57,7 +57,7 @@ struct MultistepNeurons {
   using InputPack = Pack<Input, W, Spec::neighbours>;
   using StatePack = Pack<F, W, Spec::neighbours>;
 
-  // Whether the neurons of a warp have the same value of a parameter.
+  // True if the neurons of a warp have the same value of a parameter.
   static __device__ constexpr bool shared(int j) {
     return Spec::spread(j) == Spread::one || Spec::spread(j) == Spread::by_warp;
   }
@@ -83,7 +83,7 @@ struct MultistepNeurons {
     __device__ __forceinline__ F value(int, int) const { return F(0); }
   };
 
-  // Of the thread's neurons. False: the value of a tensor is not legal.
+  // The parameters of the thread's neurons. Returns false if the value of a tensor is not legal.
   struct Params {
     F of[W][room(P)];
     bool legal[W];
@@ -101,7 +101,7 @@ struct MultistepNeurons {
       (take<j>(a.params[j], n, given, place), ...);
     }
 
-    // What a parameter does not need is not compiled for it: a kernel may have many.
+    // Code for a parameter is compiled only if the parameter needs it: a kernel may have many.
     template <int j, class Given>
     __device__ __forceinline__ void take(const ParamSource& param, Neurons n, const Given& given, ParamPlace& place) {
       if constexpr (Given::has(j)) {
@@ -265,7 +265,7 @@ struct MultistepNeurons {
       return static_cast<int>(a.steps);
   }
 
-  // Whether the sample has no step t, though there is one.
+  // True if step t is after the end of the sample.
   static __device__ __forceinline__ bool is_behind(const Neurons& n, int t) {
     if constexpr (has_lengths)
       return t >= n.steps;
@@ -273,7 +273,7 @@ struct MultistepNeurons {
       return false;
   }
 
-  // Whether the thread's sample starts anew before each of so many steps: read ahead, as the steps are.
+  // For each of `steps` steps, true if the thread's sample restarts before it: read ahead, as the steps are.
   template <int steps>
   struct Starts {
     bool before[has_start ? steps : 1];
@@ -319,7 +319,7 @@ struct MultistepNeurons {
     }
   }
 
-  // Zeros behind the sample's end, in every `apart`-th row.
+  // Writes zeros after the sample's end, in every `apart`-th row.
   template <class Row, class Args>
   static __device__ __forceinline__ void clear_behind(const Args& a, void* data, const Neurons& n, int first = 0,
                                                       int apart = 1) {
@@ -337,7 +337,7 @@ struct MultistepNeurons {
     return {static_cast<T*>(data) + t * neurons + n.first, direction * neurons};
   }
 
-  // A caller's sequence, whose rows may all be the same, or one element each: then it is spread over the lanes.
+  // A caller's sequence, whose rows may be identical, or one element each, which is then broadcast to the lanes.
   template <class T>
   static __device__ __forceinline__ Cursor<const T> rows_of(const Rows& rows, long long t, Neurons n,
                                                             bool one_element = false) {
@@ -367,7 +367,7 @@ struct MultistepNeurons {
     return a.neurons < 0;
   }
 
-  // What a thread takes: neurons so far apart, up from the first or down, as long as they are among `count` from `low`
+  // A thread's turns: neurons at a fixed distance, upward from the first or downward, within `count` neurons from `low`
   // on.
   struct Turns {
     Neurons first;

@@ -1,8 +1,8 @@
-// The time-parallel backward pass of the multistep loop (multistep.cuh): the warps of a block take the segments of the
-// same neurons side by side.
+// The time-parallel backward pass of the multistep loop (multistep.cuh): the warps of a block process the segments of
+// the same neurons side by side.
 //
 // The gradient of the states before a segment is an affine function of that after it, known once the segment is
-// recomputed. Each warp finds its own; joined in a fixed order they give each warp what arrives behind its segment.
+// recomputed. Each warp computes its own; joined in a fixed order they give each warp the gradient after its segment.
 #pragma once
 
 #include "cuda/multistep/backward.cuh"
@@ -73,7 +73,7 @@ struct MultistepTimeParallel : MultistepBackward<Spec> {
         result[s] = with_constant ? map.constant[s][k][lane] : F(0);
 #pragma unroll
         for (int from = 0; from < S; ++from) {
-          // Nothing comes of nothing, even where the product of a segment's derivatives is infinite; nor of an infinite
+          // A zero gradient stays zero, even if the product of a segment's derivatives is infinite; so does an infinite
           // gradient across a branch that was not taken, whose derivative is 0.
           const F factor = map.linear[s][from][k][lane];
           const bool is_nothing = factor == F(0) || grad[k][from] == F(0);
@@ -112,7 +112,7 @@ struct MultistepTimeParallel : MultistepBackward<Spec> {
     __syncthreads();
   }
 
-  // Of no steps, a segment's map is the identity.
+  // The map of a segment without steps is the identity.
   template <Behind behind>
   static __device__ __forceinline__ void backward_group(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                         int t0, AffineMaps (&maps)[G], Gradients& grad) {

@@ -1,5 +1,4 @@
-// What the spikes of a network that several ranks share send to this one's neurons. Lists are in any order, and so are
-// the sums.
+// Delivery of the spikes of other ranks to this rank's neurons. Lists have no order, and neither have the sums.
 #pragma once
 
 #include "cuda/network/network.cuh"
@@ -7,7 +6,7 @@
 namespace spikeforge {
 namespace network {
 
-// By warps, a row in `pieces`.
+// Called by warps, with a row in `pieces`.
 template <class Matrix>
 __device__ __forceinline__ void send(const ExchangeArguments& a) {
   const Sender<Matrix> sender(a.network);

@@ -1,12 +1,13 @@
-// Steps of a network of populations, as many as the host likes, in one cooperative launch: a block owns neurons, and
-// one grid barrier ends a step (two, where spikes are sent together). Where ranks have peers, all of them walk at once.
+// Steps of a network of populations, any number in one cooperative launch: a block owns neurons, and one grid barrier
+// ends a step (two, if spikes are sent together). With peer access between ranks, all ranks run at the same time.
 //
-// In a step a thread takes what arrives for its neuron out of the ring, adds current and drive, steps the neuron's cell
-// and tells of its spike. A spike's connections are read from memory and added to the slots in which they arrive; who
-// does that is Sending's. While a block waits for the others it draws what drives its neurons in the next step.
+// In a step a thread takes the sums that arrive for its neuron out of the ring, adds current and drive, runs the
+// neuron's cell and publishes its spike. A spike's connections are read from memory and added to the slots in which
+// they arrive, by the threads that Sending names. While a block waits for the others it draws the Poisson input of the
+// next step.
 //
-// What arrives at step t stands in slot t % slots. Its owner clears it in that step, in which nothing can be added to
-// it: delays are 1 to slots - 1.
+// Sums that arrive at step t are stored in slot t % slots. The owner clears the slot in that step, in which nothing can
+// be added to it: delays are 1 to slots - 1.
 #pragma once
 
 #include "csrc/kernels/network/arguments.h"
@@ -42,8 +43,8 @@ struct GroupOf<Cell, true> {
   using type = WithDraws<GroupArguments<Cell>>;
 };
 
-// What is known when a kernel is compiled. Resident: a block takes all of its neurons at once, which stay in the
-// registers of their threads; so many `at_once`, at most.
+// The compile-time choices of a kernel. resident: a block processes all of its neurons at once, and they stay in the
+// registers of their threads; at most `at_once` of them.
 template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_, bool has_peers_>
 struct Plan {
   using Matrix = Matrix_;
@@ -56,8 +57,8 @@ struct Plan {
       resident && at_once <= threads;  // of connections, of which there is room for these
 };
 
-// Which of a block's neurons have fired, counted from the first of a turn. What is told of one turn is read while the
-// next one is under way; counters are one more, since one is cleared meanwhile.
+// The neurons of a block that have fired, counted from the first of a turn. The list of one turn is read while the next
+// turn runs; there is one counter more, since one is cleared meanwhile.
 template <class Plan>
 struct Shared {
   Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
@@ -66,7 +67,7 @@ struct Shared {
   int told[Plan::has_peers ? most_peers : 1];  // by each rank
 };
 
-// Which of a spike's connections are sent: all, or those of delay 1, or the others.
+// The connections of a spike that are sent: all, those of delay 1, or the others.
 enum class Part { all, next_step, after_next };
 
 template <class Matrix>
@@ -92,7 +93,8 @@ struct Sender {
     return {first, count, net.near != nullptr ? net.near[neuron] : 0};
   }
 
-  // Every `stride`-th connection from `lane` on, of a spike in the step whose slot is `now`. Loads wait together.
+  // Every `stride`-th connection from `lane` on, of a spike in the step whose slot is `now`. Loads are in flight
+  // together.
   template <Part part>
   __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
     F* const ring = static_cast<F*>(net.ring);
@@ -128,7 +130,7 @@ struct Sender {
   __device__ __forceinline__ void send_listed(int list, int now, Int warp, Int warps) const {
     const Spike* const spikes = net.lists + list * net.size;
     const int pieces = static_cast<int>(net.pieces);
-    // The first one is on its way before it is known whether it is there.
+    // The first spike is loaded before its existence is known.
     Spike spike = load(spikes + at_most(warp / pieces, net.size - 1));
     const Int tasks = static_cast<Int>(__ldcg(net.counts + list)) * pieces;
     for (Int task = warp; task < tasks; task += warps) {
@@ -137,7 +139,8 @@ struct Sender {
     }
   }
 
-  // What a block found, by `warps` warps, of which this is one. row(i) says where the connections of the i-th are.
+  // Sends the spikes that a block found, by `warps` warps, of which this is one. row(i) returns the connections of
+  // spike i.
   template <Part part, class Row>
   __device__ __forceinline__ void send_own(int found, const Row& row, int now, int warp, int warps) const {
     if (found == 0) return;
@@ -173,7 +176,7 @@ class PeerSpikes {
     __threadfence_system();
   }
 
-  // Of a step whose spikes all blocks have told, `mine`. To be called by all threads.
+  // Sends the spikes of a step that all blocks have published, by warp `mine`. Called by all threads.
   template <class Sender>
   __device__ __forceinline__ void send(const Sender& sender, int t, int mine, int* told, int now, Int warp,
                                        Int warps) const {
@@ -193,7 +196,7 @@ class PeerSpikes {
   }
 
  private:
-  // What marks the count of a step, in its upper half.
+  // The mark of a step in the upper half of its count.
   __device__ __forceinline__ unsigned long long said(int t) const {
     return static_cast<unsigned long long>(first_ + t + 1) << 32;
   }
@@ -224,7 +227,7 @@ class PeerSpikes {
     return now;
   }
 
-  // By warps, a row in pieces, the first by warp number `task`.
+  // Called by warps, with a row in pieces, the first by warp number `task`.
   template <class Sender>
   __device__ __forceinline__ void send_list(const Sender& sender, Int rank, int t, int told, int now, Int& task,
                                             Int warps) const {
@@ -243,12 +246,12 @@ class PeerSpikes {
   const Int first_;
 };
 
-// What is recorded of the states of a block's neurons.
+// The recorded states of a block's neurons.
 template <class F>
 struct OwnProbes {
   Int first, last;
 
-  // Of neurons `begin` to `end` - 1.
+  // For neurons `begin` to `end` - 1.
   __device__ __forceinline__ OwnProbes(const Arguments& net, Int begin, Int end)
       : first(first_from(net, begin)), last(first_from(net, end)) {}
 
@@ -278,11 +281,11 @@ struct GroupSteps : MultistepNeurons<Spec> {
   using Base = MultistepNeurons<Spec>;
   using Base::I, Base::O, Base::S, Base::W;
   using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Neurons;
-  using Group = GroupArguments<Cell>;  // with draws behind it, where the cell draws
+  using Group = GroupArguments<Cell>;  // followed by draws if the cell draws
   using Matrix = typename Plan::Matrix;
   static constexpr int D = Plan::drives;
 
-  // What drives a neuron in a step.
+  // The input of a neuron in a step.
   struct Driven {
     F by[room(D)][I];
 
@@ -305,7 +308,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
     }
 
    private:
-    // As poisson(rate) of neuron text, its draws 0 and 1, of the neuron with this index.
+    // Equals poisson(rate) of neuron text, with draws 0 and 1, for the neuron with this index.
     static __device__ __forceinline__ double number(const Drive& drive, Int column, Int index, DoubleWord step,
                                                     int table) {
       const auto word = [&](unsigned draw) {
@@ -396,7 +399,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
         if (own.has(k)) step(t, own, k, x[k]);
     }
 
-    // What those that were found have to send at once.
+    // Sends the connections of the neurons that were found, at once.
     __device__ __forceinline__ void send_own(Int base, int own_threads) {
       if constexpr (Plan::has_own) {
         constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
@@ -440,7 +443,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
       if (fires) tell(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
     }
 
-    // Of neuron `i` from the first of the turn on.
+    // For neuron `i` from the first of the turn on.
     __device__ __forceinline__ void tell(int t, Int base, int i) const {
       if constexpr (Plan::has_own) fired()[atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(i);
       if constexpr (Plan::sending != Sending::own) {

@@ -1,7 +1,7 @@
 // The backward pass of a recurrent layer on the GPU (recurrent.cuh): steps from the last to the first. The states
-// before each are recomputed from the checkpoint at or before them, `history` steps at once: ahead of these, while what
-// the last one sent is on its way; or apart, by as many warps again, which compute what of a derivative is known before
-// gradients come too, and leave its coefficients to the warps that walk back.
+// before each are recomputed from the checkpoint at or before them, `history` steps at once: ahead of these steps,
+// while the sums of the last one are in flight; or apart, by as many other warps, which also compute the part of a
+// derivative that is known before gradients arrive, and pass its coefficients to the warps that walk back.
 #pragma once
 
 #include "cuda/recurrent/recurrent.cuh"
@@ -39,18 +39,18 @@ struct RecurrentBackward : Recurrent<Spec> {
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static constexpr int L = shape.history, input_rows = shape.input_rows, K = Cell::n_coefficients;
-  // As many warps again recompute a segment of L steps, while the others walk the one behind it.
+  // True if as many other warps recompute a segment of L steps, while these walk the one after it.
   static constexpr bool apart = shape.apart;
   static_assert(K == shape.coefficients, "");
-  // Of a segment, steps that such warps compute side by side. In a block alone the others wait for them, in a cluster
-  // for each other. Microseconds a step, LIF, float16, on an H200, with 2, 4 and 8: H = 128 0.41, 0.39, 0.38; H = 256,
-  // B = 64, 0.379, 0.385, 0.391.
+  // Steps of a segment that such warps compute side by side. In a single block the other warps wait for them, in a
+  // cluster the warps wait for each other. Microseconds per step, LIF, float16, on an H200, with 2, 4 and 8: H = 128
+  // 0.41, 0.39, 0.38; H = 256, B = 64, 0.379, 0.385, 0.391.
   static constexpr int most_together = Base::deferred ? 8 : 2;
   static constexpr int steps_together = L < most_together ? L : most_together;
   static_assert(!apart || L % steps_together == 0, "");
 
-  // Whether the tensor cores add sums to the gradient of the output, so that no addition follows. What they round
-  // otherwise than float32 additions is lost when the result is rounded to 16 bits.
+  // True if the tensor cores add sums to the gradient of the output, so that no addition follows. Their rounding
+  // differs from float32 additions by less than the rounding of the result to 16 bits.
   static constexpr bool within = shape.split == 1 && !Base::in_pieces && !Samples::has_start;
 
   // The next to come into the rings.
@@ -140,7 +140,7 @@ struct RecurrentBackward : Recurrent<Spec> {
 
   // ---- states that are computed again ----
 
-  // Those before the first step of the checkpoint that step t is behind, of a tile.
+  // Loads the states of a tile at the checkpoint at or before step t.
   static __device__ __forceinline__ void load_states(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
                                                      const Lane& at, const BackwardRings& rings, int t, int n,
                                                      States& state) {
@@ -175,9 +175,9 @@ struct RecurrentBackward : Recurrent<Spec> {
       }
   }
 
-  // The states before steps t - t % L to t. Apart, whole segments: behind the last step of all they are made of
-  // whatever is there, and nobody reads them; neither what is made of tiles that the cluster lacks. All tiles at once:
-  // a step of one is a chain of instructions that wait for each other.
+  // Recomputes the states before steps t - t % L to t. Apart, whole segments: after the last step they are computed
+  // from arbitrary values and not used, as are the tiles that the cluster lacks. All tiles at once: a step of one tile
+  // is a chain of dependent instructions.
   static __device__ __forceinline__ void recompute(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
                                                    const Lane& at, const BackwardRings& rings, const Samples& samples,
                                                    int t) {
@@ -224,7 +224,7 @@ struct RecurrentBackward : Recurrent<Spec> {
       for (int g = 0; g < G; ++g) packed[i][g].unpack(in[i][g]);
   }
 
-  // For the warps that walk back: the state before step t, or what its derivative is made of.
+  // Stores, for the warps that walk back, the state before step t or the coefficients of its derivative.
   static __device__ __forceinline__ void keep(const Cells& cells, const BackwardRings& rings, int t, int n,
                                               const F (&in)[I][G][W], const States& state) {
 #pragma unroll
@@ -243,7 +243,7 @@ struct RecurrentBackward : Recurrent<Spec> {
     }
   }
 
-  // Of neuron j of the lane, input(i, j) and state(s, j).
+  // For neuron j of the lane, input(i, j) and state(s, j).
   template <class Input, class State>
   static __device__ __forceinline__ void compute_coefficients(const Cells& cells, const Input& input,
                                                               const State& state_of, F (&coefficients)[room(K)][W]) {
@@ -374,7 +374,7 @@ struct RecurrentBackward : Recurrent<Spec> {
         if constexpr (within) begin_sums(step);
         product.template operator()<within>(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
           if (!Base::deferred) return;
-          stored.store(at, n);  // of the step behind; before there is one, what will be overwritten
+          stored.store(at, n);  // of the step after; before one exists, a value that will be overwritten
           load(t);
         });
         drop_unheard(samples, n, step.sums);
@@ -398,7 +398,7 @@ struct RecurrentBackward : Recurrent<Spec> {
     exchange.close(at, samples.steps);
   }
 
-  // What goes to memory, and the row that it goes to.
+  // The values that are stored in memory, and their row.
   struct Stored {
     WalkedRows<T> rows[I];
     Numbers grad_x[I][G];
@@ -424,7 +424,7 @@ struct RecurrentBackward : Recurrent<Spec> {
     }
   };
 
-  // Of the states after the last step.
+  // Adds the gradients of the states after the last step.
   static __device__ __forceinline__ void add_last_grad_states(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
                                                               int n, States& grad) {
 #pragma unroll
@@ -444,7 +444,7 @@ struct RecurrentBackward : Recurrent<Spec> {
     }
   }
 
-  // What a step back reads, and the gradients of its inputs.
+  // The values that a backward step reads, and the gradients of its inputs.
   struct Step {
     F coefficients[G][room(K)][W], grad_y[O][G][W], grad_x[I][G][W];
     Values sums;
@@ -491,7 +491,7 @@ struct RecurrentBackward : Recurrent<Spec> {
       for (int j = 0; j < W; ++j) step.sums[g][j] = step.grad_y[0][g][j];
   }
 
-  // What of the derivative does not need the sums has been computed while these were on their way.
+  // The part of the derivative that does not need the sums has been computed while these were in flight.
   static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, const Samples& samples, int t, int n,
                                              Step& step, States& grad_state, F (&grad_param)[W][room(P)]) {
 #pragma unroll
@@ -538,7 +538,7 @@ struct RecurrentBackward : Recurrent<Spec> {
       }
   }
 
-  // What goes to others is rounded as what is stored. Behind the end of a sample that is zeros.
+  // Values for other blocks are rounded like the stored ones. After the end of a sample they are zeros.
   template <class Tell>
   static __device__ __forceinline__ void tell(const Lane& at, const Samples& samples, int t, int n, Step& step,
                                               Stored& stored, const Tell& tell) {

@@ -124,7 +124,7 @@ struct RecurrentForward : Recurrent<Spec> {
     exchange.close(at, steps);
   }
 
-  // What a step stores at every one, and the rows that it goes to.
+  // The values that each step stores, and their rows.
   struct Results {
     WalkedRows<T> current_row, y_rows[O];
     Numbers current[unrolled][G], y[unrolled][O][G];
@@ -192,7 +192,7 @@ struct RecurrentForward : Recurrent<Spec> {
       store_states(a, at, n, state, times(t, a.neurons), [&](int g) { return samples.has(t, n, g); });
   }
 
-  // The step of a sample that has it; behind its end, states stay and outputs are zero.
+  // Runs the step of a sample that has it; after its end, states stay and outputs are zero.
   static __device__ __forceinline__ void step(const Cell& cell, bool there, const F* x, F* state, F* y) {
     if constexpr (!Samples::has_lengths) {
       cell.step(x, state, y);

@@ -1,26 +1,26 @@
-// What the forward and the backward loop over time of a recurrent layer on the GPU share (recurrent_forward.cuh,
-// recurrent_backward.cuh): who does what, rows on their way, what a step tells the next, and its product. A cell's
-// first output comes back to one of its inputs at the next step, through a matrix that stays in registers. The loops
-// run any cell, as the multistep loop does, and share its way of making cells, states and parameters.
+// Shared by the forward and the backward loop over time of a recurrent layer on the GPU (forward.cuh, backward.cuh):
+// the distribution of work, rows in flight, the messages between steps, and their product. A cell's first output is
+// added to one of its inputs at the next step, through a matrix that stays in registers. The loops run any cell, as the
+// multistep loop does, and share its construction of cells, states and parameters.
 //
-// geometry.h says how neurons and samples are laid over blocks. What a step made, spikes forward and gradients of the
-// current backward, goes as 16-bit numbers to every block of the cluster by stores that count their bytes on a barrier
-// of the receiver: a step waits for one way through the network and for nothing else. In a large cluster numbers go to
-// memory, and from there by one copy to all blocks, since a store to each keeps the network longer than all else that a
-// step does. A step hears what was made `delay` steps before; buffers for twice as many suffice, as no block can be
-// further ahead. A single block has its shared memory and __syncthreads.
+// geometry.h describes how neurons and samples are distributed over blocks. The results of a step, spikes forward and
+// gradients of the current backward, are sent as 16-bit numbers to every block of the cluster by stores that count
+// their bytes on a barrier of the receiver: a step waits for one message and for nothing else. In a large cluster
+// numbers are written to memory, and one copy sends them to all blocks, since a store to each occupies the network for
+// longer than the rest of a step. A step receives the results of `delay` steps before; buffers for twice as many
+// suffice, as no block can be further ahead. A single block uses its shared memory and __syncthreads.
 //
-// A float32 weight is the sum of three bf16 numbers, and so is a value on its way unless it is a spike; of their
-// products those are summed that float32 would notice. Within a cluster, spikes go as bits.
+// A float32 weight is the sum of three bf16 numbers, and so is a value in flight unless it is a spike; those of their
+// products are summed that are not below float32's precision. Within a cluster, spikes are sent as bits.
 //
-// A Spec, printed by csrc/kernels/recurrent/spec.cpp, has what the multistep loop wants to know, for one neuron a
+// A Spec, printed by csrc/kernels/recurrent/spec.cpp, has the members that the multistep loop needs, for one neuron per
 // thread, and:
 //   geometry     geometry.h
-//   into         the input that the product is added to
-//   vectors      whether a lane's neurons are read in one access
-//   has_first    forward: whether outputs before the first step are given; else they are 0
-//   save         forward: whether currents and checkpoints are saved
-//   has_lengths, has_start   as the multistep loop's: the arguments are WithSamples then
+//   into         the input to which the product is added
+//   vectors      true if a lane's neurons are read in one access
+//   has_first    forward: true if outputs before the first step are given; else they are 0
+//   save         forward: true if currents and checkpoints are saved
+//   has_lengths, has_start   as in the multistep loop: the arguments are WithSamples then
 #pragma once
 
 #include "csrc/kernels/recurrent/geometry.h"
@@ -56,8 +56,8 @@ struct WalkedRows {
   __device__ __forceinline__ void next() { row += stride; }
 };
 
-// A store without a branch: around one the compiler moves nothing, and a step has little else to hide its latencies
-// behind.
+// A store without a branch: the compiler moves nothing across a branch, and a step has little else to hide its
+// latencies.
 template <class Words>
 __device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
   static_assert(sizeof(Words) == 4 || sizeof(Words) == 8 || sizeof(Words) == 16, "");
@@ -118,21 +118,21 @@ struct Recurrent {
         __cvta_shared_to_generic(static_cast<unsigned>(kept(static_cast<int>(shared_address(shared))))));
   }
 
-  // Of a block alone, what a step stores is stored while the tensor cores are at work on the next: nothing else takes
-  // long enough to hide it.
+  // In a single block, the results of a step are stored while the tensor cores compute the next: nothing else takes
+  // long enough to hide the store.
   static constexpr bool deferred = blocks == 1 && tiles == 1;
-  // Steps that the loop over time is unrolled to, with registers of their own: a result that overwrote one on its way
-  // to memory would wait until that has been read.
+  // Steps that the loop over time is unrolled to, each with its own registers: a result that overwrote one in flight to
+  // memory would wait until that has been read.
   static constexpr int unrolled = deferred ? 2 : 1;
 
   // Barriers from 1 on are of rows of warps that share a sum.
   static_assert(split == 1 || own / row_neurons < 15, "a block has 16 barriers");
   static __device__ __forceinline__ void meet(int threads_that_meet) { named_barrier(15, threads_that_meet); }
 
-  // ---- who does what ----
+  // ---- distribution of work ----
 
-  // Which neurons of which samples a lane owns. Behind the last neuron and sample it computes what their owner does,
-  // and keeps it for itself.
+  // The neurons and samples that a lane owns. After the last neuron and sample it repeats the computation of their
+  // owner, and drops the results.
   struct Lane {
     int lane, q, c, row, part, rank;  // row: of warps
     int neuron, width, batch;
@@ -160,7 +160,7 @@ struct Recurrent {
     }
 
     __device__ __forceinline__ int first_of_row() const { return rank * own + row * row_neurons; }
-    // Of the eight of a tile.
+    // The sample of element g among the eight of a tile.
     __device__ __forceinline__ int sample(int g) const { return 2 * c + (split == 1 ? g : part % 2); }
     __device__ __forceinline__ bool has_sample(int n, int g) const { return (first_tile + n) * 8 + sample(g) < batch; }
     __device__ __forceinline__ bool has_neuron(int j) const { return neuron + (Spec::vectors ? 0 : j) < width; }
@@ -252,7 +252,7 @@ struct Recurrent {
 
   // ---- samples ----
 
-  // Of the cell itself, in place of the state of a sample that starts anew before step t.
+  // The cell's own initial state, in place of the state of a sample that restarts before step t.
   static __device__ __forceinline__ void restart(const Cells& cells, const Samples& samples, int t, int n,
                                                  States& state) {
     if constexpr (Samples::has_start)
@@ -273,7 +273,7 @@ struct Recurrent {
       }
   }
 
-  // Rows behind the last step of the cluster's samples.
+  // Clears the rows after the last step of the cluster's samples.
   template <class E, class Args>
   static __device__ __forceinline__ void clear_behind(const Args& a, const Lane& at, const Samples& samples,
                                                       void* data) {
@@ -284,7 +284,7 @@ struct Recurrent {
           for (int g = 0; g < G; ++g) at.store(static_cast<E*>(data) + times(t, a.neurons), n, g, Pack<E, W, true>{});
   }
 
-  // ---- rows on their way ----
+  // ---- rows in flight ----
 
   // A lane's own numbers of some rows, in shared memory. No other lane reads them.
   template <class E, int depth>
@@ -327,10 +327,10 @@ struct Recurrent {
     }
   };
 
-  // ---- what a step tells the next ----
+  // ---- messages between steps ----
 
-  // Where the numbers of a neuron lie in a tile's message: a warp's fill whole lines of 128 bytes, which the network
-  // carries, and what a warp reads, 16 bytes a lane, meets each bank once.
+  // The place of a neuron's number in a tile's message: a warp's numbers fill whole lines of 128 bytes, which the
+  // network transfers, and a warp's reads, 16 bytes per lane, access each bank once.
   static __device__ __forceinline__ int place(int sample, int neuron) {
     const int odd = sample % 2, tile = neuron / 16 % 2;
     return neuron / 32 * 512 + (W == 4 ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
@@ -349,7 +349,7 @@ struct Recurrent {
     static constexpr int masks = Spec::vectors ? 1 : W / 2;
     unsigned char* memory;
     int told[G];  // where the lane's numbers lie in a message, or the warp's bits
-    // Of pairs of numbers. What is behind the last neuron must not be infinite: its weights are 0.
+    // For pairs of numbers. Values after the last neuron must not be infinite: their weights are 0.
     unsigned are_there[masks];
     unsigned listener;      // memory of the block that the lane sends bits to
     unsigned char* outbox;  // by memory: of the cluster, [buffers][tiles][message]
@@ -406,7 +406,7 @@ struct Recurrent {
       meet();
     }
 
-    // Where what step t hears lies in `memory`.
+    // The place in `memory` of the values that step t receives.
     __device__ __forceinline__ int heard(int t, int n) const { return offset(t - delay, n); }
 
     // Until all of it is here.
@@ -420,8 +420,8 @@ struct Recurrent {
       if (blocks > 1 && threadIdx.x == 0) barrier(t - delay, n).expect(message);
     }
 
-    // Of every step, also of the last ones, which no step hears: close() waits for these. A condition would be a branch
-    // on the way of each step to the next.
+    // Stores the results of every step, including the last ones, which no step receives: close() waits for these. A
+    // condition would add a branch to the critical path between steps.
     __device__ __forceinline__ void put(const Lane& at, int t, int n, int g, const Values& values) const {
       if constexpr (as_bits)
         put_bits(at, t, n, g, values);
@@ -429,7 +429,7 @@ struct Recurrent {
         put_numbers(at, t, n, g, values);
     }
 
-    // Lane r tells block r what the warp has found. Nothing but the send is conditional: addresses are made ahead.
+    // Lane r sends the warp's bits to block r. Only the send is conditional: addresses are computed ahead.
     __device__ __forceinline__ void put_bits(const Lane& at, int t, int n, int g, const Values& values) const {
       unsigned words[W], fired[W];
 #pragma unroll
@@ -471,8 +471,8 @@ struct Recurrent {
       }
     }
 
-    // Behind all that a step puts of a tile. What a warp has put lies without gaps, of each piece of a number; a lane
-    // sends a piece.
+    // Called after all stores of a tile in a step. The numbers of a warp are stored without gaps, for each piece of a
+    // number; a lane sends a piece.
     __device__ __forceinline__ void end_of_tile(const Lane& at, int t, int n) const {
       if constexpr (by_memory) {
         constexpr int bytes = 64 * W * G;
@@ -487,14 +487,14 @@ struct Recurrent {
     __device__ __forceinline__ void end_of_step() const {
       if (blocks == 1) named_barrier(0, threads);
     }
-    // Of all threads, which have begun together.
+    // Synchronises all threads, which have begun together.
     __device__ __forceinline__ void meet() const {
       if (blocks == 1)
         __syncthreads();
       else
         cluster_barrier();
     }
-    // Nobody leaves before all that is sent to it is here.
+    // A block exits only after all messages to it have arrived.
     __device__ __forceinline__ void close(const Lane& at, int steps) const {
       for (int t = ::max(steps - delay, 0); t < steps; ++t)
         for (int n = 0; n < at.count; ++n) wait(t + delay, n);
@@ -509,7 +509,7 @@ struct Recurrent {
     int from;                     // in a message
     int turn;                     // of a word of bits
 
-    // Of W^T, or of W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
+    // For W^T, or for W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
     template <bool transposed>
     __device__ __forceinline__ void load(const void* w, const Lane& at, unsigned char*& memory) {
       given = reinterpret_cast<StateNumbers*>(memory) + kept(at.row * split * others * 32 + at.lane);
@@ -535,8 +535,8 @@ struct Recurrent {
           }
     }
 
-    // Sums over the neurons that a message tells of, for the lane's own; it lies at this place in memory. `meanwhile`
-    // is done while the tensor cores are at work. `added`: to what sums hold.
+    // Sums over the neurons of a message, for the lane's own neurons; the message is at this place in memory.
+    // `meanwhile` runs while the tensor cores compute. `added`: to the present sums.
     template <bool added = false, class Meanwhile>
     __device__ __forceinline__ void operator()(const unsigned char* memory, int message, const Lane& at, int n,
                                                Values& sums, const Meanwhile& meanwhile) const {
@@ -604,14 +604,14 @@ struct Recurrent {
       return convert<float>(static_cast<const T*>(w)[i]);
     }
 
-    // Of what a warp has found, what another owns, or it itself.
+    // Exchanges the partial sums of a warp with the warp that owns them.
     template <class Float>
     static __device__ __forceinline__ Float& found(Float (&sum)[m_tiles][4], int owner, int g, int j) {
       if (W == 2) return sum[owner / 2][2 * j + (split == 1 ? g : owner % 2)];
       return sum[j / 2][2 * (j % 2) + (split == 1 ? g : owner)];
     }
 
-    // Of what others have found for the owner, the finder's comes at this place.
+    // The place of the finder's partial sums among those for the owner.
     static __device__ __forceinline__ int place_among(int finder, int owner) {
       return split == 2 ? 0 : (finder - owner - 1) & others;
     }
@@ -647,7 +647,7 @@ struct Recurrent {
 #pragma unroll
         for (int j = 0; j < W; ++j) sums[0][j] += values.lane[j];
       }
-      // Where a step does not wait for the one before, a warp could write the next sums before these are read.
+      // If a step does not wait for the one before, a warp could write the next sums before these are read.
       if (blocks > 1 && delay > 1) named_barrier(1 + at.row, 32 * split);
     }
   };

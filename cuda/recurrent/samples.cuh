@@ -1,5 +1,5 @@
-// Samples of a recurrent layer that differ in length or start anew on the way (samples.cuh): what a lane knows of its
-// own. Both passes walk as many steps as the longest sample of a cluster has; what lies behind is cleared.
+// Samples of a recurrent layer that differ in length or restart (samples.cuh): the state of a lane for its samples.
+// Both passes run as many steps as the longest sample of a cluster has; results after the end of a sample are cleared.
 #pragma once
 
 #include "cuda/samples.cuh"
@@ -17,7 +17,7 @@ struct LayerSamples {
   int length[has_lengths ? tiles : 1][G];
   int place[has_start ? tiles : 1];           // in a row of starts, of sample lane % 8
   unsigned starts[has_start ? tiles : 1][G];  // bit t % word: whether the sample starts anew before step t
-  int deaf[has_start ? tiles : 1][G];         // for how many steps it hears nothing
+  int deaf[has_start ? tiles : 1][G];         // the number of steps for which it receives nothing
 
   template <class Args, class Lane>
   __device__ __forceinline__ LayerSamples(const Args& a, const Lane& at) : steps(static_cast<int>(a.steps)) {
@@ -25,7 +25,7 @@ struct LayerSamples {
     if constexpr (has_start) find_starts(static_cast<const WithSamples<Args>&>(a).samples, at);
   }
 
-  // Whether the sample has a step t.
+  // True if the sample has a step t.
   __device__ __forceinline__ bool has(int t, int n, int g) const {
     if constexpr (has_lengths)
       return t < length[n][g];
@@ -40,7 +40,7 @@ struct LayerSamples {
       return false;
   }
 
-  // Of the word that step t is in. A warp's lanes read a step each.
+  // Loads the word that contains step t. A warp's lanes read one step each.
   template <class Args, class Lane>
   __device__ __forceinline__ void read_starts(const Args& a, const Lane& at, int t) {
     if constexpr (has_start) {
@@ -62,7 +62,7 @@ struct LayerSamples {
     }
   }
 
-  // A step that is `delay` steps away, or fewer, on the other side of a start is not heard.
+  // Steps at most `delay` apart on different sides of a restart do not exchange values.
   __device__ __forceinline__ void close_ears(int n, int g, bool at_start) {
     if constexpr (has_start)
       if (at_start) deaf[n][g] = delay;

@@ -1,14 +1,14 @@
-// Time-parallel passes over the whole GPU: the blocks of the same neurons take parts of the sequence side by side, for
-// neurons too few to fill the device. The forward pass is that of cells whose next states are affine in their states, a
-// scan; the backward pass is that of multistep.cuh, whose adjoint is affine for any cell.
+// Time-parallel passes over the whole GPU: the blocks of the same neurons process parts of the sequence side by side,
+// for neurons too few to fill the device. The forward pass is that of cells whose next states are affine in their
+// states, a scan; the backward pass is that of multistep.cuh, whose adjoint is affine for any cell.
 //
-// A warp takes a segment and finds its map of the states, a block a tile of as many segments as it has warps. Blocks
-// tell each other the maps of their tiles, at one grid barrier a turn; each joins those of the tiles since its own last
-// one, and walks its segments from where they then start. All of it in a fixed order: results do not depend on who came
-// first.
+// A warp processes a segment and computes its map of the states, a block a tile of as many segments as it has warps.
+// Blocks exchange the maps of their tiles, at one grid barrier per turn; each joins those of the tiles since its own
+// last one, and walks its segments from the resulting states. All of it in a fixed order: results do not depend on the
+// order of execution.
 //
-// A Spec is that of multistep.cuh, of segments > 1. In the forward pass it has another beside it, of the composition of
-// the cell's steps, and `rows` is the length of a segment.
+// A Spec is that of multistep.cuh, with segments > 1. The forward pass has a second Spec, of the composition of the
+// cell's steps, and `rows` is the length of a segment.
 #pragma once
 
 #include "cuda/grid_barrier.cuh"
@@ -16,7 +16,7 @@
 
 namespace spikeforge {
 
-// Behind the loop's arguments.
+// Stored after the loop's arguments.
 struct SharedMaps {
   void* maps;        // of tiles, [3][all blocks]: of this turn, and of two before it that a block may still read
   void* sums;        // backward, of parameters' gradients: [all blocks][parameters][width][32]
@@ -35,7 +35,7 @@ struct ScanBackwardArgs {
   SharedMaps shared;
 };
 
-// What a block knows of the others, and of the tiles that it takes: one in each turn.
+// A block's view of the other blocks, and of its tiles: one in each turn.
 template <class Spec>
 struct Tiles : Multistep<Spec> {
   using Loop = Multistep<Spec>;
@@ -78,7 +78,7 @@ struct Tiles : Multistep<Spec> {
           for (int s = 0; s < S; ++s) of[j][k][s] = F(s == j);
     }
 
-    // Puts a map behind.
+    // Appends a map.
     __device__ __forceinline__ void follow(const AffineMaps& map) {
 #pragma unroll
       for (int j = 0; j < S; ++j) Loop::template apply<false>(map, of[j]);
@@ -98,7 +98,7 @@ struct Tiles : Multistep<Spec> {
     }
   };
 
-  // Where a tile's map lies, until the third turn after it.
+  // The place of a tile's map, until the third turn after it.
   __device__ __forceinline__ AffineMaps& map_of(int tile) const {
     const int first = static_cast<int>(blockIdx.x) - place;
     return static_cast<AffineMaps*>(
@@ -130,7 +130,7 @@ struct Tiles : Multistep<Spec> {
     for (int g = 0; g < G; ++g) apply(joined[g], state);
   }
 
-  // From before a tile to before the warp's own segment, and to behind the tile.
+  // From before a tile to before the warp's own segment, and to after the tile.
   template <class Order>
   __device__ __forceinline__ void enter(const AffineMaps (&maps)[G], const Order& order, const States& before,
                                         States& own, States& behind) const {
@@ -183,7 +183,7 @@ struct Scan {
     }
   };
 
-  // Of no steps, the identity.
+  // The map of no steps is the identity.
   static __device__ __forceinline__ void find_map(const typename Composing::Cells& cells, const Segment& segment,
                                                   int length, AffineMaps& map) {
     const int lane = threadIdx.x % 32;
@@ -242,7 +242,7 @@ struct Scan {
     for (int turn = 0; turn < at.turns; ++turn) {
       const int tile = turn * at.blocks + at.place, t0 = first_step(tile);
       find_map(composing, segment, at.steps - t0, maps[at.warp]);
-      Segment next;  // on its way meanwhile
+      Segment next;  // in flight meanwhile
       if (turn + 1 < at.turns) next.load(a, at.n, first_step(tile + at.blocks));
       __syncthreads();
       if (at.blocks > 1) at.advance(tile, maps, joined, in_time, before);
