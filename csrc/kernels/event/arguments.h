@@ -1,4 +1,4 @@
-// What the host hands to the kernels of events, and both of them read: C++17 for the host compiler and NVRTC.
+// Arguments of the event kernels, shared by the host and the device: C++17 for the host compiler and NVRTC.
 #pragma once
 
 namespace spikeforge {
@@ -6,20 +6,20 @@ namespace event {
 
 using Int = long long;
 
-// What an entry x of the vector contributes:
-//   event    1 where x is true, or x > 0; nothing elsewhere, NaN included
-//   graded   x where x > 0; nothing elsewhere
+// The contribution of an entry x of the vector:
+//   event    1 if x is true, or x > 0; nothing otherwise, NaN included
+//   graded   x if x > 0; nothing otherwise
 //   number   x
 enum class Values : unsigned char { event, graded, number };
 
-// What a sum by columns is made of: cuda/event/scatter.cuh.
+// The representation of a sum by columns: cuda/event/scatter.cuh.
 enum class Sums : unsigned char { counts, floats, fixed };
 
 // How many steps later what goes through a connection arrives: at once; all of it after the same number of steps; after
 // a number of its own, kept in a byte or an int, or drawn.
 enum class Delays : unsigned char { none, one, bytes, words, drawn };
 
-// Of the weights of a random matrix:
+// The distribution of the weights of a random matrix:
 //   constant   weights [1]: w
 //   uniform    weights [2]: low + (high - low) u
 //   normal     weights [2]: mean + deviation z
@@ -60,8 +60,8 @@ struct ProductArguments {
   double least = 0, most = 0;  // of plasticity
   // Null, or not 0 where a number of the matrix is out of range: nothing of it is read then.
   const unsigned* refused = nullptr;
-  // With delays y is a ring in the compute type, which is added to: [slots, all batches, out]. What arrives at step t
-  // stands in slot t % slots.
+  // With delays y is a ring in the compute type, to which results are added: [slots, all batches, out]. Sums that
+  // arrive at step t are in slot t % slots.
   const void* delays = nullptr;  // [nnz], or one
   const Int* step = nullptr;     // on the device, or null: `now`
   Int now = 0, ring_slots = 0;
@@ -69,7 +69,7 @@ struct ProductArguments {
   Int delay_bytes = 0;  // of a delay that all share
 };
 
-// Of `product` the matrix is read, whose indices may be Int, and of delays so many. Blocks count themselves in
+// The matrix of `product` is read; its indices may be Int, and its delays have this many bytes. Blocks are counted in
 // `refused`[1].
 struct CheckArguments {
   ProductArguments product;
@@ -99,7 +99,7 @@ struct RandomDelays {
   Distribution distribution;
 };
 
-// Of `product` what is not about a stored matrix is read.
+// The members of `product` that do not describe a stored matrix are read.
 struct JitArguments {
   ProductArguments product;
   RandomRows matrix;

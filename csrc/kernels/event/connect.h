@@ -17,7 +17,7 @@ struct ConnectSpec {
 ConnectSpec spec_of(ConnectStep step, NumberType type);
 jit::KernelSource print_source(const ConnectSpec& spec);
 
-// On a stream of the device, whose context is current. Throws what KernelCache does.
+// Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream);
 
 }  // namespace spikeforge::event

@@ -14,7 +14,7 @@ namespace event {
 
 using Place = long long;
 
-// What a word is for: the second half of the third counter.
+// The purpose of a random word: the second half of the third counter.
 enum class Purpose : unsigned { places, numbers, lines, count };
 
 struct Lines {
@@ -27,12 +27,12 @@ struct Lines {
   int first = 0;           // of the matrix's columns, of place 0
 };
 
-// Of the numbers of a projection's connections:
+// The law of the numbers of a projection's connections:
 //   constant    first
 //   uniform     from first to second
-//   normal      of mean first and deviation second
+//   normal      with mean first and deviation second
 //   lognormal   e to the power of such a normal number
-// Those out of [low, high] are drawn again, or else are low or high.
+// Numbers outside [low, high] are drawn again, or clipped to low or high.
 enum class LawKind : int { constant, uniform, normal, lognormal };
 struct Law {
   double first = 0, second = 0, low = 0, high = 0;
@@ -63,7 +63,7 @@ SPIKEFORGE_PLAIN_FN Place legal_places(const Lines& lines, Place line) {
   return lines.width - (leaves_own_out(lines, line) ? 1 : 0);
 }
 
-// Of every position of a line.
+// Enumerates every position of a line.
 struct DrawnPlaces {
   const Lines& lines;
   Place line;
@@ -126,7 +126,7 @@ SPIKEFORGE_FN void for_each_of_a_selection(const Lines& lines, Place line, Place
   }
 }
 
-// Whether places of which no two are alike are selected; fewer are drawn, and drawn again where they meet.
+// True if distinct positions are selected; otherwise they are drawn, and drawn again after a collision.
 SPIKEFORGE_PLAIN_FN bool is_dense(const Lines& lines, Place line, Place wanted) {
   return 2 * wanted > legal_places(lines, line);
 }

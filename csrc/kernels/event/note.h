@@ -6,8 +6,8 @@
 
 namespace spikeforge::event {
 
-// specs_on(device) gives the KernelSpecs of a call. It is asked once an architecture: no spec depends on the number of
-// multiprocessors (kernels_of in plan.h; what else there is has one kernel whatever the device).
+// specs_on(device) returns the KernelSpecs of a call. It is called once per architecture: no spec depends on the number
+// of multiprocessors (kernels_of in plan.h; other launches have one kernel on every device).
 template <class Specs>
 void note_kernels(const Specs& specs_on) {
   jit::note_by_arch([&](const jit::Device& device, const jit::Want& want) {

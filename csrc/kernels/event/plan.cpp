@@ -14,11 +14,11 @@ constexpr std::int64_t shared_bytes_of_lists = 14 << 10;  // that find_tasks of 
 constexpr std::int64_t most_grid_y = 65535;
 constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes that batches side by side may take
 
-// What a measurement may vary: SPIKEFORGE_EVENT_SCHEDULE="lanes=32,unroll=8,...", read at every call. A default of 0 or
-// -1 leaves it to the plan. Values are taken as they are: not every one makes a kernel that is right, or ends.
+// Overrides for measurements: SPIKEFORGE_EVENT_SCHEDULE="lanes=32,unroll=8,...", read at every call. A default of 0 or
+// -1 leaves the choice to the plan. Values are not checked: some give a kernel that is wrong or does not end.
 struct Choices {
   std::int64_t lanes = 0;                  // threads a row, by rows
-  std::int64_t unroll = 0;                 // indices that a thread has on their way
+  std::int64_t unroll = 0;                 // indices of a thread in flight
   std::int64_t block = 0;                  // threads of a block, by rows
   std::int64_t blocks = 0;                 // blocks a multiprocessor, by rows
   std::int64_t long_row = 0;               // a row of more nonzeros is summed by a block
@@ -66,7 +66,7 @@ std::int64_t floor_to_power(std::int64_t x) {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Shared memory that a block may ask for, by the CUDA programming guide's table of compute capabilities.
+// Shared memory available to a block, by the CUDA programming guide's table of compute capabilities.
 std::int64_t most_shared_bytes(const jit::Device& device) {
   const int arch = device.major * 10 + device.minor;
   std::int64_t kilobytes = 48;
@@ -102,7 +102,7 @@ KernelSpec spec_of(Kernel kernel, const Product& p) {
           .indptr_bytes = p.indptr_bytes};
 }
 
-// Nonzeros that a thread has on their way, or half as many where their weights fill the registers.
+// Nonzeros of a thread in flight, or half as many if their weights fill the registers.
 std::uint8_t unroll_of(const Product& p, std::int64_t most, const Choices& chosen) {
   return static_cast<std::uint8_t>(
       or_default(chosen.unroll, p.weight == DType::f64 && !p.homogeneous ? most / 2 : most));
@@ -140,10 +140,10 @@ std::vector<Step> finish_steps(const Product& p, Sums sums, const jit::Device& d
   return {{.spec = spec, .blocks = grid(p.ring, 256, 8, device), .threads = 256}};
 }
 
-// The kernel of a product by rows, for so many rows or tiles of them, each for a group of lanes. A row goes to a whole
-// block where a group would be busy with it when all else is done: where it is long, and much longer than others. Where
-// there are too few rows to keep all warps busy shorter ones do, and rows are spread over all multiprocessors. Measured
-// on an H200, from 30 x 200,000 to 200,000 x 7 nonzeros.
+// The kernel of a product by rows, for a number of rows or tiles of them, each for a group of lanes. A row is processed
+// by a whole block if a group would still be busy with it when the rest is done: if it is long, and much longer than
+// others. With too few rows to keep all warps busy, shorter rows are too, and rows are spread over all multiprocessors.
+// Measured on an H200, from 30 x 200,000 to 200,000 x 7 nonzeros.
 GatherPlan by_rows(const Product& p, const KernelSpec& spec, std::int64_t items, const Choices& chosen,
                    const jit::Device& device) {
   const auto [most_threads, most_blocks] = bounds(spec);

@@ -1,5 +1,5 @@
-// What a product with a stored matrix comes to on a GPU: which kernels, in which order, and how wide. Launches and the
-// recorder of kernel packs ask here, so that a pack holds what a launch looks for.
+// The GPU launches of a product with a stored matrix: their kernels, order and widths. Launches and the recorder of
+// kernel packs use the same plan, so a pack holds the kernels that a launch looks up.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -25,7 +25,7 @@ struct Product {
   std::int64_t ring = 0;            // elements of it
 };
 
-// What a sum by columns is made of, and the bytes of one.
+// The representation of a sum by columns, and its size in bytes.
 Sums sums_by_columns(Values values, bool homogeneous, bool deterministic);
 std::int64_t size_of_sum(Sums sums, DType weight);
 
@@ -40,7 +40,7 @@ struct Step {
   bool together = false;               // blocks wait for each other
 };
 
-// By rows: A e.
+// A product by rows: A e.
 struct GatherPlan {
   std::int64_t batches_at_once = 1;
   std::int64_t words = 0;     // of the bits of one vector; 0 where entries are read as they are
@@ -49,7 +49,7 @@ struct GatherPlan {
 };
 GatherPlan plan_gather(const Product& product, const jit::Device& device);
 
-// By columns: e A.
+// A product by columns: e A.
 struct ScatterPlan {
   Sums sums{};
   std::int64_t sum_bytes = 0;        // of one
@@ -59,18 +59,18 @@ struct ScatterPlan {
   std::int64_t tasks = 0;    // of a batch, at most
   std::vector<Step> limits;  // once, before all batches, where sums are fixed
   Step scatter;              // of a full number of batches
-  std::vector<Step> finish;  // once, behind all batches, where sums are of a whole ring
+  std::vector<Step> finish;  // once, after all batches, for sums over a whole ring
 };
 ScatterPlan plan_scatter(const Product& product, const jit::Device& device);
 
-// Either order to a ring, whose sums are those of a scatter; by rows a batch is a row of the grid.
+// Either order into a ring, whose sums are those of a scatter; by rows a batch is a row of the grid.
 ScatterPlan plan_delivery(const Product& product, const jit::Device& device);
 KernelSpec take_of(DType compute);
 
-// Of the weights, where every nonzero has its own: x and the result's gradient, of `product.weight`, are read.
+// The gradient of the weights, one per nonzero: x and the result's gradient, of type `product.weight`, are read.
 Step plan_weight_gradient(const Product& product, const jit::Device& device);
 
-// The kernel that looks at the numbers of a stored matrix; `indptr_bytes` as above. Of delays: bytes, words or none.
+// The kernel that checks the indices of a stored matrix; `indptr_bytes` as above. Delays: bytes, words or none.
 KernelSpec check_of(std::uint8_t indptr_bytes, bool wide_indices, Delays delays = Delays::none);
 
 // The kernels of a product, which are the same on all devices of an architecture: their multiprocessors decide how many

@@ -25,7 +25,7 @@ enum class PlasticPart : std::uint8_t {
 
 constexpr int plastic_threads = 256;  // of a block
 
-// Whether a rule does anything there.
+// True if the rule has code for this part.
 bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signal = 0);
 
 // `weight` is the type of the weights; arithmetic is float, or double beside double. `signal` numbers the part's.

@@ -1,4 +1,4 @@
-// What the host hands to the kernels of connections that learn, and both of them read: C++17 for the host compiler and
+// Arguments of the kernels of plastic connections, shared by the host and the device: C++17 for the host compiler and
 // NVRTC.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace spikeforge {
 namespace event {
 
-// What a rule may have on a GPU, so that it fits a kernel's arguments.
+// The limits of a rule on a GPU: more would not fit into a kernel's arguments.
 constexpr int most_plastic_states = 8, most_plastic_traces = 16, most_plastic_params = 32, most_plastic_signals = 8;
 
 struct PlasticArguments {

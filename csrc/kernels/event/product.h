@@ -30,7 +30,7 @@ struct Rows {
   std::int64_t end(std::int64_t row) const { return begin(row + 1); }
 };
 
-// What is on its way: what a nonzero delivers is added to sums[offsets[its delay] + where it goes].
+// Spikes in flight: the contribution of a nonzero is added to sums[offsets[its delay] + its target].
 struct Ring {
   void* sums = nullptr;                   // in the compute type of the weights
   const std::int64_t* offsets = nullptr;  // of each delay

@@ -1,12 +1,12 @@
-// A random matrix that is not stored: whoever reads it draws its connections again, the same ones on every device, in
-// both orders and for any number of vectors. C++17 for the host compiler and NVRTC.
+// A random matrix that is not stored: each use draws its connections again, the same ones on every device, in both
+// orders and for any number of vectors. C++17 for the host compiler and NVRTC.
 //
-// Every entry is a connection with probability `prob`, whatever the others are. Rows are cut into pieces of `width`
-// columns (a power of two, set by prob alone), each with a stream of random numbers of its own (PCG32, O'Neill 2014),
-// whose state begins at a hash of seed, row and piece. From one connection to the next there are
+// Every entry is a connection with probability `prob`, independently of the others. Rows are cut into pieces of `width`
+// columns (a power of two, set by prob alone), each with its own stream of random numbers (PCG32, O'Neill 2014), whose
+// state begins at a hash of seed, row and piece. The distance from one connection to the next is
 //   1 + floor(surprise(u) * columns_a_bit)      surprise(u) = -log2(u), columns_a_bit = -1 / log2(1 - prob)
 // columns: the geometric distribution. The random numbers of a weight and of a delay are the halves of a hash of the
-// piece and the column. All of it is whole numbers and the operations of neuron/random.h.
+// piece and the column. The computation uses whole numbers and the operations of neuron/random.h only.
 #pragma once
 
 #include "csrc/kernels/event/arguments.h"

@@ -30,7 +30,7 @@ const char* name_of(Values values);
 const char* name_of(Delays delays);
 const char* name_of(Distribution distribution);
 
-// What follows the kernel are template arguments of Spec in cuda/event/event.cuh, where they are explained.
+// The members after the kernel are template arguments of Spec in cuda/event/event.cuh, which documents them.
 struct KernelSpec {
   Kernel kernel{};
   DType weight{};
@@ -52,7 +52,7 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
-// What a kernel is compiled for: threads of a block, and blocks that a multiprocessor holds at once.
+// The launch bounds of a kernel: threads of a block, and blocks per multiprocessor.
 struct Bounds {
   int threads, blocks;
 };

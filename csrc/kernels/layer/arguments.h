@@ -1,4 +1,4 @@
-// What the host hands to the kernels of layers around neurons, and both of them read: C++17 for the host compiler and
+// Arguments of the kernels of layers around neurons, shared by the host and the device: C++17 for the host compiler and
 // NVRTC.
 #pragma once
 
@@ -20,14 +20,14 @@ struct Divisor {
 struct PoolArguments {
   const void* from;
   void* to;
-  unsigned char* which;  // of maxima: the place in its window that each is from; null where nobody asks
+  unsigned char* which;  // for maxima: the place of each in its window; null if it is not wanted
   int height, width, out_height, out_width;
   long long channels;
   unsigned items;
   Divisor down, across, lanes;
   double divisor;  // of means; 0: how many places there are
   bool counts_padding;
-  // Of maxima that a normalisation follows, numbers of channels in the compute type.
+  // For maxima before a normalisation: numbers per channel in the compute type.
   const void* weight;  // by which x will be multiplied: where it is below 0 the least number becomes the largest
   // In the backward pass x, of which every number has a gradient besides, offset + slope (x - mean).
   const void *x, *mean, *offset, *slope;
@@ -43,16 +43,16 @@ struct BitsArguments {
   long long count;
 };
 
-// Products of a matrix whose entries have a delay each. A sequence is a row for each feature, a step of which is
-// `lanes` neighbouring numbers, those of so many samples; a delay is a shift of the row, and an entry has `taps`
-// coefficients, of so many consecutive steps:
+// Products of a matrix whose entries have a delay each. A sequence has a row for each feature; a step of it is `lanes`
+// neighbouring numbers, one per sample; a delay is a shift of the row, and an entry has `taps` coefficients, for as
+// many consecutive steps:
 //   add    rows[r, j] += sum over c, n of coefficients[r, c, n] in[c, j + shifts[r, c] + n lanes]
 //   sums   out[r, c, n] = sum over j of rows[r, j] in[c, j + shifts[r, c] + n lanes]
-// A strip is some consecutive steps of a sample, of which there are strips / lanes.
+// A strip is a number of consecutive steps of a sample; a sample has strips / lanes of them.
 struct DelayedArguments {
   const int* shifts;         // [rows_count, columns]
   const void* coefficients;  // [rows_count, columns, taps]; of sums null
-  const void* in;            // what a strip has behind the last step is read, and not used
+  const void* in;            // values of a strip after the last step are read, and not used
   void* rows;
   void* out;  // of sums
   long long in_stride;
@@ -60,16 +60,16 @@ struct DelayedArguments {
   long long rows_stride;
   int rows_count, columns, steps, lanes;
   unsigned strips;
-  unsigned row_blocks;  // blocks whose rows are all rows
+  unsigned row_blocks;  // row blocks of all rows
   int rows_at_once;     // of a block: a power of two, `delayed_warps` at most
 };
 
 constexpr int delayed_warps = 16;  // of a block
 
-// How blocks share neurons whose channels repeat: they are rows of a period of neurons each, which is the channels, of
-// `inner` neighbours each. A tile is what a block takes at once: of `down` rows what `across` threads beside each other
-// own. `strips` tiles lie beside each other, `depth` below each other. A block takes `each` tiles, down a strip and on
-// in the next; those of one strip are a run.
+// The distribution over blocks of neurons whose channels repeat: rows of one period each, which has all channels, each
+// with `inner` neighbours. A tile is processed by a block at once: in `down` rows the neurons of `across` neighbouring
+// threads. `strips` tiles are beside each other, `depth` below each other. A block processes `each` tiles, down a strip
+// and on in the next; those of one strip are a run.
 struct ChannelTiles {
   int rows, period, inner, channels;
   int across, down, strips, depth;
@@ -81,9 +81,9 @@ struct ChannelTiles {
   int own_channels;     // at most, where each block adds up the sums of its channels; 0: of a share of all channels
 };
 
-// The same where each multiprocessor has one block, with a ring of tiles in its shared memory: a strip is shared by
-// `members` blocks, each of which takes every members-th tile of it. Where there are more strips than blocks a block
-// has several, and no other shares them.
+// The same with one block per multiprocessor, and a ring of tiles in its shared memory: a strip is shared by `members`
+// blocks, each of which processes every members-th tile of it. With more strips than blocks, a block has several and
+// shares none.
 struct RingTiles {
   int rows, period, inner, channels;
   int across, down, strips, members;
@@ -103,8 +103,8 @@ struct RingTiles {
   Divisor by_inner{}, by_across{}, by_members{}, by_local_channels{}, by_width{}, by_span{}, by_rows{};
 };
 
-// Of a normalisation by statistics of its own input, behind the loop's arguments. Numbers of channels are of the
-// compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, members, local channels, sums] and
+// Arguments of a normalisation by the statistics of its own input, after the loop's arguments. Numbers per channel have
+// the compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, members, local channels, sums] and
 // [channels, sums].
 template <class Tiles>
 struct NormaliseArguments {
@@ -121,7 +121,7 @@ struct NormaliseArguments {
   double momentum;                                   // below 0: one by the number of calls
 };
 
-// Of its gradient, behind the arguments of both loops.
+// Arguments of its gradient, after the arguments of both loops.
 template <class Tiles>
 struct NormaliseGradArguments {
   Tiles tiles;

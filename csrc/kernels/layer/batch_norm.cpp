@@ -26,7 +26,7 @@ namespace {
 
 using namespace kernels;
 
-// The parameter whose channels are the layer's.
+// The parameter with the layer's channels.
 const ParamView& shift_of(const Launch& run) { return run.params.back(); }
 // Neurons after which the channels are the same again.
 std::int64_t period_of(const Launch& run) { return shift_of(run).inner * shift_of(run).count; }
@@ -37,7 +37,7 @@ const ForwardLaunch& first_loop(const BatchNormForward& layer) { return layer.ru
 struct Block {
   std::uint16_t threads = 256;
   std::uint8_t slots = 0;
-  std::uint8_t ahead = 0;  // tiles that are on their way while one is computed
+  std::uint8_t ahead = 0;  // tiles in flight while one is computed
   std::uint8_t steps = 1;  // of a sequence there, a power of two
   std::uint8_t team = 1;   // neighbouring threads that copy their rows together
   bool is_exact = false;   // whether sequences have as many
@@ -57,7 +57,7 @@ struct LayerSchedule {
 
 std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
-// Of n things in a row, whole groups that begin anywhere in theirs.
+// The number of aligned groups that n consecutive elements can touch.
 std::int64_t touched(std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; }
 
 // Strips at most `widest` threads wide, and a multiple of `unit`. Blocks take tiles of one strip only, and some of them
@@ -191,7 +191,7 @@ std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& s
 
 // ---- schedules ----
 
-// What a thread's rows of a tile are, in kinds that the first pass reads.
+// The kinds of rows of a tile that the first pass reads.
 std::size_t kinds_of_rows(const BatchNormForward&) { return 1; }
 std::size_t kinds_of_rows(const BatchNormBackward& layer) {
   const auto is_read = [](const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; };
@@ -231,8 +231,8 @@ std::int64_t bytes_of_x(const Launch& run) {
   return run.steps * run.neurons * static_cast<std::int64_t>(size_of(run.type));
 }
 
-// Bytes of x up to which the backward pass keeps x's gradient between its passes rather than run the loop twice. What
-// does not stay in the ring is written and read once more, and the cache has room for it. Passes over x, T = 4,
+// Bytes of x up to which the backward pass keeps x's gradient between its passes rather than run the loop twice. The
+// part that does not stay in the ring is written and read once more, and has to fit the cache. Passes over x, T = 4,
 // channels last, the loop twice and kept: float16 51 MB 6.3, 5.9; 206 MB 5.9, 6.3; float32 51 MB 5.4, 5.7 (an H200).
 std::int64_t most_kept(DType type) { return size_of(type) == 2 ? 60'000'000 : 40'000'000; }
 
@@ -243,9 +243,9 @@ bool keeps_gradient(const BatchNormBackward& layer) {
          bytes_of_x(layer.sums) <= most_kept(layer.sums.type);
 }
 
-// Whether the cache gives up first what does not stay for the second pass. Where little of x could stay, the backward
-// pass is better off without (206 MB of float16, T = 4: 6.0 passes, else 5.7; forward 3.2, else 3.3; 51 MB forward 3.0,
-// else 3.3).
+// True if data that does not stay for the second pass is evicted from the cache first. If little of x could stay, the
+// backward pass is faster without (206 MB of float16, T = 4: 6.0 passes, else 5.7; forward 3.2, else 3.3; 51 MB forward
+// 3.0, else 3.3).
 bool streams(const BatchNormForward&) { return true; }
 bool streams(const BatchNormBackward& layer) { return bytes_of_x(layer.sums) <= 128'000'000; }
 
@@ -286,8 +286,8 @@ std::int64_t width_of_ring(const Layer& layer, std::int64_t steps) {
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
   constexpr std::size_t most_slots = 8, least_slots = 2;
-  // On their way to a multiprocessor: what asks for more waits for its turn, and does not compute (26 MB of float16,
-  // T = 4: 8 tiles forward 3.5 passes, 4 3.3; 4 tiles backward 5.8, 2 5.5).
+  // Bytes in flight per multiprocessor: with more, requests wait and the multiprocessor idles (26 MB of float16, T = 4:
+  // 8 tiles forward 3.5 passes, 4 3.3; 4 tiles backward 5.8, 2 5.5).
   constexpr std::size_t most_ahead = 98'304;
   constexpr std::int64_t most_in_cache = 32'000'000;  // of an L2 of 50 MB and more
   const Launch& run = first_loop(layer);
@@ -355,7 +355,7 @@ LayerSchedule schedule_of(const BatchNormBackward& layer, const jit::Device& dev
   return schedule;
 }
 
-// Of a channel.
+// The number of sums per channel.
 std::size_t sums_of(const BatchNormForward&) { return 2; }
 std::size_t sums_of(const BatchNormBackward& layer) {
   const auto is_wanted = [](const void* grad) { return grad != nullptr; };
@@ -381,8 +381,8 @@ struct ForwardSpec {
   Block block;
   bool operator==(const ForwardSpec&) const = default;
 };
-// The second loop's cell is the first one's with_statistics: all that its spec says follows from the first. What is
-// kept of it does not keep the cell.
+// The second loop's cell is the first one's with_statistics, and its spec follows from the first. The stored spec does
+// not keep the cell alive.
 struct BackwardSpec {
   KernelSpec sums, gradient;
   Block block;
@@ -495,7 +495,7 @@ std::size_t partial_bytes(const RingTiles& tiles, std::size_t sums) {
   return sums * sizeof(float) * (parts + static_cast<std::size_t>(tiles.channels));
 }
 
-// Of an element in its channel.
+// The weight of one element in its channel's mean.
 double share_of_an_element(const Launch& run) {
   return static_cast<double>(shift_of(run).count) / (static_cast<double>(run.steps) * static_cast<double>(run.neurons));
 }
@@ -554,7 +554,7 @@ Arguments arguments_of(const BatchNormBackward& layer, const Tiles& tiles, bool 
   return arguments;
 }
 
-// Of a cell.
+// The kernels of a cell.
 struct Kernels {
   jit::SpecTables<ForwardSpec, HashOfLayerSpec> forward;
   jit::SpecTables<BackwardSpec, HashOfLayerSpec> backward;

@@ -1,5 +1,5 @@
-// A neuron behind a normalisation by the statistics of its own input: each pass one cooperative launch
-// (cuda/layer/batch_norm.cuh), where the loop's schedule and the neuron's parameters allow it.
+// A neuron after a normalisation by the statistics of its own input: one cooperative launch per pass
+// (cuda/layer/batch_norm.cuh), if the loop's schedule and the neuron's parameters allow it.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -29,9 +29,9 @@ struct BatchNormForward {
   std::optional<double> momentum = std::nullopt;  // none: the means over all calls
 };
 
-// `sums` asks for all gradients but those of x, center, scale and shift; those of parameters become sums of channels,
-// [C] each. `gradient`, of the cell with_statistics, asks for that of x alone, and the upstream gradient of its last
-// output is 1. Its last parameters are offset and slope.
+// `sums` computes all gradients but those of x, center, scale and shift; those of parameters become sums over channels,
+// [C] each. `gradient`, of the cell with_statistics, computes only that of x; the upstream gradient of its last output
+// is 1. Its last parameters are offset and slope.
 struct BatchNormBackward {
   const BackwardLaunch& sums;
   const BackwardLaunch& gradient;
@@ -42,10 +42,10 @@ struct BatchNormBackward {
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device);
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
 
-// What the launch of a layer that fits does besides; the caller does the rest.
+// The additional work of a layer's launch; the caller does the rest.
 struct Besides {
   bool moves_running = false;  // running statistics
-  bool writes_bits = false;    // those that the loop asks for
+  bool writes_bits = false;    // the bits that the loop writes
 };
 Besides done_besides(const BatchNormForward& layer, const jit::Device& device);
 

@@ -22,10 +22,10 @@ DelayedSpec spec_of(const DelayedKernel& kernel) {
 // Steps of a strip, which stay in registers with what is read for them.
 constexpr int strip_of(DType type) { return type == DType::f64 ? 4 : 8; }
 
-// Of a warp that sums: it reads its row once for all of them, and keeps all of their sums in registers.
+// Columns of a warp that sums: it reads its row once for all of them, and keeps all of their sums in registers.
 int columns_of(const DelayedSpec& spec) { return spec.taps > 4 ? 2 : 4; }
 
-// Of a multiprocessor at least: sums of many taps take the registers that a second block would have.
+// Blocks per multiprocessor, at least: sums of many taps need the registers of a second block.
 int blocks_at_once(const DelayedSpec& spec) {
   const bool adds = spec.pass == static_cast<int>(DelayedPass::add);
   return adds || (spec.taps <= 2 && static_cast<DType>(spec.type) == DType::f32) ? 2 : 1;

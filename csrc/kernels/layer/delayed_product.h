@@ -1,4 +1,4 @@
-// Products of a matrix whose entries have a delay each, on a GPU: what cpu/delayed_product.h has for the CPU.
+// Products of a matrix whose entries have a delay each, on a GPU; csrc/cpu/layer/delayed_product.h is the CPU's.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -14,7 +14,7 @@ enum class DelayedPass : int { add, sums };
 
 constexpr int most_delayed_taps = 8;
 
-// What decides a kernel: sizes do not.
+// The compile-time choices of a kernel: sizes are not among them.
 struct DelayedKernel {
   DelayedPass pass;
   DType type = DType::f32;  // or float64
@@ -27,23 +27,23 @@ struct DelayedLaunch {
   std::int64_t rows_count = 0, columns = 0, steps = 0, lanes = 0;
   const std::int32_t* shifts = nullptr;
   const void* coefficients = nullptr;
-  const void* in = nullptr;  // readable for delayed_margin() numbers behind its end
+  const void* in = nullptr;  // readable for delayed_margin() numbers beyond its end
   std::int64_t in_stride = 0, in_of_row = 0;
   void* rows = nullptr;
   std::int64_t rows_stride = 0;
   void* out = nullptr;
 };
 
-// Numbers behind the last step that a strip may read.
+// The numbers after the last step that a strip may read.
 std::int64_t delayed_margin(DType type, std::int64_t lanes);
 
-// Whether threads and blocks of a launch of such sizes can be counted.
+// True if the threads and blocks of a launch of this size can be counted.
 bool can_launch(const DelayedLaunch& call);
 
-// On a stream of the device, whose context is current. Throws what KernelCache does.
+// Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch(const DelayedLaunch& call, const jit::Device& device, void* stream);
 
-// What launch() does: the kernel, which packs hold, and its launch.
+// The parts of launch(): the kernel, which packs hold, and its launch.
 jit::KernelSource source_of(const DelayedKernel& kernel);
 
 constexpr unsigned delayed_threads = 32 * delayed_warps;  // of a block

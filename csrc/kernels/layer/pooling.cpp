@@ -14,7 +14,7 @@ namespace {
 
 enum class Function : int { forward, backward, forward_of_large_windows, backward_of_large_windows };
 
-// What decides a kernel; the names are those of cuda/layer/pooling.cuh.
+// The compile-time choices of a kernel; the names are those of cuda/layer/pooling.cuh.
 struct PoolSpec {
   Function function;
   int type, is_mean, is_normalised;
@@ -78,7 +78,7 @@ PoolSpec spec_of(const PoolLaunch& call) {
              which = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.which));
   const int of_16_bytes = static_cast<int>(16 / size);
   const Window &down = spec.down, &across = spec.across;
-  // Of numbers that a thread keeps in registers, and of places whose loops are unrolled.
+  // Limits: numbers that a thread keeps in registers, and places whose loops are unrolled.
   constexpr int most_kept = 32, most_unrolled = 25;
   const std::int64_t patch = std::int64_t{down.stride} * across.stride;
   if (down.size * across.size > most_unrolled || (!is_forward && patch > most_kept)) {
@@ -100,7 +100,7 @@ PoolSpec spec_of(const PoolLaunch& call) {
     spec.vector_in = common_power(of_16_bytes, {spec.columns * across.stride, images.width, x, beside});
     spec.vector_out = common_power(of_16_bytes, {spec.columns, images.out_width, y, which});
   }
-  // What results below each other share, only the forward pass reads often.
+  // Only the forward pass reads often what results below each other share.
   if (is_forward) spec.strip = std::clamp(most_kept / (of_a_result * spec.lanes * spec.columns * 2), 1, 4);
   return spec;
 }

@@ -44,7 +44,7 @@ struct PoolLaunch {
   const void* from = nullptr;
   void* to = nullptr;
   std::uint8_t* which = nullptr;  // may be null in the forward pass
-  // Of maxima that a normalisation follows; as PoolArguments has them, null where there is none.
+  // For maxima before a normalisation; as in PoolArguments, null if absent.
   struct Normalised {
     const void* weight = nullptr;                                                   // forward
     const void *x = nullptr, *mean = nullptr, *offset = nullptr, *slope = nullptr;  // backward
@@ -54,12 +54,12 @@ struct PoolLaunch {
   bool is_normalised() const { return (pass == PoolPass::forward ? normalised.weight : normalised.x) != nullptr; }
 };
 
-// On a stream of the device, whose context is current. Throws what KernelCache does. An image has fewer than 2^31
-// places and channels together.
+// Launches on a stream of the device, whose context is current. Throws the errors of KernelCache. An image has fewer
+// than 2^31 places and channels together.
 void launch(const PoolLaunch& call, const jit::Device& device, void* stream);
 
-// What launch() does: the kernel of a call, which packs hold, and its launches, of which there is more than one where
-// threads are too many for 31 bits.
+// The parts of launch(): the kernel of a call, which packs hold, and its launches; there is more than one if 31 bits
+// cannot count the threads.
 jit::KernelSource source_of(const PoolLaunch& call);
 
 constexpr unsigned pool_threads = 256;  // of a block

@@ -24,7 +24,7 @@ struct BitsLaunch {
   std::uint8_t* valid = nullptr;
 };
 
-// On a stream of the device, whose context is current. Throws what KernelCache does.
+// Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch(const BitsLaunch& call, const jit::Device& device, void* stream);
 
 // The kernel of such a call, for packs.

@@ -17,7 +17,7 @@ namespace spikeforge::kernels {
 
 class ArgumentWords {
  public:
-  // What a kernel that is made of more takes behind them.
+  // Appends further arguments of a kernel.
   void append(const ArgumentWords& other) {
     for (const std::uint64_t word : other.words_.items()) words_.push_back(word);
   }
@@ -32,7 +32,7 @@ class ArgumentWords {
   std::size_t bytes() const { return words_.size() * sizeof(std::uint64_t); }
 
  protected:
-  // What makes a cell, and what a sequence of its steps reads.
+  // The cell's arguments, and those of the sequences that its steps read.
   void add_cell(const Launch& launch) {
     for (const double arg : launch.surrogate_args) add(arg);
     add_list(launch.inputs);
@@ -40,7 +40,7 @@ class ArgumentWords {
     add_list(launch.params);
   }
 
-  // What the steps write, and what a backward pass of theirs reads and writes.
+  // The results of the steps, which a backward pass reads as well.
   void add_results(const ForwardLaunch& launch) {
     add_list(launch.outputs);
     add_list(launch.states);

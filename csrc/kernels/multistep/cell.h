@@ -1,8 +1,8 @@
-// The one description of a cell, whatever it came from: what the loops, and everything around them, know of it.
+// The one description of a cell, whatever its kind: the loops, and everything around them, read it.
 //
-// A predefined neuron (predefined_cells.h), a neuron's text (traced_cell.h) and Loihi's neurons (loihi_cells.h) are
-// three makers of it. Predefined and Loihi's cells live as long as the process; a text's lives as long as anybody holds
-// it, or the table of texts has room (traced_cell.h). While a cell lives its address tells it apart.
+// A predefined neuron (predefined_cells.h), a neuron's text (traced_cell.h) and Loihi's neurons (loihi_cells.h) are its
+// three kinds. Predefined and Loihi's cells live as long as the process; the cell of a text lives while it is
+// referenced, or while the table of texts has space for it (traced_cell.h). The address of a living cell identifies it.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -36,7 +36,7 @@ using SurrogateArgs = std::array<double, max_surrogate_args>;
 // so are their reciprocals.
 enum class Legal : std::uint8_t { unchecked, any, positive, fraction, between };
 
-// NaN lies in none.
+// NaN is in no range.
 struct LegalRange {
   double least, most;
 
@@ -48,7 +48,7 @@ struct CellParam {
   double default_value = 0;
   Legal legal = Legal::unchecked;
   std::int64_t least = 0, most = 0;  // of `between`
-  // Of integers, what a GPU takes for all parameters of a neuron that has an illegal one; otherwise it takes NaN.
+  // For integers, the value that a GPU uses for all parameters of a neuron with an illegal one; otherwise it uses NaN.
   std::int64_t poison = 0;
 
   bool is_checked() const { return legal != Legal::unchecked; }
@@ -56,7 +56,7 @@ struct CellParam {
   LegalRange range(DType arithmetic) const;
 };
 
-// What a device compiles, in terms of `Compute`, the type of the arithmetic.
+// The text that a device compiles, in terms of `Compute`, the type of the arithmetic.
 struct CellText {
   std::string name;                // of the kernel, for people
   std::string text;                // what must be declared: an #include, or the cell itself
@@ -99,7 +99,7 @@ class Cell {
   int forward_cost = 0;     // of a step, in simple instructions: what bounds unrolling; of no account where it is 0
   int backward_cost = 0;    // of its vjp, which computes what it needs of the step again
 
-  // What others keep for the cell, and what goes with it.
+  // Data of other components, stored for the cell and destroyed with it.
   Slot loaded_kernels;     // launch.cpp
   Slot recurrent_kernels;  // kernels/recurrent/launch.cpp
   Slot scan_kernels;       // kernels/scan/scan.cpp

@@ -13,7 +13,7 @@
 
 namespace spikeforge::kernels {
 
-// What the backward kernel leaves of a parameter's gradient, [outer, count, inner].
+// The backward kernel's sums of a parameter's gradient, [outer, count, inner].
 struct PartialSums {
   std::int64_t outer = 0, count = 0, inner = 0;
 
@@ -21,7 +21,7 @@ struct PartialSums {
   bool operator==(const PartialSums&) const = default;
 };
 
-// Of size 0 for a number, and where each neuron has a value of its own.
+// Has size 0 for a scalar, and for a parameter with a value per neuron.
 PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, const Schedule& schedule,
                          std::int64_t at_once);
 

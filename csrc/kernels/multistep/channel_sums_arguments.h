@@ -1,4 +1,4 @@
-// What cuda/multistep/channel_sums.cuh is given. Read by the host's compiler and by NVRTC alike.
+// Arguments of cuda/multistep/channel_sums.cuh. Read by the host's compiler and by NVRTC alike.
 #pragma once
 
 namespace spikeforge {

@@ -13,7 +13,7 @@ class Foretold {
   explicit Foretold(const ForwardLaunch& launch) : grad_states_(launch.cell->states.size()) {
     const Cell& cell = *launch.cell;
     std::size_t argument = 0;
-    // Of those that are there; null: it is not wanted.
+    // Applies to those that are present; null: the gradient is not wanted.
     const auto wanted = [&](std::size_t count, auto&& is_there) {
       std::vector<void*> grads(count);
       for (std::size_t i = 0; i < count; ++i)

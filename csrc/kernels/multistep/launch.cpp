@@ -29,7 +29,7 @@ void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream
   kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());
 }
 
-// What it takes besides.
+// Records further kernels of a launch.
 void note_more(const ForwardLaunch&, const Plan&, const jit::Want&) {}
 void note_more(const BackwardLaunch& launch, const Plan& plan, const jit::Want& want) {
   for (std::size_t j = 0; j < launch.params.size(); ++j)

@@ -14,8 +14,8 @@
 
 namespace spikeforge {
 
-// What a cell that draws random numbers draws by. Neuron i of memory has the index of its place in the shape, whatever
-// the layout: of a fast and a slow part of i, which stand the other way round there,
+// The generator state of a cell that draws random numbers. The draws of neuron i in memory use the index of its place
+// in the shape, whatever the layout: with a fast and a slow part of i, which are swapped in memory,
 //   i / (fast slow) * (fast slow) + i % fast * slow + i / fast % slow.
 struct DrawsView {
   const std::int64_t* seed = nullptr;  // on the device; null: the number
@@ -40,8 +40,8 @@ struct Launch {
   std::span<const StateView> initial;    // null: the cell's own
   std::span<const ParamView> params;
 
-  // A neuron's steps end with its sample: behind them nothing is read, and results are zero. Before a step at which the
-  // sample starts anew, its states are the cell's own, whatever the initial ones.
+  // A neuron's steps end with its sample: after the end nothing is read, and results are zero. Before a step at which
+  // the sample restarts, its states are reset to the cell's own initial values.
   LengthsView lengths;
   StartView start;
 
@@ -50,7 +50,7 @@ struct Launch {
   bool has_samples() const { return lengths.data != nullptr || start.data != nullptr; }
 };
 
-// Whether a backward pass will be asked for the gradient by an argument: inputs, then states, then parameters.
+// The gradients that a backward pass will compute: inputs, then states, then parameters.
 struct GradientsToCome {
   bool (*is_wanted)(const void* call, std::size_t argument) = nullptr;  // null: there will be no backward pass
   const void* call = nullptr;
@@ -59,11 +59,11 @@ struct GradientsToCome {
 // The first output once more, as bits: number i of [T, N] in bits i * bits and on of all bytes together. Rows are whole
 // bytes.
 struct PackedOutput {
-  std::uint8_t bits = 0;            // of a number: 1 for 0 and 1, 4 for 0 to 15; 0: it is not asked for
+  std::uint8_t bits = 0;            // bits per number: 1 for 0 and 1, 4 for 0 to 15; 0: no bits are written
   std::uint8_t* numbers = nullptr;  // [T N bits / 8]
   std::uint8_t* valid = nullptr;    // becomes 0 where a number is none that there are bits for
 
-  // Of how many neurons.
+  // True if the bits of this number of neurons fill whole bytes.
   static bool has_whole_bytes(std::int64_t neurons, std::int64_t bits) { return neurons * bits % 8 == 0; }
 };
 
@@ -72,11 +72,11 @@ struct ForwardLaunch : Launch {
   std::span<void* const> states;   // [N], or [T, N]
   void* checkpoints = nullptr;     // [(T - 1) / checkpoint_length, states, N]; null: not saved
   PackedOutput packed;
-  GradientsToCome to_come;  // asked where the kernel has to be compiled, never by a hot call
+  GradientsToCome to_come;  // read only if the kernel has to be compiled, never by a hot call
   bool scan = false;        // the states are affine in themselves, and may be rounded as a scan over time rounds them
 };
 
-// Gradients that autograd did not define, and results that nobody asked for, are null.
+// Gradients that autograd did not define, and results that are not wanted, are null.
 struct BackwardLaunch : Launch {
   std::span<const SequenceView> grad_outputs;
   std::span<const SequenceView> grad_states;  // of the stored sequences, or of the last states
@@ -91,7 +91,7 @@ struct BackwardLaunch : Launch {
 
 namespace kernels {
 
-// Gives device memory for what blocks tell each other, good until the stream has passed the launch.
+// Allocates device memory for the communication of blocks, valid until the stream has passed the launch.
 using Allocate = std::function<void*(std::size_t bytes)>;
 
 // From a launch to a running kernel: chooses a schedule, finds the kernel for the spec, launches it. The device must be

@@ -1,5 +1,5 @@
-// What a launch comes to on a device of so many multiprocessors: its schedule, and the spec of its kernel. Launches and
-// the recorder of kernel packs ask here, so that a pack holds what a launch looks for.
+// The plan of a launch on a device with a number of multiprocessors: its schedule, and the spec of its kernel. Launches
+// and the recorder of kernel packs use the same plan, so a pack holds the kernels that a launch looks up.
 #pragma once
 
 #include "csrc/kernels/multistep/schedule.h"
@@ -19,11 +19,12 @@ Plan plan(const AnyLaunch& launch, int multiprocessors) {
   return {schedule, spec_of(launch, schedule), neurons_at_once(launch, schedule, multiprocessors)};
 }
 
-// The kernel that the backward pass of a launch will most likely need: gradients come row by row for all outputs, as
-// from a layer behind, and for no state. Reads launch.to_come.
+// The kernel that the backward pass of a launch will most likely need: gradients arrive row by row for all outputs, as
+// from a subsequent layer, and for no state. Reads launch.to_come.
 KernelSpec foretold_backward(const ForwardLaunch& launch, int multiprocessors);
 
-// Of a launch whose kernel has to be compiled: begins to compile that of the backward pass, if there will be one.
+// For a launch whose kernel has to be compiled: starts to compile the kernel of the backward pass, if there will be
+// one.
 void prepare_next(const ForwardLaunch& launch, const jit::Device& device);
 inline void prepare_next(const BackwardLaunch&, const jit::Device&) {}
 

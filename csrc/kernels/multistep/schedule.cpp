@@ -25,7 +25,7 @@ bool all_readable_at(std::span<const SequenceView> views, std::size_t element, i
 // All figures below: an H200, LIF unless said otherwise, the time of the kernel over that of the bytes it must move.
 // `benchmarks/schedule.py` measures them again.
 
-// What of a cell decides a schedule.
+// The properties of a cell that determine a schedule.
 struct CellSize {
   int inputs, states, kept, forward_cost, backward_cost;
 };
@@ -63,7 +63,7 @@ int choose_width(const Launch& launch, int widest, int narrowest, int multiproce
   return width;
 }
 
-// Whether so many neighbours are always of one sample.
+// True if `width` neighbours always belong to one sample.
 bool in_one_sample(const Launch& launch, int width) {
   const auto fits = [width](const auto& view) {
     return view.data == nullptr || view.count == 1 || view.inner % width == 0;
@@ -87,10 +87,10 @@ int power_of_two_from(std::int64_t least, int most) {
   return power;
 }
 
-// Rows on their way: together 32 KiB a multiprocessor, which is latency times bandwidth. 16 are held in registers, more
-// go through shared memory, of which a thread has 384 bytes. Forward, float32 with 16, 32 and 64 rows: T = 1024, N =
-// 2^12 6.85, 3.93, 2.97; 2^13 3.80, 2.44, 1.99; 2^15 1.44, 1.20, 1.22; T = 100, N = 2^15 1.50, 1.20, 1.17; T = 512, N =
-// 2^16 1.16, 1.19, 1.22; float16 T = 1024, N = 2^15 2.19, 1.55, 1.34.
+// Rows in flight: together 32 KiB per multiprocessor, which is latency times bandwidth. 16 are held in registers, more
+// in shared memory, of which a thread has 384 bytes. Forward, float32 with 16, 32 and 64 rows: T = 1024, N = 2^12 6.85,
+// 3.93, 2.97; 2^13 3.80, 2.44, 1.99; 2^15 1.44, 1.20, 1.22; T = 100, N = 2^15 1.50, 1.20, 1.17; T = 512, N = 2^16 1.16,
+// 1.19, 1.22; float16 T = 1024, N = 2^15 2.19, 1.55, 1.34.
 void choose_rows(Schedule& schedule, const Launch& launch, const CellSize& cell, int multiprocessors) {
   static const int forced = override_of("SPIKEFORGE_PREFETCH");
   constexpr int rows_of_a_turn = 8, loops_of_turns = 3;  // Multistep::forward_staged
@@ -123,8 +123,8 @@ int segments_at_once(const Launch& launch, int segment, int multiprocessors) {
   return power_of_two_from((launch.steps + segment - 1) / segment, most);
 }
 
-// Of one and two states, whose map over a segment is small; and not of long cells: the vjp is unrolled once more for
-// each state and the constant, though what these passes share is computed once.
+// For cells with one or two states, whose map over a segment is small; and not for long cells: the vjp is unrolled once
+// more for each state and the constant, though the shared part of these passes is computed once.
 bool can_be_time_parallel(const CellSize& cell, int segment, int width) {
   if (cell.states < 1 || cell.states > 2) return false;
   return segment * width * (cell.forward_cost + (cell.states + 2) * cell.backward_cost) <= 2 * most_unrolled;
@@ -146,9 +146,9 @@ bool any_by_channel(const Launch& launch) {
   return std::ranges::any_of(launch.params, [](const ParamView& p) { return p.data != nullptr && p.count > 1; });
 }
 
-// As many turns as leave each multiprocessor `blocks`. Batch norm and LIF, float16, T = 4, channels last, both backward
-// passes in passes over x, with 2, 4, 8, 16 and 32 turns: N = 2^19.6 15.0, 13.0, 14.7, 18.2, -; N = 2^21.6 11.8, 9.2,
-// 9.1, 8.2, 10.3; N = 2^24.6 10.0, 6.9, 6.3, 6.0, 5.9.
+// The number of turns that leaves `blocks` blocks per multiprocessor. Batch norm and LIF, float16, T = 4, channels
+// last, both backward passes in passes over x, with 2, 4, 8, 16 and 32 turns: N = 2^19.6 15.0, 13.0, 14.7, 18.2, -; N =
+// 2^21.6 11.8, 9.2, 9.1, 8.2, 10.3; N = 2^24.6 10.0, 6.9, 6.3, 6.0, 5.9.
 std::int64_t neurons_in_turns(const Launch& launch, const Schedule& schedule, int multiprocessors, int blocks) {
   static const int forced = override_of("SPIKEFORGE_TURNS");
   if (launch.neurons == 0) return 0;

@@ -10,19 +10,19 @@ namespace spikeforge::kernels {
 struct Schedule {
   std::uint8_t width = 1;       // neurons a thread
   bool neighbours = true;       // whether they are read in one access; else they lie a warp apart
-  std::uint8_t rows = 1;        // forward: rows of x on their way
+  std::uint8_t rows = 1;        // forward: rows of x in flight
   bool staged = false;          // forward: whether they go through shared memory
   std::uint8_t checkpoint = 1;  // steps from one saved state to the next; backward: the segment that is loaded at once
   std::uint8_t segments = 1;    // backward: segments of the same neurons that a block computes side by side
   bool ragged = false;          // backward: whether T is no multiple of what is computed at once
   bool in_turns = false;        // whether a thread takes other neurons after its first
-  bool one_segment = false;     // backward, in turns: whether the sequence is no longer than a segment
+  bool one_segment = false;     // backward, in turns: true if the sequence is no longer than a segment
   bool whole_stores = false;    // whether the compiler must not take a store of neighbours apart
 
   bool operator==(const Schedule&) const = default;
 };
 
-// Whether every row starts at a multiple of a width, so that as many neighbours are read in one access.
+// True if every row starts at a multiple of a width, so that as many neighbours are read in one access.
 bool rows_aligned(const ForwardLaunch& launch, int width);
 bool rows_aligned(const BackwardLaunch& launch, int width);
 
@@ -32,12 +32,12 @@ Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors);
 // Neurons of a warp. They are neighbours, and each warp starts at a multiple of so many.
 constexpr std::int64_t neurons_of_a_warp(const Schedule& schedule) { return std::int64_t{32} * schedule.width; }
 
-// Whether all neurons of each warp have the same value of a tensor parameter. The kernel then reads it once, and sums
+// True if all neurons of each warp have the same value of a tensor parameter. The kernel then reads it once, and sums
 // its gradient over the warp.
 bool shared_by_warps(const ParamView& param, const Schedule& schedule);
 
-// Neurons that are taken at once. Where parameters repeat themselves, as those of channels do, a thread takes in turns
-// neurons that lie so many apart: it reads their parameters once, and sums the gradients. All, where it does not.
+// The neurons of one turn. If parameters repeat, as those of channels do, a thread processes neurons at this distance
+// in a loop: it reads their parameters once, and sums the gradients. All neurons otherwise.
 std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors);
 std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors);
 
@@ -45,7 +45,7 @@ struct Grid {
   std::int64_t blocks;
   unsigned block;  // threads
 };
-// Of neurons that are taken at once.
+// The grid for the neurons of one turn.
 Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors);
 
 // Threads of a block at most: what a kernel is compiled for.

@@ -112,9 +112,9 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
   return spec;
 }
 
-// A function of the Spec that knows the answer for a constant index. An array of all answers takes NVRTC longer: it
-// becomes memory, which is only read in place once loops over indices are unrolled. So the answer that most have comes
-// last, behind those that differ.
+// A function of the Spec that returns the answer for a constant index. An array of all answers takes NVRTC longer: it
+// is stored in memory, and read in place only once loops over indices are unrolled. The most frequent answer comes
+// last, after those that differ.
 std::string table(std::string_view type, std::string_view name, const std::vector<std::string>& answers) {
   const auto count = [&](const std::string& answer) { return std::ranges::count(answers, answer); };
   const std::string& common = *std::ranges::max_element(answers, {}, count);
@@ -125,7 +125,7 @@ std::string table(std::string_view type, std::string_view name, const std::vecto
                      others.empty() ? "" : " i", others, common);
 }
 
-// Of no places, one that nothing is said of.
+// Without places, a place without properties.
 template <class Answer>
 std::string lookup(std::string_view type, std::string_view name, std::span<const Place> places, Answer&& answer) {
   std::vector<std::string> answers;
@@ -134,7 +134,7 @@ std::string lookup(std::string_view type, std::string_view name, std::span<const
   return table(type, name, answers);
 }
 
-// What a parameter may be, as far as it is read from a tensor: a number was checked before.
+// The legal values of a parameter, if it is read from a tensor: a scalar was checked before.
 std::string legal_values(std::span<const CellParam> params, std::span<const Place> places, DType arithmetic) {
   struct Rule {
     const char* checked;
@@ -165,7 +165,7 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
          list("int", "poison", [](const Rule& rule) { return rule.poison; });
 }
 
-// Whether a backward pass of one segment fits the registers that blocks_of_one_segment leave it. Parameters of a
+// True if a backward pass of one segment fits the registers that blocks_of_one_segment leaves it. Parameters of a
 // channel stay in registers: with QIF's six it would spill 1200 bytes; with rows of gradients by states PLIF's 400
 // (float16, sm_90).
 bool fits_one_segment(const KernelSpec& spec) {

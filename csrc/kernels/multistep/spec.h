@@ -18,16 +18,16 @@ namespace spikeforge::kernels {
 
 enum class Direction : std::uint8_t { forward, backward };
 
-// What stands in a place of the call: nothing (a number, the cell's own state), or a tensor of a type.
+// The operand in a place of the call: absent (a scalar, the cell's own state), or a tensor of a type.
 enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64, i32 };
 
-// Which neurons have the same value of a tensor parameter.
+// The neurons that share a value of a tensor parameter.
 enum class Spread : std::uint8_t { one, by_warp, by_channel, by_neuron };
 
 // How an upstream gradient is read; `ones` is 1 everywhere, and not read.
 enum class GradKind : std::uint8_t { absent, rows, one_element, ones };
 
-// What the loop of cuda/multistep/multistep.cuh wants to know besides its cell.
+// The members that the loop of cuda/multistep/multistep.cuh needs besides its cell.
 struct LoopSpec {
   Direction direction{};
   DType type{};
@@ -61,10 +61,10 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
-// Of a spec.
+// The parameters of a spec.
 std::span<Place> params_of(KernelSpec& spec);
 
-// Of the specs of one cell.
+// A hash of the specs of one cell.
 struct HashOfSpec {
   std::size_t operator()(const KernelSpec& spec) const;
 };
@@ -81,7 +81,7 @@ std::string with_samples(const std::string& args, const LoopSpec& loop);
 // The type of its kernel's argument.
 std::string arguments_of(const LoopSpec& loop);
 
-// What a Spec's members have to say of the cell, its types, and the places of a call: for any loop that runs cells.
+// The members of a Spec that describe the cell, its types, and the places of a call: for any loop that runs cells.
 std::string print_members(const KernelSpec& spec, const CellText& cell);
 
 // The spec's cell and, of these, the loop's struct Spec, in namespace spikeforge.

@@ -239,7 +239,7 @@ TracedCells::Cells TracedCells::make_room(std::size_t bytes) {
   Cells dropped;
   for (auto at = cells_.end(); at != cells_.begin() && bytes_ + bytes > most_bytes_;) {
     const auto cell = std::prev(at);
-    // Others take hold of a cell under the lock, or of one that they hold already: nobody does meanwhile.
+    // References are taken under the lock, or copied from another reference: none is taken meanwhile.
     if (cell->use_count() > 1) {
       at = cell;
       continue;

@@ -27,14 +27,14 @@ constexpr int longest_compiled = 8000;
 
 class TracedCell : public Cell {
  public:
-  // Throws TextError for a text that is no neuron, GraphError for one that cannot be differentiated, and NoRoomForCell,
-  // before it is differentiated, for one whose derivative alone takes more than most_bytes.
+  // Throws TextError for a text that is not a neuron, GraphError for one that cannot be differentiated, and
+  // NoRoomForCell, before it is differentiated, for one whose derivative alone takes more than most_bytes.
   explicit TracedCell(std::string_view text, std::size_t most_bytes = std::numeric_limits<std::size_t>::max());
 
   // Throws GraphError for a cell that is_too_long().
   CellText device_text(const CellForm& form) const override;
 
-  // Whether a step and its derivative are longer than what is compiled for a device; the CPU's interpreter runs them.
+  // True if a step and its derivative are too long to be compiled for a device; the CPU's interpreter runs them.
   bool is_too_long() const { return forward_cost + backward_cost > longest_compiled; }
   std::string why_too_long() const;
 
@@ -53,13 +53,15 @@ struct SPIKEFORGE_API NoRoomForCell : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Cells by their texts, in bounded memory: of those that nobody holds, the least recently used give way to new ones.
+// Cells by their texts, in bounded memory: among those that are not referenced, the least recently used are removed for
+// new ones.
 class TracedCells {
  public:
   explicit TracedCells(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // The cell of a text, made where it is not there. Equal texts give the same cell for as long as anybody holds it; the
-  // table itself counts as nobody. Throws what TracedCell does, and NoRoomForCell where those that are held fill it.
+  // The cell of a text, created if it is absent. Equal texts give the same cell while it is referenced; the table
+  // itself does not count as a reference. Throws the errors of TracedCell, and NoRoomForCell if cells in use fill the
+  // table.
   std::shared_ptr<const TracedCell> intern(std::string_view text);
 
   std::size_t size() const;

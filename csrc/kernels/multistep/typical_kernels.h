@@ -13,8 +13,8 @@
 
 namespace spikeforge::kernels {
 
-// What of the call are tensors, with all their gradients: none; PLIF's w, one for all neurons; or the initial states,
-// and parameters that differ between neurons.
+// The tensors of the call, with all their gradients: none; PLIF's w, one for all neurons; or the initial states, and
+// parameters that differ between neurons.
 enum class Tensors : std::uint8_t { none, required, all };
 
 struct TypicalCall {
@@ -40,7 +40,7 @@ std::string print_cuda(const Cell& cell, const TypicalCall& call);
 // "float16", "bfloat16", "float32", "float64", "int32"
 std::string_view name_of(DType type);
 
-// What calls of the predefined neurons need most: numbers for parameters (PLIF: one w, learned), a hard reset,
+// The kernels that calls of the predefined neurons need most: scalar parameters (PLIF: one w, learned), a hard reset,
 // surrogates sigmoid and atan, float32, float16 and bfloat16, inference and training, few to many neurons and steps.
 // `neurons` are operator names; none: all. Throws PackError for another name.
 void add_predefined(jit::Recorder& recorder, const std::vector<std::string>& neurons = {});

@@ -22,7 +22,7 @@ struct WrittenStep {
 WrittenStep written_step(NeuronKind kind, const CellForm& form, bool strict, const graph::Surrogate& surrogate,
                          graph::Values params, const graph::Value& x, graph::Values states);
 
-// What a state starts at where none is given: a parameter, or a number.
+// The initial value of a state if none is given: a parameter, or a number.
 struct InitialState {
   int param = -1;  // by its place
   double number = 0;

@@ -1,4 +1,4 @@
-// What the host hands to the kernel that steps a network (cuda/network/network.cuh), and both of them read: C++17 for
+// Arguments of the kernel that steps a network (cuda/network/network.cuh), shared by the host and the device: C++17 for
 // the host compiler and NVRTC.
 #pragma once
 
@@ -9,12 +9,12 @@ namespace network {
 
 using Int = long long;
 
-// Who sends a spike on its way, and when. A connection of delay 1 has to be served in the step of the spike, before the
-// barrier that ends it; longer ones may wait for the next step.
-//   own             the block whose neuron fired, at once: where rows are short
-//   own_and_later   that block what takes one step, and all blocks the rest in the next step
-//   later           all blocks in the next step: where nothing takes one step
-//   together        all blocks at once, behind a barrier of its own: where much takes one step
+// The threads that send a spike's connections, and the time. Connections of delay 1 have to be sent in the step of the
+// spike, before the barrier that ends it; longer delays may wait for the next step.
+//   own             the block of the neuron that fired, at once: for short rows
+//   own_and_later   that block the connections of delay 1, and all blocks the rest in the next step
+//   later           all blocks in the next step: if no delay is 1
+//   together        all blocks at once, after a barrier of its own: if many delays are 1
 enum class Sending : unsigned char { own, own_and_later, later, together };
 
 // The connections of a neuron that fired, of which `near` have delay 1 and come first.
@@ -24,8 +24,8 @@ struct Spike {
 };
 
 // Poisson input, [columns] each: `rates` and `weights` in the type of the network, `none` the probability of no event.
-// Of a rate that many columns have there are thresholds, from the place that `tables` names on: a number is above k
-// where the upper word of its random bits is above threshold k; where it is the same, the lower word decides.
+// For a rate that many columns have there are thresholds, from the place that `tables` names on: a number is above k if
+// the upper word of its random bits is above threshold k; if they are equal, the lower word decides.
 struct Drive {
   const void* rates;
   const double* none;
@@ -46,10 +46,10 @@ struct Probe {
 
 constexpr int most_drives = 4;
 
-// Ranks whose GPUs write to one another's memory. In each step a rank writes there which of its neurons fired, in lists
-// that take turns, and then how many: each has
-//   unsigned long long told[2][ranks]    by whom: the exchange's number << 32 | how many
-//   unsigned neurons[2][ranks][room]     numbers in the whole network
+// Ranks whose GPUs write to each other's memory. In each step a rank writes the list of its neurons that fired to the
+// others, into alternating lists, and then their number: each has
+//   unsigned long long told[2][ranks]    by sender: the exchange's number << 32 | count
+//   unsigned neurons[2][ranks][room]     indices in the whole network
 struct Peers {
   Int ranks, rank;          // 0 ranks: none
   char* const* memory;      // [ranks]: that of each, as this one sees it
@@ -77,24 +77,24 @@ struct Arguments {
   Int probe_count, probe_row;  // their row of the first step
   Int own_threads;             // of a block, that step its neurons; the others send what goes later
   Int pieces;                  // in which a row is shared among warps
-  // Of a network that has a part of the neurons of a larger one, of `whole`: the number of each there, by which it is
-  // driven, [size]; else null.
+  // For a network with a part of the neurons of a larger one, of size `whole`: the index of each neuron there, which
+  // selects its input, [size]; else null.
   const int* numbers;
   Int whole;
-  // [1 + room], or null: the spikes that are told to other ranks. How many there are, and then of each its step times
-  // size, plus its neuron; what exceeds the room is counted alone. 0 before the first step.
+  // [1 + room], or null: the spikes that are sent to other ranks. Their number, and then for each its step times size,
+  // plus its neuron; spikes beyond the capacity are only counted. 0 before the first step.
   unsigned* told;
   Int room;
   Drive drives[most_drives];
   Peers peers;
 };
 
-// Of network_exchange.cuh: what the lists of all ranks send, to the ring.
+// For cuda/network/exchange.cuh: the contributions of the lists of all ranks, to the ring.
 struct ExchangeArguments {
-  Arguments network;    // whose matrix has rows of the whole network's neurons
-  Int steps;            // that *network.step is behind the first of them
+  Arguments network;    // its matrix has rows of the whole network's neurons
+  Int steps;            // the distance from the first of them to *network.step
   const unsigned* all;  // [ranks, 1 + room]
-  const int* numbers;   // [ranks, most neurons of a rank]: whose they are in the whole network
+  const int* numbers;   // [ranks, most neurons of a rank]: their indices in the whole network
   const Int* neurons;   // [ranks]
   Int ranks, most_neurons;
   Int left_out;    // a rank whose spikes are sent elsewhere, or -1
@@ -102,7 +102,7 @@ struct ExchangeArguments {
   unsigned* most;  // becomes the longest list that there was, if that is more than it is
 };
 
-// Of near_first.cuh: the matrix, which changes, and how many connections of a row have delay 1.
+// For cuda/network/near_first.cuh: the matrix, which changes, and the number of connections of delay 1 in each row.
 struct NearArguments {
   const Int* indptr;  // [rows + 1]
   Int rows;

@@ -33,7 +33,7 @@ spikeforge_network_send(const __grid_constant__ network::ExchangeArguments args)
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
           void* stream) {
   network::ExchangeArguments arguments = exchange;
-  constexpr std::int64_t of_a_warp = 128;  // connections, which it has on their way at once
+  constexpr std::int64_t of_a_warp = 128;  // connections of a warp in flight
   const std::int64_t of_a_row = arguments.network.matrix.nnz / std::max<std::int64_t>(arguments.network.whole, 1);
   arguments.network.pieces = std::clamp<std::int64_t>((of_a_row + of_a_warp - 1) / of_a_warp, 1, 1024);
   const unsigned blocks = 2 * static_cast<unsigned>(device.multiprocessors);

@@ -26,7 +26,7 @@ KernelSpec spec_of_step(const ForwardLaunch& launch, std::int64_t width) {
   return spec;
 }
 
-// GroupArguments of cuda/network/network.cuh, and draws behind them.
+// GroupArguments of cuda/network/network.cuh, followed by draws.
 class GroupWords : public ArgumentWords {
  public:
   GroupWords(const NetworkGroup& group, const NetworkPlan::Share& share) {

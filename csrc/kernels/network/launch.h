@@ -14,15 +14,15 @@
 
 namespace spikeforge::kernels {
 
-// Neighbouring neurons of one cell, from number `begin` of the network on: a launch of one step, whose states are
-// initial and results in one, and whose inputs and outputs are not read.
+// Neighbouring neurons of one cell, from number `begin` of the network on: a launch of one step, whose states are both
+// initial values and results, and whose inputs and outputs are not read.
 struct NetworkGroup {
   const ForwardLaunch* launch = nullptr;
   std::int64_t begin = 0;
 };
 
-// `arguments` lack what the plan says, and what a call of steps is about. Those that have peers have the connections of
-// all ranks' neurons onto own ones behind those of own neurons.
+// `arguments` lack the members that the plan sets, and those of a call of steps. With peers, the connections from all
+// ranks' neurons onto own neurons follow those of own neurons.
 struct NetworkLaunch {
   DType type{};  // float32 or float64
   std::span<const NetworkGroup> groups;
@@ -48,7 +48,7 @@ struct NetworkPlan {
   };
   std::vector<Share> groups;
 
-  // Of a group of so many neurons.
+  // The width for a group of this size.
   std::int64_t width_of(std::int64_t neurons) const { return neurons < 32 * width ? 1 : width; }
 };
 
@@ -64,7 +64,8 @@ void bring_near_first(const network::NearArguments& arguments, int weight_bytes,
                       const jit::Device& device, void* stream);
 jit::KernelSource print_near_first(int weight_bytes, int delay_bytes);
 
-// Behind the steps of a network that ranks share: sends what all have told. `exchange.network` lacks what `launch` has.
+// After the steps of a network that ranks share: sends the spikes of all ranks. `exchange.network` lacks the members
+// that `launch` has.
 jit::KernelSource print_send(const NetworkLaunch& launch);
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
           void* stream);

@@ -16,7 +16,7 @@ constexpr std::int64_t most_own = 512;
 std::int64_t whole_warps(std::int64_t threads) { return (threads + warp - 1) / warp * warp; }
 
 Sending sending_of(const NetworkLaunch& launch, std::int64_t neurons) {
-  if (launch.has_peers()) return Sending::together;  // what all have told is sent behind one barrier
+  if (launch.has_peers()) return Sending::together;  // the spikes of all ranks are sent after one barrier
   const std::int64_t of_a_row = launch.arguments.matrix.nnz / std::max<std::int64_t>(neurons, 1);
   if (of_a_row <= most_own) return Sending::own;
   if (launch.next_step == 0) return Sending::later;
@@ -38,8 +38,8 @@ struct Threads {
   std::int64_t block = 0;
   std::int64_t registers = 0;  // that a thread has for what its neurons keep
 };
-// The more neurons a thread steps, the more of what it reads is on its way at once; but a block of few threads hides
-// less, and leaves none to those that send later. So the largest block comes first in which all fit.
+// The more neurons a thread steps, the more of its reads are in flight at once; but a block of few threads hides less
+// latency, and leaves no warps to send later connections. So the largest block in which all neurons fit comes first.
 constexpr Threads choices[] = {{768, 12}, {512, 48}};
 
 std::size_t argument_bytes(const NetworkLaunch& launch) {
@@ -75,7 +75,7 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
     largest = std::max(largest, share);
   }
 
-  // What goes later is sent by warps that have no neurons; in small blocks some are left for what goes at once.
+  // Later connections are sent by warps without neurons; in small blocks some warps are left for those sent at once.
   constexpr std::int64_t to_send = 128, most_width = 8;
   const bool is_sent_later = plan.sending == Sending::own_and_later || plan.sending == Sending::later;
   const std::int64_t of_one = std::max<std::int64_t>(kept_numbers(launch), 1);
@@ -90,7 +90,7 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
   plan.own_threads = plan.threads;
   if (plan.resident && is_sent_later)
     plan.own_threads = std::max(whole_warps((largest + plan.width - 1) / plan.width), plan.threads / 2);
-  constexpr std::int64_t at_once = 4 * warp;  // connections that a warp has on their way
+  constexpr std::int64_t at_once = 4 * warp;  // connections of a warp in flight
   const std::int64_t rows = launch.has_peers() ? launch.arguments.whole : neurons;
   plan.pieces = std::clamp<std::int64_t>((launch.arguments.matrix.nnz / rows + at_once - 1) / at_once, 1, 1024);
   return plan;

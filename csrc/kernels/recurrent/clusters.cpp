@@ -43,7 +43,7 @@ int usual_clusters(const jit::Device& device, int blocks, int bytes) {
 jit::KernelSource print_cluster_probe() {
   return {.name = "cluster_probe",
           .entry = "spikeforge_cluster_probe",
-          .text = R"(// Nobody runs it: how many clusters of its blocks there is room for is asked.
+          .text = R"(  // Never launched: the driver is queried for the number of resident clusters of its blocks.
 extern "C" __global__ void __launch_bounds__(128) spikeforge_cluster_probe(int* out) {
   extern __shared__ int memory[];
   memory[threadIdx.x] = out[threadIdx.x];

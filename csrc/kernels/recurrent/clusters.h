@@ -6,9 +6,9 @@
 
 namespace spikeforge::kernels {
 
-// Of so many blocks, each of so many bytes of shared memory: what the driver says of the device whose context is
-// current. A device's multiprocessors are not all in one place, so that these are fewer than their number divided by
-// the blocks.
+// The number of clusters of this size (blocks, bytes of shared memory each) that the device of the current context can
+// hold at once, as reported by the driver. A cluster cannot span all multiprocessors, so there are fewer than the
+// multiprocessors divided by the blocks.
 int most_clusters(const jit::Device& device, int blocks, int bytes);
 
 // For packs, which are recorded without a device: what devices of so many multiprocessors have had.

@@ -1,9 +1,9 @@
-// How a recurrent layer is laid over the blocks of a GPU, and how much shared memory that takes: numbers that the host
-// chooses by and the kernel is compiled with. C++17 for the host compiler and NVRTC.
+// The distribution of a recurrent layer over the blocks of a GPU, and its use of shared memory: the host chooses it,
+// and the kernel is compiled with it. C++17 for the host compiler and NVRTC.
 //
-// A step's product I = s W is made of m16n8k16 tensor core instructions, with M = neurons, N = samples and K = the
-// neurons that spikes come from: W is operand A, and stays in registers for the whole sequence. Eight samples are a
-// tile, a recurrence of its own. A cluster of `blocks` blocks has `tiles` of them at most; each block owns padded /
+// A step's product I = s W consists of m16n8k16 tensor core instructions, with M = neurons, N = samples and K = the
+// neurons whose spikes are read: W is operand A, and stays in registers for the whole sequence. Eight samples are a
+// tile, an independent recurrence. A cluster of `blocks` blocks has at most `tiles` of them; each block owns padded /
 // blocks neurons, `row` of them a row of `split` warps that share the sum over K.
 #pragma once
 
@@ -23,10 +23,10 @@ struct Geometry {
   int row;      // neurons of a row: 16 or 32
   int split;    // warps that share a sum: 1, 2 or 4; of 16 neurons, 1 or 2
   int element;  // bytes of a number of the tensor's type
-  int sent;     // 16-bit numbers that stand for a value on its way: 1, or 3 for a float32; 0: a spike is a bit
-  int delay;    // steps after which what a step made is heard
+  int sent;     // 16-bit numbers per value in flight: 1, or 3 for a float32; 0: a spike is a bit
+  int delay;    // steps from the sending of a result to its use
   int inputs, outputs, states;
-  int ahead;         // rows on their way from memory
+  int ahead;         // rows in flight from memory
   int checkpoint;    // backward: steps between saved states
   int history;       // backward: steps that are recomputed at once
   int coefficients;  // backward: numbers of a neuron's derivative at a step, which needs no inputs and states then
@@ -45,9 +45,8 @@ struct Geometry {
     return tiles * lane_values() * threads();
   }  // of a block, at a step: 8 x own x tiles
 
-  // In the order in which they lie in shared memory, each a multiple of 16 bytes: what the blocks of a cluster tell
-  // each other, in twice as many buffers as the delay has steps; their barriers; sums of warps that share neurons; rows
-  // on their way.
+  // In the order of shared memory, each a multiple of 16 bytes: the messages of the blocks of a cluster, in twice as
+  // many buffers as the delay has steps; their barriers; sums of warps that share neurons; rows in flight.
   SPIKEFORGE_ON_BOTH constexpr int message_bytes() const {
     return sent == 0 ? padded : sent * 16 * padded;
   }  // of a tile

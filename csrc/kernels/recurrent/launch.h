@@ -1,5 +1,5 @@
-// One call of a recurrent layer as plain data: a multistep call whose cell hears its own first output again, through a
-// matrix, some steps later. What is said of a multistep call (kernels/multistep/launch.h) holds for this one.
+// One call of a recurrent layer as plain data: a multistep call whose cell receives its own first output, through a
+// matrix, some steps later. The statements about a multistep call (csrc/kernels/multistep/launch.h) hold for this one.
 //
 // The N neurons of the call are `batch` samples of `width` each, [batch, width] without gaps, and each step is
 //
@@ -8,14 +8,14 @@
 //
 // with x = inputs[into] and s the first output; before the first step s is `spikes`. The sum is in the type of the
 // arithmetic, in any order that is the same at every call, and is rounded with x once, to the type of the call: the
-// cell takes the rounded current, and nothing else. A backward pass is given these rounded currents, from which it
-// recomputes the states: those of the forward pass, bit by bit.
+// cell receives only the rounded current. A backward pass receives these rounded currents, from which it recomputes the
+// states: those of the forward pass, bit by bit.
 //
 // Backward, with g[t] the gradient of the current, rounded to the type of the call,
 //
 //   gradient of s[t, b, i] = grad_outputs[0][t, b, i] + sum over j of g[t + delay, b, j] * w[i, j]
 //
-// in the type of the arithmetic. The gradients of x, w and the spikes before the first step are made of g by others.
+// in the type of the arithmetic. The caller computes the gradients of x, w and the spikes before the first step from g.
 #pragma once
 
 #include "csrc/kernels/multistep/launch.h"
@@ -47,12 +47,12 @@ struct RecurrentBackwardLaunch : BackwardLaunch {
 
 namespace kernels {
 
-// Of memory that the kernel for such a call needs beside its results, on a GPU whose context is current; nothing where
-// there is no kernel. It compiles none.
+// The memory that the kernel for such a call needs besides its results, on a GPU whose context is current; std::nullopt
+// if there is no kernel. Compiles none.
 std::optional<std::int64_t> scratch_bytes(const RecurrentForwardLaunch& launch, const jit::Device& device);
 std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch, const jit::Device& device);
 
-// Of calls that have one: finds the kernel and launches it. As launch() of a multistep call in all else.
+// Finds the kernel of a call that has one, and launches it. Otherwise as launch() of a multistep call.
 void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
 void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
 

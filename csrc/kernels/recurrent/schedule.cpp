@@ -19,22 +19,22 @@ namespace {
 using recurrent::Geometry;
 
 constexpr std::int64_t samples_of_a_tile = 8;
-constexpr std::int64_t most_delay = 64;  // what is on its way lies in shared memory
+constexpr std::int64_t most_delay = 64;  // values in flight are in shared memory
 
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
 bool is_forward(const RecurrentForwardLaunch&) { return true; }
 bool is_forward(const RecurrentBackwardLaunch&) { return false; }
 
-// Whether the first output is 0 or 1, whatever the cell is given.
+// True if the first output is 0 or 1 for all inputs of the cell.
 bool fires(const Launch& launch) {
   const graph::Cell& cell = static_cast<const TracedCell&>(*launch.cell).graph;
   const graph::Op op = cell.graph()[cell.output(0)].op;
   return op == graph::Op::spike || op == graph::Op::spike_strict;
 }
 
-// 16-bit numbers that stand for a value on its way, or 0 for a bit. Outputs before the first step may be any numbers. A
-// block reads its own numbers faster than it would make and read bits.
+// 16-bit numbers per value in flight, or 0 for a bit. Outputs before the first step may be any numbers. A block reads
+// its own numbers faster than it would pack and unpack bits.
 int numbers_sent(const RecurrentForwardLaunch& launch, int blocks) {
   if (fires(launch) && launch.spikes.data == nullptr) return blocks > 1 ? 0 : 1;
   return launch.type != DType::f32 ? 1 : 3;
@@ -44,7 +44,7 @@ int numbers_sent(const RecurrentBackwardLaunch& launch, int) { return launch.typ
 bool has_state_gradients(const RecurrentForwardLaunch&) { return false; }
 bool has_state_gradients(const RecurrentBackwardLaunch& launch) { return launch.store_states; }
 
-// Whether all samples have the same: a lane's cells are made once, for the neurons of one sample.
+// True if all samples have the same values: a lane's cells are constructed once, for the neurons of one sample.
 bool is_by_neuron(const ParamView& param, std::int64_t width) {
   return param.data == nullptr || param.count == 1 || width % (param.inner * param.count) == 0;
 }
@@ -120,7 +120,7 @@ std::span<const Division> divisions_on(const jit::Device& device, bool forward) 
   return backward_in_clusters;
 }
 
-// Of a thread: weights, and what a step takes.
+// The registers of a thread: weights, and the working set of a step.
 int registers_of(const Geometry& shape) {
   const bool in_pieces = shape.element == 4;
   return (in_pieces ? 3 : 1) * shape.padded * shape.row / (64 * shape.split) + (in_pieces ? 60 : 90);
@@ -134,8 +134,8 @@ int shared_bytes(const Geometry& shape, bool forward) {
   return forward ? shape.forward_bytes() : shape.backward_bytes();
 }
 
-// Rows on their way: four hide the latency of memory behind the steps of a cluster, eight that behind those of a block.
-// Where there is room, inputs have a power of two: which row a step's is then takes one instruction.
+// Rows in flight: four hide the latency of memory behind the steps of a cluster, eight behind those of a block. If
+// memory allows it, inputs have a power of two: the row of a step is then computed in one instruction.
 bool fit_shared(Geometry& shape, bool forward, int most) {
   for (const int ahead : {8, 4, 2})
     for (const int history : {16, 8, 4, 2, 1}) {
@@ -174,7 +174,7 @@ std::vector<Candidate> candidates_on(const jit::Device& device, bool forward) {
   return candidates;
 }
 
-// What a layer and a division say of it, of a single tile.
+// The properties of a layer and a division, for a single tile.
 template <class AnyLaunch>
 Geometry geometry_of(const AnyLaunch& launch, const Candidate& candidate, int padded) {
   const Cell& cell = *launch.cell;
@@ -238,9 +238,9 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
       fit_shared(larger, forward, most);
       const std::int64_t clusters = std::min(room(larger), all_tiles);
       if (clusters < 1) continue;
-      // A second tile costs half of what the first does, if it is computed while the first is on its way. Where not all
-      // clusters have room at once, as many as have follow each other, with as few tiles as that takes. Warps that
-      // recompute apart save a quarter.
+      // A second tile costs half of the first, if it is computed while the first is in flight. If not all clusters are
+      // resident at once, they run one after the other, with as few tiles as that takes. Warps that recompute apart
+      // save a quarter.
       const std::int64_t rounds = divided_up(all_tiles, clusters * tiles);
       const std::int64_t time = (rounds + divided_up(all_tiles, clusters)) * (candidate.apart ? 3 : 4);
       if (best && time >= best_time) continue;

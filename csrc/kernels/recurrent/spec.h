@@ -1,4 +1,4 @@
-// What decides the code of a recurrent layer's kernel, and the CUDA source it prints.
+// The compile-time choices of a recurrent layer's kernel, and its CUDA source.
 #pragma once
 
 #include "csrc/kernels/multistep/spec.h"
@@ -19,7 +19,7 @@ struct RecurrentSpec {
   bool operator==(const RecurrentSpec& other) const;
 };
 
-// Of the specs of one cell.
+// A hash of the specs of one cell.
 struct HashOfRecurrentSpec {
   std::size_t operator()(const RecurrentSpec& spec) const;
 };

@@ -5,7 +5,7 @@
 
 namespace spikeforge {
 
-// Of a scan: a map has the square of them.
+// The limit for a scan: a map has the square of the states.
 constexpr std::size_t most_scanned_states = 4;
 
 // Made once. Throws GraphError, with the reason, where there is none: a next state that is not affine in the states, no

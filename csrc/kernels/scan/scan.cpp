@@ -30,7 +30,7 @@ ScanPlan plan_of(const AnyLaunch& launch, const Schedule& schedule) {
 
 std::size_t size_of_number(const Launch& launch) { return size_of(compute_type(launch.type)); }
 
-// Of a warp's neurons.
+// The size of the map of a warp's neurons.
 std::size_t bytes_of_map(const Launch& launch, const Schedule& schedule) {
   const std::size_t states = launch.cell->states.size();
   return states * (states + 1) * static_cast<std::size_t>(neurons_of_a_warp(schedule)) * size_of_number(launch);
@@ -71,7 +71,7 @@ class Composed {
 
 // ---- specs ----
 
-// What is kept of the composition does not keep its cell.
+// The stored spec of the composition does not keep its cell alive.
 struct ScanForwardSpec {
   KernelSpec run, composition;  // which follows from the first
   bool operator==(const ScanForwardSpec& other) const { return run == other.run; }
@@ -94,7 +94,8 @@ ScanBackwardSpec scan_spec(const BackwardLaunch& launch, const ScanPlan& plan) {
   return {spec_of(launch, plan.schedule)};
 }
 
-// A kernel of what stands in `line` so far; `of` are the arguments of the template Scan or ScanBackward.
+// Ends the source of a kernel whose text so far is in `line`; `of` are the arguments of the template Scan or
+// ScanBackward.
 jit::KernelSource end_of_source(codegen::Lines& line, const KernelSpec& run, std::string_view scan, std::string_view of,
                                 std::string_view direction) {
   const CellText cell = run.cell->device_text(run.loop.form);
@@ -148,7 +149,7 @@ std::size_t bytes_of_sums(const BackwardLaunch& launch, const ScanPlan& plan) {
   return launch.params.size() * neurons_of_a_warp(plan.schedule) * size_of_number(launch);
 }
 
-// As many of the same neurons as the device holds at once, or fewer that take no more turns.
+// As many blocks of the same neurons as the device holds at once, or fewer with the same number of turns.
 std::int64_t blocks_of(const ScanPlan& plan, std::int64_t at_once) {
   static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
   std::int64_t blocks = std::clamp<std::int64_t>(at_once / plan.groups, 1, plan.tiles);
@@ -182,7 +183,7 @@ void launch_any(const AnyLaunch& launch, const ScanPlan& plan, const jit::Device
 
 }  // namespace
 
-// Neither has a kernel for sequences whose steps, with those of the blocks' next turns, are too many for an int.
+// There is no kernel for sequences whose steps, with those of the blocks' next turns, exceed an int.
 std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocessors) {
   static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
   constexpr std::int64_t longest = std::int64_t{1} << 30, shortest = 512;
@@ -204,7 +205,7 @@ std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocesso
   // Doubles of more inputs and states would spill.
   if (launch.type == DType::f64 && cell.states.size() * cell.inputs.size() > 4) return std::nullopt;
   if (inputs > most_inputs || cost > longest_unrolled || composed.is_too_long()) return std::nullopt;
-  // Of doubles, and of many inputs, a thread needs more registers than 16 warps leave it.
+  // With doubles or many inputs, a thread needs more registers than 16 warps leave it.
   schedule.segments = launch.type == DType::f64 || inputs > most_inputs / 2 ? 8 : 16;
   while (!fits_shared(launch, schedule)) schedule.segments /= 2;
   return plan_of(launch, schedule);
@@ -213,7 +214,7 @@ std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocesso
 std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocessors) {
   static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
   constexpr std::int64_t longest = std::int64_t{1} << 30;
-  // A turn takes a block about as long as the blocks take to tell each other.
+  // A turn takes a block about as long as the exchange between blocks.
   constexpr std::int64_t fewest = 4, widest = 4;
   if (launch.steps > longest || launch.neurons == 0 || launch.has_samples() || launch.cell->draws || forced == 1)
     return std::nullopt;
