@@ -59,7 +59,7 @@ Level allowed() {
 Choice choose() {
   [[maybe_unused]] const Level level = allowed();
 #if SPIKEFORGE_CPU_VARIANTS == 3
-  // Every processor with AVX2 has F16C, which not every compiler knows by that name.
+  // Every processor with AVX2 has F16C; not every compiler supports that name.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");

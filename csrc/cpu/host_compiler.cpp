@@ -40,7 +40,7 @@ extern "C" char** environ;
 namespace spikeforge::cpu {
 namespace {
 
-// As the library's own kernels are compiled (CMakeLists.txt, csrc/cpu/CMakeLists.txt): the bits depend on it.
+// The options of the library's own kernels (CMakeLists.txt, csrc/cpu/CMakeLists.txt): the bits depend on them.
 std::vector<std::string> options_of(std::string_view capability) {
   std::vector<std::string> options = {
       "-std=c++20",          "-O3",      "-fPIC", "-shared",         "-ffp-contract=off",
@@ -86,7 +86,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
-// Ours, but that what the compiler writes on its way goes into `folder` too.
+// This process's environment, with temporary files of the compiler in `folder`.
 std::vector<std::string> environment_with(const std::string& folder) {
   std::vector<std::string> variables = {"TMPDIR=" + folder};
   for (char** at = environ; *at != nullptr; ++at)
@@ -102,7 +102,7 @@ void end_and_reap(pid_t id, pid_t target) {
   }
 }
 
-// A process that is waited for, and killed with its group where nobody did.
+// A child process. The destructor kills its process group if nobody waited for it.
 class Child {
  public:
   Child(pid_t id, pid_t group) : id_(id), group_(group) {}
@@ -202,8 +202,8 @@ class WriteEnds {
   }
 };
 
-// A folder that nobody else can write into, removed with all that is in it, also where a signal ends this process: a
-// shell waits for the end of a pipe, and then ends the compiler and removes the folder.
+// A folder that other users cannot write to, removed with its contents, also if a signal ends this process: a shell
+// waits for the end of a pipe, and then ends the compiler and removes the folder.
 class WorkFolder {
  public:
   WorkFolder() {
@@ -271,7 +271,7 @@ std::string first_error(std::string_view log) {
   return std::string(log.substr(from, end - from));
 }
 
-// Where a command is found, with what changes when it is replaced.
+// The path of a command, with data that changes when the command is replaced.
 std::string identity_of(const std::string& command) {
   const auto describe = [](const std::string& path) -> std::string {
     struct stat status;

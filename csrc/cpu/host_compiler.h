@@ -1,6 +1,6 @@
-// A C++ compiler that is there while the program runs, as torch.compile needs one.
+// A C++ compiler that is available while the program runs, as torch.compile needs one.
 //
-// SPIKEFORGE_HOST_COMPILER says which: its name or path, or 1 for c++. Where the variable is not set, or 0, there is
+// SPIKEFORGE_HOST_COMPILER selects it: its name or path, or 1 for c++. If the variable is not set, or 0, there is
 // none: a library should not start other programs unasked.
 #pragma once
 
@@ -33,7 +33,7 @@ class HostCompiler {
   // Null: none is wanted.
   static const HostCompiler* get();
 
-  // For what a program asked to have compiled: c++ where the variable is not set. Null where it is 0.
+  // For code that a program explicitly compiles: c++ if the variable is not set. Null if it is 0.
   static const HostCompiler* asked_for();
 
   explicit HostCompiler(std::string command, std::chrono::milliseconds longest = std::chrono::minutes(2));

@@ -21,12 +21,12 @@ struct TapeFunctions {
   TapeFunction step = nullptr, advance = nullptr, backward = nullptr;
 };
 
-// What a loop runs besides its launch.
+// The context of a loop besides its launch.
 struct LoopContext {
-  // Of a traced cell.
+  // The program of a traced cell.
   const TracedProgram* program = nullptr;
   TapeFunctions functions;
-  // Of a recurrent call: what is computed before each step. It writes the row of an input that the step then reads, or,
+  // For a recurrent call: the computation before each step. It writes the row of an input that the step then reads, or,
   // before the derivative of a step, the row of the gradient of the first output.
   const Feedback* feedback = nullptr;
 };
@@ -47,7 +47,8 @@ struct Loops {
   Loop (*loihi)(bool ternary, LoihiForm);
 };
 
-// Once for each instruction set that the build knows: predefined_loops.cpp, traced_loops.cpp, loihi_loops.cpp.
+// One expansion per instruction set of the build: multistep/predefined_loops.cpp, multistep/traced_loops.cpp,
+// loihi/loops.cpp.
 #define SPIKEFORGE_LOOPS_OF(set)                           \
   Loop predefined_loop_##set(NeuronKind kind, DType type); \
   Loop traced_loop_##set(DType type);                      \

@@ -1,7 +1,7 @@
-// The operations of traced cells on vectors: what the interpreter's instructions do, and what a compiled tape is made
-// of. Free of the graph's headers: it is also part of the library as text, for the compiler of compiled tapes.
+// The operations of traced cells on vectors: the interpreter's instructions, and the statements of a compiled tape.
+// Free of the graph's headers: it is also embedded in the library as text, for the compiler of compiled tapes.
 //
-// What graph/evaluate.cpp says of one number holds here for a vector of them: + - * / sqrt, comparisons and selections
+// The definitions for one number in graph/evaluate.cpp hold here for a vector: + - * / sqrt, comparisons and selections
 // have the same bits, and functions are at::vec's, within a few ulp. A boolean is a mask, all ones or all zeros.
 #pragma once
 
@@ -141,7 +141,7 @@ struct Operations {
   static V detach(V x) { return x; }
   static V add_gradient(V f, V, V) { return f; }
 
-  // Of rows of random bits, each as wide as a number.
+  // Rows of random bits, each as wide as a number.
   using Bits = typename DrawnBits<T>::type;
   static V normal(V bits) {
     return drawn([](Bits b) { return spikeforge::normal(b); }, bits);

@@ -62,7 +62,8 @@ struct Tile {
     return static_cast<Element*>(data) + t * launch.neurons + begin;
   }
 
-  // What is read after the row of now: step t, or, where there is none, step `first` of the next tile; null: nothing.
+  // The row that is read after the current one: step t, or, if there is none, step `first` of the next tile; null:
+  // none.
   template <class Element>
   const Element* row_after(const SequenceView& view, std::int64_t t, std::int64_t first) const {
     if (!is_dense(view)) return nullptr;

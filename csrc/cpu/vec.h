@@ -1,7 +1,7 @@
 // The SIMD arithmetic type of cells on the CPU, with the functions of portable.h, found by argument-dependent look-up.
-// Arithmetic, comparisons and selections are the compiler's own vectors, which it knows how to fuse and to hoist;
-// at::vec has the functions. Included by kernels.cpp alone, which is compiled once for each instruction set; everything
-// is in a namespace of that set's name, so that no two of them share a symbol.
+// Arithmetic, comparisons and selections are the compiler's own vectors, which it can fuse and hoist; at::vec has the
+// functions. Compiled once for each instruction set; everything is in a namespace of that set's name, so that no two of
+// them share a symbol.
 #pragma once
 
 #include "csrc/neuron/portable.h"

@@ -107,7 +107,7 @@ Compute<W> sum_of_weights(const std::int32_t* columns, const W* weights, std::in
   return sum_of<C>(n, [&](std::int64_t k) { return where_event(bits, columns[k], static_cast<C>(weights[k])); });
 }
 
-// Of a row with one weight for all: nothing where there is nothing, whatever the weight.
+// The result of a row with one weight for all: zero without contributions, whatever the weight.
 template <class W, class Sum>
 W weighted(W weight, Sum sum, Values values) {
   using C = Compute<W>;
@@ -167,7 +167,7 @@ struct Piece {
 constexpr std::int64_t nonzeros_of_a_line = 16;
 constexpr int rows_together = 16;
 
-// Some pieces, whose beginnings lie anywhere.
+// Several pieces, which begin anywhere.
 struct Pieces {
   Piece of[rows_together];
   int count = 0;
@@ -218,12 +218,12 @@ class Lines {
   std::int64_t k_ = 0, last_ = 0;
 };
 
-// Calls add(p, k, column) for the nonzeros k of a share; start(p, row) says before whose they are. Pieces are walked
-// side by side, a line of each: columns mostly ascend, so what neighbouring additions go to lies together, in the
-// nearest cache. Meanwhile `fetch`(k) is told what will be read of the next ones, one after the other: no prefetcher of
-// the hardware follows so many pieces, or knows where a row that is active begins. Indices are loaded in pairs.
+// Calls add(p, k, column) for the nonzeros k of a share; start(p, row) is called before those of a row. Pieces are
+// walked side by side, one line of each: columns mostly ascend, so neighbouring additions have neighbouring targets, in
+// the nearest cache. Meanwhile `fetch`(k) prefetches the operands of the next nonzeros: no hardware prefetcher follows
+// as many pieces, or predicts the begin of the next active row. Indices are loaded in pairs.
 //
-// Of 12.5 M connections with a weight each on a Zen 4 core, 16 side by side take 7.6 ms, 8 or 24 take 8.5 to 9, and
+// 12.5 M connections with a weight each on a Zen 4 core: 16 side by side take 7.6 ms, 8 or 24 take 8.5 to 9, and
 // rows one after the other 10.1.
 template <class Start, class Fetch, class Add>
 void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Fetch&& fetch, Add&& add) {
@@ -434,7 +434,7 @@ void deliver_rows(const Rows& matrix, const Weights& weights, const Prepared& x,
   with_element(weights.type, [&](auto w) { deliver_rows_typed<decltype(w)>(matrix, weights, x, begin, end, ring); });
 }
 
-// Of a block of columns at a time: first their sums, then what these weigh, so that both are vectors.
+// For one block of columns at a time: first the sums, then their products with the weight, so that both are vectors.
 template <class W, class Sum>
 void finish_typed(const Weights& weights, Values values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
                   std::int64_t begin, std::int64_t end, W* y, std::int64_t y_stride) {
@@ -443,7 +443,8 @@ void finish_typed(const Weights& weights, Values values, const void* sums, std::
   constexpr std::int64_t block = 256;
   const auto weight =
       static_cast<Total>(weights.homogeneous ? static_cast<C>(*static_cast<const W*>(weights.data)) : C(1));
-  // Where nothing arrived the result is 0, whatever the weight: of finite ones the product says so, but for its sign.
+  // Without contributions the result is 0, whatever the weight: for finite weights the product gives that, but for its
+  // sign.
   const bool zero_is_nothing =
       weights.homogeneous && values != Values::number && !(std::abs(weight) < std::numeric_limits<Total>::infinity());
   for (std::int64_t first = begin; first < end; first += block) {

@@ -37,7 +37,7 @@ struct Columns {
   std::int64_t begin = 0, end = 0, block = 0;
 };
 
-// Of event_linear: columns [begin, end) of one vector's result, the sum of the rows `inputs` of weight [in, out].
+// One vector's result of event_linear, columns [begin, end): the sum of the rows `inputs` of weight [in, out].
 struct LinearSum {
   DType type{};
   const void* weight = nullptr;
@@ -64,7 +64,7 @@ struct EventKernels {
   // The same of some columns of active rows, row by row.
   void (*deliver_columns)(const event::Rows&, const event::Weights&, const Prepared&, const Columns&,
                           const event::Ring&);
-  // By rows: what arrives at the rows [begin, end).
+  // By rows: the sums of the rows [begin, end).
   void (*deliver_rows)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
                        const event::Ring&);
 

@@ -16,14 +16,14 @@
 
 namespace spikeforge::cpu {
 
-// A block of a rule as a tape, whose arguments are the connection's states, traces, numbers made of parameters,
-// signals.
+// A block of a rule as a tape, whose arguments are the connection's states, traces, numbers computed from parameters,
+// and signals.
 struct PlasticBlock {
   PlasticBlock() = default;
-  // Of a block's results the states' and what is sent, or with `of_traces` the traces'.
+  // Computes those of a block's results that are states and sent values, or with `of_traces` the traces.
   PlasticBlock(const graph::Synapse& synapse, const graph::SynapseBlock& block, bool of_traces, bool sends);
 
-  // What the numbers are in the arithmetic of F for these parameters.
+  // The values of the numbers in the arithmetic of F for these parameters.
   template <class F>
   std::vector<double> numbers(std::span<const double> params) const;
 
@@ -34,13 +34,13 @@ struct PlasticBlock {
   std::size_t states = 0, traces = 0, hoisted = 0, signals = 0;
   std::vector<bool> reads;           // for each argument
   std::vector<std::size_t> changed;  // states or traces, in the order of results
-  bool sends = false;                // and what is sent behind them
+  bool sends = false;                // true if the sent value follows them
 };
 
 struct PlasticProgram {
   explicit PlasticProgram(const graph::Synapse& synapse);
 
-  // At a spike before; the same, when what it sends is not asked for; and the traces of its neuron.
+  // At a presynaptic spike; the same, if the sent value is not used; and the traces of its neuron.
   PlasticBlock pre, silent_pre, pre_traces;
   PlasticBlock post, post_traces, each_step;
   std::vector<PlasticBlock> on_signal;
@@ -80,7 +80,7 @@ struct PlasticCall {
   const void* delays = nullptr;
   bool wide_delays = false;
   const std::int64_t* trace_offsets = nullptr;
-  void* sent = nullptr;  // [columns], which what is sent is added to; null where it is not asked for
+  void* sent = nullptr;  // [columns], to which sent values are added; null if they are not used
 };
 
 // Connections of some neurons: places begins[i], ..., ends[i] - 1 of `others` are those of neuron own[i].

@@ -139,8 +139,8 @@ class Piece {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[places[i]];
   }
 
-  // What lies apart is asked for while the piece before is computed: of the next piece its states, and of the one after
-  // it the numbers that say where they are.
+  // Scattered data is prefetched while the piece before is computed: the states of the next piece, and the indices of
+  // the one after it.
   [[gnu::always_inline]] void look_ahead(const PlasticWalk& walk, std::int64_t segment, std::int64_t place) const {
     const auto piece = [&] {
       if (segment < walk.count && place == walk.ends[segment] && ++segment < walk.count) place = walk.begins[segment];
@@ -161,8 +161,8 @@ class Piece {
     if (walk.slots != nullptr) ask_for(walk.slots, sizeof *walk.slots, nullptr, place, n);
   }
 
-  // Of elements place, ..., place + n - 1, or of those that `slots` has there. GCC takes a function that only
-  // prefetches for one without effects, and leaves its calls out, so that it must be inlined.
+  // Prefetches elements place, ..., place + n - 1, or those that `slots` names there. GCC regards a function that only
+  // prefetches as free of effects, and removes its calls, so it must be inlined.
   [[gnu::always_inline]] static void ask_for(const void* data, std::int64_t bytes, const std::int64_t* slots,
                                              std::int64_t place, std::int64_t n) {
     constexpr int to_second_level = 2;

@@ -13,7 +13,7 @@ template <class T, class Stored>
 class Statistics {
   using V = Vec<T>;
   static constexpr std::int64_t lanes = V::lanes;
-  static constexpr std::int64_t most_rows = 64;       // whose sums are joined in T
+  static constexpr std::int64_t most_rows = 64;       // rows whose sums are combined in T
   static constexpr std::int64_t most_elements = 512;  // of one row, likewise
 
  public:

@@ -7,7 +7,7 @@
 
 namespace spikeforge::cpu {
 
-// Of some of a channel's numbers: their mean, and the sum of squared differences from it.
+// The mean of some of a channel's numbers, and the sum of squared differences from it.
 struct Moments {
   double mean, squares;
 };
@@ -37,7 +37,7 @@ const ChannelStatistics& channel_statistics_default();
 const ChannelStatistics& channel_statistics_avx2();
 const ChannelStatistics& channel_statistics_avx512();
 
-// Of the widest set, as loops() chooses.
+// The kernels of the widest supported instruction set, as in loops().
 const ChannelStatistics& channel_statistics();
 
 }  // namespace spikeforge::cpu

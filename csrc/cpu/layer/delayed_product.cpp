@@ -20,7 +20,7 @@ class Delayed {
   static_assert(tile <= delayed_tile);
   // Numbers of a row whose products are summed at once.
   static constexpr std::int64_t chunk = 128 * lanes;
-  // What rows of `in` are read again and again stays in the first-level cache.
+  // Rows of `in` that are read repeatedly stay in the first-level cache.
   static constexpr std::int64_t cache_bytes = 28 << 10;
 
  public:
@@ -46,7 +46,7 @@ class Delayed {
     return fit < 1 ? 1 : fit;
   }
 
-  // As many vectors as fit into registers; how many these were.
+  // As many vectors as fit into registers; returns their number.
   template <int n>
   static std::int64_t add_some(const DelayedProduct& p, std::int64_t row, std::int64_t last_row, std::int64_t j,
                                std::int64_t vectors) {
@@ -67,7 +67,7 @@ class Delayed {
     T* const out = static_cast<T*>(p.out) + r * p.out_stride + j;
     const T* coefficients = static_cast<const T*>(p.coefficients) + (r * p.columns + c) * taps;
     const std::int32_t* const shifts = p.shifts + r * p.columns;
-    // What the next row has lies too far apart for a processor to guess.
+    // The data of the next row is too far away for the hardware prefetcher.
     __builtin_prefetch(coefficients + 2 * p.columns * taps);
     __builtin_prefetch(shifts + 2 * p.columns + c);
     V sum[n];

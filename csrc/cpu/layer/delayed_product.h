@@ -1,7 +1,7 @@
-// Products of a matrix whose entries have delays of their own, on the CPU in one instruction set. A sequence is a row
-// for each feature, in which a step is `lanes` neighbouring numbers, those of so many samples: a delay is then a shift
-// of the row, and each entry of the matrix adds a multiple of a shifted row to another. Sums over columns stay in
-// registers, as those of a matrix product do.
+// Products of a matrix whose entries have their own delays, on the CPU in one instruction set. A sequence has a row for
+// each feature, in which a step is `lanes` neighbouring numbers, one per sample: a delay is then a shift of the row,
+// and each entry of the matrix adds a multiple of a shifted row to another. Sums over columns stay in registers, as
+// those of a matrix product do.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -23,15 +23,15 @@ struct DelayedProduct {
   std::int64_t out_stride = 0;
 };
 
-// sums[r, c, n] += Σ_j of[r, j] in[c, j + shifts[r, c] + n lanes], for j < length, which is of whole vectors: behind
-// the last step `of` is zero. The gradient of coefficients.
+// sums[r, c, n] += Σ_j of[r, j] in[c, j + shifts[r, c] + n lanes], for j < length, which is a multiple of the vector's
+// length: after the last step `of` is zero. The gradient of coefficients.
 struct DelayedSums {
   DelayedProduct product;  // without coefficients and out
   const void* of = nullptr;
   std::int64_t of_stride = 0, length = 0;
   void* sums = nullptr;
-  // Where a step is a vector, the steps of each row of `in` that are not all zero, or null. `of` is then zero for as
-  // many steps before and behind as a delay has at most.
+  // If a step is a vector: the steps of each row of `in` that are not all zero, or null. `of` is then zero for as many
+  // steps before and after as the longest delay.
   const std::uint16_t* steps = nullptr;  // [columns, steps_stride]
   std::int64_t steps_stride = 0;
   const std::int32_t* step_counts = nullptr;  // [columns]
@@ -66,7 +66,7 @@ const DelayedKernels& delayed_kernels_default();
 const DelayedKernels& delayed_kernels_avx2();
 const DelayedKernels& delayed_kernels_avx512();
 
-// Of the widest set, as loops() chooses.
+// The kernels of the widest supported instruction set, as in loops().
 const DelayedKernels& delayed_kernels();
 
 }  // namespace spikeforge::cpu

@@ -14,7 +14,7 @@ using layers::Window;
 std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
-// Those of [0, count) windows of which a place, so far behind a window's begin, lies within the image.
+// The windows among [0, count) that have an element within the image at this distance from the window's begin.
 struct Range {
   std::int64_t first, last;
 
@@ -35,9 +35,9 @@ double divisor_of(const Pool& pool, const Images& images, std::int64_t i, std::i
   return static_cast<double>(count(pool.down, i, images.height) * count(pool.across, j, images.width));
 }
 
-// The rows of results, or of gradients, that a thread makes one after the other. A row lies in memory as [columns,
-// channels]; what is alike for neighbours is done in one loop: for the channels of a column, or, of plain images, for
-// the columns.
+// The rows of results, or of gradients, that a thread computes one after the other. A row is stored as [columns,
+// channels]; the loop runs over neighbours with equal treatment: the channels of a column, or, for plain images, the
+// columns.
 template <class Stored>
 class Rows {
  public:
@@ -129,7 +129,7 @@ class Rows {
     Number operator[](std::int64_t k) const { return numbers[channels == 1 ? 0 : k % channels]; }
   };
 
-  // As the maximum of what a normalisation will make of it is found.
+  // The sign under which the maximum after a normalisation is found.
   static Number turned(Number number, Number weight) { return weight < 0 ? -number : number; }
 
   void turn_back(std::int64_t image) {
@@ -148,13 +148,14 @@ class Rows {
       numbers_[k] = offset[k] + slope[k] * (static_cast<Number>(x[k]) - mean[k]);
   }
 
-  // `starts`: nothing came before, for the channels of a column; of the columns of a row each knows it by its `which_`.
+  // `starts`: the first element of the window, for the channels of a column; for the columns of a row, `which_` shows
+  // it for each.
   void take(std::int64_t image, std::int64_t first, const Stored* x, std::int64_t count, std::int64_t stride, int place,
             bool starts) {
     Number* const numbers = numbers_ + first;
     int* const which = which_ + first;
     const auto add = [&](std::int64_t k, Number number) { numbers[k] += number; };
-    // Of equal numbers the first, and NaN before any number, as torch does.
+    // Among equal numbers the first, and NaN before any number, as torch does.
     const auto choose = [&](std::int64_t k, Number number) {
       const bool is_better = (which[k] == none) | (number > numbers[k]) | (number != number);
       numbers[k] = is_better ? number : numbers[k];
@@ -187,7 +188,7 @@ class Rows {
       starts ? each(choose_first) : each(choose_more);
   }
 
-  // What the windows of row i give back, each of their places or one.
+  // Reads the gradients of the windows of row i, for each of their elements or one.
   void read_upstream(std::int64_t image, std::int64_t i) {
     const std::int64_t elements = images_.out_width * images_.channels;
     const std::int64_t from = (image * images_.out_height + i) * elements;

@@ -24,7 +24,7 @@ const PoolingKernels& pooling_kernels_default();
 const PoolingKernels& pooling_kernels_avx2();
 const PoolingKernels& pooling_kernels_avx512();
 
-// Of the widest set, as loops() chooses.
+// The kernels of the widest supported instruction set, as in loops().
 const PoolingKernels& pooling_kernels();
 
 }  // namespace spikeforge::cpu

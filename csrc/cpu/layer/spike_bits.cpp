@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t block = 64;  // numbers that are bytes for a moment
 
-// Of the sixteen numbers that there may be as float.
+// For the sixteen possible numbers as float.
 template <class Stored>
 bool to_bytes(const Stored* x, std::int64_t count, int most, std::uint8_t* bytes) {
   using Number = Compute<Stored>;
@@ -33,7 +33,7 @@ std::uint64_t word_of(const std::uint8_t* bytes) {
   return word;
 }
 
-// `bytes` has room for a block; what is behind `count` is zero.
+// `bytes` has space for a block; elements after `count` are zero.
 void pack_bytes(const std::uint8_t* bytes, std::int64_t count, int bits, std::uint8_t* packed) {
   if (bits == 1) {
     // Byte k of a word times 2^(56 - 7k) stands at bit 56 + k; other products stand below, or are lost.

@@ -9,7 +9,7 @@ namespace spikeforge::cpu {
 
 // Numbers 0 and 1 in a bit each, or 0 to 15 in four: number i of a byte in its bits from i * bits on.
 struct SpikeBits {
-  // Whether all of them are such numbers; if not, those that are none count as 0. The last byte is filled with zeros.
+  // Returns true if all numbers are representable; if not, the others count as 0. The last byte is filled with zeros.
   bool (*pack)(const void* x, DType type, std::int64_t count, int bits, std::uint8_t* packed);
   void (*unpack)(const std::uint8_t* packed, std::int64_t count, int bits, DType type, void* x);
 };
@@ -18,7 +18,7 @@ const SpikeBits& spike_bits_default();
 const SpikeBits& spike_bits_avx2();
 const SpikeBits& spike_bits_avx512();
 
-// Of the widest set, as loops() chooses.
+// The kernels of the widest supported instruction set, as in loops().
 const SpikeBits& spike_bits();
 
 }  // namespace spikeforge::cpu

@@ -73,7 +73,7 @@ class LoihiRows {
     return row;
   }
 
-  // Of the tile's neuron i.
+  // The cell of the tile's neuron i.
   Cell cell_of(const int* const (&rows)[Cell::n_params], std::int64_t i) const {
     int params[Cell::n_params];
     for (int j = 0; j < Cell::n_params; ++j)

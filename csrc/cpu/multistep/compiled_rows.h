@@ -30,7 +30,7 @@ struct SpikingOptions {
       : hard_reset(o.hard_reset), detach_reset(o.detach_reset), decay_input(o.decay_input) {}
 };
 
-// What most networks are trained with.
+// The options of most training runs.
 struct UsualOptions {
   static constexpr bool hard_reset = true, spiking = true, decay_input = true;
   bool detach_reset;
@@ -193,7 +193,7 @@ class CompiledRows {
     return row;
   }
 
-  // Of the tile's neurons.
+  // Computes the per-neuron numbers of the tile's neurons.
   void make_own(T* free) {
     ParamRow rows[P];
     for (int j = 0; j < P; ++j) {
@@ -261,7 +261,7 @@ class CompiledRows {
 
   void store_tail(Stored* row, const Stored* values) const { copy(values, tail_, row + full_ * lanes, sizeof(Stored)); }
 
-  // Where the loop is not bound by memory, a jump does not matter.
+  // If the loop is not bound by memory, a branch does not matter.
   static void write(Stored* p, V x, bool stream) {
     if (stream) [[likely]] {
       stream_row<T>(p, x);
@@ -270,14 +270,14 @@ class CompiledRows {
     }
   }
 
-  // ---- row kernels: one step of so many vectors ----
+  // ---- row kernels: one step of a number of vectors ----
   //
-  // Not inlined, so that a tail has no copy of its own. What the processor overlaps with waiting for memory is bounded
-  // by the instructions that it holds: hence the kernels for the most usual choices. LIF, float32, T=16, N=2^20,
-  // backward in copies of as many bytes: 2.0 with the options tested for each vector, 1.7 with those of UsualOptions
-  // known.
+  // Not inlined, so that a tail has no copy of its own. The processor overlaps waiting for memory only with the
+  // instructions that it holds: hence the kernels for the most usual choices. LIF, float32, T=16, N=2^20, backward in
+  // copies of as many bytes: 2.0 with the options tested for each vector, 1.7 with those of UsualOptions known at
+  // compile time.
 
-  // What a tile's neurons have of their own: a row for each word.
+  // The per-neuron numbers of a tile: a row for each word.
   struct Own {
     const V* rows;
     std::int64_t stride;  // from one row to the next
@@ -586,7 +586,7 @@ class CompiledRows {
   const Tile& tile_;
   const Launch& launch_;
   Scratch& scratch_;
-  const std::int64_t full_;  // vectors all of whose lanes are neurons
+  const std::int64_t full_;  // vectors whose lanes are all neurons
   const int tail_;           // neurons after them
   const std::int64_t vectors_;
   bool has_own_ = false;  // some parameter is a tensor
@@ -596,7 +596,7 @@ class CompiledRows {
   void (*step_)(const Step&) = nullptr;
   void (*vjp_)(const VjpStep&) = nullptr;
   Stored *x_ = nullptr, *grad_y_ = nullptr;  // where row_of writes them out
-  Stored* grad_x_ = nullptr;                 // where it goes where nobody wants it
+  Stored* grad_x_ = nullptr;                 // the target if the gradient is not wanted
   V* grad_param_ = nullptr;                  // [vectors, P]
 };
 

@@ -13,7 +13,7 @@
 namespace spikeforge::cpu {
 namespace {
 
-// What is compiled at once of a cell.
+// The tapes of a cell that are compiled together.
 struct Unit {
   DType type{};
   bool is_backward = false, with_inputs = false, with_params = false;
@@ -32,7 +32,7 @@ struct Compiled {
   TapeFunctions functions;
 };
 
-// Of a cell. Who asks first compiles; hot calls take no lock.
+// The compiled tapes of a cell. The first caller compiles; hot calls take no lock.
 struct CompiledTapes {
   OnceMap<Unit, Compiled, HashOfUnit> made;
   PublishedMap<Unit, const TapeFunctions, HashOfUnit> published;

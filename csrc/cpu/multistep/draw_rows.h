@@ -25,7 +25,7 @@ class DrawRows {
  public:
   using Bits = typename DrawnBits<T>::type;
 
-  // Of the neurons from `first` on.
+  // For the neurons from `first` on.
   DrawRows(const DrawsView& view, std::int64_t first)
       : view_(view), first_(first), key_(static_cast<DoubleWord>(view.seed_number)) {}
 
@@ -44,7 +44,7 @@ class DrawRows {
   void fill_in_order(const graph::Draw& draw, DoubleWord step, T* row, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t at = begin; at < end;) {
       const auto index = static_cast<DoubleWord>(view_.first + first_ + at);
-      const std::int64_t before = static_cast<std::int64_t>(index % 4);  // neurons of its four that are not asked for
+      const std::int64_t before = static_cast<std::int64_t>(index % 4);  // neurons of its group of four before it
       Bits bits[chunk][4];
       for (int i = 0; i < chunk; ++i) {
         const DoubleWord four = index / 4 + static_cast<DoubleWord>(i);

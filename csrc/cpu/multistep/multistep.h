@@ -1,36 +1,36 @@
 // The multistep loop on the CPU: the one loop over T that runs a cell, forward and backward, over a tile of neurons
-// whose states stay in the cache. It knows rows, tiles, segments and checkpoints, and nothing of any cell.
+// whose states stay in the cache. It handles rows, tiles, segments and checkpoints, and does not depend on any cell.
 //
 // Rows run along N, so that every access is a contiguous stream; the time loop is outside the loop over the tile's
-// vectors. What computes a row is a parameter:
+// vectors. The computation of a row is a parameter:
 //
 //   Rows::Number, Rows::Stored     the type of the arithmetic and of the states; that of inputs and outputs
-//   Rows::in_place                 whether the states after a step may take the place of those before it
+//   Rows::in_place                 true if the states after a step may replace those before it
 //   Rows(tile, context, scratch)
-//   is_legal()                     whether the tile's parameters are, once they are loaded; if not, nothing is computed
-//   take_forward(launch), take_backward(launch)   memory, and what does not change over the steps
+//   is_legal()                     true if the tile's parameters are legal, once loaded; if not, nothing is computed
+//   take_forward(launch), take_backward(launch)   memory, and values that do not change over the steps
 //   initial(states)                the cell's own states before the first step
-//   step(launch, t, ranges, before, after)   of the neurons in `ranges`, as all below; others may be computed too
-//   advance(launch, t, ranges, before, after)   the states alone
+//   step(launch, t, ranges, before, after)   for the neurons in `ranges`, as all below; others may be computed too
+//   advance(launch, t, ranges, before, after)   only the states
 //   vjp(launch, t, ranges, segment, before, grad, grad_before)
 //                                  `grad` is that of the states after the step, grad_before that of `before`
-//   forget(first, last)            what the vjps summed for the gradients of parameters of these neurons of the tile
-//   finish(launch, grad)           gradients of parameters; `grad` is that of the states that the cell made itself
+//   forget(first, last)            clears the sums of parameters' gradients of these neurons of the tile
+//   finish(launch, grad)           gradients of parameters; `grad` is that of the cell's own initial states
 //
 // States are rows of `tile.padded` numbers, one state after the other.
 //
-// A tile goes on to the end of its longest sample. Where its samples differ in length, a step is one of the ranges of
-// neurons that have it. What shares a granule with them is computed too, but nothing comes of it: results behind a
-// sample's end are made zero, its last states are kept aside, and in the backward pass its gradients are put in, and
-// its sums begun, where its last step is reached.
+// A tile ends with its longest sample. If its samples differ in length, a step covers the ranges of neurons that have
+// it. Other neurons in the same granule are computed too, without effect: results after a sample's end are set to zero,
+// its last states are stored separately, and in the backward pass its gradients are inserted, and its sums begin, at
+// its last step.
 //
-// What bounds the loop is memory. Hence results that no cache would hold are written past the caches, and each row
-// fetches the one that is read next: the processor's own prefetch starts anew with every row. LIF, float32, T=16,
-// N=2^20 on one Zen 4 core, forward in GB/s of x and spikes for tiles of 512, 1024, 2048, 4096, 16384, where a copy
-// reaches 24 and one past the caches 36: plain 13, 14, 14, 16, 17; past the caches 17, 18, 17, 22, 24; and with the
-// next row 24, 28, 29, 34, 30. A segment of the backward pass is recomputed at the pace of memory and run backward at
-// that of arithmetic: hence its vjps fetch the inputs of the next segment as well. LIF with the sigmoid surrogate,
-// float32, T=16, N=2^20, ns for 16 neurons and a step: 11.8 without, 9.1 with them, 8.3 with all data in the cache.
+// The loop is bound by memory. Hence results that no cache would hold are written past the caches, and each row
+// prefetches the next: the processor's own prefetcher starts again with every row. LIF, float32, T=16, N=2^20 on one
+// Zen 4 core, forward in GB/s of x and spikes for tiles of 512, 1024, 2048, 4096, 16384, where a copy reaches 24 and
+// one past the caches 36: plain 13, 14, 14, 16, 17; past the caches 17, 18, 17, 22, 24; and with the next row 24, 28,
+// 29, 34, 30. A segment of the backward pass is recomputed at the pace of memory and run backward at that of
+// arithmetic: hence its vjps prefetch the inputs of the next segment as well. LIF with the sigmoid surrogate, float32,
+// T=16, N=2^20, ns for 16 neurons and a step: 11.8 without, 9.1 with them, 8.3 with all data in the cache.
 #pragma once
 
 #include "csrc/cpu/kernels.h"
@@ -143,20 +143,20 @@ class Multistep {
     else
       stream_zeros(to, bytes);
   }
-  // Of the samples that have no step t, though others of the tile have.
+  // For the samples without a step t in a tile whose other samples have it.
   template <class Element>
   void clear_ended(std::span<void* const> results, std::int64_t t) {
     for (const Range& range : samples_.ended(t))
       for (void* const result : results) clear<Element>(result, t, range);
   }
-  // Where no sample of the tile has a step.
+  // For a step that no sample of the tile has.
   template <class Element>
   void clear_behind(std::span<void* const> results) const {
     for (void* const result : results)
       for (std::int64_t t = steps(); t < tile_.launch.steps; ++t) clear<Element>(result, t, {0, tile_.count});
   }
 
-  // Backward: of the samples whose last step is step t - 1, what comes from behind it.
+  // Backward: adds the gradients from after the end to the samples whose last step is step t - 1.
   void enter(const BackwardLaunch& launch, std::int64_t t, T* grad, T* own) {
     if (!samples_.differ()) return;
     samples_.each_of_length(t, [&](std::int64_t first, std::int64_t last) {
@@ -318,7 +318,7 @@ class Multistep {
     }
   }
 
-  // As far as the caller sent one, of these neurons of the tile.
+  // Adds the caller's gradients of the states, if any, for these neurons of the tile.
   void add_grad_states(const BackwardLaunch& launch, std::int64_t t, T* grad, std::int64_t first,
                        std::int64_t last) const {
     for (std::size_t s = 0; s < n_states_; ++s) {
@@ -344,7 +344,7 @@ class Multistep {
         });
   }
 
-  // Of the gradients of the first states, what belongs to those that the cell made itself; with all it made later.
+  // Stores the gradients of those first states that are the cell's own; with those of later restarts.
   void keep_own(const BackwardLaunch& launch, const T* own, T* grad) const {
     for (std::size_t s = 0; s < n_states_; ++s) {
       T* const row = grad + s * padded();

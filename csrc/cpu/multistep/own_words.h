@@ -1,7 +1,7 @@
-// Which numbers of a cell are a neuron's own, where some of its parameters are tensors: those that depend on one.
+// The numbers of a cell that differ between neurons, because they depend on a parameter that is a tensor.
 //
-// The cell is made once of numbers that note on which parameters they depend, of the size of the vectors for which they
-// stand: both cells have one layout, and a number its place in it.
+// The cell is constructed once from numbers that record the parameters on which they depend, and have the size of the
+// vectors that they replace: both cells have the same layout, so a number is identified by its place.
 #pragma once
 
 #include "csrc/cpu/vec.h"
@@ -48,7 +48,7 @@ struct Noted {
   friend Noted sqrt(Noted a) { return a; }
 };
 
-// The numbers of a cell, which stand behind its options and its surrogate, as words of the size of a vector.
+// The numbers of a cell, which follow its options and its surrogate, as words of the size of a vector.
 template <class Cell, class V, class Surrogate, class Options, class Neuron>
 struct Words {
   struct OptionsAndSurrogate {

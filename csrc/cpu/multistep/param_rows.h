@@ -48,7 +48,7 @@ void load_runs(const ParamView& param, std::int64_t begin, std::int64_t count, T
   }
 }
 
-// Where the neurons' values lie in memory as they would in a row; null: nowhere. `is_whole`: no number beyond them is
+// The neurons' values in memory, if they are contiguous as in a row; else null. `is_whole`: no number beyond them is
 // read.
 template <class T>
 const T* param_in_place(const ParamView& param, std::int64_t begin, std::int64_t count, bool is_whole) {

@@ -1,5 +1,5 @@
-// Tapes as C++ for the compiler of the machine that the program runs on: each becomes one loop, whose intermediate
-// values stay in registers. The operations are those of the interpreter (operations.h), so the bits are too.
+// Tapes as C++ for the host compiler at run time: each becomes one loop, whose intermediate values stay in registers.
+// The operations are those of the interpreter (operations.h), so the bits are too.
 #pragma once
 
 #include "csrc/cpu/multistep/tape.h"

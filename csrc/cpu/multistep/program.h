@@ -1,4 +1,4 @@
-// What runs a call on the CPU: a loop, and tiles of how many neurons.
+// The program of a call on the CPU: a loop, and the size of its tiles.
 #pragma once
 
 #include "csrc/cpu/kernels.h"

@@ -38,7 +38,7 @@ class TileSamples {
   bool have_starts() const { return start_.data != nullptr; }
   std::int64_t longest() const { return longest_; }
   bool differ() const { return shortest_ != longest_; }
-  // Whether no granule of neurons is of two samples.
+  // True if no granule of neurons spans two samples.
   bool are_whole_granules() const { return lengths_.inner % granule == 0 && begin_ % granule == 0; }
 
   // The granules in which a sample has step t: between two ends of samples they stay the same.
@@ -47,7 +47,7 @@ class TileSamples {
     list_at(t);
     return {present_, n_present_};
   }
-  // The neurons whose samples have no step t, though others of the tile have.
+  // The neurons whose samples have no step t, in a tile whose other samples have it.
   Ranges ended(std::int64_t t) {
     if (t < shortest_ || !differ()) return {};
     list_at(t);
@@ -56,7 +56,7 @@ class TileSamples {
 
   // use(first, last) for neurons [first, last) of the tile that are of one sample, or of several such:
 
-  // whose last step was step t - 1,
+  // and whose last step was step t - 1
   template <class Use>
   void each_of_length(std::int64_t t, const Use& use) const {
     if (t < shortest_ || (since_ < t && t < until_)) return;
@@ -74,8 +74,9 @@ class TileSamples {
     });
   }
 
-  // Of a recurrent call: use(first, last, hears) for the samples that have a step t. One hears what it was `delay`
-  // steps before, or in a backward pass, where that is negative, will be so many later, unless it starts anew between.
+  // For a recurrent call: use(first, last, hears) for the samples that have a step t. A sample receives the results of
+  // `delay` steps before, or in a backward pass, where the delay is negative, of as many later, unless it restarts
+  // between them.
   template <class Use>
   void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
     Run run{0, 0, false};
@@ -157,7 +158,7 @@ class TileSamples {
   const std::int64_t steps_, begin_, end_;
   const Range all_;
   std::int64_t longest_, shortest_;
-  // What is listed holds from a step on up to another; samples end at these two.
+  // The lists hold from one step to another; samples end at these two.
   Range *present_ = nullptr, *ended_ = nullptr;
   std::size_t n_present_ = 0, n_ended_ = 0;
   std::int64_t since_ = 0, until_ = 0;

@@ -32,7 +32,7 @@ struct Constant {
 };
 
 struct Tape {
-  std::uint32_t arguments = 0,  // those of the graph, and behind them the rows of `drawn`
+  std::uint32_t arguments = 0,  // those of the graph, followed by the rows of `drawn`
       results = 0, temporaries = 0;
   std::vector<Constant> constants;
   std::vector<graph::Draw> drawn;  // words of random bits; an instruction that draws has theirs as its first operands

@@ -83,7 +83,7 @@ Kernel<T> kernel_of(const Instruction& instruction) {
   }
 }
 
-// Runs a tape whose rows are all in place; `kernels` are those of its instructions.
+// Runs a tape whose rows are all set; `kernels` are those of its instructions.
 template <class T>
 void run_tape(const Tape& tape, const Kernel<T>* kernels, const Row<T>* rows, std::int64_t padded) {
   for (std::size_t i = 0; i < tape.instructions.size(); ++i) kernels[i](tape.instructions[i], rows, 0, padded);

@@ -23,7 +23,7 @@ inline namespace CPU_CAPABILITY {
 // Elements of which a step is done before the next ones: pieces of its rows stay in the first-level cache, however long
 // the rows.
 constexpr std::int64_t piece = 512;
-// Of a compiled tape: few lines are fetched at a time.
+// For a compiled tape: few lines are prefetched at a time.
 constexpr std::int64_t compiled_piece = 128;
 
 // The loop's parameter (multistep.h).
@@ -208,8 +208,8 @@ class TapeRows {
     if (!frame.tape->drawn.empty()) draws_.fill(frame.tape->drawn, frame.rows + frame.tape->bits(0), now_, begin, end);
   }
 
-  // The tape on one piece of the rows after the other; after_piece(begin, end) follows each. What is fetched meanwhile
-  // comes a few lines after each instruction: the processor waits for more at once.
+  // Runs the tape on one piece of the rows after the other; after_piece(begin, end) follows each. Prefetches are
+  // spread, a few lines after each instruction: the processor stalls if there are more at once.
   template <class AfterPiece>
   void run(const Frame& frame, Ranges ranges, const AfterPiece& after_piece) {
     for (const Range& range : ranges) run(frame, range, after_piece);
@@ -281,7 +281,7 @@ class TapeRows {
     return tile_.writing_of(static_cast<const Stored*>(data), launch_.steps) != Writing::cached;
   }
 
-  // Where a result is computed that then belongs at row t of `data`; write() puts it there from staging.
+  // The row in which a result for row t of `data` is computed; write() copies it there from staging.
   Row<T> target(void* data, std::int64_t t, T* staging) const {
     if constexpr (is_arithmetic)
       if (data != nullptr && in_caller_memory() && !streams(data)) return {tile_.result<T>(data, t), 1};
@@ -353,7 +353,7 @@ class TapeRows {
   Row<T>*params_ = nullptr, *hoisted_ = nullptr;
   Frame step_, vjp_, epilogue_;  // backward, step_ is the advance
   T *inputs_ = nullptr, *outputs_ = nullptr, *grad_outputs_ = nullptr, *grad_inputs_ = nullptr;  // staging
-  std::size_t summed_ = 0;                  // factors whose gradients are summed
+  std::size_t summed_ = 0;                  // factors with summed gradients
   T *factors_ = nullptr, *sums_ = nullptr;  // [summed], of one step and of all
   T* grad_params_ = nullptr;
 };

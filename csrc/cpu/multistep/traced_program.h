@@ -15,8 +15,8 @@ namespace spikeforge::cpu {
 struct TracedProgram {
   explicit TracedProgram(const TracedCell& cell);
 
-  // What a backward pass computes of a step: grad_inputs, if they are wanted; grad_states; and, if gradients by
-  // parameters are wanted, those by the factors in `summed`.
+  // The backward pass of a step: grad_inputs, if they are wanted; grad_states; and, if gradients by parameters are
+  // wanted, those by the factors in `summed`.
   const Tape& backward(bool with_inputs, bool with_params) const { return backward_[with_inputs][with_params]; }
 
   std::size_t inputs, states, params, outputs, hoisted, factors;
@@ -27,12 +27,11 @@ struct TracedProgram {
   std::vector<double> initial;      // of each state, where none is given
   std::vector<std::size_t> summed;  // factors whose gradient is not always 0
 
-  // Whether number k of what is hoisted differs from neuron to neuron: it depends on a parameter that is a tensor, or
-  // on a draw.
+  // True if hoisted number k differs between neurons: it depends on a parameter that is a tensor, or on a draw.
   bool hoisted_varies(std::size_t k, std::span<const ParamView> params) const;
 
-  // Neurons to run at a time, so that the rows of a step stay in a cache near the processor. `segment` is the number of
-  // steps whose states a backward pass keeps.
+  // Neurons per tile, so that the rows of a step stay in a cache near the processor. `segment` is the number of steps
+  // whose states a backward pass stores.
   std::int64_t forward_tile(DType type) const;
   std::int64_t backward_tile(DType type, std::int64_t segment) const;
 

@@ -9,7 +9,7 @@ namespace {
 constexpr int fours = 64;  // of words that are drawn together
 constexpr int lanes = 16;
 
-// Of neurons from 4 * four on.
+// For neurons from 4 * four on.
 void draw_words(const PoissonDraws& draws, std::uint64_t four, unsigned draw, std::uint32_t* words) {
   for (int i = 0; i < fours; ++i) {
     const PhiloxWords drawn =
@@ -26,7 +26,7 @@ double number_of(const PoissonDraws& draws, std::uint64_t index, double rate) {
   return poisson_of(word(0) << 32 | word(1), rate);
 }
 
-// Of neurons side by side: how many thresholds are below their words. False where a word is one of them.
+// For neighbouring neurons: the number of thresholds below their words. Returns false if a word equals one of them.
 bool count_below(const std::uint32_t* words, const PoissonInput& input, std::int32_t* numbers) {
   std::uint32_t ties = 0;
   for (int j = 0; j < lanes; ++j) numbers[j] = 0;
@@ -43,13 +43,13 @@ bool count_below(const std::uint32_t* words, const PoissonInput& input, std::int
   return ties == 0;
 }
 
-// Calls f(index, before, at, count) for pieces of the neurons whose words are drawn together: `count` from index on,
-// which is number `at` of them, and behind `before` others of its four.
+// Calls f(index, before, at, count) for pieces of the neurons whose words are drawn together: `count` neurons from
+// index on, the first of which is number `at` and follows `before` others of its group of four.
 template <class F>
 void for_pieces(const PoissonDraws& draws, std::int64_t n, F&& f) {
   for (std::int64_t at = 0; at < n;) {
     const std::uint64_t index = draws.first + static_cast<std::uint64_t>(at);
-    const auto before = static_cast<std::int64_t>(index % 4);  // neurons of its four that are not asked for
+    const auto before = static_cast<std::int64_t>(index % 4);  // neurons of its group of four before it
     const std::int64_t count = n - at < 4 * fours - before ? n - at : 4 * fours - before;
     f(index, before, at, count);
     at += count;

@@ -10,21 +10,21 @@
 
 namespace spikeforge::cpu {
 
-// Of one rate and weight.
+// Input of one rate and weight.
 struct PoissonInput {
   double rate = 0, weight = 0;
   const std::uint32_t* thresholds = nullptr;  // of poisson_thresholds
   int count = 0;
 };
 
-// Of others for each neuron.
+// Input with a rate and weight per neuron.
 struct PoissonInputs {
   const double* rates = nullptr;
   const double* none = nullptr;  // probability_of_none of each rate
   const double* weights = nullptr;
 };
 
-// Which random bits: neuron/draws.h.
+// The generator state: neuron/draws.h.
 struct PoissonDraws {
   std::uint64_t key = 0, step = 0;
   std::uint64_t first = 0;  // index of the first neuron
@@ -40,19 +40,19 @@ const PoissonKernels& poisson_kernels_default();
 const PoissonKernels& poisson_kernels_avx2();
 const PoissonKernels& poisson_kernels_avx512();
 
-// Of the widest set, as loops() chooses.
+// The kernels of the widest supported instruction set, as in loops().
 const PoissonKernels& poisson_kernels();
 
 // Rates that poisson_of inverts: the numbers of others do not rise with their bits.
 constexpr bool is_inverted(double rate) { return rate < least_of_rejection; }
 
-// Of such a rate: the upper words of the least 64 random bits that give more than k, for k = 0, 1, ... A number is
-// above k where its upper word is above that; where it is the same its lower word decides.
+// The thresholds of a rate: the upper words of the least 64 random bits that give more than k, for k = 0, 1, ... A
+// number is above k if its upper word is above that; if they are equal, its lower word decides.
 std::vector<std::uint32_t> poisson_thresholds(double rate);
 
 constexpr std::int64_t least_tabled = 32;  // neurons of one rate, which pay for its table within some steps
 
-// Where inversion begins; 0 of other rates.
+// The probability of no event, where inversion begins; 0 for rates that use another method.
 double probability_of_none(double rate);
 
 }  // namespace spikeforge::cpu

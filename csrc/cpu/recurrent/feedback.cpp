@@ -16,8 +16,8 @@ constexpr int block_vectors = 4;
 constexpr int block_vectors = 2;
 #endif
 
-// Numbers heard that are not zero, beyond which they are multiplied with all: of a block's. Rows that are added one
-// after the other are read from the cache for one sample alone.
+// The share of nonzero received numbers of a block above which all are multiplied. Rows that are added one after the
+// other are read from the cache for one sample only.
 constexpr std::int64_t dense_share = 3;  // in eighths
 
 template <class T, class Stored>
@@ -28,7 +28,7 @@ class Product {
   static constexpr int block = block_vectors * lanes;
   static_assert(panel % block == 0);
 
-  // Of a block's samples, one after the other.
+  // The received numbers of a block's samples, one after the other.
   struct Heard {
     T* numbers;           // [most_samples, width]
     std::int32_t* where;  // [most_samples, width]: the places of those that are not zero
@@ -75,7 +75,7 @@ class Product {
 
   // ---- what is added ----
 
-  // Of neuron n: a vector, of which so many lanes are there.
+  // The added value of neuron n: a vector of which `count` lanes are present.
   static V added_at(const Feedback& feedback, std::int64_t t, std::int64_t n, int count) {
     const SequenceView& view = feedback.added;
     if (view.data == nullptr) return V(0);
@@ -103,7 +103,7 @@ class Product {
     }
   }
 
-  // ---- what is heard ----
+  // ---- received numbers ----
 
   static void hear(const Stored* heard, std::int64_t samples, std::int64_t width, Heard& of_block) {
     of_block.count = 0;
@@ -117,7 +117,7 @@ class Product {
     }
   }
 
-  // Where numbers are not zero.
+  // The indices of nonzero numbers.
   static std::int64_t places(const T* numbers, std::int64_t width, std::int32_t* where) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < width; ++i) {

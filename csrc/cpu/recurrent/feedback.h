@@ -1,11 +1,11 @@
-// What comes back to the neurons of a call at each step, through a matrix: of a recurrent layer's forward pass the
-// current, of its backward pass the gradient of the output. Compiled once for each instruction set.
+// The feedback to the neurons of a call at each step, through a matrix: the current in a recurrent layer's forward
+// pass, the gradient of the output in its backward pass. Compiled once for each instruction set.
 //
 //   sum[t, b, j] = rounded(added[t, b, j] + sum over i of heard[t - delay, b, i] * matrix[i, j])     from first to last
 //   i
 //
-// Where most of what is heard is zero, as spikes are, the rows of the matrix that belong to the others are added; else
-// a few samples are multiplied at once. A sum has the same bits either way, and for any tiles and threads.
+// If most of `heard` is zero, as spikes are, the rows of the matrix that belong to the others are added; else a few
+// samples are multiplied at once. A sum has the same bits either way, and for any tiles and threads.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -25,14 +25,14 @@ struct Feedback {
   std::int64_t delay = 1;  // in steps; negative in a backward pass
   const void* matrix = nullptr;
   SequenceView heard;   // [T, N] of the call's type
-  SequenceView before;  // [delay, N]: what is heard from before the first step; null: nothing, as after the last one
+  SequenceView before;  // [delay, N]: the values from before the first step; null: zeros, as after the last step
   SequenceView added;   // [T, N] of the call's type; null: zeros
   std::int64_t steps = 0;
   void* sum = nullptr;  // [T, N] of the call's type, or one row that is written anew
   std::int64_t sum_stride = 0;
 
   std::size_t scratch_bytes = 0;
-  // The samples of the neurons [begin, end); where they do not hear, the sum is what is added.
+  // The samples of the neurons [begin, end); without `hears`, the sum is only what is added.
   void (*run)(const Feedback&, std::int64_t t, std::int64_t begin, std::int64_t end, bool hears,
               void* scratch) = nullptr;
 };
@@ -45,7 +45,7 @@ void choose_feedback_default(DType type, Feedback& feedback);
 void choose_feedback_avx2(DType type, Feedback& feedback);
 void choose_feedback_avx512(DType type, Feedback& feedback);
 
-// Of the set in use.
+// Selects the kernels of the instruction set in use.
 void choose_feedback(DType type, Feedback& feedback);
 
 }  // namespace spikeforge::cpu

@@ -37,7 +37,7 @@ const FiredKernels& fired_kernels_default();
 const FiredKernels& fired_kernels_avx2();
 const FiredKernels& fired_kernels_avx512();
 
-// Of the widest set, as loops() chooses.
+// The kernels of the widest supported instruction set, as in loops().
 const FiredKernels& fired_kernels();
 
 }  // namespace spikeforge::cpu
