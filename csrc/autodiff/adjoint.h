@@ -1,10 +1,10 @@
 // The gradient of a loss by one node, while a graph is differentiated backward.
 //
-// It is an expression that is linear in the upstream gradients, and this type knows only the operations that keep it
-// so: hence the vjp of a cell is linear in them by construction (affine.h relies on it).
+// It is an expression that is linear in the upstream gradients, and this type has only the operations that keep it
+// linear: hence the vjp of a cell is linear in them by construction (affine.h relies on it).
 //
-// Where a branch was not taken, a gradient is 0, whatever the derivative there: 0 times the infinite derivative of a
-// sqrt at 0 must not become NaN. So a mask is kept beside the value, and applied when all factors are.
+// The gradient across a branch that was not taken is 0, whatever the derivative there: 0 times the infinite derivative
+// of a sqrt at 0 must not become NaN. So a mask is kept beside the value, and applied after all factors.
 #pragma once
 
 #include "csrc/graph/value.h"
@@ -22,7 +22,7 @@ class Adjoint {
 
   Adjoint operator-() const { return {-value_, mask_}; }
   Adjoint operator*(const graph::Value& factor) const { return {value_ * factor, mask_}; }
-  // By way of the reciprocal, which is computed once a neuron if the divisor is made of parameters.
+  // Multiplies by the reciprocal, which is computed once per neuron if the divisor depends on parameters only.
   Adjoint operator/(const graph::Value& divisor) const { return *this * (1 / divisor); }
   Adjoint operator+(const Adjoint& other) const;
 

@@ -1,4 +1,4 @@
-// What of a step's derivative is known before any gradient is: a derivative is linear in the gradients that come in.
+// The part of a step's derivative that does not depend on gradients: a derivative is linear in the upstream gradients.
 #pragma once
 
 #include "csrc/autodiff/stages.h"
@@ -7,9 +7,9 @@
 
 namespace spikeforge::autodiff {
 
-// Nodes of stages.backward that are made of inputs and states, but of no gradient, and that what is made of gradients
-// reads: with these and what is hoisted, the rest of the derivative needs neither inputs nor states. In order of their
-// numbers.
+// Nodes of stages.backward that depend on inputs and states but on no gradient, and that nodes which depend on
+// gradients read: with these and the hoisted values, the rest of the derivative needs neither inputs nor states. In
+// ascending order.
 std::vector<graph::Id> coefficients(const Stages& stages);
 
 }  // namespace spikeforge::autodiff

@@ -1,6 +1,6 @@
-// The composition of a cell's steps, where its next states are affine in its states: next_states = A states + b with an
-// A and a b that inputs and parameters decide. Of some steps one after the other that is such a map again, found
-// without the states before them: what a scan over time is made of.
+// The composition of a cell's steps, if its next states are affine in its states: next_states = A states + b, where A
+// and b depend on inputs and parameters. Consecutive steps compose to such a map again, which is found without the
+// states before them: the element of a scan over time.
 #pragma once
 
 #include "csrc/graph/cell.h"
@@ -8,9 +8,9 @@
 namespace spikeforge::autodiff {
 
 // A cell with the same inputs and parameters, whose states are the map of the steps so far: A, row after row, then b.
-// They start at the identity, and a step puts its own map behind: A_t A, A_t b + b_t. Its one output is 0.
+// They start at the identity, and a step appends its own map: A_t A, A_t b + b_t. Its one output is 0.
 //
-// Throws GraphError where a next state is not affine in the states, and names it and why.
+// Throws GraphError, with the state and the reason, if a next state is not affine in the states.
 graph::Cell composition(const graph::Cell& cell);
 
 }  // namespace spikeforge::autodiff

@@ -148,7 +148,7 @@ class Gathering {
     return sum;
   }
 
-  // What is not chosen has the factor 0, however steep it is.
+  // The branch that is not chosen has the factor 0, however steep it is.
   static Sum chosen(const Value& condition, Sum sum, Sum other) {
     for (Product& product : sum.products) product = product.where_holds(condition);
     for (Product& product : other.products) product = product.where_holds(!condition);

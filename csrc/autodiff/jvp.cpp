@@ -16,7 +16,7 @@ using graph::Graph;
 using graph::Id;
 using graph::Value;
 
-// The signature with an argument for each tangent, behind those that are there.
+// The signature with an argument for each tangent, after the present ones.
 graph::Signature with_tangents(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bool>& params) {
   graph::UnusedNames names(cell.graph());
   int count = 0;
@@ -80,7 +80,8 @@ class Forward {
     std::optional<Value> sum;
     std::size_t shares = operands.size();
     if (primal_.graph().is(id, graph::Op::select)) {
-      // Of s a + (1 - s) b, whose shares of a and b depend on s: they are selected, where a mask would be constant.
+      // For s a + (1 - s) b, where the shares of a and b depend on s: they are selected, since a mask would be
+      // constant.
       shares = 1;
       const auto tangent = [&](std::size_t i) { return tangents_[operands[i]].value_or(Value(0)); };
       if (tangents_[operands[1]] || tangents_[operands[2]]) sum = select(operand(0), tangent(1), tangent(2));

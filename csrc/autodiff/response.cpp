@@ -15,7 +15,7 @@ using graph::Graph;
 using graph::Id;
 using graph::Op;
 
-// The same neuron, whose spikes are 0.
+// The same neuron with spikes of 0.
 Cell silent(const Cell& cell) {
   Cell copy(cell.signature());
   const Graph& graph = cell.graph();

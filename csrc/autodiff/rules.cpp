@@ -109,7 +109,7 @@ Contributions maximum(const Site& s) {
   const Adjoint shared = s.g * where(s.x == s.y, .5, 1);
   return {shared.where(!(s.x < s.y)), shared.where(!(s.x > s.y))};
 }
-// Where x < min == max torch has no gradient at all; here min has it.
+// If x < min == max, torch has no gradient at all; here min has it.
 Contributions clamp(const Site& s) {
   return {s.g.where(s.x >= s.y && s.x <= s.w), s.g.where(s.x < s.y && s.y <= s.w), s.g.where(s.x > s.w || s.w < s.y)};
 }

@@ -17,7 +17,7 @@ struct Site {
   graph::Surrogate surrogate;
 };
 
-// What is added to the gradient by each operand. Nothing where it is always 0.
+// The contribution to the gradient by each operand. std::nullopt if it is always 0.
 using Contributions = std::array<std::optional<Adjoint>, graph::most_operands>;
 
 // The derivative of surrogate_gradient(u, surrogate) by u, in plain arithmetic: arguments u and an upstream gradient.

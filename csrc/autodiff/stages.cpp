@@ -67,7 +67,7 @@ Factored factored(Hoisted split, std::size_t first, std::size_t params) {
   return {std::move(split), with_zeros(backward, idle), std::move(epilogue), sums};
 }
 
-// By factors if no more sums are to be kept than by parameters.
+// By factors if that needs no more sums than by parameters.
 Factored by_factors(const Graph& graph, std::size_t first, std::size_t count) {
   Factored cut = factored(hoist(graph, first, count), first, count);
   if (cut.sums <= count) return cut;

@@ -1,15 +1,15 @@
-// Everything that a backend runs of a cell, as graphs in plain arithmetic (lower.h, and surrogate_gradient).
+// The graphs of a cell that a backend runs, in plain arithmetic (lower.h, and surrogate_gradient).
 //
-//   once a neuron, before the steps      prologue: params                                  -> hoisted
+//   once per neuron, before the steps    prologue: params                                  -> hoisted
 //   each step                            step:     inputs, states, hoisted                 -> outputs, next states
 //   each step, backward                  backward: inputs, states, hoisted, grad_outputs, grad_next_states
 //                                                                         -> grad_inputs, grad_states, grad_factors
-//   once a neuron, after the steps       epilogue: params, Σ grad_factors                  -> grad_params
+//   once per neuron, after the steps     epilogue: params, Σ grad_factors                  -> grad_params
 //
-// Parameters reach the steps only through factors: what the equations compute of parameters alone, such as 1/tau. The
-// gradient by a factor is summed over the steps, and taken on to the parameters once. `hoisted` holds what step and
-// backward need of the parameters: factors, and what the derivatives compute of those. Of any gradient that is always
-// 0, that by a factor on which no parameter depends included, the result is the constant 0 (is_zero in vjp.h): it need
+// Parameters reach the steps only through factors: the expressions of parameters alone, such as 1/tau. The gradient by
+// a factor is summed over the steps, and propagated to the parameters once. `hoisted` holds what step and backward need
+// of the parameters: factors, and the parts of derivatives that depend on those alone. For a gradient that is always 0,
+// including that by a factor on which no parameter depends, the result is the constant 0 (is_zero in vjp.h): it need
 // not be computed, stored or summed.
 #pragma once
 

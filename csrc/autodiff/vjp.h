@@ -5,8 +5,8 @@
 //
 // For a cell: (inputs, states, parameters, grad_outputs, grad_next_states) -> (grad_inputs, grad_states, grad_params).
 //
-// The vjp is in plain arithmetic (lower.h), and surrogate_gradient. It is linear in the upstream gradients. What it
-// recomputes of the step has the step's bits. Nothing that no result needs is left in it.
+// The vjp is in plain arithmetic (lower.h), and surrogate_gradient. It is linear in the upstream gradients. Recomputed
+// values of the step have the step's bits. The graph has no node without a use.
 #pragma once
 
 #include "csrc/graph/graph.h"
@@ -19,7 +19,7 @@ graph::Graph vjp(const graph::Graph& primal);
 // few nodes each, but a Fourier series' derivative to as many as it has terms.
 std::size_t count_slopes(const graph::Graph& primal);
 
-// Whether a result of a vjp is 0 whatever its arguments: nobody has to compute or store it.
+// True if a result of a vjp is 0 for all arguments: it need not be computed or stored.
 bool is_zero(const graph::Graph& vjp, std::size_t result);
 
 }  // namespace spikeforge::autodiff

@@ -18,7 +18,7 @@ class BoundedList {
     return *this;
   }
 
-  // Throws std::out_of_range where there is no room.
+  // Throws std::out_of_range if the list is full.
   void push_back(const T& item) { items_.at(size_++) = item; }
 
   std::size_t size() const { return size_; }

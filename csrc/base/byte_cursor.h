@@ -1,4 +1,4 @@
-// Little-endian numbers and text of a file's bytes, where they lie, and nothing outside.
+// Reads little-endian numbers and text from the bytes of a file, in place, and nothing beyond them.
 #pragma once
 
 #include <algorithm>
@@ -26,13 +26,13 @@ class ByteCursor {
     bytes_.remove_prefix(length);
     return front;
   }
-  // Without its end, which is passed.
+  // Returns the line without its end, and skips the end.
   std::string_view line() {
     const std::string_view all = text(std::min(bytes_.find('\n'), bytes_.size()));
     text(1);
     return all;
   }
-  // Passes the mark if it comes next.
+  // Skips the mark if it comes next.
   bool takes(std::string_view mark) {
     if (!bytes_.starts_with(mark)) return false;
     bytes_.remove_prefix(mark.size());

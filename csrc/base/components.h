@@ -1,4 +1,4 @@
-// The order of directed graphs, whose nodes are 0, 1, ... and which are given as the successors of each node.
+// Orders of directed graphs. The nodes are 0, 1, ...; a graph is the list of the successors of each node.
 #pragma once
 
 #include <algorithm>

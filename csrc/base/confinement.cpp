@@ -158,15 +158,15 @@ constexpr int of_others[] = {
     SYS_semop,
     SYS_semtimedop,
     SYS_semctl};
-// What changes permissions, owners, times and other attributes, for which it is enough that a file can be read, and of
-// which Landlock knows nothing.
+// Calls that change permissions, owners, times and other attributes. They only need a file that can be read, and
+// Landlock does not cover them.
 constexpr int of_attributes[] = {
 #ifdef SYS_chmod
     SYS_chmod,     SYS_chown,     SYS_lchown,      SYS_utime,        SYS_utimes,      SYS_futimesat,
 #endif
     SYS_fchmod,    SYS_fchown,    SYS_fchmodat,    SYS_fchownat,     SYS_utimensat,   SYS_setxattr,
     SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr, SYS_lremovexattr, SYS_fremovexattr};
-// What changes files by their names. (A descriptor that is open to be written may still be.)
+// Calls that change files by name. (A descriptor that is already open for writing can still be written.)
 constexpr int of_names[] = {
 #ifdef SYS_unlink
     SYS_unlink,   SYS_rename,    SYS_link,   SYS_symlink,   SYS_mkdir,   SYS_rmdir,  SYS_mknod, SYS_creat,
@@ -175,8 +175,8 @@ constexpr int of_names[] = {
     SYS_renameat,
 #endif
     SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_mknodat};
-// What takes its arguments by pointer, where a filter cannot look, or does other calls' work; newer than the first
-// Linux that is served, so that programs do without where they are told that they are not there.
+// Calls whose arguments are pointers, which a filter cannot read, or that do the work of other calls. They are newer
+// than the oldest supported Linux, so programs work without them when they report that they do not exist.
 constexpr int not_there[] = {425,
                              426,
                              427 /* io_uring */,
@@ -200,16 +200,16 @@ constexpr int not_there[] = {425,
                              442,
                              467 /* of mounts */,
                              443 /* quotactl_fd */};
-// Of ioctl: who is sent a descriptor's signals; and, by the second byte, what file systems do to files and folders that
-// are open to be read (ext4 and all, XFS, btrfs), and what terminals do, of which there remains what is asked of them
-// and of any descriptor: nothing is typed into them, and their settings stay.
+// ioctl: the owner of a descriptor's signals; and, by the second byte, changes that file systems make to files and
+// folders that are open for reading (ext4, XFS, btrfs), and terminals. Queries of a terminal and of any descriptor
+// remain allowed: nothing can be typed into a terminal, and its settings stay.
 constexpr std::uint32_t of_owners[] = {FIOSETOWN, SIOCSPGRP};
 constexpr std::uint32_t kind_of_ioctl = 0xff00, of_terminals = 'T' << 8;
 constexpr std::uint32_t of_file_systems[] = {'f' << 8, 'v' << 8, 'X' << 8, 0x94 << 8};
 constexpr std::uint32_t asked_of_terminals[] = {TCGETS,   TIOCGWINSZ, TIOCGPGRP, TIOCOUTQ,
                                                 FIONREAD, FIONBIO,    FIOCLEX,   FIONCLEX};
 constexpr std::uint32_t of_descriptors[] = {F_SETOWN, 10 /* F_SETSIG */, 15 /* F_SETOWN_EX */, 1024 /* F_SETLEASE */};
-// Which others wait for.
+// Locks, for which other processes wait.
 constexpr std::uint32_t of_locks[] = {F_SETLK, F_SETLKW, 37 /* F_OFD_SETLK */, 38 /* F_OFD_SETLKW */};
 
 class Filter {
@@ -219,7 +219,7 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, this_architecture, 1, 0);
     refuse(EPERM);
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
-    add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // x32, whose numbers are others
+    add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // x32, which numbers its calls differently
     refuse(EPERM);
     for (const int call : of_others) refuse_call(call, EPERM);
     for (const int call : not_there) refuse_call(call, ENOSYS);
@@ -291,7 +291,7 @@ class Filter {
     }
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
   }
-  // Of a kind of values, these alone.
+  // Among values of this kind, allows only these.
   void of_a_kind_only(int call, unsigned argument, std::uint32_t mask, std::uint32_t kind,
                       std::span<const std::uint32_t> values) {
     const auto count = static_cast<unsigned>(values.size());

@@ -1,4 +1,4 @@
-// What a process that runs a stranger's file gives up before it does, by the kernel's own means: Landlock (Linux 5.13)
+// The rights that a process gives up before it runs an untrusted file, enforced by the kernel: Landlock (Linux 5.13)
 // for files and connections, and a filter of system calls (seccomp).
 #pragma once
 
@@ -15,10 +15,11 @@ struct Confinement {
                        // terminal, and no file's permissions or attributes changed, wherever it is
 };
 
-// From here on, this thread, and those that it starts, can only write what is open already, and below `writable`:
-// folders with all that is in them, and devices, which need not exist. Files can be read as before. Says what is in
-// force: where the kernel has no Landlock, the filter serves for files too, unless something is writable, which it
-// cannot tell apart. There is no way back. To be called before other threads are started: those keep what they have.
+// Restricts this thread, and those that it starts: afterwards they can only write to files that are already open, and
+// below `writable`: folders with their contents, and devices, which need not exist. Files can be read as before.
+// Returns the restrictions in force: if the kernel has no Landlock, the filter protects files too, unless `writable`
+// has entries, which it cannot distinguish. The restrictions cannot be removed. Call it before other threads are
+// started: those keep their rights.
 SPIKEFORGE_API Confinement confine(const std::vector<std::string>& writable = {});
 
 }  // namespace spikeforge

@@ -1,4 +1,4 @@
-// The types of numbers that kernels know.
+// The number types of kernels.
 #pragma once
 
 #include <cstddef>

@@ -8,13 +8,13 @@
 
 namespace spikeforge {
 
-// Empty where the variable is not set: nothing here tells the two apart.
+// Returns an empty string if the variable is not set or empty.
 inline std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
-// Nothing where the variable is not a whole number from 0 on, or too large for one.
+// Returns std::nullopt unless the variable is a whole number from 0 to 2^64 - 1.
 inline std::optional<std::uint64_t> whole_number_in_environment(const char* name) {
   const std::string text = environment(name);
   std::uint64_t number = 0;

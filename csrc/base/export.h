@@ -1,3 +1,3 @@
 #pragma once
-// What the library shows to the outside; everything else is hidden.
+// Marks the exported symbols of the library; all others are hidden.
 #define SPIKEFORGE_API __attribute__((visibility("default")))

@@ -20,7 +20,7 @@ class FileDescriptor {
   int get() const { return number_; }
   int release() { return std::exchange(number_, -1); }
 
-  // False where the system reports now that a write failed before.
+  // Returns false if the system reports only now that an earlier write failed.
   bool close() { return number_ < 0 || ::close(release()) == 0; }
 
  private:

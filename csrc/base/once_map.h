@@ -14,9 +14,9 @@
 
 namespace spikeforge {
 
-// A map whose values are made by whoever asks first; who asks meanwhile waits for that one, and other keys do not.
-// An exception reaches all who wait, and leaves no entry: the next call tries again. A child of fork() makes a value
-// itself that a thread of its parent was making.
+// A map whose values are created by the first caller that requests the key; other callers of that key wait for it, and
+// callers of other keys do not. An exception reaches all waiting callers and leaves no entry: the next call tries
+// again. A child of fork() creates a value itself if a thread of its parent was creating it.
 template <class Key, class Value, class Hash>
 class OnceMap {
  public:

@@ -31,10 +31,10 @@ std::string reason(const std::string& errors, const std::string& program) {
   return start == std::string::npos ? errors : errors.substr(start);
 }
 
-// Whoever is killed leaves no child that goes on. The parent may have ended before it was asked for.
+// Makes the child end with its parent. The parent may have ended before this call.
 bool end_with(pid_t parent) { return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == parent; }
 
-// The terminal belongs to whoever started the program: what is typed into it there is a command.
+// Leaves the terminal, which belongs to the user who started the program: text typed into it is a command.
 void leave_terminal() {
   ::setsid();
   std::signal(SIGHUP, SIG_IGN);  // of a terminal that it opens as a file

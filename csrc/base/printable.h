@@ -1,4 +1,4 @@
-// What a stranger wrote, so that a terminal shows it: control characters, which move cursors and change titles, and
+// Untrusted text in a form that is safe on a terminal: control characters, which move cursors and change titles, and
 // bytes that are not UTF-8 are written as \xNN.
 #pragma once
 
@@ -38,7 +38,7 @@ inline bool is_control(std::string_view character, Lines lines) {
   return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;  // those of Latin-1
 }
 
-// Cut, with "..." behind it, where it is longer than about `most` bytes.
+// Cut, and followed by "...", if it is longer than about `most` bytes.
 inline std::string printable(std::string_view text, Lines lines = Lines::one, std::size_t most = std::string::npos) {
   constexpr char digits[] = "0123456789abcdef";
   std::string shown;

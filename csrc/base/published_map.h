@@ -10,11 +10,11 @@
 
 namespace spikeforge {
 
-// A map that is only added to, and that is read without a lock: one atomic load, and a probe of an open-addressing
-// table. Values live elsewhere.
+// A map that only grows, and that is read without a lock: one atomic load, and a probe of an open-addressing
+// table. Values are stored elsewhere.
 //
-// Writers, one at a time, put an entry into a free slot, or publish a table of twice the size. No entry and no old
-// table is freed before the map is: a reader may still be looking at it, and to know when none is would cost every
+// Writers, one at a time, put an entry into a free slot, or publish a table of twice the size. Neither entries nor old
+// tables are freed before the map is: a reader may still use them, and to detect that none does would cost every
 // reader a write. All old tables together are smaller than the newest.
 template <class Key, class Value, class Hash>
 class PublishedMap {

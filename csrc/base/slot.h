@@ -5,9 +5,9 @@
 
 namespace spikeforge {
 
-// A place in an object for what a room above keeps for it: made when it is first asked for, then read without a lock,
-// and destroyed with the object. One type a slot, which the asker knows and the object does not. It may be changed by
-// several threads at once: what is kept sees to itself.
+// Storage in an object for data of a component above: created by the first request, then read without a lock, and
+// destroyed with the object. A slot has one type, which the component defines and the object does not use. Several
+// threads may change the data at once: it synchronises itself.
 class Slot {
  public:
   Slot() = default;
@@ -15,7 +15,7 @@ class Slot {
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
 
-  // `make` gives a T, in place. Where two threads come first, both make one, and one is kept.
+  // `make` returns a T, in place. If two threads come first, both create one, and one is kept.
   template <class T, class Make>
   T& get(Make&& make) const {
     if (Base* const there = content_.load(std::memory_order_acquire)) return static_cast<Content<T>*>(there)->value;

@@ -29,7 +29,7 @@ struct ParamView {
   std::int64_t count = 1;
 };
 
-// Which neurons belong to one sample, and share what is said of it: neuron i to sample (i / inner) % count.
+// The neurons of one sample, which share its length and starts: neuron i belongs to sample (i / inner) % count.
 struct SamplesView {
   std::int64_t inner = 1;
   std::int64_t count = 1;

@@ -103,8 +103,8 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
   }
 }
 
-// The statements of a graph, or of those nodes that `results` are made of. `sources` say what its arguments are, and
-// may say so of other nodes; empty: it is computed.
+// The statements of a graph, or of the nodes on which `results` depend. `sources` are the expressions of its arguments,
+// and optionally of other nodes; empty: the node is computed.
 class Body {
  public:
   Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources, graph::MultiplyAdds multiply_adds = {})
@@ -278,7 +278,7 @@ class CellPrinter {
 
   bool is_boolean(Id id) const { return stages_.backward.kind(id) == graph::Kind::boolean; }
 
-  // Of a product that is added to a factor's sum the factors are computed.
+  // A product that is added to a factor's sum needs its factors.
   void gradients(const std::vector<std::string>& sources) {
     const Graph& graph = stages_.backward;
     const auto is_product = [&](Id id) {

@@ -2,20 +2,20 @@
 // cuda/multistep/multistep.cuh runs.
 //
 //   template <class F> struct Neuron    F is the arithmetic type
-//     constructor   the prologue; keeps what it hoisted, and the parameters that `finish` reads again
-//     initial       the numbers that states start at
+//     constructor   the prologue; keeps the hoisted values, and the parameters that `finish` reads again
+//     initial       the initial values of states
 //     step, vjp     the graphs of these names; vjp adds the gradient of each factor to a slot of grad_param, of which
 //                   there are never more than parameters
 //     coefficients, vjp of coefficients
-//                   vjp in two: what inputs and states decide, n_coefficients numbers (a condition is 1 or 0), and the
-//                   rest, which reads these rather than inputs and states. The same operations, hence the same bits.
-//                   Not for cells that draw.
+//                   vjp in two parts: the part that depends on inputs and states, n_coefficients numbers (a condition
+//                   is 1 or 0), and the rest, which reads these rather than inputs and states. The same operations,
+//                   hence the same bits. Not for cells that draw.
 //     finish        the epilogue
-//     draws         is there if the cell draws random numbers: constructor, step, vjp and finish then take Draws
-//                   (neuron/draws.h) behind the rest
+//     draws         present if the cell draws random numbers: constructor, step, vjp and finish then take Draws
+//                   (neuron/draws.h) as a last argument
 //
-// It is C++17 for NVRTC, nvcc and the host compiler, and calls what neuron/functions.h declares. Every node of a graph
-// is a local v<id>; what it is called in the neuron stands behind it.
+// It is C++17 for NVRTC, nvcc and the host compiler, and calls functions of neuron/functions.h. Every node of a graph
+// is a local v<id>, followed by its name in the neuron.
 #pragma once
 
 #include "csrc/autodiff/stages.h"

@@ -12,7 +12,7 @@ namespace {
 
 using Bits = std::uint64_t;
 
-// Arguments that results are made of, of `count` from the first on.
+// The arguments on which results depend, of `count` from the first on.
 Bits bits_of(const std::vector<bool>& live, std::size_t first, std::size_t count) {
   Bits bits = 0;
   for (std::size_t i = 0; i < count; ++i)

@@ -1,9 +1,9 @@
-// What happens to a connection, or to a neuron's traces, as C++: a struct that the loops of cuda/event/plastic.cuh run.
+// The update of a connection, or of a neuron's traces, as C++: a struct that the loops of cuda/event/plastic.cuh run.
 //
 //   template <class F> struct Block
 //     n_states, n_traces, n_params, n_signals        of the rule
 //     reads_, changes_, decaying, traces_after       a bit for each state, trace or signal
-//     run(states, traces, params, signals, sent)     changes what it is given
+//     run(states, traces, params, signals, sent)     changes its arguments
 #pragma once
 
 #include "csrc/graph/synapse.h"

@@ -37,7 +37,7 @@ struct Signature {
 // "x; v, a; tau"
 std::string text_of(const Signature& signature);
 
-// Whether neuron text can use it as a name: a letter or _, then letters, digits and _, and no reserved word.
+// True if neuron text can use it as a name: a letter or _, then letters, digits and _, and no reserved word.
 bool is_name(std::string_view text);
 bool is_reserved(std::string_view text);
 

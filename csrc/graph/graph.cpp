@@ -46,7 +46,7 @@ std::array<std::uint64_t, 11> words_of(const Node& node) {
           node.draw.number * std::uint64_t{2} + node.draw.once};
 }
 
-// Of a law's number that is known.
+// For a constant parameter of a law.
 void check_law(Op law, double number) {
   const std::string_view name = info(law).text;
   if (law == Op::bernoulli && !(0 <= number && number <= 1))

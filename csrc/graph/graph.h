@@ -1,8 +1,9 @@
-// A function of numbers as a directed acyclic graph: nodes in static single assignment, each made of earlier ones.
+// A function of numbers as a directed acyclic graph: nodes in static single assignment, each computed from earlier
+// ones.
 //
-// Nodes are made by `make` alone, which checks kinds, returns the node that already computes the same (value numbering)
-// and simplifies where that keeps every bit of the result (fold.h). So no pass has to clean a graph up, except for
-// nodes that nothing uses any more: see copy.h.
+// Only `make` creates nodes. It checks kinds, returns an existing node that computes the same (value numbering), and
+// simplifies if that keeps every bit of the result (fold.h). So no pass has to clean a graph up, except for
+// nodes without a use: see copy.h.
 //
 // To walk a graph, go through ids from 0: operands come before their users. The arguments are the first nodes.
 #pragma once
@@ -28,8 +29,8 @@ namespace spikeforge::graph {
 
 using Id = std::uint32_t;  // a node's place in its graph
 
-// Which random bits a draw takes: words number, number + 1, ... of the neuron's in each step, or of those that stay the
-// same in all steps.
+// The random bits of a draw: words number, number + 1, ... of the neuron's in each step, or of those that stay the same
+// in all steps.
 struct Draw {
   std::uint32_t number = 0;
   bool once = false;
@@ -67,7 +68,7 @@ class SPIKEFORGE_API Graph {
   Id draw(Op law, std::span<const Id> operands, Draw which);
   // A node as one of any graph, of these operands; a draw has the same bits.
   Id like(const Node& node, std::span<const Id> operands);
-  // What the graph computes: numbers. The same node may be several results.
+  // Adds a result of the graph, a number. The same node may be several results.
   void add_result(Id id);
   // A name for readers; the first one given stays. Constants have none.
   void set_name(Id id, std::string_view name);
@@ -83,7 +84,7 @@ class SPIKEFORGE_API Graph {
   const std::string& name(Id id) const { return names_[id]; }  // empty: none
   std::span<const Id> results() const { return results_; }
 
-  std::uint32_t next_draw() const { return next_draw_; }  // the first number behind all that are taken
+  std::uint32_t next_draw() const { return next_draw_; }  // the first number after all that are in use
 
   bool is(Id id, Op op) const { return nodes_[id].op == op; }
   bool is_constant(Id id, double number) const { return is(id, Op::constant) && nodes_[id].number == number; }

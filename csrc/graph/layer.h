@@ -1,5 +1,5 @@
-// A neuron with what stands around it in a network, as one cell: normalisation before it and a residual connection
-// behind it then take part in its pass over memory, on every device, and in its derivatives.
+// A neuron and the adjacent operations of its network as one cell: normalisation before it and a residual connection
+// after it are then part of its pass over memory, on every device, and of its derivatives.
 #pragma once
 
 #include "csrc/graph/cell.h"
@@ -10,8 +10,8 @@
 
 namespace spikeforge::graph {
 
-// What becomes of a spike s beside a residual r: s + r, s r, (1 - s) r. SEW-ResNet's ADD, AND and IAND (Fang et al.
-// 2021, "Deep residual learning in spiking neural networks", table 1).
+// The result for a spike s and a residual r: s + r, s r, (1 - s) r. SEW-ResNet's ADD, AND and IAND (Fang et al. 2021,
+// "Deep residual learning in spiking neural networks", table 1).
 enum class Residual : std::uint8_t { add, logical_and, inhibit };
 
 // "add", "and", "iand"; nothing for another name.
@@ -19,12 +19,12 @@ std::optional<Residual> residual_of(std::string_view name);
 std::string_view name_of(Residual residual);
 
 struct Layer {
-  // The first input x becomes (x - mean) * scale + shift: three parameters behind the neuron's own.
+  // The first input x becomes (x - mean) * scale + shift: three parameters after the neuron's own.
   bool normalised = false;
-  // Of a normalised layer: one output and two parameters more, offset x + slope (x - mean)^2 / 2. A gradient of one
-  // that comes by it adds offset + slope (x - mean) to that of x: what the statistics, if they are x's own, contribute.
+  // For a normalised layer: one output and two parameters more, offset x + slope (x - mean)^2 / 2. An upstream gradient
+  // of 1 for it adds offset + slope (x - mean) to that of x: the contribution of the statistics, if they are x's own.
   bool with_statistics = false;
-  // Of the first output: one input behind the neuron's own.
+  // For the first output: one input after the neuron's own.
   std::optional<Residual> residual;
 };
 

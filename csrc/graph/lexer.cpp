@@ -80,7 +80,7 @@ TextError Lexer::error(const Token& at, const std::string& message) const {
 
   std::string excerpt(text_.substr(line_start + cut, longest_excerpt));
   excerpt.resize(std::min(excerpt.find('\n'), excerpt.size()));
-  // What is shown is not taken for a terminal's commands.
+  // Replaces control characters, which a terminal would execute.
   std::ranges::replace_if(
       excerpt, [](char c) { return !is_printable(c); }, ' ');
   return {fmt::format("line {}, column {}: {}\n  {}\n  {}^", line + 1, column + 1, message, excerpt,

@@ -3,7 +3,7 @@
 namespace spikeforge::graph {
 namespace {
 
-// What some condition is made of.
+// The nodes on which a condition depends.
 std::vector<bool> deciding_nodes(const Graph& graph) {
   std::vector<bool> deciding(graph.size());
   for (Id id = static_cast<Id>(graph.size()); id-- > 0;)

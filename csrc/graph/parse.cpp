@@ -81,7 +81,7 @@ Signature NeuronParser::signature() {
   return signature;
 }
 
-// By the strings of the signature, which stay where they are while the graph grows.
+// Uses the strings of the signature, whose addresses stay valid while the graph grows.
 void NeuronParser::declare_arguments() {
   const Signature& s = cell_->signature();
   for (const std::string& input : s.inputs) scope_.emplace(input, scope_.size());

@@ -55,7 +55,7 @@ class SynapseParser : Parser {
   Synapse made_;
   std::optional<SynapseBlock> pre_;
   std::vector<std::optional<Token>> changed_;  // where each trace is first given a value
-  // Of the block that is read.
+  // The next values of the current block.
   std::vector<std::optional<Next>> states_, traces_;
   std::optional<Next> sent_;
 };
@@ -243,7 +243,7 @@ void SynapseParser::decay() {
   made_.decays.push_back(std::move(decay));
 }
 
-// Whose a trace is, is known once all is read.
+// The neuron of a trace is only known after the whole text.
 void SynapseParser::check_traces(const Token& end) const {
   for (std::size_t i = 0; i < changed_.size(); ++i)
     if (!changed_[i])

@@ -33,7 +33,7 @@ struct SurrogateDescription {
   std::span<const SurrogateArgument> args;
 };
 
-// What surrogate.def says, in the order of SurrogateKind.
+// The rows of surrogate.def, in the order of SurrogateKind.
 std::span<const SurrogateDescription> surrogate_descriptions();
 const SurrogateDescription& describe(SurrogateKind kind);
 
@@ -42,7 +42,7 @@ const SurrogateDescription& describe(SurrogateKind kind);
 Surrogate make_surrogate(std::string_view name, std::span<const double> numbers);
 SPIKEFORGE_API Surrogate make_surrogate(SurrogateKind kind, std::initializer_list<double> numbers);
 
-// As neuron text spells it: atan(2).
+// The spelling in neuron text: atan(2).
 std::string text_of(const Surrogate& surrogate);
 
 // surrogate::atan(2), surrogate::s2nn(4, 1), ...; without numbers, the defaults.

@@ -4,12 +4,12 @@
 namespace spikeforge::graph {
 namespace {
 
-// What a comparison gives, for select alone to read.
+// The result of a comparison, an operand of select only.
 struct Mask {
   Value holds;
 };
 
-// A Value that behaves as a number of neuron/portable.h: Value's own select asks for a spike.
+// A Value with the interface of a number of neuron/portable.h: Value's own select requires a spike.
 class Symbol {
  public:
   template <Number T>

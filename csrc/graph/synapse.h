@@ -1,6 +1,5 @@
-// A rule by which the weights of connections change: what happens to a connection and to the traces of its neurons at a
-// spike before it, at a spike after it, in each step, and where a signal comes. docs/plasticity.md tells what a step
-// is.
+// A rule by which the weights of connections change: the update of a connection and of the traces of its neurons at a
+// presynaptic spike, at a postsynaptic spike, in each step, and at a signal. docs/plasticity.md defines a step.
 //
 //   synapse    = "synapse" name "(" states [";" [states] [";" [names] [";" [names]]]] ")" "{" {part} "}"
 //                                                            states of a connection, of which the first is its weight;
@@ -10,10 +9,10 @@
 //              | "decay" name "by" expression ["to" expression]      of parameters; a state's or a trace's name
 //   block      = "{" {statement} "}"
 //   statement  = name "=" expression | name "'" "=" expression
-//              | "send" expression                           in "on pre" alone, once: what arrives at the target
+//              | "send" expression                           in "on pre" alone, once: the input of the target
 //
-// All else is as in neuron text (text.h). A trace belongs to the neurons before if "on pre" changes it, to those after
-// if "on post" does; its next value is made of traces of the same neuron and of parameters.
+// The rest is as in neuron text (text.h). A trace belongs to the presynaptic neurons if "on pre" changes it, to the
+// postsynaptic ones if "on post" does; its next value depends on traces of the same neuron and on parameters.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -34,7 +33,7 @@ struct Trace {
   bool after = false;  // of the neurons after the connection, else of those before it
 };
 
-// What happens at an event. Arguments: states, traces, parameters, signals.
+// The update at an event. Arguments: states, traces, parameters, signals.
 struct SynapseBlock {
   Graph graph;                      // results: next values of `states`, then of `traces`, then what is sent
   std::vector<std::size_t> states;  // that change, by their numbers
@@ -61,7 +60,7 @@ struct Synapse {
   std::vector<std::optional<SynapseBlock>> on_signal;  // one for each signal
   std::vector<Decay> decays;
 
-  // Whether a state of the connections decays, so that each needs to know the step that it is of.
+  // True if a state of the connections decays, so that each stores the step of its last update.
   bool states_decay() const {
     return std::ranges::any_of(decays, [](const Decay& decay) { return !decay.of_trace; });
   }

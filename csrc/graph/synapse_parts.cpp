@@ -9,7 +9,7 @@ namespace {
 
 enum class Takes : std::uint8_t { states, traces, all };
 
-// Of a block what it does to states or traces, and sends; what it would do to other traces of its side leaves them.
+// The statements of a block that change states or traces, and send; other traces of its side keep their values.
 SynapseBlock chosen(const Synapse& synapse, const SynapseBlock& block, bool after, Takes takes) {
   const std::span<const Id> results = block.graph.results();
   std::vector<Id> wanted;
@@ -36,7 +36,7 @@ SynapseBlock chosen(const Synapse& synapse, const SynapseBlock& block, bool afte
   return made;
 }
 
-// What does nothing.
+// A block without statements.
 SynapseBlock idle(const Synapse& synapse, bool after) {
   SynapseBlock block{.graph = restricted(synapse.pre.graph, synapse.pre.graph.argument_count(), {}),
                      .states = {},

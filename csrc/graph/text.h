@@ -1,14 +1,14 @@
-// Neuron text: a cell's equations as a person writes them, and as this library stores them. print -> parse -> print is
-// the identity. docs/neuron_text.md tells it with examples.
+// Neuron text: the written form of a cell's equations, and the form in which this library stores them. print -> parse
+// -> print is the identity. docs/neuron_text.md has examples.
 //
 //   neuron     = "neuron" name "(" [names] [";" [states] [";" [names]]] ")" "{" {statement} "}"
 //                                                            inputs; states; parameters
 //   names      = name {"," name}
-//   states     = name ["=" constant] {"," name ["=" constant]}       what the state starts at; 0 if not said
-//   statement  = name "=" expression                         once a name; it cannot be an argument's
+//   states     = name ["=" constant] {"," name ["=" constant]}       the initial value of a state; 0 by default
+//   statement  = name "=" expression                         once per name; it cannot be an argument's
 //              | name "'" "=" expression                     the next state; once for each state, in any order
 //              | "return" expression {"," expression}        the outputs; once
-//                                                            statements are set apart by ";" or a line break
+//                                                            statements are separated by ";" or a line break
 //   expression = conjunction {"or" conjunction}
 //   conjunction= comparison {"and" comparison}
 //   comparison = sum [("<" | "<=" | ">" | ">=" | "==" | "!=") sum]
@@ -22,12 +22,12 @@
 //   surrogate  = name ["(" [constant {"," constant}] ")"]    of surrogate.def, or none
 //   constant   = ["-"] (number | "inf" | "nan")
 //   name       = letter or "_", then letters, digits and "_"; no reserved word (and false inf nan neuron not or return
-//                true). A function's name is one as well: nothing else is followed by a parenthesis.
+//                true). A function's name is one as well: only functions are followed by a parenthesis.
 //
-// Functions are those of ops.def. Numbers are double precision, rounded to the type computed in. Within parentheses a
-// line break is a space. # begins a comment. custom_gradient(f, x, d, ...) is short for
+// Functions are those of ops.def. Numbers are double precision, rounded to the type of the computation. Within
+// parentheses a line break is a space. # begins a comment. custom_gradient(f, x, d, ...) is short for
 // add_gradient(detach(f), x, d) and so on. Draws are numbered in the order of the text, each after the largest number
-// before it, unless one is said: what is made of a neuron keeps its draws by that.
+// before it, unless a number is given: so a neuron derived from another keeps its draws.
 #pragma once
 
 #include "csrc/base/export.h"

@@ -27,7 +27,7 @@ struct Step {
   std::vector<Value> outputs, next_states;
 };
 
-// What the lambda returns.
+// The return value of the lambda.
 inline Step step(std::vector<Value> outputs, std::vector<Value> next_states) {
   return {std::move(outputs), std::move(next_states)};
 }

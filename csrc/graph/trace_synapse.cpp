@@ -45,7 +45,7 @@ void SynapseEvent::send(const Value& value) {
 OfParams::OfParams(double number) : value_([number](const SynapseEvent&) { return Value(number); }) {}
 OfParams::OfParams(const char* param) : value_([param](const SynapseEvent& event) { return event[param]; }) {}
 
-// Writes a rule down without asking whether it is one: its text is read again, which asks.
+// Records a rule without checks: its text is parsed again, which checks it.
 class SynapseTracer {
  public:
   SynapseTracer(const SynapseSignature& signature, const SynapseEvents& events) : events_(events) {
@@ -81,7 +81,7 @@ class SynapseTracer {
   }
 
  private:
-  // As the parser makes them.
+  // The arguments as the parser creates them.
   Graph arguments(bool params_alone) const {
     Graph graph(most_nodes);
     if (!params_alone) {

@@ -37,14 +37,14 @@ struct SynapseSignature {
   std::vector<std::string> params = {}, signals = {};
 };
 
-// What is known at an event, and what becomes of it. A name is that of a state, a trace, a parameter or a signal.
+// The values at an event, and their updates. A name is that of a state, a trace, a parameter or a signal.
 class SPIKEFORGE_API SynapseEvent {
  public:
   // The value before the event. Throws GraphError for a name that is not there.
   Value operator[](std::string_view name) const;
   // The next value of a state or a trace, once. Throws GraphError.
   void next(std::string_view name, const Value& value);
-  // What a spike before sends on, once, in on_pre. Throws GraphError.
+  // Sends the value of a presynaptic spike, once, in on_pre. Throws GraphError.
   void send(const Value& value);
 
  private:
@@ -58,7 +58,7 @@ class SPIKEFORGE_API SynapseEvent {
 
 using OnSynapseEvent = std::function<void(SynapseEvent&)>;
 
-// A number made of parameters: a constant, a parameter, or a function of those in the event.
+// A number that depends on parameters only: a constant, a parameter, or a function of those in the event.
 class SPIKEFORGE_API OfParams {
  public:
   OfParams(double number);      // NOLINT(google-explicit-constructor)
@@ -79,7 +79,7 @@ struct TracedDecay {
   OfParams to = 0.0;
 };
 
-// What is left out does not happen.
+// Events that are not given have no effect.
 struct SynapseEvents {
   OnSynapseEvent on_pre = {}, on_post = {};
   std::map<std::string, OnSynapseEvent> on_signal = {};

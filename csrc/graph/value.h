@@ -1,8 +1,8 @@
-// A number or a boolean of a neuron's equations, while they are written down as a C++ lambda. Operators and functions
-// of Values do not compute: they add a node to the graph of the trace that is under way (trace.h).
+// A number or a boolean of a neuron's equations, recorded from a C++ lambda. Operators and functions of Values do not
+// compute: they add a node to the graph of the current trace (trace.h).
 //
 // A Value behaves like a tensor of torch with one element, and functions have torch's names and semantics. Plain
-// numbers become constants. What differs, on purpose:
+// numbers become constants. Intended differences:
 //   if (v > 1)   does not compile: both branches are part of the graph, so write where(v > 1, a, b)
 //   a && b       on Values is elementwise and evaluates both
 // Functions are found through their arguments: no `using` is needed. Errors are GraphError.
@@ -27,7 +27,7 @@ class Value;
 template <class T>
 concept Number = std::is_arithmetic_v<T>;
 
-// Neither a Value nor a number. What has a truth value, such as an optional Value, is left to its own operators.
+// Neither a Value nor a number. Types with a truth value, such as an optional Value, keep their own operators.
 template <class T>
 concept Foreign = !std::is_same_v<T, Value> && !std::is_constructible_v<bool, const T&>;
 
@@ -123,8 +123,8 @@ class SPIKEFORGE_API Value {
   // x, as a constant for differentiation.
   friend Value detach(const Value& x) { return apply(Op::detach, {x}); }
 
-  // f, whose derivative by x is taken to be d, and by anything else 0. More pairs x, d may follow. The derivatives may
-  // be made of any values; they are not differentiated.
+  // f, with the derivative d by x, and 0 by anything else. More pairs x, d may follow. The derivatives may
+  // depend on any values; they are not differentiated.
   //   Value y = custom_gradient(round(x), x, 1);  // straight through
   template <class... Rest>
   friend Value custom_gradient(const Value& f, const Value& x, const Value& d, const Rest&... rest) {

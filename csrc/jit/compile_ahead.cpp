@@ -108,8 +108,8 @@ Workers& workers() {
   return workers;
 }
 
-// The compiler makes objects of its own while it compiles, which the process's end destroys before any that were made
-// earlier. What belongs to the main thread goes before all of them, so only it can arrange for the threads' end.
+// The compiler creates objects while it compiles, and the process's end destroys these before any older ones. Data of
+// the main thread is destroyed before all of them, so only it can arrange for the threads' end.
 bool end_is_arranged() {
   static std::atomic<bool> is_arranged = false;
   if (::gettid() == ::getpid()) {

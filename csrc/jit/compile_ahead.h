@@ -8,11 +8,11 @@
 
 namespace spikeforge::jit {
 
-// Returns at once. The image is in `cache` afterwards, where a call that comes meanwhile waits for it; a call that
-// comes before a thread is free compiles it itself. A failure is nobody's here: the call that needs the kernel compiles
-// again, and reports it. At the end of the process what is not compiled yet is given up. Nothing is compiled
-// before the main thread has called this once, nor in a child of fork() whose parent had called it. `cache` and
-// `source`'s headers outlive the process's last kernel.
+// Returns at once. The image is in `cache` afterwards, and a call that comes meanwhile waits for it; a call that comes
+// before a thread is free compiles it itself. A failure is not reported: the call that needs the kernel compiles again,
+// and reports it. At the end of the process pending compilations are dropped. Nothing is compiled before the main
+// thread has called this once, nor in a child of fork() whose parent had called it. `cache` and `source`'s headers must
+// outlive the process's last kernel.
 void compile_ahead(KernelCache& cache, KernelSource source, std::string arch);
 
 }  // namespace spikeforge::jit

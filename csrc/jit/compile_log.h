@@ -8,7 +8,7 @@
 
 namespace spikeforge::jit {
 
-// Of the most demanding kernel of a program; spill_bytes counts stores and loads.
+// The resources of the most demanding kernel of a program; spill_bytes counts stores and loads.
 struct ResourceUsage {
   int registers = 0;
   int spill_bytes = 0;
@@ -21,7 +21,7 @@ std::optional<ResourceUsage> parse_resource_usage(std::string_view log);
 // The lines of `files` around the first errors in NVRTC's log, numbered; empty where the log names no line.
 std::string excerpt_of_errors(std::string_view log, std::span<const EmbeddedHeader> files);
 
-// What to do where the log shows that NVRTC misses a part of itself; else empty.
+// Advice if the log shows that NVRTC misses a part of itself; else empty.
 std::string installation_hint(std::string_view log);
 
 }  // namespace spikeforge::jit

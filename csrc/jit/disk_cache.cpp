@@ -225,7 +225,7 @@ std::optional<std::vector<char>> DiskCache::load_file(const FileDescriptor& fold
   if (!file && errno != ELOOP) return {};  // ELOOP: it is a link
   struct stat status;
   std::optional<std::vector<char>> payload;
-  const auto has_its_size = [&] {  // before memory is asked for: a sparse file may say any
+  const auto has_its_size = [&] {  // before memory is allocated: a sparse file may claim any size
     return status.st_size <= largest_entry &&
            entry_size(beginning_of(file)) == static_cast<std::uint64_t>(status.st_size);
   };

@@ -14,7 +14,7 @@
 
 namespace spikeforge::jit {
 
-// What a compiled kernel is stored under.
+// The key of a compiled kernel.
 struct DiskKey {
   Hash128 hash;                        // of everything that decides the kernel, but for its compiler
   std::string arch;                    // "sm_90"; "avx512"
@@ -23,10 +23,10 @@ struct DiskKey {
 };
 
 // Compiled kernels on disk, shared by the processes of one user. It never fails: a disk that is full, read-only or not
-// to be trusted costs a warning, and then every kernel its compilation.
+// to be trusted causes a warning, and every kernel is then compiled.
 //
-// A loaded kernel runs with the user's rights, so an entry counts only if nobody else can have written it: the folder
-// and the file belong to the user, neither can be written by others, and neither is a symbolic link.
+// A loaded kernel runs with the user's rights, so an entry is valid only if no other user can have written it: the
+// folder and the file belong to the user, neither can be written by others, and neither is a symbolic link.
 class DiskCache {
  public:
   struct Config {

@@ -12,9 +12,9 @@ namespace spikeforge::jit {
 // One file of the disk cache: magic, version, lengths, a checksum over key and payload; then the key, then the payload.
 std::string encode_entry(std::string_view key, std::span<const char> payload);
 
-// How many bytes a file begins with that tell whether it is an entry at all.
+// The bytes at the begin of a file that identify an entry.
 inline constexpr std::size_t entry_preamble = 48;
-// Whether it is an entry of any version; and the size of the entry, where it is of this one.
+// True for an entry of any version; and the size of the entry, if it has this version.
 bool is_entry(std::string_view preamble);
 std::optional<std::uint64_t> entry_size(std::string_view preamble);
 

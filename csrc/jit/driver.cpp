@@ -29,8 +29,7 @@ struct ClusterConfig {
 
 constexpr unsigned first_version_with_libraries = 12000;
 
-// The CUDA runtime that torch brought knows where the driver is; without it (or before 12.5) the driver's own name
-// does.
+// The CUDA runtime that torch loaded finds the driver; without it (or before 12.5) the driver's own name does.
 void* entry_point(const char* name) {
   using GetEntryPoint = int (*)(const char*, void**, unsigned version, unsigned long long flags, int* status);
   const auto get = reinterpret_cast<GetEntryPoint>(dlsym(RTLD_DEFAULT, "cudaGetDriverEntryPointByVersion"));

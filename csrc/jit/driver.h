@@ -9,9 +9,9 @@
 
 namespace spikeforge::jit {
 
-// The part of the CUDA driver that a kernel needs. The functions are found at run time, so that neither a CUDA header
-// nor libcuda is needed: the library loads on a machine without a GPU. Handles are cuda.h's pointers to structs that
-// nobody sees (CUlibrary, CUkernel, CUfunction, CUstream), Result is CUresult with 0 for success.
+// The part of the CUDA driver that a kernel needs. The functions are looked up at run time, so that neither a CUDA
+// header nor libcuda is needed: the library loads on a machine without a GPU. Handles are cuda.h's pointers to opaque
+// structs (CUlibrary, CUkernel, CUfunction, CUstream), Result is CUresult with 0 for success.
 struct Driver {
   using Result = int;
   using Library = void*;
@@ -92,9 +92,9 @@ class LoadedKernel {
   // holds at once.
   int blocks_at_once(unsigned block, std::size_t shared_bytes = 0) const;
 
-  // More dynamic shared memory than the 48 KB that every kernel may have; `device` is the CUDA runtime's index. Holds
-  // for every thread's launches there, until the next call: a later one that allows less takes it from all. The driver
-  // is not asked what it was asked last.
+  // Allows more dynamic shared memory than the 48 KB that every kernel may use; `device` is the CUDA runtime's index.
+  // It applies to the launches of every thread there, until the next call: a later call that allows less reduces it for
+  // all. Repeated calls with the same value do not reach the driver.
   void allow_shared(int bytes, int device) const;
 
  private:

@@ -23,7 +23,7 @@ struct KernelSource {
   std::vector<EmbeddedHeader> headers = {};
 };
 
-// What a kernel is loaded from.
+// The binary of a kernel.
 struct Image {
   std::vector<char> bytes;
   bool is_stored = false;  // in a pack or on disk: not compiled by this process
@@ -56,7 +56,7 @@ class KernelCache {
   // The process's own.
   static KernelCache& get();
 
-  // What a kernel's image is stored under, and the part of it that is the same for all kernels of this library.
+  // The key of a kernel's image, and the part of it that all kernels of this library share.
   static Hash128 key(const KernelSource& source, const std::string& arch);
   static Hash128 library_key();
 
@@ -66,7 +66,7 @@ class KernelCache {
   // All of get() but the driver.
   std::shared_ptr<const Image> image(const KernelSource& source, const std::string& arch);
 
-  // Whether there is an NVRTC; opens it.
+  // True if NVRTC is available; opens it.
   bool can_compile() const;
 
   Statistics statistics() const;

@@ -33,11 +33,10 @@ struct PackedKernel {
 // Under a temporary name that is then renamed: a failed write leaves what was there. Throws PackError.
 void write_pack(const std::string& path, std::span<const PackedKernel> kernels);
 
-// An open pack: its index is in memory, images are read when they are asked for.
+// An open pack: its index is in memory, images are read on demand.
 class KernelPack {
  public:
-  // Throws PackError for a file that cannot be read, whose index is damaged, or that another build of the library
-  // wrote.
+  // Throws PackError for a file that cannot be read, that is damaged, or that another build of the library wrote.
   explicit KernelPack(const std::string& path);
 
   std::size_t size() const { return places_.size(); }

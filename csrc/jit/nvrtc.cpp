@@ -17,7 +17,7 @@
 
 namespace spikeforge::jit {
 
-// As nvrtc.h declares them; its handle is a pointer to a struct that nobody sees, its result an enum with success 0.
+// The functions of nvrtc.h; its handle is a pointer to an opaque struct, its result an enum with success 0.
 struct NvrtcFunctions {
   using Program = void*;
   using Result = int;
@@ -43,7 +43,7 @@ namespace {
 
 std::atomic<bool> is_given_up = false;
 
-// Asked by NVRTC between its passes: 1 stops it.
+// A time limit, which NVRTC queries between its passes: 1 stops it.
 class Limit {
  public:
   explicit Limit(std::chrono::milliseconds longest) : longest_(longest) {}
@@ -59,7 +59,7 @@ class Limit {
   }
 
  private:
-  // Once it is reached it stays so, as NVRTC wants it; it may be asked from several threads.
+  // Once reached it stays reached, as NVRTC requires; several threads may call it.
   int is_reached() {
     if (std::chrono::steady_clock::now() - start_ > longest_) is_late_ = true;
     if (is_late_ || is_given_up) is_over_ = true;
@@ -175,7 +175,7 @@ class Program {
   NvrtcFunctions::Program program_ = nullptr;
 };
 
-// Whether this NVRTC knows an option that it can do without.
+// True if this NVRTC supports an option that it does not need.
 bool is_known(const Nvrtc& nvrtc, const std::string& option) { return option != minimal_language || nvrtc.major >= 13; }
 
 constexpr NvrtcFunctions::Result cancelled = 16;  // NVRTC_ERROR_CANCELLED

@@ -20,7 +20,7 @@ struct CompileRequest {
 };
 
 struct CompileResult {
-  std::vector<char> image;  // a cubin; PTX with its final zero where NVRTC does not know the architecture
+  std::vector<char> image;  // a cubin; PTX with its final zero if NVRTC does not support the architecture
   bool is_ptx = false;
   std::string log;
   std::optional<ResourceUsage> usage;  // a cubin's, where it was compiled anew
@@ -30,7 +30,7 @@ struct CompileResult {
 // they are compiled to the same, without reading the rest. Left out where NVRTC is older.
 inline constexpr const char* minimal_language = "--minimal";
 
-// What every kernel is compiled with.
+// The options of every kernel's compilation.
 const std::vector<std::string>& base_options();
 
 // NVRTC's functions, opened at run time: the library must load where there is none.
@@ -61,8 +61,8 @@ class Nvrtc {
   const NvrtcFunctions* functions_ = nullptr;
 };
 
-// What NVRTC is asked for: "sm_90" where it knows that architecture, else the highest known below it, as
-// "compute_89", for the driver to finish. Throws CompileError where it knows none.
+// The target of NVRTC: "sm_90" if it supports that architecture, else the highest supported one below it, as
+// "compute_89", which the driver completes. Throws CompileError if there is none.
 std::string compile_target(const Nvrtc& nvrtc, const std::string& arch);
 
 }  // namespace spikeforge::jit

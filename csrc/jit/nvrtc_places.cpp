@@ -6,7 +6,7 @@ namespace spikeforge::jit {
 
 std::vector<std::string> nvrtc_places(const std::string& override_path, const std::filesystem::path& torch_folder) {
   if (!override_path.empty()) return {override_path};
-  // The newest first, since a newer one knows more architectures; of one version the system's first.
+  // The newest first, since it supports more architectures; for equal versions the system's first.
   std::vector<std::string> places;
   // site-packages/torch/lib lies beside site-packages/nvidia.
   const std::filesystem::path nvidia = torch_folder.parent_path().parent_path() / "nvidia";

@@ -27,7 +27,7 @@ PackedKernel pack(const KernelSource& source, const std::string& arch) {
   return {KernelCache::key(source, arch), source.name + " " + arch, KernelCache::get().image(source, arch)->bytes};
 }
 
-// Asked by every call on the CPU: no lock where nothing is recorded.
+// Read by every call on the CPU: no lock unless a pack is being recorded.
 std::atomic<bool> is_recording = false;
 std::mutex recorder_mutex;
 std::shared_ptr<Recorder> current;

@@ -1,5 +1,5 @@
-// Which kernels a program needs on a GPU, noted while it runs on the CPU. What a call needs, its family says, when it
-// is asked for a device.
+// Records the kernels that a program needs on a GPU, while it runs on the CPU. The family of a call returns its kernels
+// for a given device.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -28,9 +28,9 @@ class Recorder {
  public:
   explicit Recorder(std::vector<std::string> archs);
 
-  // Asked for each architecture, and each of its devices that differ in multiprocessors.
+  // Called for each architecture, and each of its devices that differ in multiprocessors.
   void add(const KernelsOn& kernels_on);
-  // Asked once for each architecture, for kernels that are the same on all of its devices.
+  // Called once for each architecture, for kernels that are the same on all of its devices.
   void add_by_arch(const KernelsOn& kernels_on);
   // One kernel, compiled at once: its source may point to text that does not last. Throws what KernelCache does.
   void add_compiled(const KernelSource& source);
@@ -61,7 +61,7 @@ std::shared_ptr<const Recorder> stop_recording();
 // Null mostly.
 std::shared_ptr<Recorder> recorder();
 
-// What every call on the CPU does, with a KernelsOn, which is only asked where a pack is recorded.
+// Called by every call on the CPU, with a KernelsOn, which is only evaluated while a pack is recorded.
 template <class Kernels>
 void note(const Kernels& kernels_on) {
   if (const auto active = recorder()) active->add(kernels_on);

@@ -15,7 +15,7 @@
 
 namespace spikeforge::jit {
 
-// Of the spec's bytes at once.
+// Hashes the bytes of the spec at once.
 template <class Spec>
 struct HashOfSpecBytes {
   std::size_t operator()(const Spec& spec) const {
@@ -24,7 +24,7 @@ struct HashOfSpecBytes {
   }
 };
 
-// Of one architecture. A Spec has print_source(spec), and an operator==.
+// The kernels of one architecture. A Spec has print_source(spec), and an operator==.
 template <class Spec, class Hash = HashOfSpecBytes<Spec>>
 class SpecTable {
  public:
@@ -44,7 +44,7 @@ class SpecTable {
   }
 
  private:
-  // Compiles at most once, whoever comes here first: KernelCache sees to that.
+  // Compiles at most once, in whichever thread comes first: KernelCache ensures it.
   const LoadedKernel& make(const Spec& spec, const Device& device) {
     return kernels_.insert(spec, KernelCache::get().get(print_source(spec), name_of_arch(device)));
   }

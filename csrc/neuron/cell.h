@@ -1,19 +1,19 @@
-// A cell: the pure function of one step, (x, state, params) -> (outputs, next state), with its vjp. This is all that a
-// multistep loop knows of a neuron. A SpikingCell is made of a neuron's charge (and recovery, and adaptation of the
-// threshold), the shared fire and reset, and a surrogate.
+// A cell: the pure function of one step, (x, state, params) -> (outputs, next state), with its vjp. It is the only
+// interface between a multistep loop and a neuron. A SpikingCell consists of a neuron's charge (and recovery, and
+// adaptation of the threshold), the shared fire and reset, and a surrogate.
 //
-// What a loop may use:
+// The interface for loops:
 //   n_inputs, n_outputs, n_states, n_params
-//   mixes_params                       whether finish() makes a parameter's gradient of more than its own grad_param
-//   Cell(params, surrogate, options)   computes once a neuron what does not change over the steps
-//   initial(state)                     the states of a neuron that was given none
+//   mixes_params                       true if finish() computes a parameter's gradient from more than its own
+//   grad_param Cell(params, surrogate, options)   computes once per neuron what does not change over the steps
+//   initial(state)                     the states of a neuron without given states
 //   step(x, state, y)                  one step, state in place
 //   vjp(x, state, grad_y, grad_state, grad_x, grad_param)
-//                                      `state` is that before the step; grad_state comes in as the
-//                                      gradient of the next state and leaves as that of `state`;
+//                                      `state` is that before the step; grad_state is the gradient of the next
+//                                      state on entry, and that of `state` on exit;
 //                                      grad_x is written, grad_param added to
-//   finish(grad_initial, grad_param)   makes grad_param final; grad_initial is the gradient of what
-//                                      `initial` made, 0 for given states
+//   finish(grad_initial, grad_param)   makes grad_param final; grad_initial is the gradient of the states from
+//                                      `initial`, 0 for given states
 #pragma once
 
 #include "csrc/neuron/reset.h"
@@ -58,7 +58,7 @@ struct SpikingCell {
     const F slope = surrogate.gradient(h - theta);
     const F grad_v = grad_state[0];
 
-    // What does not depend on grad_state stands first: a time-parallel backward pass shares it.
+    // The part that does not depend on grad_state comes first: a time-parallel backward pass shares it.
     const F dv_ds = options.hard_reset ? v_reset - h : -theta;
     F dv_dh = options.hard_reset ? F(1) - s : F(1);
     if (!options.detach_reset) dv_dh = fma(dv_ds, slope, dv_dh);

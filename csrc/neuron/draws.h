@@ -1,13 +1,13 @@
-// What a neuron draws: which random bits, and the numbers made of them. C++17.
+// The random numbers of a neuron: the generator's bits, and the numbers computed from them. C++17.
 //
-// Bits are those of a counter, so that nothing is stored, and the backward pass, other schedules and pieces of a
+// The bits are those of a counter, so that nothing is stored, and the backward pass, other schedules and pieces of a
 // sequence draw the same: Philox's key is the seed, and its counter
 //
 //   word 0   the neuron's index / 4, bits 0 to 31      word 2   the step, bits 0 to 31
 //   word 1   bits 32 to 47; the stream << 16           word 3   bits 32 to 47; the draw's number << 16
 //
-// The neuron takes word index % 4: four neighbours share a call. In double precision the same word of stream 1 follows:
-// its lower bits. So float32 and float64 draw the same numbers, as far as float32 goes. Draws that are made once have
+// The neuron uses word index % 4: four neighbours share a call. In double precision the same word of stream 1 follows:
+// its lower bits. So float32 and float64 draw the same numbers, up to float32's precision. Draws that happen once have
 // the step 2^48 - 1.
 #pragma once
 
@@ -30,7 +30,7 @@ struct Draws {
 
 constexpr DoubleWord step_of_once = (DoubleWord{1} << 48) - 1;
 
-// Of four neighbours.
+// The words of four neighbours.
 SPIKEFORGE_PLAIN_FN PhiloxWords words_of(DoubleWord key, DoubleWord four, DoubleWord step, bool once, unsigned draw,
                                          unsigned stream) {
   if (once) step = step_of_once;
@@ -116,7 +116,7 @@ SPIKEFORGE_PLAIN_FN double log_of_ratio(double s) {
 // ln 2 in two parts, of which multiples of the first are exact.
 constexpr double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
 
-// Of a normal number above 0.
+// The logarithm of a normal number above 0.
 SPIKEFORGE_PLAIN_FN double log_of(double x) {
   const DoubleWord bits = as_bits(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;
@@ -252,8 +252,8 @@ SPIKEFORGE_PLAIN_FN double log_of_poisson(double k, double rate) {
   return -deviance(k, rate) - stirling_error(k) - 0.918938533204672741780 - 0.5 * log_of(k);
 }
 
-// By inversion: the probabilities are gone through from 0 on, which has `none`, exp_of(-rate). Behind the 2^-53 that is
-// left of u they end.
+// By inversion: the probabilities are summed from 0 on, which has `none`, exp_of(-rate). The sum ends when less than
+// 2^-53 of u is left.
 SPIKEFORGE_PLAIN_FN double inverted_poisson_of(double u, double rate, double none) {
   double p = none, k = 0;
   while (u > p && (k < rate || p > 0x1p-56)) {
@@ -265,7 +265,7 @@ SPIKEFORGE_PLAIN_FN double inverted_poisson_of(double u, double rate, double non
 }
 
 // By transformed rejection (Hörmann, 1993, "The transformed rejection method for generating Poisson random variables",
-// PTRS). A turn is accepted with a probability of at least 0.7; the turns are numbers of the bits.
+// PTRS). An iteration accepts with a probability of at least 0.7; the iterations use numbers of the bits.
 SPIKEFORGE_PLAIN_FN double large_poisson_of(DoubleWord bits, double rate) {
   constexpr DoubleWord own_key = 0x9e3779b97f4a7c15ULL;
   constexpr unsigned most_turns = 128;

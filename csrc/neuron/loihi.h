@@ -25,7 +25,7 @@ SPIKEFORGE_FN constexpr int loihi_params(bool ternary, LoihiForm form) {
   return (ternary ? 6 : 5) + (form == LoihiForm::reset ? 2 : form == LoihiForm::refractory ? 1 : 0);
 }
 
-// As a cell of cuda/multistep/multistep.cuh (neuron/cell.h says what that is), forward only. The CPU compiles it for
+// A cell of cuda/multistep/multistep.cuh (neuron/cell.h has the interface), forward only. The CPU compiles it for
 // several instruction sets, each with a Variant of its own, so that no two of them share a function.
 template <bool ternary, LoihiForm form, class Variant = void>
 struct Loihi {

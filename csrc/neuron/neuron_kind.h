@@ -25,7 +25,7 @@ constexpr int state_count(NeuronKind kind) {
   return counts[static_cast<int>(kind)];
 }
 
-// Of required tensors, such as plif's w.
+// The number of required tensors, such as plif's w.
 constexpr int tensor_count(NeuronKind kind) {
   constexpr int counts[] = {
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) 0 SPIKEFORGE_EACH(SPIKEFORGE_ONE, tensors),
@@ -36,7 +36,7 @@ constexpr int tensor_count(NeuronKind kind) {
 
 #undef SPIKEFORGE_ONE
 
-// Whether X may be divided by tau, or not.
+// True if the neuron has the option decay_input, which divides X by tau.
 constexpr bool has_decay_input(NeuronKind kind) {
   constexpr bool has[] = {
 #define SPIKEFORGE_DECAY_INPUT() || true

@@ -1,10 +1,11 @@
-// What a cell may use: the arithmetic of one step, spelled alike for the host compiler, NVRTC and nvcc. C++17.
+// The operations of a cell: the arithmetic of one step, with the same spelling for the host compiler, NVRTC and nvcc.
+// C++17.
 //
 // Cells are templates over the arithmetic type F. For float and double the functions below are found by ordinary
 // look-up; a SIMD type brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for
-// scalars) that only `select`, `both`, `either` and `inverse` read. SPIKEFORGE_ROLLED stands before a loop that is not
+// scalars), an operand of `select`, `both`, `either` and `inverse` only. SPIKEFORGE_ROLLED precedes a loop that is not
 // worth a kernel's registers.
-// SPIKEFORGE_PLAIN_FN is SPIKEFORGE_FN of a function that is no template.
+// SPIKEFORGE_PLAIN_FN is SPIKEFORGE_FN for a function that is not a template.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -33,7 +34,7 @@ SPIKEFORGE_FN bool inverse(bool a) { return !a; }
 SPIKEFORGE_FN float abs(float x) { return ::fabsf(x); }
 SPIKEFORGE_FN double abs(double x) { return ::fabs(x); }
 
-// CUDA's single precision function has an f behind its name.
+// CUDA's single precision function has the suffix f.
 #define SPIKEFORGE_FUNCTION(name)                            \
   SPIKEFORGE_FN float name(float x) { return ::name##f(x); } \
   SPIKEFORGE_FN double name(double x) { return ::name(x); }

@@ -16,7 +16,7 @@ namespace spikeforge {
 inline namespace CPU_CAPABILITY {
 #endif
 
-// Of all 64 bits.
+// The product with all 64 bits.
 SPIKEFORGE_PLAIN_FN unsigned long long wide_product(unsigned a, unsigned b) {
 #if defined(__CUDACC__)
   // One instruction; of the product of widened numbers a second, which adds 0, is left.

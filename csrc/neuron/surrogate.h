@@ -1,7 +1,7 @@
 // Surrogate derivatives of the step function Θ, each with its primitive.
 //
-// `gradient(x)` stands in for Θ'(x) in the backward pass, x = H - v_threshold. `primitive(x)` is its integral: it
-// replaces Θ itself where an operator is run with `spiking=False`, which makes the whole operator smooth. Primitives
+// `gradient(x)` replaces Θ'(x) in the backward pass, x = H - v_threshold. `primitive(x)` is its integral: it replaces Θ
+// itself if an operator is run with `spiking=False`, which makes the whole operator smooth. Primitives
 // that approximate Θ have primitive(0) = 1/2; the others (super_spike, fast_sigmoid, zenke_super_spike, leaky_k_relu,
 // fake_numerical_gradient, log_tailed_relu, nonzero_sign_log_abs, straight_through, triangular, spike_rate_escape) have
 // primitive(0) = 0.
@@ -285,7 +285,7 @@ struct SpikeRateEscape {
   F beta, slope;
 };
 
-// Of the normal distribution's density around 0 and of its integral from 0 on, with deviation 1 / (width √2).
+// The density of the normal distribution around 0 and its integral from 0 on, with deviation 1 / (width √2).
 template <class F>
 SPIKEFORGE_FN F bell(F width, F x) {
   return F(.56418958354775628695) * width * fast_exp(-square(width), square(x));

@@ -11,7 +11,7 @@ enum class SurrogateKind : std::uint8_t {
 #undef SPIKEFORGE_SURROGATE
 };
 
-// What it is called in surrogate.h.
+// The name of the struct in surrogate.h.
 constexpr const char* struct_of(SurrogateKind kind) {
   switch (kind) {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \

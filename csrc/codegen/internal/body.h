@@ -9,8 +9,8 @@
 
 namespace spikeforge::codegen {
 
-// A local v<id> for each node that a result is made of; arguments are what `sources` say. Returns the results, as names
-// or literals.
+// A local v<id> for each node on which a result depends; `sources` are the expressions of arguments. Returns the
+// results, as names or literals.
 std::vector<std::string> print_body(Lines& line, const graph::Graph& graph, const std::vector<std::string>& sources);
 
 }  // namespace spikeforge::codegen

@@ -1,4 +1,4 @@
-// What others write, and what neuron text has in its place.
+// Spellings of other libraries, and their replacement in neuron text.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Which arguments each node of a graph depends on.
+// The arguments on which each node of a graph depends.
 #pragma once
 
 #include "csrc/graph/graph.h"
@@ -19,7 +19,7 @@ class Dependence {
   std::vector<std::vector<bool>> bits_;
 };
 
-// Whether any result needs a draw.
+// True if a result depends on a draw.
 bool draws(const Graph& graph);
 
 // Nodes that depend on a draw; and those that differ from step to step by it, since it is not made once.

@@ -1,10 +1,10 @@
-// What a new node can be replaced by without changing a bit of its value, in any floating-point type.
+// Replacements of a new node that keep every bit of its value, in any floating-point type.
 //
-// Constants are double precision numbers that are rounded to the type computed in. So arithmetic on two of them is not
-// done here: 0.1 + 0.2 rounded to float32 is not the float32 sum of the rounded two, and two doubles that differ may
-// round to the same float32. Negation and absolute value commute with rounding. Other expressions of constants are
-// left for the place where the type is known; they cost nothing there, since what depends on no input is computed once
-// a neuron.
+// Constants are double precision numbers that are rounded to the type of the computation. So arithmetic on two of them
+// is not folded: 0.1 + 0.2 rounded to float32 is not the float32 sum of the rounded two, and two doubles that differ
+// may round to the same float32. Negation and absolute value commute with rounding. Other expressions of constants are
+// evaluated when the type is known; they cost nothing there, since values that depend on no input are computed once
+// per neuron.
 //
 // Nor is x + 0 x (at x = -0), x - x 0 (at infinity), or x * 0 0.
 #pragma once

@@ -1,4 +1,4 @@
-// What depends on parameters alone is computed once a neuron, before the loop over the steps.
+// Moves the computation of values that depend on parameters alone before the loop over the steps, once per neuron.
 #pragma once
 
 #include "csrc/graph/graph.h"

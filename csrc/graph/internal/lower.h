@@ -13,7 +13,7 @@
 
 namespace spikeforge::graph {
 
-// Whether s == 1, for a value that is lowered already.
+// s == 1 as a condition, for a lowered value.
 Id fires(Graph& graph, Id s);
 
 // Copies all nodes; `to` already has the arguments of `from` as its first ones. Entry i is what became of node i.

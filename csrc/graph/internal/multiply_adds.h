@@ -1,5 +1,5 @@
-// Sums of products that are rounded once: a * b + c as one multiply-add. For gradients, of which the last bit is
-// nobody's; the forward pass has the same bits everywhere, so each of its operations is rounded.
+// Sums of products that are rounded once: a * b + c as one multiply-add. For gradients, whose last bit is not
+// specified; the forward pass has the same bits on every backend, so each of its operations is rounded.
 #pragma once
 
 #include "csrc/graph/graph.h"
@@ -19,14 +19,14 @@ class MultiplyAdds {
   // besides is computed twice: then nothing waits for it.
   explicit MultiplyAdds(const Graph& graph);
 
-  // Which operand of an addition or a subtraction is a product that is not rounded; nothing for any other node.
+  // The operand of an addition or a subtraction that is a product without rounding; std::nullopt for any other node.
   std::optional<std::size_t> product_in(Id id) const { return product_.empty() ? std::nullopt : product_[id]; }
 
-  // What a node is computed from: its operands, or, for a multiply-add, the two factors and what is added.
+  // The nodes from which a node is computed: its operands, or, for a multiply-add, the two factors and the summand.
   std::vector<Id> sources(const Graph& graph, Id id) const;
 
-  // For each node, whether `results` are made of it, when multiply-adds read their factors; what those that are
-  // `given` are made of does not count. An empty list: none is.
+  // For each node, true if `results` depend on it, when multiply-adds read their factors; the dependences of `given`
+  // nodes do not count. An empty list: none is given.
   std::vector<bool> live_nodes(const Graph& graph, std::span<const Id> results,
                                const std::vector<bool>& given = {}) const;
 

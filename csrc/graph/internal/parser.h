@@ -20,7 +20,7 @@
 
 namespace spikeforge::graph {
 
-// As messages show it.
+// The token as messages show it.
 std::string quoted(const Token& token);
 
 // One function a rule of the grammar in text.h. Expressions become nodes of one graph at a time.
@@ -83,7 +83,8 @@ class Parser {
     } while (take_if(","));
   }
 
-  // What stands between braces, of which the first is read: statement() reads one. Returns the last brace.
+  // Parses statements between braces, of which the first is already read: statement() parses one. Returns the last
+  // brace.
   template <class Statement>
   Token statements(Statement&& statement) {
     while (!sees("}")) {
@@ -91,7 +92,7 @@ class Parser {
         take();
         continue;
       }
-      bool is_closed = false;  // by a brace, behind which another may follow at once
+      bool is_closed = false;  // by a brace, after which another may follow at once
       if constexpr (std::is_same_v<decltype(statement()), bool>)
         is_closed = statement();
       else

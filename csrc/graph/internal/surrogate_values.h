@@ -10,7 +10,7 @@ namespace spikeforge::graph {
 // The derivative at u, with the value of surrogate_gradient(u, surrogate) within rounding; 0 for none.
 Value surrogate_derivative(const Value& u, const Surrogate& surrogate);
 
-// Its integral, which stands in for the step function where spiking=False.
+// Its integral, which replaces the step function if spiking=False.
 Value surrogate_primitive(const Value& u, const Surrogate& surrogate);
 
 }  // namespace spikeforge::graph
