@@ -495,8 +495,8 @@ def test_ten_million_parameters_are_loaded_in_at_most_1_5_of_the_time_of_nir(com
     times = {nir.read: [], lambda file: graphs.load(file, dt=DT): []}
     for _ in range(7 if compressed else 30):
         for read, taken in times.items():
-            start = time.perf_counter()
+            start = time.process_time()
             read(tmp_path / "a.nir")
-            taken.append(time.perf_counter() - start)
+            taken.append(time.process_time() - start)
     theirs, ours = map(min, times.values())
     assert ours <= 1.5 * theirs, f"{ours:.3f} s, nir.read {theirs:.3f} s"

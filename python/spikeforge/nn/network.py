@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
 from spikeforge.nn.containers import Container
@@ -101,7 +102,16 @@ class Network(Container):
         self._index_connections()
         self._aliases: dict[str, tuple[str, tuple[int, ...] | None]] = {}
         self._plan: list[Stage] | None = None
-        self.in_ports, self.out_ports = (), ()
+        self._inputs: dict[str, int] = {}  # the numbers of the ports of the network itself
+        self._outputs: dict[str, int] = {}
+
+    @property
+    def in_ports(self) -> tuple[str, ...]:
+        return tuple(self._inputs)
+
+    @property
+    def out_ports(self) -> tuple[str, ...]:
+        return tuple(self._outputs)
 
     def _index_connections(self) -> None:
         self._into: dict[Port, list[Connection]] = {}
@@ -119,6 +129,9 @@ class Network(Container):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.__dict__.pop("state_names", None)  # of files in which it is an attribute
+        for ports, numbers in (("in_ports", "_inputs"), ("out_ports", "_outputs")):
+            if ports in self.__dict__:  # likewise
+                self.__dict__[numbers] = {name: i for i, name in enumerate(self.__dict__.pop(ports))}
         self._index_connections()
         self._plan = None
 
@@ -131,6 +144,8 @@ class Network(Container):
 
     def add(self, name: str, part: nn.Module) -> None:
         """Adds a part: a module with states, or one of torch that maps a tensor to a tensor."""
+        if not isinstance(name, str):
+            raise TypeError(f"{self._title()}: name of a part must be a str, but is {type(name).__name__}: {name!r:.60}")
         if not isinstance(part, nn.Module):
             raise TypeError(f"{self._title()}: part '{name}' must be a module of torch, but is {type(part).__name__}")
         self._check_new_name(name, "part")
@@ -173,7 +188,7 @@ class Network(Container):
             raise ValueError(
                 f"{self._title()}: the delay from '{source}' to '{target}' must be 0 or more steps, but is {delay}"
             )
-        ports = self.in_ports, self.out_ports
+        counts = len(self._inputs), len(self._outputs)
         try:
             connection = Connection(
                 self._port(source, is_source=True), self._port(target, is_source=False), (source, target), delay,
@@ -183,7 +198,9 @@ class Network(Container):
             if delay:
                 connection.state = self._new_state_name(connection, repeated)
         except ValueError:
-            self.in_ports, self.out_ports = ports
+            for ports, count in zip((self._inputs, self._outputs), counts):
+                if len(ports) > count:
+                    ports.popitem()
             raise
         self._connections.append(connection)
         self._index_connection(connection)
@@ -213,23 +230,28 @@ class Network(Container):
     def _check_new_name(self, name: str, what: str) -> None:
         if not name or "." in name:
             raise ValueError(f"{self._title()}: {what} '{name}' must be a name without dots")
-        taken = self._modules, self._aliases, self.in_ports, self.out_ports, self._delayed
+        if name in self._delayed:
+            source, target = self._delayed[name].names
+            raise ValueError(
+                f"{self._title()}: {what} '{name}': the connection from '{source}' to '{target}' has a state of this name; "
+                f"choose another name for the {what}"
+            )
+        taken = self._modules, self._aliases, self._inputs, self._outputs
         if any(name in names for names in taken) or hasattr(self, name):
             raise ValueError(f"{self._title()}: {what} '{name}': the name is taken")
 
     def _port(self, name: str, *, is_source: bool) -> Port:
         part, dot, port = name.partition(".")
         if not dot:
-            own = self.in_ports if is_source else self.out_ports
+            own = self._inputs if is_source else self._outputs
             if name in self._modules:
                 ports = _out_ports(self._modules[name]) if is_source else _in_ports(self._modules[name])
                 say = " or ".join(f"'{name}.{port}'" for port in ports)
                 raise ValueError(f"{self._title()}: '{name}' is a part, not a port of the network; say {say}")
             if name not in own:
                 self._check_new_name(name, "port")
-                own = (*own, name)
-                self.in_ports, self.out_ports = (own, self.out_ports) if is_source else (self.in_ports, own)
-            return Port(OUTSIDE, own.index(name))
+                own[name] = len(own)
+            return Port(OUTSIDE, own[name])
         if part not in self._modules:
             raise ValueError(f"{self._title()}: there is no part '{part}' for the port '{name}'")
         ports = _out_ports(self._modules[part]) if is_source else _in_ports(self._modules[part])
@@ -266,7 +288,7 @@ class Network(Container):
         numbers = itertools.count(2)
         while repeated and name in self._delayed:
             name = f"{stem}_{new.delay}_{next(numbers)}"
-        self._check_new_name(name, "state")
+        self._check_new_name(name, "connection from '{}' to '{}': rename what has the name of its state".format(*new.names))
         return name
 
     # --- variables
@@ -331,7 +353,7 @@ class Network(Container):
 
     @property
     def n_inputs(self) -> int:
-        return len(self.in_ports)
+        return len(self._inputs)
 
     def forward(
         self,
@@ -384,11 +406,11 @@ class Network(Container):
         return run
 
     def _check_sequences(self, inputs: Sequence[Tensor]) -> None:
-        if not self.in_ports:
+        if not self._inputs:
             raise ValueError(
                 f"{self._title()}: nothing is connected to an input of the network, so that it does not know its steps"
             )
-        for name, x in zip(self.in_ports, inputs):
+        for name, x in zip(self._inputs, inputs):
             if not isinstance(x, Tensor) or x.dim() < 1:
                 kind = "0-dimensional" if isinstance(x, Tensor) else type(x).__name__
                 raise TypeError(
@@ -408,7 +430,7 @@ class Network(Container):
         return make_plan(list(self._modules), [(c.source.part, c.target.part, c.delay) for c in self._connections])
 
     def _result(self, run: Run) -> Any:
-        outputs = tuple(self._sum(run, Port(OUTSIDE, i)) for i in range(len(self.out_ports)))
+        outputs = tuple(self._sum(run, Port(OUTSIDE, i)) for i in range(len(self._outputs)))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _sum(self, run: Run, target: Port) -> Tensor:
@@ -715,16 +737,21 @@ class Network(Container):
         return sum(terms[1:], terms[0]) if terms else self._zeros_into(run, stage.parts, port, row)
 
     def _unrecorded(self, call: Callable, name: str, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """A call of a part that no Monitor records."""
+        """A call of a part that no Monitor records, and that does not change the running statistics of batch norms."""
+        norms = [m for m in self._modules[name].modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
         before, self.resting = self.__dict__.get("resting", False), True
         try:
+            for norm in norms:
+                norm.track_running_stats = False
             return call(self._modules[name], inputs)
         finally:
             self.resting = before
+            for norm in norms:
+                norm.track_running_stats = True
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         run = Run(inputs, 1, {}, outputs=self._outputs_at_rest(inputs))
-        return tuple(self._output_at_rest(run, self._into[Port(OUTSIDE, i)]) for i in range(len(self.out_ports)))
+        return tuple(self._output_at_rest(run, self._into[Port(OUTSIDE, i)]) for i in range(len(self._outputs)))
 
     def _output_at_rest(self, run: Run, connections: Sequence[Connection]) -> Tensor:
         undelayed = [c for c in connections if not c.delay]

@@ -62,38 +62,40 @@ def make_plan(parts: Sequence[str], edges: Sequence[tuple[str | None, str | None
     Two parts are on one loop if each reaches the other. If several parts can come next, the one that was added first
     does.
     """
-    targets: dict[str, list[str]] = {part: [] for part in parts}
+    targets: dict[str, list[str]] = {}
     for source, target, _ in edges:
         if source is not None and target is not None:
-            targets[source].append(target)
+            targets.setdefault(source, []).append(target)
+    order = _in_order(parts, targets)
+    if len(order) == len(parts):  # there is no loop
+        return [Stage((part,), False) for part in order]
     stage_of = _components(parts, targets)
     members: dict[int, list[str]] = {}
     for part in parts:  # in the order of adding, the stages too
         members.setdefault(stage_of[part], []).append(part)
-    between: dict[int, list[int]] = {stage: [] for stage in members}
-    within: dict[int, list[tuple[str, str]]] = {stage: [] for stage in members}
-    touching: dict[int, list[int]] = {stage: [] for stage in members}
-    loops = set()
-    for number, (source, target, delay) in enumerate(edges):
-        ends = [stage_of[end] for end in (source, target) if end is not None]
-        for stage in dict.fromkeys(ends):
-            touching[stage].append(number)
-        if len(ends) < 2:
+    between: dict[int, list[int]] = {}
+    instant: dict[int, dict[str, list[str]]] = {}  # of each loop: the connections without a delay between its parts
+    ends = [(stage_of.get(source), stage_of.get(target)) for source, target, _ in edges]
+    for (start, end), (source, target, delay) in zip(ends, edges):
+        if start is None or end is None:
             continue
-        if ends[0] != ends[1]:
-            between[ends[0]].append(ends[1])
+        if start != end:
+            between.setdefault(start, []).append(end)
             continue
-        loops.add(ends[0])
+        within = instant.setdefault(start, {})
         if not delay:
-            within[ends[0]].append((source, target))
+            within.setdefault(source, []).append(target)
+    touching: dict[int, list[int]] = {stage: [] for stage in instant}
+    if instant:
+        for number, pair in enumerate(ends):
+            for stage in instant.keys() & pair:
+                touching[stage].append(number)
     stages = []
     for stage in _in_order(list(members), between):
-        instant: dict[str, list[str]] = {part: [] for part in members[stage]}
-        for source, target in within[stage]:
-            instant[source].append(target)
-        is_loop = stage in loops
-        order = tuple(_in_order(members[stage], instant))
-        stages.append(Stage(order, is_loop, tuple(touching[stage]) if is_loop else ()))
+        if stage in instant:
+            stages.append(Stage(tuple(_in_order(members[stage], instant[stage])), True, tuple(touching[stage])))
+        else:
+            stages.append(Stage(tuple(members[stage]), False))
     return stages
 
 
@@ -112,7 +114,7 @@ def _components(parts: Sequence[str], targets: Mapping[str, Sequence[str]]) -> d
             if entered is not None:
                 index[entered] = low[entered] = len(index)
                 stack.append(entered)
-                visits.append((entered, iter(targets[entered])))
+                visits.append((entered, iter(targets.get(entered, ()))))
                 entered = None
             part, following = visits[-1]
             for target in following:
@@ -139,14 +141,14 @@ def _in_order(nodes: Sequence, targets: Mapping) -> list:
     place = {node: i for i, node in enumerate(nodes)}
     waiting = dict.fromkeys(nodes, 0)
     for node in nodes:
-        for target in targets[node]:
+        for target in targets.get(node, ()):
             waiting[target] += 1
     ready = [place[node] for node in nodes if not waiting[node]]
     order = []
     while ready:
         node = nodes[heapq.heappop(ready)]
         order.append(node)
-        for target in targets[node]:
+        for target in targets.get(node, ()):
             waiting[target] -= 1
             if not waiting[target]:
                 heapq.heappush(ready, place[target])
