@@ -404,13 +404,13 @@ void CompositeImpl::set_own_state(std::size_t i, at::Tensor value) {
   set_line(edge, value);
 }
 
-// A batch of 1 would broadcast.
+// A batch of 1 would broadcast. A step [1, *shape] of up to two dimensions has no batch.
 void CompositeImpl::check_sum(const Stage& stage, const Edge& edge, const at::Tensor& sum,
                               const at::Tensor& term) const {
-  if (!sum.defined() || (sum.sizes().slice(0, std::min<std::size_t>(2, sum.dim())) ==
-                             term.sizes().slice(0, std::min<std::size_t>(2, term.dim())) &&
-                         at::are_expandable(sum.sizes(), term.sizes())))
-    return;
+  if (!sum.defined()) return;
+  const auto batch = [](const at::Tensor& t) { return t.sizes().slice(0, std::min<std::size_t>(2, t.dim())); };
+  const bool is_alike = std::max(sum.dim(), term.dim()) <= 2 || batch(sum) == batch(term);
+  if (is_alike && at::are_expandable(sum.sizes(), term.sizes())) return;
   for (const int e : stage.edges_within)
     if (edges_[e].to == edge.to) check_line(edges_[e], sum);
   TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' gives a step of shape ", term.sizes().slice(1),
@@ -742,6 +742,8 @@ Tensors CompositeImpl::at_rest(at::TensorList inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i)
     for (const int e : edges_out_[i])
       if (edges_[e].connection.delay == 0) add_to(outputs[i], arriving(run, edges_[e]));
+  for (std::size_t i = 0; i < outputs.size(); ++i)  // all that comes is in flight
+    if (!outputs[i].defined()) outputs[i] = at::zeros_like(sent(run, edges_[edges_out_[i][0]]));
   return outputs;
 }
 

@@ -67,7 +67,9 @@ at::Tensor Stateful::forward(const at::Tensor& x_seq, const Samples& samples) {
 
 at::Tensor Stateful::step(const at::Tensor& x) {
   TORCH_CHECK_VALUE(x.defined(), title(), ": x is undefined");
-  return forward(x.unsqueeze(0)).squeeze(0);
+  at::Tensor y = forward(x.unsqueeze(0));
+  // A view could not be detached in place. A tensor that something else holds must keep its shape.
+  return y.use_count() == 1 && !y.is_view() ? y.squeeze_(0) : y.squeeze(0).clone();
 }
 
 Tensors Stateful::run(at::TensorList inputs, std::int64_t steps, const Samples& samples) {

@@ -99,13 +99,14 @@ at::Tensor with_share(const at::Tensor& of_x, const at::Tensor& x, const at::Ten
 // The gradient of x alone, by the statistics too: a call of the cell with_statistics.
 class SecondPass {
  public:
-  SecondPass(const BackwardCall& first, std::string_view text, const at::Tensor& offset, const at::Tensor& slope)
+  SecondPass(const BackwardCall& first, std::shared_ptr<const TracedCell> cell, const at::Tensor& offset,
+             const at::Tensor& slope)
       : params_(first.params.begin(), first.params.end()),
         grads_(first.grad_outputs.begin(), first.grad_outputs.end()) {
     params_.insert(params_.end(), {offset, slope});
     grads_.emplace_back();
     static_cast<MultistepCall&>(call) =
-        traced_call(text, first.inputs, traced::given_states(first), params_, first.store_states);
+        traced_call(std::move(cell), first.inputs, traced::given_states(first), params_, first.store_states);
     call.grad_outputs = grads_;
     call.grad_states = first.grad_states;
     call.checkpoints = first.checkpoints;
@@ -161,7 +162,7 @@ LayerResults forward_of_parts(const LayerCall& layer, bool save) {
   const LayerArguments arguments(layer, made[0], made[1], made[2]);
   const auto cell = layer_cell(layer.neuron, layer.joins());
   results.run = call_run_forward(
-      traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits), save);
+      traced_call(cell, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits), save);
   if (!layer.last_states) results.run.states.clear();
   return results;
 }
@@ -188,7 +189,7 @@ ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated)
     if (wants_weight) found[scale_at] = shares.of_weight;
     const at::Tensor offset = beside(shares.offset, x, layer.channel_dim),
                      slope = beside(shares.slope, x, layer.channel_dim);
-    found[0] = second ? SecondPass(call, second->text, offset, slope).gradient()
+    found[0] = second ? SecondPass(call, second, offset, slope).gradient()
                       : with_share(found[0], x, call.param(call.params.size() - 3), offset, slope);
   } else if (wants_weight) {
     found[scale_at] = of_scale.flatten() * layer.rstd.flatten();
@@ -241,7 +242,7 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
   const LayerArguments arguments(layer, numbers.center, numbers.scale, numbers.shift);
   const auto cell = layer_cell(layer.neuron, layer.joins());
   MultistepCall call =
-      traced_call(cell->text, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits);
+      traced_call(cell, arguments.inputs, layer.states, arguments.params, layer.store_states, layer.bits);
   call.last_states = layer.last_states;
   const Prepared prepared = prepare(call);
   results.run = allocate_forward(call, prepared, save);
@@ -288,7 +289,7 @@ std::optional<ByArgument> backward_in_one(const LayerBackward& layer, Run&& run)
   for (const std::size_t i : {std::size_t{0}, layer.scale_at(), layer.shift_at()}) sums.needs_grad[i] = false;
   const auto empty_numbers = [&] { return at::empty_like(layer.rstd, at::MemoryFormat::Contiguous); };
   const std::array<at::Tensor, 2> of_statistics{empty_numbers(), empty_numbers()};
-  const SecondPass second(sums, cell->text, of_statistics[0], of_statistics[1]);
+  const SecondPass second(sums, cell, of_statistics[0], of_statistics[1]);
 
   const Prepared prepared_sums = prepare(sums), prepared_second = prepare(second.call);
   check_backward(sums, prepared_sums);

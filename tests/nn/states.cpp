@@ -1,10 +1,12 @@
 // States by name: kept, moved, copied, saved, and refused.
+#include "csrc/nn/composite.h"
 #include "csrc/nn/containers.h"
 #include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/cuda.h>
 #include <torch/nn/cloneable.h>
@@ -12,6 +14,7 @@
 #include <torch/optim/adam.h>
 #include <torch/serialize.h>
 
+#include <initializer_list>
 #include <sstream>
 
 #include "tests/nn/modules.h"
@@ -188,6 +191,29 @@ TEST_CASE("gradients flow through calls until detach_state, and into an initial 
   CHECK(v.grad().abs().sum().item<double>() > 0);
   lif->detach_state();
   CHECK(!lif(at::rand({3, width})).requires_grad());
+}
+
+TEST_CASE("the result of a step can be detached in place and leaves the states as they are") {
+  nn::LI li;
+  nn::Recurrent recurrent(nn::LIF(), torch::nn::Linear(width, width));
+  for (nn::Stateful* net : std::initializer_list<nn::Stateful*>{li.get(), recurrent.get()}) {
+    const Tensor x = at::rand({2, width}).requires_grad_(true);
+    Tensor y = net->step(x);
+    CHECK(y.sizes() == x.sizes());
+    CHECK_FALSE(y.is_view());
+    y.sum().backward({}, /*keep_graph=*/true);
+    y.detach_();
+    CHECK(net->step(x).sizes() == x.sizes());
+  }
+}
+
+TEST_CASE("a network whose output is delayed has the shape of its output at the initial state") {
+  nn::Composite net;
+  net->add("lif", nn::LIF());
+  net->connect("in", "lif.in");
+  net->connect("lif.out", "out", {.delay = 2});
+  const Tensor x = at::rand({1, 3, width});
+  CHECK(at::equal(net->at_rest({x}).at(0), at::zeros_like(x)));
 }
 
 TEST_CASE("training goes on from the states of inference mode once they are detached") {
