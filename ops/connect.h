@@ -19,9 +19,9 @@ struct NeuronRange {
   std::int64_t begin = 0, end = 0;
 };
 
-// What numbers are drawn from: "constant" first; "uniform" from first to second; "normal" of mean first and standard
-// deviation second; "lognormal", e to the power of such a number; "array" of the rule "arrays", given numbers. Those
-// out of [low, high] are low or high, or drawn again where `redraw`. A law is drawn in float32.
+// The law from which numbers are drawn: "constant" first; "uniform" from first to second; "normal" with mean first and
+// standard deviation second; "lognormal", e to the power of such a number; "array" for the rule "arrays", given
+// numbers. Those outside [low, high] are clipped, or drawn again if `redraw`. A law is drawn in float32.
 struct NumberLaw {
   std::string_view law = "constant";
   double first = 1, second = 0;
@@ -48,7 +48,7 @@ struct Projection {
   at::Tensor weights = {}, delays = {};                 // of the law "array": [connections], of any real type
 };
 
-// A matrix by rows, as event products take it. Within a row connections stand in the order of projections.
+// A matrix by rows, as event products take it. Within a row, connections are in the order of projections.
 struct Connectivity {
   at::Tensor indices;  // int32 [connections]: columns
   at::Tensor indptr;   // int64 [rows + 1]

@@ -29,8 +29,8 @@ struct Connections {
   std::int64_t rows = 0, cols = 0;
   bool unchecked = false;  // calls take the numbers as they are; a wrong one reads or writes memory of others
 
-  // Throws ValueError for an index that is out of range, rows that do not lie one after the other, and, if asked,
-  // columns of a row that do not rise. Waits for a GPU. Not for the ELL form, whose indices alone may be wrong.
+  // Throws ValueError for an index that is out of range, rows that are not consecutive, and, if `sorted`, columns of a
+  // row that do not ascend. Synchronises with a GPU. Not for the ELL form, where only indices may be wrong.
   SPIKEFORGE_API void check(bool sorted = false) const;
 };
 
@@ -70,11 +70,11 @@ SPIKEFORGE_API at::Tensor event_mv(const RandomConnections& matrix, const at::Te
 SPIKEFORGE_API at::Tensor event_mm(const RandomConnections& matrix, const at::Tensor& events,
                                    const EventProductOptions& options = {});
 
-// Products whose results arrive some steps later. What arrives at step t stands in buffer[t % slots]; an event of step
+// Products whose results arrive some steps later. Sums that arrive at step t are in buffer[t % slots]; an event of step
 // t through a connection of delay d is added to buffer[(t + d) % slots], with 0 <= d < slots. `buffer` is [slots, ...,
-// out] of the weights' type, float32 beside half types, where `events` are [..., in]; `step` is int64, 0-dimensional,
-// on the CPU or the buffer's device. `delays` are uint8 or int32, of the shape of indices, or one element for all. The
-// names that end with _ change the buffer, and have no gradient.
+// out] of the weights' type, float32 with half types, for `events` [..., in]; `step` is int64, 0-dimensional, on the
+// CPU or the buffer's device. `delays` are uint8 or int32, of the shape of indices, or one element for all. Functions
+// whose names end with _ change the buffer, and have no gradient.
 SPIKEFORGE_API at::Tensor event_mv_delayed(const Connections& matrix, const at::Tensor& events,
                                            const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step,
                                            const EventProductOptions& options = {});
@@ -95,7 +95,7 @@ SPIKEFORGE_API void event_mv_delayed_(const RandomConnections& matrix, const at:
                                       const DrawnDelays& delays, const at::Tensor& buffer, const at::Tensor& step,
                                       const EventProductOptions& options = {});
 
-// What arrives at a step, [..., out], and the buffer without it; or the slot is zero afterwards.
+// The sums that arrive at a step, [..., out], and the buffer with that slot set to zero, as a copy or in place.
 SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> take_arrivals(const at::Tensor& buffer, const at::Tensor& step);
 SPIKEFORGE_API at::Tensor take_arrivals_(const at::Tensor& buffer, const at::Tensor& step);
 
@@ -124,7 +124,7 @@ SPIKEFORGE_API void stdp_pre_(Connections& matrix, const at::Tensor& events, con
 SPIKEFORGE_API void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events,
                                const at::Tensor& trace, const ClipRange& range = {});
 
-// What a step of plastic_step_ is given besides. `params` are numbers for the rule's parameters, in its order.
+// Further arguments of plastic_step_. `params` are the numbers of the rule's parameters, in its order.
 struct PlasticOptions {
   std::vector<double> params = {};
   std::vector<std::optional<at::Tensor>> signals = {};  // of no dimension or [cols] each

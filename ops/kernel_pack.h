@@ -39,8 +39,8 @@ SPIKEFORGE_API void record_predefined_kernels(const std::vector<std::string>& ne
 SPIKEFORGE_API std::int64_t write_kernel_pack(const std::string& path,
                                               const std::function<void(std::size_t, std::size_t)>& progress = {});
 
-// From here on the pack's kernels are found before those on disk, and before NVRTC is asked. Returns their number.
-// Throws for a file that cannot be read, is damaged, or was written by another build of the library.
+// Loads a pack, whose kernels then take precedence over those on disk and over NVRTC. Returns their number. Throws for
+// a file that cannot be read, is damaged, or was written by another build of the library.
 SPIKEFORGE_API std::int64_t load_kernel_pack(const std::string& path);
 
 }  // namespace spikeforge

@@ -30,7 +30,7 @@ struct BatchNorm {
   double eps = 1e-5;
 };
 
-// What becomes of the first output s beside a tensor r of its shape and type: "add" s + r, "and" s r, "iand" (1 - s) r.
+// The result for the first output s and a tensor r of its shape and type: "add" s + r, "and" s r, "iand" (1 - s) r.
 struct ResidualConnection {
   at::Tensor tensor;
   std::string_view mode = "add";
@@ -106,13 +106,13 @@ struct AvgPool2d {
   std::optional<std::int64_t> divisor_override = std::nullopt;
 };
 
-// Of images x [..., C, H, W] with any dimensions before the channels; a result in x's order of memory, channels last or
-// plain. As torch's own, whose options these are; for its gradient a maximum keeps a byte for each of its results. A
-// window has at most 256 places.
+// For images x [..., C, H, W] with any dimensions before the channels; the result has x's memory format, channels last
+// or contiguous. Equals torch's function of the same name, including its options; for its gradient a maximum stores one
+// byte per result. A window has at most 256 places.
 SPIKEFORGE_API at::Tensor max_pool2d(const at::Tensor& x, const MaxPool2d& options);
 
-// A batch normalisation of x before a maximum is one behind it, of fewer numbers: for batch_norm_run the maxima, and
-// the mean and biased variance [C] of all of x. Backward is one pass over x. `dilation` is 1.
+// A batch normalisation of x before a maximum equals one after it, of fewer numbers: returns, for batch_norm_run, the
+// maxima, and the mean and biased variance [C] of all of x. Backward is one pass over x. `dilation` is 1.
 //
 //   auto [y, mean, var] = spikeforge::max_pool2d_statistics(x, {.kernel_size = {2}, .weight = bn->weight});
 //   spikeforge::batch_norm_run(lif, {y}, {}, {}, {.weight = bn->weight, .bias = bn->bias, .mean = mean, .var = var});

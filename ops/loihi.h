@@ -39,7 +39,7 @@ class LoihiNumber {
   std::variant<std::int64_t, at::Tensor> value_;
 };
 
-// What a neuron starts from, 0 where nothing is given. The counter is `phase` of LoihiForm::reset, `wait` of
+// The initial state of a neuron, 0 by default. The counter is `phase` for LoihiForm::reset, `wait` for
 // LoihiForm::refractory.
 struct LoihiState {
   std::optional<at::Tensor> u, v, counter;
@@ -58,7 +58,8 @@ struct LoihiOptions {
   std::int64_t refractory_period = 1;
   bool store_states = false;                           // sequences of states, [T, *shape], rather than the last ones
   std::optional<at::Tensor> lengths = {}, start = {};  // of samples, as for other neurons (neuron.h)
-  // Of a floating-point x. The surrogate sees h / (64 vth) - 1, the voltage above the threshold in units of it.
+  // For a floating-point x. The argument of the surrogate is h / (64 vth) - 1, the voltage above the threshold in units
+  // of it.
   std::string surrogate = "sigmoid";
   std::vector<double> surrogate_args = {};  // none: its defaults
   bool detach_reset = false;
@@ -145,8 +146,7 @@ SPIKEFORGE_API Arrivals loihi_conv(const at::Tensor& x, const at::Tensor& weight
 
 // ---- from a float network ----
 
-// What feeds a layer of neurons, and the neurons: spikeforge::lif with hard reset to 0, whose input is
-// weight x + bias.
+// A connection and the neurons after it: spikeforge::lif with hard reset to 0, whose input is weight x + bias.
 struct FloatLayer {
   at::Tensor weight;                    // [out, in], floating point
   std::optional<at::Tensor> bias = {};  // [out]
@@ -177,13 +177,13 @@ SPIKEFORGE_API FixedLayer loihi_quantize(const FloatLayer& layer, std::int64_t n
 // ---- as neuron text (<spikeforge/ops/traced.h>) ----
 
 // Lava's floating-point neurons. Inputs x, states u, v and phase or wait; parameters du, dv, bias, vth (or vth_hi,
-// vth_lo), and interval, offset or period: lif, ternary_lif, lif_reset, lif_refractory. Besides atrlif, rf, sigma,
-// delta, sigma_delta and sigma_delta_unit, whose names docs/loihi.md lists.
+// vth_lo), and interval, offset or period: lif, ternary_lif, lif_reset, lif_refractory. Also atrlif, rf, sigma, delta,
+// sigma_delta and sigma_delta_unit, whose names docs/loihi.md lists.
 SPIKEFORGE_API const std::string& lava_neuron(std::string_view name);
 
 // Fixed-point neurons on floating-point numbers that are whole: lif and ternary_lif and their forms, whose operators
-// are those above, and atrlif, rf, delta, sigma_delta and sigma_delta_unit. Their spikes have this surrogate, which
-// sees the distance above the threshold in units of it.
+// are those above, and atrlif, rf, delta, sigma_delta and sigma_delta_unit. Their spikes have this surrogate, whose
+// argument is the distance above the threshold in units of it.
 SPIKEFORGE_API std::string loihi_neuron(std::string_view name, std::string_view surrogate = "sigmoid",
                                         const std::vector<double>& surrogate_args = {});
 

@@ -17,12 +17,12 @@ constexpr std::int64_t most_steps = std::int64_t{1} << 30;
 
 bool is_host_scalar(const at::Tensor& param) { return param.dim() == 0 && param.is_cpu(); }
 
-// What the loops convert to arithmetic in `state` without loss.
+// True if the loops convert the type to the arithmetic of `state` without loss.
 bool is_at_most(c10::ScalarType type, c10::ScalarType state) {
   return is_supported(type) && is_supported(state) && c10::elementSize(type) <= c10::elementSize(state);
 }
 
-// What was expected of a parameter, before "but is".
+// The expected value of a parameter, for the part of a message before "but is".
 std::string expected(const CellParam& param, double number, DType arithmetic) {
   switch (param.legal) {
     case Legal::unchecked:

@@ -48,7 +48,7 @@ void check_start_shape(const Leader& leader, const at::Tensor& start, c10::SymIn
 void check_gradient(const Leader& leader, const char* prefix, const char* name, const at::Tensor& grad,
                     c10::SymIntArrayRef shape, c10::ScalarType type);
 
-// What torch means by a device without a number: the current one of its kind.
+// Resolves a device without an index to the current one of its kind, as torch does.
 c10::Device numbered(c10::Device device);
 
 }  // namespace spikeforge::ops

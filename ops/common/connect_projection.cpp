@@ -25,7 +25,7 @@ void check_range(const std::string& where, const char* name, const NeuronRange& 
                     " must be a range within the ", size, " ", of, ", but is ", range.begin, ":", range.end);
 }
 
-// By row, of the smallest row where autapses are none; targets of a source, or sources of a target.
+// Per row, limited by the smallest row without autapses; targets of a source, or sources of a target.
 void check_degree(const std::string& where, const Projection& p, bool out, std::int64_t rows) {
   const NeuronRange& others = out ? p.targets : p.sources;
   TORCH_CHECK_VALUE(p.amount >= 0 && p.amount < most_neurons && p.amount == std::floor(p.amount), where,
@@ -58,7 +58,7 @@ void check_total(const std::string& where, const Projection& p, std::int64_t row
 
 double normal_cdf(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
 
-// Of numbers that are not drawn again, or clipped.
+// The probability of a number that is neither drawn again nor clipped.
 double share_within(const NumberLaw& law) {
   const auto below = [&](double x) {
     if (law.law == "lognormal") x = x > 0 ? std::log(x) : -std::numeric_limits<double>::infinity();

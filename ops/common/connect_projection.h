@@ -38,8 +38,8 @@ std::pair<double, double> limits_of(const NumberLaw& law, const at::Tensor& arra
 // The delays of an array in whole steps, rounded as those of a law are.
 at::Tensor whole_delays(const at::Tensor& delays);
 
-// Every check of a projection of a matrix, whose delays are `least_delay` steps or more. Messages begin with `where`.
-// Throws ValueError and TypeError.
+// Checks a projection of a matrix with delays of at least `least_delay` steps. Messages begin with `where`. Throws
+// ValueError and TypeError.
 void check_projection(const std::string& where, const Projection& p, std::int64_t rows, std::int64_t cols,
                       c10::Device device, int least_delay = 0);
 

@@ -1,4 +1,4 @@
-// Who fired, of numbers in memory.
+// The neurons that fired, from spikes in memory.
 #pragma once
 
 #include <algorithm>

@@ -56,14 +56,14 @@ c10::SmallVector<int, 6> memory_order(View<Int> sizes, View<Int> strides) {
   c10::SmallVector<int, 6> order;
   for (int d = static_cast<int>(sizes.size()) - 1; d >= 0; --d)
     if (sizes[d] != 1) order.push_back(d);
-  // By insertion: there are few, most often in order, and std::stable_sort would allocate.
+  // Insertion sort: there are few elements, mostly in order, and std::stable_sort would allocate.
   for (auto next = order.begin(); next != order.end(); ++next)
     std::rotate(std::upper_bound(order.begin(), next, *next, [&](int a, int b) { return strides[a] < strides[b]; }),
                 next, next + 1);
   return order;
 }
 
-// In the order of the shape, as most are. Of an empty step nothing is known here.
+// True for the order of the shape, the most frequent one. False for an empty step.
 bool is_contiguous(at::IntArrayRef sizes, at::IntArrayRef strides) {
   std::int64_t expected = 1;
   for (std::size_t d = sizes.size(); d-- > 0; expected *= sizes[d])
@@ -136,8 +136,9 @@ ParamView view_expanded(const at::Tensor& param, c10::ScalarType type, const Pla
           .count = layout.neurons};
 }
 
-// Where the value of neuron i is (i / inner) % count elements behind the first, of a tensor with these sizes and
-// strides that broadcasts against a step; nothing where its dimensions make another run, or an order of their own.
+// The view in which the value of neuron i is (i / inner) % count elements after the first, for a tensor with these
+// sizes and strides that broadcasts against a step; std::nullopt if its dimensions are not a single run, or are in
+// another order.
 std::optional<SamplesView> run_of(at::IntArrayRef sizes, at::IntArrayRef strides, const PlainLayout& layout) {
   const std::int64_t missing = static_cast<std::int64_t>(layout.sizes.size() - sizes.size());
   SamplesView view;
@@ -155,7 +156,7 @@ std::optional<SamplesView> run_of(at::IntArrayRef sizes, at::IntArrayRef strides
   return view;
 }
 
-// Of dimensions that were expanded, one element.
+// Reduces expanded dimensions to one element.
 at::Tensor without_expanded(at::Tensor t, std::int64_t from = 0) {
   for (std::int64_t d = from; d < t.dim(); ++d)
     if (t.stride(d) == 0 && t.size(d) > 1) t = t.narrow(d, 0, 1);
@@ -247,7 +248,7 @@ std::optional<Order<Int>> order_of(const Layout<Int>& layout) {
   const auto j = std::find(in_shape, sorted.end(), *in_memory);
   std::rotate(in_shape, j, sorted.end());
   if (!std::equal(order.begin(), order.end(), sorted.begin())) return std::nullopt;
-  // What stood before j in the shape is fast in memory.
+  // The dimensions before j in the shape are fast in memory.
   const auto moved = order.end() - (j - in_shape);
   for (auto d = in_memory; d != order.end(); ++d) {
     Int& part = d < moved ? parts.slow : parts.fast;
@@ -297,7 +298,7 @@ ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType
                      Copies& copies) {
   if (param.is_cpu() && param.numel() == 1) return {.number = number_of(param)};
   if (param.scalar_type() != x && param.scalar_type() != state) {
-    // What keeps its strides is read as it would have been in its own type.
+    // A tensor that keeps its strides is read as in its own type.
     if (!param.is_non_overlapping_and_dense()) return view_expanded(param, state, layout, copies);
     return view_tensor(copies.emplace_back(param.to(state)), layout, copies);
   }

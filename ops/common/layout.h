@@ -1,7 +1,7 @@
-// How a [T, *shape] tensor lies in memory, and how other tensors are brought beside it.
+// The memory layout of a [T, *shape] tensor, and the conversion of other tensors to it.
 //
 // Kernels see a sequence as [T, N]: N neurons in the order of x's memory, whatever that order is in terms of `shape`
-// (contiguous, channels-last). Everything that goes with x is laid out in the same order.
+// (contiguous, channels-last). All tensors of a call are brought into the same order.
 #pragma once
 
 #include "csrc/kernels/multistep/launch.h"
@@ -42,7 +42,7 @@ using PlainLayout = Layout<std::int64_t>;
 template <class Int>
 at::Tensor with_dense_steps(const at::Tensor& x);
 
-// Of an x that with_dense_steps has seen.
+// For an x from with_dense_steps.
 template <class Int>
 Layout<Int> layout_of(const at::Tensor& x);
 
@@ -58,12 +58,12 @@ std::optional<Order<Int>> order_of(const Layout<Int>& layout);
 // Copies that had to be made, to be kept for as long as something points to them.
 using Copies = std::vector<at::Tensor>;
 
-// What follows reads a tensor in place where it can, and else a copy in the layout's order.
+// The functions below read a tensor in place if they can, and otherwise a copy in the layout's order.
 
 // A [*shape] tensor.
 const void* data_of_step(const at::Tensor& step, const PlainLayout& layout, Copies& copies);
 
-// Checkpoints, whose order is not always that of the forward pass: x may come back from a saved-tensor hook with other
+// Checkpoints may have another order than in the forward pass: x may return from a saved-tensor hook with other
 // strides.
 const void* data_of_checkpoints(const at::Tensor& checkpoints, const PlainLayout& layout, Copies& copies);
 
@@ -80,8 +80,8 @@ at::Tensor in_order_of(const at::Tensor& x, const at::Tensor& sequence);
 ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType state, const PlainLayout& layout,
                      Copies& copies);
 
-// Of int32 lengths that broadcast against `shape`, and of bools [T, ...] that broadcast against [T, *shape]. One that
-// varies along dimensions which are no neighbours in memory order is spread over all neurons.
+// For int32 lengths that broadcast against `shape`, and bools [T, ...] that broadcast against [T, *shape]. If they vary
+// along dimensions that are not adjacent in memory, they are expanded to all neurons.
 LengthsView view_lengths(const at::Tensor& lengths, const PlainLayout& layout, Copies& copies);
 StartView view_start(const at::Tensor& start, const PlainLayout& layout, Copies& copies);
 

@@ -12,7 +12,7 @@
 
 namespace spikeforge::ops {
 
-// Whether no other copy of the library was loaded before this one. Asked first before anything is registered.
+// True if no other copy of the library was loaded before this one. Checked before any registration.
 bool is_first_copy();
 
 // Defines operators. torch resolves lazily negated and conjugated tensors and zero tensors in the arguments Tensor and

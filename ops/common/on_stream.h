@@ -1,4 +1,4 @@
-// Where a kernel beside a tensor is launched.
+// The device and stream of a kernel launch.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -7,7 +7,7 @@
 
 namespace spikeforge::ops {
 
-// Of a CUDA tensor.
+// The device of a CUDA tensor.
 const jit::Device& gpu_of(const at::Tensor& x);
 
 // The device's current stream, with its context current on this thread.

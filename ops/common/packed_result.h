@@ -20,8 +20,8 @@ class PackedResult {
   static Packed of(const at::Tensor& x, std::int64_t bits) {
     const at::TensorBase& whole = x.is_view() ? x._base() : x;
     const auto* const node = dynamic_cast<const PackedResult*>(whole.grad_fn().get());
-    // A dense view of as many numbers of its memory has them in the same order. Of a result that has been written to
-    // since, the graph or its version tells.
+    // A dense view with as many numbers as its memory has them in the same order. The graph or the version shows
+    // whether a result was written to.
     if (node == nullptr || whole.output_nr() != 0 || x._version() != 0 || x.scalar_type() != whole.scalar_type() ||
         x.sym_numel() != whole.sym_numel() || x.sym_storage_offset() != whole.sym_storage_offset() ||
         !x.is_non_overlapping_and_dense())
@@ -30,7 +30,7 @@ class PackedResult {
   }
 };
 
-// Of a rule whose forward pass keeps them, or not.
+// For a rule whose forward pass may keep them.
 template <class Rule>
 class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
  public:

@@ -1,4 +1,4 @@
-// Tensors whose memory holds their values in order, for those who read it.
+// Tensors whose memory holds their values in order.
 #pragma once
 
 #include <ATen/core/Tensor.h>

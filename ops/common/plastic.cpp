@@ -166,7 +166,7 @@ void Step::decay(const Memory& memory, bool after, std::int64_t count) const {
   }
 }
 
-// Threads own columns where sums are made of them, which are in the order of the segments then; else they share the
+// If sums per column are computed, threads own columns, and segments are in their order; else threads share the
 // connections evenly.
 void Step::run(const cpu::PlasticCall& call, const Segments& segments, bool by_columns) const {
   if (segments.total == 0) return;

@@ -30,7 +30,7 @@ struct Rule {
   graph::Synapse synapse;
   cpu::PlasticProgram program;
 
-  // Kernels of GPUs that were asked for: by architecture, part, signal and type of the weights.
+  // Compiled kernels for GPUs: by architecture, part, signal and type of the weights.
   using KernelKey = std::tuple<int, event::PlasticPart, std::size_t, DType>;
   mutable std::mutex mutex;
   mutable std::map<KernelKey, const jit::LoadedKernel*> kernels;
@@ -56,7 +56,7 @@ class BoundRule {
   const Rule& rule() const { return *rule_; }
   DType type() const { return type_; }
 
-  // What a number that decays becomes in a step: target + (number - target) factor.
+  // The value of a decaying number after a step: target + (number - target) factor.
   struct TraceDecay {
     std::size_t trace = 0;
     double factor = 1, target = 0;
@@ -81,7 +81,7 @@ struct Matrix {
   event::Rows rows, columns;
   const std::int64_t* slots = nullptr;
   bool columns_ascend = false;  // within a segment of a row, so that threads may own columns
-  // Of traces before connections of other delays: PlasticCall.
+  // For presynaptic traces with several delays: PlasticCall.
   const void* delays = nullptr;
   bool wide_delays = false;
 };
@@ -119,7 +119,7 @@ class Step {
   // The neurons after these connections have fired.
   void fire(const Memory& memory, const std::vector<std::int32_t>& columns);
   void change_traces(const Memory& memory, bool after, const std::vector<std::int32_t>& fired);
-  // What happens to all connections: where `comes` says so the signals, and "each step".
+  // Updates all connections: the signals for which `comes` is true, and "each step".
   void modulate(const Memory& memory, const std::vector<bool>& comes);
   // Brings all states to this step.
   void refresh(const Memory& memory);

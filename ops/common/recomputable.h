@@ -17,20 +17,20 @@ namespace spikeforge::ops::autograd {
 class Recomputable {
  public:
   virtual ~Recomputable() = default;
-  // Whether it was recorded to be asked for its result.
+  // True if it was recorded with permission to recompute its result.
   virtual bool is_willing() const = 0;
   // The result, from what the node keeps. Throws where that has been released, or changed.
   virtual at::Tensor again() = 0;
 };
 
-// The node of a rule that has `static at::Tensor again(AutogradContext*)` and says in saved_data["recompute"] whether
-// it is to be asked.
+// The node of a rule that has `static at::Tensor again(AutogradContext*)` and permission to recompute in
+// saved_data["recompute"].
 template <class Rule>
 class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
  public:
   bool is_willing() const override { return this->ctx_.saved_data.at("recompute").toBool(); }
   at::Tensor again() override {
-    // What it keeps has been cast already.
+    // Saved tensors are already cast.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     return Rule::again(&this->ctx_);
   }
@@ -42,9 +42,9 @@ using NodePointer = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>
 // A tensor that a recomputable node gave, or a view of it, as another node keeps it.
 class Recomputed : public torch::CustomClassHolder {
  public:
-  // What is to be saved in place of t, which restored() finds by the key: t itself, or nothing.
+  // The tensor to save in place of t, which restored() finds by the key: t itself, or none.
   static at::Tensor keep(AutogradContext* ctx, const std::string& key, const at::Tensor& t) {
-    // Of a result that has been written to since, the graph or its version tells.
+    // The graph or the version shows whether a result was written to.
     const at::TensorBase& whole = t.is_view() ? t._base() : t;
     const NodePointer& node = whole.grad_fn();
     if (!node || t._version() != 0 || t.scalar_type() != whole.scalar_type()) return t;

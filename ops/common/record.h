@@ -30,7 +30,7 @@ inline bool wants_gradient(const at::Tensor& t) {
   return at::GradMode::is_enabled() && t.defined() && t.requires_grad();
 }
 
-// The node of a rule. torch asks for its name in every backward pass, and would demangle that of its type each time.
+// The node of a rule. torch requests its name in every backward pass, and would demangle that of its type each time.
 template <class Rule>
 class RuleNode : public torch::autograd::CppNode<Rule> {
  public:

@@ -42,7 +42,7 @@ Block map(std::size_t bytes) {
       round_up(reinterpret_cast<std::uintptr_t>(begin), large_page) - reinterpret_cast<std::uintptr_t>(begin);
   if (before > 0) munmap(begin, before);
   munmap(begin + before + bytes, reserved - before - bytes);
-  // Where the system has none at hand, the first touch may wait for it to make some.
+  // If the system has no large pages available, the first touch may wait while it creates some.
   madvise(begin + before, bytes, MADV_HUGEPAGE);
   return {begin + before, bytes};
 }

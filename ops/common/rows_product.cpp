@@ -22,7 +22,7 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("rows_product", TORCH_FN(product)); }
 
-// Where something is to be differentiated, the product is of torch's operators.
+// For differentiable calls, the product consists of torch's operators.
 SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("rows_product", torch::autograd::autogradNotImplementedFallback());
 }
@@ -38,7 +38,7 @@ at::Tensor in_rows(const at::Tensor& t) {
 }
 
 at::Tensor rows_product(const at::Tensor& a, const at::Tensor& b) {
-  // Rows that lie on several devices are no matrix: a subclass is asked for the product itself.
+  // Rows on several devices are not a matrix: a subclass computes the product itself.
   if (at::GradMode::is_enabled() || !(is_of_subclass(a) || is_of_subclass(b))) return product(a, b);
   static const auto handle = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow("spikeforge::rows_product", "")

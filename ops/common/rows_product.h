@@ -5,7 +5,7 @@
 
 namespace spikeforge::ops {
 
-// [..., n] as [rows, n]; torch's own reshape does not know how many rows of nothing there are.
+// [..., n] as [rows, n]; torch's own reshape cannot infer the number of rows of an empty tensor.
 at::Tensor in_rows(const at::Tensor& t);
 
 // The sum over all rows of a [..., n] and b [..., m], as [n, m].

@@ -1,5 +1,5 @@
-// What differs between the versions of torch that the library builds with. It is told by torch's own declarations, not
-// by a number, so that builds from torch's main branch work too.
+// Differences between the supported versions of torch. They are detected from torch's declarations, not from a version
+// number, so that builds from torch's main branch work too.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -11,8 +11,8 @@
 
 namespace spikeforge::ops {
 
-// Makes a node of autograd's graph, held as torch holds its own: by c10::intrusive_ptr from 2.13 on; before, by
-// std::shared_ptr, whose deleter takes a long graph apart without recursion.
+// Creates a node of autograd's graph, owned as torch owns its own: by c10::intrusive_ptr from 2.13 on; before, by
+// std::shared_ptr, whose deleter destroys a long graph without recursion.
 template <class N, class... Arguments>
 auto make_node(Arguments&&... arguments) {
   static_assert(std::is_base_of_v<torch::autograd::Node, N>);

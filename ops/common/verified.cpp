@@ -166,7 +166,7 @@ event::KernelSpec check_kernel(const StoredMatrix& matrix) {
   return event::check_of(indptr_bytes, matrix.indices->scalar_type() == c10::ScalarType::Long, delays);
 }
 
-// Of what tells most matrices apart: every call asks.
+// Hashes the members that distinguish most matrices: every call computes it.
 std::size_t HashOfMatrixKey::operator()(const MatrixKey& key) const {
   std::uint64_t hash = 0;
   for (const MatrixKey::Numbers& numbers : key.tensors)

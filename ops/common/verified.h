@@ -1,4 +1,4 @@
-// Stored matrices whose numbers were read and found in range: each is read for that once, and not at every call.
+// Stored matrices whose indices were checked: each matrix is read for that once, and not at every call.
 #pragma once
 
 #include "csrc/base/fork_safe_mutex.h"
@@ -18,8 +18,8 @@
 
 namespace spikeforge::ops {
 
-// What kernels take for granted of a matrix [rows, cols] in memory: indices lie in [0, cols); indptr begins with 0,
-// never decreases and ends with their number; slots, where there are any, lie in [0, that number); delays in [0, ring).
+// The conditions that kernels require of a matrix [rows, cols] in memory: indices lie in [0, cols); indptr begins with
+// 0, never decreases and ends with their number; slots, if present, lie in [0, that number); delays in [0, ring).
 struct StoredMatrix {
   const char* op = nullptr;             // begins messages
   const at::Tensor* indices = nullptr;  // int32 or int64: [nnz], or in ELL form [rows, width]
@@ -27,17 +27,17 @@ struct StoredMatrix {
   const at::Tensor* slots = nullptr;    // int64 [nnz], or null
   const at::Tensor* delays = nullptr;   // uint8 or int32: [nnz], one, or null
   std::int64_t rows = 0, cols = 0;
-  std::int64_t ring = 0;                 // slots of what is on its way
+  std::int64_t ring = 0;                 // slots of spikes in flight
   const char* indices_name = "indices";  // in messages
   const char* indptr_name = "indptr";
   const char* cols_name = "cols";
 };
 
-// What looks at it on a GPU: a pack holds it beside the kernels of a call.
+// The kernel that checks it on a GPU: a pack holds it with the kernels of a call.
 event::KernelSpec check_kernel(const StoredMatrix& matrix);
 
-// Reads the matrix, from a GPU through a copy. Throws ValueError for the first number that is not right, or if asked
-// for columns of a row that decrease. A matrix that passes is remembered.
+// Reads the matrix, from a GPU through a copy. Throws ValueError for the first illegal number, or with `sorted` for
+// columns of a row that decrease. A matrix that passes is remembered.
 void check_numbers(const StoredMatrix& matrix, bool sorted);
 
 // The same for a matrix on the CPU, unless it is remembered. A matrix is forgotten where one of its tensors changed or
@@ -45,7 +45,7 @@ void check_numbers(const StoredMatrix& matrix, bool sorted);
 // tensor of inference mode has no version, and is read at every call.
 void verify(const StoredMatrix& matrix);
 
-// Whether columns of no row of a matrix on the CPU decrease, which is remembered too; false where it could not be.
+// True if the columns of no row of a matrix on the CPU decrease, which is remembered too; false if it could not be.
 bool columns_ascend(const StoredMatrix& matrix);
 
 // The same for a matrix on a GPU, without waiting for it: what is not remembered is checked by a kernel on the current
@@ -59,7 +59,7 @@ const unsigned* verify_on_gpu(const StoredMatrix& matrix);
 struct MatrixKey;
 void remember_on_gpu(const StoredMatrix& matrix, const MatrixKey& key);
 
-// Tells the numbers of a matrix from all others, also from those that lie in the same place later.
+// Identifies the contents of a matrix, also if other contents are later stored in the same place.
 struct MatrixKey {
   static constexpr std::size_t most_dims = 2;
   struct Numbers {
@@ -73,7 +73,7 @@ struct MatrixKey {
   std::int64_t rows = 0, cols = 0, ring = 0;
   bool operator==(const MatrixKey&) const = default;
 
-  // None where a change of the numbers could not be told.
+  // std::nullopt if a change of the contents could not be detected.
   static std::optional<MatrixKey> of(const StoredMatrix& matrix);
 };
 

@@ -18,7 +18,7 @@
 namespace spikeforge::ops {
 namespace {
 
-// Words of pinned memory, in blocks that are never given back: to ask the driver for some may wait for the GPU.
+// Words of pinned memory, in blocks that are never freed: their allocation by the driver may wait for the GPU.
 class PinnedWords {
  public:
   unsigned* take() {
@@ -80,7 +80,7 @@ MatrixMemory<SharedCheck>& on_gpus() {
   return verified;
 }
 
-// Checks whose answer no call has seen. They keep their memory until it is written.
+// Checks whose result no call has read. They keep their memory until it is written.
 class Unanswered {
  public:
   void add(SharedCheck check) {
@@ -161,7 +161,7 @@ const unsigned* verify_on_gpu(const StoredMatrix& matrix) {
   const SharedCheck wrong = unanswered().take();
   if (answer == event::Answer::wrong) {
     check_numbers(matrix, /*sorted=*/false);  // says what is wrong where
-    return nullptr;                           // it was changed behind torch's back, and is right now
+    return nullptr;                           // it was changed without torch's version counter, and is legal now
   }
   TORCH_CHECK_VALUE(!wrong, matrix.op, ": an earlier call, ", wrong->op, " on ", wrong->device,
                     ", had a matrix with numbers that are out of range, and its result has no meaning; csr_check says "

@@ -17,13 +17,13 @@ namespace spikeforge::ops {
 // For its kernel the tensors inside are plain.
 class VmapLevel {
  public:
-  // Of a call with these tensors, maybe optional ones.
+  // For a call with these tensors, some of them optional.
   template <class... T>
   explicit VmapLevel(const T&... tensors) {
     (find(tensors), ...);
   }
 
-  // Of all levels in a call the innermost has the highest number.
+  // The innermost level of a call has the highest number.
   void find(const at::Tensor& t) {
     const auto* const batched = at::functorch::maybeGetBatchedImpl(t);
     if (batched == nullptr || batched->level() <= id_) return;

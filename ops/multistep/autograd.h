@@ -48,16 +48,16 @@ inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
          call.checkpoints.key_set();
 }
 
-// The key whose kernel the dispatcher would call. Where a mode, a transform, a tracer or a subclass of a tensor looks
-// at calls on the way it is theirs; where a profiler does, none.
+// The key whose kernel the dispatcher would call. It belongs to a mode, transform, tracer or tensor subclass, if one
+// intercepts the call; with a profiler there is none.
 template <class Call>
 c10::DispatchKey next_key(const Call& call) {
   if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return c10::DispatchKey::Undefined;
   return next_key_of(keys_of(call));
 }
 
-// What the dispatcher would call below autograd. Where nobody looks at calls on the way, these are the device's
-// kernels, and the way there would be a tenth of a small call.
+// The kernels that the dispatcher would call below autograd. Without modes, transforms, tracers or profilers these are
+// the device's kernels, and the dispatcher would cost 10 % of a small call.
 template <const Lowered& lowered, class Call>
 const Lowered& below(const Call& call, c10::DispatchKey next) {
   if (next == c10::DispatchKey::CPU) return cpu_kernels;
@@ -72,14 +72,14 @@ const Lowered& below(const Call& call) {
 }
 
 inline bool any_dual(at::TensorList list) { return std::any_of(list.begin(), list.end(), has_tangent); }
-// Whether a backward pass with these gradients is differentiated itself.
+// True if a backward pass with these gradients is differentiated itself.
 inline bool is_differentiated(const variable_list& grads) { return at::GradMode::is_enabled() || any_dual(grads); }
 inline bool any_dual(const BackwardCall& call) {
   return any_tensor(call, has_tangent) || any_dual(call.grad_outputs) || any_dual(call.grad_states);
 }
 
-// A cell of a text is kept by its text, which autograd can compare and copy, and not by a hold on it: where others drop
-// it meanwhile, it is made again.
+// Saves the text of a cell, which autograd can compare and copy, rather than a reference to the cell: if the cell is
+// dropped meanwhile, it is created again.
 inline void save_neuron(AutogradContext* ctx, const MultistepCall& call) {
   if (call.cell->maker == Cell::Maker::traced)
     ctx->saved_data["neuron"] = static_cast<const TracedCell*>(call.cell)->text;
@@ -138,9 +138,9 @@ class SavedCall {
   SavedCall(const SavedCall&) = delete;
   SavedCall& operator=(const SavedCall&) = delete;
 
-  // Whether the call has a tensor for an input, a state or a parameter, counted in this order.
+  // True if the call has a tensor for an input, a state or a parameter, counted in this order.
   bool given(std::size_t argument) const { return given_[argument]; }
-  // Whether it has lengths, starts, a seed, an offset.
+  // True if the call has lengths, starts, a seed, or an offset.
   bool has(int what) const { return (others_ & what) != 0; }
 
  private:
@@ -149,10 +149,10 @@ class SavedCall {
   c10::SmallVector<double, 10> numbers_;
 };
 
-// What a node keeps of a call, and the call made of it again.
+// The saved form of a call, from which the call is restored.
 class Kept {
  public:
-  // `tensors` are those that the call has, and others behind them. Its first input may be recomputed.
+  // `tensors` are those that the call has, followed by others. Its first input may be recomputed.
   static void save(AutogradContext* ctx, const MultistepCall& call, variable_list tensors) {
     ctx->set_materialize_grads(false);
     if (!tensors.empty()) tensors[0] = Recomputed::keep(ctx, first_input, tensors[0]);
@@ -249,7 +249,7 @@ struct BackwardRule {
     ctx->saved_data["came"] = std::move(came);
   }
 
-  // `directions` come by the gradients that were asked for: in terms of derivatives.h, u.
+  // `directions` are the upstream gradients of the computed gradients: u in derivatives.h.
   static variable_list backward(AutogradContext* ctx, const variable_list& directions) {
     const Kept kept(ctx);
     const c10::List<bool> asked = ctx->saved_data.at("asked").toBoolList(),
@@ -358,7 +358,7 @@ MultistepResults recorded(const MultistepCall& call) {
 
 }  // namespace autograd
 
-// Of the public operators and of the lowered forward ones, which transforms call one inside the other.
+// For the public operators and the lowered forward ones, which transforms call one inside the other.
 template <const Lowered& lowered>
 MultistepResults forward_autograd(const MultistepCall& call, bool save) {
   using namespace autograd;
@@ -386,8 +386,8 @@ MultistepResults run_autograd(const MultistepCall& call) {
   return forward_autograd<lowered>(call, /*save=*/false);
 }
 
-// A public operator's call from C++: autograd's kernel, or below it the device's, at once where nobody looks at calls
-// on the way there; else through the dispatcher.
+// A public operator's call from C++: directly to autograd's kernel, or below it to the device's, if nothing intercepts
+// calls; else through the dispatcher.
 template <const Lowered& lowered>
 MultistepResults call_at_once(const MultistepCall& call, MultistepResults (*dispatched)(const MultistepCall&)) {
   const c10::DispatchKey next = autograd::next_key(call);
@@ -397,7 +397,7 @@ MultistepResults call_at_once(const MultistepCall& call, MultistepResults (*disp
   return &below == &lowered ? dispatched(call) : below.forward(call, /*save=*/false);
 }
 
-// Of the lowered backward operators.
+// For the lowered backward operators.
 template <const Lowered& lowered>
 Tensors backward_autograd(const BackwardCall& call) {
   using namespace autograd;

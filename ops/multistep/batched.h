@@ -1,5 +1,5 @@
 // torch.vmap of multistep operators, as one fused call: the mapped dimension becomes the first one of the step's shape,
-// which a cell's equations do not know.
+// on which a cell's equations do not depend.
 #pragma once
 
 #include "ops/multistep/multistep.h"
@@ -15,7 +15,7 @@ MultistepResults forward_batched(const MultistepCall& call, bool save,
                                  MultistepResults (*run)(const MultistepCall&, bool save));
 Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&));
 
-// torch.autograd.grad(..., is_grads_batched=True) maps by other means than torch.vmap: refused in words.
+// torch.autograd.grad(..., is_grads_batched=True) maps by other means than torch.vmap: throws an error that says so.
 [[noreturn]] void refuse_batched_gradients(const std::string& op);
 
 }  // namespace spikeforge::ops

@@ -30,15 +30,15 @@ struct Tiles {
   }
 };
 
-// As many tiles for each thread, of about the same size and none above `largest`, a multiple of 64; they end on whole
-// cache lines and vectors. Little work is left to one thread.
+// The same number of tiles for each thread, of about equal size and none above `largest`, a multiple of 64; they end on
+// whole cache lines and vectors. Small calls use one thread.
 Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 
-// Of whole samples of so many neurons each, at most `largest` a tile.
+// Tiles of whole samples of `width` neurons each, at most `largest` per tile.
 Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t steps, std::int64_t largest);
 
-// Where samples differ in length: tiles of a part of one, or of several where they have few neurons. Threads get about
-// as many steps each.
+// If samples differ in length: tiles of a part of one, or of several if they have few neurons. Threads get about the
+// same number of steps.
 Tiles tiles_of_lengths(const LengthsView& lengths, std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 
 // The cell's loop over every tile; `scratch_bytes` and `run` are those of a direction. The values of tensor parameters

@@ -72,8 +72,8 @@ struct Lists {
   Tensors inputs, states, params;
 };
 
-// A call as one of a text. For a text that is the call itself; a predefined neuron's numbers become tensors, and states
-// that start at a parameter are made of it; where its samples start anew is one input more.
+// A call as one of a text. For a text that is the call itself; a predefined neuron's scalars become tensors, and
+// initial states that are parameters are computed from them; starts of samples become one more input.
 class AsText {
  public:
   explicit AsText(const MultistepCall& call) : call_(call) {
@@ -91,7 +91,7 @@ class AsText {
 
   const TracedCell& cell() const { return *cell_; }
 
-  // What `run` is to be given as `start`.
+  // The argument `start` of `run`.
   at::Tensor start() const { return is_text() ? call_.start : at::Tensor(); }
 
   Lists values(const ByArgument& given) const {
@@ -131,7 +131,7 @@ class AsText {
     return lists;
   }
 
-  // Whether the gradient by a state of `run` is wanted, where those by a call's arguments are.
+  // True if the gradient by a state of `run` is wanted, given those by a call's arguments.
   bool wants_state(std::size_t s, c10::ArrayRef<bool> wanted) const {
     return wanted[inputs() + s] || (starts_at_param(s) && wanted[inputs() + states() + starts_[s].param]);
   }
@@ -265,7 +265,7 @@ ByArgument gradients_with_tangents(const MultistepCall& call, const ByArgument& 
   BackwardCall& backward = jvp.call;
   backward.store_states = call.store_states;
   {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;  // checkpoints are made of the arguments alone
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;  // checkpoints depend only on the arguments
     backward.checkpoints = call_run_forward(backward, /*save=*/true).checkpoints;
   }
 

@@ -1,4 +1,4 @@
-// What the derivative of a multistep call is made of: the jvp of its cell (autodiff/jvp.h), a cell that carries
+// The derivatives of a multistep call consist of the jvp of its cell (csrc/autodiff/jvp.h), a cell that carries
 // tangents beside its values, run as `spikeforge::run` runs any text.
 //
 //   y  = F(a)            dy = J(a) da              one run of the jvp                      forward mode
@@ -7,8 +7,8 @@
 //   that of <gy, dy> in the jvp's own backward pass                                        reverse over reverse
 //   d ga = J(a)^T dgy + gradient of <gy, J(a) da> by a: the jvp's backward pass as well    forward over reverse
 //
-// A predefined neuron is written as equations first (written_step.h): derivatives of the second kind agree with those
-// of its own backward pass within rounding.
+// A predefined neuron is converted to equations first (csrc/kernels/multistep/written_step.h): second derivatives agree
+// with those of its own backward pass within rounding.
 #pragma once
 
 #include "ops/multistep/multistep.h"
@@ -21,7 +21,7 @@ using ByArgument = c10::SmallVector<at::Tensor, 16>;
 ByArgument tensors_of(const MultistepCall& call);
 // The other way; the call then points into the list.
 void set_tensors(MultistepCall& call, at::TensorList by_argument);
-// Of the gradients that a call asked for, as its operator lists them.
+// The computed gradients of a call, from the list that its operator returns.
 ByArgument gradients_by_argument(const BackwardCall& call, Tensors listed);
 
 // Values and tangents of the outputs and states. Throws NotImplementedError for a cell whose jvp becomes too large.

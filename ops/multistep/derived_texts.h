@@ -9,7 +9,7 @@
 
 namespace spikeforge::ops {
 
-// Texts that were made of a cell, by what was asked for; no more than a few, since some of it may come from strangers.
+// Texts that were derived from a cell, by key; only a few, since some keys may come from untrusted files.
 template <class Key>
 class DerivedTexts {
  public:

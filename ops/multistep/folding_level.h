@@ -11,12 +11,12 @@
 
 namespace spikeforge::ops {
 
-// Where the step's shape begins.
+// The position of the step's shape.
 constexpr std::int64_t in_step = 0, in_sequence = 1, in_checkpoints = 2;
 
 using Folded = c10::SmallVector<at::Tensor, 10>;
 
-// The innermost torch.vmap of a multistep call, whose maps become one more dimension of neurons.
+// The innermost torch.vmap of a multistep call, whose mapped dimensions become one more dimension of neurons.
 class FoldingLevel : public VmapLevel {
  public:
   void find(at::TensorList list) {

@@ -35,7 +35,7 @@ ParamView view_of(const MultistepCall& call, std::size_t j, const PlainLayout& l
   if (!call.param(j).defined()) return {.number = call.numbers[j]};
   const c10::ScalarType type = call.inputs[0].scalar_type();
   const ParamView view = view_param(call.param(j), type, state_type(type), layout, copies);
-  // Where a tensor's one number was read, it can be checked whatever the device. One without elements has none.
+  // If a tensor's one number was read, it can be checked on any device. A tensor without elements has none.
   if (view.data == nullptr && call.param(j).numel() == 1)
     check_number(call.op_name(), call.cell->params[j], view.number, arithmetic_of(call));
   return view;
@@ -241,14 +241,14 @@ LaunchStorage::Pointers LaunchStorage::writable(const Tensors& tensors) {
 
 DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results)
     : LaunchStorage(call, prepared), outputs_(writable(results.outputs)), states_(writable(results.states)) {
-  states_.resize(call.cell->states.size());  // null: nobody asks for them
+  states_.resize(call.cell->states.size());  // null: the last states are not stored
   describe(launch);
   launch.outputs = outputs_;
   launch.states = states_;
   launch.scan = call.scan && !call.has_samples();
   if (results.checkpoints.defined() && results.checkpoints.numel() > 0)
     launch.checkpoints = results.checkpoints.mutable_data_ptr();
-  // What is behind the end of a sample is not on the loop's way, and a scan has none.
+  // The part after the end of a sample is outside the loop, and a scan writes no bits.
   const bool is_in_loop = !call.has_samples() && !call.scan && PackedOutput::has_whole_bytes(launch.neurons, call.bits);
   if (results.packed.numbers.defined() && is_in_loop)
     launch.packed = {.bits = static_cast<std::uint8_t>(call.bits),

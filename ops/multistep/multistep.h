@@ -15,14 +15,14 @@
 
 namespace spikeforge::ops {
 
-// A call makes no allocation but its results: what a usual neuron has lies in place.
+// A call allocates only its results: the arguments of usual neurons are stored in place.
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 
 // Lists have one entry for each input, state and parameter of the cell.
 struct MultistepCall {
   const Cell* cell = nullptr;
-  // Keeps a cell of a text, which others may drop; empty for a cell that lives as long as the process. What outlasts a
-  // call, as autograd's nodes do, keeps a copy of it, or the text.
+  // Keeps a cell of a text alive, which may be dropped otherwise; empty for a cell that lives as long as the process.
+  // Objects that outlive a call, such as autograd's nodes, hold a copy of it, or the text.
   std::shared_ptr<const Cell> holder;
   at::TensorList inputs;
   at::TensorList states;          // undefined: the cell's own; the list may be empty where all are
@@ -32,15 +32,15 @@ struct MultistepCall {
   SurrogateArgs surrogate_args{};
   bool store_states = false;
   bool last_states = true;  // false: where no sequences are stored there are none among the results
-  // Of each number of the first output, which is kept besides for the backward passes of products that read it; 0: it
-  // is not.
+  // Bits per number of the first output, which are stored for the backward passes of products that read it; 0: none.
   std::int64_t bits = 0;
   // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
   // broadcasts against x, with as many steps (samples.h).
   at::Tensor lengths, start;
-  // Of a cell that draws random numbers: int64 tensors of one element (draws.h). Without an offset the first step is 0.
+  // For a cell that draws random numbers: int64 tensors of one element (draws.h). Without an offset the first step is
+  // 0.
   at::Tensor seed, offset;
-  bool scan = false;         // forward; of a cell whose composition there is (kernels/scan)
+  bool scan = false;         // forward; for a cell with a composition (csrc/kernels/scan)
   const char* op = nullptr;  // as messages begin, of an operator that is not the cell's own
 
   const char* op_name() const { return op != nullptr ? op : cell->forward_op.c_str(); }
@@ -55,7 +55,7 @@ struct MultistepCall {
 struct MultistepResults {
   Tensors outputs, states;
   at::Tensor checkpoints;  // undefined where none are kept
-  Packed packed;           // the first output; undefined where nobody asked, or packing is left to the caller
+  Packed packed;           // the first output; undefined if it is not wanted, or if packing is left to the caller
 };
 
 struct BackwardCall : MultistepCall {
@@ -72,7 +72,7 @@ void for_each_argument(const MultistepCall& call, Body&& body) {
   for (std::size_t j = 0; j < call.cell->params.size(); ++j) body(call.param(j));
 }
 
-// Those alone that the call has: of lists that are empty, as most are, nothing is asked.
+// Calls body for the tensors of the call only; most lists are empty.
 template <class Body>
 void for_each_tensor(const MultistepCall& call, Body&& body) {
   for (const at::TensorList list : {call.inputs, call.states, call.params})
@@ -88,7 +88,7 @@ void check_arguments(const MultistepCall& call);
 void check_lengths(const MultistepCall& call);
 // The same of others than the call's, int64 or int32.
 void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::int64_t steps);
-// Refuses other layouts than dense ones in words; the dispatcher, which has no kernels for them, would not find any.
+// Refuses layouts that are not dense, with a message; the dispatcher would only report a missing kernel.
 void check_dense(const MultistepCall& call);
 
 // The arguments checked, the first input with dense steps, which gives the layout: kernels have no checks. Int is
@@ -126,8 +126,9 @@ void allocate_grad_params(const BackwardCall& call, const Preparation<Int>& prep
 
 bool wants_grad_param(const BackwardCall& call, std::size_t j);
 
-// Sums each parameter's gradient over the neurons that share it, and lists what was asked for in the order of the
-// arguments. Deterministic: the kernels' partial sums over time are a neuron's own, and torch's sum has a fixed order.
+// Sums each parameter's gradient over the neurons that share it, and lists the wanted gradients in the order of the
+// arguments. Deterministic: the kernels' partial sums over time belong to one neuron, and torch's sum has a fixed
+// order.
 Tensors reduce_and_list(const BackwardCall& call, const Gradients& gradients);
 
 // A launch, and what it points to; reads the memory of arguments and results.
@@ -160,7 +161,7 @@ class DescribedForward : LaunchStorage {
   DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results);
   ForwardLaunch launch;
 
-  // Once it has run: the bits of an output whose rows are no whole bytes, which no loop writes.
+  // After the run: the bits of an output whose rows are not whole bytes, which no loop writes.
   void pack_rest(MultistepResults& results) const;
 
  private:

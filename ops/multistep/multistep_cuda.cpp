@@ -70,7 +70,7 @@ class PartlySummed {
   c10::SmallVector<kernels::PartialSums, 10> left_;  // of each parameter; of no size where nothing has to be summed
 };
 
-// What blocks of x's device tell each other lies in `shared`.
+// Allocates `shared`, through which blocks on x's device communicate.
 auto memory_for_blocks(const at::Tensor& x, at::Tensor& shared) {
   return [&](std::size_t bytes) {
     const auto options = x.options().dtype(at::kByte).memory_format(std::nullopt);
@@ -79,7 +79,7 @@ auto memory_for_blocks(const at::Tensor& x, at::Tensor& shared) {
   };
 }
 
-// Of a call that autograd will take back, from what requires a gradient. In a graph that was compiled nothing does:
+// Predicts the wanted gradients of a call from the tensors that require a gradient. In a compiled graph no tensor does:
 // there inputs and parameters mostly get one.
 bool wants_gradient(const void* of, std::size_t argument) {
   const auto& call = *static_cast<const MultistepCall*>(of);

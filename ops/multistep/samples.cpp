@@ -9,13 +9,13 @@
 namespace spikeforge::ops {
 namespace {
 
-// With dimensions of one element behind those that it has.
+// Appends dimensions of one element.
 at::Tensor aligned(at::Tensor t, std::int64_t dims) {
   while (t.dim() < dims) t = t.unsqueeze(-1);
   return t;
 }
 
-// Whether its numbers can be read here and now: not on a GPU, nor while a graph is traced.
+// True if its values can be read immediately: not on a GPU, nor while a graph is traced.
 bool has_numbers(const at::Tensor& t) {
   constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::Python, c10::DispatchKey::Functionalize,
                                          c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};

@@ -11,7 +11,7 @@
 
 namespace spikeforge::ops {
 
-// Sets those of a call whose inputs are set. Throws TypeError and ValueError for what they never can be.
+// Sets those of a call whose inputs are set. Throws TypeError and ValueError for illegal types and shapes.
 void set_samples(MultistepCall& call, const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start);
 
 // Nothing, where there is none.

@@ -134,7 +134,7 @@ class ScanOnCpu {
     return made;
   }
 
-  // What each segment starts at, from what the one before it does.
+  // The initial state of each segment, from that of the segment before.
   template <class T>
   void join() {
     for (std::int64_t k = 0; k + 1 < count_; ++k)
@@ -185,11 +185,11 @@ class ScanOnCpu {
   const std::int64_t count_;   // of segments
   StateRows maps_;             // [count - 1][(n + 1) n]
   StateRows starts_;           // [count][n]
-  StateRows last_;             // [count][n], of which nobody asks
+  StateRows last_;             // [count][n], not used
 };
 
-// As many as there are threads that the loop would leave idle. Each segment is run twice: to find its map, and to walk
-// it.
+// As many segments as the threads that the loop would leave idle. Each segment is run twice: to compute its map, and to
+// walk it.
 std::int64_t segments_of(const ForwardLaunch& launch) {
   constexpr std::int64_t fewest = 3;
   constexpr std::int64_t least_share = 65536;  // of neurons times steps, as in cpu_tiles.cpp

@@ -6,8 +6,7 @@
 
 namespace spikeforge::ops {
 
-// Runs a launch of a cell whose composition there is; false where the loop alone is at least as fast, and nothing was
-// done.
+// Runs a launch of a cell that has a composition; returns false, without an effect, if the loop is at least as fast.
 bool scan_cpu(const ForwardLaunch& launch);
 
 }  // namespace spikeforge::ops

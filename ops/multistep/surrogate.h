@@ -14,7 +14,7 @@ struct Surrogate {
 };
 Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args);
 
-// As a lowered operator takes them.
+// The name that lowered operators take.
 std::string_view name_of(SurrogateKind kind);
 c10::ArrayRef<double> arguments_of(const MultistepCall& call);
 

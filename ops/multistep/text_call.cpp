@@ -39,7 +39,8 @@ void check_scan(const TracedCell& cell) {
   }
 }
 
-// What a thread ran last: for a program of a few neurons the table of all is not asked again, and its lock not taken.
+// The last texts that a thread ran: for a program of a few neurons the shared table is not read, and its lock not
+// taken.
 class RecentCells {
  public:
   RecentCells() = default;
@@ -49,7 +50,7 @@ class RecentCells {
 
   std::shared_ptr<const TracedCell> find(std::string_view text) const {
     for (const auto& cell : cells_)
-      // Texts that this library's own calls hand on are the cells' own.
+      // Texts that this library's own calls pass are the cells' own.
       if (cell != nullptr && text.size() == cell->text.size() &&
           (text.data() == cell->text.data() || text == cell->text))
         return cell;

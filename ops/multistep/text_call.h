@@ -85,7 +85,7 @@ struct Arguments {
 // Throws ValueError unless there are as many as the neuron takes.
 Arguments split(const char* op, const Cell& cell, at::TensorList arguments);
 
-// The text that a lowered call hands on: where it goes into a graph, on a line.
+// The text that a lowered call passes: on one line if it becomes part of a graph.
 class HandedOn {
  public:
   explicit HandedOn(const MultistepCall& call) : HandedOn(text_of(call), call.inputs[0]) {}
@@ -103,7 +103,7 @@ class HandedOn {
   std::string_view text_;
 };
 
-// What a forward operator saves, as one list: nothing; checkpoints; or those, and the first output as bits.
+// The saved tensors of a forward operator, as one list: empty; checkpoints; or those, and the first output as bits.
 inline List kept_of(const MultistepResults& results) {
   List kept;
   if (results.checkpoints.defined()) kept.push_back(results.checkpoints);
@@ -187,7 +187,7 @@ class GivenBackward {
   Tensors grads_;
 };
 
-// And what it hands on of one.
+// The same as a list of optional tensors.
 inline OptionalTensorList optional_list(at::TensorList tensors) {
   OptionalTensorList list;
   list.reserve(tensors.size());

@@ -1,5 +1,5 @@
-// The lowered operators <neuron>_forward and <neuron>_backward: their C++ signatures, made from one pattern, and calls
-// through the dispatcher. A neuron has one or two states, and decay_input or not; everything else is alike.
+// The lowered operators <neuron>_forward and <neuron>_backward: their C++ signatures, generated from one pattern, and
+// calls through the dispatcher. Neurons differ in having one or two states, and in decay_input.
 #pragma once
 
 #include "ops/multistep/predefined/signature.h"

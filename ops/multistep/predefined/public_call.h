@@ -1,10 +1,10 @@
-// The public operators' C++ signatures, made from neurons.def. Each has three overloads, whose parameters are numbers,
-// tensors, or either, all lowered to one MultistepCall; `run` is what happens next: with autograd, without, or over a
-// mapped dimension.
+// The public operators' C++ signatures, generated from neurons.def. Each has three overloads, whose parameters are
+// scalars, tensors, or either, all lowered to one MultistepCall; `run` is the next step: with autograd, without, or
+// over a mapped dimension.
 //
-// `any`, of either, is the one that Python's and TorchScript's calls take: it is tried first, and a packet prints the
-// tensors of a call that an overload refuses. The others are for callers in C++, for the graphs of tracers, which know
-// no argument of any type, and for numbers that are symbols of a graph.
+// Calls from Python and TorchScript use `any`, which takes either: it is tried first, since a packet prints the
+// tensors of a call that an overload refuses. The others are for callers in C++, for the graphs of tracers, which have
+// no argument of any type, and for scalars that are symbols of a graph.
 #pragma once
 
 #include "ops/common/checks.h"
@@ -42,7 +42,7 @@ class PublicCall {
     call_.form.hard_reset = number.has_value();
     add(at::Tensor(), number.has_value() ? real(*number) : 0);
   }
-  // Of v_reset None is soft reset, of others the default.
+  // None is soft reset for v_reset, and the default for others.
   void add(const std::optional<at::Tensor>& tensor) {
     if (next().name == "v_reset") call_.form.hard_reset = tensor.has_value();
     add(tensor.value_or(at::Tensor()), next().default_value);
@@ -189,7 +189,7 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
      std::index_sequence_for<Parameter...>{});
   }
 
-  // Whether a call fits the overload of numbers: no parameter but those that come ahead of the states is a tensor.
+  // True if a call fits the overload of scalars: no parameter except those before the states is a tensor.
   static bool has_numbers(const MultistepCall& call) {
     for (std::size_t j = sizeof...(Tensor); j < call.cell->params.size(); ++j)
       if (call.param(j).defined()) return false;
@@ -221,8 +221,8 @@ inline void add_params(PublicCall& call, NeuronKind kind, const c10::IValue* nex
   }
 }
 
-// Whether the dispatcher has seen all that this call's tensors ask for: it does not look at arguments of any type, such
-// as a parameter that alone is mapped or differentiated by a transform.
+// True if the dispatcher considered all tensors of this call: it ignores arguments of any type, such as a parameter
+// that alone is mapped or differentiated by a transform.
 inline bool was_dispatched_by_all(const MultistepCall& call) {
   c10::DispatchKeySet seen = call.inputs[0].key_set(), asked;
   for (std::size_t s = 0; s < call.cell->states.size(); ++s)

@@ -1,4 +1,4 @@
-// The operators' public contract, and that of the lowered operators beneath them, made from neurons.def.
+// The operators' public contract, and that of the lowered operators, generated from neurons.def.
 #include "csrc/kernels/multistep/predefined_cells.h"
 #include "ops/common/library.h"
 

@@ -1,4 +1,4 @@
-// What the signatures of a predefined neuron's operators are made of.
+// The parts of the signatures of a predefined neuron's operators.
 #pragma once
 
 #include "csrc/kernels/multistep/predefined_cells.h"
@@ -38,7 +38,7 @@ auto with_kind(const MultistepCall& call, F&& f) {
   TORCH_CHECK(false, "spikeforge: no predefined neuron");
 }
 
-// A call of a public operator in its two overloads: parameters are numbers, or tensors whose None is the default.
+// A call of a public operator in its two overloads: parameters are scalars, or tensors with None for the default.
 struct OfNumbers {
   static constexpr const char* overload = "";
   using Number = const at::Scalar&;

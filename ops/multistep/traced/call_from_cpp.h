@@ -1,4 +1,4 @@
-// A call of run by a C++ function, which goes around the dispatcher where nobody looks at calls on the way.
+// A call of run by a C++ function, which bypasses the dispatcher if nothing intercepts calls.
 #pragma once
 
 #include "ops/multistep/multistep.h"
