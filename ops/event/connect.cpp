@@ -112,7 +112,7 @@ void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, cons
 
 namespace {
 
-// What all projections draw, by rows.
+// The draws of all projections, by rows.
 class Matrix {
  public:
   Matrix(std::int64_t rows, std::vector<Drawing> drawings, const MatrixNumbers& numbers, at::TensorOptions options)
@@ -130,7 +130,7 @@ class Matrix {
     result_.delays = numbers.room_for_delays(nnz);
   }
 
-  // Of every projection in turn, after which its rows begin further on.
+  // Fills one projection after the other; each moves the begin of its rows.
   Connectivity fill() {
     const at::Tensor next = result_.indptr.slice(0, 0, -1).clone();
     for (std::size_t i = 0; i < drawings_.size(); ++i) {
@@ -162,8 +162,8 @@ Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection
   return Matrix(rows, std::move(drawings), numbers, options).fill();
 }
 
-// ---- the operator, whose lists are of all projections: ranges and choices have four, numbers eight of each, laws two
-// ----
+// ---- the operator, whose lists cover all projections: ranges and choices have four entries per projection, numbers
+// eight, laws two ----
 
 using Strings = c10::List<std::string>;
 

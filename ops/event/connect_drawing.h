@@ -13,7 +13,7 @@
 
 namespace spikeforge::ops::sparse {
 
-// Of projection `number` of a matrix, which outlives it.
+// Draws projection `number` of a matrix, which must outlive it.
 class Drawing {
  public:
   Drawing(const Projection& p, std::size_t number, std::int64_t seed, std::int64_t rows, at::TensorOptions options);
@@ -21,12 +21,12 @@ class Drawing {
   // int32 [sources], the connections of each.
   at::Tensor counts() const;
 
-  // Of the rows that begin at `starts`, int64 [sources], and have so many connections.
+  // For the rows that begin at `starts`, int64 [sources], with this many connections.
   void fill_indices(const at::Tensor& indices, const at::Tensor& starts, const at::Tensor& counts) const;
   void fill_numbers(const at::Tensor& numbers, const NumberLaw& law, int of, const at::Tensor& starts,
                     const at::Tensor& counts) const;
 
-  // Of arrays: where each connection goes to, by rows and within a row in the arrays' order.
+  // For arrays: the place of each connection, by rows and within a row in the arrays' order.
   at::Tensor slots(const at::Tensor& starts, const at::Tensor& counts) const;
 
   bool is_of_arrays() const { return rule_ == ConnectionRule::arrays; }
@@ -35,7 +35,7 @@ class Drawing {
  private:
   event::PlaceRule rule_of_places() const;
   at::Tensor without_own(at::Tensor counts) const;
-  // Of a fixed in-degree: int32 [targets * degree].
+  // For a fixed in-degree: int32 [targets * degree].
   at::Tensor sources_of_targets() const;
   void run(event::ConnectStep step, const event::ConnectArguments& args) const;
 

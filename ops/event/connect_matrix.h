@@ -1,4 +1,4 @@
-// What a matrix drawn by rule is made of, whole (connect.cpp) or in part (connect_part.cpp).
+// The parts of a matrix drawn by rule, whole (connect.cpp) or in part (connect_part.cpp).
 #pragma once
 
 #include "ops/event/connect_drawing.h"
@@ -15,7 +15,7 @@ namespace spikeforge::ops::sparse {
 c10::Device check_connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
                           c10::ScalarType type, c10::Device device);
 
-// Which numbers connections have, of all projections: one for all, or room for those of each connection.
+// The numbers of the connections of all projections: one for all, or space for one per connection.
 struct MatrixNumbers {
   MatrixNumbers(c10::ArrayRef<Projection> projections, c10::ScalarType weight_type, at::TensorOptions options);
 
@@ -26,7 +26,7 @@ struct MatrixNumbers {
   at::Tensor room_for_delays(std::int64_t connections) const;
 };
 
-// The connections of a projection, whose rows begin at `starts`: columns, and numbers where each has its own.
+// The connections of a projection, whose rows begin at `starts`: columns, and numbers if each has its own.
 void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor& starts,
                       const at::Tensor& counts, const Connectivity& to);
 

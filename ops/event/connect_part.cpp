@@ -1,5 +1,5 @@
-// A part of a matrix that is drawn by rule, as one of several processes has it. Where a connection stands in its row
-// says which random number its weight is, so that a projection is drawn whole before connections are left out.
+// A part of a matrix that is drawn by rule, for one of several processes. The place of a connection in its row selects
+// the random number of its weight, so a projection is drawn whole before connections are dropped.
 #include "ops/connect.h"
 #include "ops/event/connect_matrix.h"
 
@@ -15,7 +15,7 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-// Of one projection.
+// The connections of one projection.
 struct Kept {
   at::Tensor counts;  // int64 [sources]
   std::int64_t first_row = 0;
@@ -48,7 +48,7 @@ Kept keep(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor
                           .delays = kept_of(drawn.delays, numbers.one_delay)}};
 }
 
-// By rows; within a row in the order of projections. Takes the parts.
+// By rows; within a row in the order of projections. Consumes the parts.
 Connectivity joined(std::vector<Kept> parts, const MatrixNumbers& numbers, std::int64_t rows,
                     at::TensorOptions options) {
   const at::Tensor of_rows = at::zeros({rows}, options.dtype(at::kLong));

@@ -83,7 +83,7 @@ SPIKEFORGE_SCHEMAS(library) {
       "transpose, bool matrix, str values, bool unchecked=False) -> Tensor");
 }
 
-// What public operators are lowered to knows how to map; torch would call them map by map.
+// The lowered operators support vmap; torch would otherwise call the public ones once per map.
 void register_products(torch::Library& library) {
   library.impl("event_csrmv", TORCH_FN((Operator<false, bool>::csr)));
   library.impl("event_csrmm", TORCH_FN((Operator<true, bool>::csr)));

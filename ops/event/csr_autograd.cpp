@@ -1,7 +1,7 @@
 // Gradients of products with stored matrices. By the entries: the product of the upstream gradient with the transposed
-// matrix, for events as for numbers (straight-through, also where there was no event). By a weight: what its nonzero
-// read, times the upstream gradient of where it went. Both are registered operators, so that a second derivative is
-// right as well.
+// matrix, for events as for numbers (straight-through, also without an event). By a weight: the input of its nonzero,
+// times the upstream gradient of its output. Both are registered operators, so that a second derivative is right as
+// well.
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/event/differentiation.h"
@@ -27,7 +27,7 @@ class Saved {
   at::Tensor product(const at::Tensor& weights, const at::Tensor& x) const {
     return call_product({weights, tensors_[2], indptr_, x, options_});
   }
-  // Of the entries, x, of a product: that with the matrix the other way.
+  // By the entries x of a product: the product with the transposed matrix.
   at::Tensor grad_x(const at::Tensor& weights, const at::Tensor& grad, const at::Tensor& x) const {
     return call_product({weights, tensors_[2], indptr_, grad, transposed(options_)}).to(x.scalar_type());
   }

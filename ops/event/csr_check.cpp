@@ -1,4 +1,4 @@
-// csr_check: what the kernels take for granted of a matrix's numbers, in words. Calls that follow remember that it
+// csr_check: checks the conditions that kernels require of a matrix, with messages. Later calls remember that it
 // passed.
 #include "ops/common/library.h"
 #include "ops/event/product.h"

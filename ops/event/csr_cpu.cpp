@@ -1,7 +1,7 @@
-// Products on the CPU: what is read once a call is prepared once, then every thread takes an equal share of nonzeros.
+// Products on the CPU: entries are prepared once per call, then every thread takes an equal share of nonzeros.
 //
-// By rows (A e) a thread owns its results. By columns (e A) every thread adds to sums of its own, which are then added
-// up in the order of the threads: the same number of threads gives the same bits, and with one weight for all, where
+// By rows (A e) a thread owns its results. By columns (e A) every thread adds to its own sums, which are then added
+// up in the order of the threads: the same number of threads gives the same bits, and with one weight for all, whose
 // sums are whole numbers, any number does.
 #include "csrc/kernels/event/note.h"
 #include "ops/common/library.h"

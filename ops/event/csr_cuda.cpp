@@ -21,8 +21,8 @@ constexpr std::int64_t barrier_bytes = sizeof(event::GridBarrier);
 
 class Launcher {
  public:
-  // `product` is of these tensors, which are contiguous; `weights` may be what stands in their place. `refused` is what
-  // verify_on_gpu says of the matrix.
+  // `product` describes these tensors, which are contiguous; `weights` may be a replacement. `refused` is the result of
+  // verify_on_gpu for the matrix.
   Launcher(const at::Tensor& weights, const HeldRows& held, const at::Tensor& x, const at::Tensor& y,
            const event::Product& product, const unsigned* refused)
       : device_(gpu_of(x)), stream_(static_cast<cudaStream_t>(stream_of(x))), x_(x), y_(y), product_(product) {
@@ -79,7 +79,7 @@ class Launcher {
     });
   }
 
-  // To a ring: y, whose results are those of all batches and slots.
+  // To a ring: y, with the results of all batches and slots.
   void deliver(const at::Tensor& delays, const at::Tensor& step) {
     point_at_ring(delays, step);
     const event::ScatterPlan plan = plan_delivery(product_, device_);
@@ -173,7 +173,7 @@ class Launcher {
   event::ProductArguments args_{};
 };
 
-// The word that tells kernels to leave, or null. What they leave then is NaN, or 0.
+// The word that makes kernels exit, or null. Their results are then NaN, or 0.
 template <class Call>
 const unsigned* verified(const char* op, const Call& call, const at::Tensor& y) {
   if (call.options.unchecked) return nullptr;

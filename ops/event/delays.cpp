@@ -1,11 +1,11 @@
-// Products with a delay for each connection, and what arrives.
+// Products with a delay for each connection, and the sums that arrive.
 //
-// What arrives at step t stands in buffer[t % slots]: an event of step t through a connection of delay d is added to
-// buffer[(t + d) % slots], with 0 <= d < slots. buffer is [slots, *batch, out] of the weights' type, float32 beside
-// half types; delays are uint8 or int32, one a connection or one for all; step is int64, on the CPU or the buffer's
-// device, where kernels read it: a captured CUDA graph may advance it. A step that is negative delivers nothing on a
-// GPU, and is refused where the host can read it. The names that end with _ change the buffer in place. All else is as
-// of event_csrmv.
+// Sums that arrive at step t are in buffer[t % slots]: an event of step t through a connection of delay d is added to
+// buffer[(t + d) % slots], with 0 <= d < slots. buffer is [slots, *batch, out] of the weights' type, float32 with
+// half types; delays are uint8 or int32, one per connection or one for all; step is int64, on the CPU or the buffer's
+// device, where kernels read it: a captured CUDA graph may advance it. A negative step delivers nothing on a GPU, and
+// is refused if the host can read it. Operators whose names end with _ change the buffer in place. The rest is as for
+// event_csrmv.
 #include "ops/event/delays.h"
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"
@@ -114,7 +114,7 @@ std::tuple<at::Tensor, at::Tensor> take_meta(const at::Tensor& buffer, const at:
   return {std::move(arrivals), at::empty_symint(buffer.sym_sizes(), buffer.options())};
 }
 
-// Of views that negate: torch's own way takes what an operator returns for what it changes.
+// For views that negate: torch's own fallback copies the operator's results to its changed arguments.
 void deliver_negated_(const DeliverCall& call) {
   const auto& [weights, indices, indptr, x, options] = call.product;
   const at::Tensor w = weights.resolve_neg(), columns = indices.resolve_neg(), entries = x.resolve_neg(),
@@ -183,7 +183,7 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def("take_arrivals_(Tensor(a!) buffer, Tensor step) -> Tensor");
 }
 
-// What public operators are lowered to knows how to map; torch would call them map by map.
+// The lowered operators support vmap; torch would otherwise call the public ones once per map.
 void register_public(torch::Library& library) {
   library.impl("event_csrmv_delayed", TORCH_FN(csr<call_deliver>));
   library.impl("event_csrmv_delayed_", TORCH_FN(csr<call_deliver_>));
@@ -262,7 +262,7 @@ ChangedBuffer::ChangedBuffer(const char* op, const at::Tensor& buffer) : buffer_
 
 void ChangedBuffer::write_back() const {
   if (!buffer_.is_contiguous()) buffer_.copy_(changed_);
-  buffer_.unsafeGetTensorImpl()->bump_version();  // autograd asks for that of what it saved
+  buffer_.unsafeGetTensorImpl()->bump_version();  // autograd checks the version of saved tensors
 }
 
 std::vector<std::int64_t> slot_offsets(const at::Tensor& buffer, const at::Tensor& step) {

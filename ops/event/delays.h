@@ -1,5 +1,5 @@
-// Products whose results arrive later, beneath event_csrmv_delayed, event_ellmv_delayed and take_arrivals: what is on
-// its way stands in a ring of slots.
+// Products whose results arrive later, the base of event_csrmv_delayed, event_ellmv_delayed and take_arrivals: spikes
+// in flight are stored in a ring of slots.
 #pragma once
 
 #include "ops/event/product.h"
@@ -25,8 +25,8 @@ void check_ring(const char* op, const at::Tensor& weights, const at::Tensor& x, 
 
 void check_deliver(const DeliverCall& call);
 
-// The buffer of an operator that changes it, once all is checked: what its kernels change, which is written back. What
-// they read may share its memory, and is read as it was.
+// The buffer of an operator that changes it, after all checks: the memory that its kernels change, which is written
+// back. Tensors that they read may share its memory, and are read in their original state.
 class ChangedBuffer {
  public:
   ChangedBuffer(const char* op, const at::Tensor& buffer);
@@ -41,16 +41,16 @@ class ChangedBuffer {
   at::Tensor changed_;
 };
 
-// Where slots begin, seen from a step: element d is where what takes d steps arrives.
+// The offsets of slots, relative to a step: element d is the slot in which delay d arrives.
 std::vector<std::int64_t> slot_offsets(const at::Tensor& buffer, const at::Tensor& step);
 
 StoredMatrix stored_matrix(const DeliverCall& call);
 event::Product gpu_delivery(const DeliverCall& call, const event::Rows& rows);
 
-// Of a call whose checks are done, with a contiguous buffer.
+// For a checked call with a contiguous buffer.
 void deliver_cpu(const DeliverCall& call);
 void deliver_cuda(const DeliverCall& call);
-// Of a contiguous buffer and a step that are on a GPU.
+// For a contiguous buffer and a step on a GPU.
 void take_cuda(const at::Tensor& buffer, const at::Tensor& step, const at::Tensor& arrivals);
 
 // The lowered operators, through the dispatcher.

@@ -1,7 +1,7 @@
-// Gradients of products with delays. A matrix with delays is one with more columns: a connection to column j that takes
-// d steps goes to column slot * cols + j of all slots side by side. By columns (e A) that matrix has the rows of the
-// stored one, and gradients are products with it. By rows (A e) it does not, and they are sums over what each
-// connection met. All of it is differentiable operators, so that a second derivative is right as well.
+// Gradients of products with delays. A matrix with delays is one with more columns: a connection to column j with delay
+// d leads to column slot * cols + j of all slots side by side. By columns (e A) that matrix has the rows of the stored
+// one, and gradients are products with it. By rows (A e) it does not, and they are sums over connections. All operators
+// are differentiable, so that a second derivative is right as well.
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/event/delays.h"
@@ -18,7 +18,7 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-// What each entry counts, straight through for events.
+// The value of each entry, straight through for events.
 at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type) {
   if (values == Values::number) return x.to(type);
   const at::Tensor active = x.gt(0);
@@ -68,10 +68,10 @@ class Delayed {
  private:
   const c10::SymInt& out() const { return options_.out(); }
 
-  // Whether the matrix to all slots is stored as the products want it.
+  // True if the products support the matrix to all slots.
   bool has_matrix() const { return options_.transpose && slots_ * out() < (std::int64_t{1} << 31); }
 
-  // Where the slot of each connection begins: of the shape of indices, or one.
+  // The begin of each connection's slot: of the shape of indices, or one.
   at::Tensor slot_begins() const {
     const at::Tensor step = call_.step.to(call_.delays.device());
     return call_.delays.to(at::kLong).add(step.remainder(slots_)).remainder(slots_).mul(out());
@@ -82,7 +82,7 @@ class Delayed {
             /*unchecked=*/true};
   }
 
-  // Of each connection: its row, the entry that it reads, and what of the gradient stands where it delivers.
+  // For each connection: its row, the entry that it reads, and the gradient at its target.
   at::Tensor rows() const {
     const auto& indptr = call_.product.indptr;
     const at::Tensor& indices = call_.product.indices;

@@ -1,9 +1,9 @@
-// Products with delays on the CPU: what is delivered is added to the ring itself, so that a call costs what it delivers
-// and not what the ring holds.
+// Products with delays on the CPU: contributions are added to the ring itself, so the cost of a call depends on its
+// contributions, and not on the size of the ring.
 //
-// By rows (A e) a thread owns the rows that it adds to. By columns (e A) it owns columns, where those of each row
-// ascend, and goes through them in blocks whose slots stay in its cache; where they do not, one thread adds all.
-// Several vectors are shared out whole. Sums go by rows in any case: any number of threads gives the same bits.
+// By rows (A e) a thread owns the rows that it adds to. By columns (e A) it owns columns, if those of each row
+// ascend, and processes them in blocks whose slots stay in its cache; otherwise one thread adds all. Several vectors
+// are distributed whole. Sums are ordered by rows in any case: any number of threads gives the same bits.
 #include "csrc/kernels/event/note.h"
 #include "ops/event/delays.h"
 #include "ops/event/prepared.h"
@@ -89,7 +89,7 @@ class Delivery {
     return (matrix_.cols + blocks - 1) / blocks;
   }
 
-  // Of each row the first nonzero from a column on.
+  // For each row, the first nonzero from a column on.
   std::vector<std::int64_t> from_column(const Active& active, std::int64_t column) const {
     if (column == 0) return active.begins;
     std::vector<std::int64_t> first(active.rows.size());

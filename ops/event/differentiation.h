@@ -1,4 +1,4 @@
-// What the Autograd kernels of the products share.
+// Shared by the Autograd kernels of the products.
 #pragma once
 
 #include "ops/common/record.h"

@@ -50,7 +50,7 @@ SPIKEFORGE_SCHEMAS(library) {
               ", bool transpose, bool matrix, str values, bool deterministic) -> Tensor");
 }
 
-// What they are lowered to knows how to map; torch would call them map by map.
+// The lowered operators support vmap; torch would otherwise call the public ones once per map.
 void register_jit(torch::Library& library) {
   library.impl("jit_csrmv", TORCH_FN(jit_csr<false>));
   library.impl("jit_csrmm", TORCH_FN(jit_csr<true>));

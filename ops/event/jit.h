@@ -31,10 +31,10 @@ const char* jit_name(bool matrix);
 // Every check of a product: all that kernels take for granted.
 void check_jit(const char* op, const JitCall& call);
 
-// Whether there is nothing to draw, or nowhere to put it: the result is zeros.
+// True if the matrix or the result has no elements: the result is zeros.
 bool is_empty(const JitCall& call);
 
-// Of a matrix that has connections.
+// For a matrix with connections.
 RandomRows random_rows(const JitCall& call);
 
 // The kernel that draws it on a GPU and multiplies.

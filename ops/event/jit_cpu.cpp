@@ -1,6 +1,6 @@
-// Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to sums of
-// its own, which are then added up in the order of the threads. With delays a thread owns pieces of all rows instead,
-// so that it adds to the ring itself.
+// Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to its own
+// sums, which are then added up in the order of the threads. With delays a thread owns pieces of all rows instead, so
+// that it adds to the ring itself.
 #include "csrc/kernels/event/note.h"
 #include "ops/common/library.h"
 #include "ops/event/jit_delays.h"
@@ -22,7 +22,7 @@ using event::weight_of;
 // A thread that draws fewer connections than this is not worth waking.
 constexpr double least_work = 1 << 13;
 
-// What entries count, in the type of the sums; 0 where they are nothing.
+// The values of entries, in the type of the sums; 0 without an event.
 at::Tensor entries_of(const at::Tensor& x, Values values, c10::ScalarType type) {
   if (values == Values::number) return x.to(type).contiguous();
   const at::Tensor active = x.gt(0);
@@ -133,13 +133,13 @@ at::Tensor jit_product_cpu(const JitCall& call) {
                                                                                     : sums_of<float>(call, matrix);
   if (constant) {
     const at::Tensor weighted = sums.mul(call.weights.to(sums.scalar_type()));
-    // Where nothing contributed the result is 0, whatever the weight.
+    // Without a contribution the result is 0, whatever the weight.
     sums = call.options.values == Values::number ? weighted : at::where(sums.eq(0), sums, weighted);
   }
   return sums.to(call.weights.scalar_type()).view_symint(sizes);
 }
 
-// What is delivered to a ring; x and to are of one vector.
+// The contributions to a ring; x and to belong to one vector.
 template <Distribution distribution, class Sum>
 struct RandomDelivery {
   RandomRows matrix;

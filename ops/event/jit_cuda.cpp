@@ -24,7 +24,7 @@ at::Tensor largest(const at::Tensor& t) {
   return at::where(size.isfinite(), size, at::zeros({}, size.options())).max();
 }
 
-// Of a weight and of an entry, as the fixed sums want them; stays on the device.
+// The limits of weights and entries for fixed-point sums; stays on the device.
 at::Tensor limits_of(const JitCall& call) {
   at::Tensor weight = largest(call.weights);
   if (call.draw.distribution == Distribution::normal)
@@ -33,7 +33,7 @@ at::Tensor limits_of(const JitCall& call) {
   return at::stack({weight, entry});
 }
 
-// Of a call with contiguous tensors.
+// For a call with contiguous tensors.
 class JitLauncher {
  public:
   JitLauncher(const JitCall& call, const at::Tensor& y)

@@ -1,9 +1,9 @@
-// jit_csrmv_delayed: a random matrix whose connections have a weight and a delay, both drawn anew at every call.
+// jit_csrmv_delayed: a random matrix whose connections have a weight and a delay, both drawn again in every call.
 //   delay_law   delays
 //   constant    [1]   d
-//   uniform     [2]   whole numbers from first to last, both of them too
+//   uniform     [2]   whole numbers from first to last, both included
 //   normal      [2]   mean and standard deviation, rounded and clipped to the slots of the buffer
-// The matrix is that of jit_csrmv with the same seed; buffer and step are as of event_csrmv_delayed.
+// The matrix is that of jit_csrmv with the same seed; buffer and step are as for event_csrmv_delayed.
 #include "ops/event/jit_delays.h"
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"
@@ -53,8 +53,8 @@ at::Tensor jit_deliver_meta(const JitDeliverCall& call) {
   return at::empty_symint(call.buffer.sym_sizes(), call.buffer.options());
 }
 
-// Of the entries. A connection of delay d brings back what stands d slots behind the step: the other order delivers
-// each slot of the gradient to slots that are counted in delays, of which those that fit are added up.
+// The gradient of the entries. A connection of delay d reads the gradient d slots after the step: the transposed
+// product delivers each slot of the gradient to slots that are indexed by delays, and those that fit are added up.
 at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
   const auto& [weights, x, options, draw] = call.product;
   const at::Tensor w = weights.to(grad.scalar_type());
@@ -129,7 +129,7 @@ void jit_deliver_autograd_(const JitDeliverCall& call) {
                    [&] { call_jit_deliver_(call); });
 }
 
-// As of csr_deliver_.
+// As for csr_deliver_.
 void jit_deliver_negated_(const JitDeliverCall& call) {
   const auto& [weights, x, options, draw] = call.product;
   const at::Tensor w = weights.resolve_neg(), entries = x.resolve_neg(), buffer = call.buffer.resolve_neg(),
@@ -138,7 +138,7 @@ void jit_deliver_negated_(const JitDeliverCall& call) {
   if (call.buffer.is_neg()) call.buffer.copy_(buffer);
 }
 
-// What public operators are lowered to knows how to map.
+// The lowered operators support vmap.
 void register_jit_delayed(torch::Library& library) {
   library.impl("jit_csrmv_delayed", TORCH_FN(jit_deliver_kernel<call_jit_deliver>));
   library.impl("jit_csrmv_delayed_", TORCH_FN(jit_deliver_kernel<call_jit_deliver_>));

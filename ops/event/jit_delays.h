@@ -1,4 +1,4 @@
-// Products of a random matrix whose results arrive later, beneath jit_csrmv_delayed: weights and delays are drawn.
+// Products of a random matrix whose results arrive later, the base of jit_csrmv_delayed: weights and delays are drawn.
 #pragma once
 
 #include "ops/event/delays.h"
@@ -32,7 +32,7 @@ event::RandomDelays random_delays(const JitDeliverCall& call);
 // The kernels of a GPU, in their order.
 std::vector<event::KernelSpec> gpu_jit_delivery(const JitDeliverCall& call, const RandomRows& matrix);
 
-// Of a call whose checks are done, with connections and a contiguous buffer.
+// For a checked call with connections and a contiguous buffer.
 void jit_deliver_cpu(const JitDeliverCall& call);
 void jit_deliver_cuda(const JitDeliverCall& call);
 

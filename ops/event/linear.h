@@ -5,7 +5,7 @@
 
 namespace spikeforge::ops::sparse {
 
-// Of x as event_linear takes it: bool or floating point [..., in], or what pack_events makes of that, int32.
+// True if x is packed: event_linear takes bool or floating point [..., in], or the result of pack_events for it, int32.
 bool is_packed(const at::Tensor& x);
 
 // Every check of the call: all that kernels take for granted.

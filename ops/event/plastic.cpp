@@ -1,14 +1,14 @@
-// plastic_step, plastic_step_: connections that learn by a rule that is written as text (docs/plasticity.md).
+// plastic_step, plastic_step_: plastic connections, with a rule that is given as text (docs/plasticity.md).
 //
 // A connection from row i to column j is stored as the products store it, by `indices` and `indptr`; `by_columns` are
-// the indices, indptr and slots that csr_transpose gives, for rules with "on post", else an empty list. `states` are
+// the indices, indptr and slots that csr_transpose returns, for rules with "on post", else an empty list. `states` are
 // those of the rule's header, [connections] each, the first of which are weights of any floating type and the others of
-// the type that they are computed in; where a state decays, behind them int32 [connections], the step that each is of.
-// `traces` are [rows] or [cols], in the order of the header. An entry of `pre` [rows] and `post` [cols] is a spike
-// where it is true, or x > 0. A step is, in this order: all traces decay; spikes before arrive, and then change their
-// traces; spikes after do; signals that come; each step. `sent`, [cols], is what arrived, or has no elements where
-// `sends` does not ask for it. With `refresh` nothing happens but that decaying states are brought to this step. The
-// name that ends with _ changes states and traces in place.
+// the type of the arithmetic; if a state decays, they are followed by int32 [connections], the step of each one's last
+// update. `traces` are [rows] or [cols], in the order of the header. An entry of `pre` [rows] and `post` [cols] is a
+// spike if it is true, or x > 0. A step is, in this order: all traces decay; presynaptic spikes arrive, and then change
+// their traces; postsynaptic spikes do; signals; each step. `sent`, [cols], is the sum of arrivals, or has no elements
+// without `sends`. With `refresh` decaying states are brought to this step, and nothing else happens. The operator
+// whose name ends with _ changes states and traces in place.
 #include "ops/common/plastic.h"
 #include "csrc/jit/recorder.h"
 #include "ops/common/checks.h"
@@ -163,7 +163,7 @@ std::shared_ptr<const plastic::Rule> check_plastic(const PlasticArguments& call)
   return rule;
 }
 
-// What changes must have memory of its own: results are written where they are.
+// Changed tensors must have their own memory: results are written in place.
 void check_memory(const PlasticArguments& call) {
   std::vector<at::Tensor> changed(call.states.begin(), call.states.end());
   changed.insert(changed.end(), call.traces.begin(), call.traces.end());
@@ -185,7 +185,7 @@ std::vector<std::int32_t> places_of(const at::Tensor& spikes) {
   return places;
 }
 
-// The tensors of a call whose checks are done, which share no memory with what changes.
+// The tensors of a checked call, which share no memory with changed ones.
 struct PlasticTensors {
   PlasticTensors(const PlasticArguments& call, const graph::Synapse& s)
       : indices(apart(call, call.indices)),

@@ -11,7 +11,7 @@
 
 namespace spikeforge::ops::sparse {
 
-// What a GPU's kernels are given, but for what is of one of them.
+// The arguments shared by a GPU's kernels.
 struct GpuStep {
   const plastic::BoundRule& rule;
   event::PlasticArguments args;
@@ -24,7 +24,7 @@ struct GpuStep {
   bool sends, refresh;
 };
 
-// The parts of a step that its call asks for, in their order.
+// The parts of a step that its call needs, in their order.
 template <class Part>
 void for_parts(const plastic::Rule& rule, const std::vector<bool>& signals, bool sends, bool refresh, Part&& part) {
   using event::PlasticPart;

@@ -125,7 +125,8 @@ void stdp_(const StdpCall& call) {
     });
     update_weights_cpu(update);
   }
-  // Autograd asks for the version of what it saved, and so does what remembers a matrix. copy_ counts by itself.
+  // Autograd checks the version of saved tensors, and so does the cache of checked matrices. copy_ increments it
+  // itself.
   if (weights.is_contiguous())
     weights.unsafeGetTensorImpl()->bump_version();
   else

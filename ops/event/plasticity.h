@@ -1,4 +1,4 @@
-// What a spike does to the weights of its neuron's connections.
+// Changes of the weights of a neuron's connections at its spikes.
 #pragma once
 
 #include "ops/event/product.h"

@@ -1,4 +1,4 @@
-// What products on the CPU read once a call: entries as bits or numbers, and the rows that contribute.
+// The prepared arguments of a product on the CPU: entries as bits or numbers, and the rows that contribute.
 #pragma once
 
 #include "csrc/cpu/event/kernels.h"

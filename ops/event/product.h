@@ -1,5 +1,5 @@
-// What the operators of sparse matrices share: options, checks, memory. And csr_product, the product of a stored
-// matrix, beneath event_csrmv, csrmm, event_ellmv and their like.
+// Shared by the operators of sparse matrices: options, checks, memory. And csr_product, the product of a stored matrix,
+// the base of event_csrmv, csrmm, event_ellmv and others.
 #pragma once
 
 #include "csrc/kernels/event/plan.h"
@@ -25,14 +25,14 @@ using event::Values;
 // `op` begins the message.
 Values parse_values(std::string_view name, const char* op = "csr_product");
 
-// What is said of a product beside its tensors.
+// The options of a product.
 struct Options {
   c10::SymInt rows, cols;  // of the stored matrix
   bool transpose = false;
   bool matrix = false;  // x is [..., in, n], else [..., in]
   Values values{};
   bool deterministic = false;
-  bool unchecked = false;  // the caller knows that the numbers of the matrix are in range
+  bool unchecked = false;  // the caller has checked the numbers of the matrix
 
   const c10::SymInt& in() const { return transpose ? rows : cols; }
   const c10::SymInt& out() const { return transpose ? cols : rows; }
@@ -45,7 +45,8 @@ void check_entries(const char* op, const char* argument, const at::Tensor& x, co
 void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols);
 void check_matrix(const char* op, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                   const c10::SymInt& rows, const c10::SymInt& cols);
-// Of a matrix on the CPU, at every call: where rows begin, which costs little beside a product. Indices are not read.
+// For a matrix on the CPU, at every call: checks the begins of rows, which costs little beside a product. Indices are
+// not read.
 void check_indptr(const char* op, const event::Rows& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices);
 
@@ -130,7 +131,7 @@ struct Vectors {
   std::int64_t stride() const { return n; }
   std::int64_t offset(std::int64_t v) const { return v / n * length * n + v % n; }
 };
-// Of a contiguous [..., length] or [..., length, n].
+// For a contiguous [..., length] or [..., length, n].
 Vectors vectors_of(const at::Tensor& t, bool matrix);
 
 event::EntryType entry_type_of(c10::ScalarType type);
@@ -164,7 +165,7 @@ void with_entries(const at::Tensor& x, F&& f) {
   }
 }
 
-// Whether what is written to one may be read from the other. Storages do not tell: two may be of the same memory.
+// True if a write to one may change the other. Storages do not show this: two may have the same memory.
 bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
 // The contiguous tensors that a view points into, kept for as long as it.
@@ -179,7 +180,7 @@ HeldRows hold_rows(const Call& call) {
   return hold_rows(call.indices, call.indptr, call.options.rows.expect_int(), call.options.cols.expect_int());
 }
 
-// The matrix of a call whose other checks are done, as verify wants it. `op` has to outlive it.
+// The matrix of a call after its other checks, in the form for verify. `op` must outlive it.
 template <class Call>
 StoredMatrix stored_matrix(const char* op, const Call& call) {
   return {.op = op,
@@ -192,7 +193,7 @@ StoredMatrix stored_matrix(const char* op, const Call& call) {
 // torch.use_deterministic_algorithms counts as `deterministic`.
 bool is_deterministic(const Options& options);
 
-// What decides the kernels of a GPU.
+// The choices of a GPU's kernels.
 event::Product gpu_product(const at::Tensor& weights, const event::Rows& rows, const at::Tensor& x,
                            const Options& options);
 

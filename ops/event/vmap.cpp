@@ -1,6 +1,6 @@
-// torch.vmap of products: entries that are mapped are one more leading dimension. Where weights or indices are mapped
-// there is a matrix for each map, and a gradient of weights is one for each map too: those are computed one by one. In
-// a buffer of what is on its way the mapped dimension stands behind the slots.
+// torch.vmap of products: mapped entries are one more leading dimension. Mapped weights or indices give a matrix for
+// each map, and so does a mapped gradient of weights: those are computed one by one. In a buffer of spikes in flight
+// the mapped dimension follows the slots.
 #include "ops/common/library.h"
 #include "ops/common/vmap_level.h"
 #include "ops/event/delays.h"

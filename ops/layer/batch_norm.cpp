@@ -42,7 +42,7 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl(batch_norm_op, TORCH_FN(kernel<inference>));
   library.impl(tracked_op, TORCH_FN(tracked_kernel<inference>));
 }
-// Of a call without any tensor, which no other kernel is found for: to say so.
+// Reports a call without any tensor, for which there is no other kernel.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(kernel<inference>)); }
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
 

@@ -51,7 +51,7 @@ struct LayerCall {
   std::optional<graph::Residual> joins() const {
     return residual.defined() ? graph::residual_of(residual_mode) : std::nullopt;
   }
-  // What stands besides the lists.
+  // The tensors besides the lists.
   std::array<at::Tensor, 5> own() const { return {weight, bias, mean, var, residual}; }
 };
 
@@ -64,13 +64,13 @@ graph::Residual residual_named(const char* op, std::string_view mode);
 // channel_dim counted from the front. Throws ValueError for one that the leader does not have, or that is time.
 std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim);
 
-// Mean and variance by torch's operators, which every transform knows.
+// Mean and variance by torch's operators, which every transform supports.
 std::tuple<at::Tensor, at::Tensor> statistics_in_torch(const at::Tensor& x, std::int64_t channel_dim);
 
-// Of the input where a call brings none, through the dispatcher.
+// The statistics of the input if a call has none, through the dispatcher.
 std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, std::int64_t channel_dim);
 
-// By which a layer normalises; 0 and 1 where the input has no elements.
+// The statistics by which a layer normalises; 0 and 1 if the input has no elements.
 std::pair<at::Tensor, at::Tensor> statistics_of_input(const at::Tensor& x, std::int64_t channel_dim);
 
 // 1 / sqrt(var + eps), and that times the weight.
@@ -83,7 +83,7 @@ Scale scale_of(const at::Tensor& var, const at::Tensor& weight, double eps);
 std::shared_ptr<const TracedCell> layer_cell(std::string_view neuron, std::optional<graph::Residual> residual,
                                              bool with_statistics = false);
 
-// Of a call of layer_cell; the numbers are beside x.
+// The arguments of a call of layer_cell; numbers per channel have x's dimensions.
 struct LayerArguments {
   LayerArguments(const LayerCall& call, const at::Tensor& center, const at::Tensor& scale, const at::Tensor& shift);
   List inputs, params;
@@ -94,7 +94,7 @@ struct Numbers {
   at::Tensor center, scale, shift, rstd;
 };
 
-// Of a call with the statistics of its own input: what it gives, and what its backward pass needs. `run` is that of the
+// A call with the statistics of its own input: its results, and the values for its backward pass. `run` is that of the
 // layer_cell.
 struct LayerResults {
   MultistepResults run;
@@ -102,8 +102,8 @@ struct LayerResults {
   Numbers numbers;
 };
 
-// `run` is that of the layer_cell with the numbers of the forward pass; in the places of scale and shift stand in
-// needs_grad and among the gradients weight and bias, [C].
+// `run` is that of the layer_cell with the numbers of the forward pass; weight and bias, [C], replace scale and shift
+// in needs_grad and among the gradients.
 struct LayerBackward {
   BackwardCall run;
   std::string_view neuron;
@@ -118,10 +118,10 @@ struct LayerBackward {
 
 // Throws as check() does.
 void check(const Running& running, const LayerCall& call);
-// What no launch has moved, by torch's operators.
+// Updates the running statistics by torch's operators, if no launch has done so.
 void move_running(Running& running, const LayerCall& call, const at::Tensor& mean, const at::Tensor& var);
 
-// Made of run's operators, through the dispatcher; the gradients in one pass where they are to be differentiated.
+// Composed of run's operators, through the dispatcher; the gradients in one pass if they are differentiated.
 LayerResults forward_of_parts(const LayerCall& call, bool save);
 ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated);
 
@@ -129,9 +129,9 @@ ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated)
 LayerResults call_layer_forward(const LayerCall& call, bool save);
 ByArgument call_layer_backward(const LayerBackward& layer);
 
-// By operators that are all differentiable themselves, with the call's statistics, or those of its input.
+// Composed of differentiable operators, with the call's statistics, or those of its input.
 Results composed(const LayerCall& call);
-// Where nothing is differentiated.
+// For calls that are not differentiated.
 Results inference(const LayerCall& call);
 
 at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim);
@@ -156,7 +156,7 @@ Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList st
                           residual_mode, channel_dim, eps, store_states, bits, last_states));
 }
 
-// Of batch_norm_run_tracked.
+// The kernels of batch_norm_run_tracked.
 template <Results (*run)(const LayerCall&)>
 std::tuple<List, List> tracked_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states,
                                       at::TensorList params, const at::Tensor& running_mean,

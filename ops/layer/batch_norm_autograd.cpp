@@ -135,7 +135,7 @@ struct BatchNormRule {
   }
 
  private:
-  // What is kept besides the call.
+  // The saved values besides the call.
   struct Affine {
     Affine(AutogradContext* ctx, const Kept& kept) {
       std::size_t next = kept.count();
@@ -153,7 +153,7 @@ struct BatchNormRule {
     bool wants_weight = false, wants_bias = false;
   };
 
-  // Where the cell without the residual finds its checkpoints too.
+  // True if the cell without the residual can use the checkpoints too.
   static bool adds_residual(const LayerCall& layer) {
     if (layer.joins() != graph::Residual::add) return false;
     const DType type = dtype_of(layer.inputs[0].scalar_type());
@@ -161,7 +161,7 @@ struct BatchNormRule {
            layer_cell(layer.neuron, layer.joins())->checkpoint_length(type);
   }
 
-  // By a transform of torch.func, which sees the parts only.
+  // True under a transform of torch.func, which sees the parts only.
   static bool is_wrapped(at::TensorList list) {
     return std::any_of(list.begin(), list.end(),
                        [](const at::Tensor& t) { return t.defined() && traced::is_wrapped(t); });

@@ -1,5 +1,5 @@
-// A layer with the statistics of its own input below autograd: made of run's operators, or on a GPU one cooperative
-// launch each way.
+// A layer with the statistics of its own input below autograd: composed of run's operators, or on a GPU one cooperative
+// launch per pass.
 #include "csrc/jit/recorder.h"
 #include "csrc/kernels/layer/batch_norm.h"
 #include "ops/common/library.h"
@@ -34,9 +34,9 @@ namespace {
 constexpr const char* forward_op = "batch_norm_run_forward";
 constexpr const char* backward_op = "batch_norm_run_backward";
 
-// `numbers` are center, scale, shift and rstd, beside the input; the backward operator takes the first three behind the
-// neuron's own parameters, and gives in their places none, and the gradients of weight and bias. `arguments` are as
-// run_forward's.
+// `numbers` are center, scale, shift and rstd, with the input's dimensions; the backward operator takes the first three
+// after the neuron's own parameters, and returns in their places none, and the gradients of weight and bias.
+// `arguments` are as run_forward's.
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "batch_norm_run_forward(str neuron, Tensor[] arguments, Tensor? weight, Tensor? bias, Tensor? residual, *, str "
@@ -49,13 +49,13 @@ SPIKEFORGE_SCHEMAS(library) {
       "bool[] needs_grad, *, str? residual_mode, int channel_dim, bool store_states) -> Tensor[]");
 }
 
-// ---- made of run's operators ----
+// ---- composed of run's operators ----
 
-// What the gradients of a tensor's statistics come to, dmean / n + 2 dvar (x - mean) / n, added to its own. On one
-// line, as all texts that torch.compile may meet (graph::on_a_line).
+// The contribution of a tensor's statistics to its gradient, dmean / n + 2 dvar (x - mean) / n, added to its own. On
+// one line, as all texts that torch.compile may see (graph::on_a_line).
 constexpr std::string_view add_statistics =
     "neuron add_statistics(g, x; ; mean, offset, slope) { return g + (offset + slope * (x - mean)) }";
-// What a normalisation makes of its statistics: x becomes (x - mean) * scale + shift.
+// The numbers of a normalisation from its statistics: x becomes (x - mean) * scale + shift.
 constexpr std::string_view of_layer =
     "neuron of_layer(mean, var, weight, bias; ; eps) {"
     " rstd = 1 / sqrt(var + eps); return mean, rstd * weight, bias, rstd }";
@@ -69,7 +69,7 @@ at::Tensor on_the_host(const at::Scalar& number, const at::Tensor& t) {
   return at::full({}, number, t.options().device(c10::kCPU));
 }
 
-// Of the gradients of scale and shift: the weight's, and what the statistics contribute to x's.
+// From the gradients of scale and shift: the weight's, and the statistics' contribution to x's.
 struct Shares {
   Shares(const LayerBackward& layer, const at::Tensor& of_scale, const at::Tensor& of_shift) {
     const at::Tensor& rstd = layer.rstd;
@@ -167,8 +167,8 @@ LayerResults forward_of_parts(const LayerCall& layer, bool save) {
   return results;
 }
 
-// Where passes over memory are what costs, on a GPU, x's gradient takes two: the first for sums over channels; the
-// second makes the neuron's derivative once more, with what the statistics add to it.
+// On a GPU, which is bound by memory, x's gradient takes two passes: the first for sums over channels; the second
+// computes the neuron's derivative again, with the contribution of the statistics.
 ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated) {
   BackwardCall call = layer.run;
   const at::Tensor& x = call.inputs[0];
@@ -209,7 +209,7 @@ using OneBackward = spikeforge::layers::BatchNormBackward;
 at::Tensor readable(const at::Tensor& t, c10::ScalarType type) { return t.defined() ? t.to(type).contiguous() : t; }
 const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
-// Whether a kernel that writes the numbers of channels writes these, and no copies in another order.
+// True if a kernel can write these numbers of channels in place, without copies in another order.
 template <std::size_t count>
 bool are_last(std::span<const ParamView> params, const std::array<at::Tensor, count>& numbers) {
   const auto last = params.last(count);
@@ -218,14 +218,14 @@ bool are_last(std::span<const ParamView> params, const std::array<at::Tensor, co
   return true;
 }
 
-// Whether a kernel may write them.
+// True if a kernel may write them.
 bool can_be_moved(const Running& running, c10::ScalarType type) {
   const auto fits = [&](const at::Tensor& t) { return t.scalar_type() == type && t.is_contiguous(); };
   return running.momentum.value_or(0) >= 0 && fits(running.mean) && fits(running.var) && !running.mean.is_inference() &&
          !running.var.is_inference();
 }
 
-// What run(launch) gives results for; nothing where it says that it does not.
+// The results of run(launch); std::nullopt if it refuses the launch.
 template <class Run, class Ask>
 std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Ask&& done_besides, Run&& run) {
   const at::Tensor& x = layer.inputs[0];
@@ -280,7 +280,7 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
   return results;
 }
 
-// Of a layer whose x wants a gradient.
+// For a layer whose x has a gradient.
 template <class Run>
 std::optional<ByArgument> backward_in_one(const LayerBackward& layer, Run&& run) {
   const auto cell = second_cell(layer);
@@ -325,7 +325,7 @@ std::optional<ByArgument> backward_in_one(const LayerBackward& layer, Run&& run)
 
 // ---- the kernels of the lowered operators ----
 
-// What `run` does not see.
+// The checks that `run` does not make.
 void check(const LayerBackward& layer) {
   const BackwardCall& call = layer.run;
   const at::Tensor& x = call.inputs[0];
@@ -369,7 +369,7 @@ ByArgument layer_backward_cpu(const LayerBackward& layer) {
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-// Whether it was launched.
+// Returns true if it was launched.
 template <class One>
 bool launch_on(const at::Tensor& x, const One& one) {
   at::Tensor partial;

@@ -8,7 +8,7 @@
 
 namespace spikeforge::ops::layers {
 
-// x as [rows, channels, inner] in memory, copied where it lies in neither order.
+// x as [rows, channels, inner] in memory, copied if it is stored in neither order.
 struct ByChannel {
   at::Tensor x;
   std::int64_t rows, channels, inner;

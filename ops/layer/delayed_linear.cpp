@@ -1,8 +1,8 @@
 // delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with delays d that are learned and need not be whole:
 //   y[t] = Σ_k x[t - k] (w ∘ κ_k(d))^T + b,   k = 0 .. max_delay,
-// where κ spreads a delay over whole steps. On CPU and GPU products are made of shifted sequences (delayed_rows.h);
-// elsewhere there is one for each k, none of whose matrices is kept. Of one delay for each input, x is spread once, and
-// there is one product.
+// where κ spreads a delay over whole steps. On CPU and GPU products consist of shifted sequences (delayed_rows.h);
+// elsewhere there is one for each k, none of whose matrices is stored. With one delay for each input, x is spread once,
+// and there is one product.
 //
 // Khalfaoui-Hassani, Pellegrini and Masquelier 2023, "Dilated convolution with learnable spacings" (ICLR), and
 // Hammouamri, Khalfaoui-Hassani and Masquelier 2024, "Learning delays in spiking neural networks using dilated
@@ -133,7 +133,7 @@ at::Tensor Spread::slope_at(const K& k) const {
   return slope * inside_;
 }
 
-// Of the linear form without a comparison: step 0 has 1 - f, and step 1 has f.
+// The linear form without a comparison: step 0 has 1 - f, and step 1 has f.
 at::Tensor Spread::own_value(std::int64_t n) const {
   if (form_ != Interpolation::linear) return value_at(first_ + static_cast<double>(n));
   at::Tensor fraction = delay_ - first_;
@@ -205,7 +205,7 @@ at::Tensor with_past(const at::Tensor& x, std::int64_t max_delay, const MaybeTen
   return at::cat({past ? *past : at::zeros_symint(shape, x.options()), x});
 }
 
-// What was k steps before each step.
+// The values k steps before each step.
 at::Tensor before(const at::Tensor& all, std::int64_t k, std::int64_t max_delay) {
   return all.narrow_symint(0, max_delay - k, all.sym_size(0) - max_delay);
 }

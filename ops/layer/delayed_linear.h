@@ -1,4 +1,4 @@
-// What the operator delayed_linear is made of on any device.
+// The parts of the operator delayed_linear for any device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,18 +30,17 @@ class Spread {
   // Delays are float32 or float64.
   Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width);
 
-  // The steps of each delay from first() on, so many of them, have all of κ that its type tells from 0. Whole numbers,
-  // with delays that are NaN too.
+  // The steps from first() on have all of κ that its type can represent. Whole numbers, also for delays that are NaN.
   std::int64_t steps() const { return steps_; }
   const at::Tensor& first() const { return first_; }
 
   // The same of delays that are expanded so.
   Spread expanded(c10::IntArrayRef sizes) const;
 
-  // Of one step.
+  // The value at one step.
   at::Tensor value(std::int64_t k) const { return value_at(static_cast<double>(k)); }
   at::Tensor slope(std::int64_t k) const { return slope_at(static_cast<double>(k)); }
-  // Of step number n of each delay's own.
+  // The value at step number n of each delay's own.
   at::Tensor own_value(std::int64_t n) const;
   at::Tensor own_slope(std::int64_t n) const;
 
@@ -69,7 +68,7 @@ struct Call {
   bool of_inputs() const { return delay.dim() == 1; }  // a delay for each of them
 };
 
-// Which gradients are wanted; those of x and past, and of weight and delay, are made together.
+// The wanted gradients; those of x and past, and of weight and delay, are computed together.
 struct Wanted {
   bool x, weight, delay, past;
 };

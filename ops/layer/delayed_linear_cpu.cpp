@@ -29,7 +29,7 @@ std::int64_t up_to_multiple(std::int64_t n, std::int64_t of) { return (n + of - 
 // those of spikes, mostly.
 class Listed {
  public:
-  // Of rows of so many steps, each a vector; of 0 steps nothing is listed.
+  // For rows of `steps` steps, each a vector; with 0 steps nothing is listed.
   Listed(const at::Tensor& rows, std::int64_t steps, c10::ScalarType type) : stride_(steps + 1) {
     if (steps == 0 || steps > most_steps) return;
     const std::int64_t count = rows.size(0) * rows.size(1);
@@ -179,14 +179,14 @@ class CpuRows final : public Rows {
   at::Tensor product(const at::Tensor& a, const at::Tensor& b) const override { return at::matmul(a, b); }
 
  private:
-  // What a GPU would launch.
+  // Records the kernels that a GPU would launch.
   void note(DelayedPass pass, const Taps& taps) const {
     jit::note_by_arch([&](const jit::Device&, const jit::Want& want) {
       want(source_of(DelayedKernel{.pass = pass, .type = dtype_of(type()), .taps = static_cast<int>(taps.count())}));
     });
   }
 
-  // Of so many steps, whole vectors.
+  // The length of `steps` steps, in whole vectors.
   std::int64_t length(std::int64_t steps) const { return up_to_multiple(steps * lanes_, vector_); }
 
   char* at(const at::Tensor& rows, std::int64_t group, std::int64_t step) const {

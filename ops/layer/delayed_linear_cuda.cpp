@@ -16,8 +16,8 @@ namespace {
 
 using spikeforge::layers::DelayedLaunch;
 
-// There is one group, and a row has nothing behind its last step: behind the last row there is room for what strips
-// read there.
+// There is one group, and rows have no padding after their last step: the last row is followed by space for the reads
+// of strips.
 class CudaRows final : public Rows {
  public:
   explicit CudaRows(const Call& call) : Rows(call), x_type_(call.x.scalar_type()) {
@@ -75,7 +75,7 @@ class CudaRows final : public Rows {
     return sums;
   }
 
-  // In x's type, whose products a GPU makes faster.
+  // In x's type, whose products are faster on a GPU.
   at::Tensor product(const at::Tensor& a, const at::Tensor& b) const override {
     const auto matrix = [&](const at::Tensor& t) { return (t.dim() == 3 ? t.select(0, 0) : t).to(x_type_); };
     return at::mm(matrix(a), matrix(b)).to(type()).unsqueeze(0);
@@ -101,7 +101,7 @@ class CudaRows final : public Rows {
     return static_cast<char*>(rows.data_ptr()) + step * lanes() * rows.element_size();
   }
 
-  // What add and sums have in common. Where a feature has a delay, it is a row of its own column.
+  // Shared by add and sums. If a feature has a delay, it is a row of its own column.
   void run(DelayedLaunch call, const Taps& taps, const at::Tensor& in) const {
     const bool of_matrix = taps.of_matrix();
     const at::Tensor coefficients = taps.coefficients.contiguous();

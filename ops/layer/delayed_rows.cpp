@@ -13,7 +13,7 @@
 namespace spikeforge::ops::layers::delayed {
 namespace {
 
-// Of a delay: those of a wide form are not all kept.
+// For one delay: the steps of a wide form are not all stored.
 constexpr std::int64_t steps_at_once = spikeforge::layers::most_delayed_taps;
 
 // The steps from number `first` of each delay on, steps_at_once at most. The latest is the shortest delay: k descends.
@@ -112,7 +112,7 @@ Gradients backward_by_rows(const Call& call, Rows& rows, const at::Tensor& grad,
   }
 
   const at::Tensor weight = call.weight.to(rows.type());
-  at::Tensor upstream = rows.open(grad.size(-1), 2 * most + steps, most, steps);  // zero before and behind it
+  at::Tensor upstream = rows.open(grad.size(-1), 2 * most + steps, most, steps);  // zero before and after it
   rows.read(grad, upstream, most);
   at::Tensor all, factor = weight;
   if (wanted.weight || wanted.delay) all = rows_with_past(call, rows);

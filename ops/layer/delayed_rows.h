@@ -1,7 +1,7 @@
-// delayed_linear without a product for each of max_delay + 1 steps, which would multiply by zeros for the most part: a
-// delay of the linear form has two steps. Sequences become rows of features in which a delay is a shift, and the work
-// is that of as many products as a delay has steps, whatever max_delay is. What a device does with its rows is its own
-// (delayed_linear_cpu.cpp, delayed_linear_cuda.cpp), what for is not.
+// delayed_linear without a product for each of max_delay + 1 steps, which would mostly multiply by zeros: a delay of
+// the linear form has two steps. Sequences become rows of features in which a delay is a shift, and the work is that of
+// as many products as a delay has steps, whatever max_delay is. Each device has its own rows (delayed_linear_cpu.cpp,
+// delayed_linear_cuda.cpp) with a common interface.
 #pragma once
 
 #include "ops/layer/delayed_linear.h"
@@ -45,8 +45,8 @@ class Rows {
   // Adds to the rows `out` of so many steps what `taps` make of the rows `in` from `step` on.
   virtual void add(const Taps& taps, const at::Tensor& in, std::int64_t step, const at::Tensor& out,
                    std::int64_t steps) const = 0;
-  // Of each coefficient the sum of products of `of`, from its step max_delay on, with the rows `in`, which are the same
-  // in every call.
+  // For each coefficient the sum of products of `of`, from its step max_delay on, with the rows `in`, which are the
+  // same in every call.
   virtual at::Tensor sums(const Taps& taps, const at::Tensor& of, const at::Tensor& in) = 0;
   // A matrix product of rows.
   virtual at::Tensor product(const at::Tensor& a, const at::Tensor& b) const = 0;

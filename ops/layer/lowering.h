@@ -1,4 +1,4 @@
-// What autocast does with the arguments of a product, before autograd sees them, as with those of torch's own products.
+// Autocast for the arguments of a product, before autograd records them, as for torch's own products.
 #pragma once
 
 #include <ATen/autocast_mode.h>

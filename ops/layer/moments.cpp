@@ -25,7 +25,7 @@ constexpr std::string_view moments_text = R"(neuron moments(first, second; ; a, 
 }
 )";
 
-// Rows that a thread has on their way at once.
+// Rows of a thread in flight.
 std::int64_t steps_of(std::int64_t rows) {
   std::int64_t steps = 8;
   while (rows % steps != 0) --steps;

@@ -1,5 +1,5 @@
-// Mean and variance of channels by the multistep loop: sums over the neurons of a channel are what it makes of
-// gradients by a parameter, so a neuron without a state whose gradients are those sums needs no kernel of its own.
+// Mean and variance of channels by the multistep loop: its gradients by a parameter are sums over the neurons of a
+// channel, so a neuron without a state whose gradients are those sums needs no kernel of its own.
 #pragma once
 
 #include "ops/layer/by_channel.h"

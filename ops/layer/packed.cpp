@@ -109,7 +109,7 @@ at::Tensor empty_dense(const at::Tensor& packed, c10::SymIntArrayRef sizes, c10:
   bool is_legal = true;
   for (const c10::SymInt& stride : strides) is_legal = is_legal && stride >= 0;
   const auto options = packed.options().dtype(type);
-  // What is asked for may be huge, where strides are wrong.
+  // The requested size may be huge if strides are wrong.
   is_legal =
       is_legal && at::empty_strided_symint(sizes, strides, options.device(at::kMeta)).is_non_overlapping_and_dense();
   TORCH_CHECK_VALUE(is_legal, "unpack_spikes: stride must be that of a dense tensor of size ", sizes, ", but is ",
@@ -126,7 +126,7 @@ at::Tensor unpack_meta(const at::Tensor& packed, const at::Tensor& valid, c10::S
 at::Tensor unpack_cpu(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
                       c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
   at::Tensor x = unpack_meta(packed, valid, sizes, strides, type, bits);
-  // As a byte: a bool that was made of another tensor's memory may be neither true nor false.
+  // Read as a byte: a bool in another tensor's memory may be neither true nor false.
   if (*static_cast<const std::uint8_t*>(valid.const_data_ptr()) == 0)
     return x.fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor bytes = packed.contiguous();

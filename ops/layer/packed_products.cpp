@@ -40,10 +40,10 @@ struct Geometry {
   c10::SymInt groups = 1;
 };
 
-// What is kept for the backward pass.
+// The saved form of x for the backward pass.
 struct Keeping {
   std::int64_t bits = 1;   // of a number of x; 0: x itself
-  bool recompute = false;  // what a product is made of, so that who reads it need not keep it
+  bool recompute = false;  // a product can be recomputed, so that its readers need not save it
 };
 
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const Geometry& options) {
@@ -52,7 +52,7 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTe
                                 /*transposed=*/false, zeros, options.groups);
 }
 
-// Of a tensor that is kept as bits.
+// For a tensor that is saved as bits.
 void keep_form(AutogradContext* ctx, const at::Tensor& x, std::int64_t bits) {
   ctx->saved_data["sizes"] = x.sym_sizes().vec();
   ctx->saved_data["strides"] = x.sym_strides().vec();
@@ -80,10 +80,10 @@ Packed pack(const char* op, const at::Tensor& x, std::int64_t bits) {
   return packed;
 }
 
-// Where what a product keeps stands among its saved tensors. Bits are two, x itself is one.
+// The places of a product's saved tensors. Bits are two, x itself is one.
 enum Saved : std::uint8_t { saved_weight, saved_bias, saved_x, saved_valid };
 
-// x as the forward pass had it. Throws NotImplementedError where its own derivative is asked for.
+// x of the forward pass. Throws NotImplementedError if its own derivative is wanted.
 at::Tensor unpacked(AutogradContext* ctx, const char* op, const variable_list& saved) {
   if (ctx->saved_data.at("bits").toInt() == 0) return saved[saved_x];
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -218,7 +218,7 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
   return autograd::record<Rule, autograd::RecomputableNode<Rule>>(inputs, [&](AutogradContext* ctx) {
     const at::Tensor in_order = keeping.bits == 0 ? x : dense(x);
     ctx->set_materialize_grads(false);
-    // A linear layer whose x wants no gradient needs no weight, which may then change.
+    // A linear layer without a gradient of x does not need the weight, which may then change.
     const bool reads_weight = weight.dim() > 2 || autograd::wants_gradient(x) || keeping.recompute;
     variable_list saved{reads_weight ? weight : at::Tensor(), keeping.recompute && has_bias ? *bias : at::Tensor()};
     if (keeping.bits == 0) {

@@ -64,7 +64,7 @@ SPIKEFORGE_SCHEMAS(library) {
 
 constexpr std::int64_t most = std::int64_t{1} << 30;  // of a height, a stride, a window with its dilation
 
-// Of height and width; `otherwise` where nothing is given.
+// Height and width; `otherwise` if none is given.
 std::array<std::int64_t, 2> pair(const char* op, const char* name, Ints given, std::array<std::int64_t, 2> otherwise) {
   TORCH_CHECK_VALUE(given.size() <= 2, op, ": ", name, " must be one number, or two, but is ", given);
   if (given.empty()) return otherwise;
@@ -80,7 +80,7 @@ at::Tensor in_order(const at::Tensor& x, bool channels_last) {
   return channels_last ? x.movedim(-3, -1).contiguous().movedim(-1, -3) : x.contiguous();
 }
 
-// Of x's leading sizes and channels.
+// With x's leading sizes and channels.
 at::Tensor empty_images(const at::Tensor& x, bool channels_last, const c10::SymInt& height, const c10::SymInt& width,
                         const at::TensorOptions& options) {
   std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
@@ -118,7 +118,7 @@ spikeforge::layers::Pool pool_of(const PoolCall& call) {
           .counts_padding = call.mean.counts_padding};
 }
 
-// Of the two tensors the one that has x's sizes, and the one that has y's. Throws ValueError for too large ones.
+// Selects the tensor with x's sizes and the one with y's. Throws ValueError for too large ones.
 Images images_of(const char* op, const at::Tensor& x, const at::Tensor& y, bool channels_last) {
   TORCH_CHECK_VALUE(x.size(-2) <= most && x.size(-1) <= most, op, ": an image must have at most ", most,
                     " rows and columns, but the shape is ", x.sizes());
@@ -173,12 +173,12 @@ at::Tensor as_read(const at::Tensor& numbers, const at::Tensor& x) {
   return numbers.to(state_type(x.scalar_type())).contiguous();
 }
 
-// Of maxima: x's numbers have a gradient of their own besides.
+// For maxima with statistics: x's numbers have another gradient besides.
 struct OfStatistics {
   const at::Tensor &x, &mean, &offset, &slope;
 };
 
-// Null: nobody computes the numbers of a meta tensor.
+// Null: the numbers of a meta tensor are not computed.
 template <Run* run>
 Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bool with_places,
                const MaybeTensor& of_channels = std::nullopt) {

@@ -31,7 +31,7 @@ struct MeanOptions {
   std::optional<std::int64_t> divisor = std::nullopt;
 };
 
-// Of a public call. Throws ValueError.
+// For a public call. Throws ValueError.
 Windows windows_of(const char* op, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
                    at::IntArrayRef dilation);
 
@@ -48,8 +48,8 @@ void check_windows_fit(const char* op, const Windows& windows, const at::Tensor&
 
 // ---- through the dispatcher ----
 
-// `weight` [C]: that of a normalisation behind the maximum. Where it is below 0 the least number is taken, which will
-// be the largest.
+// `weight` [C]: that of a normalisation after the maximum. If it is below 0 the least number is taken, which becomes
+// the largest.
 
 using MaybeTensor = std::optional<at::Tensor>;
 
@@ -72,7 +72,7 @@ at::Tensor call_mean_pool(const at::Tensor& x, const Windows& windows, bool ceil
 at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& windows, const MeanOptions& options,
                                    const c10::SymInt& height, const c10::SymInt& width);
 
-// Of [..., C, H, W], counted from the front.
+// For [..., C, H, W], counted from the front.
 inline std::int64_t channels_of_images(const at::Tensor& x) { return x.dim() - 3; }
 
 // ---- maxima and the statistics of what they are taken of ----

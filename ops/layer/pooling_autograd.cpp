@@ -20,7 +20,7 @@ using autograd::variable_list;
 using Ints = at::IntArrayRef;
 using Divisor = std::optional<std::int64_t>;
 
-// What a rule keeps besides tensors.
+// The saved values of a rule besides tensors.
 struct KeptPool {
   Windows windows;
   bool ceil_mode = false;
@@ -172,7 +172,7 @@ at::Tensor mean_backward_autograd(const at::Tensor& grad, Ints list, bool counts
   constexpr const char* op = "avg_pool2d_backward";
   check_images(op, "grad", grad);
   KeptPool kept{.windows = Windows::of(op, list), .mean = {counts_padding, divisor}, .height = height, .width = width};
-  // Which of the two it was, grad's sizes say.
+  // grad's sizes show which of the two it was.
   kept.ceil_mode = grad.sym_size(-2) != window_count(kept.windows, 0, height, false) ||
                    grad.sym_size(-1) != window_count(kept.windows, 1, width, false);
   const auto of = [&](const at::Tensor& t) {

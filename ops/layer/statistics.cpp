@@ -56,7 +56,7 @@ Statistics statistics_meta(const at::Tensor& x, std::int64_t channel_dim) {
   return empty_statistics(x, check(x, channel_dim));
 }
 
-// Blocks of rows whose moments are joined in their order, whatever the number of threads.
+// Blocks of rows whose moments are combined in their order, whatever the number of threads.
 constexpr std::int64_t most_blocks = 64;
 constexpr std::int64_t least_block = 16384;  // elements
 

@@ -6,14 +6,14 @@ namespace spikeforge::ops {
 namespace {
 
 // `neuron` is neuron text (docs/neuron_text.md). inputs are [T, *shape]; states, [] for the neuron's constants, and the
-// states returned are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. lengths,
-// one for each sample, and start [T, B] are as in samples.h. print_cuda gives the source of the kernels that a GPU
-// would run for inputs of a type. With `bits`, 1 or 4, what is recorded for a backward pass has the first output in so
-// many bits a number too, for the products that read it; run_forward gives them, and whether all are such numbers,
-// behind the checkpoints. With scan, of a neuron whose next states are affine in its states, steps may be taken side by
-// side, which rounds in another way. Of a neuron that draws random numbers `seed` and `offset`, int64 of one element,
-// say which: by default the generator of x's device gives a seed, and the first step is 0. So `run` is an operator that
-// draws, for torch.compile, and the lowered ones, which are always given a seed, are none.
+// returned states are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. lengths,
+// one for each sample, and start [T, B] are as in ops/multistep/samples.h. print_cuda returns the source of the kernels
+// that a GPU would run for inputs of a type. With `bits`, 1 or 4, the first output is also recorded in that many bits a
+// number for the backward passes of products that read it; run_forward returns them, and whether all numbers fit, after
+// the checkpoints. With scan, for a neuron whose next states are affine in its states, steps may run in parallel, with
+// another rounding. `seed` and `offset`, int64 of one element, set the draws of a neuron that draws random numbers: by
+// default the generator of x's device gives a seed, and the first step is 0. So torch.compile treats `run` as a random
+// operator, and the lowered operators, which always receive a seed, as deterministic ones.
 //
 // run_forward takes inputs, states and params as one list that is never empty: a package of AOTInductor (torch 2.11)
 // passes None for an empty list, and the dispatcher does not read the keys of a list that may be None.
@@ -42,7 +42,7 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_inference>));
 }
 
-// Of a call without any tensor, which no other kernel is found for: to say so.
+// Reports a call without any tensor, for which there is no other kernel.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl("run", TORCH_FN(traced::run_kernel<run_inference>)); }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool), Tensors (*backward)(const BackwardCall&)>

@@ -8,8 +8,8 @@
 namespace spikeforge::ops {
 namespace {
 
-// Where no seed is given torch.vmap is asked for one, which it gives as it was told that random operations may: none,
-// and it says so; one for each map, of which one is enough, since the maps draw as neurons of one call; or the same.
+// Without a given seed, torch.vmap's generator supplies one, according to its `randomness`: an error; one for each map,
+// of which one is enough, since the maps draw as neurons of one call; or the same.
 MultistepCall with_seed_of_maps(const MultistepCall& call) {
   MultistepCall seeded = with_seed(call);
   if (call.seed.defined() || !seeded.seed.defined()) return seeded;
