@@ -42,7 +42,7 @@ class Sizes : public std::vector<c10::SymInt> {
       : std::vector<c10::SymInt>(sizes.begin(), sizes.end()) {}
 };
 
-// What a shape function says of each result.
+// A shape function's description of one result.
 struct Result {
   Sizes sizes;
   c10::ScalarType dtype;
@@ -66,7 +66,7 @@ class SPIKEFORGE_API Arguments {
   bool flag(Which which) const;
   const std::string& text(Which which) const;
 
-  // What a shape function may ask: while a graph is traced, tensors have no data, and sizes may be symbols.
+  // The queries of a shape function: while a graph is traced, tensors have no data, and sizes may be symbols.
   c10::SymIntArrayRef sizes(Which which) const;
   c10::SymInt size(Which which, std::int64_t dim) const;  // dim may count from the end: -1
   c10::SymInt symbol(Which which) const;                  // of a SymInt: a size that the caller gives

@@ -31,7 +31,7 @@ struct Slot {
   bool is_differentiable;
 };
 
-// The call that the backward pass is about: its arguments, whose tensors autograd keeps.
+// The node of a call: its arguments, whose tensors autograd saves.
 class Backward final : public Node {
  public:
   Backward(std::shared_ptr<const Operator> op, Values values) : op_(std::move(op)) {

@@ -1,5 +1,5 @@
-// torch.vmap. Without a rule of the user's, the operator is called once for each slice, on the slice's own sizes: a
-// kernel whose elements know of each other, or whose grid was made for one slice, stays right.
+// torch.vmap. Without a batching rule, the operator is called once for each slice, with the slice's own sizes: a kernel
+// whose elements depend on each other, or whose grid fits one slice, stays right.
 #include "csrc/custom_op/internal/call_of_user.h"
 #include "csrc/custom_op/internal/operator.h"
 
@@ -12,7 +12,7 @@
 namespace spikeforge::custom_op {
 namespace {
 
-// The innermost vmap of a call, for whose kernel the tensors inside are plain, or belong to an outer one.
+// The innermost vmap of a call: its kernel sees tensors that are plain, or belong to an outer one.
 class Level {
  public:
   void find(const at::Tensor& t) {

@@ -112,7 +112,7 @@ class AtAddresses {
   std::vector<std::size_t> of_the_same_dtype_;
 };
 
-// --- Of source
+// --- C++ source
 
 class OfSource {
  public:

@@ -27,8 +27,8 @@ class Registration;
 struct DefinitionAccess;
 }  // namespace custom_op
 
-// A registered operator. While it lives, torch knows the operator; it is moved, not copied. To give it up while another
-// thread calls the operator is an error of the program, as with any code that is unloaded.
+// A registered operator. It is registered with torch for as long as this object lives; it can be moved, not copied.
+// Destroying it while another thread calls the operator is undefined, as with any code that is unloaded.
 class SPIKEFORGE_API RegisteredOp {
  public:
   RegisteredOp(RegisteredOp&&) noexcept;
@@ -41,10 +41,9 @@ class SPIKEFORGE_API RegisteredOp {
   // another number of arguments.
   std::vector<at::Tensor> operator()(std::vector<c10::IValue> arguments) const;
 
-  // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data is not looked at: they
-  // may lie on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not
-  // wait. Needs no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around
-  // the error.
+  // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data is not read: they may be
+  // on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not wait. Needs
+  // no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around the error.
   void compile(const std::string& arch, std::vector<c10::IValue> arguments) const;
 
  private:
@@ -79,7 +78,8 @@ class SPIKEFORGE_API CustomOp {
   // For torch.vmap. Without it the operator is called once for each slice.
   CustomOp& batching(custom_op::Batching function);
 
-  // The arguments that have a gradient; the others refuse one. By default all of type Tensor, Tensor? and Tensor[].
+  // The arguments that have a gradient; others raise an error if one is wanted. By default all of type Tensor, Tensor?
+  // and Tensor[].
   CustomOp& differentiable(std::vector<std::string> arguments);
 
   // Keeps the results for the backward pass: in.result(0).
@@ -99,7 +99,7 @@ class SPIKEFORGE_API CustomOp {
   // and parts that do not fit together; nothing is registered then.
   [[nodiscard]] RegisteredOp registered() const;
 
-  // An operator that gives its results rather than writing them, out of operators that torch knows; see elementwise.h.
+  // An operator that returns its results rather than writing them, composed of torch's operators; see elementwise.h.
   CustomOp& compute(const custom_op::Compute& function);
 
  private:

@@ -1,4 +1,4 @@
-// What a user says of a custom operator. CustomOp in custom_op.h puts it together.
+// The definition of a custom operator by a user, which CustomOp in custom_op.h collects.
 #pragma once
 
 #include "csrc/custom_op/arguments.h"
@@ -24,8 +24,8 @@ using ShapeFunction = std::function<std::vector<Result>(const Arguments& in)>;
 using Kernel = std::function<void(Tensors out, const Arguments& in)>;
 
 // The gradients of the differentiable arguments, in their order, from those of the results. A Tensor[] has one for each
-// of its tensors. What nobody wants (in.wants_gradient) may be an undefined tensor. Made of torch operators, or of
-// other custom operators: torch.compile traces through it, and a second derivative differentiates it.
+// of its tensors. A gradient that is not wanted (in.wants_gradient) may be an undefined tensor. Composed of torch
+// operators, or of other custom operators: torch.compile traces through it, and a second derivative differentiates it.
 using Vjp = std::function<std::vector<at::Tensor>(const Arguments& in, Tensors grads)>;
 
 // The tangents of the results from those of the differentiable arguments: zeros where there is none.
@@ -34,14 +34,14 @@ using Jvp = std::function<std::vector<at::Tensor>(const Arguments& in, Tensors t
 // The results of `size` calls at once, their dimension 0; in.is_mapped says which arguments have such a dimension.
 using Batching = std::function<std::vector<at::Tensor>(const Arguments& in, std::int64_t size)>;
 
-// Results rather than writing them: for operators made of others.
+// Returns the results rather than writing them: for operators composed of others.
 using Compute = std::function<std::vector<at::Tensor>(const Arguments& in)>;
 
 struct Dim3 {
   std::int64_t x = 1, y = 1, z = 1;
 };
 
-// Of a launch: constant, or from a call's sizes. A function that is empty is refused when the operator is registered.
+// An extent of a launch: constant, or a function of a call's sizes. Registration refuses an empty function.
 class Extent {
  public:
   using Function = std::function<Dim3(const Arguments& in, Tensors out)>;

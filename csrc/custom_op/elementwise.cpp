@@ -14,7 +14,7 @@
 namespace spikeforge::custom_op {
 namespace {
 
-// Where an argument of the operator is found in the neuron: among the inputs, or the parameters.
+// The place of an operator's argument in the neuron: among the inputs, or the parameters.
 struct Plan {
   std::optional<Neuron> neuron;
   std::vector<std::size_t> tensors, numbers;  // arguments

@@ -1,5 +1,5 @@
 // Element-wise operators from a C++ lambda over the tracer's values: forward and backward kernels for CPU and CUDA are
-// made from its graph, as those of neurons are.
+// generated from its graph, as those of neurons are.
 //
 //   const auto boltzmann = spikeforge::elementwise(
 //       "mine::boltzmann(Tensor v, float v_half, float slope) -> Tensor",

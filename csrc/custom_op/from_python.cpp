@@ -1,7 +1,7 @@
-// How Python registers operators: through operators of the namespace spikeforge_custom_op, which
-// python/spikeforge/custom_op.py calls. What C++ gives as functions, Python gives as the names of operators that it
-// gave a kernel, so that nothing here knows Python, and a function of Python meets every mode and transform of torch as
-// an operator does. From there on it is a CustomOp.
+// Registration of operators from Python, through operators of the namespace spikeforge_custom_op, which
+// python/spikeforge/custom_op.py calls. Functions of C++ correspond to operator names: Python registers its functions
+// as operators with a kernel, so that this file does not depend on Python, and a Python function meets every mode and
+// transform of torch as an operator does. The rest is a CustomOp.
 #include "csrc/base/fork_safe_mutex.h"
 #include "csrc/custom_op/custom_op.h"
 #include "csrc/custom_op/internal/c_functions.h"
@@ -71,7 +71,7 @@ ShapeFunction shapes_by(const std::string& name) {
   };
 }
 
-// What is returned must be as the shape function said, and tensors of its own: compiled programs take both for granted.
+// The results must match the shape function, and must not alias: compiled programs rely on both.
 Compute computed_by(const std::string& name, const char* whose, const ShapeFunction& shapes,
                     const std::shared_ptr<const Operator>& op) {
   return [function = Function(name), whose, shapes, op](const Arguments& in) {
@@ -120,7 +120,7 @@ Batching batching_by(const std::string& name) {
   };
 }
 
-// The operator itself, to whose kernels one more dimension is nothing new: every tensor gets it.
+// The operator itself, whose kernels accept one more dimension: every tensor gets it.
 Batching batched_itself(const std::shared_ptr<const Operator>& op) {
   return [op](const Arguments& in, std::int64_t size) {
     torch::jit::Stack stack;
@@ -140,7 +140,7 @@ Batching batched_itself(const std::shared_ptr<const Operator>& op) {
   };
 }
 
-// --- What Python says: a dict of names, numbers and lists.
+// --- the definition from Python: a dict of names, numbers and lists.
 
 class Parts {
  public:
@@ -194,7 +194,7 @@ CudaKernel cuda_of(const Parts& parts) {
   return kernel;
 }
 
-// The operator as far as its schema tells.
+// The operator as described by its schema.
 std::shared_ptr<const Operator> described(const std::string& schema, const Parts& parts) {
   Definition definition;
   definition.schema = schema;
@@ -320,7 +320,7 @@ class Registered {
   }
 
   void remove(std::int64_t number) {
-    std::shared_ptr<const RegisteredOp> op;  // goes without the lock
+    std::shared_ptr<const RegisteredOp> op;  // destroyed without the lock
     const std::scoped_lock lock(mutex_);
     if (const auto at = ops_.find(number); at != ops_.end()) {
       op = std::move(at->second);

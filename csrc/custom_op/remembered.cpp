@@ -6,7 +6,7 @@
 namespace spikeforge::custom_op {
 namespace {
 
-// What a value is, before what it says: an int 1 and true are two calls.
+// The type of a value comes before the value: an int 1 and true are two calls.
 enum Word : std::int64_t { tensor = 1, no_tensor, tensors, none, integer, number, truth, text, integers, numbers };
 
 }  // namespace

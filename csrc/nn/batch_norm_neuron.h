@@ -1,11 +1,11 @@
-// A neuron with the batch normalisation before it, and a residual connection behind it, in one pass (ops/layer.h).
+// A neuron with the batch normalisation before it, and a residual connection after it, in one pass (ops/layer.h).
 //
 //   BatchNormNeuron layer(torch::nn::BatchNorm2d(64), LIF(LIFOptions().surrogate("atan")));
 //   at::Tensor spikes = layer(x_seq);  // [T, B, 64, H, W]
 //
-// It computes what the neuron gives for the normalised sequence, within rounding: in training with the statistics over
+// It computes the neuron's output for the normalised sequence, within rounding: in training with the statistics over
 // time, batch and space, by which it updates the running ones as torch does. Parameters and buffers are those of the
-// two modules, "norm.weight" and so on; states are the neuron's, "neuron.v". On the CPU a predefined neuron comes after
+// two modules, "norm.weight" and so on; states are the neuron's, "neuron.v". On the CPU a predefined neuron runs after
 // torch's own normalisation: its compiled loop is faster than the fused one.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace spikeforge::nn {
 
 class SPIKEFORGE_API BatchNormNeuronOptions {
  public:
-  // Of a second input r of x's shape, the port "residual": "add" s + r, "and" s r, "iand" (1 - s) r. Empty: none.
+  // For a second input r of x's shape, the port "residual": "add" s + r, "and" s r, "iand" (1 - s) r. Empty: none.
   BatchNormNeuronOptions& residual(std::string mode) { return residual_ = std::move(mode), *this; }
   // Multiplies the normalised input before the norm's bias is added: alpha times the threshold is threshold-dependent
   // batch normalisation (tdBN).
@@ -41,13 +41,13 @@ class SPIKEFORGE_API BatchNormNeuronImpl : public Stateful {
       : BatchNormNeuronImpl(norm.ptr(), neuron.ptr(), std::move(options)) {}
 
   Names input_names() const override { return options_.residual().empty() ? Names{"in"} : Names{"in", "residual"}; }
-  // Statistics would be over what is behind the ends of sequences.
+  // Statistics would include values after the ends of sequences.
   bool takes_samples() const override { return false; }
   Tensors at_rest(at::TensorList inputs) override;
   void set_path(const std::string& path) override;
   void expect(std::int64_t steps) override;
   void pretty_print(std::ostream& stream) const override;
-  // Of the two modules, one after the other.
+  // The scripts of the two modules, one after the other.
   Script script() const override;
 
   const BatchNormNeuronOptions& options() const { return options_; }

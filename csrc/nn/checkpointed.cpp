@@ -66,7 +66,7 @@ struct Call : torch::CustomClassHolder {
   RandomState random;  // before the first call
 };
 
-// Of the states before a segment, and of the parameters behind them.
+// A function of the states before a segment, followed by the parameters.
 struct SegmentRule : torch::autograd::Function<SegmentRule> {
   static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList given) {
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);

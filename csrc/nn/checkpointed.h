@@ -21,13 +21,13 @@
 
 namespace spikeforge {
 
-// What a segment gives, or all of them: an output, and the states behind it.
+// The result of a segment, or of all: an output, and the states after it.
 struct Segment {
   at::Tensor output;
   std::vector<at::Tensor> states;
 };
 
-// Of a segment's number, and of the states before it: none at first.
+// A function of a segment's number, and of the states before it: none at first.
 using SegmentRun = std::function<Segment(std::int64_t number, const std::vector<at::Tensor>& states)>;
 
 struct CheckpointedOptions {
@@ -35,12 +35,12 @@ struct CheckpointedOptions {
   bool truncated = false;          // the gradient does not go from a segment to those before it
 };
 
-// Calls `run` for each segment, the states of one handed to the next, and sums the outputs: losses, or counts.
+// Calls `run` for each segment, passes the states of one to the next, and sums the outputs: losses, or counts.
 //
-// `parameters` are all tensors that `run` reads and whose gradients are wanted; of others none comes. `run` is called
-// twice for each segment, with the same arguments and, of torch's generators on the CPU and on the device of the first
-// tensor on a GPU, the same random numbers. Throws c10::ValueError for no segments, and for segments that return
-// another number of states than those before; second derivatives are c10::NotImplementedError.
+// `parameters` are all tensors that `run` reads and whose gradients are wanted; others get none. `run` is called
+// twice for each segment, with the same arguments and the same random numbers of torch's generators on the CPU and on
+// the device of the first tensor on a GPU. Throws c10::ValueError for no segments, and for segments that return another
+// number of states than those before; second derivatives are c10::NotImplementedError.
 SPIKEFORGE_API Segment checkpointed(SegmentRun run, std::int64_t segments, const std::vector<at::Tensor>& parameters,
                                     const CheckpointedOptions& options = {});
 

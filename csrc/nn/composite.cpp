@@ -26,7 +26,7 @@ std::size_t find(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) - names.begin();
 }
 
-// Of `count` steps like those of a sequence.
+// Zeros for `count` steps with the shape of a sequence's.
 at::Tensor zeros_of(const at::Tensor& sequence, std::int64_t count) {
   std::vector<std::int64_t> sizes = sequence.sizes().vec();
   sizes[0] = count;
@@ -37,7 +37,7 @@ std::string listed(const Names& names) { return names.empty() ? "none" : c10::Jo
 
 }  // namespace
 
-// A neuron whose first output comes back to it through a Linear, and nothing else does.
+// A neuron whose first output is connected to itself through a Linear, without other connections in the loop.
 struct CompositeImpl::Loop {
   int node;  // of the neuron
   NeuronModule* neuron;
@@ -459,7 +459,8 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
 
 namespace {
 
-thread_local bool is_within_network = false;  // whose states a call of an outer network puts back where it fails
+// set while an outer network runs, which restores the states after a failure
+thread_local bool is_within_network = false;
 
 }  // namespace
 
@@ -509,7 +510,7 @@ const at::Tensor& CompositeImpl::sent(const Run& run, const Edge& edge) {
   return edge.from.node == outside ? run.inputs[edge.from.index] : run.outputs[edge.from.node][edge.from.index];
 }
 
-// What a connection brings in all steps.
+// The values that a connection carries in all steps.
 at::Tensor CompositeImpl::arriving(const Run& run, Edge& edge) const {
   return edge.connection.delay == 0 ? sent(run, edge) : shift(edge, sent(run, edge));
 }
@@ -626,8 +627,8 @@ std::optional<CompositeImpl::Loop> CompositeImpl::find_loop(const Stage& stage) 
   return std::nullopt;
 }
 
-// All steps of a loop that is one operator. False, and nothing is changed: it has to be stepped, in whose words what is
-// wrong is refused.
+// Runs all steps of a loop that is one operator. Returns false, without an effect, if the loop has to be stepped, which
+// also reports errors.
 bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
   const bool is_told = samples().any();
   const std::optional<Loop> loop = run.steps > (is_told ? 0 : 1) ? find_loop(stage) : std::nullopt;
@@ -713,7 +714,7 @@ void CompositeImpl::refuse_samples(const Stage& stage) const {
   TORCH_CHECK_VALUE(false, title(), ": takes neither lengths nor start: ", listed(names), " are stepped");
 }
 
-// Before the first step: what is on its way through delays is not there yet.
+// Before the first step: nothing has arrived through delays.
 void CompositeImpl::run_at_rest(Run& run) {
   for (const Stage& stage : plan_)
     for (const int number : stage.nodes) {

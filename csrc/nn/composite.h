@@ -1,4 +1,4 @@
-// A network of modules that know each other by name.
+// A network of modules that are connected by name.
 //
 //   Composite net;
 //   net->add("dense", torch::nn::Linear(3, 3));
@@ -9,17 +9,17 @@
 //   net->alias("v", "lif.v");
 //
 // "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
-// port are summed in the order in which they were made. A connection delays by 0 or more steps; what is in flight is a
-// state of the network, [delay, *shape], the oldest first, and zero at the start. Loops are legal if a delay of 1 or
-// more lies on them. detach_state() cuts the history of what is in flight: put a delay before a layer, not after it, if
+// port are summed in the order in which they were added. A connection delays by 0 or more steps; values in flight are a
+// state of the network, [delay, *shape], the oldest first, and zero at the start. Loops are legal if they contain a
+// delay of 1 or more. detach_state() cuts the history of values in flight: put a delay before a layer, not after it, if
 // the layer's weights learn from pieces of a sequence.
 //
-// How it runs: parts that lie on no loop run over all steps at once, one after the other (their delays too: they shift
+// Execution: parts outside loops run over all steps at once, one after the other (their delays too: they shift
 // sequences); the parts of a loop are stepped together. The results are those of stepping the whole, bit for bit
-// (part.h, time_distributed.h). But a neuron whose first output comes back to it through a torch::nn::Linear alone is
-// one operator over all steps (ops/recurrent.h), whose sums agree with those of steps within rounding; printing the
-// network says which loops those are, and step_loops(true) steps them too. A network is a module like any other, so
-// networks nest.
+// (part.h, time_distributed.h). But a neuron whose first output is connected to itself through a torch::nn::Linear
+// alone is one operator over all steps (ops/recurrent.h), whose sums agree with those of steps within rounding;
+// printing the network shows which loops are, and step_loops(true) steps them too. A network is a module like any
+// other, so networks nest.
 #pragma once
 
 #include "csrc/nn/part.h"
@@ -45,7 +45,7 @@ struct Connection {
 
 class SPIKEFORGE_API CompositeOptions {
  public:
-  // What is on its way through delays is part of what save() writes.
+  // save() writes the values in flight through delays.
   CompositeOptions& persistent_state(bool on) { return persistent_ = on, *this; }
   // Steps every loop, also one that could be one operator: the bits of steps, at their pace.
   CompositeOptions& step_loops(bool on) { return step_loops_ = on, *this; }
@@ -91,7 +91,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   std::vector<std::pair<std::string, Part>> parts() const;
   std::vector<Wire> wires() const;
 
-  // What an alias stands for, or null.
+  // The variable of an alias, or null.
   const std::string* variable_of(const std::string& alias) const;
 
   Names input_names() const override { return inputs_; }
@@ -106,7 +106,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   const char* kind() const override { return "Composite"; }
   Tensors advance(at::TensorList inputs, std::int64_t steps) override;
   std::shared_ptr<Stateful> fresh() const override;
-  // Of a connection without delay.
+  // Removes a connection without delay.
   void disconnect(const std::string& from, const std::string& to);
   // Makes this, which is empty, the same network of clones of its parts.
   void copy_network(const CompositeImpl& from);
@@ -124,7 +124,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     Port from, to;
     Connection connection;
     std::string state;            // its name, where there is a delay
-    std::deque<at::Tensor> line;  // what is on its way, [1, *shape] each, the oldest first; empty: zeros
+    std::deque<at::Tensor> line;  // values in flight, [1, *shape] each, the oldest first; empty: zeros
   };
   struct Node {
     std::string name;
@@ -144,12 +144,12 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   struct Run;
   struct Before;
 
-  // The value that an edge is known to bring, or that was sent along it: a tensor, or its name in a script; empty if
-  // there is none.
+  // The known value of an edge, or the value that was sent along it: a tensor, or its name in a script; empty if there
+  // is none.
   template <class Value>
   using Known = std::function<Value(int edge)>;
-  // A step like those that an edge's source sends, found from what is known to come to the nodes before it, which
-  // `call` runs; empty where nothing leads there.
+  // A step with the shape of an edge source's output, computed from the known inputs of the nodes before it, which
+  // `call` runs; empty if none leads there.
   template <class Value>
   Value step_of(int edge, const std::vector<int>& nodes, const Known<Value>& known,
                 const std::function<std::vector<Value>(const Node&, const std::vector<Value>&)>& call) const;

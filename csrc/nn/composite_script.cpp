@@ -17,7 +17,7 @@ std::string each_step(const std::string& method, const std::string& part) {
          "    rows.append(" + script::member(part) + ".forward(row.clone()))\n" + "  return torch.stack(rows)\n";
 }
 
-// A connection's sequence as it arrives, and what is on its way afterwards.
+// A connection's sequence as it arrives, and the values in flight afterwards.
 const char* const later = R"(
 def later(self, sequence: Tensor, line: Tensor, delay: int) -> Tuple[Tensor, Tensor]:
   if line.size() == [0]:
@@ -27,7 +27,7 @@ def later(self, sequence: Tensor, line: Tensor, delay: int) -> Tuple[Tensor, Ten
   return both[:sequence.size(0)], both[sequence.size(0):].clone()
 )";
 
-// Within a loop: lines are what is on its way, the oldest first; none at the start.
+// Within a loop: lines are the values in flight, the oldest first; none at the start.
 const char* const sum_of = R"(
 def waiting(self, line: Tensor) -> List[Tensor]:
   if line.size() == [0]:
@@ -252,7 +252,7 @@ class CompositeImpl::ForwardWriter {
     }
   }
 
-  // --- What is on its way at the start, where that comes from rest
+  // --- values in flight at the start, in the resting state
 
   void write_start() {
     std::vector<int> starting;
@@ -282,7 +282,7 @@ class CompositeImpl::ForwardWriter {
 
   struct Loop {
     std::map<int, std::string> into;          // of connections from outside it: their sequences
-    std::map<int, std::string> lines;         // of connections within it: what is on its way
+    std::map<int, std::string> lines;         // of connections within it: values in flight
     std::map<std::string, std::string> rows;  // of the parts' outputs: their steps
   };
 
@@ -322,7 +322,7 @@ class CompositeImpl::ForwardWriter {
     for (const std::string& output : outputs_[n]) line("  " + loop.rows.at(output) + ".append(" + output + ")");
   }
 
-  // What comes to a port at step t.
+  // The input of a port at step t.
   std::string sum_in_loop(const Loop& loop, const Stage& stage, int n, std::size_t port) {
     const Node& node = network_.nodes_[n];
     const std::string terms = variable_("into_" + node.name);
@@ -334,7 +334,7 @@ class CompositeImpl::ForwardWriter {
     }
     if (waiting.size() == node.edges_into[port].size()) write_zeros(loop, stage, n, port, terms);
     std::string lists = "[" + c10::Join(", ", waiting) + "]";
-    if (waiting.empty()) {  // of which TorchScript would not know the type
+    if (waiting.empty()) {  // whose type TorchScript could not infer
       lists = variable_("no_lines");
       line("  " + lists + ": List[List[Tensor]] = []");
     }

@@ -30,7 +30,7 @@ class SPIKEFORGE_API SequentialImpl : public CompositeImpl {
 };
 TORCH_MODULE(Sequential);
 
-// A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero. Parts:
+// A cell whose output is fed back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero. Parts:
 // "cell" and "module". The last y is the state "cell_out_to_module_in".
 class SPIKEFORGE_API RecurrentImpl : public CompositeImpl {
  public:

@@ -28,7 +28,7 @@ class SPIKEFORGE_API LoihiLIFOptions {
   LoihiLIFOptions& bias_mant(LoihiNumber number) { return set("bias_mant", std::move(number)); }
   LoihiLIFOptions& bias_exp(LoihiNumber number) { return set("bias_exp", std::move(number)); }
   LoihiLIFOptions& vth(LoihiNumber number) { return set("vth", std::move(number)); }
-  // Of a ternary neuron, in place of vth: it fires 1 above vth_hi and -1 below vth_lo.
+  // For a ternary neuron, in place of vth: it fires 1 above vth_hi and -1 below vth_lo.
   LoihiLIFOptions& vth_hi(LoihiNumber number) { return set("vth_hi", std::move(number)); }
   LoihiLIFOptions& vth_lo(LoihiNumber number) { return set("vth_lo", std::move(number)); }
   LoihiLIFOptions& ternary(bool on) { return ternary_ = on, *this; }
@@ -37,7 +37,7 @@ class SPIKEFORGE_API LoihiLIFOptions {
   LoihiLIFOptions& reset_interval(std::int64_t steps) { return set("reset_interval", steps); }
   LoihiLIFOptions& reset_offset(std::int64_t steps) { return set("reset_offset", steps); }
   LoihiLIFOptions& refractory_period(std::int64_t steps) { return set("refractory_period", steps); }
-  // Of a floating-point input.
+  // For a floating-point input.
   LoihiLIFOptions& surrogate(std::string name, std::vector<double> args = {}) {
     surrogate_ = std::move(name);
     surrogate_args_ = std::move(args);
@@ -89,13 +89,13 @@ class SPIKEFORGE_API LoihiLIFImpl : public NeuronModule {
 };
 TORCH_MODULE(LoihiLIF);
 
-// What the connections' options have in common.
+// Options shared by the connections.
 template <class Self>
 class LoihiWiring {
  public:
   Self& weight_exp(std::int64_t exponent) { return call_.weight_exp = exponent, self(); }
   Self& num_message_bits(std::int64_t bits) { return call_.num_message_bits = bits, self(); }
-  // What is on its way is part of what save() writes.
+  // save() writes the values in flight.
   Self& persistent_state(bool on) { return persistent_ = on, self(); }
 
   const LoihiConnectionOptions& call() const { return call_; }
@@ -134,7 +134,7 @@ struct SPIKEFORGE_API LoihiDelayDenseOptions : LoihiWiring<LoihiDelayDenseOption
   std::int64_t max_delay;
 };
 
-// A connection. State: "buffer", what is on its way, [slots, *batch, out], where there is a delay at all.
+// A connection. State: "buffer", the values in flight, [slots, *batch, out], if there is a delay.
 class SPIKEFORGE_API LoihiConnection : public Stateful {
  public:
   Names state_names() const override { return slots_ == 0 ? Names{} : Names{"buffer"}; }

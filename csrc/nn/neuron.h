@@ -20,7 +20,7 @@ class SPIKEFORGE_API NeuronOptions {
   NeuronOptions& param(std::string name, Constant constant);
   // The states are part of what save() writes.
   NeuronOptions& persistent_state(bool on) { return persistent_ = on, *this; }
-  // As `scan` of a spikeforge::Neuron's call, where the module runs alone: not within a layer with batch norm or a
+  // `scan` of a spikeforge::Neuron's call, for a module that runs alone: not within a layer with batch norm or a
   // residual, nor in a recurrent one.
   NeuronOptions& scan(bool on) { return scan_ = on, *this; }
 

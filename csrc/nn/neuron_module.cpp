@@ -55,7 +55,7 @@ Tensors NeuronModule::advance(at::TensorList inputs, std::int64_t steps) {
   return std::move(outputs);
 }
 
-// Of the sequences: copied, or each last state would keep its whole sequence.
+// Stores the last states of the sequences, as copies: otherwise each would keep its whole sequence.
 void NeuronModule::keep_last(at::TensorList inputs, std::int64_t steps) {
   if (!samples().lengths.defined()) {
     for (std::size_t i = 0; i < states_.size(); ++i) states_[i] = sequences_[i].select(0, steps - 1).clone();

@@ -1,4 +1,4 @@
-// What all neurons share: states of the shape of one step of input, checked against it, and their sequences.
+// Shared by all neurons: states with the shape of one step of input, checked against it, and their sequences.
 #pragma once
 
 #include "csrc/nn/constant.h"
@@ -15,9 +15,9 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   bool takes_samples() const override { return true; }
   at::Tensor own_state(std::size_t i) const override { return states_[i]; }
 
-  // Of a learned constant; none of others.
+  // The bounds of a learned constant; none for others.
   Bounds bounds_of(const std::string& name) const;
-  // What the neuron takes for a constant that has this value: one within its bounds.
+  // The value that the neuron uses for a constant: clamped to its bounds.
   Param bounded(const std::string& name, const Param& value) const;
 
   struct Results {
@@ -39,7 +39,7 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
     NeuronModule& neuron_;
   };
   virtual bool takes_layer() const { return false; }
-  // Whether it is a traced cell in any case, and not compiled into the library.
+  // True if it is always a traced cell, and not compiled into the library.
   virtual bool runs_as_text() const { return false; }
 
  protected:

@@ -7,8 +7,8 @@
 // Equations, defaults and legal values are those of ops/neuron.h. Every constant is a number, a tensor that broadcasts
 // against shape, or learnable (constant.h). States: v; and w of Izhikevich, a of AdaptiveLIF, i of CubaLIF.
 //
-// LIFOptions and its kin have a setter for each parameter of neurons.def. A tensor that the operator requires, PLIF's
-// w, is learned, from 0 unless another is given.
+// LIFOptions and the other options have a setter for each parameter of neurons.def. A tensor that the operator
+// requires, PLIF's w, is learned, from 0 unless another is given.
 #pragma once
 
 #include "csrc/nn/neuron_module.h"

@@ -87,7 +87,7 @@ std::vector<std::int64_t> shape_of(std::string_view value) {
       refuse("its header's shape is not legal");
     shape.push_back(size);
   }
-  // Whoever goes through it, a sample or a step at a time, finds as many as the file is large.
+  // A loop over it, a sample or a step at a time, has no more iterations than the file has bytes.
   constexpr std::int64_t most_of_nothing = std::int64_t{1} << 20;
   const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   if (is_empty && elements > most_of_nothing)
@@ -140,7 +140,7 @@ at::Tensor read_npy(const std::string& path) {
   std::vector<std::int64_t> shape = shape_of(value_of(header, "shape"));
   if (is_fortran) std::reverse(shape.begin(), shape.end());
 
-  // As many bytes as it says, before memory is asked for.
+  // The file must have this many bytes, before memory is allocated.
   std::uint64_t bytes = c10::elementSize(type);
   for (const std::int64_t size : shape) bytes *= static_cast<std::uint64_t>(size);
   if (bytes > file.size - before - length) refuse("is cut short");

@@ -13,9 +13,9 @@ namespace spikeforge::nn {
 // std::runtime_error where the file cannot be written.
 SPIKEFORGE_API void write_npy(const std::string& file, const at::Tensor& tensor);
 
-// A tensor of the file's type; versions 1 to 3, either byte order, C or Fortran order. Throws std::runtime_error, which
-// does not name the file, for what is not such a file, no plain file, cut short, or holds other than numbers; and for
-// an array without numbers whose other sizes come to more than 2^20.
+// A tensor of the file's type; versions 1 to 3, either byte order, C or Fortran order. Throws std::runtime_error,
+// without the name of the file, for a file that is not of this format, not a regular file, truncated, or whose elements
+// are not numbers; and for an array without elements whose other sizes exceed 2^20.
 SPIKEFORGE_API at::Tensor read_npy(const std::string& file);
 
 }  // namespace spikeforge::nn

@@ -1,4 +1,4 @@
-// A module as containers hold it: one with states, or any module of torch whose forward maps a tensor to a tensor.
+// A module in a container: one with states, or any module of torch whose forward maps a tensor to a tensor.
 #pragma once
 
 #include "csrc/nn/stateful.h"

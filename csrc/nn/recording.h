@@ -10,7 +10,7 @@ namespace spikeforge::nn {
 
 class Recording {
  public:
-  // Of state, or output, number `index` of a module.
+  // Records state, or output, number `index` of a module.
   Recording(bool is_state, std::size_t index) : is_state_(is_state), index_(index) {}
 
   bool is_state() const { return is_state_; }
@@ -20,7 +20,7 @@ class Recording {
   void expect(std::int64_t steps);
   // The next steps, [n, *shape].
   void add(const at::Tensor& sequence);
-  // What there is so far, [steps, *shape]; undefined before the first step.
+  // The steps so far, [steps, *shape]; undefined before the first step.
   at::Tensor rows() const;
 
  private:

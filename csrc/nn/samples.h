@@ -1,10 +1,10 @@
-// Batches of sequences that differ in length, or that start anew on the way: what a module's call is told of them.
+// Batches of sequences that differ in length, or that restart: an argument of a module's call.
 //
 //   at::Tensor spikes = net(x_seq, Samples{.lengths = lengths});
 //
-// It tells all neurons at and below the module (ops/neuron.h says what lengths and starts mean to them); nothing that
-// was sent before a start arrives behind it, and what is on its way afterwards is what each sample sent last. What
-// cannot know them refuses them in words: BatchNorm in training, BatchNormNeuron, Delay, encoders with states, loops of
+// All neurons at and below the module use it (ops/neuron.h defines lengths and starts); values that were sent before a
+// start do not arrive after it, and the values in flight afterwards are those that each sample sent last. Modules that
+// do not support samples raise an error: BatchNorm in training, BatchNormNeuron, Delay, encoders with states, loops of
 // a Composite that are stepped.
 #pragma once
 

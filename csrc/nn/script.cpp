@@ -17,7 +17,7 @@ constexpr std::string_view taken[] = {
     "if",       "import",   "in",     "is",     "lambda", "nonlocal", "not",     "or",    "pass",         "raise",
     "return",   "try",      "while",  "with",   "yield",  "print",    "forward", "reset", "detach_state", "training",
     "start",    "start_at", "number", "sum_of", "later",  "waiting",  "torch",   "ops",   "moved",        "at_rest"};
-// What the bodies call, or call something.
+// Names that the bodies use.
 constexpr std::string_view used[] = {"self",    "torch", "ops",   "float",  "int",  "len",      "range",
                                      "getattr", "t",     "steps", "Tensor", "List", "Optional", "Tuple"};
 

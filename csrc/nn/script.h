@@ -1,5 +1,5 @@
-// What a module says of itself to be written in TorchScript: plain data, without a header of the compiler. Parameters,
-// buffers and submodules are taken from the module; the rest stands here.
+// The description of a module for TorchScript: plain data, without a header of the compiler. Parameters, buffers and
+// submodules are taken from the module; the rest is defined here.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -26,7 +26,7 @@ struct Script {
   std::string forward = {};                                      // its body, a line for each statement, not indented
   // Another: what a module with states gives before the first step, of the inputs of forward; empty: zeros.
   std::string at_rest = {};
-  std::string methods = {};  // others, as they are to stand in the class
+  std::string methods = {};  // further methods, as text of the class
 };
 
 // Pieces of source.
@@ -39,10 +39,10 @@ SPIKEFORGE_API std::string quoted(const std::string& text);
 SPIKEFORGE_API std::string list(at::ArrayRef<std::int64_t> values);
 SPIKEFORGE_API std::string list(at::ArrayRef<double> values);
 
-// As an attribute of a script module: names that the language or every script uses get an underscore, and bytes beyond
-// ASCII become two hexadecimal digits each.
+// The name of an attribute of a script module: names that the language or every script uses get an underscore, and
+// bytes beyond ASCII become two hexadecimal digits each.
 SPIKEFORGE_API std::string attribute(const std::string& name);
-// As a variable: besides, letters that a variable's name cannot have become underscores.
+// The name of a variable: in addition, characters that a variable's name cannot have become underscores.
 SPIKEFORGE_API std::string identifier(const std::string& name);
 // self.name, or getattr(self, "name") where that is no Python.
 SPIKEFORGE_API std::string member(const std::string& name, const std::string& of = "self");

@@ -46,7 +46,7 @@ std::pair<Stateful*, std::size_t> find_state(const Stateful& root, const std::st
   const auto found = std::find(names.begin(), names.end(), dot == std::string::npos ? name : name.substr(dot + 1));
   TORCH_CHECK_VALUE(found != names.end(), root.title(), ": there is no state '", name, "'; ", owner->title(),
                     names.empty() ? " has none" : " has ", c10::Join(", ", names));
-  return {const_cast<Stateful*>(owner), found - names.begin()};  // NOLINT: asked for by those who may
+  return {const_cast<Stateful*>(owner), found - names.begin()};  // NOLINT: callers have write access
 }
 
 // Without history. Inference mode's tensors are copied after it, because autograd cannot save them.

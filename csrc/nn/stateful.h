@@ -1,18 +1,18 @@
 // The base of all modules with a state over time.
 //
 // A module maps sequences to sequences, time first: x_seq is [T, *shape]. `step(x)` is `forward` of one step, so T
-// steps, one `forward` over all of them and `forward` in chunks give the same bits. What it remembers between calls are
-// its states, by name. They are tensors with their history: gradients flow through calls until detach_state(). A state
-// does not exist before the first call or set_state(), nor after reset().
+// steps, one `forward` over all of them and `forward` in chunks give the same bits. Values that it keeps between calls
+// are its states, by name. They are tensors with their history: gradients flow through calls until detach_state(). A
+// state does not exist before the first call or set_state(), nor after reset().
 //
-// A module with the option `persistent_state(true)` registers its states as buffers, so that save() and load() carry
-// them (a buffer of shape [0] stands for a state that does not exist); otherwise they are no part of a checkpoint. They
-// follow to() either way: floating-point states take the type, or float32 for half types. Integers, buffers too, stay
-// integers. clone() copies them, without their history.
+// A module with the option `persistent_state(true)` registers its states as buffers, so that save() and load() include
+// them (a buffer of shape [0] represents a state that does not exist); otherwise they are not part of a checkpoint.
+// They follow to() either way: floating-point states take the type, or float32 for half types. Integers, buffers too,
+// stay integers. clone() copies them, without their history.
 //
 // Errors are c10::ValueError and c10::TypeError and begin with the module: "LIF 'hidden.lif': ...". Input whose shape,
-// type or device is not that of the states is one of them, and so are samples (samples.h) that something here or below
-// cannot know.
+// type or device is not that of the states is one of them, and so are samples (samples.h) that a module does not
+// support.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -47,7 +47,7 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   at::Tensor step(const at::Tensor& x);
   // All inputs to all outputs, over `steps` steps: [steps, ...] each.
   Tensors run(at::TensorList inputs, std::int64_t steps, const Samples& samples = {});
-  // Whether it, or what it is made of, knows samples; where not, they are refused.
+  // True if the module and its parts support samples; otherwise a call with samples raises an error.
   virtual bool takes_samples() const { return state_names().empty(); }
 
   // The outputs [1, ...] before the first step for these inputs [1, ...]: zeros for a module that has states or draws
@@ -79,7 +79,7 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   void store_states(bool on) { store_states_ = on; }
   at::Tensor state_sequence(const std::string& name) const;
 
-  // How an error calls it; containers set it to the name they know it by.
+  // Its name in errors; containers set it to the path of the module.
   const std::string& path() const { return path_; }
   virtual void set_path(const std::string& path) { path_ = path; }
   // "LIF", or "LIF 'hidden.lif'".
@@ -107,16 +107,16 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   virtual std::shared_ptr<Stateful> fresh() const = 0;
 
   virtual void set_own_state(std::size_t /*i*/, at::Tensor /*value*/) {}
-  // Whether advance() keeps what state_sequence(i) returns; where not, the module is stepped to record its states.
+  // True if advance() stores the result of state_sequence(i); otherwise the module is stepped to record its states.
   virtual bool stores_states() const { return false; }
   virtual at::Tensor own_sequence(std::size_t /*i*/) const { return {}; }
 
-  // Of a state that is to be registered as a buffer; at construction, in the order of state_names().
+  // Registers a state as a buffer; at construction, in the order of state_names().
   void make_persistent(const std::string& name);
   // Copies the states into their buffers, after they were replaced other than by set_state().
   void write_buffers();
   bool keeping_sequences() const { return store_states_; }
-  // What the call under way has been told of.
+  // The samples of the current call.
   const Samples& samples() const { return samples_; }
   Samples samples_;
 

@@ -2,10 +2,10 @@
 //
 //   TimeDistributed conv(torch::nn::Conv2d(...));  // [T, batch, ...] -> [T * batch, ...] -> conv -> [T, batch, ...]
 //
-// Fewer and larger calls: what training wants. Two things to know. The last bits of a row may depend on how many rows
-// there are: BLAS and convolutions do so for one or two rows on the CPU, BatchNorm in evaluation and pooling do not. So
-// step, forward and chunks agree within rounding, and exactly where sums are exact (spikes times weights of few bits,
-// say); without TimeDistributed, containers call such a layer once a step, and all three agree bit for bit. And
+// Fewer and larger calls are faster in training. The last bits of a row may depend on the number of rows: for BLAS and
+// convolutions with one or two rows on the CPU, not for BatchNorm in evaluation and pooling. So step, forward and
+// chunks agree within rounding, and exactly if sums are exact (spikes times weights of few bits, for example); without
+// TimeDistributed, containers call such a layer once per step, and all three agree bit for bit. And
 // BatchNorm in training takes its statistics over steps and batch together.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace spikeforge::nn {
 
 class SPIKEFORGE_API TimeDistributedImpl : public Stateful {
  public:
-  // A module of torch; c10::ValueError for one with states, which knows time itself.
+  // A module of torch; c10::ValueError for one with states, which handles time itself.
   explicit TimeDistributedImpl(Part part);
   template <class Module, std::enable_if_t<!std::is_same_v<std::decay_t<Module>, Part>, int> = 0>
   explicit TimeDistributedImpl(Module module) : TimeDistributedImpl(Part(std::move(module))) {}

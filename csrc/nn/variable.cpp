@@ -19,7 +19,7 @@ Variable find_variable(const torch::nn::Module& root, const std::string& name) {
     const Names states = stateful->state_names();
     const auto found = std::find(states.begin(), states.end(), name);
     if (found != states.end()) {
-      auto* owner = const_cast<Stateful*>(stateful);  // NOLINT: handed out by those who may write
+      auto* owner = const_cast<Stateful*>(stateful);  // NOLINT: callers have write access
       return {owner, static_cast<std::size_t>(found - states.begin()), {}};
     }
   }

@@ -30,7 +30,7 @@ void check_number(const char* op, const char* name, std::int64_t value, std::int
 
 namespace {
 
-// As Python names it.
+// The name in Python.
 std::string python_name(c10::ScalarType type) {
   switch (type) {
     case at::kInt:
@@ -130,7 +130,7 @@ constexpr std::int64_t most_sum = std::int64_t{1} << 31;  // as float32 rounds i
 // its floating-point type where gradients are wanted.
 class Connection {
  public:
-  // `dims` are those of x behind the batch, of which `described` speaks.
+  // `dims` are those of x after the batch, which `described` names.
   Connection(const char* op, const Tensor& x, std::int64_t weight_exp, std::int64_t num_message_bits,
              std::int64_t dims = 1, const char* described = "in", std::int64_t bits = full_width)
       : op_(op),
@@ -217,7 +217,7 @@ class Connection {
     return *buffer;
   }
 
-  // What arrives in these steps, and what later, where every message is on its way for `delay` steps.
+  // The values that arrive in these steps, and the later ones, if every message is delayed by `delay` steps.
   YAndBuffer delayed(const Tensor& sent, const OptionalTensor& buffer, std::int64_t delay) const {
     check_number(op_, "delay", delay, 0, most_delay + 1);
     const Tensor before = buffer_or_zeros(buffer, delay, sent.sym_sizes().slice(x_.dim() - dims_));
@@ -342,7 +342,7 @@ void register_connections(torch::Library& library) {
 
 SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_connections(library); }
 
-// What they are made of knows how to map; torch would call them map by map.
+// Their parts support vmap; torch would otherwise call them once per map.
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_connections(library); }
 
 Arrivals named(YAndBuffer results) { return {std::move(std::get<0>(results)), std::move(std::get<1>(results))}; }

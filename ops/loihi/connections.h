@@ -1,4 +1,4 @@
-// What the connections have in common: checks, exact products, the shift, and the buffer of what is on its way.
+// Shared by the connections: checks, exact products, the shift, and the buffer of values in flight.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ void check_integers(const char* op, const char* name, const at::Tensor& t, c10::
 void check_number(const char* op, const char* name, std::int64_t value, std::int64_t least, std::int64_t most);
 // The same of a tensor's values, where they can be read at once: on the CPU, and not while a graph is traced.
 void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most);
-// Where they can be read: throws ValueError unless the values of a floating-point tensor are whole numbers.
+// If they can be read: throws ValueError unless the values of a floating-point tensor are whole numbers.
 void check_whole(const char* op, const char* name, const at::Tensor& t);
 
 // Throws ValueError for numbers that shifted_sums does not take.

@@ -21,7 +21,8 @@ using at::Tensor;
 using MaybeTensor = LoihiCall::MaybeTensor;
 using Number = Loihi<false, LoihiForm::plain>;  // for the order of its parameters
 
-// Of u and v; and of counters and what they are compared with, which float32 counts one by one up to here.
+// The limit for u and v; and for counters and the values that they are compared with, since float32 counts exactly up
+// to here.
 constexpr std::int64_t most_state = std::int64_t{1} << 23;
 
 // States and parameters are of x's type, or int32.
@@ -48,7 +49,7 @@ Tensor param(const LoihiCell& cell, const LoihiCall& call, std::size_t j) {
   return at::scalar_tensor(call.numbers[j], at::TensorOptions(call.x.scalar_type()));
 }
 
-// bias_mant 2^bias_exp, rounded down as an arithmetic shift rounds, whose derivative is that without the rounding.
+// bias_mant 2^bias_exp, rounded down as an arithmetic shift rounds, with the derivative of the unrounded value.
 Tensor shifted_bias(const LoihiCell& cell, const LoihiCall& call) {
   const Tensor mant = param(cell, call, Number::bias_mant);
   const MaybeTensor given = call.params.get(Number::bias_exp);

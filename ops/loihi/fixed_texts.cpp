@@ -12,7 +12,7 @@ namespace spikeforge {
 namespace ops {
 namespace {
 
-// name = state keep / 4096 rounded toward zero, whose derivative is that without the rounding.
+// name = state keep / 4096 rounded toward zero, with the derivative of the unrounded value.
 std::string decayed(std::string_view name, std::string_view state, std::string_view keep) {
   return fmt::format(R"(
   {0}_high = trunc({1} * 0.000244140625)
@@ -30,7 +30,7 @@ std::string charged(std::string_view u, std::string_view v) {
   charged = clamp(v_kept + current + bias_mant, -8388607, 8388607))";
 }
 
-// What the surrogate sees of a distance above a threshold in units of `unit`: as if the threshold were 1.
+// The argument of the surrogate for a distance above a threshold in units of `unit`: as if the threshold were 1.
 std::string in_thresholds(std::string_view distance, std::string_view threshold, std::string_view unit) {
   return fmt::format("({}) * detach(1 / ({} * maximum(abs({}), 1)))", distance, unit, threshold);
 }
@@ -73,7 +73,7 @@ std::string rf_text(const std::string& surrogate) {
 )";
 }
 
-// What is sent of a change: all of it from vth on, and straight through what is not.
+// The sent part of a change: all of it from vth on, with a straight-through derivative otherwise.
 constexpr const char* sent = R"(
   change = act_next - act + residue
   sent = custom_gradient(where(abs(change) >= vth, change, 0), change, 1)

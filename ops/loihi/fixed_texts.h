@@ -1,8 +1,8 @@
 // Fixed-point neurons as neuron text on floating-point tensors that hold whole numbers: the bits of the integers, and a
-// derivative that goes straight through rounding and wraps.
+// straight-through derivative of rounding and wraps.
 //
 // float32 is enough for the bits. A state is split at 12 bits before it decays, so that every product stays within
-// 2^24; the sums are of at most 24 bits while |x| <= 2^17, or beyond 2^24 on their way to where a voltage saturates.
+// 2^24; the sums have at most 24 bits while |x| <= 2^17, or exceed 2^24 only before a voltage saturates.
 #pragma once
 
 #include "csrc/kernels/multistep/loihi_cells.h"

@@ -10,15 +10,15 @@
 
 namespace spikeforge::custom_op {
 
-// What it throws passes on, but for what is no std::exception: autograd's threads and Python can carry nothing else,
-// and the program would end. Throws c10::Error in its place.
+// Forwards exceptions of a user's function, except those that are not a std::exception: autograd's threads and Python
+// cannot carry them, and the program would end. Throws c10::Error in their place.
 template <class Call>
 decltype(auto) call_of_user(const std::string& op, const char* what, Call&& call) {
   try {
     return call();
   } catch (const std::exception&) {
     throw;
-  } catch (abi::__forced_unwind&) {  // the thread ends, which nobody may hold up
+  } catch (abi::__forced_unwind&) {  // the thread ends, which must not be prevented
     throw;
   } catch (...) {
     TORCH_CHECK(false, op, ": ", what, " threw something that is no std::exception");

@@ -16,8 +16,8 @@ class CudaKernels {
   // Keeps both. Throws ValueError for arguments that a CUDA kernel cannot take.
   CudaKernels(const CudaKernel& kernel, const Operator& op);
 
-  // For a GPU like "sm_90" and the dtypes of these tensors, into the caches; needs no GPU. Throws CompileError, and
-  // TypeError for a dtype that kernels do not know.
+  // Compiles for a GPU such as "sm_90" and the dtypes of these tensors, into the caches; needs no GPU. Throws
+  // CompileError, and TypeError for a dtype that kernels do not support.
   void compile(const Arguments& in, Tensors out, const std::string& arch) const;
 
   // For the kernel pack that is being recorded, if one is. Throws as compile does.

@@ -1,5 +1,5 @@
 // The CUDA source of a custom operator around a user's text: the names of its dtypes before it, the check of its
-// parameters behind it, so that the user's lines keep their numbers. Free of torch.
+// parameters after it, so that the user's lines keep their numbers. Free of torch.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct CudaParameter {
 
 inline constexpr const char* cuda_types_header = "spikeforge_custom_op_types.h";
 
-// The text before the user's: the header, and x_t and the like. Where C has a type of such a name (time_t, size_t), all
+// The text before the user's: the header, and x_t and the like. If C has a type of such a name (time_t, size_t), all
 // that follows is in a namespace, after the headers that the user's text includes.
 std::string print_types(std::string_view header, std::string_view source, const std::vector<CudaParameter>& parameters);
 

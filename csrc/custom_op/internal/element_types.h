@@ -1,4 +1,4 @@
-// The dtypes whose elements a source of a custom operator can read, and how it names them.
+// The dtypes that the source of a custom operator can read, and their names in the source.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -26,7 +26,8 @@ inline constexpr ElementType element_types[] = {
     {c10::kLong, "long long", "std::int64_t"},
 };
 
-// Of the tensor of an operator. Throws TypeError for another dtype; `readers` are who does not know it.
+// The element type of an operator's tensor. Throws TypeError for another dtype; `readers` names the code that does not
+// support it.
 inline const ElementType& element_type(const std::string& op, const std::string& tensor, c10::ScalarType type,
                                        const char* readers) {
   for (const ElementType& known : element_types)

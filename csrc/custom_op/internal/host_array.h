@@ -1,5 +1,5 @@
-// What a CPU source of a custom operator gets for a tensor, under the names that its CUDA source has
-// (cuda/custom_op.cuh). Read by the machine's C++ compiler, behind the names of the call's dtypes.
+// The view of a tensor in the CPU source of a custom operator, with the names of its CUDA source (cuda/custom_op.cuh).
+// Read by the host compiler, after the names of the call's dtypes.
 #pragma once
 
 #include <c10/util/BFloat16.h>

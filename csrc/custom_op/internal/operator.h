@@ -1,4 +1,4 @@
-// A custom operator whose definition has been read and checked: what its kernels for the dispatcher share.
+// A custom operator whose definition has been read and checked: shared by its kernels for the dispatcher.
 #pragma once
 
 #include "csrc/custom_op/definition.h"
@@ -57,14 +57,15 @@ class Operator {
   Values values(const torch::jit::Stack& stack) const { return std::span(stack).last(argument_count()); }
   Arguments arguments(Values values) const { return {schema, values}; }
 
-  // Of the arguments in order; undefined for a Tensor? that was not given.
+  // Visits the tensors of the arguments in order; undefined for a Tensor? that was not given.
   template <class Visit>
   void for_each_tensor(Values values, Visit&& visit) const;
 
   // The results, allocated on the device of `leader` as the shape function says.
   TensorVector allocate(const Arguments& in, const at::Tensor& leader) const;
 
-  // That a function without lists takes all arguments: `taker` is what it is, `otherwise` who takes any.
+  // Checks that a function without support for lists can take all arguments: `taker` names the function, `otherwise`
+  // the alternative.
   void check_no_lists(const char* taker, const char* otherwise) const;
 
   // That x_t, the dtype of x in a source, can be the name of a type.

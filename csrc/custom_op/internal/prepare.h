@@ -1,4 +1,4 @@
-// What kernels of the CPU and the GPU may take for granted.
+// The conditions that kernels of the CPU and the GPU rely on.
 #pragma once
 
 #include "csrc/custom_op/internal/operator.h"

@@ -1,5 +1,5 @@
-// What a function of a call's shapes, dtypes and numbers gave, by these: a function in Python costs more than many a
-// kernel, and a network calls it with the same shapes all the time.
+// A cache of the results of a function of a call's shapes, dtypes and numbers: a function in Python costs more than
+// many a kernel, and a network calls it with the same shapes all the time.
 #pragma once
 
 #include "csrc/base/fork_safe_mutex.h"
@@ -14,10 +14,10 @@
 
 namespace spikeforge::custom_op {
 
-// All that such a function may ask of a call.
+// The values of a call on which such a function may depend.
 class CallKey {
  public:
-  // False for a call that cannot be told by words: one with symbolic sizes, or with arguments of rarer types.
+  // Returns false for a call that has no key: one with symbolic sizes, or with arguments of rarer types.
   bool describe(const Arguments& in);
 
   bool operator==(const CallKey& other) const { return words_ == other.words_; }

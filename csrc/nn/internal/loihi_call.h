@@ -1,4 +1,4 @@
-// What the fixed-point modules share: their operators' complaints, in the name of the module.
+// Shared by the fixed-point modules: the errors of their operators, with the name of the module.
 #pragma once
 
 #include <c10/util/Exception.h>

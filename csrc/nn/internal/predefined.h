@@ -1,4 +1,4 @@
-// What a predefined neuron's module needs of its operator: one overload each a neuron.
+// The operator of a predefined neuron's module: one overload per neuron.
 #pragma once
 
 #include "csrc/nn/neurons.h"
@@ -31,7 +31,7 @@ std::vector<std::pair<const char*, Param>> constants_of(const Call& call) {
   return constants;
 }
 
-// Where each of the states starts: v at v_reset, or 0 under soft reset; w at w_rest; others at 0.
+// The initial value of each state: v at v_reset, or 0 under soft reset; w at w_rest; others at 0.
 template <class Call>
 std::vector<Param> starts_of(const Call& call, std::size_t states) {
   std::vector<Param> starts(states, Param(0.0));

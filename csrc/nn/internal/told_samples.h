@@ -1,4 +1,4 @@
-// What modules do with the lengths and starts that they are told of, besides handing them to operators.
+// Lengths and starts of samples in modules, besides their use as arguments of operators.
 #pragma once
 
 #include "csrc/nn/stateful.h"
@@ -10,8 +10,8 @@
 
 namespace spikeforge::nn {
 
-// For as long as it lives, all modules at and below `module` are told. Throws c10::ValueError where one of them cannot
-// know samples, and for shapes that do not fit `inputs`.
+// During its lifetime, all modules at and below `module` use the samples. Throws c10::ValueError if one of them does
+// not support samples, and for shapes that do not fit `inputs`.
 class ToldSamples {
  public:
   ToldSamples(Stateful& module, const Samples& samples, at::TensorList inputs, std::int64_t steps);
@@ -23,7 +23,7 @@ class ToldSamples {
   std::vector<std::pair<Stateful*, Samples>> before_;
 };
 
-// As an operator takes them.
+// In the form of an operator's argument.
 inline std::optional<at::Tensor> maybe_given(const at::Tensor& t) {
   return t.defined() ? std::optional(t) : std::nullopt;
 }
@@ -31,8 +31,8 @@ inline std::optional<at::Tensor> maybe_given(const at::Tensor& t) {
 // A sequence with zeros where its sample has started anew within the last `delay` steps, so that nothing arrives.
 at::Tensor without_unheard(const Samples& samples, const at::Tensor& arriving, std::int64_t delay);
 
-// The last `delay` steps of each sample, [delay, B, *shape]: `through` of those of `sent`, or of what was on its way
-// `before` (undefined: zeros); zeros where the sample has started anew since.
+// The last `delay` steps of each sample, [delay, B, *shape]: `through` of those of `sent`, or of the values in flight
+// `before` (undefined: zeros); zeros if the sample has restarted since.
 at::Tensor leaving(const Samples& samples, const at::Tensor& sent, std::int64_t delay, const at::Tensor& before,
                    const std::function<at::Tensor(const at::Tensor&)>& through = nullptr);
 
