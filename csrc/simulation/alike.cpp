@@ -114,7 +114,7 @@ Described currents_of(const Description& d) {
   return all;
 }
 
-// What this rank has otherwise than rank 0, of which it has as many. All ranks tell theirs.
+// The first difference between this rank and rank 0, with as many values. All ranks send theirs.
 std::string first_difference(const Description& d, const Described& own, std::size_t rank, std::int64_t count) {
   Digests digests = own.digests;
   digests.resize(static_cast<std::size_t>(count));

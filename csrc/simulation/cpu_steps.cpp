@@ -297,7 +297,7 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
   }
 }
 
-// What arrives now, and the constant current.
+// The sums that arrive now, and the constant current.
 template <class T>
 void CpuSteps::take(std::int64_t first, std::int64_t last) const {
   const auto count = static_cast<std::size_t>(last - first);

@@ -25,7 +25,7 @@ class Numbering {
  public:
   explicit Numbering(const std::vector<Slice>& slices) : slices_(slices) {}
 
-  // Of neurons in ascending order between calls of `again`.
+  // For neurons in ascending order between calls of `again`.
   std::int64_t operator()(std::int64_t own) {
     while (own >= slices_[at_].first + slices_[at_].size()) ++at_;
     return slices_[at_].begin + own - slices_[at_].first;

@@ -25,7 +25,7 @@ namespace {
 struct HeldNetwork : torch::CustomClassHolder {
   explicit HeldNetwork(const NetworkOptions& options) : network(options) {}
   Network network;
-  std::optional<Recorder> recorder;  // whose tensors a CUDA graph knows
+  std::optional<Recorder> recorder;  // a CUDA graph uses its tensors
   std::atomic_flag is_in_use;
 };
 
@@ -84,8 +84,8 @@ Population population(const Held& held, std::int64_t number) {
   return held->network.populations().at(static_cast<std::size_t>(number));
 }
 
-// As of the operator connect: numbers and laws of weights, then of delays. With a rule the number of a projection that
-// learns, else -1.
+// As for the operator connect: numbers and laws of weights, then of delays. With a rule returns the number of a plastic
+// projection, else -1.
 std::int64_t project(const Held& held, std::int64_t sources, std::int64_t targets, const std::string& rule,
                      double amount, const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers,
                      const Lists& arrays, const std::string& into, const std::string& plasticity,
@@ -135,9 +135,9 @@ void modulate(const Held& held, const Strings& signals, const Lists& values) {
   held->network.modulate(named(signals, values));
 }
 
-// What a synapse text says: its name; names of states, traces, parameters and signals; what states and traces start at;
-// which traces are of neurons after; whether a state decays, and whether a spike after does anything; the text as the
-// library prints it.
+// The contents of a synapse text: its name; names of states, traces, parameters and signals; initial values of states
+// and traces; which traces belong to postsynaptic neurons; whether a state decays, and whether there is an "on post";
+// the text as the library prints it.
 std::tuple<std::string, std::vector<std::string>, std::vector<std::string>, std::vector<std::string>,
            std::vector<std::string>, std::vector<double>, std::vector<double>, std::vector<std::int64_t>, bool, bool,
            std::string>
@@ -180,7 +180,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connectivity(const He
   return {std::move(matrix.indices), std::move(matrix.indptr), std::move(matrix.weights), std::move(matrix.delays)};
 }
 
-// Of all ranks.
+// The number of connections on all ranks.
 std::int64_t connections(const Held& held) {
   Running& running = held->network.running();
   std::int64_t all = 0;
@@ -207,7 +207,7 @@ std::vector<at::Tensor> state(const Held& held) { return held->network.state(); 
 
 void load_state(const Held& held, const Lists& tensors) { held->network.load_state(tensors.vec()); }
 
-// Whether `simulate` is the fastest way: on a GPU whose steps are operators a graph of them is.
+// True if `simulate` is the fastest way: on a GPU whose steps are operators, a graph of them is.
 bool simulates(const Held& held) {
   Running& running = held->network.running();
   return running.options().device().is_cpu() || running.gpu_steps() != nullptr;
@@ -251,7 +251,7 @@ std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simula
   return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
 }
 
-// What `advance` records into from here on.
+// The tensors into which `advance` then records.
 std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::int64_t steps, bool spikes,
                                                        c10::IntArrayRef populations, const Strings& states,
                                                        const Lists& neurons) {
@@ -271,7 +271,7 @@ void advance(const Held& held, std::int64_t steps) {
   });
 }
 
-// Of what was recorded so, the numbers of neurons and states of several ranks.
+// For such recordings, the numbers of neurons and states of several ranks.
 std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at::Tensor& neurons,
                                                       const Lists& states) {
   TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before it is read");

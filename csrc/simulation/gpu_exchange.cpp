@@ -79,7 +79,7 @@ bool GpuExchange::overflowed() {
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-// What this rank has told itself is sent while the others' is on its way.
+// This rank's own spikes are sent while those of others are in flight.
 void GpuExchange::run(std::int64_t steps) {
   const c10::DeviceGuard guard(own_.device());
   const jit::Device& device = ops::gpu_of(own_);

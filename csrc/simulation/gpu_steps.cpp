@@ -20,7 +20,7 @@
 namespace spikeforge::simulation {
 namespace {
 
-// What the kernel looks up of a drive's rates, of which few are different.
+// The kernel's table of a drive's rates, few of which differ.
 struct RateTables {
   std::vector<double> none;
   std::vector<std::int32_t> tables, thresholds;
@@ -52,7 +52,8 @@ struct RateTables {
 
 constexpr std::int64_t steps_of_a_graph = 50;
 
-// Of a block, where an exchange by GPUs' memory in each of them takes no longer than one by an all-gather behind all.
+// The longest block for which an exchange by GPUs' memory in each step takes no longer than one all-gather after all of
+// them.
 constexpr std::int64_t most_told_each_step = 5;
 
 template <class T>
@@ -212,7 +213,7 @@ std::int64_t GpuSteps::at_once() const {
   return exchange_ == nullptr ? 1 : std::max(block, steps_of_a_graph / block * block);
 }
 
-// Whether launches take longer than what they launch, and are alike: states are recorded elsewhere each time.
+// True if launches take longer than their kernels, and are equal: recorded states have other addresses each time.
 bool GpuSteps::repeats() const {
   return 2 * running_.block() <= steps_of_a_graph && launch_.arguments.probe_count == 0;
 }
@@ -237,7 +238,7 @@ void GpuSteps::keep() {
 bool GpuSteps::goes_back() {
   if (peers_ != nullptr) peers_->check();
   if (exchange_ == nullptr || !exchange_->overflowed()) return false;
-  graph_ = nullptr;  // which knows the lists
+  graph_ = nullptr;  // which uses the lists
   const std::vector<at::Tensor> now = running_.own_state();
   for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(kept_[i]);
   return true;

@@ -6,7 +6,7 @@ namespace spikeforge::simulation {
 
 namespace {
 
-// Of one for each neuron of a group; numbers are of all.
+// The part of tensors with one value per neuron of a group; other tensors are for all.
 std::vector<at::Tensor> of_part(const std::vector<at::Tensor>& tensors, const GroupPart& part) {
   std::vector<at::Tensor> parts;
   parts.reserve(tensors.size());

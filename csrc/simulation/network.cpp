@@ -52,13 +52,13 @@ void check_columns(const Description& description, const std::string& name, std:
                     ", and this one has ", description.size());
 }
 
-// What a network keeps is its own: who gave it may write it.
+// A network keeps copies of its arguments: the caller may write them.
 at::Tensor copied(const at::Tensor& t) { return t.detach().clone(); }
 at::Tensor copied_as(at::ScalarType type, const at::Tensor& t) {
   return t.defined() ? t.detach().to(type, /*non_blocking=*/false, /*copy=*/true) : t;
 }
 
-// Of numbers that are kept in this type.
+// For numbers that are stored in this type.
 void check_finite(const std::string& what, const at::Tensor& numbers, at::ScalarType type) {
   const at::Tensor are_finite = numbers.to(type).isfinite();
   TORCH_CHECK_VALUE(are_finite.all().item<bool>(), "Network: ", what, " must be finite in ", type, ", but one is ",
@@ -176,7 +176,7 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
 namespace simulation {
 namespace {
 
-// A projection between populations, whose tensors and names are the network's own.
+// A projection between populations, with copies of its tensors and names.
 DescribedProjection described(Description& description, const Population& sources, const Population& targets,
                               const Projection& how, const std::string& into) {
   const std::size_t from = description.number_of(sources);
@@ -202,7 +202,7 @@ DescribedProjection described(Description& description, const Population& source
   return projection;
 }
 
-// Of a rule, in its order.
+// The parameters of a rule, in its order.
 std::vector<double> params_of(const graph::Synapse& rule, const std::map<std::string, double>& given) {
   for (const auto& [name, value] : given)
     TORCH_CHECK_VALUE(std::ranges::find(rule.params, name) != rule.params.end(), "Network: the rule ", rule.name,

@@ -1,4 +1,4 @@
-// Networks of populations, simulated: neurons of any kind, projections with delays, what drives them, and recordings
+// Simulated networks of populations: neurons of any kind, projections with delays, drives, and recordings
 // (docs/networks.md).
 //
 //   Network network({.seed = 1});
@@ -10,9 +10,9 @@
 //   network.drive(excitatory, 1.0, {.weight = 0.35});
 //   const Recording recording = simulate(network, 1000, {.states = {{excitatory, "v", {0, 1}}}});
 //
-// A step takes what arrives now, adds currents and drive, steps all neurons, and sends their spikes on their way: a
+// A step takes the sums that arrive now, adds currents and drive, steps all neurons, and sends their spikes: a
 // spike of step t over a connection of delay d is input of step t + d. Errors are c10::ValueError and c10::TypeError,
-// and c10::Error for what comes too late; a call that throws has changed nothing. What is given is copied. One thread
+// and c10::Error for calls that come too late; a call that throws has changed nothing. Arguments are copied. One thread
 // at a time may use a network.
 #pragma once
 
@@ -42,13 +42,13 @@ class Running;
 
 struct NetworkOptions {
   std::int64_t seed = 0;                                      // of connections, drive, and neurons that draw
-  std::optional<at::ScalarType> dtype = std::nullopt;         // of states and what is on its way: float32 or float64
+  std::optional<at::ScalarType> dtype = std::nullopt;         // of states and values in flight: float32 or float64
   std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; by default dtype
   c10::Device device = c10::kCPU;
   bool deterministic = false;  // on a GPU the same bits at every run
-  // Who shares the network: every rank says the same of it, has some of its neurons, and what comes in to them.
-  // Building and simulating it, its state and load_state are calls that all of them make (docs/scaling.md). Null:
-  // nobody else.
+  // The ranks that share the network: every rank describes it alike, has some of its neurons, and their incoming
+  // connections. Building and simulating it, its state and load_state are collective calls (docs/scaling.md). Null: one
+  // process.
   std::shared_ptr<Ranks> ranks = nullptr;
 };
 
@@ -103,16 +103,16 @@ class SPIKEFORGE_API Network {
   Network& operator=(Network&&) noexcept;
   ~Network();
 
-  // Adds `size` neurons, whose first output says where it is above 0 that they fire. Their inputs are what projections
-  // and drive go into. `params` has every parameter of the neuron, `states` those states that do not start as the
-  // neuron says. Each rank has an equal share of them, in turn; but all populations of an area are on one rank. Spikes
-  // between areas, and to and from populations of none, arrive as sums of their own beside those within an area: where
-  // there are areas a network takes the same steps on any number of ranks.
+  // Adds `size` neurons; a neuron fires when its first output is above 0. Projections and drives target their inputs.
+  // `params` has every parameter of the neuron, `states` the states whose initial values differ from the neuron's. Each
+  // rank has an equal share of them, round-robin; but all populations of an area are on one rank. Spikes between areas,
+  // and to and from populations without an area, are summed separately from those within an area: with areas a network
+  // gives the same steps on any number of ranks.
   Population populate(const std::string& name, std::int64_t size, const Neuron& neuron, const NamedNumbers& params = {},
                       const NamedNumbers& states = {}, const std::string& area = {});
 
   // Connects two populations: the rule, weights and delays of `how`, whose ranges are not read (connect.h). A delay is
-  // of at least a step, also the least that a law may give.
+  // at least one step, also the least that a law may give.
   void project(const Population& sources, const Population& targets, const Projection& how,
                const std::string& into = {});
 
@@ -122,12 +122,12 @@ class SPIKEFORGE_API Network {
   std::size_t project(const Population& sources, const Population& targets, const Projection& how,
                       const Plasticity& plasticity, const std::string& into = {});
 
-  // What projections learned, whose states are of the last step; builds the network.
+  // The state of a plastic projection after the last step; builds the network.
   Learned learned(std::size_t projection);
 
-  // A signal of rules of this name, from the next step on until it is given anew: a number, or where all targets of the
-  // projections that have it are as many, one for each. Where all is 0 it does not come. Several signals are given
-  // together, or none of them is. Builds the network.
+  // Sets a signal of the rules with this name, from the next step on until the next call: a number, or one for each
+  // target if all projections that have it have the same number of targets. All 0: the signal is absent. Several
+  // signals are set together, or none of them is. Builds the network.
   void modulate(const std::string& signal, const PerNeuron& value) { modulate({{signal, value}}); }
   void modulate(const NamedNumbers& signals);
 
@@ -138,10 +138,10 @@ class SPIKEFORGE_API Network {
   // Adds a constant to an input in each step.
   void inject(const Population& targets, const PerNeuron& current, const std::string& into = {});
 
-  // Draws the connections, which the first step does otherwise; nothing can be added then. Rows are neurons; column
-  // k size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors are the network's own:
-  // weights may be written between steps, the others must not be. Of a network that has ranks or areas it is how this
-  // rank has them, whose numbers are its own: `connectivity` says them in the network's.
+  // Draws the connections, which the first step does otherwise; nothing can be added then. Rows are neurons; column k
+  // size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors are the network's own:
+  // weights may be written between steps, the others must not be. With ranks or areas this is this rank's part, in its
+  // own numbers: `connectivity` returns it in the network's.
   const Connectivity& build();
 
   // A copy of the same with rows and columns of the whole network; of several ranks the connections to this one's
@@ -169,7 +169,7 @@ class SPIKEFORGE_API Network {
   std::unique_ptr<simulation::Running> running_;
 };
 
-// Of which neurons, counted within the population, which state is recorded.
+// A recorded state of neurons, whose indices count within the population.
 struct StateProbe {
   Population population;
   std::string state;
@@ -182,22 +182,23 @@ struct SimulateOptions {
 };
 
 struct Recording {
-  at::Tensor steps, neurons;       // int64 [spikes], by steps and then by neurons: when each was, and whose; of several
-                                   // ranks those of this one's neurons
+  // int64 [spikes], by steps and then by neurons: the step and the neuron of each spike; of several
+  at::Tensor steps, neurons;
+  // ranks those of this one's neurons
   std::vector<at::Tensor> states;  // [steps of the call, neurons chosen] for each probe, after each step; the same on
                                    // all ranks
   std::int64_t first_step = 0, step_count = 0;  // of the call
 
-  // Steps and neurons of a population, whose first neuron is 0 then.
+  // The steps and neurons of a population, whose first neuron is 0 then.
   SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> of(const Population& population) const;
 };
 
-// Steps a network on, from where the last call left it. Throws ValueError for negative steps, and for a state or a
-// neuron that is not there; c10::Error where the ranks that share it do not call the same, or one is gone. What is
-// thrown in the middle of a step leaves a network that load_state alone makes whole; other calls throw c10::Error then.
+// Runs a network from the end of the last call. Throws ValueError for negative steps, and for a state or a neuron that
+// does not exist; c10::Error if the ranks that share it do not make the same call, or one has ended. An exception in
+// the middle of a step leaves a network that needs load_state; other calls throw c10::Error then.
 SPIKEFORGE_API Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& options = {});
 
-// What all ranks recorded in the same call, on all of them. Throws ValueError where it was not the same.
+// The recordings of all ranks from the same call, on all of them. Throws ValueError if the calls differ.
 SPIKEFORGE_API Recording gathered(const Network& network, const Recording& own);
 
 }  // namespace spikeforge

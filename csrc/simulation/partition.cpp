@@ -20,9 +20,9 @@ std::map<std::string, std::int64_t> areas_of(const Description& description) {
   return areas;
 }
 
-// Of neurons that are dealt one each to ranks `from`, from + 1, ..., and 0 again after the last: how many those before
-// `rank` get. A population's that are left over of equal shares go on where the last's ended, so that ranks differ by
-// one neuron at most.
+// For neurons that are dealt round-robin to ranks `from`, from + 1, ..., and 0 again after the last: how many the ranks
+// before `rank` get. The rest of a population after equal shares continues after the last population's, so that ranks
+// differ by one neuron at most.
 std::int64_t dealt_before(std::int64_t rank, std::int64_t from, std::int64_t neurons, std::int64_t ranks) {
   const std::int64_t end = from + neurons, again = std::max<std::int64_t>(end - ranks, 0);
   return std::min(rank, again) + std::max<std::int64_t>(std::min(rank, end) - from, 0);

@@ -27,13 +27,13 @@ std::int64_t number_of_host() {
   return static_cast<std::int64_t>(hash128({name.data(), id}).low >> 1);
 }
 
-// Whether all ranks say the same, and none a negative number.
+// True if all ranks have the same number, and it is not negative.
 bool agree(Running& running, std::int64_t own) {
   const std::vector<Numbers> told = running.gather_notices(Topic::shared_memory, [&] { return Numbers{own}; });
   return own >= 0 && std::ranges::all_of(told, [&](const auto& rank) { return rank[0] == own; });
 }
 
-// Of network::Peers.
+// The size of network::Peers.
 std::int64_t bytes_of(std::int64_t ranks, std::int64_t room) {
   return 2 * ranks * static_cast<std::int64_t>(sizeof(std::uint64_t) + room * sizeof(std::uint32_t));
 }

@@ -87,7 +87,7 @@ void PlasticConnections::describe_to_cpu() {
             .wide_delays = matrix_.delays.scalar_type() == at::kInt};
 }
 
-// By rows, delays and columns: those of one delay stand side by side in a row, so that spikes of each step before find
+// By rows, delays and columns: those of one delay are adjacent in a row, so that spikes of each earlier step find
 // theirs.
 void PlasticConnections::sort_by_delay() {
   delays_ = {shortest_};

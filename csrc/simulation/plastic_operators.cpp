@@ -65,7 +65,7 @@ void PlasticOperators::make_lines() {
   columns_ = by_columns(lines_);
 }
 
-// Of a ring [steps, rows] what lines see in this step, [lines].
+// The values of a ring [steps, rows] that lines read in this step, [lines].
 at::Tensor PlasticOperators::steps_ago(const at::Tensor& ring, const at::Tensor& step) const {
   const at::Tensor slots = (step - delays_).remainder(ring.size(0));
   return ring.index_select(0, slots).t().reshape({-1});

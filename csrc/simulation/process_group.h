@@ -18,8 +18,8 @@
 
 namespace spikeforge {
 
-// What fails in the group, as the death of another process does, a network's calls throw as c10::Error, within the
-// group's timeout.
+// Failures of the group, such as the death of another process, are thrown by a network's calls as c10::Error, within
+// the group's timeout.
 SPIKEFORGE_API std::shared_ptr<Ranks> ranks_of(c10::intrusive_ptr<c10d::ProcessGroup> group);
 
 }  // namespace spikeforge

@@ -1,5 +1,5 @@
-// The processes that share a network, and how they tell one another what they have. process_group.h makes one of a
-// process group of torch.distributed.
+// The processes that share a network, and their communication. process_group.h creates one from a process group of
+// torch.distributed.
 #pragma once
 
 #include "csrc/base/export.h"

@@ -45,7 +45,7 @@ at::Tensor spread(const PerNeuron& value, std::int64_t size, const at::TensorOpt
   return value.tensor().detach().to(options).expand({size});
 }
 
-// Of the neurons that are own.
+// The values of own neurons.
 PerNeuron own_of(const PerNeuron& value, const Population& population, const Slice& slice) {
   if (value.is_number()) return value;
   return value.tensor().narrow(0, slice.begin - population.begin, slice.size());
@@ -225,7 +225,7 @@ void Running::make_rings(const Description& description, const Extent& own, cons
   if (own.connections > 0)
     doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
   if (any_between) {
-    constexpr std::int64_t most_places = std::int64_t{1} << 32;  // which are told as 32-bit numbers
+    constexpr std::int64_t most_places = std::int64_t{1} << 32;  // which are sent as 32-bit numbers
     block_ =
         std::clamp<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1, all.least_between);
   }
@@ -650,7 +650,7 @@ void Running::make_whole_drives() {
     whole_drives_.push_back({.rates = spread(drive.rates), .weights = spread(drive.weights), .seed = drive.seed});
 }
 
-// What drives own neurons is what it would be of all.
+// The drive of own neurons equals their part of the whole network's.
 at::Tensor Running::driven(const at::Tensor& arriving) {
   at::Tensor x = arriving;
   if (!partition_.is_whole() && size_ > 0 && !own_columns_.defined()) make_whole_drives();
@@ -685,7 +685,7 @@ const at::Tensor& Running::advance() {
     const auto [outputs, states] =
         group.neuron(mine, group.states, group.params, false, false, {}, {}, group.seed, offset);
     spikes_.narrow(0, group.begin, group.size()).copy_(outputs[0][0]);
-    for (std::size_t k = 0; k < states.size(); ++k) group.states[k].copy_(states[k]);  // whose addresses graphs know
+    for (std::size_t k = 0; k < states.size(); ++k) group.states[k].copy_(states[k]);  // at addresses that graphs use
   }
   deliver_by_operators();
   for (PlasticConnections& plastic : plastic_) plastic.operators().fire(step_, spikes_);

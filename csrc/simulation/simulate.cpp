@@ -39,7 +39,7 @@ Recording on_cpu(Running& running, std::int64_t first, std::int64_t steps, bool 
   return {tensor_of(list.steps), tensor_of(list.neurons), {}, first};
 }
 
-// Of steps on a GPU, which are listed behind each piece of them.
+// The record of steps on a GPU, whose spikes are listed after each piece of them.
 class GpuRecord {
  public:
   GpuRecord(const Running& running, std::int64_t first)

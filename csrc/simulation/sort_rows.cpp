@@ -22,7 +22,7 @@ Column column_of(const at::Tensor& t, std::int64_t nnz) {
   return {static_cast<char*>(t.mutable_data_ptr()), static_cast<std::size_t>(t.element_size())};
 }
 
-// What a thread uses again for every row.
+// Memory that a thread reuses for every row.
 struct Scratch {
   std::vector<std::uint64_t> order;  // the column, then the place within the row
   std::vector<char> numbers;

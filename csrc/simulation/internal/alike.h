@@ -6,9 +6,9 @@
 
 namespace spikeforge::simulation {
 
-// Whether all ranks have the same library, torch and options, and describe the same network. Throws ValueError on each
-// of them where not, which names a rank and the first thing that it has otherwise. Returns a number that all of them
-// know the network by, which no other network of this process has.
+// Checks that all ranks have the same library, torch and options, and describe the same network. Throws ValueError on
+// each of them otherwise, with a rank and its first difference. Returns a number that identifies the network on all
+// ranks, which no other network of this process has.
 std::int64_t check_alike(const Description& description);
 
 }  // namespace spikeforge::simulation

@@ -1,14 +1,14 @@
-// Steps of a network on the CPU: one parallel region a step at most, and no tensor made in it.
+// Steps of a network on the CPU: at most one parallel region per step, and no tensor is created in it.
 //
-// A thread owns neurons, and the columns of their inputs. In a step it first adds what the spikes of the step before
-// send to its columns, which it finds in every row since columns ascend; then it takes what arrives now, adds current
-// and drive, steps its neurons and lists those that fired. So nothing that a step of a thread reads is written by
-// another but the list of spikes, for a spike is on its way for at least one step. What is added to a column is added
+// A thread owns neurons, and the columns of their inputs. In a step it first adds the contributions of the last step's
+// spikes to its columns, which it finds in every row since columns ascend; then it takes the sums that arrive now, adds
+// current and drive, steps its neurons and lists those that fired. So a thread's step reads nothing that another thread
+// writes except the list of spikes, since a spike is in flight for at least one step. A column's terms are added
 // in the order of the rows: any number of threads gives the same bits.
 //
-// Spikes between areas or ranks are kept for as many steps as the shortest of their delays takes, told to all ranks,
-// and sent then, by steps and by neurons of the whole network. Where some stay within areas, they have a ring of their
-// own, so that the order of sums does not depend on who has which area.
+// Spikes between areas or ranks are stored for as many steps as the shortest of their delays, sent to all ranks, and
+// then delivered, by steps and by neurons of the whole network. If some stay within areas, they have their own ring,
+// so that the order of sums does not depend on the distribution of areas.
 #pragma once
 
 #include "csrc/cpu/event/kernels.h"
@@ -31,7 +31,7 @@ struct SpikeList {
   std::vector<std::int64_t> steps, neurons;
 };
 
-// What is recorded of the steps of a call.
+// The recording of the steps of a call.
 struct CpuRecord {
   SpikeList* spikes = nullptr;  // null: they are not recorded
   const RecordedStates& states;
@@ -55,7 +55,7 @@ class CpuSteps {
   struct Cell : GroupCall {
     Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output);
 
-    // Of those that are among [first, last).
+    // Runs those among [first, last).
     void run(std::int64_t first, std::int64_t last) const;
 
     std::int64_t begin = 0, end = 0;
@@ -68,7 +68,7 @@ class CpuSteps {
   struct Part {
     std::int64_t begin = 0, end = 0;
     std::vector<std::int64_t> fired;
-    // Rows whose connections go to columns of the part.
+    // Rows whose connections lead to columns of the part.
     std::vector<std::int32_t> rows;
     std::vector<std::int64_t> begins, starts;
   };
@@ -129,8 +129,8 @@ class CpuSteps {
   ThreadChoice choice_;
   std::vector<std::int64_t> offsets_;  // of the slots, twice: where what takes so many steps arrives, from each on
   std::vector<std::int64_t> fired_;    // in the last step, not yet delivered
-  // Of the steps of a block from first_of_block_ on: which own neurons fired; and what was told of the last block,
-  // which is not yet delivered.
+  // For the steps of a block from first_of_block_ on: the own neurons that fired; and the spikes of the last block,
+  // which are not yet delivered.
   std::vector<std::vector<std::int64_t>> block_, told_;
   std::int64_t first_of_block_ = 0, first_told_ = 0;
   std::int64_t step_ = 0;

@@ -1,4 +1,4 @@
-// What a network is told before it is built.
+// The description of a network before it is built.
 #pragma once
 
 #include "csrc/kernels/multistep/traced_cell.h"
@@ -23,7 +23,7 @@ struct DescribedPopulation {
   Neuron neuron;
   std::shared_ptr<const TracedCell> cell;
   std::vector<PerNeuron> states, params;  // all, in the order of the cell
-  std::string area;                       // whose populations are on one rank; empty: each rank has a share of it
+  std::string area;  // all its populations are on one rank; empty: each rank has a share of the population
 };
 
 struct DescribedConnections {

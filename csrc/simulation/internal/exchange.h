@@ -1,10 +1,10 @@
-// The spikes of some steps, from all ranks to all: lists of 32-bit numbers, or a bit for each neuron and step,
+// Exchanges the spikes of some steps between all ranks: lists of 32-bit numbers, or a bit for each neuron and step,
 // whichever is shorter.
 //
-// Lists have room for `capacity` spikes, the same on all ranks, so that one call of all_gather tells both how many
-// there are and which. Where a rank has more, all see that, and tell again with more room. The room is that of the
-// busiest rank of late. How long a message is does not depend on what a call asks for: ranks that make different calls
-// can say so. A rank that fails between exchanges sends its failure in place of its spikes.
+// Lists have space for `capacity` spikes, the same on all ranks, so that one all_gather exchanges both the counts and
+// the spikes. If a rank has more, all ranks see that, and repeat with more space. The space follows that of the busiest
+// rank in recent exchanges. The length of a message does not depend on the arguments of a call: ranks that make
+// different calls can report it. A rank that fails between exchanges sends its failure in place of its spikes.
 #pragma once
 
 #include "csrc/simulation/internal/partition.h"
@@ -20,18 +20,18 @@
 
 namespace spikeforge::simulation {
 
-// What was exchanged so far by this process.
+// Statistics of this process's exchanges.
 struct ExchangeCost {
-  std::int64_t exchanges = 0, bytes = 0;  // bytes that it told
+  std::int64_t exchanges = 0, bytes = 0;  // bytes sent
   double seconds = 0;                     // that it took, waiting for others included; on the CPU
 };
 
 class Exchange {
  public:
-  // Of neurons that are alike on all ranks.
+  // For neurons that are numbered alike on all ranks.
   Exchange(std::shared_ptr<Ranks> ranks, const Description& description);
 
-  // Of at most so many steps at once from here on.
+  // Sets the largest number of steps of later exchanges.
   void set_block(std::int64_t steps) { bit_words_ = (steps * most_neurons_ + 31) / 32; }
 
   // Allocates what the longest messages need: a list is shorter than the bits.
@@ -59,7 +59,7 @@ class Exchange {
   }
 
   const ExchangeCost& cost() const { return cost_; }
-  // Of each rank, but for empty ones.
+  // For each rank, except empty ones.
   const std::vector<std::vector<Slice>>& slices() const { return slices_; }
   std::int64_t most_neurons() const { return most_neurons_; }
   bool all_have_neurons() const { return std::ranges::find(neurons_, 0) == neurons_.end(); }

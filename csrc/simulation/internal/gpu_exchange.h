@@ -1,5 +1,5 @@
-// Spikes between ranks or areas, of a network on a GPU, whose steps one kernel walks over. Nothing waits for the host:
-// a list has room for so many spikes, and who has looked at what is recorded asks whether that was enough.
+// Exchanges spikes between ranks or areas, for a network on a GPU whose steps run in one kernel. Nothing waits for the
+// host: a list has space for a number of spikes, and the reader of the recording checks that it was sufficient.
 #pragma once
 
 #include "csrc/kernels/network/launch.h"
@@ -18,13 +18,13 @@ class GpuExchange {
   // `steps` is what the kernel of the steps is launched with, which outlives it.
   GpuExchange(Running& running, const kernels::NetworkLaunch& steps);
 
-  // Where the kernel of the steps is to list its spikes.
+  // Sets the lists of spikes in the arguments of the steps' kernel.
   void say_where(network::Arguments& steps) const;
 
-  // Of the steps that were last, so many of them.
+  // Exchanges the spikes of the last `steps` steps.
   void run(std::int64_t steps);
 
-  // Whether a list was too short since the last call, on any rank: then there is more room from here on. Waits.
+  // True if a list of any rank was too short since the last call: then the lists are enlarged. Synchronises.
   bool overflowed();
 
  private:

@@ -22,20 +22,19 @@ class GpuSteps {
   // kernel does not take it (kernels/network/launch.h).
   static std::unique_ptr<GpuSteps> make(Running& running);
 
-  // Records into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of `states`. Where spikes
-  // go between ranks or areas, all of them are told and sent at the end, and before that after every block.
+  // Records into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of `states`. Spikes between
+  // ranks or areas are exchanged after every block and at the end.
   void run(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
 
-  // Steps of a network under way are taken again where ranks had more spikes to tell than there was room for: `keep`
-  // before them, and `goes_back` behind them, which says whether they are to be. Throws c10::Error where a rank is
-  // gone.
+  // Repeats steps whose spikes exceeded the lists between ranks: `keep` is called before them, and `goes_back` after
+  // them, which returns true if they are to be repeated. Throws c10::Error if a rank has ended.
   void keep();
   bool goes_back();
 
   // Steps that are as fast as any; others are where they are no multiple of these.
   std::int64_t at_once() const;
 
-  // What `run` records of states from here on: [rows, neurons of the probe] each.
+  // Sets the tensors into which `run` records states: [rows, neurons of the probe] each.
   void record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states);
 
  private:

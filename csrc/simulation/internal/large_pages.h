@@ -5,8 +5,9 @@
 
 namespace spikeforge::simulation {
 
-// A copy on the CPU in large pages, where the system has them. Connections of a column lie apart: to look up where a
-// small page is takes as long as its memory, and what is asked for ahead does not come. On a GPU the tensor itself.
+// A copy on the CPU in large pages, if the system has them. Connections of a column are scattered: the address
+// translation of a small page takes as long as its memory access, and prefetches are dropped. On a GPU the tensor
+// itself.
 at::Tensor in_large_pages(const at::Tensor& t);
 
 }  // namespace spikeforge::simulation

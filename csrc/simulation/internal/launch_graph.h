@@ -1,4 +1,4 @@
-// Launches that are made again and again with the same arguments, as one CUDA graph.
+// Launches that are repeated with the same arguments, as one CUDA graph.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,8 +7,7 @@
 
 namespace spikeforge::simulation {
 
-// Of the group that torch.distributed knows by this name. Throws NotImplementedError where torch has no
-// torch.distributed.
+// The group of torch.distributed with this name. Throws NotImplementedError if torch has no torch.distributed.
 std::shared_ptr<Ranks> ranks_of_name(const std::string& name);
 
 }  // namespace spikeforge::simulation

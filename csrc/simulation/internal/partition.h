@@ -1,4 +1,4 @@
-// Which neurons of a network a rank has: of each population a slice, or of an area all or none.
+// The neurons of a rank: a slice of each population, or for an area all or none.
 #pragma once
 
 #include "csrc/simulation/internal/description.h"
@@ -18,7 +18,7 @@ struct Slice {
   std::int64_t size() const { return end - begin; }
 };
 
-// Of each population in turn. Throws ValueError where areas are fewer than ranks.
+// One slice per population. Throws ValueError if there are fewer areas than ranks.
 std::vector<Slice> slices_of(const Description& description, std::int64_t rank, std::int64_t ranks);
 
 class Partition {
@@ -42,8 +42,7 @@ class Partition {
   at::Tensor numbers_;
 };
 
-// Whether connections of two populations stay within an area, and so on a rank. Where there are no areas and no other
-// ranks all do.
+// True if connections of two populations stay within an area, and so on a rank. Without areas and other ranks all do.
 bool stays_within(const Description& description, std::size_t sources, std::size_t targets);
 
 }  // namespace spikeforge::simulation

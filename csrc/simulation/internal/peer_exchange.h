@@ -1,4 +1,4 @@
-// Spikes between ranks whose GPUs write to one another's memory, by the kernel that steps the network.
+// Spikes between ranks whose GPUs write to each other's memory, exchanged by the kernel that steps the network.
 #pragma once
 
 #include "csrc/kernels/network/arguments.h"

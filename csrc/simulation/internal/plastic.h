@@ -1,9 +1,9 @@
-// A projection that learns, in a network under way: its connections, what its rule keeps, and its part in a step on the
-// CPU. plastic_operators.h is that of operators, on any device.
+// A plastic projection of a running network: its connections, the states and traces of its rule, and its part in a step
+// on the CPU. plastic_operators.h is the part by operators, on any device.
 //
-// A spike of step s reaches a connection of delay d in step s + d, and the connection sees the traces of the neuron
-// before it as late: those of step t - d in step t. So they stand in a ring of the steps that some connection still
-// sees, where the neurons before are as many steps behind as the shortest delay takes.
+// A spike of step s reaches a connection of delay d in step s + d, and the connection reads the traces of the
+// presynaptic neuron with the same delay: those of step t - d in step t. So these are stored in a ring of the steps
+// that some connection still reads, whose presynaptic neurons are as many steps behind as the shortest delay.
 #pragma once
 
 #include "csrc/simulation/internal/description.h"
@@ -31,25 +31,25 @@ class PlasticConnections {
   PlasticConnections& operator=(const PlasticConnections&) = delete;
   ~PlasticConnections();
 
-  // What steps by operators, made at the first call.
+  // Created at the first call.
   PlasticOperators& operators();
 
-  // What the spikes that arrive in this step do, and what they send: added to `columns`, the slot of the step.
+  // Applies the spikes that arrive in this step, and adds their sent values to `columns`, the slot of the step.
   void arrive(std::int64_t step, void* columns);
-  // What the neurons do that fired in this step, in ascending order; then signals and "each step".
+  // Applies the neurons that fired in this step, in ascending order; then signals and "each step".
   void fire(std::int64_t step, const std::vector<std::int64_t>& fired);
 
-  // Of steps that follow; undefined: it comes no more.
+  // For the following steps; undefined: the signal is absent.
   void set_signal(std::size_t number, const at::Tensor& value);
 
   // Rows are sources and columns targets, both from 0; states are of the last step. The network's own.
   Learned learned(std::int64_t step);
   const graph::Synapse& synapse() const { return rule_.synapse(); }
 
-  // Whether states still have their memory: who is given them may write them, and not resize them.
+  // True if states still have their memory: callers may write them, and must not resize them.
   bool are_there() const;
 
-  // What changes in a step, in memory of its own; after others wrote it, `loaded` must be called before `arrive`.
+  // The tensors that change in a step, in their own memory; after others wrote them, call `loaded` before `arrive`.
   std::vector<at::Tensor> changing() const;
   void loaded();
 
@@ -83,7 +83,7 @@ class PlasticConnections {
                                             // the neurons before; of those after the second alone, [cols]
   at::Tensor history_;                      // bool [longest + 1, rows]: which fired in the last steps
   std::vector<std::vector<std::int32_t>> lists_;  // the same as lists
-  std::vector<at::Tensor> signals_;               // on a GPU [cols] each, at addresses that graphs know
+  std::vector<at::Tensor> signals_;               // on a GPU [cols] each, at addresses that graphs use
   std::vector<bool> comes_;                       // on the CPU
   std::vector<std::int64_t> offsets_;             // of a delay: where the traces are that its connections see
   ops::plastic::Segments segments_;

@@ -1,8 +1,8 @@
-// The part of connections that learn in a step by operators, on any device. Nothing waits for a GPU, so that steps can
+// A step of plastic connections by operators, on any device. Nothing waits for a GPU, so that steps can
 // be captured in a CUDA graph.
 //
-// A line is a neuron before at one of the delays that there are: to operators it is a neuron of its own, whose
-// connections lie side by side, and whose spikes and traces are those of as many steps ago.
+// A line is a presynaptic neuron at one of the delays: to operators it is a neuron of its own, whose
+// connections are contiguous, and whose spikes and traces are those of as many steps ago.
 #pragma once
 
 #include "ops/event.h"
@@ -25,10 +25,10 @@ class PlasticOperators {
   PlasticOperators(const PlasticOperators&) = delete;
   PlasticOperators& operator=(const PlasticOperators&) = delete;
 
-  // What the spikes that arrive in this step, int64 of no dimension, do and send, which is added to `arriving`
+  // Applies the spikes that arrive in this step, int64 of no dimension, and adds their sent values to `arriving`
   // [columns].
   void arrive(const at::Tensor& step, const at::Tensor& arriving);
-  // What neurons do whose entry of `spikes` [neurons] is above 0; then signals and "each step".
+  // Applies the neurons whose entry of `spikes` [neurons] is above 0; then signals and "each step".
   void fire(const at::Tensor& step, const at::Tensor& spikes);
   // Brings states that decay to this step.
   void refresh(const at::Tensor& step);

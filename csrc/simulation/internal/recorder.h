@@ -1,4 +1,4 @@
-// Records steps that operators take, in tensors whose addresses a CUDA graph may know.
+// Records steps that operators run, in tensors whose addresses a CUDA graph may use.
 #pragma once
 
 #include "csrc/simulation/internal/running.h"
@@ -15,7 +15,7 @@ namespace spikeforge::simulation {
 
 class Recorder {
  public:
-  // Of up to so many steps.
+  // For at most `steps` steps.
   Recorder(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes);
 
   // Takes so many steps and records them in the first rows. `are_last` says whether the call takes no more steps.
@@ -32,12 +32,12 @@ class Recorder {
   std::vector<at::Tensor> states_;
 };
 
-// What a rank recorded of its own neurons, in the numbers of the whole network; states become those of all that were
-// asked for, bit for bit, on all ranks.
+// The recording of a rank's own neurons, in the numbers of the whole network; recorded states are gathered from all
+// ranks, bit for bit.
 Recording in_whole(Running& running, const RecordedStates& states, Recording own);
 
-// Simulates as spikeforge::simulate does, and records states `into` these tensors, contiguous [steps, neurons asked
-// for], if they are given.
+// Simulates as spikeforge::simulate does, and records states `into` these tensors, contiguous [steps, recorded
+// neurons], if they are given.
 Recording simulate_into(Network& network, std::int64_t steps, const SimulateOptions& options,
                         std::optional<std::vector<at::Tensor>> into);
 

@@ -47,8 +47,8 @@ struct PoissonLayer {
   at::Tensor seed;
 };
 
-// A state to record: numbers of own neurons within the group, on the network's device. `places`, on the CPU, says which
-// of the neurons asked for they are; no rank has more than `most`.
+// A recorded state: indices of own neurons within the group, on the network's device. `places`, on the CPU, are their
+// places among the requested neurons; no rank has more than `most`.
 struct Probe {
   const Group* group = nullptr;
   std::size_t state = 0;
@@ -57,7 +57,7 @@ struct Probe {
 };
 
 // Tensors for the states that a call records: `own` for own neurons, [steps, neurons of the probe], and `whole`,
-// [steps, neurons asked for]. They are the same tensors if there are no other ranks. All are allocated before the first
+// [steps, requested neurons]. They are the same tensors if there are no other ranks. All are allocated before the first
 // step.
 struct RecordedStates {
   std::vector<Probe> probes;
@@ -72,13 +72,13 @@ struct Changing {
 };
 
 // Throws ValueError unless `given` has a tensor for each probe, contiguous [steps, neurons] with these options: own
-// neurons, or all that were asked for.
+// neurons, or all requested ones.
 void check_recorded(const char* name, at::TensorList given, const std::vector<Probe>& probes, bool own,
                     std::int64_t steps, const at::TensorOptions& options);
 
 class Running {
  public:
-  // Draws the connections. `number` is what all ranks know the network by.
+  // Draws the connections. `number` identifies the network on all ranks.
   Running(const Description& description, std::int64_t number);
   ~Running();
   Running(const Running&) = delete;
@@ -108,9 +108,9 @@ class Running {
   void check_is_whole() const;
   bool is_whole() const { return is_whole_; }
 
-  // Prepares a call of so many steps: allocates the recorded states that are not given, and throws if the network
-  // cannot take the steps: ValueError if a tensor does not fit, or if the weights, whose address kernels and graphs
-  // know, were resized; c10::Error if other ranks do not take the same steps. Without `own` other calls take the steps.
+  // Prepares a call of `steps` steps: allocates the recorded states that are not given, and throws if the network
+  // cannot run the steps: ValueError if a tensor does not fit, or if the weights, whose address kernels and graphs use,
+  // were resized; c10::Error if other ranks do not run the same steps. Without `own` other calls run the steps.
   RecordedStates begin(std::int64_t steps, const std::vector<StateProbe>& recorded, bool own = true,
                        std::optional<std::vector<at::Tensor>> into = {});
 
@@ -138,10 +138,11 @@ class Running {
   std::vector<Numbers> gather_notices(Topic topic, const std::function<Numbers()>& prepare);
   void join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own, const at::Tensor& places);
 
-  // What changes in a step; the second is the number of steps so far. A state that is loaded makes a network whole.
+  // The tensors that change in a step; the second is the number of steps so far. A loaded state makes a failed network
+  // usable again.
   std::vector<at::Tensor> state();
   void load_state(at::TensorList state);
-  // What changes, of this rank, in the order of `state`.
+  // The changing tensors of this rank, in the order of `state`.
   std::vector<at::Tensor> own_state() const;
 
   // Notes that so many steps by operators follow: the other ranks wait for the spikes of each.
@@ -155,9 +156,9 @@ class Running {
   void arrive(std::int64_t step);
   void fire(std::int64_t step, const std::vector<std::int64_t>& fired);
 
-  // What steps on the CPU by, made at the first call.
+  // The steps on the CPU, created at the first call.
   CpuSteps& cpu_steps();
-  // What steps on a GPU by, made at the first call, or null: then operators do.
+  // The steps on a GPU, created at the first call, or null: then operators run the steps.
   GpuSteps* gpu_steps();
 
  private:
@@ -194,7 +195,7 @@ class Running {
   std::string why_not_whole_;
   bool others_throw_too_ = false;
   Failure unsent_failure_{};  // of this rank, for its next message
-  std::int64_t awaited_ = 0;  // steps by operators, whose spikes the other ranks wait for
+  std::int64_t awaited_ = 0;  // steps by operators, for whose spikes the other ranks wait
   std::optional<Exchange> exchange_;
   std::int64_t block_ = 0;
   int doublings_ = 0;  // of the entry that stands for what other ranks have (deliver_by_operators)
@@ -211,7 +212,7 @@ class Running {
   at::Tensor near_;  // int32 [size], on a GPU: how many connections of a row have delay 1, and come first
   std::deque<PlasticConnections> plastic_;
   const void* weights_at_ = nullptr;
-  at::Tensor buffer_;   // [slots, columns]: what is on its way
+  at::Tensor buffer_;   // [slots, columns]: values in flight
   at::Tensor between_;  // the same of what goes between areas, where some stays within; else not defined
   at::Tensor step_;     // int64, 0-dimensional, on the device
   at::Tensor spikes_;   // [size], of the last step

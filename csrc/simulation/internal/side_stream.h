@@ -15,9 +15,9 @@ class SideStream {
   SideStream& operator=(const SideStream&) = delete;
   ~SideStream();
 
-  // What `launches` puts on the current stream follows what was put there before, and not what follows.
+  // The work of `launches` follows earlier work of the current stream, and not later work.
   void run(const std::function<void()>& launches);
-  // What follows on the current stream follows it.
+  // Later work of the current stream follows it.
   void join();
 
  private:

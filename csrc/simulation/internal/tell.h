@@ -1,9 +1,9 @@
-// What ranks tell one another beside spikes, which is little and seldom.
+// Messages between ranks besides spikes; they are short and rare.
 //
-// Before anything else of a call goes between ranks, each says in a notice what it is about to do. Notices of all calls
-// have the same length: ranks that make different calls all see that and raise. Messages of different lengths that
-// meet would end the process in gloo. A rank that cannot go on sends its failure in a message of the length that the
-// others wait for: then all ranks throw, and the next message of each is a notice again.
+// Before any other message of a call, each rank sends a notice of the call that it makes. Notices of all calls
+// have the same length: ranks that make different calls all see that and raise an error. Messages of different lengths
+// at the same time would end the process in gloo. A rank that cannot continue sends its failure in a message of the
+// length that the others wait for: then all ranks throw, and the next message of each is a notice again.
 #pragma once
 
 #include "csrc/simulation/ranks.h"
@@ -20,7 +20,7 @@
 
 namespace spikeforge::simulation {
 
-// What a call is about, in the order of the words in tell.cpp.
+// The topic of a call, in the order of the words in tell.cpp.
 enum class Topic : std::int64_t {
   build,
   delays,
@@ -51,7 +51,7 @@ struct RankFailed : c10::Error {
   Failure failure;
 };
 
-// Ranks::all_gather. What it throws becomes one line that says which rank waited for what.
+// Ranks::all_gather. Its exceptions become one line with the waiting rank and the operation.
 void all_gather(Ranks& ranks, const at::Tensor& own, const at::Tensor& all, const std::string& what);
 
 using Numbers = std::vector<std::int64_t>;
@@ -61,18 +61,18 @@ struct Notices {
   Failure failure = Failure::none;  // the worst that any rank had not sent before
 };
 
-// Sends the notice of each rank to all, with as many numbers, at most 12, by way of `device`. `prepare` returns the
-// numbers, and does all that may fail on one rank alone: this function throws what it throws, and on the other ranks
-// RankFailed. Throws c10::Error if the topics or networks of ranks differ.
+// Sends the notice of each rank to all, with the same number of values, at most 12, through `device`. `prepare` returns
+// the values, and does everything that may fail on one rank alone: this function throws its exceptions, and on the
+// other ranks RankFailed. Throws c10::Error if the topics or networks of ranks differ.
 //
 // If all ranks load a state, `unsent` is returned to all of them. If they make other calls, ranks throw RankFailed, and
-// the rank whose failure it is sends its notice again, for the next call of the others.
+// the rank that failed sends its notice again, for the next call of the others.
 Notices gather_notices(Ranks& ranks, const Notice& notice, c10::Device device, const std::function<Numbers()>& prepare);
 
 // Sends the failure in place of the notice that the other ranks wait for. Throws nothing.
 void send_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept;
 
-// What follows a notice: as many numbers of each rank.
+// The message after a notice: the same number of values for each rank.
 std::vector<Numbers> payloads(Ranks& ranks, const Numbers& own, c10::Device device, Topic topic);
 
 // The part of a tensor that a rank has: element i of the last dimension of `own` is element places[i] of the tensor.

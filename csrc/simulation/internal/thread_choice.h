@@ -1,6 +1,6 @@
-// Whether threads share a step or one takes all of it: whichever was faster of late. A parallel region waits for its
-// slowest thread, so that where other programs run on the same cores, as other seeds of the same simulation often do,
-// sharing may take ten times as long as not sharing. Results are the same.
+// Chooses between a step on all threads and on one, by recent times. A parallel region waits for its slowest thread, so
+// that if other programs run on the same cores, as other seeds of the same simulation often do, several threads may
+// take ten times as long as one. Results are the same.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -22,7 +22,7 @@ class ThreadChoice {
 
   bool shares() const { return always_ || at_ < trial || (at_ >= 2 * trial && shared_ < alone_); }
 
-  // Of the step that shares() was asked for.
+  // The duration of the step for which shares() was called.
   void took(Duration duration) {
     if (at_ < trial)
       shared_ += duration;
@@ -42,7 +42,7 @@ class ThreadChoice {
   Duration shared_{}, alone_{};
 };
 
-// Builds a network on the CPU whose threads share every step, so that a test of them does not hang on the clock.
+// Builds a network on the CPU whose threads share every step, so that a test of them does not depend on the clock.
 SPIKEFORGE_API void always_share(Network& network);
 
 }  // namespace spikeforge::simulation

@@ -1,5 +1,5 @@
-// How networks are made and stepped, whatever the caller's mode: without gradients, and not in inference mode, whose
-// tensors could not be stepped outside of it.
+// The mode in which networks are built and stepped, whatever the caller's: without gradients, and not in inference
+// mode, whose tensors could not be stepped outside it.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
