@@ -110,9 +110,9 @@ std::shared_ptr<std::byte[]> allocate_aligned(std::size_t size) {
           [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{alignment}); }};
 }
 
-// As torch's tensors lie, for which libraries of linear algebra take the same way, and give the same bits. Large ones
-// are in huge pages where the system has them to give, as numpy's are: to fill 40 MB took 10000 page faults, half of
-// the time of reading a file.
+// Aligned as torch's tensors are, so that linear algebra libraries use the same code path and give the same bits. Large
+// arrays are in huge pages if the system has them, as numpy's are: filling 40 MB took 10000 page faults, half of the
+// time of reading a file.
 std::shared_ptr<std::byte[]> allocate(std::size_t size) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   if (size < 2 * huge_page) return allocate_aligned<64>(size);
@@ -172,7 +172,7 @@ bool operator==(const Array& a, const Array& b) {
 
 namespace {
 
-// Least, greatest and NaN of what stands in one lane, so that the compiler takes all lanes at once.
+// The least, greatest and NaN values of one lane, so that the compiler can vectorise over lanes.
 template <class T>
 struct Lanes {
   static constexpr std::size_t count = 16;
@@ -217,7 +217,7 @@ Range range_of_others(std::span<const T> values) {
 bool is_finite(const Array& array) {
   return with_type(array.dtype(), [&]<class T>(T) {
     if constexpr (std::is_floating_point_v<T>) {
-      // Whether all bits of the exponent are set, by integers, which the compiler takes many of at once.
+      // True if all bits of the exponent are set; with integers, which the compiler vectorises.
       using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
       constexpr Bits exponent = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
       Bits odd = 0;

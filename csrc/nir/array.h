@@ -78,14 +78,14 @@ class SPIKEFORGE_API Array {
   std::shared_ptr<std::byte[]> bytes_;
 };
 
-// What a person wants to know of many numbers.
+// A summary of many numbers for people.
 struct Range {
   double least = 0, greatest = 0;  // of those that are not NaN; 0 if there are none
   bool has_nan = false, has_infinity = false;
 };
 SPIKEFORGE_API Range range_of(const Array& array);
 
-// Whether there is neither NaN nor an infinity: sooner than their range.
+// True if there is neither NaN nor an infinity: faster than their range.
 SPIKEFORGE_API bool is_finite(const Array& array);
 
 // The exact value of an IEEE half.

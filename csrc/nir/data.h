@@ -30,7 +30,7 @@ struct Recording {
   std::variant<GriddedData, EventData> data;
 };
 
-// What a file written by nir.write_data holds, by the names of nodes. Throws Error, as read() does.
+// The contents of a file written by nir.write_data, by the names of nodes. Throws Error, as read() does.
 SPIKEFORGE_API std::vector<Recording> read_data(const std::string& file, const Limits& limits = {});
 
 }  // namespace spikeforge::nir

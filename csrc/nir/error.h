@@ -28,7 +28,7 @@ SPIKEFORGE_API std::string printable(std::string_view text);
 // Bytes of the UTF-8 character that a text begins with; 0 where it begins with none. The text is not empty.
 SPIKEFORGE_API std::size_t character_length(std::string_view text);
 
-// What a node is called in messages: lif, or inner/lif inside the nested graph inner.
+// The name of a node in messages: lif, or inner/lif inside the nested graph inner.
 SPIKEFORGE_API std::string in_node(std::string_view graph, std::string_view name);
 
 }  // namespace spikeforge::nir

@@ -1,4 +1,4 @@
-// The filters of HDF5 chunks, undone here rather than by libhdf5, whose inflate allocates as much as a file asks for.
+// The filters of HDF5 chunks, undone here rather than by libhdf5, whose inflate allocates as much as a file requests.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -20,7 +20,7 @@ struct Filter {
 std::string unknown_filter(int id);
 
 // Undoes the filters of one chunk, last first, except those whose bit is set in skipped. input is overwritten; output
-// is as large as the chunk is unfiltered, and is filled exactly. Returns "" or what is wrong.
+// has the size of the unfiltered chunk, and is filled exactly. Returns "" or an error message.
 std::string unfilter(std::span<const Filter> filters, unsigned skipped, std::vector<std::byte>& input,
                      std::span<std::byte> output);
 

@@ -1,6 +1,6 @@
-// Strings of variable length lie in "global heap collections" of the file. They are read here, with every length
-// checked: libhdf5 1.10 copies a heap object of any length into a buffer of the length that the dataset tells.
-// Format: HDF5 File Format Specification, section III.E.
+// Strings of variable length are stored in "global heap collections" of the file. They are read here, with every length
+// checked: libhdf5 1.10 copies a heap object of any length into a buffer with the dataset's length. Format: HDF5 File
+// Format Specification, section III.E.
 #pragma once
 #include "csrc/nir/byte_source.h"
 

@@ -139,7 +139,7 @@ class RawReader {
     if (bytes == 0) return;
     const std::uint64_t stored = h5().H5Dget_storage_size(dataset_);
     if (stored > state_.source.size()) refuse("it says that {} bytes are stored, more than the file has", stored);
-    // deflate reaches 1032 : 1, and lzf behind it no more; each filter of several may.
+    // deflate reaches 1032 : 1, and lzf after it no more; each filter of several may reach it.
     std::uint64_t ratio = 1;
     for (const Filter& filter : layout_.filters)
       if (filter.id != shuffle && filter.id != fletcher32) ratio = std::min<std::uint64_t>(ratio * 1100, 1100 * 1100);
@@ -182,8 +182,8 @@ class RawReader {
     std::vector<hsize_t> at(rank, 0);
     std::vector<std::byte> stored;
     while (true) {
-      // H5Dread_chunk writes as many bytes as the index says; H5Dget_chunk_storage_size tells others where there is no
-      // filter.
+      // H5Dread_chunk writes as many bytes as the index states; H5Dget_chunk_storage_size returns another number
+      // without filters.
       hsize_t size = 0;
       haddr_t address = HADDR_UNDEF;
       unsigned mask = 0;

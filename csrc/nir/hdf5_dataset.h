@@ -8,7 +8,7 @@
 
 namespace spikeforge::nir {
 
-// What reading a file has used up, and what it reads from.
+// The resources that reading a file has used, and its source.
 struct ReadingState {
   const ByteSource& source;
   const Limits& limits;

@@ -51,7 +51,7 @@ class Hdf5Session {
   void* print_to_ = nullptr;
 };
 
-// What libhdf5 says about the call that failed last: the innermost reason.
+// libhdf5's innermost reason for the failure of the last call.
 std::string hdf5_reason();
 
 // Closes itself.

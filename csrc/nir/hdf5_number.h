@@ -7,8 +7,8 @@
 
 namespace spikeforge::nir {
 
-// A number as it lies in a file. Floating point types that are no IEEE ones (bfloat16, or the 80 bits of x87) are read
-// as the smallest type of ours that is as wide in range and precision; x87 is rounded to float64.
+// A number type of a file. Floating point types that are not IEEE types (bfloat16, or the 80 bits of x87) are read as
+// the smallest supported type with their range and precision; x87 is rounded to float64.
 struct NumberType {
   DType dtype;       // in memory
   std::size_t size;  // in the file
@@ -27,10 +27,10 @@ NumberType number_type(hid_t type);
 // In place: the order of bytes, and booleans as 0 and 1.
 void to_native(const NumberType& type, std::span<std::byte> bytes);
 
-// Of a type that is not native.
+// Converts from a type that is not native.
 void convert(const NumberType& type, std::span<const std::byte> bytes, Array& array);
 
-// What the library says, fit for a message.
+// The library's reason, in a form for messages.
 std::string printable_reason();
 
 }  // namespace spikeforge::nir

@@ -170,7 +170,7 @@ class TreeReader {
     if (link.name.empty() || link.name == "." || link.name.find('/') != std::string::npos) refuse("this is not a name");
   }
 
-  // What the place is called in a graph: /node/nodes/a/nodes/b/tau is field tau of node a/b.
+  // Throws with the name of the place in a graph: /node/nodes/a/nodes/b/tau is field tau of node a/b.
   [[noreturn]] void refuse(const std::string& why) {
     std::string node, field;
     auto part = path_.begin();

@@ -15,7 +15,7 @@ struct IsOptional : std::false_type {};
 template <class T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
-// What a field was called once.
+// The former name of a field.
 std::string_view old_name(std::string_view field) {
   if (field == "weight") return "weights";     // up to 0.0.5
   if (field == "v_threshold") return "theta";  // 0.0.1

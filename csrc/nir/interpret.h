@@ -5,25 +5,25 @@
 
 namespace spikeforge::nir {
 
-// What else reading found out.
+// Further results of reading.
 struct SPIKEFORGE_API Report {
   std::string version;                // as the file says, which is unreliable; empty where it says nothing
   std::vector<std::string> warnings;  // one line each: unknown fields, duplicate edges, NaN, missing inputs, ...
 
-  std::string defect;  // why the graph is not sound, where that was asked for; else empty
+  std::string defect;  // why the graph is not sound, if requested; else empty
 
   void warn(const std::string& text);
 };
 
-// What becomes of a graph that validate() refuses: an Error, or a defect in the report, for whoever wants to look at
-// it. Nothing but looking is safe then.
+// The handling of a graph that validate() refuses: an Error, or a defect in the report, for inspection. Only inspection
+// is safe then.
 enum class Soundness { required, reported };
 
 // Files of all versions from 0.0.1 on. Throws Error.
 SPIKEFORGE_API Graph graph_of(const Group& file, const Limits& limits, Report& report,
                               Soundness soundness = Soundness::required);
 
-// In the newest layout. What validate() and infer_shapes() ask for is taken for granted.
+// In the newest layout. The graph must pass validate() and infer_shapes().
 SPIKEFORGE_API Group group_of(const Graph& graph);
 
 // The version of the layout that group_of writes.

@@ -4,7 +4,7 @@
 
 namespace spikeforge::nir {
 
-// What a file of a stranger may ask for. One that wants more is refused.
+// Limits for untrusted files. A file that exceeds one is refused.
 struct Limits {
   int depth = 64;                                // graphs within graphs, the outermost included
   std::uint64_t bytes = std::uint64_t{2} << 30;  // of all arrays and strings, as they are in memory

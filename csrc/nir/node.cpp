@@ -9,7 +9,7 @@ namespace {
 template <class N>
 bool equal_fields(const N& a, const N& b) {
   bool equal = true;
-  // The fields of b stand in the same order.
+  // The fields of b have the same order.
   std::vector<const void*> others;
   N::fields(b, [&](std::string_view, const auto& value) { others.push_back(&value); });
   auto other = others.begin();

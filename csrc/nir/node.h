@@ -157,8 +157,8 @@ struct LI {
   }
 };
 
-// dv/dt = r x; where v > v_threshold: y = 1 and v becomes v_reset. Absent v_reset: up to version 1.0.5, whose text says
-// v - v_threshold; from 1.0.7 it is 0. Whoever runs the graph decides.
+// dv/dt = r x; if v > v_threshold: y = 1 and v becomes v_reset. If v_reset is absent: up to version 1.0.5, whose text
+// states v - v_threshold; from 1.0.7 it is 0. The program that runs the graph decides.
 struct IF {
   static constexpr std::string_view type = "IF";
   Array r, v_threshold;

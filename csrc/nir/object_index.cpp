@@ -26,7 +26,7 @@ void check_superblock(const ByteSource& source) {
   constexpr std::string_view signature("\x89HDF\r\n\x1a\n", 8);
   constexpr std::size_t fixed = 24, between = 4;  // bytes up to the flags; two more numbers in version 1
   std::array<std::byte, fixed + between + 32> bytes{};
-  // It stands at the beginning, or behind a user block of 512, 1024, ... bytes.
+  // It is at the beginning, or after a user block of 512, 1024, ... bytes.
   for (std::uint64_t at = 0; at + fixed <= source.size(); at = at == 0 ? 512 : 2 * at) {
     const std::size_t size = std::min<std::uint64_t>(bytes.size(), source.size() - at);
     if (!source.read(at, std::span(bytes).first(size))) return;
@@ -35,7 +35,7 @@ void check_superblock(const ByteSource& source) {
     if (version > 1) return;
     const auto address_size = std::to_integer<std::size_t>(bytes[13]);
     if (address_size != 2 && address_size != 4 && address_size != 8) damaged("has a superblock of unknown sizes");
-    // Behind the addresses of the file's base, its free space and its end.
+    // After the addresses of the file's base, its free space and its end.
     const std::size_t place = fixed + (version == 1 ? between : 0) + 3 * address_size;
     if (place + address_size > size) damaged("has a superblock that is cut off");
     const std::uint64_t undefined = ~std::uint64_t{0} >> (64 - 8 * address_size);

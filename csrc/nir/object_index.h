@@ -1,7 +1,6 @@
-// The indices and the type of an HDF5 object in the layout that h5py writes unless told otherwise, walked before
-// libhdf5 follows them: it takes the addresses of B-trees, symbol tables and heaps as they are, and crashes or does not
-// end on some that a damaged file may hold. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C,
-// III.D and IV.A.
+// The indices and the type of an HDF5 object in h5py's default layout, checked before libhdf5 follows them: libhdf5
+// uses the addresses of B-trees, symbol tables and heaps without checks, and crashes or does not end on some that a
+// damaged file may hold. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C, III.D and IV.A.
 #pragma once
 #include "csrc/nir/byte_source.h"
 
@@ -11,7 +10,7 @@
 
 namespace spikeforge::nir {
 
-// What the superblock says.
+// The contents of the superblock.
 struct FileLayout {
   std::uint64_t base = 0;  // where the file's own addresses begin
   std::size_t address_size = 8, length_size = 8;
@@ -27,8 +26,8 @@ class ObjectIndexChecker {
  public:
   ObjectIndexChecker(const ByteSource& source, const FileLayout& layout) : source_(source), layout_(layout) {}
 
-  // The object whose header is at this address. Headers of the newer layout (from 1.8) are not looked into: they have
-  // checksums, which an accident does not survive. Throws std::runtime_error.
+  // The object whose header is at this address. Headers of the newer layout (from 1.8) are not checked: they have
+  // checksums, which detect accidental damage. Throws std::runtime_error.
   void check(std::uint64_t header);
 
  private:

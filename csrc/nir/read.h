@@ -2,9 +2,9 @@
 //
 //   const nir::Graph graph = nir::read("network.nir");
 //
-// Files may come from strangers. Nothing outside the file is read, and no more memory is used than the limits say; what
-// is no sound graph is refused with one Error that names file, node and field. Data are read by this library; of the
-// file's structure much is left to libhdf5, whose parser has had faults: see SECURITY.md.
+// Files may be untrusted. Nothing outside the file is read, and memory is bounded by the limits; a graph that is
+// not sound is refused with one Error that names file, node and field. Data are read by this library; much of the
+// file's structure is read by libhdf5, whose parser has had faults: see SECURITY.md.
 #pragma once
 #include "csrc/nir/interpret.h"
 
@@ -16,7 +16,7 @@ namespace spikeforge::nir {
 
 SPIKEFORGE_API Graph read(const std::string& file, const Limits& limits = {}, Report* report = nullptr);
 
-// The same of a file whose graph need not be sound: the report has its defect.
+// The same for a file whose graph need not be sound: the report contains its defect.
 SPIKEFORGE_API Graph read_to_look(const std::string& file, const Limits& limits, Report& report);
 
 // The same of a file in memory, which errors call by this name.

@@ -150,7 +150,7 @@ struct InnerShapes {
 InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
                              const std::optional<Shape>& arriving);
 
-// What a node says of its own input.
+// The input shape that a node declares.
 std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeRule rule) {
   return std::visit(
       [&]<class N>(const N& n) -> std::optional<Shape> {
@@ -204,7 +204,7 @@ class Inference {
       if (is_fixed(i))
         resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
     follow();
-    // What is behind no Input: cycles, and nodes that nothing leads to.
+    // Nodes that no Input reaches: cycles, and nodes without predecessors.
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       if (resolved_[i]) continue;
       auto own = own_input(node(i), name_of(i), rule_);
@@ -314,7 +314,7 @@ InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeR
   return nested;
 }
 
-// The array's elements where they stand in one of that shape, which it broadcasts to.
+// The array's elements in an array of the shape to which it broadcasts.
 Array broadcast(const Array& array, const Shape& shape) {
   Array whole(array.dtype(), shape);
   const std::size_t size = size_of(array.dtype());
@@ -342,7 +342,8 @@ Array broadcast(const Array& array, const Shape& shape) {
 // Parameters of a node that works element by element get the shape that they broadcast to; other readers take no less.
 template <class N>
 void broadcast_parameters(N& n, const Node& node, const std::string& name, const std::optional<Shape>& in) {
-  constexpr std::int64_t most_elements = std::int64_t{1} << 24;  // that are made of fewer because of what arrives
+  // limit for arrays that are broadcast to the shape of an input
+  constexpr std::int64_t most_elements = std::int64_t{1} << 24;
   Shape shape = parameter_shape(node.kind, name, ShapeRule::tolerant);
   if (in && broadcasts(shape, *in) && count_of(*in) <= most_elements) shape = *in;
   const auto widen = [&](std::string_view field, Array& array) {

@@ -6,14 +6,14 @@
 
 namespace spikeforge::nir {
 
-// strict: as NIR has it. Parameters of a neuron have one shape, S; both ends of every edge have the same one; every
-// shape can be told; and what a file says of shapes (Input, Output, input_shape, input_type) is right.
-// tolerant: parameters broadcast against what arrives; shapes that only repeat what follows from the graph may be wrong
+// strict: as NIR defines it. Parameters of a neuron have one shape, S; both ends of every edge have the same one; every
+// shape can be inferred; and the declared shapes of a file (Input, Output, input_shape, input_type) are right.
+// tolerant: parameters broadcast against the input; declared shapes that follow from the graph may be wrong
 // or missing, with a warning.
 enum class ShapeRule { strict, tolerant };
 
 struct NodeShapes {
-  std::optional<Shape> in, out;  // absent where they cannot be told
+  std::optional<Shape> in, out;  // absent if they cannot be inferred
 };
 
 // For each node, in the order of graph.nodes. A nested graph stands for its Input and its Output. Throws Error that
@@ -23,11 +23,11 @@ SPIKEFORGE_API std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRul
                                                     Report* report = nullptr,
                                                     const std::optional<Shape>& arriving = {});
 
-// What one node makes of its input; of Input and nested graphs, what they say themselves. Throws Error.
+// The output shape of one node for an input shape; for Input and nested graphs, the declared ones. Throws Error.
 SPIKEFORGE_API Shape output_shape(const Node& node, const Shape& in, const std::string& name, ShapeRule rule);
 
-// Fields that may be left out and that other programs need: the shape of Output, input_shape of convolutions,
-// input_type of Flatten. Those that cannot be told stay absent. And parameters that broadcast get the whole shape.
+// Sets optional fields that other programs need: the shape of Output, input_shape of convolutions, input_type of
+// Flatten. Those that cannot be inferred stay absent. And parameters that broadcast get the whole shape.
 SPIKEFORGE_API void fill_in_shapes(Graph& graph);
 
 }  // namespace spikeforge::nir

@@ -74,7 +74,7 @@ class Validator {
 
   void values(const std::string& name, std::string_view field, const Array& array) {
     const bool is_bounded = field.starts_with("tau") || field == "delay";
-    if (!is_bounded && (report_ == nullptr || is_finite(array))) return;  // others are told of, no more
+    if (!is_bounded && (report_ == nullptr || is_finite(array))) return;  // other problems are only reported
     const Range range = range_of(array);
     if (field.starts_with("tau")) {
       if (range.has_nan || range.has_infinity || (array.count() > 0 && range.least <= 0))
@@ -162,7 +162,7 @@ class Validator {
   template <class N>
   void structure(const N&, const std::string&) {}  // elementwise: shapes are all there is to check
 
-  // What reading limits, writing does not exceed.
+  // Applies the limits of reading to what is written.
   void metadata(const Group& group, const std::string& node, const std::string& field, int depth) {
     if (depth > 2 * limits_.depth)
       refuse(node, field, fmt::format("it is nested more than {} levels deep", limits_.depth));

@@ -1,4 +1,4 @@
-// What a NIR file is made of, whatever it means: groups of numbers, strings and groups. Metadata stays in this form.
+// The elements of a NIR file without interpretation: groups of numbers, strings and groups. Metadata keeps this form.
 #pragma once
 #include "csrc/nir/array.h"
 

@@ -23,7 +23,7 @@ struct LoihiCall {
   std::vector<std::int64_t> numbers;
   bool store_states = false;
   MaybeTensor lengths, start;
-  // Of a call with floating-point numbers.
+  // For a call with floating-point numbers.
   std::string surrogate = "sigmoid";
   std::vector<double> surrogate_args;
   bool detach_reset = false;
@@ -38,7 +38,7 @@ struct LoihiCall {
 void check_thresholds(const LoihiCell& cell, const c10::List<std::optional<at::Tensor>>& params,
                       c10::ArrayRef<std::int64_t> numbers);
 
-// Spikes and states of a call whose x is floating point, to be differentiated.
+// Differentiable spikes and states of a call whose x is floating point.
 std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCall& call);
 
 }  // namespace spikeforge::ops

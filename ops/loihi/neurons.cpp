@@ -40,7 +40,7 @@ std::int64_t whole_number(const LoihiCell& cell, const CellParam& param, const c
 std::size_t arguments_of(const LoihiCell& cell) { return 7 + cell.states.size() + cell.params.size(); }
 
 // All overloads of one operator: x, the states, the parameters, store_states, lengths, start, surrogate,
-// surrogate_args, detach_reset. A parameter is a number, or a tensor whose None is the default.
+// surrogate_args, detach_reset. A parameter is a scalar, or a tensor with None for the default.
 template <bool ternary, LoihiForm form>
 void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);
@@ -65,7 +65,7 @@ void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   for (Tensor& result : run(cell, call)) torch::jit::push(*stack, std::move(result));
 }
 
-// Integers have no gradients: the operator stays whole. Another x is handed to what autograd knows.
+// Integers have no gradients: the operator stays whole. For other types of x it calls differentiable operators.
 template <bool ternary, LoihiForm form>
 void autograd_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Tensor& x = torch::jit::peek(*stack, 0, arguments_of(loihi_cell(ternary, form))).toTensor();

@@ -30,14 +30,14 @@ void check_weights(const char* op, const Tensor& weight, std::int64_t num_weight
     TORCH_CHECK_VALUE(!at::isnan(weight.detach()).any().item<bool>(), op, ": weight has a NaN");
 }
 
-// The integers that weights may be. What is inferred stays a tensor, so that nothing waits for a GPU.
+// The legal integers of weights. Inferred values stay tensors, so that nothing waits for a GPU.
 struct WeightFormat {
   Tensor least, most;  // before the lowest bits are cleared
   Tensor bits;         // how many of these are
   Tensor sign;         // -1 where they are cleared towards zero from below
 
-  // Of these weights. The mode is that of their own signs, not of the integers': a layer whose weights are all below 1
-  // in magnitude has integers of 0 alone, and would never have another sign.
+  // For these weights. The mode is that of their own signs, not of the integers': a layer whose weights are all below 1
+  // in magnitude has only integers of 0, and would never get another sign.
   WeightFormat(const Tensor& w, std::int64_t num_weight_bits, const SignMode& sign_mode) {
     const auto known = [&](bool is) { return at::scalar_tensor(is, w.options().dtype(at::kBool)); };
     const auto number = [&](std::int64_t value) { return at::scalar_tensor(value, w.options().dtype(at::kInt)); };

@@ -1,4 +1,4 @@
-// What came before the steps of a call, as it counts in their gradients; and how it goes on.
+// The contribution of steps before a call to its gradients, and its update.
 #include "ops/online/eligibility.h"
 #include "csrc/autodiff/response.h"
 #include "csrc/graph/errors.h"
@@ -38,7 +38,7 @@ at::Tensor leaf_gradient(const at::Tensor& grad, const at::Tensor& trace, bool o
   static const auto handle = traced::find<EligibilityGradient>("spikeforge::eligibility_gradient");
   if (outer) return at::mm(with_one_batch(grad, 0, 1).t(), with_one_batch(trace, 0, 1));
   if (trace.dim() == grad.dim()) return at::mul(grad, trace).sum_to_size_symint(leaf);
-  // The operator has no derivative, which a graph of this gradient would ask for.
+  // The operator has no derivative, which a graph of this gradient would need.
   return at::GradMode::is_enabled() ? gradient_by_torch(grad, trace) : handle.call(grad, trace);
 }
 

@@ -1,4 +1,4 @@
-// What online learning is made of, besides `run` and a product: operators of their own, beneath online_linear.
+// The operators of online learning, besides `run` and a product; online_linear consists of them.
 #pragma once
 
 #include "ops/multistep/text_call.h"
@@ -29,7 +29,7 @@ using LocalJacobian = std::tuple<List, List, List>(std::string_view, at::TensorL
 //   trace [*batch, N] or [*batch, 1]  Σ g trace, summed to the leaf's shape
 using WithEligibility = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
 
-// What goes on to a leaf [N, I] by a trace of synapses [*batch, N, I]. Traces are as many numbers as samples have
+// The gradient of a leaf [N, I] by a trace of synapses [*batch, N, I]. Traces have as many numbers as samples have
 // synapses: they are read once.
 using EligibilityGradient = at::Tensor(const at::Tensor&, const at::Tensor&);
 

@@ -57,7 +57,7 @@ List advance_cpu(at::TensorList traces, at::TensorList transitions, at::TensorLi
   if (!x.has_value() || !x->defined() || drives.empty() || drives[0].size(0) == 0 || drives[0].size(0) > most_steps)
     return advance_by_torch(traces, transitions, drives, x);
   const auto type = transitions[0].scalar_type();
-  // What the pointers are of.
+  // owns the memory of the pointers
   List held;
   const auto keep = [&](const at::Tensor& t) { return held.emplace_back(t.to(type).contiguous()); };
   List next;

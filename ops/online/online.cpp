@@ -72,7 +72,7 @@ struct Call {
   }
 };
 
-// Of the product's arguments beside x. Under autocast it casts them.
+// Checks the product's arguments besides x. Under autocast it casts them.
 void check_beside(const char* name, const at::Tensor& t, const at::Tensor& x) {
   TORCH_CHECK_TYPE(is_supported(t.scalar_type()) &&
                        (t.scalar_type() == x.scalar_type() || at::autocast::is_autocast_enabled(x.device().type())),

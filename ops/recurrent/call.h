@@ -1,7 +1,8 @@
-// A call of recurrent_run and of the operators beneath it: a multistep call with a matrix. What every device does
-// alike.
+// A call of recurrent_run and of its lowered operators: a multistep call with a matrix. The part that is the same on
+// every device.
 //
-// The lowered operators take the call's inputs, states and parameters as one list, as traced::arguments_of has it.
+// The lowered operators take the call's inputs, states and parameters as one list, in the order of
+// traced::arguments_of.
 #pragma once
 
 #include "csrc/kernels/recurrent/launch.h"
@@ -33,7 +34,7 @@ struct RecurrentCall : MultistepCall {
   const at::Tensor& x() const { return inputs[static_cast<std::size_t>(into)]; }
 };
 
-// What a backward pass takes: the currents, of which it is given those in place of x, and the checkpoints.
+// The values for a backward pass: the currents, which replace x there, and the checkpoints.
 struct RecurrentResults : MultistepResults {
   at::Tensor current;
 };
@@ -76,11 +77,12 @@ class DescribedBackward {
   at::Tensor w_;
 };
 
-// Where a sample does not hear what it was `delay` steps before, since it starts anew between; as `start`.
+// True where a sample does not receive the output of `delay` steps before, since it restarts between; shaped as
+// `start`.
 at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay);
 
-// rows_product of spikes and gradients, by the rows of gradients whose neuron fired; nothing where that is to be used:
-// not on a CPU, under a tracer, of numbers that are no spikes, or where many fire.
+// rows_product of spikes and gradients, by the rows of gradients whose neuron fired; std::nullopt if the dense product
+// is to be used: on a GPU, under a tracer, for numbers that are not spikes, or if many fire.
 std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tensor& gradients);
 
 // ---- the kernels of the lowered operators, on each device ----
@@ -92,8 +94,8 @@ Tensors backward_cpu(const RecurrentBackwardCall& call);
 Tensors backward_cuda(const RecurrentBackwardCall& call);
 Tensors backward_meta(const RecurrentBackwardCall& call);
 
-// By `run`, a step at a time, and torch's products, on any device and under every transform that those know: right, not
-// fast. `save` below autograd alone.
+// By `run`, one step at a time, and torch's products, on any device and under every transform that supports those: not
+// optimised. `save` below autograd only.
 RecurrentResults forward_stepped(const RecurrentCall& call, bool save);
 Tensors backward_stepped(const RecurrentBackwardCall& call);
 

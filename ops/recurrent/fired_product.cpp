@@ -17,10 +17,10 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// Of the neurons, beyond which the dense product is at least as fast.
+// The share of firing neurons above which the dense product is at least as fast.
 constexpr double densest = 1. / 6;
 
-// Numbers in memory of the CPU, of which nobody looks at the calls.
+// True for numbers in memory of the CPU whose calls nothing intercepts.
 bool is_plain(const at::Tensor& t) {
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   const c10::DispatchKeySet keys = ((t.key_set() | local.included_) - local.excluded_ - c10::autograd_dispatch_keyset)

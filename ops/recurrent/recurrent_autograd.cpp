@@ -21,13 +21,13 @@ bool any_tensor(const RecurrentCall& call, Predicate&& is) {
   return autograd::any_tensor(call, is) || is(call.w) || (call.spikes.defined() && is(call.spikes));
 }
 
-// Of a call's matrix and spikes, by the gradient g of its currents.
+// The gradients of a call's matrix and spikes, from the gradient g of its currents.
 struct Shifted {
-  at::Tensor g;  // of what is heard
+  at::Tensor g;  // of the received values
   const at::Tensor &s, &spikes;
   std::int64_t delay;
 
-  // `start` may be undefined: nothing is heard of the steps before it.
+  // `start` may be undefined: without it, no step is cut off.
   Shifted(const at::Tensor& of_current, const at::Tensor& s, const at::Tensor& spikes, const at::Tensor& start,
           std::int64_t delay)
       : g(start.defined() ? of_current.masked_fill(is_unheard(start, delay), 0) : of_current),
@@ -36,10 +36,10 @@ struct Shifted {
         delay(delay) {}
 
   c10::SymInt steps() const { return g.sym_size(0); }
-  // What the steps that hear `spikes` have for g.
+  // The gradient g of the steps that receive `spikes`.
   at::Tensor first() const { return g.slice_symint(0, 0, delay); }
 
-  // Of all pairs of steps that lie the delay apart, in one product.
+  // For all pairs of steps at the distance of the delay, in one product.
   at::Tensor of_w() const {
     const auto product = [](const at::Tensor& heard, const at::Tensor& of_current) {
       auto fired = fired_product(heard, of_current);
@@ -120,7 +120,7 @@ struct RecurrentRule {
   }
 
  private:
-  // As MultistepRule's.
+  // As in MultistepRule.
   static Tensors run_backward(const RecurrentBackwardCall& call) {
     if (at::GradMode::is_enabled() || any_dual(call) || has_tangent(call.w)) return call_backward(call);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -140,7 +140,7 @@ RecurrentResults forward_autograd(const RecurrentCall& call, bool save) {
 
 RecurrentResults run_autograd(const RecurrentCall& call) { return forward_autograd(call, /*save=*/false); }
 
-// The backward pass has no derivative of its own: who asks for one is told.
+// The backward pass has no derivative of its own: throws an error that says so.
 struct RefusingRule {
   static constexpr bool is_traceable = true;
 

@@ -48,7 +48,7 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   RecurrentForwardLaunch& launch = described.launch;
   kernels::note(launch);
   const at::Tensor matrix = in_panels(call.w);
-  // The current of one step alone, where nobody asks for it later.
+  // The current of one step only, if it is not used later.
   const at::Tensor row = save ? at::Tensor() : at::empty({launch.neurons}, prepared.options);
   cpu::Feedback feedback{.width = launch.recurrence.width,
                          .delay = launch.recurrence.delay,

@@ -8,7 +8,7 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// What the kernel for a call needs beside its results, undefined where that is nothing; none where there is no kernel.
+// The scratch memory of a call's kernel, undefined if it needs none; std::nullopt if there is no kernel.
 template <class AnyLaunch>
 std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
   const std::optional<std::int64_t> bytes = kernels::scratch_bytes(launch, gpu_of(x));
@@ -19,7 +19,7 @@ std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
   return scratch;
 }
 
-// By one kernel over all steps; nothing where there is none for such a call.
+// By one kernel over all steps; std::nullopt if there is none for such a call.
 std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool save) {
   const Prepared prepared = prepare_samples(call);
   const at::Tensor& x = prepared.first_input;

@@ -6,9 +6,9 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// inputs are [T, *batch, H] and w [H, H]; `spikes` [delay, *batch, H] are those before the first step. All else is as
-// for run. Beneath it, `arguments` are inputs, states and params; `saved` are, with `save`, the currents and the
-// checkpoints, and for the backward pass the currents stand in place of inputs[into]. `grads` are those of outputs and
+// inputs are [T, *batch, H] and w [H, H]; `spikes` [delay, *batch, H] are those before the first step. The rest is as
+// for run. In the lowered operators, `arguments` are inputs, states and params; `saved` are, with `save`, the currents
+// and the checkpoints, and for the backward pass the currents replace inputs[into]. `grads` are those of outputs and
 // states.
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
@@ -32,7 +32,7 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("recurrent_run", TORCH_FN(run_kernel<run_inference>));
 }
 
-// Of a call without any tensor, which no other kernel is found for: to say so.
+// Reports a call without any tensor, for which there is no other kernel.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl("recurrent_run", TORCH_FN(run_kernel<run_inference>)); }
 
 template <RecurrentResults (*forward)(const RecurrentCall&, bool), Tensors (*backward)(const RecurrentBackwardCall&)>

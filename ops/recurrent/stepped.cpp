@@ -35,18 +35,18 @@ at::Tensor empty_sequence(const MultistepCall& call, bool of_states) {
   return at::empty_symint(x.sym_sizes(), x.options().dtype(of_states ? state_type(x.scalar_type()) : x.scalar_type()));
 }
 
-// Of a call of the steps [t, t + count), the lengths and starts.
+// Sets the lengths and starts of a call of the steps [t, t + count).
 void set_steps(MultistepCall& steps, const MultistepCall& of, std::int64_t t, std::int64_t count) {
   if (of.lengths.defined()) steps.lengths = at::clamp(of.lengths - t, 0, count);
   if (of.start.defined()) steps.start = of.start.narrow(0, t, count);
 }
 
-// Of step t's states, as the sequence has them: zeros of samples that have ended.
+// The states of step t in a sequence: zeros for samples that have ended.
 at::Tensor unless_ended(const MultistepCall& call, std::int64_t t, const at::Tensor& state) {
   return call.lengths.defined() ? state.masked_fill(call.lengths <= t, 0) : state;
 }
 
-// What is heard at step t over `delay` steps, or zeros where a sample starts anew between.
+// The received values at step t over `delay` steps, or zeros if a sample restarts between.
 at::Tensor as_heard(const at::Tensor& start, std::int64_t t, std::int64_t delay, const at::Tensor& heard) {
   if (!start.defined()) return heard;
   const std::int64_t from = std::max<std::int64_t>(t - delay + 1, 0);

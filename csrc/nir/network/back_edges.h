@@ -1,10 +1,10 @@
-// Which edges of a graph with cycles carry the previous step's value, so that the others give an order of a step.
+// The edges of a graph with cycles that carry the previous step's value, so that the others define an order of a step.
 //
-// NIR does not say. The rule is that of NIRTorch, SpikingJelly, Norse and snnTorch: nodes wait in a queue, the first
-// Input at its head and the others as the graph lists them (after a file was read: by name). A node's turn has come
-// when every node that leads to it is done; where several lead to it, one that it leads back to need not be: that edge
-// is cut. So in input -> lif -> w -> lif the edge w -> lif is cut. Cycles that nothing leads to are cut at their first
-// node.
+// NIR does not define them. The rule is that of NIRTorch, SpikingJelly, Norse and snnTorch: nodes wait in a queue, the
+// first Input at its head and the others as the graph lists them (after a file was read: by name). A node is processed
+// when every node with an edge to it is done; with several such nodes, one that is reachable from it need not be: that
+// edge is cut. So in input -> lif -> w -> lif the edge w -> lif is cut. Cycles that are not reachable from an Input are
+// cut at their first node.
 #pragma once
 #include "csrc/nir/node.h"
 

@@ -87,7 +87,7 @@ class CellText {
     return options_.reset == Reset::subtract_delayed || options_.reset == Reset::subtract_twice;
   }
   bool fires_at_threshold() const { return options_.comparison == Comparison::ge; }
-  // What the membrane is called before a delayed reset.
+  // The name of the membrane before a delayed reset.
   std::string_view charged() const { return fires_ && is_delayed() ? "u" : "h"; }
 
   std::string spike(std::string_view at) const {

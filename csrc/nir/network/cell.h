@@ -1,4 +1,4 @@
-// What a node computes in a step, element by element, as neuron text (docs/neuron_text.md).
+// The computation of a node in a step, element by element, as neuron text (docs/neuron_text.md).
 #pragma once
 #include "csrc/nir/network/options.h"
 

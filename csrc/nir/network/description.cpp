@@ -253,7 +253,7 @@ class ModuleRow {
   }
   at::Tensor tensor(const std::string& name) const { return has(name) ? at(name).toTensor().detach() : at::Tensor(); }
 
-  // The entries whose names begin so, without that.
+  // The entries with this prefix, without it.
   c10::impl::GenericDict under(std::string_view prefix) const {
     c10::impl::GenericDict found = empty_dict();
     for (const auto& entry : values_)

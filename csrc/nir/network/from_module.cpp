@@ -37,7 +37,7 @@ class Exporter {
  public:
   explicit Exporter(double dt) : dt_(dt) {}
 
-  // What other programs will do otherwise, and which neurons.
+  // The properties that other programs will not reproduce, and the neurons that have them.
   const std::map<std::string, std::vector<std::string>>& lost() const { return lost_; }
 
   Graph graph_of(const nn::Part& part, const std::string& path, const Shape& shape) {
@@ -222,7 +222,7 @@ class Exporter {
   void connect(Graph& graph, const std::string& path, const Wiring& net,
                const std::vector<std::optional<Shape>>& leaving) {
     const auto& wires = net.wires();
-    // What a part that does nothing stands for: the one thing that leads to it.
+    // The node that a part without an effect represents: the only one that leads to it.
     const auto source = [&](std::size_t from) {
       while (net.is_passing(from)) {
         const auto& into = net.wires_to(from);
@@ -232,8 +232,8 @@ class Exporter {
       }
       return from;
     };
-    // Of a wire's delay, readers give one step where they cut a cycle there. Where that is depends on what nodes there
-    // are: tried with a Delay for every delay first, then without those that a cut makes superfluous.
+    // Readers give a connection's delay of one step where they cut a cycle. The place depends on the nodes: tried with
+    // a Delay for every delay first, then without those that a cut makes superfluous.
     const Graph parts = graph;
     std::vector<std::int64_t> cuts(wires.size()), delays;
     for (const auto& wire : wires) delays.push_back(wire.delay);
@@ -375,7 +375,7 @@ class Exporter {
     return {node, {}};
   }
 
-  // What to_module makes of padding "same".
+  // The modules that to_module creates for padding "same".
   std::optional<Node> same_conv(const torch::nn::SequentialImpl& m, const std::string& path, const Shape& shape) const {
     const auto children = m.children();
     if (children.size() != 2) return {};

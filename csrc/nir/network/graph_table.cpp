@@ -52,7 +52,7 @@ std::string checksum(const at::Tensor& tensor) {
   return fmt::format("{:016x}", XXH3_64bits(values.const_data_ptr(), values.nbytes()));
 }
 
-// --- What a module rounds away
+// --- differences between the file's values and the module's rounded ones
 
 // One element, if all have the same bytes.
 at::Tensor whole(const Array& array) {
@@ -198,7 +198,7 @@ class TableWriter {
 
 // --- Reading
 
-// A group whose members are looked for by name.
+// A group with access to members by name.
 struct Tree {
   std::map<std::string, std::variant<Value, std::unique_ptr<Tree>>, std::less<>> members;
 

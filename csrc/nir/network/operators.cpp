@@ -1,5 +1,5 @@
-// What the Python package asks of this library, as operators of the namespace spikeforge_nir. Modules are described as
-// description.h says, values of files as values.h does.
+// The operators of the namespace spikeforge_nir, which the Python package calls. Modules are described as in
+// description.h, values of files as in values.h.
 #include "csrc/nir/error.h"
 #include "csrc/nir/network/description.h"
 #include "csrc/nir/network/from_module.h"
@@ -76,7 +76,7 @@ c10::impl::GenericList texts(const Report& report) {
   return texts;
 }
 
-// What Python gets a ValueError for.
+// An exception that becomes a ValueError in Python.
 template <void (*Function)(torch::jit::Stack&)>
 void operation(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   try {

@@ -1,4 +1,4 @@
-// What options are called in metadata, on the command line and in Python.
+// The names of options in metadata, on the command line and in Python.
 #pragma once
 #include "csrc/nir/network/options.h"
 

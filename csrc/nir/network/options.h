@@ -1,4 +1,4 @@
-// What NIR leaves to whoever runs a graph. docs/nir.md says which frameworks choose what.
+// The choices that NIR leaves to the program that runs a graph. docs/nir.md lists those of other frameworks.
 #pragma once
 #include "csrc/nir/shapes.h"
 
@@ -12,7 +12,7 @@
 
 namespace spikeforge::nir {
 
-// What a neuron that has fired goes to.
+// The reset of a neuron that has fired.
 enum class Reset {
   file,              // v_reset; 0 where the file has none (1.0.5 and earlier)
   zero,              // 0
@@ -23,7 +23,7 @@ enum class Reset {
   subtract_twice
 };
 
-// What IF adds to its membrane in a step: dt r x, or r x.
+// The increment of IF's membrane in a step: dt r x, or r x.
 enum class IfScaling { ode, per_step };
 
 // Neurons and thresholds fire where v > v_threshold, or where v >= v_threshold.
@@ -32,8 +32,7 @@ enum class Comparison { gt, ge };
 // The current that charges the membrane of CubaLI and CubaLIF: after this step's input, or before it.
 enum class CubaCurrent { updated, previous };
 
-// What a back edge brings in the first step: zeros, or what comes to it from a network that has been silent, such as a
-// bias.
+// The value of a back edge in the first step: zeros, or the value in the resting state of the network, such as a bias.
 enum class RecurrentStart { zero, apply };
 
 // A delay that is no whole number of steps is refused, or rounded.

@@ -82,7 +82,7 @@ Array copied(const at::Tensor& tensor, DType dtype) {
 
 at::Tensor shared_tensor(const Array& array) {
   if (const auto type = type_in_torch(array.dtype()); type && array.count() > 0) {
-    auto* bytes = const_cast<std::byte*>(array.bytes().data());  // NOLINT: nobody writes
+    auto* bytes = const_cast<std::byte*>(array.bytes().data());  // NOLINT: never written
     return at::from_blob(
         bytes, array.shape(), [keep = array.storage()](void*) {}, at::TensorOptions(*type));
   }

@@ -89,7 +89,8 @@ class Builder {
     return *shapes_[i].in;
   }
 
-  // Ports are called "input" and "output" in a graph that is made from the network, if no label says otherwise.
+  // Ports have the names "input" and "output" in a graph that is generated from the network, if no label defines
+  // others.
   void label(std::size_t i) {
     const NamedNode& named = graph_.nodes[i];
     Group metadata = without_notes(named.node.metadata);
@@ -229,9 +230,9 @@ class Builder {
   }
 
   nn::Part layer(const Delay& n, std::size_t i) const {
-    constexpr double most_bytes = double{1ull << 31};  // of what is on its way
+    constexpr double most_bytes = double{1ull << 31};  // of values in flight
     at::Tensor steps = at::empty(n.delay.shape(), c10::kLong);
-    // What a file's type keeps of a decimal number.
+    // The precision of a decimal number in a file's type.
     const double precision = n.delay.dtype() == DType::float16 ? 1e-3 : 1e-6;
     double longest = 0;
     for (std::int64_t k = 0; k < n.delay.count(); ++k) {
@@ -303,7 +304,7 @@ class Builder {
     }
   }
 
-  // What leads nowhere, and to what nothing leads.
+  // Adds ports for nodes without successors, and for those without predecessors.
   void add_ports() {
     const auto holds = [&]<class N>(const N*) {
       return std::any_of(graph_.nodes.begin(), graph_.nodes.end(),

@@ -52,7 +52,7 @@ Value value_of(const c10::IValue& value, const std::string& place) {
   return strings;
 }
 
-// A value, or a group whose members are found by name and keep their order.
+// A value, or a group with access to members by name, in their order.
 struct ValueTree {
   std::optional<Value> value;
   std::vector<std::string> names;
