@@ -2,7 +2,6 @@
 #include "csrc/base/confinement.h"
 #include "csrc/base/own_process.h"
 #include "csrc/base/printable.h"
-#include "csrc/torchscript/screened.h"
 #include "ops/kernel_pack.h"
 
 #include <ATen/Context.h>
@@ -10,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@
 namespace {
 
 struct Options {
-  std::vector<std::string> models, archs, inputs, neurons, operators;
+  std::vector<std::string> models, archs, inputs, neurons;
   std::string output = "kernels.pack";
   bool predefined = false, train = false;
 };
@@ -115,10 +115,6 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--neuron", options.neurons, "Of the predefined neurons these alone, such as lif,plif")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app.add_option("--allow", options.operators,
-                 "Operators that a model may call beyond those that compute, such as aten::lstm")
-      ->delimiter(',')
-      ->allow_extra_args(false);
   app.add_option("-o,--output", options.output, "The file to write")->capture_default_str();
 }
 
@@ -150,15 +146,13 @@ int run(const Options& options) {
   if (options.predefined || !options.neurons.empty()) spikeforge::record_predefined_kernels(options.neurons);
   for (const std::string& file : options.models) {
     try {
-      torch::jit::Module model = spikeforge::load_screened(file, at::kCPU, options.operators);
+      torch::jit::Module model = torch::jit::load(file, at::kCPU);
       for (const std::string& inputs : options.inputs) {
         torch::jit::Module fresh = model.deepcopy();  // its states start anew
         run(fresh, inputs, options.train);
       }
     } catch (const CLI::Error&) {
       throw;
-    } catch (const spikeforge::ScreeningError& e) {
-      return fail(e.what());
     } catch (const std::exception& e) {
       return fail(fmt::format("{}: {}", file, reason(e)));
     }

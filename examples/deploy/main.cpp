@@ -34,7 +34,6 @@ namespace {
 
 struct Options {
   std::string network, samples, scores, device = "cpu", type = "float32";
-  std::vector<std::string> operators;
   std::int64_t batch = 1, sample_dim = 0;
   int rounds = 1, threads = 1;
   bool classes_last = false, json = false;
@@ -68,10 +67,6 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads of the CPU")->check(positive)->capture_default_str();
   app.add_option("--scores", options.scores, "Write each sample's scores here, a line for each");
-  app.add_option("--allow", options.operators,
-                 "Operators that a network may call beyond those that compute, such as aten::lstm")
-      ->delimiter(',')
-      ->allow_extra_args(false);
   app.add_flag("--json", options.json, "Print what was measured for a program to read");
 }
 
@@ -220,7 +215,7 @@ void deploy(const Options& options) {
   if (samples.values.dim() <= options.sample_dim || samples.values.numel() == 0)
     throw UserError(
         fmt::format("{}: there is no sample in [{}]", options.samples, fmt::join(samples.values.sizes(), ", ")));
-  const Network network = load_network(options.network, at::Device(options.device), options.operators);
+  const Network network = load_network(options.network, at::Device(options.device));
   const Measured measured = [&] {
     try {
       return run(network, samples, options);

@@ -2,15 +2,15 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <spikeforge/torchscript/screened.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <sstream>
-#include <vector>
 
 #include "error.h"
 
@@ -23,8 +23,8 @@ at::Tensor first_tensor(const torch::jit::IValue& result) {
   throw UserError("the network gives no tensor");
 }
 
-Network load_torchscript(const std::string& path, c10::Device device, const std::vector<std::string>& operators) {
-  auto module = std::make_shared<torch::jit::Module>(spikeforge::load_screened(path, device, operators));
+Network load_torchscript(const std::string& path, c10::Device device) {
+  auto module = std::make_shared<torch::jit::Module>(torch::jit::load(path, device));
   const auto forward = module->find_method("forward");
   if (!forward || forward->num_inputs() != 2)
     throw UserError(fmt::format("{}: its forward does not take one tensor", path));
@@ -52,7 +52,6 @@ class Errors {
 };
 
 Network load_package(const std::string& path, c10::Device device) {
-  spikeforge::check_archive(path);
   ::setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 1);  // or other shapes than it was compiled for are read out of bounds
   auto loader = std::make_shared<torch::inductor::AOTIModelPackageLoader>(
       path, "model", /*run_single_threaded=*/false, /*num_runners=*/1, device.is_cuda() ? device.index() : -1);
@@ -89,11 +88,11 @@ std::string one_line(const std::string& message) {
 
 bool is_package(const std::string& path) { return path.ends_with(".pt2"); }
 
-Network load_network(const std::string& path, c10::Device device, const std::vector<std::string>& operators) {
+Network load_network(const std::string& path, c10::Device device) {
+  if (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))  // opening a pipe would wait
+    throw UserError(fmt::format("cannot load {}: it is not a regular file", path));
   try {
-    return is_package(path) ? load_package(path, device) : load_torchscript(path, device, operators);
-  } catch (const spikeforge::ScreeningError& error) {
-    throw UserError(error.what());
+    return is_package(path) ? load_package(path, device) : load_torchscript(path, device);
   } catch (const c10::Error& error) {
     throw UserError(fmt::format("cannot load {}: {}", path, one_line(error.what_without_backtrace())));
   } catch (const UserError&) {

@@ -16,8 +16,7 @@ struct Network {
 bool is_package(const std::string& path);
 
 // Throws UserError for a file that is not there, not whole, or for another device, and for TorchScript that is refused;
-// `operators`: what it may call beyond those that compute.
-Network load_network(const std::string& path, c10::Device device, const std::vector<std::string>& operators);
+Network load_network(const std::string& path, c10::Device device);
 
 // What torch says of an error, in one line.
 std::string one_line(const std::string& message);

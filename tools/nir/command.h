@@ -24,7 +24,6 @@ Command add_check(CLI::App& program);
 Command add_convert(CLI::App& program);
 Command add_diff(CLI::App& program);
 Command add_dot(CLI::App& program);
-Command add_from_torchscript(CLI::App& program);
 Command add_info(CLI::App& program);
 Command add_run(CLI::App& program);
 Command add_to_torchscript(CLI::App& program);

@@ -375,14 +375,6 @@ std::optional<nn::Part> neuron_of_metadata(const Node& node, const ModuleOptions
   return remake(notes, options);
 }
 
-std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
-  // As wide as it was noted: what is learned or a tensor has been rounded to the module's type otherwise.
-  const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
-  if (!module) return {};
-  std::vector<std::string> lost;
-  return node_of_neuron(*module->module(), shape, dt, lost);
-}
-
 std::optional<double> dt_of_metadata(const Graph& graph) {
   for (const NamedNode& node : graph.nodes) {
     const Graph* const nested = std::get_if<Graph>(&node.node.kind);
@@ -425,6 +417,19 @@ CellOptions decide(const Node& node, const ModuleOptions& options) {
   if (const auto surrogate = options.surrogate ? options.surrogate : notes.surrogate()) decided.surrogate = *surrogate;
   return decided;
 }
+
+namespace {
+
+// The node as which the module of a node's metadata is exported; std::nullopt without such metadata.
+std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
+  // As wide as it was noted: what is learned or a tensor has been rounded to the module's type otherwise.
+  const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
+  if (!module) return {};
+  std::vector<std::string> lost;
+  return node_of_neuron(*module->module(), shape, dt, lost);
+}
+
+}  // namespace
 
 std::optional<nn::Part> restore(const Node& node, const Shape& shape, const ModuleOptions& options) {
   const Notes notes(node);

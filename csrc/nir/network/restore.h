@@ -20,9 +20,6 @@ std::optional<Group> notes_of_neuron(const torch::nn::Module& module);
 // what no module takes.
 std::optional<nn::Part> neuron_of_metadata(const Node& node, const ModuleOptions& options);
 
-// The node as which the module of a node's metadata is exported; nothing where they are of no module.
-std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt);
-
 // The dt with which a graph's modules were exported, where the metadata say one.
 std::optional<double> dt_of_metadata(const Graph& graph);
 
