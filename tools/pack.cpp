@@ -49,7 +49,7 @@ at::Tensor input_of(const std::string& text) {
   const std::vector<std::string> parts = split(text, ':');
   const auto type = types.find(parts.size() == 2 ? parts[1] : "float32");
   if (parts.size() > 2 || type == types.end())
-    throw CLI::ValidationError("--input", "the type in " + text + " is none of float16, bfloat16, float32, float64");
+    throw CLI::ValidationError("--input", "the type in " + text + " is not float16, bfloat16, float32 or float64");
   std::vector<std::int64_t> sizes;
   for (const std::string& number : split(parts[0], ',')) {
     std::int64_t size = 0;
@@ -74,7 +74,7 @@ at::Tensor first_tensor(const c10::IValue& result) {
   if (result.isTensor()) return result.toTensor();
   if (result.isTuple() && !result.toTupleRef().elements().empty())
     return first_tensor(result.toTupleRef().elements()[0]);
-  throw std::runtime_error("the model gives no tensor, of which --train would take the gradient");
+  throw std::runtime_error("the model returns no tensor for the gradient of --train");
 }
 
 // The call of `inputs`, a line of shapes with spaces between.

@@ -43,7 +43,7 @@ Level allowed() {
   if (name != "" && name != "avx512")
     std::fprintf(
         stderr,
-        "spikeforge: SPIKEFORGE_CPU_CAPABILITY=%s is none of default, avx2, avx512; using the widest there is\n",
+        "spikeforge: SPIKEFORGE_CPU_CAPABILITY=%s is not default, avx2 or avx512; using the widest supported set\n",
         wanted);
   return level_avx512;
 }

@@ -19,7 +19,7 @@ std::size_t Arguments::position(Which which) const {
 const c10::Argument& Arguments::described(Which which) const { return schema_.arguments()[position(which)]; }
 
 #define SPIKEFORGE_CHECK_KIND(holds, what)                                                                     \
-  TORCH_CHECK_VALUE(holds, schema_.name(), ": argument ", described(which).name(), " was asked for as ", what, \
+  TORCH_CHECK_VALUE(holds, schema_.name(), ": argument ", described(which).name(), " was requested as ", what, \
                     ", but is ", value(which).tagKind())
 
 const c10::IValue& Arguments::value(Which which) const { return values_[position(which)]; }

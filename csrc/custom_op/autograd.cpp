@@ -69,7 +69,7 @@ class Backward final : public Node {
       if (!task_should_compute_output(s)) continue;
       TORCH_CHECK_NOT_IMPLEMENTED(
           slots_[s].is_differentiable, op.name, ": argument ", op.argument_name(slots_[s].argument),
-          " is not among its differentiable arguments, but its gradient is wanted: detach() it");
+          " is not among its differentiable arguments, but a gradient is required: detach() it");
       wanted[slots_[s].argument] = true;
     }
     const std::vector<c10::IValue> values = unpack_arguments();
@@ -129,7 +129,7 @@ class Backward final : public Node {
     const Operator& op = *op_;
     std::size_t expected = 0;
     for (const Slot& slot : slots_) expected += slot.is_differentiable ? 1 : 0;
-    TORCH_CHECK_VALUE(gradients.size() == expected, op.name, ": its vjp must give ", expected,
+    TORCH_CHECK_VALUE(gradients.size() == expected, op.name, ": its vjp must return ", expected,
                       expected == 1 ? " gradient" : " gradients",
                       ", one for each tensor of the differentiable arguments, but gave ", gradients.size());
     variable_list list(slots_.size());
@@ -141,10 +141,10 @@ class Backward final : public Node {
       if (!task_should_compute_output(slot)) return;
       const std::string argument = op.argument_name(i);
       TORCH_CHECK_VALUE(gradient.defined(), op.name, ": its vjp gave no gradient for ", argument,
-                        ", which is wanted; if it is zero, give zeros");
-      TORCH_CHECK_VALUE(gradient.sym_sizes() == t.sym_sizes(), op.name, ": its vjp must give ", argument,
+                        ", which is required; if it is zero, return zeros");
+      TORCH_CHECK_VALUE(gradient.sym_sizes() == t.sym_sizes(), op.name, ": its vjp must return ", argument,
                         " a gradient of its shape, ", t.sym_sizes(), ", but gave ", gradient.sym_sizes());
-      TORCH_CHECK_TYPE(gradient.scalar_type() == t.scalar_type(), op.name, ": its vjp must give ", argument,
+      TORCH_CHECK_TYPE(gradient.scalar_type() == t.scalar_type(), op.name, ": its vjp must return ", argument,
                        " a gradient of its type, ", t.scalar_type(), ", but gave ", gradient.scalar_type());
       list[slot] = std::move(gradient);
     });
@@ -218,7 +218,7 @@ class AutogradKernel final : public c10::OperatorKernel {
     TensorVector results;
     for (std::size_t i = 0; i < rates.size(); ++i) {
       at::Tensor result = called[i].toTensor();
-      TORCH_CHECK_VALUE(rates[i].sym_sizes() == result.sym_sizes(), op.name, ": its jvp must give result ", i,
+      TORCH_CHECK_VALUE(rates[i].sym_sizes() == result.sym_sizes(), op.name, ": its jvp must return result ", i,
                         " a tangent of its shape, ", result.sym_sizes(), ", but gave ", rates[i].sym_sizes());
       if (torch::autograd::isDifferentiableType(result.scalar_type()))
         result._set_fw_grad(rates[i], /*level=*/0, /*is_inplace_op=*/false);

@@ -67,7 +67,7 @@ class BatchedKernel final : public c10::OperatorKernel {
     op.check_results("its batching rule", results);
     for (std::size_t i = 0; i < results.size(); ++i)
       TORCH_CHECK_VALUE(results[i].dim() > 0 && results[i].size(0) == level.size(), op.name,
-                        ": its batching rule must give result ", i, " a first dimension of ", level.size(),
+                        ": its batching rule must return result ", i, " a first dimension of ", level.size(),
                         ", the number of maps, but gave shape ", results[i].sizes());
     return results;
   }

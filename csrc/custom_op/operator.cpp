@@ -96,12 +96,12 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
                     " own; give the operator another, like mine::", name.substr(colons + 2));
   TORCH_CHECK_VALUE(!schema.is_vararg() && !schema.is_varret(), name, ": its schema must not end in ...");
   TORCH_CHECK_VALUE(std::ranges::count(kinds, ArgumentKind::tensor) > 0, name,
-                    ": its schema must have an argument of type Tensor, which says on what device it runs");
+                    ": its schema must have an argument of type Tensor, which determines the device");
   TORCH_CHECK_VALUE(!schema.returns().empty(), name, ": its schema must have a result of type Tensor");
   std::set<std::string> names;
   for (const c10::Argument& argument : schema.arguments()) {
     TORCH_CHECK_VALUE(argument.alias_info() == nullptr, name, ": argument ", argument.name(),
-                      " is marked as changed or returned, but a custom operator gives new tensors");
+                      " is marked as changed or returned, but a custom operator returns new tensors");
     TORCH_CHECK_VALUE(names.insert(argument.name()).second, name, ": two arguments are called ", argument.name());
   }
   for (const c10::Argument& result : schema.returns()) {
@@ -170,7 +170,7 @@ void check_vjp_operator(const Operator& op) {
   for (std::size_t i = 0; i < op.argument_count(); ++i)
     if (op.is_differentiable[i])
       lists.push_back(op.kinds[i] == ArgumentKind::tensor_list || op.kinds[i] == ArgumentKind::maybe_tensor_list);
-  TORCH_CHECK_VALUE(vjp.returns().size() == lists.size(), op.name, ": its vjp must give ", lists.size(),
+  TORCH_CHECK_VALUE(vjp.returns().size() == lists.size(), op.name, ": its vjp must return ", lists.size(),
                     " gradients, one for each differentiable argument, but is ", vjp);
   for (std::size_t k = 0; k < lists.size(); ++k)
     TORCH_CHECK_VALUE(*vjp.returns()[k].type() == (lists[k] ? *static_cast<c10::TypePtr>(c10::ListType::ofTensors())
@@ -245,10 +245,10 @@ TensorVector Operator::allocate(const Arguments& in, const at::Tensor& leader) c
   for (std::size_t i = 0; i < said.size(); ++i) {
     const Result& result = said[i];
     TORCH_CHECK_TYPE(result.dtype < c10::ScalarType::NumOptions && result.dtype != c10::ScalarType::Undefined, name,
-                     ": its shape function gives result ", i, " the dtype ", toString(result.dtype),
+                     ": its shape function declares for result ", i, " the dtype ", toString(result.dtype),
                      ", which tensors cannot have");
     for (const c10::SymInt& size : result.sizes)
-      TORCH_CHECK_VALUE(size.is_symbolic() || size >= 0, name, ": its shape function gives result ", i, " the shape ",
+      TORCH_CHECK_VALUE(size.is_symbolic() || size >= 0, name, ": its shape function declares for result ", i, " the shape ",
                         c10::SymIntArrayRef(result.sizes), ": sizes must not be negative");
     const at::TensorOptions options = at::TensorOptions(leader.device()).dtype(result.dtype);
     out.push_back(is_zeroed[i] ? at::zeros_symint(result.sizes, options) : at::empty_symint(result.sizes, options));
@@ -276,7 +276,7 @@ void Operator::check_names_of_types() const {
 }
 
 void Operator::check_results(const char* whose, const TensorVector& results) const {
-  TORCH_CHECK_VALUE(results.size() == result_count(), name, ": ", whose, " must give ", result_count(),
+  TORCH_CHECK_VALUE(results.size() == result_count(), name, ": ", whose, " must return ", result_count(),
                     result_count() == 1 ? " tensor" : " tensors", ", one for each result, but gave ", results.size());
   for (std::size_t i = 0; i < results.size(); ++i)
     TORCH_CHECK_VALUE(results[i].defined(), name, ": ", whose, " gave an undefined tensor for result ", i);

@@ -106,7 +106,7 @@ Id Graph::truth(bool value) { return number({.op = Op::truth, .number = value ? 
 
 void Graph::check(Op op, std::span<const Id> operands) const {
   const OpInfo& known = info(op);
-  if (known.form == Form::leaf) throw GraphError(fmt::format("{} is not made of operands", known.name));
+  if (known.form == Form::leaf) throw GraphError(fmt::format("{} has no operands", known.name));
   if (operands.size() != static_cast<std::size_t>(known.arity))
     throw GraphError(fmt::format("{} takes {} operand{}, but {} {} given", known.text, known.arity,
                                  known.arity == 1 ? "" : "s", operands.size(), operands.size() == 1 ? "is" : "are"));

@@ -108,7 +108,7 @@ void NeuronParser::next_state(const Token& name) {
 }
 
 void NeuronParser::outputs(const Token& keyword) {
-  if (!outputs_.empty()) fail(keyword, "return stands once in a neuron: return a, b gives two outputs");
+  if (!outputs_.empty()) fail(keyword, "a neuron has one return statement: return a, b has two outputs");
   do outputs_.push_back(expression());
   while (take_if(","));
 }
@@ -130,7 +130,7 @@ void Parser::assignment(const Token& name) {
   if (!sees("=") && !advice_about(name.text).empty())
     fail(name, fmt::format("no statement begins with {}{}", quoted(name), advice_about(name.text)));
   if (scope_.contains(name.text))
-    fail(name, fmt::format("{} has a value already; give this one another name", quoted(name)));
+    fail(name, fmt::format("{} already has a value; use another name", quoted(name)));
   if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
   expect("=", "after the name");
   const Id value = expression();
@@ -156,7 +156,7 @@ Id Parser::binary(int precedence) {
 
 Id Parser::prefixed() {
   if (++nesting_ > most_nesting)
-    fail(token_, fmt::format("more than {} nested expressions: give a part of it a name", most_nesting));
+    fail(token_, fmt::format("more than {} nested expressions: assign a part of it to a name", most_nesting));
   const auto prefix = [&]() -> Id {
     const Token symbol = token_;
     if (take_if("-")) return negated(symbol);

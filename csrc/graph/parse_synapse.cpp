@@ -218,7 +218,7 @@ void SynapseParser::next_value(Event event, const Token& name) {
 }
 
 void SynapseParser::send(Event event, const Token& keyword) {
-  if (event != Event::pre) fail(keyword, "send stands in on pre: a spike before is what arrives");
+  if (event != Event::pre) fail(keyword, "send is legal in on pre only: it sends a presynaptic spike");
   if (sent_) fail(keyword, "send stands once");
   sent_ = Next{keyword, expression()};
 }
@@ -247,8 +247,8 @@ void SynapseParser::decay() {
 void SynapseParser::check_traces(const Token& end) const {
   for (std::size_t i = 0; i < changed_.size(); ++i)
     if (!changed_[i])
-      fail(end, fmt::format("trace {0} changes at no spike: write {0}' = ... in on pre or in on post, which also says "
-                            "whose it is",
+      fail(end, fmt::format("trace {0} changes at no spike: write {0}' = ... in on pre or in on post, which also determines "
+                            "its neuron",
                             made_.traces[i].name));
   const auto check = [&](const SynapseBlock& block) {
     const Dependence depends(block.graph);

@@ -20,7 +20,7 @@ void verify_node(std::span<const Node> nodes, std::size_t argument_count, Id id)
           argument_count);
   for (int i = 0; i < known.arity; ++i) {
     const Id operand = node.operands[static_cast<std::size_t>(i)];
-    require(operand < id, "node {} ({}) is made of node {}, which does not come before it", id, known.name, operand);
+    require(operand < id, "node {} ({}) has the operand {}, which does not come before it", id, known.name, operand);
     require(info(nodes[operand].op).result == known.operands[static_cast<std::size_t>(i)],
             "operand {} of node {} ({}) has the wrong kind", i + 1, id, known.name);
   }

@@ -94,7 +94,7 @@ std::string installation_hint(std::string_view log) {
   if (log.find("libnvrtc-builtins") == std::string_view::npos) return "";
   return "NVRTC lacks its second library, libnvrtc-builtins, which must lie in the folder of libnvrtc and have the "
          "same "
-         "version. Install NVRTC anew (pip install --force-reinstall nvidia-cuda-nvrtc), or let SPIKEFORGE_NVRTC name "
+         "version. Reinstall NVRTC (pip install --force-reinstall nvidia-cuda-nvrtc), or let SPIKEFORGE_NVRTC name "
          "a "
          "libnvrtc that has it.\n";
 }

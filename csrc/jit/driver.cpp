@@ -143,7 +143,7 @@ int LoadedKernel::blocks_at_once(unsigned block, std::size_t shared_bytes) const
   Driver::Result result = driver_->kernel_get_function(&function, kernel_);
   if (result == 0) result = driver_->max_active_blocks(&blocks, function, static_cast<int>(block), shared_bytes);
   if (result == 0) return blocks;
-  throw DriverError(fmt::format("{}: the driver does not say how many blocks of {} threads a multiprocessor holds: {}",
+  throw DriverError(fmt::format("{}: the driver did not return the number of resident blocks of {} threads: {}",
                                 name_, block, driver_->describe(result)));
 }
 

@@ -53,13 +53,13 @@ Layout layout_of(hid_t dataset) {
         h5().H5Pget_filter2(properties.get(), static_cast<unsigned>(i), &flags, &value_count, values, 0, name, &config);
     require(id >= 0, "a filter");
     if (const std::string unknown = unknown_filter(id); !unknown.empty())
-      refuse("it is stored with the filter {}, which is none of deflate, lzf, szip, shuffle, fletcher32", unknown);
+      refuse("it is stored with the filter {}, but only deflate, lzf, szip, shuffle and fletcher32 are supported", unknown);
     layout.filters.push_back({id, value_count > 0 ? values[0] : 0});
     if (id == szip) {
       // options, pixels a block, bits a pixel, pixels a scan line
       const bool is_sound = value_count == 4 && values[1] >= 2 && values[1] <= 32 && values[1] % 2 == 0 &&
                             values[2] >= 1 && values[2] <= 64 && values[3] >= values[1] && values[3] <= 4096;
-      if (!is_sound) refuse("the arguments of its szip filter are none");
+      if (!is_sound) refuse("the arguments of its szip filter are not valid");
     }
   }
   if (filter_count > 0 && layout.kind != H5D_CHUNKED) refuse("it has filters but no chunks");
@@ -138,14 +138,14 @@ class RawReader {
   void check_stored_size(std::uint64_t bytes) const {
     if (bytes == 0) return;
     const std::uint64_t stored = h5().H5Dget_storage_size(dataset_);
-    if (stored > state_.source.size()) refuse("it says that {} bytes are stored, more than the file has", stored);
+    if (stored > state_.source.size()) refuse("its stored size is {} bytes, more than the file has", stored);
     // deflate reaches 1032 : 1, and lzf after it no more; each filter of several may reach it.
     std::uint64_t ratio = 1;
     for (const Filter& filter : layout_.filters)
       if (filter.id != shuffle && filter.id != fletcher32) ratio = std::min<std::uint64_t>(ratio * 1100, 1100 * 1100);
     std::uint64_t most = 0;
     if (__builtin_mul_overflow(stored + 64 * (ratio > 1), ratio, &most)) return;
-    if (bytes > most) refuse("it says that it has {} bytes, but {} are stored", bytes, stored);
+    if (bytes > most) refuse("its size is {} bytes, but {} are stored", bytes, stored);
   }
 
  private:

@@ -77,7 +77,7 @@ NumberType float_type(hid_t type) {
   const bool is_known = number.size >= 1 && number.size <= 16 && fits(b.sign, 1) && fits(b.exponent, b.exponent_size) &&
                         fits(b.mantissa, b.mantissa_size) && b.exponent_size >= 2 && b.exponent_size <= 15 &&
                         b.mantissa_size >= 1 && b.mantissa_size <= 64 && b.bias < (std::size_t{1} << b.exponent_size);
-  if (!is_known) refuse(fmt::format("its floating point numbers of {} bytes are none that is known", number.size));
+  if (!is_known) refuse(fmt::format("its floating point numbers of {} bytes have an unknown format", number.size));
   const bool is_narrow = b.exponent_size <= 8 && b.mantissa_size <= 23 && b.bias <= 127;
   number.dtype = is_narrow ? DType::float32 : DType::float64;
   return number;

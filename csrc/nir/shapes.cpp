@@ -61,7 +61,7 @@ Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, Sh
                        text_of(weight), n.groups, text_of(in)));
   if (n.input_shape && rule == ShapeRule::strict && conv_input(n) != in)
     refuse(node, "input_shape",
-           fmt::format("it says {}, but {} arrives", text_of({n.input_shape->begin(), n.input_shape->end()}),
+           fmt::format("it declares {}, but {} arrives", text_of({n.input_shape->begin(), n.input_shape->end()}),
                        text_of(in)));
   Shape out{weight[0]};
   for (int d = 0; d < D; ++d) {
@@ -97,7 +97,7 @@ Shape pool_output(const auto& n, const Shape& in, const std::string& node) {
 Shape flatten_output(const Flatten& n, const Shape& in, const std::string& node, ShapeRule rule) {
   const auto rank = static_cast<std::int64_t>(in.size());
   if (n.input_type && rule == ShapeRule::strict && *n.input_type != in)
-    refuse(node, "input_type", fmt::format("it says {}, but {} arrives", text_of(*n.input_type), text_of(in)));
+    refuse(node, "input_type", fmt::format("it declares {}, but {} arrives", text_of(*n.input_type), text_of(in)));
   const auto dimension = [&](std::string_view field, std::int64_t d) {
     const std::int64_t counted = d < 0 ? d + rank : d;
     if (counted < 0 || counted >= rank)
@@ -214,7 +214,7 @@ class Inference {
     }
     check_edges();
     for (std::size_t i = 0; i < shapes_.size(); ++i)
-      if (!shapes_[i].in || !shapes_[i].out) complain(name_of(i), "", "its shape cannot be told");
+      if (!shapes_[i].in || !shapes_[i].out) complain(name_of(i), "", "its shape cannot be inferred");
     return std::move(shapes_);
   }
 
@@ -257,7 +257,7 @@ class Inference {
       if (shapes.in) shapes.out = output_shape(node(i), *shapes.in, name, rule_);
       if (own && shapes.in != own && !is_broadcast(i) && report_)
         report_->warn(
-            Error(name, "", fmt::format("it says that it takes {}, but {} arrives", text_of(*own), text_of(*shapes.in)))
+            Error(name, "", fmt::format("it declares the input {}, but {} arrives", text_of(*own), text_of(*shapes.in)))
                 .what());
     }
     if (shapes.out) ready_.push_back(i);

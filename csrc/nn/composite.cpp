@@ -413,7 +413,7 @@ void CompositeImpl::check_sum(const Stage& stage, const Edge& edge, const at::Te
   if (is_alike && at::are_expandable(sum.sizes(), term.sizes())) return;
   for (const int e : stage.edges_within)
     if (edges_[e].to == edge.to) check_line(edges_[e], sum);
-  TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' gives a step of shape ", term.sizes().slice(1),
+  TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' returns a step of shape ", term.sizes().slice(1),
                     ", but '", name_of(edge.to, false), "' takes ", sum.sizes().slice(1),
                     " from elsewhere; they must be alike");
 }
@@ -425,7 +425,7 @@ void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
                     now.device() == next.device();
   TORCH_CHECK_VALUE(fits, title(), ": the state ", edge.state, " holds values of shape ", now.sizes().slice(1), " (",
                     now.scalar_type(), ", ", now.device(), "), but now come ", next.sizes().slice(1), " (",
-                    next.scalar_type(), ", ", next.device(), "); call reset() to start anew");
+                    next.scalar_type(), ", ", next.device(), "); call reset() to restart");
 }
 
 // The sequence, later by the delay.
@@ -541,9 +541,9 @@ at::Tensor CompositeImpl::zeros_into(const Run& run, const Stage& stage, const N
     if (!edges_[e].connection.shape.empty()) return zeros(run, edges_[e].connection);
   }
   TORCH_CHECK_VALUE(
-      false, title(), ": all that comes to '", node.name, ".", node.inputs[port],
+      false, title(), ": every input of '", node.name, ".", node.inputs[port],
       "' is still in flight at the first step, and no input of the network leads there, so its shape is not "
-      "known; give one of the connections its {.shape = {...}}");
+      "known; set {.shape = {...}} of one of the connections");
 }
 
 void CompositeImpl::run_loop(Run& run, const Stage& stage) {

@@ -22,7 +22,7 @@ const char* const later = R"(
 def later(self, sequence: Tensor, line: Tensor, delay: int) -> Tuple[Tensor, Tensor]:
   if line.size() == [0]:
     line = sequence.new_zeros([delay] + sequence.size()[1:])
-  assert line.size()[1:] == sequence.size()[1:] and line.dtype == sequence.dtype, "what is on its way through a delay has another shape or type than what comes now; call reset() to start anew"
+  assert line.size()[1:] == sequence.size()[1:] and line.dtype == sequence.dtype, "the values in flight through a delay and the input differ in shape or type; call reset() to restart"
   both = torch.cat([line, sequence])
   return both[:sequence.size(0)], both[sequence.size(0):].clone()
 )";
@@ -39,15 +39,15 @@ def moved(self, line: List[Tensor], leaving: Tensor, delay: int) -> List[Tensor]
   if len(line) == 0:
     for i in range(delay):
       line.append(torch.zeros_like(leaving))
-  assert line[0].size() == leaving.size() and line[0].dtype == leaving.dtype, "what is on its way through a delay has another shape or type than what comes now; call reset() to start anew"
+  assert line[0].size() == leaving.size() and line[0].dtype == leaving.dtype, "the values in flight through a delay and the input differ in shape or type; call reset() to restart"
   return line[1:] + [leaving]
 
 def sum_of(self, terms: List[Tensor], lines: List[List[Tensor]]) -> Tensor:
-  assert len(terms) > 0, "all that comes to a part is still in flight at the first step, so its shape is not known; give one of the connections its shape"
+  assert len(terms) > 0, "every input of a part is in flight at the first step, so its shape is unknown; set the shape of one of the connections"
   for line in lines:
     if len(line) > 0:
       for term in terms:
-        assert term.size() == line[0].size(), "what is on its way through a delay has another shape than what comes now; call reset() to start anew"
+        assert term.size() == line[0].size(), "the values in flight through a delay and the input differ in shape; call reset() to restart"
   total = terms[0]
   for i in range(1, len(terms)):
     total = total + terms[i]
@@ -94,8 +94,8 @@ class CompositeImpl::RestWriter {
             return outputs[from.node].empty() ? std::string() : outputs[from.node][from.index];
           };
           into.back() = zeros_into(network, stage, node, port, path, known, inputs.empty() ? "" : inputs[0]);
-          TORCH_CHECK_VALUE(!into.back().empty(), "the shape of what comes to '", node.name, ".", node.inputs[port],
-                            "' before the first step is not known; give one of its connections its {.shape = {...}}");
+          TORCH_CHECK_VALUE(!into.back().empty(), "the shape of the input of '", node.name, ".", node.inputs[port],
+                            "' before the first step is not known; set {.shape = {...}} of one of its connections");
         }
         outputs[n] = part(node, script::member(node.name, path), into);
       }

@@ -48,7 +48,7 @@ Tensors DelayImpl::advance(at::TensorList inputs, std::int64_t steps) {
   TORCH_CHECK_VALUE(past_.sizes().slice(1) == x.sizes().slice(1) && past_.device() == x.device(), title(),
                     ": the state x has shape ", past_.sizes().slice(1), " on ", past_.device(),
                     ", but a step of the input has ", x.sizes().slice(1), " on ", x.device(),
-                    "; call reset() to start anew");
+                    "; call reset() to restart");
   const at::Tensor all = at::cat({past_.to(x.scalar_type()), x});
   past_ = all.narrow(0, steps, longest_).clone();
   if (is_uniform_) return {all.narrow(0, 0, steps)};
@@ -77,7 +77,7 @@ Script DelayImpl::script() const {
       longest +
       "] + x.size()[1:])\n"
       "assert past.size()[1:] == x.size()[1:], \"Delay: the state x has another shape than a step of the input; call "
-      "reset() to start anew\"\n"
+      "reset() to restart\"\n"
       "both = torch.cat([past.to(x.dtype), x])\n"
       "self.x = both.narrow(0, x.size(0), " +
       longest + ").clone()\n";

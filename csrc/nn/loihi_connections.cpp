@@ -59,9 +59,9 @@ Tensors LoihiConnection::advance(at::TensorList inputs, std::int64_t steps) {
   if (buffer_.defined()) {
     const std::vector<std::int64_t> shape = buffer_shape(x);
     TORCH_CHECK_VALUE(buffer_.sizes() == shape, title(), ": the state buffer has shape ", buffer_.sizes(),
-                      ", but this input's is ", at::IntArrayRef(shape), "; call reset() to start anew");
+                      ", but this input's is ", at::IntArrayRef(shape), "; call reset() to restart");
     TORCH_CHECK_VALUE(buffer_.device() == x.device(), title(), ": the state buffer is on ", buffer_.device(),
-                      ", but the input is on ", x.device(), "; call reset() to start anew");
+                      ", but the input is on ", x.device(), "; call reset() to restart");
   }
   Arrivals arrivals = call_as(title(), [&] { return send(x, buffer_); });
   if (slots_ > 0) buffer_ = std::move(arrivals.buffer);

@@ -51,7 +51,7 @@ NeuronImpl::NeuronImpl(NeuronOptions options)
     const auto given = std::find_if(options_.params().begin(), options_.params().end(),
                                     [&](const auto& p) { return p.first == name; });
     TORCH_CHECK_VALUE(given != options_.params().end(), name_, ": the parameter ", name,
-                      " is not given; say NeuronOptions(...).param(\"", name, "\", value)");
+                      " is missing; set it by NeuronOptions(...).param(\"", name, "\", value)");
     constants_.push_back(register_constant(name, given->second));
     param_names_.push_back(name);
   }

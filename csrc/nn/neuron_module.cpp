@@ -27,7 +27,7 @@ void NeuronModule::check_live(const at::Tensor& x) const {
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const at::Tensor& state = states_[i];
     if (!state.defined()) continue;
-    const char* advice = "; call reset() to start anew";
+    const char* advice = "; call reset() to restart";
     TORCH_CHECK_VALUE(state.sizes() == shape, title(), ": the state ", names_[i], " has shape ", state.sizes(),
                       ", but a step of the input has ", shape, advice);
     TORCH_CHECK_TYPE(state.scalar_type() == state_type(x.scalar_type()), title(), ": the state ", names_[i], " is ",

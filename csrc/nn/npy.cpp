@@ -91,7 +91,7 @@ std::vector<std::int64_t> shape_of(std::string_view value) {
   constexpr std::int64_t most_of_nothing = std::int64_t{1} << 20;
   const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   if (is_empty && elements > most_of_nothing)
-    refuse("it holds no numbers, and its shape has sizes whose product is above 2^20 without the zeros");
+    refuse("it has no elements, and the product of its other sizes is above 2^20");
   return shape;
 }
 
@@ -99,7 +99,7 @@ at::ScalarType type_of(std::string_view text) {
   for (const at::ScalarType type : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf,
                                     at::kFloat, at::kDouble, at::kUInt16, at::kUInt32, at::kUInt64})
     if (const char* own = type_text(type); own && text == std::string_view(own).substr(1)) return type;
-  refuse("its numbers are of the type '" + std::string(text.substr(0, 20)) + "', which is none of b1, i, u and f");
+  refuse("its numbers are of the type '" + std::string(text.substr(0, 20)) + "', but must be b1, i, u or f");
 }
 
 void swap_bytes(char* bytes, std::int64_t count, std::size_t size) {

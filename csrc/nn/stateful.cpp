@@ -175,7 +175,7 @@ at::Tensor Stateful::state_sequence(const std::string& name) const {
 }
 
 Script Stateful::script() const {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "there is no TorchScript for it; override script() to say how it is written");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "it has no TorchScript form; override script() to define one");
 }
 
 std::string Stateful::title() const { return path_.empty() ? kind() : std::string(kind()) + " '" + path_ + "'"; }

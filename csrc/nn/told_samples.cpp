@@ -55,7 +55,7 @@ ToldSamples::ToldSamples(Stateful& module, const Samples& samples, at::TensorLis
   std::vector<Stateful*> told;
   module.apply([&](torch::nn::Module& m) {
     TORCH_CHECK_VALUE(!takes_statistics(m), module.title(), ": takes neither lengths nor start: statistics of a ",
-                      m.name(), " would be over what is behind the ends of sequences");
+                      m.name(), " would include values after the ends of sequences");
     auto* const stateful = dynamic_cast<Stateful*>(&m);
     if (stateful == nullptr) return;
     TORCH_CHECK_VALUE(stateful->takes_samples(), stateful->title(), ": takes neither lengths nor start");

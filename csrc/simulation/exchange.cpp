@@ -128,7 +128,7 @@ std::int64_t Exchange::most_spikes(std::int64_t first, std::int64_t steps, std::
     const std::int32_t* const told = all_.data() + rank * words;
     if (told[1] == failed) throw RankFailed(*ranks_, rank, Failure::within_step);
     const std::int64_t their_first = std::int64_t{told[3]} << 31 | told[2];
-    TORCH_CHECK(their_first == first && told[1] == steps, "Network: rank ", rank, " tells spikes of ",
+    TORCH_CHECK(their_first == first && told[1] == steps, "Network: rank ", rank, " sends spikes of ",
                 steps_in_words(their_first, told[1]), ", but rank ", ranks_->rank(), " those of ",
                 steps_in_words(first, steps), ": all ranks must make the same calls");
     most = std::max<std::int64_t>(most, told[0]);

@@ -263,7 +263,7 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::in
 }
 
 void advance(const Held& held, std::int64_t steps) {
-  TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before steps are");
+  TORCH_CHECK(held->recorder.has_value(), "simulate: record must be called before steps");
   Running& running = held->network.running();
   running.take_steps([&] {
     running.expect(steps);
@@ -274,7 +274,7 @@ void advance(const Held& held, std::int64_t steps) {
 // For such recordings, the numbers of neurons and states of several ranks.
 std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at::Tensor& neurons,
                                                       const Lists& states) {
-  TORCH_CHECK(held->recorder.has_value(), "simulate: what is recorded must be said before it is read");
+  TORCH_CHECK(held->recorder.has_value(), "simulate: record must be called before the recording is read");
   Running& running = held->network.running();
   return running.take_steps([&]() -> std::tuple<at::Tensor, std::vector<at::Tensor>> {
     RecordedStates recorded{.probes = held->recorder->probes(), .own = states.vec(), .whole = {}};

@@ -36,7 +36,7 @@ std::vector<Slice> slices_of(const Description& description, std::int64_t rank, 
   const bool all_in_areas = std::ranges::none_of(
       description.neurons, [](const DescribedPopulation& described) { return described.area.empty(); });
   TORCH_CHECK_VALUE(!all_in_areas || count == 0 || count >= ranks, "Network: ", ranks, " ranks share a network of ",
-                    count, " areas, each of which is one rank's: give it as many areas, or fewer ranks");
+                    count, " areas, and an area is not split over ranks: use at least as many areas as ranks");
   std::vector<Slice> slices;
   std::int64_t first = 0, dealt = 0;
   for (std::size_t i = 0; i < description.populations.size(); ++i) {

@@ -381,8 +381,8 @@ void Running::check_weights() const {
 
 void Running::check_is_whole() const {
   TORCH_CHECK(is_whole_, "Network: an earlier call failed in the middle of its steps (", why_not_whole_,
-              "), and this network's state is that of no step: load a state that was saved before (load_state_dict, or "
-              "load_state in C++), or make the network anew");
+              "), and this network's state is incomplete: load a saved state (load_state_dict, or "
+              "load_state in C++), or build the network again");
 }
 
 namespace {

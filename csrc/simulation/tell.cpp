@@ -20,9 +20,9 @@ struct TopicWords {
 
 constexpr TopicWords topics[] = {
     {"the description of the network", "builds a network"},
-    {"the delays", "tells the delays of a network that it builds"},
+    {"the delays", "sends the delays of a network that it builds"},
     {"whether the network is built", "has built a network"},
-    {"whether GPUs share memory", "asks whether GPUs share memory"},
+    {"whether GPUs share memory", "queries whether GPUs share memory"},
     {"the number of connections", "counts connections, to save or load a state"},
     {"the steps to simulate", "simulates"},
     {"recorded states", "gathers states that it recorded"},
@@ -67,8 +67,8 @@ std::vector<Numbers> notices(Ranks& ranks, const Notice& notice, Failure failure
 std::string words_of(const Ranks& ranks, std::int64_t rank, Failure failure) {
   const std::string who = "Network: rank " + std::to_string(rank) + " of " + std::to_string(ranks.size());
   if (failure == Failure::between_steps)
-    return who + " failed, for the reason that its own error gives; all ranks are at the same step";
-  return who + " failed in the middle of its steps, for the reason that its own error gives: load a state on all ranks";
+    return who + " failed (its own error has the reason); all ranks are at the same step";
+  return who + " failed in the middle of its steps (its own error has the reason): load a state on all ranks";
 }
 
 }  // namespace

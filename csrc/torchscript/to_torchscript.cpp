@@ -155,7 +155,7 @@ class Writer {
     const auto attribute = [&](const std::string& name) {
       std::string own = script::attribute(name);
       TORCH_CHECK_NOT_IMPLEMENTED(names.insert(own).second, title(module, path), "the name '", name,
-                                  "' is there twice in TorchScript; give one of the two another name");
+                                  "' occurs twice in TorchScript; rename one of the two");
       return own;
     };
     std::vector<std::string> held;
@@ -226,7 +226,7 @@ class Writer {
       TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path), error.what_without_backtrace());
     }
     TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path),
-                                "there is no TorchScript for it; script_as tells how it is written");
+                                "it has no TorchScript form; define one by script_as");
     return {};
   }
 

@@ -37,7 +37,7 @@ void check_degree(const std::string& where, const Projection& p, bool out, std::
   const char* const which = out ? "out-degree" : "in-degree";
   if (size_of(out ? p.sources : p.targets) == 0) return;
   TORCH_CHECK_VALUE(p.amount == 0 || others_there > 0, where, "an ", which, " of ", p.amount,
-                    " needs a neuron to connect with, but there is none");
+                    " needs a neuron to connect to, but the population has none");
   if (!p.multapses)
     TORCH_CHECK_VALUE(p.amount <= static_cast<double>(others_there), where, "the ", which, " must be at most ",
                       others_there, ", the number of neurons that there are without multapses, but is ", p.amount);
@@ -53,7 +53,7 @@ void check_total(const std::string& where, const Projection& p, std::int64_t row
   const bool only_itself =
       !p.autapses && n == 1 && m == 1 && p.targets.begin == p.sources.begin + first_own_column(p, rows);
   TORCH_CHECK_VALUE(p.amount == 0 || (n > 0 && m > 0 && !only_itself), where, p.amount,
-                    " connections need neurons to connect, but there are none");
+                    " connections need neurons, but the population has none");
 }
 
 double normal_cdf(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }

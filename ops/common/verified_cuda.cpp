@@ -164,7 +164,7 @@ const unsigned* verify_on_gpu(const StoredMatrix& matrix) {
     return nullptr;                           // it was changed without torch's version counter, and is legal now
   }
   TORCH_CHECK_VALUE(!wrong, matrix.op, ": an earlier call, ", wrong->op, " on ", wrong->device,
-                    ", had a matrix with numbers that are out of range, and its result has no meaning; csr_check says "
+                    ", had a matrix with numbers that are out of range, and its result is undefined; csr_check reports "
                     "which they are");
   if (answer == event::Answer::right) return nullptr;
   if (known && known->stream == stream) return known->guard();

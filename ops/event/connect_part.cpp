@@ -88,7 +88,7 @@ Connectivity connect_part(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Pr
   using namespace ops::sparse;
   device = check_connect(rows, cols, projections, weight_type, device);
   TORCH_CHECK_VALUE(part.columns.numel() == cols && part.first_rows.size() == projections.size(),
-                    "connect_part: a part must say what becomes of ", cols, " columns and ", projections.size(),
+                    "connect_part: a part must map ", cols, " columns and ", projections.size(),
                     " projections, but does of ", part.columns.numel(), " and ", part.first_rows.size());
   const auto options = at::TensorOptions().device(device);
   const MatrixNumbers numbers(projections, weight_type, options);

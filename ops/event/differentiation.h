@@ -21,7 +21,7 @@ auto without_gradient(const char* op, at::TensorList inputs, Compute&& compute) 
   autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
   TORCH_CHECK_NOT_IMPLEMENTED(std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient), op,
                               "_: what changes in place has no gradient; call ", op,
-                              ", which gives a new tensor, or detach the arguments that require one");
+                              ", which returns a new tensor, or detach the arguments that require a gradient");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return compute();
 }

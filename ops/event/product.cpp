@@ -81,7 +81,7 @@ void check_indptr(const char* op, const event::Rows& rows) {
                      (rows.wide_indptr ? never_decreases(static_cast<const std::int64_t*>(rows.indptr), rows.rows)
                                        : never_decreases(static_cast<const std::int32_t*>(rows.indptr), rows.rows));
   TORCH_CHECK_VALUE(right, op, ": indptr must begin with 0, never decrease and end with ", rows.nnz,
-                    ", the number of indices; csr_check says where it does not");
+                    ", the number of indices; csr_check reports the place");
 }
 
 void check_entries(const char* op, const char* argument, const at::Tensor& x, const Options& options) {

@@ -86,7 +86,7 @@ void check(const LayerCall& call) {
   residual_named(call.op, call.residual_mode);
   if (call.bits != 0) check_bits(call.op, call.bits);
   TORCH_CHECK_VALUE(call.last_states || !call.store_states, call.op,
-                    ": store_states asks for the states after every step, and last_states=False for none");
+                    ": store_states=True returns the states after every step, which excludes last_states=False");
   if (call.residual.defined()) {
     TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), call.op, ": residual must have shape ", x.sym_sizes(),
                       ", that of ", leader.name, ", but has ", call.residual.sym_sizes());

@@ -148,7 +148,7 @@ void check_backward(const BackwardCall& call, const Preparation<Int>& prepared) 
   check_gradient(leader, "", "checkpoints", call.checkpoints, shape, state_type(x.scalar_type()));
   std::size_t argument = call.inputs.size();
   const auto check_given = [&](const at::Tensor& t, const std::string& name) {
-    TORCH_CHECK_VALUE(t.defined() || !call.needs_grad[argument], leader.op, ": needs_grad asks for the gradient of ",
+    TORCH_CHECK_VALUE(t.defined() || !call.needs_grad[argument], leader.op, ": needs_grad requests the gradient of ",
                       name, ", which is not a tensor here");
     ++argument;
   };

@@ -93,7 +93,7 @@ void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, c
   TORCH_CHECK_VALUE(needs_grad.size() == arguments, backward_op, ": needs_grad must have ", arguments,
                     " entries, one for each of the arguments, but has ", needs_grad.size());
   TORCH_CHECK_VALUE(needs_grad.get(static_cast<std::size_t>(call.into)), backward_op,
-                    ": the gradient of the current, arguments[", call.into, "], must be wanted");
+                    ": the gradient of the current, arguments[", call.into, "], must be in needs_grad");
 }
 
 template <class Int>

@@ -549,14 +549,14 @@ def _vjp_function(parts: _Parts, vjp: Callable[..., Any]) -> Callable[..., Any]:
         row = _row_of_gradients(given, is_list)
         if len(row) != count:
             raise ValueError(
-                f"{name}: its vjp must give {count} {'gradient' if count == 1 else 'gradients'}, one for each "
+                f"{name}: its vjp must return {count} {'gradient' if count == 1 else 'gradients'}, one for each "
                 f"differentiable argument, but gave {len(row)}"
             )
         for place, takes_list, gradient in zip(places, is_list, row):
             if not _is_gradient(gradient, takes_list):
                 wanted = "a list of tensors" if takes_list else "a tensor or None"
                 raise TypeError(
-                    f"{name}: its vjp must give {wanted} as the gradient of {parts.arguments[place]}, but gave "
+                    f"{name}: its vjp must return {wanted} as the gradient of {parts.arguments[place]}, but gave "
                     f"{_described(gradient)}"
                 )
         return row[0] if count == 1 else tuple(row)

@@ -106,7 +106,7 @@ class Online(nn.Module):
         for memory in self._memories:
             if memory.states and memory.states[0].shape[0] != batch:
                 kept = memory.states[0].shape[0]
-                raise ValueError(f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to start anew")
+                raise ValueError(f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to restart")
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
             for memory in self._memories:
                 memory.leave_inference_mode()

@@ -97,7 +97,7 @@ TEST_CASE("a neuron that is not complete, or goes on") {
 }
 
 TEST_CASE("statements' errors") {
-  CHECK(error_in("return v") == "return stands once in a neuron: return a, b gives two outputs");
+  CHECK(error_in("return v") == "a neuron has one return statement: return a, b has two outputs");
   CHECK(error_in("v' = x") == "v' has a value already");
   CHECK(error_in("p' = x") == "\"p\" is no state, so that it has no next value");
   CHECK(error_in("x = 1") == "\"x\" has a value already; give this one another name");

@@ -146,7 +146,7 @@ TEST_CASE("shapes go around cycles, and through nested graphs") {
 TEST_CASE("a shape that nothing tells is an error if strict") {
   Graph graph;
   graph.nodes = {{"pool", {SumPool2d{{2, 2}, {2, 2}, {0, 0}}, {}}}};
-  CHECK_THROWS_WITH(infer_shapes(graph), has_text("node pool: its shape cannot be told"));
+  CHECK_THROWS_WITH(infer_shapes(graph), has_text("node pool: its shape cannot be inferred"));
   CHECK_FALSE(infer_shapes(graph, ShapeRule::tolerant)[0].out.has_value());
 }
 

@@ -188,7 +188,7 @@ TEST_CASE("mistakes in a network in words") {
           net->run({at::zeros({3, 5})}, 3);
         }) ==
         "Composite: the state in_to_lif_in holds values of shape [4] (Float, cpu), but now come [5] (Float, cpu); call "
-        "reset() to start anew");
+        "reset() to restart");
 
   nn::Composite loop;
   loop->add("e", nn::LIF());
@@ -206,7 +206,7 @@ TEST_CASE("mistakes in a network in words") {
   CHECK(message_of([&] {
           loop->run({at::zeros({2, 3, 6}), at::zeros({2, 3, 5})}, 2);
         }) ==
-        "Composite: 'y' gives a step of shape [3, 5], but 'i.in' takes [3, 4] from elsewhere; they must be alike");
+        "Composite: 'y' has an output of shape [3, 5], but 'i.in' takes [3, 4] from elsewhere; they must be alike");
 }
 
 TEST_CASE("a simulation goes on where it stopped, and monitors see every step") {

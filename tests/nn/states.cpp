@@ -237,7 +237,7 @@ TEST_CASE("input that does not fit the states is refused, naming the module, and
   CHECK(message_of([&] {
           network->forward(at::rand({2, 5, width}));
         }) ==
-        "LIF 'hidden.0': the state v has shape [4, 6], but a step of the input has [5, 6]; call reset() to start anew");
+        "LIF 'hidden.0': the state v has shape [4, 6], but a step of the input has [5, 6]; call reset() to restart");
   CHECK(message_of([&] {
           network->forward(at::rand({2, 4, width}, at::kDouble));
         }) ==
@@ -269,7 +269,7 @@ TEST_CASE("mistakes in words") {
         "IF: as a traced cell it needs spiking(true)");
   const std::string text = adaptive;
   CHECK(message_of([&] { nn::Neuron(NeuronOptions(text).param("tau", 2)); }) ==
-        "alif: the parameter beta is not given; say NeuronOptions(...).param(\"beta\", value)");
+        "alif: the parameter beta is missing; set it by NeuronOptions(...).param(\"beta\", value)");
   CHECK(message_of([&] { nn::Neuron(NeuronOptions(text).param("tau", 2).param("beat", 2)); }) ==
         "alif: it has no parameter beat; its parameters: tau, beta");
   CHECK(message_of([] { TimeDistributed{LIF()}; }) == "TimeDistributed: LIF has states and takes sequences as it is");

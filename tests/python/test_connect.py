@@ -406,9 +406,9 @@ WRONG = {
     "the out-degree must be at most 4, the number of neurons that there are without multapses, but is 5":
         dict(rule=rules.fixed_out_degree(5, autapses=False, multapses=False)),
     "the in-degree must be at most 5, .* but is 6": dict(rule=rules.fixed_in_degree(6, multapses=False)),
-    "an in-degree of 2 needs a neuron to connect with, but there is none": dict(sources=slice(3, 3), rule=rules.fixed_in_degree(2)),
+    "an in-degree of 2 needs a neuron to connect to, but the population has none": dict(sources=slice(3, 3), rule=rules.fixed_in_degree(2)),
     r"the number of connections must be a whole number from 0 to 2\^30 a source, but is 1e\+30": dict(rule=rules.fixed_total(1e30)),
-    "5 connections need neurons to connect, but there are none": dict(sources=slice(2, 3), targets=slice(2, 3), rule=rules.fixed_total(5, autapses=False)),
+    "5 connections need neurons, but the population has none": dict(sources=slice(2, 3), targets=slice(2, 3), rule=rules.fixed_total(5, autapses=False)),
     "one_to_one needs as many targets as sources, 5, but has 4": dict(targets=slice(0, 4), rule=rules.one_to_one()),
     "the standard deviation of weight must not be negative, but is -1": dict(weight=rules.normal(0, -1)),
     "the numbers of weight's law must be finite, but are nan": dict(weight=math.nan),

@@ -119,7 +119,7 @@ def test_sequences_of_states_are_no_last_ones():
     with pytest.raises(ValueError, match="batch_norm_run_tracked: store_states asks"):
         ops.batch_norm_run_tracked(LIF, [x], [], tau, *running, store_states=True, last_states=False)
     assert running[2] == 0
-    with pytest.raises(ValueError, match="batch_norm_run: store_states asks for the states after every step, and last_states=False for none"):
+    with pytest.raises(ValueError, match="batch_norm_run: store_states=True returns the states after every step, which excludes last_states=False"):
         ops.batch_norm_run(LIF, [x], [], tau, store_states=True, last_states=False)
 
 

@@ -249,7 +249,7 @@ def test_the_bias_of_a_recurrent_connection_acts_in_the_first_step(steps):
 
 
 def test_a_recurrent_cell_and_a_module_of_another_width_name_both_ends():
-    words = r"Recurrent: 'module.out' gives a step of shape \[4, 8\] .* but 'cell.in' takes \[4, 16\]"
+    words = r"Recurrent: 'module.out' has an output of shape \[4, 8\] .* but 'cell.in' takes \[4, 16\]"
     with pytest.raises(ValueError, match=words):
         snn.Recurrent(snn.LIF(), nn.Linear(16, 8))(torch.rand(3, 4, 16))
 
@@ -691,7 +691,7 @@ def test_a_connection_may_need_its_shape():
     net.connect("b.out", "a.in", delay=1)
     net.connect("in", "out")
     with pytest.raises(
-        ValueError, match="Network: all that comes to 'a.in' is still in flight at the first step, .* shape=..."
+        ValueError, match="Network: every input of 'a.in' is still in flight at the first step, .* shape=..."
     ):
         net(torch.rand(3, 2, 4))
     other = snn.Network()

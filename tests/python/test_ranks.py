@@ -160,7 +160,7 @@ def test_a_rank_without_memory_fails_with_the_others_which_go_on_from_a_state(ca
     for rank in (first, last):
         if is_within:
             assert rank["after"].startswith("RuntimeError: Network: an earlier call failed in the middle of its steps (")
-            assert rank["after"].endswith("load a state that was saved before (load_state_dict, or load_state in C++), or make the network anew")
+            assert rank["after"].endswith("load a state that was saved before (load_state_dict, or load_state in C++), or build the network again")
         else:
             assert rank["after"] == "nothing"
         assert rank["again"] == first["again"] and rank["again"][0] == range(12, 17) and rank["again"][1] > 0
@@ -172,7 +172,7 @@ def test_a_failure_that_ranks_do_not_wait_for_is_said_before_the_next_message():
     rank_networks.spikeforge.simulate(network, 5)
     expected = rank_networks.run((network, populations), 30)
     ranks = on_ranks(2, rank_networks.fails_late)
-    assert ranks[0]["said"] == "RuntimeError: Network: rank 1 of 2 failed, for the reason that its own error gives; all ranks are at the same step"
+    assert ranks[0]["said"] == "RuntimeError: Network: rank 1 of 2 failed (its own error has the reason); all ranks are at the same step"
     assert ranks[1]["said"].startswith("IndexError")
     assert all(same(rank["after"], expected) for rank in ranks)
 
@@ -184,7 +184,7 @@ def test_a_rank_that_fails_in_steps_by_operators_goes_on_with_the_others_from_a_
     rank_networks.spikeforge.simulate(network, 5)
     expected = rank_networks.run((network, populations), 30)
     ranks = on_ranks(2, rank_networks.fails_by_operators, steps, retries, timeout=60)
-    missed = "RuntimeError: Network: rank 1 of 2 failed in the middle of its steps, for the reason that its own error gives: load a state on all ranks"
+    missed = "RuntimeError: Network: rank 1 of 2 failed in the middle of its steps (its own error has the reason): load a state on all ranks"
     assert ranks[0]["said"] == ("nothing" if steps == 2 else missed)
     assert ranks[1]["said"].startswith("IndexError")
     assert [rank["failed"] for rank in ranks] == [1 if steps == 2 else 2] * 2

@@ -513,7 +513,7 @@ TEST_CASE("input that does not fit the states is an error, and reset() mends it"
   jit::Module script = to_torchscript(*net, x);
   call(script, x);
   for (const Tensor& other : {at::rand({4, 1, width}), at::rand({4, 3, width}, at::kDouble)})
-    REQUIRE_THROWS_WITH(call(script, other), has_text("call reset() to start anew"));
+    REQUIRE_THROWS_WITH(call(script, other), has_text("call reset() to restart"));
   script.get_method("reset")({});
   call(script, at::rand({4, 1, width}));
 
@@ -564,7 +564,7 @@ TEST_CASE("what cannot be written is named with its path") {
   net->connect("encoder.out", "out");
   REQUIRE(
       refusal(*net) ==
-      "to_torchscript: net.encoder.2 (Embedding): there is no TorchScript for it; script_as tells how it is written");
+      "to_torchscript: net.encoder.2 (Embedding): it has no TorchScript form; define one by script_as");
 
   const nn::Poisson own(at::globalContext().defaultGenerator(at::kCPU).clone());
   nn::Sequential deep(nn::LIF(), nn::Sequential(nn::LIF(), own));
@@ -572,7 +572,7 @@ TEST_CASE("what cannot be written is named with its path") {
   nn::Sequential unknown(torch::nn::ModuleHolder<UnknownImpl>(std::make_shared<UnknownImpl>()));
   REQUIRE(
       refusal(*unknown) ==
-      "to_torchscript: net.0 (Unknown): there is no TorchScript for it; override script() to say how it is written");
+      "to_torchscript: net.0 (Unknown): it has no TorchScript form; override script() to define one");
   torch::nn::Conv2d reflecting(Conv2dOptions(1, 1, 3).padding(1).padding_mode(torch::kReflect));
   REQUIRE(refusal(*reflecting) == "to_torchscript: net (Conv2d): only zeros as padding_mode can be written");
   Twice twice;

@@ -40,7 +40,7 @@ void add_network_options(CLI::App& command, NetworkOptions& options) {
   add_choice(command, "--cuba-current", module.cuba_current,
              "The current that charges a membrane: new (with this step's input), or old", cuba_currents);
   add_choice(command, "--recurrent-start", module.recurrent_start,
-             "What cycles bring in the first step: zero, or apply (layers applied to zeros)", recurrent_starts);
+             "The value of back edges in the first step: zero, or apply (layers applied to zeros)", recurrent_starts);
   add_choice(command, "--delays", module.delays,
              "Delays that are no whole number of steps: exact (refused), or nearest", delay_roundings);
   command
@@ -50,7 +50,7 @@ void add_network_options(CLI::App& command, NetworkOptions& options) {
             try {
               module.device = c10::Device(text);
             } catch (const c10::Error&) {
-              throw CLI::ValidationError("--device", text + " is no device: cpu, cuda or cuda:1, say");
+              throw CLI::ValidationError("--device", text + " is not a device; expected cpu, cuda or cuda:1");
             }
           },
           "Where it is computed: cpu (the default), cuda, cuda:1, ...")

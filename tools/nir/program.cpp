@@ -24,7 +24,7 @@ void add_limits(CLI::App& command, ReadOptions& options) {
 void add_shape_rule(CLI::App& command, ReadOptions& options) {
   static const std::map<std::string, ShapeRule> rules = {{"strict", ShapeRule::strict},
                                                          {"tolerant", ShapeRule::tolerant}};
-  command.add_option("--shapes", options.shapes, "strict, or tolerant: what can be told is, and parameters broadcast")
+  command.add_option("--shapes", options.shapes, "strict, or tolerant: shapes are inferred, and parameters broadcast")
       ->transform(CLI::CheckedTransformer(rules).description(""));
 }
 

@@ -87,7 +87,7 @@ class Runner {
     const nn::Names outputs = network_->output_names();
     if (!options_.output.empty() && outputs.size() != 1)
       refuse("",
-             outputs.empty() ? "there is no Output" : "there are several Outputs: give --record NODE=FILE for each");
+             outputs.empty() ? "there is no Output" : "there are several Outputs: use --record NODE=FILE for each");
 
     const c10::NoGradGuard no_grad;
     nn::Names recorded = names;
@@ -215,7 +215,7 @@ class Runner {
       if (slash == std::string_view::npos) return *shapes[i].in;
       return shape_at(std::get<Graph>(graph.nodes[i].node.kind), node.substr(slash + 1), shapes[i].in);
     }
-    refuse(std::string(node), "its shape cannot be told");
+    refuse(std::string(node), "its shape cannot be inferred");
   }
 
   Place place_of(const std::string& node) const {
@@ -280,7 +280,7 @@ class Runner {
 
 int run(const RunOptions& options) {
   if (options.output.empty() && options.records.empty() && options.membranes.empty() && options.currents.empty())
-    throw Error("", "", "nothing is to be written: give --output, --record, --record-v or --record-i");
+    throw Error("", "", "no output was requested: use --output, --record, --record-v or --record-i");
   Runner(options).run();
   return 0;
 }
@@ -297,7 +297,7 @@ Command add_run(CLI::App& program) {
       ->expected(1)
       ->take_all();
   app->add_option("--output", options->output, "Where what comes out goes, as the input came");
-  app->add_option("--record", options->records, "NODE=out.npy: what a node gives; graph/node in a nested graph")
+  app->add_option("--record", options->records, "NODE=out.npy: the output of a node; graph/node in a nested graph")
       ->expected(1)
       ->take_all();
   app->add_option("--record-v", options->membranes, "NODE=out.npy: a membrane after each step's reset")

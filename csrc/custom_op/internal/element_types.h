@@ -33,7 +33,7 @@ inline const ElementType& element_type(const std::string& op, const std::string&
   for (const ElementType& known : element_types)
     if (known.type == type) return known;
   TORCH_CHECK_TYPE(false, op, ": ", tensor, " is ", type, ", which ", readers,
-                   " do not know: they take Float, Double, Half, BFloat16, Bool, Byte, Char, Short, Int and Long");
+                   " do not support: they take Float, Double, Half, BFloat16, Bool, Byte, Char, Short, Int and Long");
 }
 
 }  // namespace spikeforge::custom_op

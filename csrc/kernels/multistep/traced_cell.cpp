@@ -154,7 +154,7 @@ graph::Cell parsed(std::string_view text, std::size_t most_bytes) {
   const std::size_t count = autodiff::count_slopes(cell.graph()), bytes = with_tapes * count * bytes_of_node;
   if (bytes > most_bytes)
     throw NoRoomForCell(fmt::format(
-        "the derivatives of the surrogates of neuron {} come to {} operations, which take {:.1f} MiB of the "
+        "the derivatives of the surrogates of neuron {} need {} operations, which take {:.1f} MiB of the "
         "{:.1f} MiB that neurons may take; take a surrogate with fewer terms, split the neuron, or set "
         "SPIKEFORGE_NEURONS_LIMIT_MB to more",
         cell.signature().name, count, mebibytes(bytes), mebibytes(most_bytes)));
@@ -186,7 +186,7 @@ TracedCell::TracedCell(std::string_view text, std::size_t most_bytes)
 
 std::string TracedCell::why_too_long() const {
   return fmt::format(
-      "a step of neuron {} and its derivative come to about {} instructions, but at most {} are compiled "
+      "a step of neuron {} and its derivative need about {} instructions, but at most {} are compiled "
       "for a GPU; split the neuron, or run it on the CPU",
       name, forward_cost + backward_cost, longest_compiled);
 }

@@ -93,7 +93,7 @@ class Exporter {
         known.push_back(to);
       }
     for (std::size_t i = 0; i < parts.size(); ++i)
-      if (!leaving[i]) refuse(in_node(path, parts[i].first), "its input's shape cannot be told");
+      if (!leaving[i]) refuse(in_node(path, parts[i].first), "its input's shape cannot be inferred");
     for (std::size_t output = net.input() + 1; output < net.size(); ++output) {
       Output node;
       for (const std::size_t w : net.wires_to(output)) node.shape = leaving[net.wires()[w].from];
@@ -456,7 +456,7 @@ Graph from_module(const nn::Part& module, const at::Tensor& x, double dt, Report
   std::vector<std::string> lost;
   for (const auto& [what, paths] : exporter.lost()) lost.push_back(fmt::format("{} ({})", what, listed(paths)));
   if (!lost.empty() && report)
-    report->warn(fmt::format("what NIR cannot say is in the metadata, which other programs do not read: {}",
+    report->warn(fmt::format("some properties have no form in NIR; they are stored in the metadata, which other programs do not read: {}",
                              fmt::join(lost, "; ")));
   return graph;
 }

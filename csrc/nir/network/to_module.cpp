@@ -85,7 +85,7 @@ class Builder {
     return name;
   }
   const Shape& shape_into(std::size_t i) const {
-    if (!shapes_[i].in) refuse(name_of(i), "", "its shape cannot be told");
+    if (!shapes_[i].in) refuse(name_of(i), "", "its shape cannot be inferred");
     return *shapes_[i].in;
   }
 

@@ -185,7 +185,7 @@ class BatchNormNeuron(Container):
         self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool, last_states: bool = True
     ) -> tuple[Tensor, State]:
         """The neuron's states by their own names: with `store` those of all steps, else the last ones, if asked for."""
-        samples.refuse(self, self._memory.samples, "statistics would be over what is behind the ends of sequences")
+        samples.refuse(self, self._memory.samples, "statistics would include values after the ends of sequences")
         modules = self._modules  # attributes of a module take several times as long
         neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
         residual = None

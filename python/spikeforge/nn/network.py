@@ -453,7 +453,7 @@ class Network(Container):
     def _refuse_sum(self, connection: Connection, term: Tensor, total: Tensor) -> None:
         source, target = connection.names
         raise ValueError(
-            f"{self._title()}: '{source}' gives a step of shape {shape_of(term[0])} ({_kind(term)}), but '{target}' "
+            f"{self._title()}: '{source}' has an output of shape {shape_of(term[0])} ({_kind(term)}), but '{target}' "
             f"takes {list(total.shape[1:])} ({_kind(total)}) from elsewhere; they must be alike"
         )
 
@@ -673,7 +673,7 @@ class Network(Container):
             if c.shape is not None:
                 return run.inputs[0].new_zeros((1, *c.shape))
         raise ValueError(
-            f"{self._title()}: all that comes to '{port.part}.{_in_ports(self._modules[port.part])[port.index]}' is still "
+            f"{self._title()}: every input of '{port.part}.{_in_ports(self._modules[port.part])[port.index]}' is still "
             "in flight at the first step, and no input of the network leads there, so its shape is not known; give one of "
             "the connections its shape=..."
         )

@@ -100,7 +100,7 @@ def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[Statef
             )
     for one in module.modules():
         if isinstance(one, _BatchNorm) and (one.training or one.running_mean is None):
-            refuse(module, True, "statistics of a batch norm would be over what is behind the ends of sequences")
+            refuse(module, True, "statistics of a batch norm would include values after the ends of sequences")
     return told
 
 
