@@ -1,4 +1,6 @@
 // Arguments of kernels whose cells draw random numbers, and the generator state of a thread's neurons.
+//
+// Short names: W neurons per thread.
 #pragma once
 
 #include "csrc/neuron/draws.h"

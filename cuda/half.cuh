@@ -1,5 +1,7 @@
 // The 16-bit types as kernels see them: storage and conversion, nothing else. Arithmetic is in float. Embedded here so
 // that run-time compilation needs no CUDA header.
+//
+// Short names: T half type.
 #pragma once
 
 namespace spikeforge {

@@ -1,4 +1,6 @@
 // Spikes as bits: small whole numbers, 0 and 1 in a bit each, or 0 to 15 in four.
+//
+// Short names: F type of the arithmetic; W neurons per thread.
 #pragma once
 
 #include "cuda/rows.cuh"

@@ -1,6 +1,8 @@
 // Sums that a block of a cooperative launch publishes for others, each word its own flag: readers poll the word, and
 // wait for nothing else. Relaxed accesses suffice: a word carries its value, and no other read depends on it. Words
 // that are not yet published are `unpublished`; a grid barrier lies between clearing and polling.
+//
+// Short names: S sums per channel.
 #pragma once
 
 namespace spikeforge {

@@ -1,4 +1,6 @@
 // Reading and writing rows: the W neurons of a thread at one step.
+//
+// Short names: T stored type; F type of the arithmetic; W neurons per thread.
 #pragma once
 
 #include "cuda/half.cuh"

@@ -92,10 +92,10 @@ Compute computed_by(const std::string& name, const char* whose, const ShapeFunct
       TORCH_CHECK_VALUE(result.sym_sizes() == c10::SymIntArrayRef(said[i].sizes), op->name, ": ", whose,
                         " returned result ", i, " the shape ", result.sym_sizes(), ", but its shape function declares ",
                         c10::SymIntArrayRef(said[i].sizes));
-      TORCH_CHECK_TYPE(result.scalar_type() == said[i].dtype, op->name, ": ", whose, " returned result ", i, " the dtype ",
-                       result.scalar_type(), ", but its shape function declares ", said[i].dtype);
-      TORCH_CHECK_VALUE(result.device() == device, op->name, ": ", whose, " returned result ", i, " on ", result.device(),
-                        ", but its arguments are on ", device);
+      TORCH_CHECK_TYPE(result.scalar_type() == said[i].dtype, op->name, ": ", whose, " returned result ", i,
+                       " the dtype ", result.scalar_type(), ", but its shape function declares ", said[i].dtype);
+      TORCH_CHECK_VALUE(result.device() == device, op->name, ": ", whose, " returned result ", i, " on ",
+                        result.device(), ", but its arguments are on ", device);
       const bool shares = std::ranges::any_of(others, [&](const at::Tensor& t) { return result.is_alias_of(t); });
       result = shares ? result.clone(at::MemoryFormat::Contiguous) : result.contiguous();
       others.push_back(result);

@@ -248,8 +248,8 @@ TensorVector Operator::allocate(const Arguments& in, const at::Tensor& leader) c
                      ": its shape function declares for result ", i, " the dtype ", toString(result.dtype),
                      ", which tensors cannot have");
     for (const c10::SymInt& size : result.sizes)
-      TORCH_CHECK_VALUE(size.is_symbolic() || size >= 0, name, ": its shape function declares for result ", i, " the shape ",
-                        c10::SymIntArrayRef(result.sizes), ": sizes must not be negative");
+      TORCH_CHECK_VALUE(size.is_symbolic() || size >= 0, name, ": its shape function declares for result ", i,
+                        " the shape ", c10::SymIntArrayRef(result.sizes), ": sizes must not be negative");
     const at::TensorOptions options = at::TensorOptions(leader.device()).dtype(result.dtype);
     out.push_back(is_zeroed[i] ? at::zeros_symint(result.sizes, options) : at::empty_symint(result.sizes, options));
   }

@@ -129,8 +129,7 @@ std::string quoted(const Token& token) {
 void Parser::assignment(const Token& name) {
   if (!sees("=") && !advice_about(name.text).empty())
     fail(name, fmt::format("no statement begins with {}{}", quoted(name), advice_about(name.text)));
-  if (scope_.contains(name.text))
-    fail(name, fmt::format("{} already has a value; use another name", quoted(name)));
+  if (scope_.contains(name.text)) fail(name, fmt::format("{} already has a value; use another name", quoted(name)));
   if (!is_name(name.text)) fail(name, fmt::format("a name has at most {} characters", most_name_length));
   expect("=", "after the name");
   const Id value = expression();

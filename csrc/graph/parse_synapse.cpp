@@ -247,9 +247,10 @@ void SynapseParser::decay() {
 void SynapseParser::check_traces(const Token& end) const {
   for (std::size_t i = 0; i < changed_.size(); ++i)
     if (!changed_[i])
-      fail(end, fmt::format("trace {0} changes at no spike: write {0}' = ... in on pre or in on post, which also determines "
-                            "its neuron",
-                            made_.traces[i].name));
+      fail(end,
+           fmt::format("trace {0} changes at no spike: write {0}' = ... in on pre or in on post, which also determines "
+                       "its neuron",
+                       made_.traces[i].name));
   const auto check = [&](const SynapseBlock& block) {
     const Dependence depends(block.graph);
     for (std::size_t k = 0; k < block.traces.size(); ++k) {

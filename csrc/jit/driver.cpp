@@ -143,8 +143,8 @@ int LoadedKernel::blocks_at_once(unsigned block, std::size_t shared_bytes) const
   Driver::Result result = driver_->kernel_get_function(&function, kernel_);
   if (result == 0) result = driver_->max_active_blocks(&blocks, function, static_cast<int>(block), shared_bytes);
   if (result == 0) return blocks;
-  throw DriverError(fmt::format("{}: the driver did not return the number of resident blocks of {} threads: {}",
-                                name_, block, driver_->describe(result)));
+  throw DriverError(fmt::format("{}: the driver did not return the number of resident blocks of {} threads: {}", name_,
+                                block, driver_->describe(result)));
 }
 
 void LoadedKernel::allow_shared(int bytes, int device) const {

@@ -53,7 +53,8 @@ Layout layout_of(hid_t dataset) {
         h5().H5Pget_filter2(properties.get(), static_cast<unsigned>(i), &flags, &value_count, values, 0, name, &config);
     require(id >= 0, "a filter");
     if (const std::string unknown = unknown_filter(id); !unknown.empty())
-      refuse("it is stored with the filter {}, but only deflate, lzf, szip, shuffle and fletcher32 are supported", unknown);
+      refuse("it is stored with the filter {}, but only deflate, lzf, szip, shuffle and fletcher32 are supported",
+             unknown);
     layout.filters.push_back({id, value_count > 0 ? values[0] : 0});
     if (id == szip) {
       // options, pixels a block, bits a pixel, pixels a scan line

@@ -203,8 +203,9 @@ std::optional<Error> why_not_runnable(const Graph& graph, const std::string& nam
   }
   if (has_way_in) return {};
   return Error(name.empty() ? "/" : name, "edges",
-               graph.nodes.empty() ? "there is nothing to run"
-                                   : "there is no Input, and every node is behind a cycle, so the graph cannot receive input");
+               graph.nodes.empty()
+                   ? "there is nothing to run"
+                   : "there is no Input, and every node is behind a cycle, so the graph cannot receive input");
 }
 
 }  // namespace

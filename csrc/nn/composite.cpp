@@ -413,8 +413,8 @@ void CompositeImpl::check_sum(const Stage& stage, const Edge& edge, const at::Te
   if (is_alike && at::are_expandable(sum.sizes(), term.sizes())) return;
   for (const int e : stage.edges_within)
     if (edges_[e].to == edge.to) check_line(edges_[e], sum);
-  TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' returns a step of shape ", term.sizes().slice(1),
-                    ", but '", name_of(edge.to, false), "' takes ", sum.sizes().slice(1),
+  TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' returns a step of shape ",
+                    term.sizes().slice(1), ", but '", name_of(edge.to, false), "' takes ", sum.sizes().slice(1),
                     " from elsewhere; they must be alike");
 }
 

@@ -17,7 +17,8 @@ Tensors Part::run(at::TensorList inputs, std::int64_t steps) const {
   if (stateful_) return stateful_->run(inputs, steps);
   const at::Tensor& x_seq = inputs[0];
   if (steps == 1) return {call(aligned(x_seq.squeeze(0))).unsqueeze(0)};
-  TORCH_CHECK_VALUE(steps > 0, module_->name(), ": a module without states needs at least one step to determine the shape of its output");
+  TORCH_CHECK_VALUE(steps > 0, module_->name(),
+                    ": a module without states needs at least one step to determine the shape of its output");
   Tensors rows = x_seq.unbind(0);
   for (at::Tensor& row : rows) row = call(aligned(row));
   return {at::stack(rows)};

@@ -136,8 +136,7 @@ Recording simulate_into(Network& network, std::int64_t steps, const SimulateOpti
   } catch (const std::bad_alloc&) {
     const std::string what = "simulate: out of memory in " + steps_in_words(first, steps);
     if (!running.is_whole())
-      throw OutOfMemory(what +
-                        ", in the middle of a step: load a saved state, or build the network again");
+      throw OutOfMemory(what + ", in the middle of a step: load a saved state, or build the network again");
     throw OutOfMemory(what + ", and the recording is lost; the network's state is that after step " +
                       std::to_string(running.step()) + ". Spikes take 16 bytes each: simulate fewer steps in a call");
   }

@@ -225,8 +225,7 @@ class Writer {
     } catch (const c10::Error& error) {
       TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path), error.what_without_backtrace());
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path),
-                                "it has no TorchScript form; define one by script_as");
+    TORCH_CHECK_NOT_IMPLEMENTED(false, title(module, path), "it has no TorchScript form; define one by script_as");
     return {};
   }
 

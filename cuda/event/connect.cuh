@@ -1,5 +1,7 @@
 // Networks drawn on a GPU (csrc/kernels/event/connection_rules.h): a kernel for each step, the same numbers as on the
 // CPU.
+//
+// Short names: F type of the arithmetic; T type of a stored number.
 #pragma once
 
 #include "csrc/kernels/event/connection_rules.h"

@@ -7,6 +7,8 @@
 //   linear.cuh          dense matrices
 //   deliver.cuh         A e to the ring of spikes in flight
 //   check.cuh           checks that the indices of a stored matrix are in range
+//
+// Short names: S the Spec; X type of an entry; C type of the arithmetic; W type of a weight.
 #pragma once
 
 #include "csrc/kernels/event/arguments.h"

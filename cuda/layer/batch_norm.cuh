@@ -5,6 +5,9 @@
 //
 // A Spec is the loop's (multistep.cuh), with neighbours, in_turns and one segment; its last parameters are
 // graph::Layer's.
+//
+// Short names: F type of the arithmetic; W neurons per thread; S sums per channel; P parameters of the cell; U parts or
+// rows in flight.
 #pragma once
 
 #include "csrc/kernels/layer/arguments.h"

@@ -12,6 +12,9 @@
 //   is_exact  true if sequences have exactly as many steps
 //   team      neighbouring threads that copy their rows together
 //   keeps     backward: true if the first pass stores the known part of x's gradient, which the second pass completes
+//
+// Short names: F type of the arithmetic; W neurons per thread; I, O inputs and outputs of the cell; P its parameters; S
+// sums per channel; C threads of a block, at most as many channels.
 #pragma once
 
 #include "csrc/neuron/functions.h"

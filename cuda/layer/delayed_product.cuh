@@ -5,6 +5,8 @@
 // The warps of a block process `rows_at_once` rows, all with the same columns, so that a column read by one warp is in
 // the first-level cache for the others. With few rows, several warps share the sum of one and combine it in shared
 // memory, in a fixed order. The strips of neighbouring threads belong to neighbouring samples.
+//
+// Short names: F type of the arithmetic.
 #pragma once
 
 #include "csrc/kernels/layer/arguments.h"

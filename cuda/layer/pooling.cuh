@@ -1,6 +1,8 @@
 // Maxima and means over windows of images [count, height, width, channels], and their gradients. A thread makes results
 // that are neighbours and share what they read: `strip` below each other, and beside each other either `columns` of
 // them or, where channels are neighbours in memory, those of W channels.
+//
+// Short names: T stored type; F type of the arithmetic; W numbers per access.
 #pragma once
 
 #include "csrc/kernels/layer/arguments.h"

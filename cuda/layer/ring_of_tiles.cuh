@@ -1,5 +1,7 @@
 // Distribution of neurons with channels over the blocks of one launch (RingTiles): a thread's place, the ring of tiles
 // in flight, and sums over channels that blocks share.
+//
+// Short names: W neurons per thread; S sums per channel.
 #pragma once
 
 #include "csrc/kernels/layer/arguments.h"

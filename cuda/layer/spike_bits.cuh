@@ -1,4 +1,6 @@
 // Spikes as bits: numbers 0 and 1 in a bit each, or 0 to 15 in four, number i of a byte in its bits from i * bits on.
+//
+// Short names: T stored type; F type of the arithmetic.
 #pragma once
 
 #include "csrc/kernels/layer/arguments.h"

@@ -1,6 +1,8 @@
 // Sums over the neurons that share a parameter, of what a backward pass left of its gradient: from [outer, count,
 // inner] to [count]; or to [gridDim.z, count], where blocks share the outer rows. A block adds up one channel, or eight
 // that are neighbours; always in the same order.
+//
+// Short names: F type of the arithmetic.
 #pragma once
 
 #include "csrc/kernels/multistep/channel_sums_arguments.h"

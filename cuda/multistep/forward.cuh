@@ -1,4 +1,6 @@
 // The forward pass of the multistep loop (multistep.cuh).
+//
+// Short names besides those of neurons.cuh: K rows in flight; U rows per iteration.
 #pragma once
 
 #include "cuda/multistep/neurons.cuh"

@@ -1,5 +1,8 @@
 // A thread's neurons in both passes of the multistep loop (multistep.cuh): their parameters, cells and random numbers,
 // their samples, and the rows that they read and write.
+//
+// Short names in the multistep loop: F type of the arithmetic; I, O, S, P numbers of inputs, outputs, states and
+// parameters of the cell; W neurons per thread; C steps between checkpoints; T any stored type.
 #pragma once
 
 #include "csrc/neuron/cell.h"

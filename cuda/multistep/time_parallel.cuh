@@ -3,6 +3,8 @@
 //
 // The gradient of the states before a segment is an affine function of that after it, known once the segment is
 // recomputed. Each warp computes its own; joined in a fixed order they give each warp the gradient after its segment.
+//
+// Short names besides those of neurons.cuh: G segments of a block.
 #pragma once
 
 #include "cuda/multistep/backward.cuh"

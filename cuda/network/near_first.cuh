@@ -1,6 +1,8 @@
 // Brings the connections of delay 1 to the front of each row, a block a row, and says how many they are. Others that
 // stand there change places with them: the i-th that has to leave with the i-th that has to come, so that the order is
 // the same every time.
+//
+// Short names: F type of a weight; T type of a moved number.
 #pragma once
 
 #include "csrc/kernels/network/arguments.h"

@@ -8,6 +8,8 @@
 //
 // Sums that arrive at step t are stored in slot t % slots. The owner clears the slot in that step, in which nothing can
 // be added to it: delays are 1 to slots - 1.
+//
+// Short names: F type of the arithmetic; D drives per neuron.
 #pragma once
 
 #include "csrc/kernels/network/arguments.h"

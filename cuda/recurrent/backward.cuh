@@ -2,6 +2,8 @@
 // before each are recomputed from the checkpoint at or before them, `history` steps at once: ahead of these steps,
 // while the sums of the last one are in flight; or apart, by as many other warps, which also compute the part of a
 // derivative that is known before gradients arrive, and pass its coefficients to the warps that walk back.
+//
+// Short names besides those of recurrent.cuh: L steps that are recomputed at once; K coefficients of a derivative.
 #pragma once
 
 #include "cuda/recurrent/recurrent.cuh"

@@ -21,6 +21,10 @@
 //   has_first    forward: true if outputs before the first step are given; else they are 0
 //   save         forward: true if currents and checkpoints are saved
 //   has_lengths, has_start   as in the multistep loop: the arguments are WithSamples then
+//
+// Short names: F type of the arithmetic; T type of x and y; E element type of a row in flight; I, O, S, P numbers of
+// inputs, outputs, states and parameters of the cell; C steps between checkpoints; H padded neurons of a sample; W
+// neurons and G samples of a lane.
 #pragma once
 
 #include "csrc/kernels/recurrent/geometry.h"

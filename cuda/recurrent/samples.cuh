@@ -1,5 +1,7 @@
 // Samples of a recurrent layer that differ in length or restart (samples.cuh): the state of a lane for its samples.
 // Both passes run as many steps as the longest sample of a cluster has; results after the end of a sample are cleared.
+//
+// Short names: G samples of a lane.
 #pragma once
 
 #include "cuda/samples.cuh"

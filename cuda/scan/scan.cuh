@@ -9,6 +9,9 @@
 //
 // A Spec is that of multistep.cuh, with segments > 1. The forward pass has a second Spec, of the composition of the
 // cell's steps, and `rows` is the length of a segment.
+//
+// Short names besides those of cuda/multistep/neurons.cuh: L steps of a segment; G segments of a block; M numbers of a
+// map, S rows of S + 1.
 #pragma once
 
 #include "cuda/grid_barrier.cuh"

@@ -562,17 +562,15 @@ TEST_CASE("what cannot be written is named with its path") {
   REQUIRE(refusal(*net) == "to_torchscript: net (Composite): a network without an input or an output");
   net->connect("in", "encoder.in");
   net->connect("encoder.out", "out");
-  REQUIRE(
-      refusal(*net) ==
-      "to_torchscript: net.encoder.2 (Embedding): it has no TorchScript form; define one by script_as");
+  REQUIRE(refusal(*net) ==
+          "to_torchscript: net.encoder.2 (Embedding): it has no TorchScript form; define one by script_as");
 
   const nn::Poisson own(at::globalContext().defaultGenerator(at::kCPU).clone());
   nn::Sequential deep(nn::LIF(), nn::Sequential(nn::LIF(), own));
   REQUIRE(refusal(*deep) == "to_torchscript: net.1.1 (Poisson): a Generator of its own cannot be written");
   nn::Sequential unknown(torch::nn::ModuleHolder<UnknownImpl>(std::make_shared<UnknownImpl>()));
-  REQUIRE(
-      refusal(*unknown) ==
-      "to_torchscript: net.0 (Unknown): it has no TorchScript form; override script() to define one");
+  REQUIRE(refusal(*unknown) ==
+          "to_torchscript: net.0 (Unknown): it has no TorchScript form; override script() to define one");
   torch::nn::Conv2d reflecting(Conv2dOptions(1, 1, 3).padding(1).padding_mode(torch::kReflect));
   REQUIRE(refusal(*reflecting) == "to_torchscript: net (Conv2d): only zeros as padding_mode can be written");
   Twice twice;

@@ -86,8 +86,7 @@ class Runner {
       start(split(graph_, text, "--start-i"), &Runner::current_of);
     const nn::Names outputs = network_->output_names();
     if (!options_.output.empty() && outputs.size() != 1)
-      refuse("",
-             outputs.empty() ? "there is no Output" : "there are several Outputs: use --record NODE=FILE for each");
+      refuse("", outputs.empty() ? "there is no Output" : "there are several Outputs: use --record NODE=FILE for each");
 
     const c10::NoGradGuard no_grad;
     nn::Names recorded = names;

@@ -1,3 +1,4 @@
+// Short names: C type of the arithmetic; W type of a weight; F type of a function.
 #include "csrc/cpu/event/kernels.h"
 #include "csrc/cpu/element_type.h"
 

@@ -153,11 +153,11 @@ graph::Cell parsed(std::string_view text, std::size_t most_bytes) {
   graph::Cell cell = graph::parse(text);
   const std::size_t count = autodiff::count_slopes(cell.graph()), bytes = with_tapes * count * bytes_of_node;
   if (bytes > most_bytes)
-    throw NoRoomForCell(fmt::format(
-        "the derivatives of the surrogates of neuron {} need {} operations, which take {:.1f} MiB of the "
-        "{:.1f} MiB that neurons may take; take a surrogate with fewer terms, split the neuron, or set "
-        "SPIKEFORGE_NEURONS_LIMIT_MB to more",
-        cell.signature().name, count, mebibytes(bytes), mebibytes(most_bytes)));
+    throw NoRoomForCell(
+        fmt::format("the derivatives of the surrogates of neuron {} need {} operations, which take {:.1f} MiB of the "
+                    "{:.1f} MiB that neurons may take; take a surrogate with fewer terms, split the neuron, or set "
+                    "SPIKEFORGE_NEURONS_LIMIT_MB to more",
+                    cell.signature().name, count, mebibytes(bytes), mebibytes(most_bytes)));
   return cell;
 }
 

@@ -456,8 +456,9 @@ Graph from_module(const nn::Part& module, const at::Tensor& x, double dt, Report
   std::vector<std::string> lost;
   for (const auto& [what, paths] : exporter.lost()) lost.push_back(fmt::format("{} ({})", what, listed(paths)));
   if (!lost.empty() && report)
-    report->warn(fmt::format("some properties have no form in NIR; they are stored in the metadata, which other programs do not read: {}",
-                             fmt::join(lost, "; ")));
+    report->warn(fmt::format(
+        "some properties have no form in NIR; they are stored in the metadata, which other programs do not read: {}",
+        fmt::join(lost, "; ")));
   return graph;
 }
 
