@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, _unwrapped
 
-
 COMPILED = "a network is watched as it is: call the module itself, not what torch.compile made of it"
 
 
@@ -64,7 +63,9 @@ class Hooks:
         # Other hooks see the call as it is without this one.
         self._handles += [
             module.register_forward_pre_hook(partial(_before, watcher), with_kwargs=True),
-            module.register_forward_hook(partial(_after, watcher), with_kwargs=True, prepend=True, always_call=watcher.sees_errors),
+            module.register_forward_hook(
+                partial(_after, watcher), with_kwargs=True, prepend=True, always_call=watcher.sees_errors
+            ),
         ]
 
 

@@ -158,7 +158,9 @@ def _file(path: Path | None) -> dict[str, Any] | None:
 
 
 def _of_file(library: dict[str, Any] | None) -> str:
-    return f"{library['file']} ({library['bytes'] / MIB:.1f} MiB)" if library else "loaded before, its file is not known"
+    return (
+        f"{library['file']} ({library['bytes'] / MIB:.1f} MiB)" if library else "loaded before, its file is not known"
+    )
 
 
 def _of_nvrtc(found: dict[str, str] | None) -> str:

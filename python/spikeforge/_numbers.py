@@ -83,7 +83,9 @@ def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) 
         numbers = torch.as_tensor(value, dtype=dtype, device="cpu")
         return numbers.long() if numbers.dtype in (torch.uint16, torch.uint32, torch.uint64) else numbers
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{what} must be a number, or numbers in a tensor, an array or a list, but is {value!r:.60}") from None
+        raise TypeError(
+            f"{what} must be a number, or numbers in a tensor, an array or a list, but is {value!r:.60}"
+        ) from None
 
 
 def operand(value: float) -> str:

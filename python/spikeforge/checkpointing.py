@@ -116,7 +116,9 @@ def _copied(tree: Any) -> Any:
 def _reader(inputs: Inputs, segments: int | None) -> tuple[Callable[[int], Any], int]:
     if isinstance(inputs, list):
         if segments not in (None, len(inputs)):
-            raise ValueError(f"checkpointed: segments must be {len(inputs)}, as many as the list of inputs has, but is {segments!r}")
+            raise ValueError(
+                f"checkpointed: segments must be {len(inputs)}, as many as the list of inputs has, but is {segments!r}"
+            )
         if not inputs:
             raise ValueError("checkpointed: inputs must have a segment at least, but is an empty list")
         return _copied(inputs).__getitem__, len(inputs)
@@ -161,7 +163,9 @@ class _Outputs:
         if self.structure is None:
             self.kept, self.structure = [[] for _ in leaves], structure
         if structure != self.structure:
-            raise ValueError(f"checkpointed: run returned outputs {structure}, but {self.structure} in the segments before")
+            raise ValueError(
+                f"checkpointed: run returned outputs {structure}, but {self.structure} in the segments before"
+            )
         for kept, leaf in zip(self.kept, leaves):
             if self.combine == "cat":
                 if not isinstance(leaf, Tensor) or leaf.dim() == 0:

@@ -72,7 +72,9 @@ def connect(
     Raises:
         ValueError: for what cannot be drawn, e.g. an out-degree above the number of targets without multapses.
     """
-    lists: dict[str, list] = {name: [] for name in ("rules", "ranges", "amounts", "choices", "laws", "numbers", "arrays")}
+    lists: dict[str, list] = {
+        name: [] for name in ("rules", "ranges", "amounts", "choices", "laws", "numbers", "arrays")
+    }
     rows, cols = check_whole("connect: rows", rows), check_whole("connect: cols", cols)
     seed, dtype = check_seed("connect: seed", seed), check_dtype("connect: dtype", dtype)
     for i, p in enumerate(projections):
@@ -111,7 +113,9 @@ class Drawn:
     def of(cls, where: str, rule: Any, weight: Any, delay: Any, device: torch.device | str) -> Drawn:
         """Raises TypeError for what is no projection, in a message that begins with ``where``."""
         if not isinstance(rule, Rule):
-            raise TypeError(f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}")
+            raise TypeError(
+                f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}"
+            )
         laws, arrays = [], [rule.sources, rule.targets] if rule.rule == "arrays" else []
         for name, value in (("weight", weight), ("delay", delay)):
             law = value if isinstance(value, Law) else _law(f"{where}: {name}", value, arrays)
@@ -123,7 +127,9 @@ class Drawn:
         ]
         amount = check_number(f"{where}: the number of {rule.rule}", rule.amount)
         choices = [bool(choice) for choice in (rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw)]
-        return cls(rule, amount, choices, *laws, numbers, [t.to(device) for t in arrays] if rule.rule == "arrays" else [])
+        return cls(
+            rule, amount, choices, *laws, numbers, [t.to(device) for t in arrays] if rule.rule == "arrays" else []
+        )
 
     @property
     def laws(self) -> list[str]:

@@ -19,8 +19,8 @@ from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_linear import DelayedLayer
 from spikeforge.nn.encoders import Encoder
-from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.lava import LavaConnection, LavaDelayDense, LavaDense
+from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
 from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, as_tuple
@@ -28,10 +28,49 @@ from spikeforge.nn.stateful import StatefulModule, as_tuple
 MOST = 15  # whole numbers up to this are taken for sums of spikes
 # Functions that are products, as torch and this library call them.
 PRODUCTS = frozenset(
-    """addbmm addmm addmv baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-    conv_transpose3d convolution dot einsum inner linear matmul mm multi_dot multi_head_attention_forward mv rmatmul
-    scaled_dot_product_attention sparse_mm tensordot vdot csrmm csrmv delayed_linear ellmm ellmv event_csrmm event_csrmv
-    event_ellmm event_ellmv event_linear jit_csrmm jit_csrmv recurrent_run""".split()
+    [
+        "addbmm",
+        "addmm",
+        "addmv",
+        "baddbmm",
+        "bilinear",
+        "bmm",
+        "chain_matmul",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+        "dot",
+        "einsum",
+        "inner",
+        "linear",
+        "matmul",
+        "mm",
+        "multi_dot",
+        "multi_head_attention_forward",
+        "mv",
+        "rmatmul",
+        "scaled_dot_product_attention",
+        "sparse_mm",
+        "tensordot",
+        "vdot",
+        "csrmm",
+        "csrmv",
+        "delayed_linear",
+        "ellmm",
+        "ellmv",
+        "event_csrmm",
+        "event_csrmv",
+        "event_ellmm",
+        "event_ellmv",
+        "event_linear",
+        "jit_csrmm",
+        "jit_csrmv",
+        "recurrent_run",
+    ]
 )
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -106,7 +145,9 @@ class Count:
         for name, module in net.named_modules():
             counts = self._watch(name, module, networks_around(net, name), tuple(neurons))
             if sees_products and (counts or _may_compute_products(module)):
-                self._hooks.attach(module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})"))
+                self._hooks.attach(
+                    module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})")
+                )
 
     def _watch(self, name: str, module: nn.Module, networks: list[Network], neurons: tuple[type, ...]) -> bool:
         """Returns True if the operations of the module are counted, or listed as not counted."""
@@ -364,7 +405,11 @@ class Operations(Counter):
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         x = args[0] if args else kwargs.get("input", kwargs.get("x"))
         check_call("count", module, x)
-        fan_out, spiking, sends = self.synapses(module, x), are_spikes(x), isinstance(module, (LoihiConnection, LavaConnection))
+        fan_out, spiking, sends = (
+            self.synapses(module, x),
+            are_spikes(x),
+            isinstance(module, (LoihiConnection, LavaConnection)),
+        )
         unjudged = torch.zeros_like(spiking) if sends else ~spiking & are_sums(x)
         leading = x.shape[: x.dim() - fan_out.dim()]
         active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0

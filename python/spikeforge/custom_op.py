@@ -74,7 +74,9 @@ class CustomOp:
     """
 
     # The parameters of a CPU function at an address, as numba.cfunc takes them.
-    cfunc_signature = "void(CPointer(voidptr), CPointer(int64), CPointer(CPointer(int64)), CPointer(int64), CPointer(float64))"
+    cfunc_signature = (
+        "void(CPointer(voidptr), CPointer(int64), CPointer(CPointer(int64)), CPointer(int64), CPointer(float64))"
+    )
 
     def __init__(self, schema: str, parts: _Parts) -> None:
         self._parts = parts
@@ -483,12 +485,14 @@ def _address(parts: _Parts, function: Any) -> int:
 
 def _add_cuda(parts: _Parts, cuda: str | CudaKernel | Callable[..., Any] | None) -> None:
     if cuda is None:
-        return
+        return None
     if isinstance(cuda, str):
         cuda = CudaKernel(cuda)
     if not isinstance(cuda, CudaKernel):
         if not callable(cuda):
-            raise TypeError(f"{parts.name}: cuda must be CUDA source, a CudaKernel or a function, but is {_described(cuda)}")
+            raise TypeError(
+                f"{parts.name}: cuda must be CUDA source, a CudaKernel or a function, but is {_described(cuda)}"
+            )
         return _add_function(parts, "cuda", "its CUDA function", cuda)
     parts["cuda_source"] = cuda.source
     parts["cuda_entry"] = parts.local_name() if cuda.entry is None else cuda.entry

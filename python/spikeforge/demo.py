@@ -226,7 +226,9 @@ def positive(text: str) -> int:
 def run(options: argparse.Namespace) -> None:
     device = find_device(options.device)
     if device.type == "cpu":
-        torch.set_num_threads(1)  # its layers are small: several threads wait for one another, on busy cores ten times as long
+        torch.set_num_threads(
+            1
+        )  # its layers are small: several threads wait for one another, on busy cores ten times as long
     digits, held_out = load_digits(device)
     has_picture = check_output(options.output)
     torch.manual_seed(options.seed)

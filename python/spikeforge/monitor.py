@@ -301,7 +301,9 @@ def _out_ports(module: nn.Module) -> tuple[str, ...]:
 
 def _states(module: nn.Module) -> tuple[str, ...]:
     """Those that it writes as sequences."""
-    has_sequences = isinstance(module, StatefulModule) and not isinstance(module, (Container, LoihiConnection, LavaConnection))
+    has_sequences = isinstance(module, StatefulModule) and not isinstance(
+        module, (Container, LoihiConnection, LavaConnection)
+    )
     return module.state_names if has_sequences else ()
 
 

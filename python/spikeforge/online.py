@@ -49,7 +49,12 @@ class Online(nn.Module):
     """
 
     def __init__(
-        self, net: nn.Module, *, rule: str = "eprop", feedback: str = "symmetric", generator: torch.Generator | None = None
+        self,
+        net: nn.Module,
+        *,
+        rule: str = "eprop",
+        feedback: str = "symmetric",
+        generator: torch.Generator | None = None,
     ):
         super().__init__()
         for name, value, legal in (("rule", rule, RULES), ("feedback", feedback, FEEDBACKS)):
@@ -60,8 +65,15 @@ class Online(nn.Module):
         self._layers = _layers(self._parts, rule)
         if not any(layer.neuron is not None for layer in self._layers):
             raise ValueError("Online: the network has no neuron")
-        taken = [part for layer in self._layers if layer.neuron is not None for part in (layer.product, layer.neuron, layer.back)]
-        self._replaced = [(name, part) for name, part in net.named_modules() if part in taken or isinstance(part, Recurrent)]
+        taken = [
+            part
+            for layer in self._layers
+            if layer.neuron is not None
+            for part in (layer.product, layer.neuron, layer.back)
+        ]
+        self._replaced = [
+            (name, part) for name, part in net.named_modules() if part in taken or isinstance(part, Recurrent)
+        ]
         if feedback == "random":
             learns = [isinstance(layer.product, (nn.Linear, *CONVOLUTIONS)) for layer in self._layers]
             for i, layer in enumerate(self._layers):
@@ -85,7 +97,9 @@ class Online(nn.Module):
         if not isinstance(samples, Tensor) or samples.dtype != torch.bool or samples.dim() != 1:
             raise TypeError("Online: samples of reset must be a bool tensor [B]")
         if self._restart is not None and self._restart.shape != samples.shape:
-            raise ValueError(f"Online: samples of reset must be {list(self._restart.shape)}, as before, but are {list(samples.shape)}")
+            raise ValueError(
+                f"Online: samples of reset must be {list(self._restart.shape)}, as before, but are {list(samples.shape)}"
+            )
         for kept in (memory.states[0].shape[0] for memory in self._memories if memory.states):
             if len(samples) != kept:
                 raise ValueError(
@@ -106,7 +120,9 @@ class Online(nn.Module):
         for memory in self._memories:
             if memory.states and memory.states[0].shape[0] != batch:
                 kept = memory.states[0].shape[0]
-                raise ValueError(f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to start anew")
+                raise ValueError(
+                    f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to start anew"
+                )
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
             for memory in self._memories:
                 memory.leave_inference_mode()
@@ -129,7 +145,9 @@ class Online(nn.Module):
                     "make Online anew of a network whose layers were replaced"
                 )
         if len(now) != len(self._parts):
-            raise ValueError(f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make Online anew")
+            raise ValueError(
+                f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make Online anew"
+            )
         for name, part in self._replaced:
             if _has_hooks(part):
                 raise ValueError(
@@ -152,7 +170,9 @@ class _Memory:
 
     states: list[Tensor] = dataclasses.field(default_factory=list)
     traces: list[Tensor] = dataclasses.field(default_factory=list)
-    last_spikes: Tensor | None = None  # [1, B, ..., N + 1] of a recurrent layer: with a 1, of which its bias is the weight
+    last_spikes: Tensor | None = (
+        None  # [1, B, ..., N + 1] of a recurrent layer: with a 1, of which its bias is the weight
+    )
 
     def leave_inference_mode(self) -> None:
         """What was kept by a call in inference mode could not take part in a graph."""
@@ -170,7 +190,9 @@ class _Layer:
     back: nn.Linear | None = None  # of a recurrent layer
     name: str = ""  # of the product, for messages
 
-    def __call__(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None
+    ) -> Tensor:
         if isinstance(self.product, (nn.Linear, *CONVOLUTIONS)):
             self._check_input(x)
         if self.neuron is None:
@@ -195,7 +217,9 @@ class _Layer:
         if x.device != weight.device:
             raise ValueError(f"Online: {self.name} is on {weight.device}, but gets a tensor on {x.device}")
         if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise TypeError(f"Online: {self.name} is {str(weight.dtype).removeprefix('torch.')}, but gets {str(x.dtype).removeprefix('torch.')}")
+            raise TypeError(
+                f"Online: {self.name} is {str(weight.dtype).removeprefix('torch.')}, but gets {str(x.dtype).removeprefix('torch.')}"
+            )
 
     def _piece(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
         current_like = x  # of the neuron's shape
@@ -287,7 +311,9 @@ class _Layer:
             by_channel = conv.bias.view(-1, *[1] * (x.dim() - 3))
             current = current + by_channel
             of_bias = traces[len(traces) - len(states) :] if traces else []
-            shares = [share + trace.view(-1, *[1] * (x.dim() - 2)) * by_channel for share, trace in zip(shares, of_bias)]
+            shares = [
+                share + trace.view(-1, *[1] * (x.dim() - 2)) * by_channel for share, trace in zip(shares, of_bias)
+            ]
         before = [state.detach() for state in states]
         if shares:
             before = [state + (share - share.detach()) for state, share in zip(before, shares)]
@@ -339,7 +365,10 @@ def _over_time(module: nn.Module, x: Tensor) -> Tensor:
 def _flat(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     if isinstance(net, TimeDistributed):
         yield from _flat(net.module, prefix + "module.")
-    elif isinstance(net, (nn.Sequential, Sequential)) and type(net).forward in (nn.Sequential.forward, Sequential.forward):
+    elif isinstance(net, (nn.Sequential, Sequential)) and type(net).forward in (
+        nn.Sequential.forward,
+        Sequential.forward,
+    ):
         for name, part in net._modules.items():  # a module may stand in several places
             yield from _flat(part, f"{prefix}{name}.")
     else:
@@ -370,7 +399,9 @@ def _layers(parts: list[tuple[str, nn.Module]], rule: str) -> list[_Layer]:
             layers.append(_Layer(product, neuron, back, f"{parts[i - 1][0]} ({type(product).__name__})"))
         else:
             if i < last and any(True for _ in part.parameters()):
-                raise ValueError(f"Online: {shown} has parameters, of which no traces are kept; only behind the last neuron")
+                raise ValueError(
+                    f"Online: {shown} has parameters, of which no traces are kept; only behind the last neuron"
+                )
             layers.append(_Layer(part))
     return layers
 
@@ -379,7 +410,9 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
     shown = f"{name} ({type(part).__name__})"
     if isinstance(part, CONVOLUTIONS):
         if rule == "eprop":
-            raise ValueError(f'Online: {shown}: a trace for each synapse of a convolution would be larger than all else; take rule="ottt"')
+            raise ValueError(
+                f'Online: {shown}: a trace for each synapse of a convolution would be larger than all else; take rule="ottt"'
+            )
         return "product"
     if isinstance(part, nn.Linear):
         return "product"
@@ -396,7 +429,9 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
             raise ValueError(f"Online: {shown} cannot learn online: {reason}")
         return "neuron"
     for neuron in foreign_neurons(part):
-        raise ValueError(f"Online: {shown} has the states of {type(neuron).__name__}; spikeforge.accelerate replaces it")
+        raise ValueError(
+            f"Online: {shown} has the states of {type(neuron).__name__}; spikeforge.accelerate replaces it"
+        )
     if isinstance(part, nn.RNNBase):
         raise ValueError(f"Online: {shown} has states of its own, which no piece would hand on")
     return "layer"
@@ -404,6 +439,8 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
 
 def _why_not_product(part: nn.Module) -> str:
     kind = next(kind for kind in (nn.Linear, *CONVOLUTIONS) if isinstance(part, kind))
-    if type(part).forward is not kind.forward or (kind is not nn.Linear and type(part)._conv_forward is not kind._conv_forward):
+    if type(part).forward is not kind.forward or (
+        kind is not nn.Linear and type(part)._conv_forward is not kind._conv_forward
+    ):
         return "it has a forward of its own"
     return "it has hooks" if _has_hooks(part) else ""

@@ -37,7 +37,9 @@ def _add_docstrings() -> None:
     stubs = Path(__file__).with_suffix(".pyi")
     if not stubs.exists():  # a copy of the package without them
         return
-    pieces = stubs.read_text(encoding="utf-8").split('"""')[2:]  # after the docstring of the file: code and docstrings in turn
+    pieces = stubs.read_text(encoding="utf-8").split('"""')[
+        2:
+    ]  # after the docstring of the file: code and docstrings in turn
     for code, text in zip(pieces[::2], pieces[1::2]):
         name = re.findall(r"^def (\w+)", code, re.MULTILINE)[-1]
         if name in __all__:

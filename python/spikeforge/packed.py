@@ -18,7 +18,7 @@ AGAIN = 64  # calls after which a place that held no spikes is looked at again
 pack_spikes = torch.ops.spikeforge.pack_spikes.default
 
 
-class packed_activations(saved_tensors_hooks):  # noqa: N801, it is used as a function
+class packed_activations(saved_tensors_hooks):
     """Within ``with packed_activations():`` what layers keep for their backward pass is kept as bits where it is spikes:
     one bit for each number where all are 0 or 1, four where they are whole and at most 15, as after a residual sum.
     The rest is kept as it is. Gradients are the same as without (-0.0 comes back as 0.0).
@@ -126,7 +126,9 @@ class _Undecided:
         answers = torch.stack([first, *more]) if more else first.unsqueeze(0)
         self.answers, self.event = answers, None
         if dense.is_cuda:
-            self.answers = torch.empty(answers.shape, dtype=torch.bool, pin_memory=True).copy_(answers, non_blocking=True)
+            self.answers = torch.empty(answers.shape, dtype=torch.bool, pin_memory=True).copy_(
+                answers, non_blocking=True
+            )
             self.event = torch.cuda.Event()
             self.event.record()
 
@@ -152,7 +154,9 @@ def _may_be_spikes(t: Tensor) -> bool:
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling():
         return False
     # What is expanded, and what is small, takes no more memory than bits.
-    return t.numel() >= LOOKED_AT and 2 * t.untyped_storage().nbytes() > t.numel() and not (t.is_leaf and t.requires_grad)
+    return (
+        t.numel() >= LOOKED_AT and 2 * t.untyped_storage().nbytes() > t.numel() and not (t.is_leaf and t.requires_grad)
+    )
 
 
 def _unpack(kept: _Whole | _Packed | _Undecided) -> Tensor:

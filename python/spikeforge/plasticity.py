@@ -67,7 +67,9 @@ class Synapse:
 
     def __call__(self, /, **params: float) -> Synapse:
         """The same rule with other numbers for some parameters."""
-        return _checked(dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params})))
+        return _checked(
+            dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params}))
+        )
 
     def __repr__(self) -> str:
         return f"Synapse({self.name}: {', '.join(f'{key}={value:g}' for key, value in self.params.items())})"
@@ -122,7 +124,9 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
     except ValueError as error:
         if isinstance(rule, str):
             raise
-        raise ValueError(f"{rule.__name__}: its functions are no legal rule: {str(error).removeprefix('synapse: ')}") from None
+        raise ValueError(
+            f"{rule.__name__}: its functions are no legal rule: {str(error).removeprefix('synapse: ')}"
+        ) from None
     name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = read
     if of_states[0] != 0:
         raise ValueError(
@@ -131,7 +135,9 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
     body = printed.partition("{")[2]
     for signal in signals:
         if not re.search(rf"\b{signal}\b", body):
-            raise ValueError(f"synapse: no event of the rule {name} reads the signal {signal}: write on {signal} {{ ... }}, or leave it out")
+            raise ValueError(
+                f"synapse: no event of the rule {name} reads the signal {signal}: write on {signal} {{ ... }}, or leave it out"
+            )
     return _checked(
         Synapse(
             printed,
@@ -149,7 +155,11 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
 
 def _checked(rule: Synapse) -> Synapse:
     """Refuses numbers that a step would: a step of no connections does."""
-    kinds = dict(device="cpu", dtype=torch.float32), dict(device="cpu", dtype=torch.int32), dict(device="cpu", dtype=torch.int64)
+    kinds = (
+        dict(device="cpu", dtype=torch.float32),
+        dict(device="cpu", dtype=torch.int32),
+        dict(device="cpu", dtype=torch.int64),
+    )
     none, no_indices, no_slots = (torch.zeros(0, **kind) for kind in kinds)
     indptr = torch.zeros(1, **kinds[2])
     states = [none] * len(rule.states) + [no_indices] * rule.states_decay
@@ -212,7 +222,9 @@ class Plastic:
         states: Mapping[str, float | Tensor] | None = None,
     ):
         if not isinstance(rule, Synapse):
-            raise TypeError(f"Plastic: the rule must be what spikeforge.synapse or spikeforge.plasticity gave, but is {rule!r}")
+            raise TypeError(
+                f"Plastic: the rule must be what spikeforge.synapse or spikeforge.plasticity gave, but is {rule!r}"
+            )
         if not isinstance(weights, Tensor):
             raise TypeError(f"Plastic: weights must be a tensor, but are a {type(weights).__name__}")
         if indices is None:
@@ -224,7 +236,9 @@ class Plastic:
             indices = torch.arange(cols, dtype=torch.int32, device=weights.device).repeat(rows, 1)
         if indptr is None:
             if indices.dim() != 2:
-                raise ValueError(f"Plastic: indices without indptr must have shape [rows, connections a row], but have {list(indices.shape)}")
+                raise ValueError(
+                    f"Plastic: indices without indptr must have shape [rows, connections a row], but have {list(indices.shape)}"
+                )
             rows = _same("rows", rows, indices.shape[0])
             indptr = torch.arange(rows + 1, device=indices.device) * indices.shape[1]
         if rows is None or cols is None:
@@ -243,20 +257,26 @@ class Plastic:
         given = dict(states or {})
         for key in given:
             if key not in names[1:]:
-                raise ValueError(f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has {', '.join(names[1:]) or 'none'}")
+                raise ValueError(
+                    f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has {', '.join(names[1:]) or 'none'}"
+                )
         own = weights.detach().flatten().clone()
         kind = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
         rest = []
         for key in names[1:]:
             start = torch.as_tensor(given.get(key, rule.states[key]), **kind)
             if start.dim() > 0 and start.shape != self.shape:
-                raise ValueError(f"Plastic: the state {key} must be a number or have the shape of the weights, {list(self.shape)}, but has {list(start.shape)}")
+                raise ValueError(
+                    f"Plastic: the state {key} must be a number or have the shape of the weights, {list(self.shape)}, but has {list(start.shape)}"
+                )
             rest.append(start.expand(self.shape).flatten().clone())
         self._states = [own, *rest]
         if rule.states_decay:
             self._states.append(torch.full_like(own, -1, dtype=torch.int32))
         self._states = [_in_large_pages(t) for t in self._states]
-        self._traces = [torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()]
+        self._traces = [
+            torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()
+        ]
         self._step = torch.tensor(0, device="cpu")
         self._in_use = threading.Lock()
 
@@ -292,7 +312,9 @@ class Plastic:
                 raise ValueError(f"{wrong}its {key} have other sizes or types")
             for t in given:
                 if t.layout != torch.strided or t.is_meta:
-                    raise ValueError(f"{wrong}its {key} must be dense tensors with data, but one is {t.layout} on {t.device}")
+                    raise ValueError(
+                        f"{wrong}its {key} must be dense tensors with data, but one is {t.layout} on {t.device}"
+                    )
         step = whole(state["step"])
         if step is None:
             raise TypeError(f"{wrong}its step must be a whole number, but is {state['step']!r:.60}")
@@ -318,7 +340,9 @@ class Plastic:
     @_ordinary()
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _in_use=threading.Lock())
-        self._states, self._traces = ([t.clone() if t.is_inference() else t for t in each] for each in (self._states, self._traces))
+        self._states, self._traces = (
+            [t.clone() if t.is_inference() else t for t in each] for each in (self._states, self._traces)
+        )
         self._step = self._step.clone()
 
     @property
@@ -364,7 +388,9 @@ class Plastic:
     def _advance(self, pre: Tensor, post: Tensor, signals: Mapping[str, float | Tensor], **options: bool) -> Tensor:
         for name, spikes, length in (("pre", pre, "rows"), ("post", post, "cols")):
             if not isinstance(spikes, Tensor):
-                raise TypeError(f"Plastic: {name} must be a bool or floating-point tensor [{length}], but is {type(spikes).__name__}")
+                raise TypeError(
+                    f"Plastic: {name} must be a bool or floating-point tensor [{length}], but is {type(spikes).__name__}"
+                )
         with self._alone():
             sent = self._call(pre, post, self._of(signals), self._step, **options)
             self._step += 1
@@ -373,7 +399,9 @@ class Plastic:
     def _of(self, signals: Mapping[str, float | Tensor]) -> list[Tensor | None]:
         for key in signals:
             if key not in self.rule.signals:
-                raise ValueError(f"Plastic: the rule {self.rule.name} has no signal {key}; it has {', '.join(self.rule.signals) or 'none'}")
+                raise ValueError(
+                    f"Plastic: the rule {self.rule.name} has no signal {key}; it has {', '.join(self.rule.signals) or 'none'}"
+                )
         return [self._signal(key, signals[key]) if key in signals else None for key in self.rule.signals]
 
     def _signal(self, key: str, value: float | Tensor) -> Tensor:
@@ -381,13 +409,27 @@ class Plastic:
         kind = torch.float64 if self._states[0].dtype == torch.float64 else torch.float32
         signal = torch.as_tensor(value, dtype=kind, device=None if isinstance(value, Tensor) else "cpu")
         if not isinstance(value, Tensor) and not signal.isfinite().all():
-            raise ValueError(f"Plastic: the signal {key} must be finite in {str(kind).removeprefix('torch.')}, but is {value!r:.60}")
+            raise ValueError(
+                f"Plastic: the signal {key} must be finite in {str(kind).removeprefix('torch.')}, but is {value!r:.60}"
+            )
         return signal.to(self._states[0].device)
 
     def _call(self, pre: Tensor, post: Tensor, signals: list[Tensor | None], step: Tensor, **options: bool) -> Tensor:
         return _OPS.plastic_step_(
-            self.rule.text, self._states, self._traces, self._indices, self._indptr, self._by_columns, pre, post, signals, step,
-            params=list(self.rule.params.values()), rows=self.rows, cols=self.cols, **options,
+            self.rule.text,
+            self._states,
+            self._traces,
+            self._indices,
+            self._indptr,
+            self._by_columns,
+            pre,
+            post,
+            signals,
+            step,
+            params=list(self.rule.params.values()),
+            rows=self.rows,
+            cols=self.cols,
+            **options,
         )
 
 
@@ -399,14 +441,23 @@ def _same(name: str, given: int | None, own: int) -> int:
 
 # ---- rules ----
 
+
 def pair_stdp(
-    *, a_plus: float = 0.01, a_minus: float = 0.0105, tau_plus: float = 20.0, tau_minus: float = 20.0, w_min: float = 0.0, w_max: float = 1.0
+    *,
+    a_plus: float = 0.01,
+    a_minus: float = 0.0105,
+    tau_plus: float = 20.0,
+    tau_minus: float = 20.0,
+    w_min: float = 0.0,
+    w_max: float = 1.0,
 ) -> Synapse:
     """Pairs of spikes, all with all: w changes by a_plus exp(-dt / tau_plus) where the spike after follows, else by -a_minus exp(dt / tau_minus).
 
     Song, Miller and Abbott, Nature Neuroscience 3 (2000). Time constants are in steps, as of all rules.
     """
-    return synapse(PAIR_STDP, a_plus=a_plus, a_minus=a_minus, tau_plus=tau_plus, tau_minus=tau_minus, w_min=w_min, w_max=w_max)
+    return synapse(
+        PAIR_STDP, a_plus=a_plus, a_minus=a_minus, tau_plus=tau_plus, tau_minus=tau_minus, w_min=w_min, w_max=w_max
+    )
 
 
 PAIR_STDP = """
@@ -427,9 +478,16 @@ synapse pair_stdp(w; x, y; a_plus, a_minus, tau_plus, tau_minus, w_min, w_max) {
 
 def triplet_stdp(
     *,
-    a2_plus: float = 0.0, a2_minus: float = 7.1e-3, a3_plus: float = 6.5e-3, a3_minus: float = 0.0,
-    tau_plus: float = 16.8, tau_minus: float = 33.7, tau_x: float = 101.0, tau_y: float = 114.0,
-    w_min: float = 0.0, w_max: float = math.inf,
+    a2_plus: float = 0.0,
+    a2_minus: float = 7.1e-3,
+    a3_plus: float = 6.5e-3,
+    a3_minus: float = 0.0,
+    tau_plus: float = 16.8,
+    tau_minus: float = 33.7,
+    tau_x: float = 101.0,
+    tau_y: float = 114.0,
+    w_min: float = 0.0,
+    w_max: float = math.inf,
 ) -> Synapse:
     """Pairs and triplets of spikes, all with all.
 
@@ -462,8 +520,14 @@ synapse triplet_stdp(w; r1, r2, o1, o2; a2_plus, a2_minus, a3_plus, a3_minus, ta
 
 def reward_stdp(
     *,
-    a_plus: float = 1.0, a_minus: float = 1.0, tau_plus: float = 20.0, tau_minus: float = 20.0, tau_c: float = 1000.0,
-    rate: float = 0.001, w_min: float = 0.0, w_max: float = 1.0,
+    a_plus: float = 1.0,
+    a_minus: float = 1.0,
+    tau_plus: float = 20.0,
+    tau_minus: float = 20.0,
+    tau_c: float = 1000.0,
+    rate: float = 0.001,
+    w_min: float = 0.0,
+    w_max: float = 1.0,
 ) -> Synapse:
     """Pairs of spikes leave an eligibility c in the connection, which decays; a ``reward`` makes weights of it.
 
@@ -491,7 +555,9 @@ synapse reward_stdp(w, c; x, y; a_plus, a_minus, tau_plus, tau_minus, tau_c, rat
 """
 
 
-def synaptic_scaling(*, target: float = 0.01, beta: float = 1e-5, tau: float = 1000.0, w_max: float = math.inf) -> Synapse:
+def synaptic_scaling(
+    *, target: float = 0.01, beta: float = 1e-5, tau: float = 1000.0, w_max: float = math.inf
+) -> Synapse:
     """Weights grow or shrink by the same share until the neuron after fires ``target`` times a step.
 
     Turrigiano and others, Nature 391 (1998); van Rossum, Bi and Turrigiano, Journal of Neuroscience 20 (2000). ``scale`` is the signal:

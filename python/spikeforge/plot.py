@@ -142,12 +142,7 @@ def traces(
 
 
 def rates(
-    spikes: Any,
-    ax: Axes | None = None,
-    *,
-    window: int = 1,
-    dt: float | None = None,
-    title: str | None = None,
+    spikes: Any, ax: Axes | None = None, *, window: int = 1, dt: float | None = None, title: str | None = None
 ) -> Axes:
     """How many fire over time, as a share of neurons and batch: a line a population.
 

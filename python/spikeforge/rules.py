@@ -1,8 +1,8 @@
 """How projections are drawn: rules of who is connected with whom, and laws of weights and delays.
 
-    rules.all_to_all()  rules.one_to_one()  rules.fixed_probability(p)  rules.fixed_out_degree(k)
-    rules.fixed_in_degree(k)  rules.fixed_total(k)  rules.arrays(sources, targets)
-    rules.constant(x)  rules.uniform(low, high)  rules.normal(mean, deviation)  rules.lognormal(mean, deviation)
+rules.all_to_all()  rules.one_to_one()  rules.fixed_probability(p)  rules.fixed_out_degree(k)
+rules.fixed_in_degree(k)  rules.fixed_total(k)  rules.arrays(sources, targets)
+rules.constant(x)  rules.uniform(low, high)  rules.normal(mean, deviation)  rules.lognormal(mean, deviation)
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ def uniform(low: float, high: float) -> Law:
     return Law("uniform", low, high)
 
 
-def normal(mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False) -> Law:
+def normal(
+    mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False
+) -> Law:
     """Normal, of this mean and standard deviation (before bounds apply)."""
     return Law("normal", mean, deviation, low, high, redraw)
 
 
-def lognormal(mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False) -> Law:
+def lognormal(
+    mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False
+) -> Law:
     """Numbers whose natural logarithm is normal, of this mean and standard deviation."""
     return Law("lognormal", mean, deviation, low, high, redraw)
 

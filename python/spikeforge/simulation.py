@@ -100,7 +100,9 @@ class Recording:
             here = (self.neurons >= population.start) & (self.neurons < population.stop)
         else:
             neurons, places = self._by_neuron
-            first, last = torch.searchsorted(neurons, torch.tensor([population.start, population.stop], device=neurons.device)).tolist()
+            first, last = torch.searchsorted(
+                neurons, torch.tensor([population.start, population.stop], device=neurons.device)
+            ).tolist()
             here = places[first:last].sort().values
         return self.steps[here], self.neurons[here] - population.start
 
@@ -164,7 +166,9 @@ class Network:
         self.deterministic = deterministic
         self.populations: list[Population] = []
         self.group = group
-        self._held = _CPP.network(self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group))
+        self._held = _CPP.network(
+            self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group)
+        )
         self._projections: list[str] = []  # in words
         self._rules: list[Synapse] = []  # of the projections that learn
         self._signals: dict[str, Tensor] = {}  # of these, as they were given last
@@ -203,19 +207,28 @@ class Network:
         size = check_whole(f"Network: the size of {name}", size)
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
-            raise TypeError(f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but is a {type(neuron).__name__}")
+            raise TypeError(
+                f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but is a {type(neuron).__name__}"
+            )
         if states is not None and not isinstance(states, Mapping):
-            raise TypeError(f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter cannot be called states here")
+            raise TypeError(
+                f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter cannot be called states here"
+            )
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})
         for key in states:
             check_text(f"Network: a state of {name}", key)
-        given = [[tensor_of(f"Network: {key} of {name}", value) for key, value in numbers.items()] for numbers in (params, states)]
+        given = [
+            [tensor_of(f"Network: {key} of {name}", value) for key, value in numbers.items()]
+            for numbers in (params, states)
+        ]
         header = read_header(text)
         with self._alone():
             _CPP.populate(self._held, name, size, text, list(params), given[0], list(states), given[1], area)
             ordered = {key: params[key] for key in header.params}
-            made = Population(name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area)
+            made = Population(
+                name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area
+            )
             self._numbers.setdefault(_key(made), len(self.populations))
             self.populations.append(made)
         return made
@@ -246,18 +259,33 @@ class Network:
             ValueError, TypeError: for what cannot be drawn; the network is as before then.
         """
         if plasticity is not None and not isinstance(plasticity, Synapse):
-            raise TypeError(f"Network: plasticity must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {plasticity!r}")
+            raise TypeError(
+                f"Network: plasticity must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {plasticity!r}"
+            )
         ends = self._number(sources), self._number(targets)
         drawn = Drawn.of(f"Network: {sources.name} to {targets.name}", rule, weight, delay, self.device)
-        learning = (plasticity.text, list(plasticity.params), list(plasticity.params.values())) if plasticity else ("", [], [])
+        learning = (
+            (plasticity.text, list(plasticity.params), list(plasticity.params.values())) if plasticity else ("", [], [])
+        )
         into = check_text("Network: into", into or "")
         described = (
             f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {drawn.amount:g}, autapses {rule.autapses}, "
-            f"multapses {rule.multapses}, weight {drawn.weight}, delay {drawn.delay}" + (f", {plasticity.text}, {dict(plasticity.params)}" if plasticity else "") + _digest(drawn.arrays)
+            f"multapses {rule.multapses}, weight {drawn.weight}, delay {drawn.delay}"
+            + (f", {plasticity.text}, {dict(plasticity.params)}" if plasticity else "")
+            + _digest(drawn.arrays)
         )
         with self._alone():
             learns = _CPP.project(
-                self._held, *ends, rule.rule, drawn.amount, drawn.choices, drawn.laws, drawn.numbers, drawn.arrays, into, *learning
+                self._held,
+                *ends,
+                rule.rule,
+                drawn.amount,
+                drawn.choices,
+                drawn.laws,
+                drawn.numbers,
+                drawn.arrays,
+                into,
+                *learning,
             )
             self._projections.append(described)
             if plasticity is None:
@@ -331,7 +359,9 @@ class Network:
         if not isinstance(recording, Recording):
             raise TypeError(f"Network: gather takes what simulate() recorded, but this is {recording!r:.60}")
         span = recording.span
-        return Recording(*_CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span)), recording.states, span)
+        return Recording(
+            *_CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span)), recording.states, span
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
@@ -339,7 +369,11 @@ class Network:
         Builds the network. Signals are part of it as :meth:`modulate` gave them; weights that do not learn are not, also where
         they were written. Of a group it is the whole network's, on all processes: any number of them goes on with it.
         """
-        return {"tensors": _CPP.state(self._held), "signals": {name: t.clone() for name, t in self._signals.items()}, "network": self._fingerprint()}
+        return {
+            "tensors": _CPP.state(self._held),
+            "signals": {name: t.clone() for name, t in self._signals.items()},
+            "network": self._fingerprint(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the network of :meth:`state_dict` was, which has the same populations, projections and seed.
@@ -366,7 +400,11 @@ class Network:
             if not isinstance(state, Mapping) or key not in state:
                 return f"Network: a state is what state_dict() gives, but this one has no {key!r}"
         tensors, given = state["tensors"], state["network"]
-        if not isinstance(tensors, Sequence) or not all(isinstance(t, Tensor) for t in tensors) or not isinstance(given, Mapping):
+        if (
+            not isinstance(tensors, Sequence)
+            or not all(isinstance(t, Tensor) for t in tensors)
+            or not isinstance(given, Mapping)
+        ):
             return f"Network: a state is what state_dict() gives, a list of tensors and a dict, but this one has {tensors!r:.60} and {given!r:.60}"
         for key, value in own.items():
             if key not in given or given[key] != value:
@@ -379,13 +417,18 @@ class Network:
     def _fingerprint(self) -> dict[str, Any]:
         return {
             "seed": self.seed,
-            "populations": [f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" + (f", area {p.area}" if p.area else "") for p in self.populations],
+            "populations": [
+                f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" + (f", area {p.area}" if p.area else "")
+                for p in self.populations
+            ],
             "projections": list(self._projections),
             "connections": _CPP.connections(self._held),
         }
 
     def __reduce__(self):
-        raise TypeError("Network: a network can be neither copied nor pickled; make it again, and load_state_dict() this one's state_dict()")
+        raise TypeError(
+            "Network: a network can be neither copied nor pickled; make it again, and load_state_dict() this one's state_dict()"
+        )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -426,7 +469,9 @@ def _digest(arrays: Sequence[Tensor]) -> str:
     digest = hashlib.sha256()
     for t in arrays:
         t = t.cpu().to_dense().resolve_neg().contiguous()
-        digest.update((t if t.numel() > 1 else t.clone(memory_format=torch.contiguous_format)).view(torch.uint8).numpy())
+        digest.update(
+            (t if t.numel() > 1 else t.clone(memory_format=torch.contiguous_format)).view(torch.uint8).numpy()
+        )
     return f", arrays {digest.hexdigest()[:16]}"
 
 
@@ -436,14 +481,20 @@ def _first_difference(key: str, given: Any, own: Any) -> str:
             return f"{key} are {len(given)}, but this one's are {len(own)}"
         given, own = next((a, b) for a, b in zip(given, own) if a != b)
         return f"{key} have '{given}', but this one's have '{own}'"
-    return f"{key} is {given}, but this one's is {own}" if key == "seed" else f"{key} are {given}, but this one's are {own}"
+    return (
+        f"{key} is {given}, but this one's is {own}"
+        if key == "seed"
+        else f"{key} are {given}, but this one's are {own}"
+    )
 
 
 def _asked(network: Network, spikes: bool, probes: Any) -> Asked:
     populations, states, neurons = [], [], []
     for probe in probes:
         if not isinstance(probe, Sequence) or len(probe) != 3:
-            raise TypeError(f"simulate: states must be a list of (population, name of a state, neurons), but one is {probe!r:.80}")
+            raise TypeError(
+                f"simulate: states must be a list of (population, name of a state, neurons), but one is {probe!r:.80}"
+            )
         population, state, chosen = probe
         populations.append(network._number(population))
         states.append(check_text(f"simulate: the state of {population.name} to record", state))
@@ -525,7 +576,11 @@ def simulate(
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
     asked = _asked(network, spikes, states)
     with network._alone():
-        pieces = _by_pieces(network, steps, asked, progress) if _CPP.simulates(network._held) else _by_graph(network, steps, asked)
+        pieces = (
+            _by_pieces(network, steps, asked, progress)
+            if _CPP.simulates(network._held)
+            else _by_graph(network, steps, asked)
+        )
         recorded, begun, done = [], time.perf_counter(), 0
         for count, first, when, who, kept in pieces:
             recorded.append((when, who))
@@ -608,4 +663,9 @@ def _show(done: int, steps: int, seconds: float) -> None:
     filled = 40 * done // steps
     left = math.ceil(seconds / done * (steps - done))
     end = "\n" if done == steps else ""
-    print(f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{steps} steps, {left} s left ", end=end, file=sys.stderr, flush=True)
+    print(
+        f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{steps} steps, {left} s left ",
+        end=end,
+        file=sys.stderr,
+        flush=True,
+    )

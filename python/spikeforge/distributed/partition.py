@@ -172,4 +172,6 @@ def _share(function: str, name: str, count: int, mesh: DeviceMesh) -> slice:
 
 def _check_mesh(function: str, mesh: DeviceMesh) -> None:
     if mesh.ndim != 1:
-        raise ValueError(f"{function}: mesh must have one dimension, but has {mesh.ndim}; take one of them, mesh['name']")
+        raise ValueError(
+            f"{function}: mesh must have one dimension, but has {mesh.ndim}; take one of them, mesh['name']"
+        )

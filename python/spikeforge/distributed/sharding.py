@@ -88,7 +88,9 @@ NORMALISED = Family(_channels, roles=NEURON_ROLES | OF_CHANNELS, differentiated=
 POOLING = Family(_all_but_images, ("x", "grad"), OF_CHANNELS, channel_dim=_channel_dim_of_images)
 # Statistics of whole channels.
 POOLED_STATISTICS = dataclasses.replace(POOLING, shardable=_channels_of_images)
-DELAYED = Family(_samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past"))
+DELAYED = Family(
+    _samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past")
+)
 STATISTICS = Family(_channels, roles=OF_CHANNELS)
 
 FAMILIES = {
@@ -192,7 +194,10 @@ class Call:
         if any(name.startswith("grad") for name in self.given):
             return  # the forward pass was checked
         with disable_proxy_modes_tracing():
-            self.op(*map(_without_memory, self.args), **{name: _without_memory(value) for name, value in self.kwargs.items()})
+            self.op(
+                *map(_without_memory, self.args),
+                **{name: _without_memory(value) for name, value in self.kwargs.items()},
+            )
 
     def run(self) -> Any:
         self.check_shapes()
@@ -390,7 +395,9 @@ def _register() -> None:
     schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
     neurons = {s.name.removeprefix("spikeforge::").removesuffix("_forward") for s in schemas if _is_of_neurons(s)}
     families = dict.fromkeys(neurons, NEURON) | FAMILIES
-    rules = {f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")}
+    rules = {
+        f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")
+    }
     rules |= {"pack_spikes": _pack, "unpack_spikes": _unpack, "rows_product": _rows_product}
     for schema in schemas:
         run = rules.get(schema.name.removeprefix("spikeforge::"))

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-
-if TYPE_CHECKING:
-    from spikeforge.nn.stateful import StatefulModule
 
 NAMES = ("lengths", "start")
 LONG = 2**40  # steps, more than any delay
@@ -86,10 +83,9 @@ def _tensor(module: nn.Module, name: str, value: Any, device: torch.device | Non
     raise TypeError(f"{_title(module)}: {name} must be a tensor, or a list of {what}, but is {value!r:.60}")
 
 
-def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[StatefulModule]:
-    from spikeforge.nn.stateful import StatefulModule
-
-    told = [one for one in module.modules() if isinstance(one, StatefulModule)]
+def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[Any]:
+    # StatefulModules; stateful.py imports this file.
+    told: list[Any] = [one for one in module.modules() if hasattr(type(one), "takes_samples")]
     for one in told:
         if one.state_names and not one.takes_samples:
             raise ValueError(f"{one._title()}: takes neither lengths nor start")
@@ -113,7 +109,7 @@ def refuse(module: nn.Module, told: Any, why: str) -> None:
 
 
 def _call_ragged(
-    module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]
+    module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]
 ) -> Any:
     if "lengths" in given:
         raise ValueError(f"{module._title()}: lengths are those of the {_kind_of(args[0])}; give none beside it")
@@ -133,7 +129,7 @@ def _kind_of(x: PackedSequence | Tensor) -> str:
     return "PackedSequence" if isinstance(x, PackedSequence) else "nested tensor"
 
 
-def _padded(module: StatefulModule, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
+def _padded(module: Any, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
     """``[T, B, ...]``, the lengths, and what makes such a sequence of its kind again."""
     if isinstance(x, PackedSequence):
         padded, lengths = pad_packed_sequence(x)

@@ -6,13 +6,15 @@ import contextlib
 import inspect
 import os
 import threading
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from . import graph
 from .graph import Node, Recording
-from .make import fail, op, operand, recording_for
+from .make import op, operand, recording_for
+from .place import fail
 from .primitives import custom_gradient, spike
 from .surrogates import of_spikingjelly_function
 from .value import Value
@@ -93,8 +95,10 @@ def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> V
             continue
         factor = _factor(recording, operand(cls.__name__, gradient), upstream._node, set(recording.nodes[before:]))
         if factor is None:
-            fail(f"{cls.__name__}.backward: gives a gradient that is not a multiple of its grad_output: write "
-                 "spikeforge.trace.custom_gradient(f, x, d)")
+            fail(
+                f"{cls.__name__}.backward: gives a gradient that is not a multiple of its grad_output: write "
+                "spikeforge.trace.custom_gradient(f, x, d)"
+            )
         pairs += [arg, Value(factor, recording)]
     if not pairs:
         return op("detach", result)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +15,16 @@ from .neuron import TracedNeuron
 from .signature import Signature
 
 
-def from_core(core: Callable, num_states: int, num_inputs: int | None = None, num_outputs: int | None = None, *,
-               static_inputs: Sequence[Tensor] = (), init_states: Sequence[Any] | None = None,
-               name: str | None = None) -> TracedNeuron:
+def from_core(
+    core: Callable,
+    num_states: int,
+    num_inputs: int | None = None,
+    num_outputs: int | None = None,
+    *,
+    static_inputs: Sequence[Tensor] = (),
+    init_states: Sequence[Any] | None = None,
+    name: str | None = None,
+) -> TracedNeuron:
     """Makes a neuron of a function of SpikingJelly's FlexSN, as it is.
 
     `core(x1, ..., v1, ..., p1, ...) -> (s1, ..., v1', ...)` takes the inputs, states and static inputs of one step, and
@@ -37,8 +45,8 @@ def from_core(core: Callable, num_states: int, num_inputs: int | None = None, nu
     own_name = signature.name_of(core, name)
     names = _argument_names(core, own_name, num_states, num_inputs, len(static_inputs))
     count = len(names) - num_states - len(static_inputs)
-    params = tuple(names[count + num_states:])
-    states = tuple(names[count:count + num_states])
+    params = tuple(names[count + num_states :])
+    states = tuple(names[count : count + num_states])
     read = Signature(own_name, tuple(names[:count]), states, params, dict(zip(params, static_inputs)))
     for argument in names:
         signature.check_name(own_name, "an argument", argument)
@@ -50,8 +58,9 @@ def from_core(core: Callable, num_states: int, num_inputs: int | None = None, nu
         outputs = len(results) - num_states
         if outputs < 1 or num_outputs not in (None, outputs):
             wanted = "at least one output" if num_outputs is None else f"{num_outputs} outputs"
-            raise ValueError(f"{own_name}: must return {wanted} and {num_states} next states, but returns "
-                             f"{len(results)} values")
+            raise ValueError(
+                f"{own_name}: must return {wanted} and {num_states} next states, but returns {len(results)} values"
+            )
         return results[:outputs], dict(zip(read.states, results[outputs:]))
 
     return TracedNeuron(read, step, core, rules)
@@ -61,8 +70,10 @@ def _rules(read: Signature, init_states: Sequence[Any] | None) -> dict[str, Init
     if init_states is None:
         return {state: Initial() for state in read.states}
     if callable(init_states) or len(init_states) != len(read.states):
-        raise TypeError(f"{read.name}: init_states must have a number, a parameter's name or a function of parameters "
-                        f"for each of {len(read.states)} states")
+        raise TypeError(
+            f"{read.name}: init_states must have a number, a parameter's name or a function of parameters "
+            f"for each of {len(read.states)} states"
+        )
     rules = zip(read.states, init_states)
     return {state: read_rule(f"{read.name}: state {state}", rule, read.params) for state, rule in rules}
 
@@ -88,6 +99,8 @@ def _argument_names(core: Callable, name: str, num_states: int, num_inputs: int 
         num_inputs = taken - num_states - num_static
     wanted = num_inputs + num_states + num_static
     if num_inputs < 1 or wanted > len(positional) or wanted < len(required):
-        raise ValueError(f"{name}: takes {len(positional)} arguments, which cannot be {num_inputs} inputs, "
-                         f"{num_states} states and {num_static} static inputs; there is at least one input")
+        raise ValueError(
+            f"{name}: takes {len(positional)} arguments, which cannot be {num_inputs} inputs, "
+            f"{num_states} states and {num_static} static inputs; there is at least one input"
+        )
     return [p.name for p in positional[:wanted]]

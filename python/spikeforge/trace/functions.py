@@ -7,11 +7,13 @@ torch.special.expit(x) and torch.nn.functional.silu(x) alike.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from .make import boolean, constant, draw, fail, is_boolean, number, op, operand, recording_for
+from .make import boolean, constant, draw, is_boolean, number, op, operand, recording_for
+from .place import fail
 from .value import FLOATING, Value
 
 TABLE: dict[str, Callable[..., Value]] = {}
@@ -53,10 +55,42 @@ def _poisson(input: Any) -> Value:
 
 # --- of one value -----------------------------------------------------------------------------------------------------
 
-_UNARY = """sign reciprocal square sqrt rsqrt exp expm1 exp2 log log1p log2 sin cos tan asin acos atan sinh cosh tanh
-erf sigmoid relu silu floor ceil trunc""".split()
+_UNARY = [
+    "sign",
+    "reciprocal",
+    "square",
+    "sqrt",
+    "rsqrt",
+    "exp",
+    "expm1",
+    "exp2",
+    "log",
+    "log1p",
+    "log2",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "erf",
+    "sigmoid",
+    "relu",
+    "silu",
+    "floor",
+    "ceil",
+    "trunc",
+]
 _UNARY_ALIASES = {
-    "sgn": "sign", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "expit": "sigmoid", "fix": "trunc",
+    "sgn": "sign",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "expit": "sigmoid",
+    "fix": "trunc",
     "swish": "silu",
 }
 
@@ -303,7 +337,12 @@ def _lerp(input: Any, end: Any, weight: Any) -> Value:
 # --- comparisons and booleans -----------------------------------------------------------------------------------------
 
 _COMPARISONS = {
-    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
 }
 
 
@@ -421,8 +460,9 @@ def _of_shape(input: Any, other: Any) -> Value:
 
 
 @taken_as("to", "type", "type_as")
-def _to(input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False,
-        copy: bool = False) -> Value:
+def _to(
+    input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False
+) -> Value:
     for target in (*targets, dtype):
         wanted = target.dtype if isinstance(target, Value) else target
         if wanted is torch.bool:
@@ -430,8 +470,10 @@ def _to(input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_bl
         if wanted in FLOATING:
             return _float(input)
         if isinstance(wanted, torch.dtype):
-            fail(f"to({target}): a neuron's numbers have the floating-point type of its call: write torch.trunc or "
-                 "torch.round")
+            fail(
+                f"to({target}): a neuron's numbers have the floating-point type of its call: write torch.trunc or "
+                "torch.round"
+            )
     return _alike(input)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import numbers
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,8 +45,9 @@ class Lost:
         self.label = label
 
     def __call__(self, **_: Tensor) -> Tensor:
-        raise ValueError(f"{self.label}: the function it starts at was not pickled: import the neuron's module, or "
-                         "give the state")
+        raise ValueError(
+            f"{self.label}: the function it starts at was not pickled: import the neuron's module, or give the state"
+        )
 
 
 def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
@@ -57,8 +59,10 @@ def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
     elif callable(rule):
         initial = Initial(params=tuple(inspect.signature(rule).parameters), function=rule)
     else:
-        raise TypeError(f"{label}: starts at a number, a parameter's name or a function of parameters, not at a "
-                        f"{type(rule).__name__}")
+        raise TypeError(
+            f"{label}: starts at a number, a parameter's name or a function of parameters, not at a "
+            f"{type(rule).__name__}"
+        )
     for name in initial.params:
         if name not in params:
             known = ", ".join(params) or "none"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,15 +26,23 @@ class _NumbersOfType(TorchFunctionMode):
         if tensors and all(x.dtype is torch.bool for x in tensors) and any(type(x) is float for x in args):
             if func is torch.where:
                 device = tensors[0].device
-                args = tuple(x if isinstance(x, Tensor) else torch.tensor(x, dtype=self._dtype, device=device)
-                             for x in args)
+                args = tuple(
+                    x if isinstance(x, Tensor) else torch.tensor(x, dtype=self._dtype, device=device) for x in args
+                )
             else:
                 args = tuple(x.to(self._dtype) if isinstance(x, Tensor) else x for x in args)
         return func(*args, **(kwargs or {}))
 
 
-def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: Sequence[Tensor],
-        params: Mapping[str, Tensor], output_count: int, store_states: bool) -> tuple[list[Tensor], list[Tensor]]:
+def run(
+    signature: Signature,
+    step: Callable,
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+    params: Mapping[str, Tensor],
+    output_count: int,
+    store_states: bool,
+) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs [T, *shape], and the last states [*shape] or those of all steps, with the types of the operator."""
     x = inputs[0]
     dtype = state_type(x.dtype)

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from . import graph, place
+from .place import fail
 from .value import Value, node_of
 
 _KINDS = {"where": "bnn", "logical_and": "bb", "logical_or": "bb", "logical_not": "b"}
 
 
-def fail(message: str, error: type[Exception] = TypeError) -> NoReturn:
-    """An error of the trace under way, which names the neuron and shows the user's line."""
-    recording = graph.current()
-    name = f"{recording.neuron}: " if recording else ""
-    raise error(f"{name}{message} ({place.here()})")
-
-
 def recording_for(what: str) -> graph.Recording:
     recording = graph.current()
     if recording is None:
-        raise TypeError(f"{what}: a value of a traced neuron has no meaning after its function has returned "
-                        f"({place.here()})")
+        raise TypeError(
+            f"{what}: a value of a traced neuron has no meaning after its function has returned ({place.here()})"
+        )
     return recording
 
 
@@ -40,8 +35,10 @@ def operand(what: str, x: Any) -> graph.Node:
     if isinstance(x, numbers.Real):
         return recording.constant(float(x))
     if isinstance(x, torch.Tensor):
-        fail(f"{what}: a tensor of shape {list(x.shape)} is used that the function does not get as an argument: "
-             f"make it {recording.parameter}, or, where it is one number that stays, write number.item()")
+        fail(
+            f"{what}: a tensor of shape {list(x.shape)} is used that the function does not get as an argument: "
+            f"make it {recording.parameter}, or, where it is one number that stays, write number.item()"
+        )
     fail(f"{what}: takes values and numbers, not {type(x).__name__}")
 
 
@@ -84,8 +81,10 @@ def draw(law: str, *operands: Any, what: str = "") -> Value:
     """A random number of the law, anew in each neuron and step."""
     what = what or law
     if graph.current() is None:
-        raise TypeError(f"{what}: draws in the function of a traced neuron alone; of a tensor, use torch's functions "
-                        f"({place.here()})")
+        raise TypeError(
+            f"{what}: draws in the function of a traced neuron alone; of a tensor, use torch's functions "
+            f"({place.here()})"
+        )
     nodes = tuple(number(what, x) for x in operands)
     recording = recording_for(what)
     recording.see(place.user_frame(), node_of)

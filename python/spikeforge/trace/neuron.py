@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,13 @@ _run = torch.ops.spikeforge.run
 _MOST_NUMBERS = 256  # as tensors, kept by a neuron
 
 
-def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None = None,
-           constants: Mapping[str, Any] | None = None, name: str | None = None) -> Any:
+def neuron(
+    function: Callable | None = None,
+    *,
+    states: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Any:
     """Makes a neuron of a Python function that computes one step::
 
         @spikeforge.neuron(states={"v": 0.0})
@@ -105,8 +111,13 @@ class TracedNeuron:
     def _check_text(self) -> None:
         none, one = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in ((0, 1), ()))
         try:
-            _run(self.text, [none] * len(self.inputs), [], [one] * len(self.params),
-                 **(self._draw_arguments(0, None, {}) if self.draws else {}))
+            _run(
+                self.text,
+                [none] * len(self.inputs),
+                [],
+                [one] * len(self.params),
+                **(self._draw_arguments(0, None, {}) if self.draws else {}),
+            )
         except ValueError as error:
             first = str(error).splitlines()[0]
             raise ValueError(f"{self.name}: the function's equations are no legal neuron: {first}") from None
@@ -133,8 +144,14 @@ class TracedNeuron:
                 known = ", ".join(names) or "none"
                 raise TypeError(f"{self.name}: {name} is no parameter or constant; there are {known}")
         old = self._signature
-        read = Signature(old.name, old.inputs, old.states, tuple(p for p in old.params if p not in constants),
-                         {p: x for p, x in old.defaults.items() if p not in constants}, {**old.constants, **constants})
+        read = Signature(
+            old.name,
+            old.inputs,
+            old.states,
+            tuple(p for p in old.params if p not in constants),
+            {p: x for p, x in old.defaults.items() if p not in constants},
+            {**old.constants, **constants},
+        )
         for state, rule in self._rules.items():
             if any(p in constants for p in rule.params):
                 needed = ", ".join(rule.params)
@@ -143,8 +160,9 @@ class TracedNeuron:
 
     # --- calls ---
 
-    def __call__(self, /, *args: Any, store_states: bool = False, seed: Any = None, offset: Any = None,
-                 **named: Any) -> tuple[Any, dict[str, Tensor]]:
+    def __call__(
+        self, /, *args: Any, store_states: bool = False, seed: Any = None, offset: Any = None, **named: Any
+    ) -> tuple[Any, dict[str, Tensor]]:
         """Runs all steps.
 
         Args:
@@ -165,8 +183,13 @@ class TracedNeuron:
         if len(args) == len(self.inputs) and self._starts_at_numbers and not draws:  # the short way of a plain call
             params = self._params_alone(args[0], named)
             if params is not None:
-                return self._returned(*(_run(self.text, args, [], params, store_states=True) if store_states
-                                        else _run(self.text, args, [], params)))
+                return self._returned(
+                    *(
+                        _run(self.text, args, [], params, store_states=True)
+                        if store_states
+                        else _run(self.text, args, [], params)
+                    )
+                )
         inputs, states, params = self._arguments(args, named)
         given = self._initial(inputs, states, params)
         outputs, last = _run(self.text, inputs, given, params, store_states=store_states, **draws)
@@ -178,8 +201,10 @@ class TracedNeuron:
         for name in (*self.inputs, *self.states, *self.params):
             if name in given:
                 named[name] = given.pop(name)
-        return {name: x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64, device="cpu")
-                for name, x in given.items()}
+        return {
+            name: x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64, device="cpu")
+            for name, x in given.items()
+        }
 
     def _params_alone(self, x: Any, named: dict[str, Any]) -> list[Tensor] | None:
         """The parameters of a call that names nothing else and leaves none out; otherwise None."""
@@ -201,12 +226,16 @@ class TracedNeuron:
         What the function draws by torch's functions (`torch.randn_like(x)`), the loop draws from torch's generator.
         """
         if self.step is None:
-            raise ValueError(f"{self.name}: its function is not at hand: a neuron that was unpickled where its module "
-                             "cannot be imported has its text only")
+            raise ValueError(
+                f"{self.name}: its function is not at hand: a neuron that was unpickled where its module "
+                "cannot be imported has its text only"
+            )
         inputs, states, params = self._arguments(args, named)
         by_name = dict(zip(self.params, params))
-        first = [self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
-                 for name, state in zip(self.states, states)]
+        first = [
+            self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
+            for name, state in zip(self.states, states)
+        ]
         outputs, last = loop.run(self._signature, self.step, inputs, first, by_name, len(self.outputs), store_states)
         return self._returned(outputs, last)
 
@@ -218,25 +247,31 @@ class TracedNeuron:
         if self._starts_at_numbers and all(state is None for state in states):
             return []
         by_name = dict(zip(self.params, params))
-        return [self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
-                for name, state in zip(self.states, states)]
+        return [
+            self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
+            for name, state in zip(self.states, states)
+        ]
 
     def _arguments(self, args: tuple, named: dict[str, Any]) -> tuple[list[Tensor], list[Tensor | None], list[Tensor]]:
         count = len(self.inputs)
         if len(args) > count + len(self.states):
             raise TypeError(f"{self.name}: takes {self._takes()}, but {len(args)} positional arguments are given")
-        positional = list(args) + [named.pop(name, None) for name in (*self.inputs, *self.states)[len(args):]]
+        positional = list(args) + [named.pop(name, None) for name in (*self.inputs, *self.states)[len(args) :]]
         for name, x in zip(self.inputs, positional):
             if not isinstance(x, Tensor):
                 raise TypeError(f"{self.name}: input {name} must be a tensor [T, *shape], but is {_kind(x)}")
         for name, state in zip(self.states, positional[count:]):
             if state is not None and not isinstance(state, Tensor):
-                raise TypeError(f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; "
-                                "one dict of states is given as **states")
+                raise TypeError(
+                    f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; "
+                    "one dict of states is given as **states"
+                )
         dtype = state_type(positional[0].dtype)
         given = [named.pop(name, None) for name in self.params]
-        params = [self._param(name, default if value is None else value, dtype)
-                  for (name, default), value in zip(self._slots, given)]
+        params = [
+            self._param(name, default if value is None else value, dtype)
+            for (name, default), value in zip(self._slots, given)
+        ]
         if named:
             raise TypeError(f"{self.name}: {next(iter(named))} is none of its arguments; it takes {self._takes()}")
         return positional[:count], positional[count:], params

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from . import functions
-from .make import draw, fail, once, op
+from .make import draw, once, op
+from .place import fail
 from .surrogates import Rule, resolve
 from .value import Value
 

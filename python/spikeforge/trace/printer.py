@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from . import graph
 from .graph import Node, Recording
@@ -12,7 +12,11 @@ from .graph import Node, Recording
 LONGEST_EXPRESSION = 72
 _PREFIX, _PRIMARY = 90, 100
 _INFIX = {
-    "logical_or": ("or", 1), "logical_and": ("and", 2), "add": ("+", 4), "subtract": ("-", 4), "multiply": ("*", 5),
+    "logical_or": ("or", 1),
+    "logical_and": ("and", 2),
+    "add": ("+", 4),
+    "subtract": ("-", 4),
+    "multiply": ("*", 5),
     "divide": ("/", 5),
 }
 _INFIX |= {op: (symbol, 3) for op, symbol in graph.COMPARISONS.items()}
@@ -112,8 +116,14 @@ class _Body:
         return self._texts[node][0]
 
 
-def print_neuron(recording: Recording, inputs: Sequence[str], states: Mapping[str, float], params: Sequence[str],
-                 outputs: Sequence[Node], next_states: Mapping[str, Node]) -> str:
+def print_neuron(
+    recording: Recording,
+    inputs: Sequence[str],
+    states: Mapping[str, float],
+    params: Sequence[str],
+    outputs: Sequence[Node],
+    next_states: Mapping[str, Node],
+) -> str:
     """The text of a neuron whose arguments the recording has."""
     body = _Body(recording, [*outputs, *next_states.values()])
     declared = [name if initial == 0 else f"{name} = {number_text(initial)}" for name, initial in states.items()]
@@ -130,5 +140,7 @@ def print_neuron(recording: Recording, inputs: Sequence[str], states: Mapping[st
 def print_block(event: str, recording: Recording, next_values: Mapping[str, Node]) -> str:
     """What happens at an event of a synapse, whose names the recording has as arguments; `send` is what a spike sends on."""
     body = _Body(recording, list(next_values.values()))
-    lines = body.lines + [f"{'send' if name == 'send' else name + chr(39) + ' ='} {body[node]}" for name, node in next_values.items()]
+    lines = body.lines + [
+        f"{'send' if name == 'send' else name + chr(39) + ' ='} {body[node]}" for name, node in next_values.items()
+    ]
     return f"  {event} {{\n" + "".join(f"    {line}\n" for line in lines) + "  }\n"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +19,9 @@ from .value import Value, node_of
 Step = Callable[..., tuple[Any, Mapping[str, Any]]]
 
 
-_WITHOUT_DERIVATIVE = graph.BOOLEAN | graph.DRAWS | {"ceil", "detach", "floor", "round", "sign", "surrogate_gradient", "trunc"}
+_WITHOUT_DERIVATIVE = (
+    graph.BOOLEAN | graph.DRAWS | {"ceil", "detach", "floor", "round", "sign", "surrogate_gradient", "trunc"}
+)
 _DIFFERENTIABLE = {"where": slice(1, None), "add_gradient": slice(2)}  # the operands that a gradient reaches
 
 
@@ -36,8 +39,11 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
     graph.traces.stack.append(recording)
     try:
         with torch.enable_grad(), autograd_functions.traced():
-            returned = step(*(values[name] for name in (*signature.inputs, *signature.states)),
-                            **{name: values[name] for name in signature.params}, **signature.constants)
+            returned = step(
+                *(values[name] for name in (*signature.inputs, *signature.states)),
+                **{name: values[name] for name in signature.params},
+                **signature.constants,
+            )
         recording.see_last(node_of)
         outputs, states = _results(signature, returned)
         text = print_neuron(recording, signature.inputs, initial, signature.params, outputs, states)
@@ -100,8 +106,10 @@ def split_returned(signature: Signature, returned: Any) -> tuple[Any, Mapping[st
     if not signature.states and not has_form:
         return returned, {}
     if not has_form:
-        raise TypeError(f"{name}: the function must return its outputs and a dict of next states ({form}), but returns "
-                        f"{_shape(returned)}")
+        raise TypeError(
+            f"{name}: the function must return its outputs and a dict of next states ({form}), but returns "
+            f"{_shape(returned)}"
+        )
     outputs, states = returned
     for state in signature.states:
         if state not in states:

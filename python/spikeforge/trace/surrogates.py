@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -36,6 +37,10 @@ def named(name: str, args: tuple[float, ...] = ()) -> Rule:
     return Rule(made.gradient, f"{name}({', '.join(map(number_text, made.args))})" if made.args else name)
 
 
+def _text(name: str, args: tuple[float, ...]) -> str:
+    return named(name, args).text or name
+
+
 def resolve(surrogate: Any) -> Rule:
     """The rule that a user means. Raises TypeError and ValueError."""
     if isinstance(surrogate, Rule):
@@ -46,7 +51,7 @@ def resolve(surrogate: Any) -> Rule:
         return named(surrogate.name, surrogate.args)
     if isinstance(surrogate, surrogates.Custom):
         names, text = dict(surrogate.numbers), surrogate.expression
-        return Rule(surrogate.gradient, None, lambda u: text_expression.evaluate(text, {**names, "u": u}))
+        return Rule(surrogate.gradient, None, lambda u: text_expression.evaluate(text, {**names, "u": u}, _text))
     if isinstance(surrogate, type):
         raise TypeError(f"surrogate: {surrogate.__name__} is a class: write {surrogate.__name__}()")
     library = type(surrogate).__module__.partition(".")[0]
@@ -56,8 +61,10 @@ def resolve(surrogate: Any) -> Rule:
         raise TypeError("surrogate: one of snnTorch or Norse makes the spikes itself: write s = surrogate(u)")
     if callable(surrogate):
         return Rule(surrogate, None, surrogate)
-    raise TypeError('surrogate: takes an object of spikeforge.surrogate, a name such as "atan", or a function that '
-                    f"gives the derivative at u, not {type(surrogate).__name__}")
+    raise TypeError(
+        'surrogate: takes an object of spikeforge.surrogate, a name such as "atan", or a function that '
+        f"gives the derivative at u, not {type(surrogate).__name__}"
+    )
 
 
 def _of_spikingjelly(surrogate: Any) -> Rule:
