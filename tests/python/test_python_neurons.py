@@ -623,7 +623,7 @@ def branches(x, v):
 
 
 BAD = {
-    "if": (branches, TypeError, [r"branches: the truth of a value is not known", r"spikeforge.where\(condition, a, b\)", r"`if v > 1:`", r"test_python_neurons.py:\d+"]),
+    "if": (branches, TypeError, [r"branches: the truth of a value is not known", r"spikeforge.trace.where\(condition, a, b\)", r"`if v > 1:`", r"test_python_neurons.py:\d+"]),
     "and": (lambda x, v: (x > 0 and v, v), TypeError, ["truth", "& | ~"]),
     "not": (lambda x, v: (not x, v), TypeError, ["truth"]),
     "chain": (lambda x, v: (where(0 < x < 1, x, 0), v), TypeError, ["truth", "a < b < c"]),
@@ -1030,5 +1030,12 @@ def test_the_page_lists_the_functions_there_are():
 
 
 def test_the_public_names_are_those_of_the_package():
-    for name in ("neuron", "spike", "spike_strict", "select", "where", "detach", "from_core"):
-        assert getattr(spikeforge, name) is globals()[name]
+    for name in ("neuron", "spike"):
+        assert getattr(spikeforge, name) is globals()[name] is getattr(spikeforge.trace, name)
+
+
+@pytest.mark.parametrize("name", spikeforge._AT_TRACE)
+def test_a_tracing_function_at_the_old_place_is_the_same_and_warns(name):
+    with pytest.warns(DeprecationWarning, match=rf"use spikeforge\.trace\.{name}$") as warned:
+        assert getattr(spikeforge, name) is getattr(spikeforge.trace, name)
+    assert warned[0].filename == __file__ and name not in spikeforge.__all__

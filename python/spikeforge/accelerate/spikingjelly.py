@@ -484,7 +484,7 @@ def examine(module: torch.nn.Module) -> Verdict | None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
     if isinstance(module, neuron.FlexSN):
-        return left("its core is a function of your own: spikeforge.from_core makes a neuron of it")
+        return left("its core is a function of your own: spikeforge.trace.from_core makes a neuron of it")
     if base is None:
         return left("it has no fused form here")
     if not hasattr(neuron.BaseNode, "single_step_functional_forward"):

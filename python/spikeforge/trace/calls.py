@@ -42,7 +42,8 @@ _ADVICE = (
         "matmul mm bmm mv dot einsum linear bilinear conv1d conv2d conv3d addmm baddbmm outer",
     ),
     (
-        "a neuron computes element by element and sees no other neuron: reduce outside, pass the result as an input",
+        "a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an "
+        "input",
         "sum mean std var prod cumsum cumprod softmax log_softmax norm amax amin any all argmax argmin sort topk "
         "batch_norm layer_norm group_norm max min median logsumexp",
     ),

@@ -34,7 +34,7 @@ def neuron(
         def lif(x, v, *, tau=2.0):
             h = v + (x - v) / tau
             s = spikeforge.spike(h - 1, "atan")
-            return s, {"v": spikeforge.select(s, 0.0, h)}
+            return s, {"v": spikeforge.trace.select(s, 0.0, h)}
 
     The function is called once, with values that record what is done with them: arithmetic, comparisons, and torch's
     functions of single elements. Positional arguments are inputs, and then the states that `states` names. Arguments
