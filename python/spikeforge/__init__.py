@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from spikeforge.packed import packed_activations
     from spikeforge.plasticity import Plastic, Synapse, synapse
     from spikeforge.simulation import Learned, Network, Recording, Share, simulate
-    from spikeforge.trace import TracedNeuron, neuron, spike
+    from spikeforge.trace.neuron import TracedNeuron, neuron
+    from spikeforge.trace.primitives import spike
 
 
 def _load() -> None:

@@ -27,9 +27,10 @@ class Watcher:
 
     def notice(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """How the module is called. Hooks that come later may ask it for more, and take that away again."""
-        knows_states = isinstance(module, StatefulModule)
-        self.handed_on = knows_states and (kwargs.get("state", ...) is not ... or len(args) > module.n_inputs)
-        self.stored = knows_states and bool(kwargs.get("store_states"))
+        self.handed_on = self.stored = False
+        if isinstance(module, StatefulModule):
+            self.handed_on = kwargs.get("state", ...) is not ... or len(args) > module.n_inputs
+            self.stored = bool(kwargs.get("store_states"))
 
     def parts(self, result: Any) -> tuple[Any, Any]:
         """Outputs, and states or None, of what the module returns to this hook."""
@@ -57,7 +58,7 @@ class Hooks:
     def __init__(self, owner: Any):
         self._handles: list[Any] = []
         self.remove: Callable[[], Any] = weakref.finalize(owner, _remove, self._handles)
-        self.remove.atexit = False  # type: ignore[attr-defined]
+        self.remove.atexit = False
 
     def attach(self, module: nn.Module, watcher: Watcher) -> None:
         # Other hooks see the call as it is without this one.

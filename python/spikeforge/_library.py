@@ -141,7 +141,7 @@ def hdf5_of_h5py() -> Iterator[Path | None]:
     found = importlib.util.find_spec("h5py")
     folder = Path(found.origin).parents[1] / "h5py.libs" if found and found.origin else None
     files = sorted(folder.glob("libhdf5-*.so*")) if folder and folder.is_dir() else []
-    if not files:
+    if not files or not folder:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="spikeforge_") as place:

@@ -153,7 +153,9 @@ def _dealt(inputs: Tensor | tuple[Tensor, ...], segments: int) -> Sequence[Any]:
 
 class _Outputs:
     def __init__(self, combine: str):
-        self.combine, self.kept, self.structure = combine, [], None
+        self.combine = combine
+        self.kept: list[Any] = []
+        self.structure: Any = None
 
     def add(self, outputs: Any) -> None:
         if self.combine == "list":

@@ -86,8 +86,10 @@ def connect(
         lists["amounts"].append(drawn.amount)
         for name in ("choices", "laws", "numbers", "arrays"):
             lists[name] += getattr(drawn, name)
-    drawn = torch.ops.spikeforge.connect(rows, cols, **lists, seed=seed, dtype=dtype, device=device)
-    return Connectivity(*drawn, rows=rows, cols=cols)
+    indices, indptr, weights, delays = torch.ops.spikeforge.connect(
+        rows, cols, **lists, seed=seed, dtype=dtype, device=device
+    )
+    return Connectivity(indices, indptr, weights, delays, rows, cols)
 
 
 def _ends(i: int, name: str, neurons: slice) -> tuple[int, int]:
@@ -116,10 +118,11 @@ class Drawn:
             raise TypeError(
                 f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}"
             )
-        laws, arrays = [], [rule.sources, rule.targets] if rule.rule == "arrays" else []
-        for name, value in (("weight", weight), ("delay", delay)):
-            law = value if isinstance(value, Law) else _law(f"{where}: {name}", value, arrays)
-            laws.append(law)
+        arrays = [t for t in (rule.sources, rule.targets) if t is not None]
+        laws = [
+            value if isinstance(value, Law) else _law(f"{where}: {name}", value, arrays)
+            for name, value in (("weight", weight), ("delay", delay))
+        ]
         numbers = [
             check_number(f"{where}: the numbers of {name}'s law", number)
             for name, law in zip(("weight", "delay"), laws)
@@ -127,9 +130,7 @@ class Drawn:
         ]
         amount = check_number(f"{where}: the number of {rule.rule}", rule.amount)
         choices = [bool(choice) for choice in (rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw)]
-        return cls(
-            rule, amount, choices, *laws, numbers, [t.to(device) for t in arrays] if rule.rule == "arrays" else []
-        )
+        return cls(rule, amount, choices, laws[0], laws[1], numbers, [t.to(device) for t in arrays])
 
     @property
     def laws(self) -> list[str]:

@@ -36,6 +36,8 @@ _DTYPE_NUMBERS = {
     )
 } | {torch.complex64: 9, torch.complex128: 10, torch.bool: 11, torch.bfloat16: 15}
 
+_C_FUNCTION: Any = ctypes._CFuncPtr  # type: ignore[attr-defined]  # the base of ctypes' functions
+
 Extent = int | Sequence[int] | Callable[..., int | Sequence[int]]
 
 
@@ -399,9 +401,9 @@ def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
     dtype = dtype.dtype if isinstance(dtype, Tensor) else dtype
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{name}: shapes must give a torch.dtype for each result, but gave {dtype!r}")
-    sizes = [arguments[size] if isinstance(size, str) else size for size in sizes]
+    sizes = tuple(arguments[size] if isinstance(size, str) else size for size in sizes)
     if any(isinstance(size, int) and size < 0 for size in sizes):
-        raise ValueError(f"{name}: its shape function gives the shape {sizes}: sizes must not be negative")
+        raise ValueError(f"{name}: its shape function gives the shape {list(sizes)}: sizes must not be negative")
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
@@ -451,7 +453,7 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
 
 def _is_compiled(function: Any) -> bool:
     is_address = isinstance(function, int) and not isinstance(function, bool)
-    return is_address or isinstance(function, ctypes._CFuncPtr) or isinstance(getattr(function, "address", None), int)
+    return is_address or isinstance(function, _C_FUNCTION) or isinstance(getattr(function, "address", None), int)
 
 
 def _add_addresses(parts: _Parts, addresses: dict[torch.dtype, int]) -> None:
@@ -468,7 +470,7 @@ def _address(parts: _Parts, function: Any) -> int:
     parts.kept.append(function)
     if isinstance(function, int):
         address = function
-    elif isinstance(function, ctypes._CFuncPtr):
+    elif isinstance(function, _C_FUNCTION):
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
     else:
         address = function.address

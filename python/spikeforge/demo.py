@@ -83,7 +83,8 @@ def load_digits(device: torch.device) -> tuple[Digits, Digits]:
     labels = torch.tensor(found.target, dtype=torch.int64)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     held_out, train = order[: len(order) // 5], order[len(order) // 5 :]
-    return tuple((images[part].to(device), labels[part].to(device)) for part in (train, held_out))
+    images, labels = images.to(device), labels.to(device)
+    return (images[train], labels[train]), (images[held_out], labels[held_out])
 
 
 def moved(images: Tensor) -> Tensor:

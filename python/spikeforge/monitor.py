@@ -73,7 +73,7 @@ class Monitor:
         self._hooks = Hooks(self)
         probes: dict[str, Probe] = {}
         for name, recording in self._recordings.items():
-            path, what = _resolved(net, name)
+            path, what = _resolved(net, name) or ("", name)
             module = net.get_submodule(path)
             if path not in probes:
                 probes[path] = Probe(networks_around(net, path))
@@ -304,7 +304,7 @@ def _states(module: nn.Module) -> tuple[str, ...]:
     has_sequences = isinstance(module, StatefulModule) and not isinstance(
         module, (Container, LoihiConnection, LavaConnection)
     )
-    return module.state_names if has_sequences else ()
+    return tuple(module.state_names) if has_sequences else ()  # type: ignore[arg-type]
 
 
 def _available(net: nn.Module) -> list[str]:

@@ -121,7 +121,8 @@ class _Undecided:
         form = dense.shape, dense.stride(), dense.dtype
         self.kept: _Whole | _Packed = whole
         self.place = place
-        self.tried: list[_Packed] = [_Packed(*pack_spikes(dense, bits), *form, bits) for bits in widths]
+        pairs = [(bits, *pack_spikes(dense, bits)) for bits in widths]
+        self.tried = [_Packed(packed, valid, *form, bits) for bits, packed, valid in pairs]
         first, *more = (tried.valid for tried in self.tried)
         answers = torch.stack([first, *more]) if more else first.unsqueeze(0)
         self.answers, self.event = answers, None

@@ -155,13 +155,9 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
 
 def _checked(rule: Synapse) -> Synapse:
     """Refuses numbers that a step would: a step of no connections does."""
-    kinds = (
-        dict(device="cpu", dtype=torch.float32),
-        dict(device="cpu", dtype=torch.int32),
-        dict(device="cpu", dtype=torch.int64),
-    )
-    none, no_indices, no_slots = (torch.zeros(0, **kind) for kind in kinds)
-    indptr = torch.zeros(1, **kinds[2])
+    types = torch.float32, torch.int32, torch.int64
+    none, no_indices, no_slots = (torch.zeros(0, dtype=dtype, device="cpu") for dtype in types)
+    indptr = torch.zeros(1, dtype=torch.int64, device="cpu")
     states = [none] * len(rule.states) + [no_indices] * rule.states_decay
     try:
         _OPS.plastic_step_(
@@ -261,7 +257,7 @@ class Plastic:
                     f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has {', '.join(names[1:]) or 'none'}"
                 )
         own = weights.detach().flatten().clone()
-        kind = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
+        kind: Any = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
         rest = []
         for key in names[1:]:
             start = torch.as_tensor(given.get(key, rule.states[key]), **kind)
@@ -321,8 +317,8 @@ class Plastic:
         if not 0 <= step < MOST_STEPS:
             raise ValueError(f"{wrong}its step must be 0 or more and below 2^62, but is {step}")
         with self._alone(), _ordinary():
-            for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
-                own.copy_(given)
+            for kept, loaded in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
+                kept.copy_(loaded)
             self._step = torch.tensor(step, device="cpu")
 
     @contextlib.contextmanager
@@ -359,8 +355,8 @@ class Plastic:
         if self.rule.states_decay:
             with self._alone():
                 if self._step > 0:
-                    nobody = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
-                    self._call(*nobody, [], self._step - 1, refresh=True)
+                    pre, post = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
+                    self._call(pre, post, [], self._step - 1, refresh=True)
         return {key: t.view(self.shape) for key, t in zip(self.rule.states, self._states)}
 
     @property

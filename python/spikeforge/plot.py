@@ -67,7 +67,7 @@ def raster(
     _tidy(ax, title)
     _time_axis(ax, len(values), dt)
     ax.set_ylim(-0.5, max(len(chosen), 1) - 0.5)
-    ax.yaxis.get_major_locator().set_params(integer=True, nbins=5)
+    ax.yaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
     everyone = chosen == list(range(len(chosen)))
     if not everyone:
         ax.yaxis.set_major_formatter(lambda at, _: str(chosen[int(at)]) if 0 <= at < len(chosen) else "")
@@ -266,7 +266,7 @@ def _tidy(ax: Axes, title: str | None, pad: float = 8) -> None:
 def _time_axis(ax: Axes, steps: int, dt: float | None) -> None:
     ax.set_xlim(0, max(steps, 1) * (dt or 1))
     ax.set_xlabel("step" if dt is None else "time (ms)")
-    ax.xaxis.get_major_locator().set_params(integer=dt is None)
+    ax.xaxis.get_major_locator().set_params(integer=dt is None)  # type: ignore[call-arg]
     if dt is None and steps <= 24:  # the number stands below the middle of its step
         ticks = range(0, steps, 1 if steps <= 8 else 4)
         ax.set_xticks([tick + 0.5 for tick in ticks], [str(tick) for tick in ticks])

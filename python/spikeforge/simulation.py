@@ -359,9 +359,8 @@ class Network:
         if not isinstance(recording, Recording):
             raise TypeError(f"Network: gather takes what simulate() recorded, but this is {recording!r:.60}")
         span = recording.span
-        return Recording(
-            *_CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span)), recording.states, span
-        )
+        steps, neurons = _CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span))
+        return Recording(steps, neurons, recording.states, span)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
@@ -469,9 +468,8 @@ def _digest(arrays: Sequence[Tensor]) -> str:
     digest = hashlib.sha256()
     for t in arrays:
         t = t.cpu().to_dense().resolve_neg().contiguous()
-        digest.update(
-            (t if t.numel() > 1 else t.clone(memory_format=torch.contiguous_format)).view(torch.uint8).numpy()
-        )
+        bytes_of = t if t.numel() > 1 else t.clone(memory_format=torch.contiguous_format)
+        digest.update(bytes_of.view(torch.uint8).numpy().data)
     return f", arrays {digest.hexdigest()[:16]}"
 
 

@@ -144,7 +144,8 @@ class Call:
             for i, placement in enumerate(t.placements):
                 if not found[i].is_replicate() or not _is_plain_shard(placement):
                     continue
-                sharded = [d for d in allowed if self._dim_of(name, t, d) == placement.dim]
+                dim = getattr(placement, "dim", None)
+                sharded = [d for d in allowed if self._dim_of(name, t, d) == dim]
                 found[i] = Shard(sharded[0]) if sharded else found[i]
         return found
 
@@ -221,7 +222,8 @@ class Call:
             return [self.whole(name, one) for one in local]
         if role == "local":
             return local
-        shape, placements = list(local.shape), [Replicate()] * self.mesh.ndim
+        shape = list(local.shape)
+        placements: list[Placement] = [Replicate()] * self.mesh.ndim
         for i, placement in enumerate(self.placements):
             if not isinstance(placement, Shard):
                 continue
@@ -355,9 +357,13 @@ def own_range(count: int, ranks: int, rank: int) -> tuple[int, int]:
 
 
 def _rows_product(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
-    """Of rows on several ranks each has a part of the sum; of columns, columns."""
+    """Multiplies a^T b. If rows are sharded, each rank computes a part of the sum; if columns are, columns."""
     a, b = args
-    mesh, into_a, into_b, result = a.device_mesh, [], [], []
+    mesh = a.device_mesh
+    into_a: list[Placement] = []
+    into_b: list[Placement] = []
+    result: list[Placement] = []
+    placed: tuple[Placement, Placement, Placement]
     for of_a, of_b in zip(a.placements, b.placements):
         rows = [p for p in (of_a, of_b) if _is_plain_shard(p) and p.dim < a.dim() - 1]
         if rows:
@@ -395,7 +401,7 @@ def _register() -> None:
     schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
     neurons = {s.name.removeprefix("spikeforge::").removesuffix("_forward") for s in schemas if _is_of_neurons(s)}
     families = dict.fromkeys(neurons, NEURON) | FAMILIES
-    rules = {
+    rules: dict[str, Callable[[Any, Any, Any], Any]] = {
         f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")
     }
     rules |= {"pack_spikes": _pack, "unpack_spikes": _unpack, "rows_product": _rows_product}

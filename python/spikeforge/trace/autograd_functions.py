@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import graph
+from .functions import TABLE
 from .graph import Node, Recording
 from .make import op, operand, recording_for
 from .place import fail
@@ -40,7 +41,7 @@ def traced() -> Iterator[None]:
         with _lock:
             _under_way -= 1
             if _under_way == 0:
-                torch.autograd.Function.apply = _apply_of_torch
+                setattr(torch.autograd.Function, "apply", _apply_of_torch)  # noqa: B010 (a method to mypy)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +58,7 @@ class _Context:
         self.needs_input_grad = tuple(isinstance(x, Value) for x in args)
 
     def save_for_backward(self, *values: Any) -> None:
-        self.saved_tensors = tuple(x.clone() if isinstance(x, Value) else x for x in values)
+        self.saved_tensors = tuple(TABLE["clone"](x) if isinstance(x, Value) else x for x in values)
 
     def _ignore(self, *_: Any) -> None: ...
 
@@ -136,13 +137,13 @@ def _factor(recording: Recording, node: Node, upstream: Node, younger: set[Node]
             inner = factor(n.operands[0])
             return inner and recording.operation("divide", (inner, n.operands[1]))
         if n.op in ("add", "subtract"):
-            return both(n, *n.operands)
+            return both(n, n.operands)
         if n.op in ("where", "select") and not depends(n.operands[0]):
-            return both(n, *n.operands[1:], condition=(n.operands[0],))
+            return both(n, n.operands[1:], n.operands[:1])
         return None
 
-    def both(n: Node, a: Node, b: Node, condition: tuple[Node, ...] = ()) -> Node | None:
-        left, right = factor(a), factor(b)
+    def both(n: Node, operands: tuple[Node, ...], condition: tuple[Node, ...] = ()) -> Node | None:
+        left, right = map(factor, operands)
         return recording.operation(n.op, (*condition, left, right)) if left and right else None
 
     return factor(node)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -71,7 +71,7 @@ def _advice(name: str) -> str:
     return "there are: " + " ".join(sorted(name for name in TABLE if not name.startswith("bitwise")))
 
 
-def _unknown(name: str) -> Any:
+def _unknown(name: str) -> NoReturn:
     fail(f"{name} is no function of a neuron's values: {_advice(name)}")
 
 
@@ -84,9 +84,7 @@ def _has_tensor(args: Any) -> torch.Tensor | None:
 
 def call(name: str, args: tuple, kwargs: dict) -> Value:
     """Applies torch's function of this name to values and numbers."""
-    function = TABLE.get(name)
-    if function is None:
-        _unknown(name)
+    function = TABLE.get(name) or _unknown(name)
     tensor = _has_tensor((*args, *kwargs.values()))
     if tensor is not None:
         operand(name, tensor)

@@ -464,7 +464,7 @@ def _to(
     input: Any, *targets: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False
 ) -> Value:
     for target in (*targets, dtype):
-        wanted = target.dtype if isinstance(target, Value) else target
+        wanted = getattr(target, "dtype", None) if isinstance(target, Value) else target
         if wanted is torch.bool:
             return _alike(_truth(input))
         if wanted in FLOATING:

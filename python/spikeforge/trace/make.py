@@ -64,8 +64,8 @@ def is_boolean(x: Any) -> bool:
     return isinstance(x, bool) or (isinstance(x, Value) and x._node.is_boolean)
 
 
-def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Value:
-    """One operation of neuron text."""
+def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Any:
+    """Records an operation of neuron text; returns its Value, whose operators `calls.py` adds."""
     what = what or name
     kinds = _KINDS.get(name, "n" * len(operands))
     nodes = tuple((boolean if kind == "b" else number)(what, x) for kind, x in zip(kinds, operands))

@@ -53,8 +53,9 @@ def neuron(
     """
     if function is None:
         return lambda f: neuron(f, states=states, constants=constants, name=name)
-    if isinstance(function, TracedNeuron):
-        function = function.step
+    function = function.step if isinstance(function, TracedNeuron) else function
+    if function is None:
+        raise ValueError("neuron: the function of this traced neuron was not pickled, so it cannot be traced again")
     own_name = signature.name_of(function, name)
     if not isinstance(states or {}, Mapping):
         kind = type(states).__name__

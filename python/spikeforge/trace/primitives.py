@@ -61,7 +61,7 @@ def surrogate_gradient(u: Any, surrogate: Any) -> Any:
     if not traced:
         return rule.gradient(u.detach())
     known = rule.text is not None
-    return op("detach", op("surrogate_gradient", u, surrogate=rule.text) if known else rule.of_values(u))
+    return op("detach", op("surrogate_gradient", u, surrogate=rule.text or "") if known else rule.of_values(u))
 
 
 def select(s: Any, a: Any, b: Any) -> Any:
@@ -86,7 +86,9 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 def detach(x: Any) -> Any:
     """x, as a constant for differentiation."""
-    return x.detach() if isinstance(x, (Value, Tensor)) else x
+    if isinstance(x, Value):
+        return functions.detach(x)
+    return x.detach() if isinstance(x, Tensor) else x
 
 
 def add_gradient(f: Any, x: Any, d: Any) -> Any:

@@ -47,8 +47,8 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
         recording.see_last(node_of)
         outputs, states = _results(signature, returned)
         text = print_neuron(recording, signature.inputs, initial, signature.params, outputs, states)
-        inputs = {node_of(values[input]) for input in signature.inputs}
-        steps = {node_of(values[state]): node for state, node in states.items()}
+        inputs = {values[input]._node for input in signature.inputs}
+        steps = {values[state]._node: node for state, node in states.items()}
         depends, passes = (
             not inputs.isdisjoint(_sources(outputs, steps, differentiable)) for differentiable in (False, True)
         )

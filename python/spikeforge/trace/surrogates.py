@@ -24,7 +24,7 @@ class Rule:
 
     gradient: Callable[[Tensor], Any]  # of tensors
     text: str | None = None  # what neuron text calls it, if it has a name there
-    of_values: Callable[[Any], Any] | None = None  # the derivative of values, if it has none
+    of_values: Callable[[Any], Any] = lambda u: u  # the derivative of values, if it has no name
 
 
 def named(name: str, args: tuple[float, ...] = ()) -> Rule:
