@@ -138,7 +138,8 @@ def _check_name(name: str) -> None:
         or not isinstance(getattr(any_packet, overload or "default", any_packet.default), torch._ops.OpOverload)
     ):
         raise ValueError(
-            f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch's own; give the operator another name"
+            f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch's own; give the operator another "
+            "name"
         )
 
 
@@ -438,7 +439,8 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         offered = parts.dtypes.get(leading, [])
         if len(offered) != 1:
             raise ValueError(
-                f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in dtypes, "
+                f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in "
+                "dtypes, "
                 "or give a dict of functions by dtype"
             )
         _add_addresses(parts, {offered[0]: _address(parts, cpu)})
@@ -446,7 +448,8 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         _add_function(parts, "cpu", "its CPU function", cpu)
     else:
         raise TypeError(
-            f"{parts.name}: cpu must be a function, the address of one, C++ source or a dict of addresses by dtype, but "
+            f"{parts.name}: cpu must be a function, the address of one, C++ source or a dict of addresses by dtype, "
+            "but "
             f"is {_described(cpu)}"
         )
 

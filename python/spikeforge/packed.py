@@ -167,7 +167,8 @@ def _unpack(kept: _Whole | _Packed | _Undecided) -> Tensor:
         return torch.ops.spikeforge.unpack_spikes(*kept)
     if kept.tensor._version != kept.version:
         raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor "
+            "of "
             f"shape {list(kept.tensor.shape)} is at version {kept.tensor._version}, and was kept at {kept.version}"
         )
     return kept.tensor

@@ -527,7 +527,7 @@ def test_what_a_network_cannot_be_is_refused_in_words():
         (TypeError, "connect: projection 0 must be a spikeforge.Projection, but is None", lambda: spikeforge.connect(2, 2, [None])),
         (TypeError, "connect: projection 0: the ends of sources must be a whole number, but is 0.0",
          lambda: spikeforge.connect(2, 2, [spikeforge.Projection(slice(0.0, 1.0), slice(0, 1), rules.all_to_all())])),
-        (TypeError, "Network: gather takes what simulate.. recorded, but this is None", lambda: made.gather(None)),
+        (TypeError, "Network: gather takes a Recording of simulate.., but this is None", lambda: made.gather(None)),
         (TypeError, "Network: dtype must be a torch.dtype such as torch.float32, but is 'float32'", lambda: spikeforge.Network(dtype="float32")),
         (ValueError, "simulate: the neuron of a has no state u; it has v, wait", lambda: spikeforge.simulate(made, 1, states=[(a, "u", [0])])),
         (ValueError, "simulate: neurons of c must be numbers from 0 to 14", lambda: spikeforge.simulate(made, 1, states=[(c, "v", [15])])),
