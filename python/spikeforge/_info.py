@@ -163,7 +163,7 @@ def _of_file(library: dict[str, Any] | None) -> str:
 
 def _of_nvrtc(found: dict[str, str] | None) -> str:
     if found is None:
-        return "none: no GPU kernel can be compiled. SPIKEFORGE_NVRTC names one, `pip install nvidia-cuda-nvrtc` brings one"
+        return "none: no GPU kernel can be compiled. Set SPIKEFORGE_NVRTC, or pip install nvidia-cuda-nvrtc"
     return f"{found['version']} in {found['file']}"
 
 

@@ -69,7 +69,7 @@ def folders() -> list[Path]:
 
 
 def path() -> Path:
-    """Returns the library to load: SPIKEFORGE_LIBRARY, else that of this package, else that of a build in the source tree.
+    """Returns the library to load: SPIKEFORGE_LIBRARY, else that of this package, else that of a build in the source.
 
     Raises ImportError if there is none for this torch.
     """

@@ -436,7 +436,7 @@ def test_python_functions_draw():
     y, states = noisy(x, seed=3, offset=2)
     expected = run(noisy.text, x, [torch.tensor(2.0), torch.tensor(0.8)], seed=3, offset=2)
     assert torch.equal(y, expected[0][0]) and torch.equal(states["v"], expected[1][0])
-    with pytest.raises(TypeError, match="draw_once: takes a draw itself"):
+    with pytest.raises(TypeError, match="draw_once: x must be a draw"):
         spikeforge.neuron(lambda x: spikeforge.trace.draw_once(x), name="n")
-    with pytest.raises(TypeError, match="normal: draws in the function of a traced neuron alone"):
+    with pytest.raises(TypeError, match="normal: draws only in the function of a traced neuron"):
         spikeforge.trace.normal()

@@ -659,9 +659,9 @@ def test_what_plots_refuse():
     spikes = torch.ones(4, 2, 3)
     with pytest.raises(ValueError, match=r"raster: sample must be below 2, the batch of spikes \[4, 2, 3\], but is 2"):
         plot.raster(spikes, sample=2)
-    with pytest.raises(ValueError, match="there is no neuron 3; there are 3"):
+    with pytest.raises(ValueError, match="neurons must be indices below 3, but one is 3"):
         plot.raster(spikes, neurons=[3])
-    with pytest.raises(ValueError, match="dt must be milliseconds a step, above 0"):
+    with pytest.raises(ValueError, match="dt must be milliseconds per step, above 0"):
         plot.rates(spikes, dt=0)
     with pytest.raises(ValueError, match="window must be 1 or more"):
         plot.rates(spikes, window=0)

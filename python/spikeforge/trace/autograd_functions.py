@@ -1,4 +1,4 @@
-"""torch.autograd.Function in a traced function: its forward gives the value, its backward the gradient."""
+"""torch.autograd.Function in a traced function: traces its forward for the value, and its backward for the gradient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _apply_of_torch: Any = None
 
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
-    """While it lasts, Function.apply takes values too. Calls on tensors, of any thread, are torch's own."""
+    """Context in which Function.apply accepts values. Calls with tensors, in any thread, are those of torch."""
     global _under_way, _apply_of_torch
     with _lock:
         if _under_way == 0:
@@ -51,7 +51,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Context:
-    """What forward and backward take as ctx."""
+    """The argument ctx of forward and backward."""
 
     def __init__(self, args: tuple):
         self.saved_tensors: tuple = ()
@@ -80,7 +80,7 @@ def _trace(cls: Any, args: tuple, kwargs: dict) -> Value:
     if sets_up:
         cls.setup_context(context, args, result)
     if not isinstance(result, Value):
-        fail(f"{name}.apply: forward must give one value, but gives {type(result).__name__}")
+        fail(f"{name}.apply: forward must return one value, but returns {type(result).__name__}")
     return _with_gradient(cls, context, args, result)
 
 
@@ -97,7 +97,7 @@ def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> V
         factor = _factor(recording, operand(cls.__name__, gradient), upstream._node, set(recording.nodes[before:]))
         if factor is None:
             fail(
-                f"{cls.__name__}.backward: gives a gradient that is not a multiple of its grad_output: write "
+                f"{cls.__name__}.backward: returns a gradient that is not a multiple of its grad_output: write "
                 "spikeforge.trace.custom_gradient(f, x, d)"
             )
         pairs += [arg, Value(factor, recording)]
@@ -107,7 +107,7 @@ def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> V
 
 
 def _factor(recording: Recording, node: Node, upstream: Node, younger: set[Node]) -> Node | None:
-    """c, where the node is c * upstream; None where it is not of this form. Only younger nodes depend on upstream."""
+    """Returns c if the node is c * upstream, else None. Only younger nodes depend on upstream."""
     known: dict[Node, bool] = {}
     zero, one = recording.constant(0.0), recording.constant(1.0)
 

@@ -33,7 +33,8 @@ _ADVICE = (
         "rand randn randint randint_like normal uniform multinomial exponential",
     ),
     (
-        "write x * draw_once(bernoulli(keep)) / keep, which keeps one mask in all steps, or x * bernoulli(keep) / keep, "
+        "write x * draw_once(bernoulli(keep)) / keep, which keeps one mask in all steps, or x * bernoulli(keep) / "
+        "keep, "
         "with the functions of spikeforge.trace",
         "dropout alpha_dropout feature_dropout",
     ),

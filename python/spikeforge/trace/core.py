@@ -1,4 +1,4 @@
-"""Neurons from functions that were written for SpikingJelly's FlexSN."""
+"""Neurons from functions written for SpikingJelly's FlexSN."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ def from_core(
     init_states: Sequence[Any] | None = None,
     name: str | None = None,
 ) -> TracedNeuron:
-    """Makes a neuron of a function of SpikingJelly's FlexSN, as it is.
+    """Makes a neuron of an unchanged function of SpikingJelly's FlexSN.
 
     `core(x1, ..., v1, ..., p1, ...) -> (s1, ..., v1', ...)` takes the inputs, states and static inputs of one step, and
     returns outputs and then next states; it uses torch's operations and SpikingJelly's surrogates.
 
     Args:
         core: the function. It is called once.
-        num_states: how many of its arguments, after the inputs, and of its last results are states.
-        num_inputs: how many inputs it has; by default all arguments that are neither states nor static inputs.
-        num_outputs: checked, where it is given.
-        static_inputs: tensors for its last arguments. They become parameters, with these as their defaults.
-        init_states: what each state starts at: a number, a parameter's name or a function of parameters. By default 0.
-        name: that of the neuron in its text; otherwise the function's.
+        num_states: the number of states among its arguments (after the inputs) and its results (the last ones).
+        num_inputs: the number of inputs; by default all arguments that are neither states nor static inputs.
+        num_outputs: the expected number of outputs, checked if given.
+        static_inputs: tensors for its last arguments, which become parameters with these defaults.
+        init_states: the initial value of each state: a number, a parameter's name or a function of parameters. By
+            default 0.
+        name: the name of the neuron in its text; by default the function's.
 
     Raises:
-        TypeError, ValueError: as `neuron`.
+        TypeError, ValueError: as in `neuron`.
     """
     own_name = signature.name_of(core, name)
     names = _argument_names(core, own_name, num_states, num_inputs, len(static_inputs))
@@ -79,19 +80,19 @@ def _rules(read: Signature, init_states: Sequence[Any] | None) -> dict[str, Init
 
 
 def _argument_names(core: Callable, name: str, num_states: int, num_inputs: int | None, num_static: int) -> list[str]:
-    """Those of the arguments that are passed: by default all, but for trailing ones with defaults of their own."""
+    """Returns the names of the arguments that are passed: by default all except trailing ones with defaults."""
     target = core.forward if isinstance(core, torch.nn.Module) else core
     arguments = list(inspect.signature(target).parameters.values())
     if num_states < 0:
         raise ValueError(f"{name}: num_states must be 0 or more, but is {num_states}")
     if any(p.kind is p.VAR_POSITIONAL for p in arguments):
         if num_inputs is None:
-            raise TypeError(f"{name}: takes any number of arguments: say num_inputs")
+            raise TypeError(f"{name}: takes any number of arguments: pass num_inputs")
         counts = ("x", num_inputs), ("v", num_states), ("p", num_static)
         return [f"{letter}{i}" for letter, n in counts for i in range(n)]
     for p in arguments:
         if p.kind is p.KEYWORD_ONLY and p.default is p.empty:
-            raise TypeError(f"{name}: argument {p.name} behind a star has no value: FlexSN passes all by position")
+            raise TypeError(f"{name}: argument {p.name} after a star has no value: FlexSN passes all by position")
     positional = [p for p in arguments if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
     if num_inputs is None:

@@ -1,8 +1,7 @@
-"""torch's functions on values: what neuron text has, and what can be said with it.
+"""torch's functions of values: the operations of neuron text, and functions composed of them.
 
-TABLE maps a torch function's name to a function of the same arguments. It serves torch.exp(x), x.exp(), x.exp_(),
-torch.special.expit(x) and torch.nn.functional.silu(x) alike.
-"""
+TABLE maps the name of a torch function to a function of the same arguments. It is used for torch.exp(x), x.exp(),
+x.exp_(), torch.special.expit(x) and torch.nn.functional.silu(x)."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def taken_as(*names: str) -> Callable:
     return add
 
 
-# --- draws, as torch has them of a tensor ---
+# --- draws, with torch's functions of a tensor ---
 
 
 @taken_as("randn_like")
@@ -53,7 +52,8 @@ def _poisson(input: Any) -> Value:
     return draw("poisson", input)
 
 
-# --- of one value -----------------------------------------------------------------------------------------------------
+# --- functions of one value
+# -----------------------------------------------------------------------------------------------------
 
 _UNARY = [
     "sign",
@@ -126,7 +126,7 @@ def _same(input: Any, *, memory_format: Any = None) -> Value:
 
 
 def _alike(x: Any) -> Value:
-    """Another value of the same node, which an operation in place on either leaves alone."""
+    """Returns another value of the same node, which an in-place operation on the first does not change."""
     return Value(operand("clone", x), recording_for("clone"))
 
 
@@ -140,7 +140,7 @@ def _round(input: Any, decimals: int | None = 0) -> Value:
 @taken_as("softplus")
 def _softplus(input: Any, beta: float = 1, threshold: float = 20) -> Value:
     if threshold != 20:
-        fail(f"softplus: has the threshold 20 in neuron text, not {threshold}")
+        fail(f"softplus: threshold must be 20 in neuron text, but is {threshold}")
     return op("softplus", input) if beta == 1 else op("divide", op("softplus", op("multiply", input, beta)), beta)
 
 

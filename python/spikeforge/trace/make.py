@@ -1,4 +1,4 @@
-"""Makes the operations of a trace out of values and Python numbers, with torch's rules for booleans."""
+"""Records operations of values and Python numbers, with torch's rules for booleans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def recording_for(what: str) -> graph.Recording:
 
 
 def operand(what: str, x: Any) -> graph.Node:
-    """The node of a value or a Python number."""
+    """Returns the node of a value or a Python number."""
     recording = recording_for(what)
     if isinstance(x, Value):
         if x._recording is not recording:
@@ -36,14 +36,14 @@ def operand(what: str, x: Any) -> graph.Node:
         return recording.constant(float(x))
     if isinstance(x, torch.Tensor):
         fail(
-            f"{what}: a tensor of shape {list(x.shape)} is used that the function does not get as an argument: "
-            f"make it {recording.parameter}, or, where it is one number that stays, write number.item()"
+            f"{what}: a tensor of shape {list(x.shape)} is used that is no argument of the function: make it "
+            f"{recording.parameter}, or write tensor.item() for one constant"
         )
     fail(f"{what}: takes values and numbers, not {type(x).__name__}")
 
 
 def number(what: str, x: Any) -> graph.Node:
-    """A boolean counts as 1 or 0, as in torch."""
+    """Returns the node of a number; a boolean is 1 or 0, as in torch."""
     node = operand(what, x)
     if not node.is_boolean:
         return node
@@ -78,11 +78,11 @@ def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Any:
 
 
 def draw(law: str, *operands: Any, what: str = "") -> Value:
-    """A random number of the law, anew in each neuron and step."""
+    """Records a draw of the law for each neuron and step."""
     what = what or law
     if graph.current() is None:
         raise TypeError(
-            f"{what}: draws in the function of a traced neuron alone; of a tensor, use torch's functions "
+            f"{what}: draws only in the function of a traced neuron; for tensors, use torch's functions "
             f"({place.here()})"
         )
     nodes = tuple(number(what, x) for x in operands)
@@ -92,10 +92,10 @@ def draw(law: str, *operands: Any, what: str = "") -> Value:
 
 
 def once(x: Any) -> Value:
-    """The draw x, made once for all steps."""
+    """Records the draw x once for all steps."""
     node = operand("draw_once", x)
     if node.op not in graph.DRAWS:
-        fail("draw_once: takes a draw itself, such as bernoulli(0.5)")
+        fail("draw_once: x must be a draw, such as bernoulli(0.5)")
     recording = recording_for("draw_once")
     return Value(recording.draw(node.op, node.operands, once=True), recording)
 

@@ -1,4 +1,4 @@
-"""A neuron from a Python function of one step."""
+"""Neurons from Python functions that compute one step."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spikeforge._numbers import state_type
 from spikeforge._warnings import warn_caller
 
 from . import graph, loop, signature
-from .initial import Initial, Lost, read_rule, state_type
+from .initial import Initial, Lost, read_rule
 from .record import Step, record
 from .signature import Signature
 
 _run = torch.ops.spikeforge.run
-_MOST_NUMBERS = 256  # as tensors, kept by a neuron
+_MOST_NUMBERS = 256  # numbers that a neuron caches as tensors
 
 
 def neuron(
@@ -36,20 +37,21 @@ def neuron(
             s = spikeforge.spike(h - 1, "atan")
             return s, {"v": spikeforge.trace.select(s, 0.0, h)}
 
-    The function is called once, with values that record what is done with them: arithmetic, comparisons, and torch's
-    functions of single elements. Positional arguments are inputs, and then the states that `states` names. Arguments
-    after the star are parameters: numbers or tensors of each call, with a number or a tensor as default; one whose
-    default is anything else (True, a string, a surrogate) is a constant. The function returns its output, or a tuple of
-    outputs, and a dict of next states.
+    The function is called once, with values that record operations: arithmetic, comparisons, and torch's elementwise
+    functions. Positional arguments are the inputs, then the states named in `states`. Arguments after the star are
+    parameters, numbers or tensors of each call, with a number or a tensor as default; an argument with another default
+    (True, a string, a surrogate) is a constant. The function returns its output, or a tuple of outputs, and a dict of
+    next states.
 
     Args:
-        states: each state, and what it starts at where a call gives none: a number, the name of a parameter, or a
-            function whose arguments are named after parameters.
+        function: the function of one step.
+        states: the states, with the initial value of each for calls that do not pass it: a number, the name of a
+            parameter, or a function whose arguments are named after parameters.
         constants: arguments after the star that are Python values, fixed for all calls.
-        name: that of the neuron in its text; otherwise the function's.
+        name: the name of the neuron in its text; by default the function's.
 
     Raises:
-        TypeError, ValueError: with the line of the function, where it does what a neuron cannot.
+        TypeError, ValueError: if the function does something that a neuron cannot compute (with its line).
     """
     if function is None:
         return lambda f: neuron(f, states=states, constants=constants, name=name)
@@ -67,18 +69,18 @@ def neuron(
 
 
 class TracedNeuron:
-    """A neuron whose equations a Python function says. A call runs a whole sequence as one differentiable operator.
+    """A neuron traced from a Python function. A call runs a whole sequence as one differentiable operator.
 
     Attributes:
         name: the neuron's name.
-        text: its equations as neuron text, which is all that the operator needs.
+        text: its equations as neuron text, the argument of the operator.
         inputs, params, outputs: names.
-        states: the number that each state starts at (0 where `initial_states` computes it).
-        defaults: the numbers and tensors of parameters that a call may leave out.
+        states: the initial value of each state (0 if `initial_states` computes it).
+        defaults: the values of parameters that a call may omit.
         constants: the Python values that the function was traced with.
-        step: the function itself, of tensors or of another neuron's values.
-        draws: whether it draws random numbers; a call then takes a seed.
-        passes_gradient: whether a gradient of the outputs can reach an input, or the outputs depend on none.
+        step: the function, which takes tensors or another neuron's values.
+        draws: True if it draws random numbers; a call then takes a seed.
+        passes_gradient: False if the outputs depend on an input, but have no gradient by any.
     """
 
     name: str
@@ -123,7 +125,7 @@ class TracedNeuron:
             first = str(error).splitlines()[0]
             raise ValueError(f"{self.name}: the function's equations are no legal neuron: {first}") from None
 
-    # --- what it is ---
+    # --- description ---
 
     def __str__(self) -> str:
         return self.text
@@ -132,13 +134,13 @@ class TracedNeuron:
         return f"<spikeforge neuron {self.text.partition('neuron ')[2].partition(' {')[0]}>"
 
     def cuda_source(self, dtype: torch.dtype = torch.float32) -> str:
-        """The CUDA source of the forward and the backward kernel for inputs of this type. Needs no GPU."""
+        """Returns the CUDA source of the forward and backward kernels for inputs of this dtype. Needs no GPU."""
         return torch.ops.spikeforge.print_cuda(self.text, dtype)
 
     def fixed(self, /, **constants: Any) -> TracedNeuron:
-        """The same neuron with some parameters or constants as Python values, which its function may branch on."""
+        """Returns the neuron traced with some parameters or constants as Python values, for use in branches."""
         if self.step is None:
-            raise ValueError(f"{self.name}: its function is not at hand, so that it cannot be traced again")
+            raise ValueError(f"{self.name}: its function is not available, so it cannot be traced again")
         names = [*self.params, *self.constants]
         for name in constants:
             if name not in names:
@@ -167,21 +169,22 @@ class TracedNeuron:
         """Runs all steps.
 
         Args:
-            args: the inputs, each [T, *shape], and then, where given, the states [*shape]; None for one to start anew.
-            store_states: give the states of all steps, [T, *shape], rather than the last ones.
-            seed: of a neuron that draws random numbers: a whole number, or an int64 tensor of one, which a captured
-                CUDA graph reads each time. Equal seeds draw equal numbers; by default torch's generator gives one.
-            offset: the number of the first step, as `seed`; by default 0. A sequence goes on by its states, its seed
-                and the number of steps so far.
-            named: parameters, numbers or tensors that broadcast against shape; states may be given by their names too.
+            args: the inputs, each [T, *shape], then optionally the states [*shape]; None for the initial value.
+            store_states: return the states of all steps, [T, *shape], instead of the last ones.
+            seed: for neurons that draw random numbers: a whole number, or an int64 tensor with one element, which a
+                captured CUDA graph reads at each replay. Equal seeds draw equal numbers; by default torch's generator
+                draws one.
+            offset: the index of the first step, as `seed`; by default 0. To continue a sequence, pass its states, its
+                seed and the number of earlier steps.
+            named: parameters, numbers or tensors that broadcast against shape; also states by name.
 
         Returns:
-            The output [T, *shape], or a tuple of outputs, and a dict of states, which the next call takes as `**states`.
+            The output [T, *shape], or a tuple of outputs, and a dict of states for the next call, `**states`.
         """
         if not self.passes_gradient:
             warn_of_gradient(self.name, args)
         draws = {} if seed is None and offset is None else self._draw_arguments(seed, offset, named)
-        if len(args) == len(self.inputs) and self._starts_at_numbers and not draws:  # the short way of a plain call
+        if len(args) == len(self.inputs) and self._starts_at_numbers and not draws:  # a plain call
             params = self._params_alone(args[0], named)
             if params is not None:
                 return self._returned(
@@ -197,7 +200,7 @@ class TracedNeuron:
         return self._returned(outputs, last)
 
     def _draw_arguments(self, seed: Any, offset: Any, named: dict[str, Any]) -> dict[str, Tensor]:
-        """What `run` takes of them; one that is the name of an argument of the neuron's own is that argument."""
+        """Returns seed and offset for `run`, except where they are names of the neuron's own arguments."""
         given = {name: x for name, x in (("seed", seed), ("offset", offset)) if x is not None}
         for name in (*self.inputs, *self.states, *self.params):
             if name in given:
@@ -208,7 +211,7 @@ class TracedNeuron:
         }
 
     def _params_alone(self, x: Any, named: dict[str, Any]) -> list[Tensor] | None:
-        """The parameters of a call that names nothing else and leaves none out; otherwise None."""
+        """Returns the parameters of a call without other named arguments, else None."""
         if not isinstance(x, Tensor):
             return None
         params, taken = [], 0
@@ -222,14 +225,15 @@ class TracedNeuron:
         return params if taken == len(named) else None
 
     def loop(self, /, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
-        """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking.
+        """Runs the Python function step by step under autograd: a slow reference with the interface of a call.
 
-        What the function draws by torch's functions (`torch.randn_like(x)`), the loop draws from torch's generator.
+        Draws of torch's functions (`torch.randn_like(x)`) come from torch's generator.
         """
         if self.step is None:
             raise ValueError(
-                f"{self.name}: its function is not at hand: a neuron that was unpickled where its module "
-                "cannot be imported has its text only"
+                f"{self.name}: its function is not available: a neuron that was unpickled without its module has only "
+                "its "
+                "text"
             )
         inputs, states, params = self._arguments(args, named)
         by_name = dict(zip(self.params, params))
@@ -241,7 +245,7 @@ class TracedNeuron:
         return self._returned(outputs, last)
 
     def initial_states(self, inputs: Sequence[Tensor], params: Sequence[Tensor]) -> list[Tensor]:
-        """What `torch.ops.spikeforge.run` takes as states where a call gives none; [] where its text says it all."""
+        """Returns the initial states for `torch.ops.spikeforge.run`; [] if the text has all of them."""
         return self._initial(list(inputs), [None] * len(self.states), list(params))
 
     def _initial(self, inputs: list[Tensor], states: list[Tensor | None], params: list[Tensor]) -> list[Tensor]:
@@ -281,7 +285,7 @@ class TracedNeuron:
         return value if isinstance(value, Tensor) else self._number(name, value, dtype)
 
     def _number(self, name: str, value: Any, dtype: torch.dtype) -> Tensor:
-        """A number as a parameter, which lies on the CPU; made once, but for where a graph is made."""
+        """Returns a number as a parameter on the CPU, cached unless a graph is compiled."""
         if value is None:
             raise TypeError(f"{self.name}: parameter {name} is missing: {self.name}(..., {name}=...)")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -306,7 +310,7 @@ class TracedNeuron:
     # --- copies ---
 
     def __deepcopy__(self, memo: Any) -> TracedNeuron:
-        return self  # it never changes
+        return self  # immutable
 
     def __reduce__(self) -> Any:
         data = dict(self.__dict__, _number_tensors={})
@@ -321,7 +325,7 @@ class TracedNeuron:
 
 
 def warn_of_gradient(name: str, inputs: Sequence[Any]) -> None:
-    """Warns of training with a neuron that passes no gradient."""
+    """Warns if an input requires a gradient that the neuron does not pass."""
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return
     if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
@@ -352,7 +356,7 @@ def _can_be_pickled(function: Any) -> bool:
 
 
 def _restored(module: str, qualname: str, text: str, data: dict[str, Any]) -> TracedNeuron:
-    """The neuron of this name where it is the same; otherwise what was pickled."""
+    """Returns the neuron with this qualified name if it has the same text, else the pickled one."""
     found = _named(module, qualname)
     if isinstance(found, TracedNeuron) and found.text == text:
         return found

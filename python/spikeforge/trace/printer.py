@@ -24,7 +24,7 @@ _PREFIXES = {"neg": "-", "logical_not": "not "}
 
 
 def number_text(x: float) -> str:
-    """The shortest text that is read as the same number."""
+    """Returns the shortest text of a number."""
     if math.isnan(x):
         return "nan"
     text = repr(float(x))
@@ -32,7 +32,7 @@ def number_text(x: float) -> str:
 
 
 def expression(node: Node, names: Mapping[Node, str], depth: int = 8) -> str:
-    """A node in terms of the names that nodes have, for messages: without what lies deep."""
+    """Formats a node with the names of its operands, for messages; deep operands become "..."."""
     if node in names:
         return names[node]
     if depth == 0:
@@ -49,7 +49,7 @@ def _binds(node: Node, names: Mapping[Node, str]) -> int:
 
 
 def _write(node: Node, text_of: Callable[[Node], tuple[str, int]]) -> tuple[str, int]:
-    """A node's text, given that of its operands, and how tightly it binds."""
+    """Returns the text of a node, from the texts of its operands, and its precedence."""
 
     def within(operand: Node, at_least: int) -> str:
         text, binds = text_of(operand)
@@ -75,7 +75,7 @@ def _write(node: Node, text_of: Callable[[Node], tuple[str, int]]) -> tuple[str,
 
 
 class _Body:
-    """The statements of the nodes that results need, and each result as an expression."""
+    """The statements that results need, and each result as an expression."""
 
     def __init__(self, recording: Recording, results: Sequence[Node]):
         self._names = recording.names
@@ -124,7 +124,7 @@ def print_neuron(
     outputs: Sequence[Node],
     next_states: Mapping[str, Node],
 ) -> str:
-    """The text of a neuron whose arguments the recording has."""
+    """Returns the text of a neuron, whose arguments are those of the recording."""
     body = _Body(recording, [*outputs, *next_states.values()])
     declared = [name if initial == 0 else f"{name} = {number_text(initial)}" for name, initial in states.items()]
     header = ", ".join(inputs)
@@ -138,7 +138,7 @@ def print_neuron(
 
 
 def print_block(event: str, recording: Recording, next_values: Mapping[str, Node]) -> str:
-    """What happens at an event of a synapse, whose names the recording has as arguments; `send` is what a spike sends on."""
+    """Returns the text of an event of a synapse; the value `send` is sent by the spike."""
     body = _Body(recording, list(next_values.values()))
     lines = body.lines + [
         f"{'send' if name == 'send' else name + chr(39) + ' ='} {body[node]}" for name, node in next_values.items()

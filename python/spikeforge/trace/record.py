@@ -1,4 +1,4 @@
-"""Calls a function once with values, and gives the neuron text of what it did."""
+"""Traces a function: calls it once with values, and returns the neuron text of its operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Recorded(NamedTuple):
 
 
 def record(signature: Signature, step: Step, function: Callable, initial: Mapping[str, float]) -> Recorded:
-    """step(inputs..., states..., **params) gives outputs and next states; `function` has the variables' names."""
+    """Traces step(inputs..., states..., **params), which returns outputs and next states; `function` has the names."""
     recording = Recording(signature.name, _code(function))
     arguments = (*signature.inputs, *signature.states, *signature.params)
     values = {name: Value(recording.argument(name), recording) for name in arguments}
@@ -58,10 +58,11 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
 
 
 def _sources(outputs: Sequence[Node], steps: Mapping[Node, Node], differentiable: bool) -> set[Node]:
-    """The nodes that the outputs are computed from, over any number of steps; with `differentiable`, those that their gradient reaches.
+    """Returns the nodes that the outputs depend on, over any number of steps.
 
     Args:
         steps: the next value of each state's argument.
+        differentiable: return only the nodes that the gradient reaches.
     """
     found, pending = set(), list(outputs)
     while pending:
@@ -99,7 +100,7 @@ def _results(signature: Signature, returned: Any) -> tuple[list[Node], dict[str,
 
 
 def split_returned(signature: Signature, returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Outputs, and next states by their names."""
+    """Splits a result into outputs, and next states by name."""
     name = signature.name
     form = f"return outputs, {{{', '.join(f'{state!r}: ...' for state in signature.states)}}}"
     has_form = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
@@ -135,8 +136,8 @@ def _result(name: str, what: str, x: Any) -> Node:
     node = operand(what, x)
     if node.is_boolean:
         raise TypeError(
-            f"{name}: {what} is a boolean: write spikeforge.spike(h - threshold), which has a gradient, or where(condition, 1, 0), "
-            "which has none"
+            f"{name}: {what} is a boolean: write spikeforge.spike(h - threshold), which has a gradient, or "
+            "where(condition, 1, 0), which has none"
         )
     return node
 

@@ -1,4 +1,4 @@
-"""What a spike takes as its surrogate: one of spikeforge.surrogate, its name, a derivative, or one of SpikingJelly."""
+"""Surrogates of spikes: objects of spikeforge.surrogate, their names, derivatives, and SpikingJelly's surrogates."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _SPIKINGJELLY_FUNCTIONS = {"squarewave_fourier_series": "squarewave_fourier", "d
 
 @dataclass(frozen=True)
 class Rule:
-    """How a spike is differentiated."""
+    """The derivative of a spike."""
 
-    gradient: Callable[[Tensor], Any]  # of tensors
-    text: str | None = None  # what neuron text calls it, if it has a name there
+    gradient: Callable[[Tensor], Any]  # the derivative of tensors
+    text: str | None = None  # the name in neuron text, if any
     of_values: Callable[[Any], Any] = lambda u: u  # the derivative of values, if it has no name
 
 
 def named(name: str, args: tuple[float, ...] = ()) -> Rule:
-    """A surrogate of docs/surrogates.md; with no numbers that of its defaults."""
+    """Returns the rule of a surrogate of docs/surrogates.md; without arguments, with its defaults."""
     if name == "none":
         return Rule(lambda x: x.detach() * 0, "none")
     if name not in surrogates.SURROGATES:
@@ -42,7 +42,7 @@ def _text(name: str, args: tuple[float, ...]) -> str:
 
 
 def resolve(surrogate: Any) -> Rule:
-    """The rule that a user means. Raises TypeError and ValueError."""
+    """Returns the rule of a surrogate argument. Raises TypeError or ValueError for other arguments."""
     if isinstance(surrogate, Rule):
         return surrogate
     if isinstance(surrogate, str):
@@ -58,26 +58,26 @@ def resolve(surrogate: Any) -> Rule:
     if library == "spikingjelly":
         return _of_spikingjelly(surrogate)
     if (getattr(surrogate, "__module__", None) or "").partition(".")[0] in ("snntorch", "norse"):
-        raise TypeError("surrogate: one of snnTorch or Norse makes the spikes itself: write s = surrogate(u)")
+        raise TypeError("surrogate: surrogates of snnTorch and Norse compute the spike: write s = surrogate(u)")
     if callable(surrogate):
         return Rule(surrogate, None, surrogate)
     raise TypeError(
         'surrogate: takes an object of spikeforge.surrogate, a name such as "atan", or a function that '
-        f"gives the derivative at u, not {type(surrogate).__name__}"
+        f"returns the derivative at u, not {type(surrogate).__name__}"
     )
 
 
 def _of_spikingjelly(surrogate: Any) -> Rule:
     kind = type(surrogate).__name__
     if kind not in SPIKINGJELLY:
-        raise ValueError(f"surrogate: {kind} of SpikingJelly is none of spikeforge's: call it on the value instead")
+        raise ValueError(f"surrogate: {kind} of SpikingJelly is not supported: call it on the value instead")
     if not surrogate.spiking:
         raise ValueError(f"surrogate: {kind}(spiking=False) makes no spikes: call it on the value instead")
     return named(SPIKINGJELLY[kind][0], tuple(float(x) for x in surrogate._sg_params.values()))
 
 
 def of_spikingjelly_function(function: type, args: tuple) -> Rule | None:
-    """Of the autograd function behind one of its surrogates, with numbers for arguments."""
+    """Returns the rule of SpikingJelly's autograd function, if it is that of a known surrogate and args are numbers."""
     name = _SPIKINGJELLY_FUNCTIONS.get(function.__name__, function.__name__)
     is_one = function.__module__ == "spikingjelly.activation_based.surrogate" and name in surrogates.SURROGATES
     return named(name, tuple(map(float, args))) if is_one and all(isinstance(x, (int, float)) for x in args) else None

@@ -1,4 +1,4 @@
-"""A rule of plasticity from a class whose functions say what happens at each event."""
+"""Rules of plasticity from classes with a function for each event."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .signature import is_number
 from .value import Value, node_of
 
 _SENT = "send"
-_DEEPEST = 200  # that an expression of text can be
+_DEEPEST = 200  # the depth of expressions in text
 
 
 def text_of(rule: type, params: Sequence[str]) -> str:
-    """The synapse text of a class; docs/plasticity.md tells its form."""
+    """Returns the synapse text of a class; docs/plasticity.md defines its form."""
     return _Traced(rule, params).text()
 
 
@@ -45,7 +45,8 @@ class _Traced:
             self._check_name("a state, trace, parameter or signal", name)
             if name == _SENT:
                 raise ValueError(
-                    f"{self.name}: a state, trace, parameter or signal cannot be called send, which says what a spike sends on"
+                    f"{self.name}: a state, trace, parameter or signal cannot be called send, which says what a spike "
+                    "sends on"
                 )
         events = {
             "on_pre": "on pre",
@@ -74,7 +75,8 @@ class _Traced:
         recording, returned = self._called(what, function, self.names)
         if not isinstance(returned, Mapping):
             raise TypeError(
-                f"{what} must return a dict of next values, such as {{{next(iter(self.states), 'w')!r}: ...}}, but returns {type(returned).__name__}"
+                f"{what} must return a dict of next values, such as {{{next(iter(self.states), 'w')!r}: ...}}, but "
+                f"returns {type(returned).__name__}"
             )
         changed = [*self.states, *self.traces, *([_SENT] if event == "on pre" else [])]
         for name in returned:
@@ -101,13 +103,14 @@ class _Traced:
             return value
         if not callable(value):
             raise TypeError(
-                f"{what} must be a number, a parameter's name or a function of parameters, or a tuple (by, to) of these, but is {value!r}"
+                f"{what} must be a number, a parameter's name or a function of parameters, or a tuple (by, to) of "
+                f"these, but is {value!r}"
             )
         recording, returned = self._called(what, value, self.params)
         return expression(self._node(recording, what, "it", returned), {}, _DEEPEST)
 
     def _called(self, what: str, function: Callable, known: Sequence[str]) -> tuple[Recording, Any]:
-        """The function once, with values for those of the rule's names that its arguments are."""
+        """Calls a function once, with values for its arguments, which are names of the rule."""
         arguments = list(inspect.signature(function).parameters.values())
         for p in arguments:
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name not in known:
@@ -136,13 +139,11 @@ class _Traced:
             graph.traces.stack.pop()
 
     def _check_name(self, what: str, name: Any) -> None:
-        if not isinstance(name, str) or not graph.is_name(name):
-            raise ValueError(f"{self.name}: {what} cannot be called {name!r} in synapse text: a name has ASCII letters, digits and _, "
-                             f"at most {graph.LONGEST_NAME}, and is none of {', '.join(sorted(graph.RESERVED))}")  # fmt: skip
+        graph.check_name(self.name, what, name, "synapse text")
 
 
 def _numbers(rule: str, key: str, given: Any) -> dict[Any, float]:
-    """Names, and what each starts at."""
+    """Returns names and initial values."""
     if isinstance(given, str):
         given = given.replace(",", " ").split()
     if isinstance(given, Mapping):
@@ -151,7 +152,7 @@ def _numbers(rule: str, key: str, given: Any) -> dict[Any, float]:
                 raise TypeError(f"{rule}: {key}: {name} must start at a number, but at {number!r}")
         return dict(given)
     if not isinstance(given, Iterable):
-        raise TypeError(f"{rule}: {key} must be names, or a dict of names and what they start at, but is {given!r}")
+        raise TypeError(f"{rule}: {key} must be names, or a dict of names and initial values, but is {given!r}")
     return dict.fromkeys(given, 0.0)
 
 
