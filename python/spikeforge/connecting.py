@@ -131,7 +131,15 @@ class Drawn:
         ]
         amount = check_number(f"{where}: the number of {rule.rule}", rule.amount)
         choices = [bool(choice) for choice in (rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw)]
-        return cls(rule, amount, choices, laws[0], laws[1], numbers, [t.to(device) for t in arrays])
+        return cls(
+            rule,
+            amount,
+            choices,
+            laws[0],
+            laws[1],
+            numbers,
+            [t.to(device) for t in arrays] if rule.rule == "arrays" else [],
+        )
 
     @property
     def laws(self) -> list[str]:

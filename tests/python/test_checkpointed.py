@@ -286,7 +286,7 @@ def test_errors_say_what_was_expected():
         (lambda: spikeforge.checkpointed(run, x, segments=2, combine="mean"), ValueError, "but is 'mean'"),
         (lambda: spikeforge.checkpointed(lambda x, s: x, x, segments=2), TypeError, "must return \\(output, states\\), but returned Tensor"),
         (lambda: spikeforge.checkpointed(run, lambda number: None, segments=2), TypeError, "of segment 0, but returned None"),
-        (lambda: spikeforge.checkpointed(lambda x, s: (x.sum(), s), x, segments=2), TypeError, "pass combine='sum'"),
+        (lambda: spikeforge.checkpointed(lambda x, s: (x.sum(), s), x, segments=2), TypeError, "pass 'sum'"),
     ):
         with pytest.raises(kind, match=f"checkpointed: .*{message}"):
             call()

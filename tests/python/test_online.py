@@ -459,7 +459,7 @@ REFUSED = {
     "no neuron": (lambda: spikeforge.Online(nn.Linear(3, 3)), ValueError, "the network has no neuron"),
     "batch norm": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), snn.LIF())), ValueError, r"0 \(Linear\) must be directly before a neuron"),
     "norm alone": (lambda: spikeforge.Online(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), snn.LIF())), ValueError, r"0 \(BatchNorm1d\) has parameters"),
-    "convolution": (lambda: spikeforge.Online(nn.Sequential(nn.Conv2d(3, 3, 1), snn.LIF())), ValueError, 'take rule="ottt"'),
+    "convolution": (lambda: spikeforge.Online(nn.Sequential(nn.Conv2d(3, 3, 1), snn.LIF())), ValueError, 'pass rule="ottt"'),
     "learned alone": (lambda: spikeforge.Online(nn.Sequential(snn.PLIF())), ValueError, r"0 \(PLIF\) learns"),
     "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Network())), ValueError, r"1 \(Network\) cannot learn online: Network is no neuron"),
     "hooks": (lambda: spikeforge.Online(nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)), snn.LIF())), ValueError, "0 .Linear.: it has hooks"),

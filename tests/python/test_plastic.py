@@ -579,7 +579,7 @@ def test_the_state_of_a_network_with_another_rule_or_other_arrays_is_refused():
     for other in (network([2, 3], text, t=3.0), network([0, 1], text.replace("x + 1", "x + 2"), t=3.0), network([0, 1], text, t=3.0000001)):
         with pytest.raises(ValueError, match="this is the state of another network"):
             other.load_state_dict(state)
-    with pytest.raises(ValueError, match="1 projections learn.*there is no 1"):
+    with pytest.raises(ValueError, match="projection must be an index that project.. returned, below 1, but is 1"):
         network([0, 1], text, t=3.0).weights(1)
 
 

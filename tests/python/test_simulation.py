@@ -513,7 +513,7 @@ def test_what_a_network_cannot_be_is_refused_in_words():
         (TypeError, "Network: a to a: rule must be one of spikeforge.rules, such as rules.all_to_all.., but is 'all_to_all'",
          lambda: made.project(a, a, "all_to_all")),
         (TypeError, "rule must be one of spikeforge.rules, .*but is <function all_to_all", lambda: made.project(a, a, rules.all_to_all)),
-        (TypeError, "a population must be what populate.. gave, but is 'a'", lambda: made.drive("a", 1.0)),
+        (TypeError, "a population must be what populate.. returned, but is 'a'", lambda: made.drive("a", 1.0)),
         (ValueError, "simulate: steps must not be negative, but is -1", lambda: spikeforge.simulate(made, -1)),
         (TypeError, "simulate: steps must be a whole number, but is 1000.0", lambda: spikeforge.simulate(made, 100 / 0.1)),
         (TypeError, r"simulate: states must be a list of \(population, name of a state, neurons\), but one is", lambda: spikeforge.simulate(made, 1, states=(a, "v", [0]))),
