@@ -21,21 +21,6 @@ from .primitives import (
 from .value import Value
 
 __all__ = [
-    "TracedNeuron",
-    "Value",
-    "add_gradient",
-    "bernoulli",
-    "custom_gradient",
-    "detach",
-    "draw_once",
-    "from_core",
-    "neuron",
-    "normal",
-    "poisson",
-    "select",
-    "spike",
-    "spike_strict",
-    "surrogate_gradient",
-    "uniform",
-    "where",
-]
+    "TracedNeuron", "Value", "add_gradient", "bernoulli", "custom_gradient", "detach", "draw_once", "from_core",
+    "neuron", "normal", "poisson", "select", "spike", "spike_strict", "surrogate_gradient", "uniform", "where",
+]  # fmt: skip
