@@ -637,7 +637,7 @@ BAD = {
     "array": (lambda x, v: (__import__("numpy").asarray(x), v), TypeError, ["not NumPy's"]),
     "closure": (lambda x, v: (x * WEIGHT, v), TypeError, [r"tensor of shape \[3\]", "make it a parameter"]),
     "closure first": (lambda x, v: (WEIGHT * x, v), TypeError, [r"tensor of shape \[3\]", "make it a parameter"]),
-    "closure of one number": (lambda x, v: (torch.maximum(x, NUMBER), v), TypeError, [r"tensor of shape \[\]", r"number.item\(\)"]),
+    "closure of one number": (lambda x, v: (torch.maximum(x, NUMBER), v), TypeError, [r"tensor of shape \[\]", r"tensor.item\(\)"]),
     "closure alone": (lambda x, v: (WEIGHT, v), TypeError, ["output 0 is a tensor", "make it a parameter"]),
     "matmul": (lambda x, v: (x @ v, v), TypeError, ["element by element"]),
     "linear": (lambda x, v: (torch.nn.Linear(2, 2)(x), v), TypeError, ["linear is no function", "element by element"]),
