@@ -20,24 +20,8 @@ from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
 from spikeforge.accelerate.in_pieces import handed_on
 from spikeforge.accelerate.layers import NEURONS, is_recomputed, norm_of, normalised, pool_of
-from spikeforge.accelerate.replacing import (
-    Replaced,
-    Verdict,
-    ancestor,
-    left,
-    named,
-    overridden,
-    own_class,
-    readable,
-)
-from spikeforge.nn.layers import (
-    fits,
-    is_better_apart,
-    joined,
-    normalised_run,
-    parameter,
-    what_is_normalised,
-)
+from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, named, overridden, own_class, readable
+from spikeforge.nn.layers import fits, is_better_apart, joined, normalised_run, parameter, what_is_normalised
 from spikeforge.nn.stateful import first_step_
 
 SURROGATES = {getattr(surrogate, name): known for name, known in SPIKINGJELLY.items()}

@@ -108,9 +108,7 @@ def refuse(module: nn.Module, told: Any, why: str) -> None:
 # --- sequences that know how long they are
 
 
-def _call_ragged(
-    module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]
-) -> Any:
+def _call_ragged(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]) -> Any:
     if "lengths" in given:
         raise ValueError(f"{module._title()}: lengths are those of the {_kind_of(args[0])}; give none beside it")
     first = args[0]
@@ -170,7 +168,9 @@ def check_start(title: str, start: Tensor, x: Tensor) -> None:
         raise TypeError(f"{title}: start must be bool, but is {str(start.dtype).removeprefix('torch.')}")
     sizes = list(start.shape)
     if x.dim() < 2 or len(sizes) != 2 or sizes[0] != x.shape[0] or sizes[1] not in (1, x.shape[1]):
-        raise ValueError(f"{title}: start must have shape {list(x.shape[:2])}, one for each step and sample, but has {sizes}")
+        raise ValueError(
+            f"{title}: start must have shape {list(x.shape[:2])}, one for each step and sample, but has {sizes}"
+        )
 
 
 def unheard(start: Tensor, delay: int | Tensor) -> Tensor:
@@ -191,7 +191,11 @@ def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Ten
             f"{title}: lengths must have shape {list(x.shape[1:2])}, one for each sample of x [T, B{', *shape' * (least_dims > 2)}], but "
             f"has {list(lengths.shape)}, beside x of shape {list(x.shape)}"
         )
-    known = lengths.device.type == "cpu" and not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None
+    known = (
+        lengths.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.maybe_current_level() is None
+    )
     wrong = ((lengths < 0) | (lengths > x.shape[0])).nonzero() if known else ()
     if len(wrong):
         sample = int(wrong[0])
