@@ -1,4 +1,4 @@
-"""What the stubs and the reference say of each operator below its first line: equations, arguments, results, errors, sources.
+"""The docstrings of the operators below their first line: equations, arguments, results, errors, sources.
 
 They are docstrings in Google's style. `write_stubs` joins them to its DESCRIPTIONS.
 """
@@ -7,7 +7,7 @@ They are docstrings in Google's style. `write_stubs` joins them to its DESCRIPTI
 
 DTYPES = "float16, bfloat16, float32 or float64"
 SAMPLES = """
-    lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md says what is there behind its end.
+    lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its end.
     start: before which steps samples start anew, bool [T, B]."""
 
 # --- predefined neurons
@@ -138,7 +138,7 @@ def product(csr, events, matrix):
 
 
 DELAYED = """
-What arrives at step t stands in buffer[t % slots]; an event of step t through a connection of delay d is added to
+The input of step t is in buffer[t % slots]; an event of step t through a connection of delay d is added to
 buffer[(t + d) % slots].
 
 Args:
@@ -207,7 +207,7 @@ Args:
     events: [..., cols{n}]; with `transpose`, [..., rows{n}]; {dtypes}, or bool unless `values` is "number".{sizes}
     prob: of each entry to be a nonzero, 0 to 1.
     seed: which matrix it is.
-    law: of the nonzeros: "constant", "uniform" or "normal". Where they are does not depend on it.
+    law: the law of the nonzeros, "constant", "uniform" or "normal". Their positions do not depend on it.
     transpose: e A, [..., rows{n}] in and [..., cols{n}] out.
     values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
     deterministic: the same bits in every call, also where a GPU adds in any order.
@@ -335,7 +335,7 @@ CONNECTION = """
 Args:
     x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
     {weight}
-    buffer: what is still on its way, {buffer}, of the type of x; 0 where it is not given.
+    buffer: the pending input, {buffer}, of the type of x; by default 0.
     weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
     num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
 
@@ -354,7 +354,7 @@ OF_A_NORMALISATION = """
  that normalisation will make the largest."""
 POOLING = """
 Args:
-    x: images with any dimensions before the channels, plain or channels last; the result lies alike.
+    x: images with any dimensions before the channels, plain or channels last; the result has the same layout.
     kernel_size: rows and columns of a window, of at most 256 places.
     stride: from a window to the next, in rows and columns; kernel_size where it is [].
     padding: what is put around an image, in rows and columns, {padding}; at most half of kernel_size.{dilation}
@@ -419,7 +419,7 @@ Args:{TEXT_CALL.format(shape=" = [T, *batch, H]")}
 Returns:
     The outputs, each [T, *batch, H], and the states.""",
     "online_linear": """
-The neuron behind x weight^T + bias, with traces in the place of the steps before. docs/online.md derives them.
+A neuron after x weight^T + bias, with traces instead of earlier steps. docs/online.md derives them.
 
 Args:
     neuron: its text.
@@ -472,7 +472,7 @@ Returns:
     dv_k / du_l for each pair of states, row after row, [*shape]; dv_k / dx[t] for each state, [T, *shape]; and dv_k / dp for
     each state of each parameter, [*shape].""",
     "with_eligibility": """
-A state, whose gradient goes on to a leaf by a trace: d state / d leaf.
+A state whose gradient reaches a leaf through a trace, d state / d leaf.
 
 Args:
     state: [*batch, N].
@@ -690,7 +690,7 @@ Args:
     indptr: int32 or int64 [rows + 1], rising from 0 to the number of nonzeros.
     rows: of the matrix.
     cols: of the matrix.
-    sorted: also refuse rows whose columns fall.
+    sorted: also raise if the columns of a row do not ascend.
 
 Raises:
     ValueError: names the row and the index that are wrong.""",
@@ -775,7 +775,7 @@ Source: Lava's Dense (github.com/lava-nc/lava).""",
 Args:
     weight: of the layer, [out, in].
     bias: of the layer, [out], or None.
-    tau: of the `lif` behind it, with a hard reset to 0.
+    tau: the time constant of the `lif` after it, with a hard reset to 0.
     decay_input: of the `lif`.
     v_threshold: of the `lif`.
     input_scale: what a message of 1 is worth.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws what examples/digits wrote into a folder: learning_curve.png, and raster.png with the spikes of one image."""
+"""Draws the results of examples/digits: learning_curve.png, and raster.png with the spikes of one image."""
 
 import argparse
 import csv

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws what a Monitor of spikeforge::nn wrote: a folder of .npy files, or a CSV table. Recordings of zeros and ones are
-drawn as rasters of spikes, others as traces over time."""
+"""Draws the files of a spikeforge::nn Monitor: a folder of .npy files, or a CSV table. Recordings of zeros and ones become
+spike rasters, others traces over time."""
 
 import argparse
 import csv

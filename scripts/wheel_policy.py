@@ -1,4 +1,4 @@
-"""What a wheel may hold and link, for scripts/wheel and scripts/check_wheel: the idea of auditwheel, with torch allowed."""
+"""The rules for the contents and linked libraries of a wheel, as in auditwheel, but with torch allowed."""
 
 import base64
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 
 LIBRARY = re.compile(r"spikeforge/lib/lib(spikeforge|spikeforge_nir_nn)-torch(\d+\.\d+)(-cpu)?\.so")
 KINDS = ("spikeforge", "spikeforge_nir_nn")
-# torch's own libraries are in the process before ours. Its OpenMP and CUDA runtimes are not named: their names differ.
+# torch's libraries are loaded before this one. Its OpenMP and CUDA runtimes are not listed, because their names differ.
 LINKED = re.compile(
     r"lib(stdc\+\+\.so\.6|gcc_s\.so\.1|[cm]\.so\.6|dl\.so\.2|pthread\.so\.0|rt\.so\.1|z\.so\.1)|ld-linux-[\w-]+\.so\.\d"
     r"|lib(torch|torch_cpu|torch_cuda|c10|c10_cuda)\.so"

@@ -32,7 +32,7 @@ folder = Path(tempfile.mkdtemp())
 def tiring(x, v, tired, *, tau, cost=0.3):
     h = v + (x - v) / tau
     s = spikeforge.spike(h - (1 + cost * tired), "atan")
-    return s, {"v": spikeforge.select(s, 0.0, h), "tired": 0.8 * tired + s}
+    return s, {"v": spikeforge.trace.select(s, 0.0, h), "tired": 0.8 * tired + s}
 
 
 class Network(nn.Module):

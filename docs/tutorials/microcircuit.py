@@ -37,12 +37,12 @@ NEURONS = EXCITATORY + INHIBITORY
 def coba(x_e, x_i, v, g_e, g_i, wait, *, drive=20.0):
     h = v + DT / 20 * (-60 - v - g_e * v + g_i * (-80 - v) + drive)
     resting = wait > 0
-    s = spikeforge.where(resting, 0.0, spikeforge.spike(h + 50, "atan"))
+    s = spikeforge.trace.where(resting, 0.0, spikeforge.spike(h + 50, "atan"))
     return s, {
-        "v": spikeforge.where(resting, v, spikeforge.select(s, -60.0, h)),
+        "v": spikeforge.trace.where(resting, v, spikeforge.trace.select(s, -60.0, h)),
         "g_e": g_e * math.exp(-DT / 5) + 0.6 * x_e,  # a spike brings 6 nS, of a leak of 10 nS
         "g_i": g_i * math.exp(-DT / 10) + 6.7 * x_i,
-        "wait": spikeforge.select(s, 5 / DT, torch.clamp(wait - 1, min=0)),
+        "wait": spikeforge.trace.select(s, 5 / DT, torch.clamp(wait - 1, min=0)),
     }
 
 

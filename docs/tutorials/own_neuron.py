@@ -36,7 +36,7 @@ torch.manual_seed(0)
 def adapting(x, v, a, *, tau, rho=0.95, beta=0.3):
     h = v + (x - v - a) / tau
     s = spikeforge.spike(h - 1, surrogate.ATan(2.0))
-    return s, {"v": spikeforge.select(s, 0.0, h), "a": rho * a + beta * s}
+    return s, {"v": spikeforge.trace.select(s, 0.0, h), "a": rho * a + beta * s}
 
 
 # %%
@@ -151,7 +151,7 @@ def core(x, v, decay):
 
 
 decay = torch.tensor(0.7, requires_grad=True)
-flex = spikeforge.from_core(core, num_states=1, static_inputs=[decay])
+flex = spikeforge.trace.from_core(core, num_states=1, static_inputs=[decay])
 spikes, states = flex(torch.rand(10, 4, 8))
 spikes.mean().backward()
 print(flex)

@@ -1,4 +1,4 @@
-"""python -m spikeforge info: the versions, GPUs, compilers, caches and kernel packs that spikeforge sees here."""
+"""python -m spikeforge info: versions, GPUs, compilers, caches and kernel packs on this machine."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ def main() -> None:
     info.add_argument("--json", action="store_true", help="for programs")
     arguments = parser.parse_args()
     try:
-        import spikeforge._library  # says in a line that there is no torch
+        import spikeforge._library  # noqa: F401  (raises ImportError without torch)
     except ImportError as error:
         sys.exit(str(error))
     from spikeforge import _info

@@ -1,4 +1,4 @@
-"""What is to happen once a module of others has been imported, which may never be, and takes long."""
+"""Callbacks after the import of a module that is slow to import and may never be imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def after_import(name: str, then: Callable[[], Any]) -> None:
-    """Calls `then` at once where the module is there, else right behind its import."""
+    """Calls `then` at once if the module is imported, else directly after its import."""
     if name in sys.modules:
         then()
     else:

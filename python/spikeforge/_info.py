@@ -1,6 +1,6 @@
-"""What `python -m spikeforge info` shows: versions, GPUs, NVRTC, the cache of compiled kernels, kernel packs.
+"""The output of `python -m spikeforge info`: versions, GPUs, NVRTC, the cache of compiled kernels, kernel packs.
 
-NVRTC, cache and packs are looked for where the library looks (csrc/jit/nvrtc_places.cpp, disk_cache.cpp,
+NVRTC, cache and packs are searched in the places of the library (csrc/jit/nvrtc_places.cpp, disk_cache.cpp,
 kernel_pack.cpp), in the same order.
 """
 
@@ -26,7 +26,7 @@ _ENTRY = re.compile(r".*_[0-9a-f]{32}_[^_]+_(nvrtc[\d.]+\.cubin|cxx\.so)")
 
 
 def collect() -> dict[str, Any]:
-    """All of it, of types that JSON has. Where the library does not load, "error" says why."""
+    """Collects everything, in types of JSON. If the library does not load, "error" has the reason."""
     file, error = None, {}
     try:
         file = _library.load()
@@ -60,7 +60,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def nvrtc_places() -> list[str]:
-    """What the library gives to dlopen, in its order."""
+    """Returns the names that the library passes to dlopen, in its order."""
     named = os.environ.get("SPIKEFORGE_NVRTC")
     if named:
         return [named]
@@ -73,7 +73,7 @@ def nvrtc_places() -> list[str]:
 
 
 def nvrtc() -> dict[str, str] | None:
-    """Version and file of the NVRTC that compiles kernels, or None."""
+    """Returns version and file of the NVRTC that compiles kernels, or None."""
     for place in nvrtc_places():
         major, minor = ctypes.c_int(), ctypes.c_int()
         try:
@@ -86,7 +86,7 @@ def nvrtc() -> dict[str, str] | None:
 
 
 def cache() -> dict[str, Any] | None:
-    """Folder, size and limit of the cache of compiled kernels, or None where it is turned off."""
+    """Returns folder, size and limit of the cache of compiled kernels, or None if it is turned off."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -118,7 +118,7 @@ def cache_limit() -> int:
 
 
 def packs(library: Path | None) -> list[dict[str, Any]]:
-    """The kernel packs of a process: the one beside the library, then those that SPIKEFORGE_KERNEL_PACK names."""
+    """Returns the kernel packs of a process: that of the library, then those of SPIKEFORGE_KERNEL_PACK."""
     beside = library.parent / "libspikeforge.pack" if library else None
     places = [str(beside)] if beside and beside.exists() else []
     places += [place for place in os.environ.get("SPIKEFORGE_KERNEL_PACK", "").split(":") if place]
@@ -132,7 +132,7 @@ def packs(library: Path | None) -> list[dict[str, Any]]:
 
 
 def text(info: dict[str, Any]) -> str:
-    """As lines for a person."""
+    """Formats the information as lines of text."""
     cuda = f"CUDA {info['cuda']}" if info["cuda"] else "without CUDA"
     cpu = info["cpu"]
     rows = [
@@ -158,12 +158,12 @@ def _file(path: Path | None) -> dict[str, Any] | None:
 
 
 def _of_file(library: dict[str, Any] | None) -> str:
-    return f"{library['file']} ({library['bytes'] / MIB:.1f} MiB)" if library else "loaded before, its file is not known"
+    return f"{library['file']} ({library['bytes'] / MIB:.1f} MiB)" if library else "already loaded, file unknown"
 
 
 def _of_nvrtc(found: dict[str, str] | None) -> str:
     if found is None:
-        return "none: no GPU kernel can be compiled. SPIKEFORGE_NVRTC names one, `pip install nvidia-cuda-nvrtc` brings one"
+        return "none: no GPU kernel can be compiled. Set SPIKEFORGE_NVRTC, or pip install nvidia-cuda-nvrtc"
     return f"{found['version']} in {found['file']}"
 
 
@@ -180,7 +180,7 @@ def _of_pack(pack: dict[str, Any]) -> str:
 
 
 def _mapped(name: str) -> str | None:
-    """The whole path of a library that this process has loaded by its name."""
+    """Returns the path of a library that this process has loaded, by its file name."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         place = line.split(maxsplit=5)[-1]
         if os.path.basename(place).startswith(name):

@@ -1,8 +1,8 @@
-"""Finds the library that belongs to the torch imported, and loads its operators.
+"""Finds the library for the installed torch, and loads its operators.
 
-A library of this package is named after the torch that it was built with: `lib/libspikeforge-torch2.11.so`, or
-`lib/libspikeforge-torch2.11-cpu.so` for a torch without CUDA. SPIKEFORGE_LIBRARY names another file.
-"""
+A library of this package has the version of the torch that it was built with in its name:
+`lib/libspikeforge-torch2.11.so`, or `lib/libspikeforge-torch2.11-cpu.so` for a torch without CUDA. SPIKEFORGE_LIBRARY
+names another file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OLDEST_TORCH = (2, 11)
 @dataclass(frozen=True)
 class Library:
     path: Path
-    torch: str  # minor version, "2.11"
+    torch: str  # minor version, such as "2.11"
     cuda: bool
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Library:
 
 
 def held(folders: list[Path]) -> list[Library]:
-    """The libraries in these folders that are named after their torch, the oldest torch first."""
+    """Returns the libraries in these folders, ordered by the version of their torch."""
     found = []
     for path in (path for folder in folders for path in folder.glob("libspikeforge-torch*.so")):
         name = re.fullmatch(r"libspikeforge-torch(\d+\.\d+)(-cpu)?\.so", path.name)
@@ -51,13 +51,13 @@ def held(folders: list[Path]) -> list[Library]:
 
 
 def fitting(libraries: list[Library], torch_version: str, cuda: bool) -> Library | None:
-    """The library for this torch. A torch with CUDA takes one without where there is no other."""
+    """Returns the library for this torch, or None. A torch with CUDA takes one without CUDA if there is no other."""
     fit = [library for library in libraries if library.torch == _minor(torch_version) and (cuda or not library.cuda)]
     return fit[0] if fit else None
 
 
 def folders() -> list[Path]:
-    """Where the package keeps its libraries: beside its sources, or for an editable install in site-packages."""
+    """Returns the package's folder of libraries: beside its sources, or in site-packages for an editable install."""
     own = PACKAGE / "lib"
     if own.is_dir():
         return [own]
@@ -69,9 +69,9 @@ def folders() -> list[Path]:
 
 
 def path() -> Path:
-    """The library to load: SPIKEFORGE_LIBRARY, else that of this package, else that of a build in the source tree.
+    """Returns the library to load: SPIKEFORGE_LIBRARY, else that of this package, else that of a build in the source.
 
-    Raises ImportError, in one line, where there is none for this torch.
+    Raises ImportError if there is none for this torch.
     """
     named = os.environ.get("SPIKEFORGE_LIBRARY")
     if named:
@@ -90,26 +90,25 @@ def path() -> Path:
 
 
 def load() -> Path | None:
-    """Loads the operators, unless this process has them already.
+    """Loads the operators, unless this process has loaded them.
 
-    Returns the file, or None for operators whose file is not known. Raises ImportError where the operators in this
-    process are those of another version, or the library does not load beside this torch.
-    """
+    Returns the file, or None if the file of loaded operators is unknown. Raises ImportError if the loaded operators
+    have another version, or the library does not load with this torch."""
     if hasattr(torch.ops.spikeforge, "lif"):
         return _loaded_before()
     file = path()
     try:
         torch.ops.load_library(str(file))
     except OSError as error:
-        reason = error.__cause__ or error  # torch wraps what the linker says
+        reason = error.__cause__ or error  # torch wraps the linker's error
         raise ImportError(_does_not_load(file, str(reason))) from None
     return file
 
 
 def load_nir() -> None:
-    """Loads the operators of NIR graphs, which lie in a library beside that of the others.
+    """Loads the operators of NIR graphs, from a second library in the same folder.
 
-    Raises ImportError where there is none.
+    Raises ImportError if there is none.
     """
     if hasattr(torch.ops.spikeforge_nir, "load_file"):
         return
@@ -117,14 +116,15 @@ def load_nir() -> None:
     file = beside.with_name(re.sub(r"^libspikeforge|\.so.*", _nir_name, beside.name))
     if not file.is_file():
         raise ImportError(
-            f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev), and "
+            f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev), "
+            "and "
             "which wheels of scripts/wheel hold"
         )
     try:
         torch.ops.load_library(str(file))
     except OSError as error:
         raise ImportError(_does_not_load(file, str(error.__cause__ or error))) from None
-    # Without a libhdf5, graphs in memory work, and reading a file raises. No other library replaces a named one.
+    # Without libhdf5, graphs in memory work, and reading a file raises. SPIKEFORGE_HDF5 excludes other libraries.
     if torch.ops.spikeforge_nir.load_hdf5("") and not os.environ.get("SPIKEFORGE_HDF5"):
         with hdf5_of_h5py() as copy:
             if copy:
@@ -133,20 +133,19 @@ def load_nir() -> None:
 
 @contextlib.contextmanager
 def hdf5_of_h5py() -> Iterator[Path | None]:
-    """A copy of the libhdf5 that h5py's wheel brings, to be loaded meanwhile; None where there is no h5py of a wheel.
+    """Yields a copy of the libhdf5 of h5py's wheel, to be loaded within the context; None without such a wheel.
 
-    A copy, under another name within, since the dynamic linker would make one library of two of a name: h5py's state,
-    such as whether a file may load filters, is not ours to change, nor its locks ours to take.
-    """
+    The copy has another soname, because the dynamic linker loads a soname once, and h5py's library state (filters,
+    locks) must not change."""
     found = importlib.util.find_spec("h5py")
     folder = Path(found.origin).parents[1] / "h5py.libs" if found and found.origin else None
     files = sorted(folder.glob("libhdf5-*.so*")) if folder and folder.is_dir() else []
-    if not files:
+    if not files or not folder:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="spikeforge_") as place:
         for file in folder.iterdir():
-            os.symlink(file, Path(place, file.name))  # what it links lies beside it
+            os.symlink(file, Path(place, file.name))  # its dependencies are in the same folder
         copy = Path(place, "libhdf5.so")
         name = files[0].name.encode()
         copy.write_bytes(files[0].read_bytes().replace(name + b"\0", name.replace(b"libhdf5-", b"libh5sf-") + b"\0"))
@@ -162,14 +161,15 @@ def _loaded_before() -> Path | None:
     version = _version_in(file) if file else None
     if version is not None and version != _minor(__version__):
         raise ImportError(
-            f"spikeforge {__version__} cannot use the operators of spikeforge {version}, which {file} has registered in "
+            f"spikeforge {__version__} cannot use the operators of spikeforge {version}, which {file} has registered "
+            "in "
             "this process: load one of the two"
         )
     return file
 
 
 def _mapped_library() -> Path | None:
-    """The file of the library that this process has loaded, by whatever way."""
+    """Returns the file of the library that this process has loaded, however it was loaded."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         place = line.split(maxsplit=5)[-1]
         if re.fullmatch(r"libspikeforge(-torch[\d.]+(-cpu)?)?\.so[\d.]*", os.path.basename(place)):
@@ -178,7 +178,7 @@ def _mapped_library() -> Path | None:
 
 
 def _version_in(file: Path) -> str | None:
-    """Major and minor version of a library, which its soname has in every build."""
+    """Returns the major and minor version in the soname of a library."""
     with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         soname = re.search(rb"\0libspikeforge\.so\.(\d+\.\d+)\0", content)
         return soname[1].decode() if soname else None

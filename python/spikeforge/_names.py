@@ -1,6 +1,6 @@
-"""What other libraries call the surrogates."""
+"""Names of surrogates in other libraries."""
 
-# By the name of SpikingJelly's class: the name here, and the attributes with its numbers, in the order of those here.
+# SpikingJelly's class name: the name in this library, and the attributes with its parameters, in this library's order.
 SPIKINGJELLY: dict[str, tuple[str, tuple[str, ...]]] = {
     "Sigmoid": ("sigmoid", ("alpha",)),
     "ATan": ("atan", ("alpha",)),

@@ -1,4 +1,4 @@
-"""Numbers and types, as the operators and neuron text take them."""
+"""Checks and conversions of scalars and dtypes for operators and neuron text."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ FLOATS = (*HALF_TYPES, torch.float32, torch.float64)
 
 
 def state_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of the states beside an input of this type: float32 for half types, else the type itself."""
+    """Returns the type of states for inputs of this type: float32 for half types, else the same type."""
     return torch.float32 if dtype in HALF_TYPES else dtype
 
 
 def is_number(value: object) -> bool:
-    """A Python number, which a text or an operator takes as a constant."""
+    """Returns True for an int or float of Python, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def whole(value: Any) -> int | None:
-    """A whole number of Python, numpy or a tensor as an int; None of anything else."""
+    """Converts a whole number of Python, NumPy or a tensor to int; returns None for anything else."""
     try:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -31,7 +31,7 @@ def whole(value: Any) -> int | None:
 
 
 def check_whole(what: str, value: Any, most: int = 2**63 - 1) -> int:
-    """A whole number as an int, of 64 bits. Raises TypeError for anything else, and ValueError for larger ones."""
+    """Converts a whole number to int. Raises TypeError for anything else, and ValueError beyond 64 bits."""
     number = whole(value)
     if number is None:
         raise TypeError(f"{what} must be a whole number, but is {value!r:.60}")
@@ -41,7 +41,7 @@ def check_whole(what: str, value: Any, most: int = 2**63 - 1) -> int:
 
 
 def check_number(what: str, value: Any) -> float:
-    """A number of Python, numpy or a tensor as a float. Raises TypeError for anything else."""
+    """Converts a number of Python, NumPy or a tensor to float. Raises TypeError for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -55,20 +55,20 @@ def check_text(what: str, value: Any) -> str:
 
 
 def check_seed(what: str, value: Any) -> int:
-    """A seed as operators take it, as a signed number of 64 bits. As in torch it may also be an unsigned one."""
+    """Converts a seed of 64 bits, signed or unsigned as in torch, to a signed int for operators."""
     seed = check_whole(what, value, most=2**64 - 1)
     return seed if seed < 2**63 else seed - 2**64
 
 
 def check_dtype(what: str, value: Any) -> torch.dtype | None:
-    """None is the default."""
+    """Raises TypeError unless the value is a torch.dtype or None."""
     if not isinstance(value, torch.dtype | None):
         raise TypeError(f"{what} must be a torch.dtype such as torch.float32, but is {value!r:.60}")
     return value
 
 
 def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) -> Tensor:
-    """Numbers as a tensor: tensors and arrays keep their type; others get ``dtype``, on the CPU."""
+    """Converts numbers to a tensor: tensors and arrays keep their type; others get ``dtype``, on the CPU."""
     if isinstance(value, Tensor):
         return value.detach()
     try:
@@ -79,13 +79,15 @@ def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) 
 
                 value = numpy.asarray(value)  # also a pandas Series
                 if not value.flags.writeable or min(value.strides, default=0) < 0:
-                    value = value.copy()  # torch takes no such memory
+                    value = value.copy()  # torch cannot share such memory
         numbers = torch.as_tensor(value, dtype=dtype, device="cpu")
         return numbers.long() if numbers.dtype in (torch.uint16, torch.uint32, torch.uint64) else numbers
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{what} must be a number, or numbers in a tensor, an array or a list, but is {value!r:.60}") from None
+        raise TypeError(
+            f"{what} must be a number, or numbers in a tensor, an array or a list, but is {value!r:.60}"
+        ) from None
 
 
 def operand(value: float) -> str:
-    """A number as an operand in neuron text."""
+    """Formats a number as an operand of neuron text."""
     return f"({value!r})" if value < 0 else repr(value)

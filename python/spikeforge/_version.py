@@ -1,4 +1,4 @@
-"""The version, which csrc/base/version.h alone says: read there in the source tree, else in what pip installed."""
+"""The version: read from csrc/base/version.h in the source tree, else from the installed package's metadata."""
 
 import re
 from importlib import metadata

@@ -1,4 +1,4 @@
-"""Warnings that name the user's line."""
+"""Warnings at the user's line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def warn_caller(text: str) -> None:
-    """Warns at the line outside this package and torch that led here."""
+    """Warns at the innermost line outside this package and torch."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("spikeforge", "torch"):
         frame, level = frame.f_back, level + 1

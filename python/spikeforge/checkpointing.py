@@ -1,4 +1,4 @@
-"""Sequences longer than memory: walked in segments, of which the backward pass keeps the states between them alone."""
+"""Sequences longer than memory, in segments that the backward pass recomputes from the states between them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def checkpointed(
     combine: str = "cat",
     truncated: bool = False,
 ) -> tuple[Any, Any]:
-    """Runs a sequence in segments, the states of one handed to the next, and computes each once more when its gradient is due.
+    """Runs a sequence in segments, and recomputes each segment in the backward pass.
 
-    So a sequence needs the memory of one segment, of the states between segments and of autograd's nodes, a few for each operator
-    that `run` calls; and at most one more forward pass.
-    Results and gradients are those of the whole sequence in one call: bit for bit where nothing is summed over steps, else
-    within rounding. Random numbers are the same the second time, those of neurons that draw and torch's own.
+    The memory is that of one segment, the states between segments and a few autograd nodes for each operator of `run`;
+    the cost is at most one more forward pass. Results and gradients are those of one call for the whole sequence: bit
+    for bit if nothing is summed over steps, else within rounding. The second pass draws the same random numbers, both
+    those of neurons and those of torch.
 
         def loss_of(x, label, states):                       # labels come in segments too
             y, states = net(x, states)
@@ -38,27 +38,26 @@ def checkpointed(
         loss.backward()
 
     Args:
-        run: a module or function of ``(*inputs, states)`` that returns ``(output, states)``: ``net`` itself, where it has the
-            states of :mod:`spikeforge.nn`. States are None at first, then what the segment before returned: a tensor, or
-            tuples, lists and dicts of tensors, of which each call gets its own copy. It is called twice for each segment,
-            with the same arguments; what it does besides (running statistics, prints) is done twice.
-        inputs: ``[T, ...]``, or a tuple of these, dealt to the segments along the steps (segment i of n begins with step
-            i T // n, so that the later ones have a step more where n does not divide T); a list with the inputs of each
-            segment; or a function of a segment's number that reads them or makes them, the same at each call: then they are
-            let go as soon as the segment has run, and may be longer than memory.
-        states: those before the first step.
-        segments: how many; of a list, as many as it has.
-        combine: what becomes of the outputs of the segments: "cat" joins them along the steps, "sum" adds them up, which
-            is right for losses and counts and keeps none of them, "list" leaves them apart.
-        truncated: the gradient does not go from a segment to those before it (truncated backpropagation through time);
-            values are the same. The first segment's goes to the states before the first step.
+        run: a module or function of ``(*inputs, states)`` that returns ``(output, states)``, such as a module of
+            :mod:`spikeforge.nn`. States are None for the first segment, then the states that the previous segment
+            returned: a tensor, or tuples, lists and dicts of tensors, copied for each call. It is called twice for each
+            segment with the same arguments, so that side effects (running statistics, prints) happen twice.
+        inputs: ``[T, ...]``, or a tuple of these, split along the steps (segment i of n begins with step i T // n); a
+            list with the inputs of each segment; or a function of a segment's index that reads or computes them, with
+            the same result at each call: they are freed after the segment, and may be larger than memory.
+        states: the states before the first step.
+        segments: the number of segments; for a list, its length.
+        combine: how to combine the outputs of the segments: "cat" concatenates them along the steps, "sum" adds them,
+            which suits losses and counts and keeps none of them, "list" returns a list.
+        truncated: stop the gradient between segments (truncated backpropagation through time); values are the same. The
+            gradient of the first segment reaches the states before the first step.
 
     Returns:
-        The outputs of all segments, and the states after the last step.
+        The combined outputs, and the states after the last step.
 
     Raises:
-        RuntimeError: in the backward pass, where inputs or states were modified in place since they were read. A
-            parameter that was modified is not noticed: its segments would be computed with the new one.
+        RuntimeError: in the backward pass, if inputs or states were modified in place after the forward pass. A
+            modified parameter is not detected: segments are recomputed with its new value.
     """
     if combine not in COMBINATIONS:
         raise ValueError(f"checkpointed: combine must be 'cat', 'sum' or 'list', but is {combine!r}")
@@ -77,7 +76,7 @@ def checkpointed(
 
 
 class _Segment:
-    """One call of `run`, and the same once more."""
+    """A segment, which is called in the forward pass and again in the backward pass."""
 
     def __init__(self, run: Callable[..., Any], read: Callable[[int], Any], number: int, keeps_inputs: bool):
         self.run, self.read, self.number, self.keeps_inputs = run, read, number, keeps_inputs
@@ -86,7 +85,7 @@ class _Segment:
     def __call__(self, states: Any, _: Any) -> tuple[Any, Any]:
         inputs = self.read(self.number)
         if inputs is None:
-            raise TypeError(f"checkpointed: inputs must return those of segment {self.number}, but returned None")
+            raise TypeError(f"checkpointed: inputs must return the inputs of segment {self.number}, but returned None")
         self._check_versions((states, inputs if self.keeps_inputs else None))
         result = self.run(*_copied(inputs if isinstance(inputs, tuple) else (inputs,)), _copied(states))
         if not isinstance(result, tuple) or len(result) != 2:
@@ -94,7 +93,7 @@ class _Segment:
         return result
 
     def _check_versions(self, kept: Any) -> None:
-        """As autograd does for what it keeps."""
+        """Raises RuntimeError if a tensor was modified in place, as autograd does for saved tensors."""
         tensors = [t for t in tree_leaves(kept) if isinstance(t, Tensor) and not t.is_inference()]
         versions = [t._version for t in tensors]
         if self.versions is None:
@@ -102,23 +101,27 @@ class _Segment:
         for t, version, expected in zip(tensors, versions, self.versions):
             if version != expected:
                 raise RuntimeError(
-                    "checkpointed: one of the variables needed for gradient computation has been modified by an inplace operation: "
-                    f"[{t.type()} {list(t.shape)}], which segment {self.number} reads, is at version {version}; expected version "
+                    "checkpointed: one of the variables needed for gradient computation has been modified by an "
+                    "inplace operation: "
+                    f"[{t.type()} {list(t.shape)}], which segment {self.number} reads, is at version {version}; "
+                    "expected version "
                     f"{expected} instead"
                 )
 
 
 def _copied(tree: Any) -> Any:
-    """With containers of its own, in which others may write."""
+    """Copies the containers of a tree, so that callees may write to them."""
     return tree_map(lambda leaf: leaf, tree)
 
 
 def _reader(inputs: Inputs, segments: int | None) -> tuple[Callable[[int], Any], int]:
     if isinstance(inputs, list):
         if segments not in (None, len(inputs)):
-            raise ValueError(f"checkpointed: segments must be {len(inputs)}, as many as the list of inputs has, but is {segments!r}")
+            raise ValueError(
+                f"checkpointed: segments must be {len(inputs)}, the length of the list of inputs, but is {segments!r}"
+            )
         if not inputs:
-            raise ValueError("checkpointed: inputs must have a segment at least, but is an empty list")
+            raise ValueError("checkpointed: inputs must have at least one segment, but is an empty list")
         return _copied(inputs).__getitem__, len(inputs)
     if not isinstance(segments, int) or isinstance(segments, bool) or segments < 1:
         raise ValueError(f"checkpointed: segments must be a whole number of 1 or more, but is {segments!r}")
@@ -127,13 +130,14 @@ def _reader(inputs: Inputs, segments: int | None) -> tuple[Callable[[int], Any],
     if callable(inputs):
         return inputs, segments
     raise TypeError(
-        "checkpointed: inputs must be a tensor [T, ...], a tuple of these, a list with those of each segment, or a function of a "
+        "checkpointed: inputs must be a tensor [T, ...], a tuple of these, a list with those of each segment, or a "
+        "function of a "
         f"segment's number, but is {type(inputs).__name__}"
     )
 
 
 def _dealt(inputs: Tensor | tuple[Tensor, ...], segments: int) -> Sequence[Any]:
-    """Segments of as many steps, or one less."""
+    """Splits inputs into segments whose lengths differ by at most one step."""
     tensors = inputs if isinstance(inputs, tuple) else (inputs,)
     for i, t in enumerate(tensors):
         if not isinstance(t, Tensor) or t.dim() == 0:
@@ -142,16 +146,18 @@ def _dealt(inputs: Tensor | tuple[Tensor, ...], segments: int) -> Sequence[Any]:
             raise ValueError(f"checkpointed: input {i} has {t.shape[0]} steps, but input 0 has {tensors[0].shape[0]}")
     steps = tensors[0].shape[0]
     if steps < segments:
-        raise ValueError(f"checkpointed: {steps} steps are no {segments} segments; each has one at least")
+        raise ValueError(f"checkpointed: segments must be at most the number of steps, {steps}, but is {segments}")
     sizes = [(number + 1) * steps // segments - number * steps // segments for number in range(segments)]
-    # Parts of one split: the gradient of a slice would be as large as the whole.
+    # One split: the gradient of a slice would have the size of the whole tensor.
     parts = [t.split(sizes) for t in tensors]
     return list(zip(*parts)) if isinstance(inputs, tuple) else parts[0]
 
 
 class _Outputs:
     def __init__(self, combine: str):
-        self.combine, self.kept, self.structure = combine, [], None
+        self.combine = combine
+        self.kept: list[Any] = []
+        self.structure: Any = None
 
     def add(self, outputs: Any) -> None:
         if self.combine == "list":
@@ -161,12 +167,15 @@ class _Outputs:
         if self.structure is None:
             self.kept, self.structure = [[] for _ in leaves], structure
         if structure != self.structure:
-            raise ValueError(f"checkpointed: run returned outputs {structure}, but {self.structure} in the segments before")
+            raise ValueError(
+                f"checkpointed: run returned outputs {structure}, but {self.structure} in earlier segments"
+            )
         for kept, leaf in zip(self.kept, leaves):
             if self.combine == "cat":
                 if not isinstance(leaf, Tensor) or leaf.dim() == 0:
                     raise TypeError(
-                        f"checkpointed: outputs [T, ...] can be joined, but run returned {_kind(leaf)}; pass combine='sum' or 'list'"
+                        f"checkpointed: outputs must be [T, ...] for combine='cat', but run returned {_kind(leaf)}; "
+                        "pass 'sum' or 'list'"
                     )
                 kept.append(leaf)
             else:
@@ -180,10 +189,10 @@ class _Outputs:
 
 
 def _marks() -> Tensor | None:
-    """An argument on the device in use, from which torch's checkpoint sees whose random numbers to keep: where inputs are
-    read within the segment, nothing else may be there."""
+    """Returns an argument on the GPU in use: torch's checkpoint saves the random state of its arguments' devices, and a
+    segment that reads its own inputs has no other tensor argument."""
     return torch.empty(0, device="cuda") if torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
 
 def _kind(value: Any) -> str:
-    return "a tensor of no dimensions" if isinstance(value, Tensor) and value.dim() == 0 else type(value).__name__
+    return "a tensor without dimensions" if isinstance(value, Tensor) and value.dim() == 0 else type(value).__name__

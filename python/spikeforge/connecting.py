@@ -1,4 +1,4 @@
-"""Networks drawn by rule: one sparse matrix of all projections between populations."""
+"""Draws the projections between populations as one sparse matrix."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spikeforge.rules import Law, Rule, constant
 
 @dataclasses.dataclass(frozen=True)
 class Projection:
-    """Connections from the neurons ``sources``, rows of the matrix, to the neurons ``targets``, its columns.
+    """Connections from the neurons ``sources`` (rows of the matrix) to the neurons ``targets`` (columns).
 
     Args:
         sources, targets: slices of rows and columns, with both ends and step 1.
-        rule: see :mod:`spikeforge.rules`.
-        weight, delay: a number, or a law of :mod:`spikeforge.rules`; with the rule ``arrays`` also a tensor, an array or a list of
-            one for each connection. Delays are in steps, rounded to whole ones.
+        rule: a rule of :mod:`spikeforge.rules`.
+        weight, delay: a scalar or a law of :mod:`spikeforge.rules`; with the rule ``arrays`` also a tensor, array or
+            list with one value for each connection. Delays are in steps, rounded to whole numbers.
     """
 
     sources: slice
@@ -33,13 +33,13 @@ class Projection:
 
 @dataclasses.dataclass(frozen=True)
 class Connectivity:
-    """A sparse matrix [rows, cols] as event products take it, with a weight and a delay for each connection.
+    """A sparse matrix [rows, cols] for event products, with a weight and a delay for each connection.
 
     Attributes:
         indices: int32 [connections], the columns; within a row in the order of projections.
-        indptr: int64 [rows + 1], where rows begin in ``indices``.
-        weights: [connections], or [1] where all have the same.
-        delays: in steps; the same shapes; uint8, or int32 where one may be above 255.
+        indptr: int64 [rows + 1], the offsets of rows in ``indices``.
+        weights: [connections], or [1] if all are the same.
+        delays: in steps, of the same shapes; uint8, or int32 if one may be above 255.
     """
 
     indices: Tensor
@@ -61,18 +61,21 @@ def connect(
 ) -> Connectivity:
     """Draws a network: all projections as one matrix.
 
-    The same seed gives the same network for any number of threads and on every device, and a projection that is added
-    behind the others leaves those as they are. A law's numbers are drawn in float32.
+    The same seed gives the same network for any number of threads and on every device, and a projection appended to the
+    list does not change the others. Values of laws are drawn in float32.
 
     Args:
-        rows, cols: of the matrix. Column j belongs to neuron j % rows, so that a neuron may have several kinds of synapse.
-        projections: see :class:`Projection`.
-        dtype: of the weights, float16, bfloat16, float32 or float64; by default torch's.
+        rows, cols: the shape of the matrix. Column j belongs to neuron j % rows, so that a neuron may have several
+            kinds of synapse.
+        projections: the projections.
+        dtype: the type of the weights, float16, bfloat16, float32 or float64; by default torch's default dtype.
 
     Raises:
-        ValueError: for what cannot be drawn, e.g. an out-degree above the number of targets without multapses.
+        ValueError: if a projection cannot be drawn, e.g. an out-degree above the number of targets without multapses.
     """
-    lists: dict[str, list] = {name: [] for name in ("rules", "ranges", "amounts", "choices", "laws", "numbers", "arrays")}
+    lists: dict[str, list] = {
+        name: [] for name in ("rules", "ranges", "amounts", "choices", "laws", "numbers", "arrays")
+    }
     rows, cols = check_whole("connect: rows", rows), check_whole("connect: cols", cols)
     seed, dtype = check_seed("connect: seed", seed), check_dtype("connect: dtype", dtype)
     for i, p in enumerate(projections):
@@ -84,8 +87,10 @@ def connect(
         lists["amounts"].append(drawn.amount)
         for name in ("choices", "laws", "numbers", "arrays"):
             lists[name] += getattr(drawn, name)
-    drawn = torch.ops.spikeforge.connect(rows, cols, **lists, seed=seed, dtype=dtype, device=device)
-    return Connectivity(*drawn, rows=rows, cols=cols)
+    indices, indptr, weights, delays = torch.ops.spikeforge.connect(
+        rows, cols, **lists, seed=seed, dtype=dtype, device=device
+    )
+    return Connectivity(indices, indptr, weights, delays, rows, cols)
 
 
 def _ends(i: int, name: str, neurons: slice) -> tuple[int, int]:
@@ -97,7 +102,7 @@ def _ends(i: int, name: str, neurons: slice) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A projection as the operators take it: numbers, and tensors where there is one number for each connection."""
+    """A projection as arguments of the operators: scalars, and tensors with one value for each connection."""
 
     rule: Rule
     amount: float
@@ -109,13 +114,16 @@ class Drawn:
 
     @classmethod
     def of(cls, where: str, rule: Any, weight: Any, delay: Any, device: torch.device | str) -> Drawn:
-        """Raises TypeError for what is no projection, in a message that begins with ``where``."""
+        """Checks the parts of a projection. Raises TypeError with a message that begins with ``where``."""
         if not isinstance(rule, Rule):
-            raise TypeError(f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}")
-        laws, arrays = [], [rule.sources, rule.targets] if rule.rule == "arrays" else []
-        for name, value in (("weight", weight), ("delay", delay)):
-            law = value if isinstance(value, Law) else _law(f"{where}: {name}", value, arrays)
-            laws.append(law)
+            raise TypeError(
+                f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}"
+            )
+        arrays = [t for t in (rule.sources, rule.targets) if t is not None]
+        laws = [
+            value if isinstance(value, Law) else _law(f"{where}: {name}", value, arrays)
+            for name, value in (("weight", weight), ("delay", delay))
+        ]
         numbers = [
             check_number(f"{where}: the numbers of {name}'s law", number)
             for name, law in zip(("weight", "delay"), laws)
@@ -123,7 +131,15 @@ class Drawn:
         ]
         amount = check_number(f"{where}: the number of {rule.rule}", rule.amount)
         choices = [bool(choice) for choice in (rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw)]
-        return cls(rule, amount, choices, *laws, numbers, [t.to(device) for t in arrays] if rule.rule == "arrays" else [])
+        return cls(
+            rule,
+            amount,
+            choices,
+            laws[0],
+            laws[1],
+            numbers,
+            [t.to(device) for t in arrays] if rule.rule == "arrays" else [],
+        )
 
     @property
     def laws(self) -> list[str]:

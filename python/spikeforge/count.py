@@ -19,37 +19,39 @@ from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_linear import DelayedLayer
 from spikeforge.nn.encoders import Encoder
-from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.lava import LavaConnection, LavaDelayDense, LavaDense
+from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
 from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, as_tuple
 
-MOST = 15  # whole numbers up to this are taken for sums of spikes
-# Functions that are products, as torch and this library call them.
+MOST = 15  # whole numbers up to this one are treated as sums of spikes
+# Names of functions of torch and this library that compute products.
 PRODUCTS = frozenset(
-    """addbmm addmm addmv baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-    conv_transpose3d convolution dot einsum inner linear matmul mm multi_dot multi_head_attention_forward mv rmatmul
-    scaled_dot_product_attention sparse_mm tensordot vdot csrmm csrmv delayed_linear ellmm ellmv event_csrmm event_csrmv
-    event_ellmm event_ellmv event_linear jit_csrmm jit_csrmv recurrent_run""".split()
+    """
+    addbmm addmm addmv baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+    conv_transpose3d convolution dot einsum inner linear matmul mm multi_dot multi_head_attention_forward mv
+    rmatmul scaled_dot_product_attention sparse_mm tensordot vdot csrmm csrmv delayed_linear ellmm ellmv
+    event_csrmm event_csrmv event_ellmm event_ellmv event_linear jit_csrmm jit_csrmv recurrent_run
+    """.split()
 )
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True)
 class LayerCount:
-    """What one layer has done.
+    """The counts of one layer.
 
     Attributes:
-        name: from the network, as in ``named_modules``.
-        kind: the class.
-        spikes: values of the output that are not zero; None for a layer that is no neuron, and a neuron whose output
+        name: the name in ``named_modules`` of the network.
+        kind: the name of the class.
+        spikes: the number of nonzero output values; None for a layer that is no neuron, and for a neuron whose output
             is not spikes (all 0, 1 or -1).
-        outputs: values that could have been spikes: steps, times batch, times neurons.
-        accumulates: synaptic operations: for each spike that comes in, one addition for each synapse that it reaches.
-            None for a neuron.
-        multiply_accumulates: the same of inputs that are not spikes, where each value counts, also zeros. Both are None
-            where no call was counted.
+        outputs: the number of output values: steps times batch times neurons.
+        accumulates: synaptic operations: for each input spike, one addition for each synapse that it reaches. None for
+            a neuron.
+        multiply_accumulates: synaptic operations for inputs that are not spikes, where every value counts, also zeros.
+            Both are None if no call was counted.
     """
 
     name: str
@@ -61,12 +63,12 @@ class LayerCount:
 
     @property
     def rate(self) -> float | None:
-        """Spikes a neuron and step."""
+        """Spikes per neuron and step."""
         return None if self.spikes is None else self.spikes / max(self.outputs or 0, 1)
 
 
 def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
-    """Counts what each layer of a network does.
+    """Counts the spikes and synaptic operations of each layer of a network.
 
     >>> with spikeforge.count(net) as counted:
     ...     net(x)  # any number of calls
@@ -74,27 +76,26 @@ def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
 
     Spikes are counted of neurons and encoders of ``spikeforge.nn``, and of accelerated neurons; synaptic operations of
     Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or -1
-    is taken for spikes: each one costs an addition for each synapse that it reaches, which at the border of a
-    convolution are fewer. Any other input costs a multiplication and addition for each of its values and synapses, also
-    for zeros, except for Loihi's connections, which send no zeros. Each call is judged by itself. Biases, normalisation
-    and pooling are not counted. A weight of zero is a synapse.
+    counts as spikes: each one costs an addition for each synapse that it reaches (fewer at the border of a
+    convolution). Any other input costs a multiplication and addition for each of its values and synapses, also for
+    zeros, except for Loihi's connections, which send no zeros. Each call is classified separately. Biases,
+    normalisation and pooling are not counted. A weight of zero counts as a synapse.
 
-    :attr:`Count.not_counted` lists what costs operations and is not counted: layers with weights of other kinds, such as
-    ``DelayedLinear``; calls of a layer with whole numbers up to 15 that are no spikes, such as sums of spikes; and products
-    that the forward of a custom module computes by functions, such as ``q @ k``.
+    :attr:`Count.not_counted` lists operations that are not counted: layers with weights of other kinds, such as
+    ``DelayedLinear``; calls of a layer with whole numbers up to 15 that are no spikes, such as sums of spikes; and
+    products that the forward of a custom module computes by functions, such as ``q @ k``.
 
-    Numbers are summed over the whole batch, on the device, without waiting for it; results stay as they are.
+    Counts are summed over the batch on the device, without synchronisation. Results of the network do not change.
 
     Args:
         net: any module.
-        neurons: classes of other modules that fire, such as ``snntorch.Leaky``; of several outputs the first is the
-            spikes.
+        neurons: other classes of neurons, such as ``snntorch.Leaky``; the first of several outputs is the spikes.
     """
     return Count(net, neurons)
 
 
 class Count:
-    """Counts from its construction to :meth:`close`, or to the end of its ``with`` block; :func:`count` makes it."""
+    """Counts from its construction until :meth:`close` or the end of its ``with`` block; :func:`count` makes it."""
 
     def __init__(self, net: nn.Module, neurons: Sequence[type[nn.Module]] = ()):
         net = watched("count", net)
@@ -106,7 +107,9 @@ class Count:
         for name, module in net.named_modules():
             counts = self._watch(name, module, networks_around(net, name), tuple(neurons))
             if sees_products and (counts or _may_compute_products(module)):
-                self._hooks.attach(module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})"))
+                self._hooks.attach(
+                    module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})")
+                )
 
     def _watch(self, name: str, module: nn.Module, networks: list[Network], neurons: tuple[type, ...]) -> bool:
         """Returns True if the operations of the module are counted, or listed as not counted."""
@@ -127,12 +130,12 @@ class Count:
 
     @property
     def layers(self) -> list[LayerCount]:
-        """Those that have been called, in the order of ``net.named_modules()``."""
+        """The counts of the layers that were called, in the order of ``net.named_modules()``."""
         return [counter.counted() for counter in self._counters if counter.calls]
 
     @property
     def not_counted(self) -> list[str]:
-        """The calls that cost operations and are not counted, with the reason: see :func:`count`."""
+        """Operations that are not counted, with the reason: see :func:`count`."""
         layers = [f"{stranger.title} ({stranger.kind})" for stranger in self._strangers if stranger.calls]
         unjudged = [(counter, counter.unjudged()) for counter in self._counters if isinstance(counter, Operations)]
         sums = [
@@ -144,35 +147,35 @@ class Count:
 
     @property
     def spikes(self) -> int:
-        """Of all layers."""
+        """Spikes of all layers."""
         return sum(layer.spikes or 0 for layer in self.layers)
 
     @property
     def accumulates(self) -> int:
-        """Synaptic operations of all layers."""
+        """Additions of all layers."""
         return sum(layer.accumulates or 0 for layer in self.layers)
 
     @property
     def multiply_accumulates(self) -> int:
-        """Of all layers."""
+        """Multiplications with addition of all layers."""
         return sum(layer.multiply_accumulates or 0 for layer in self.layers)
 
     def __getitem__(self, name: str) -> LayerCount:
-        """The layer of that name.
+        """Returns the counts of the layer with this name.
 
         Raises:
-            ValueError: for a name that is none of a layer that has been called.
+            ValueError: if no layer of this name was called.
         """
         layers = {layer.name: layer for layer in self.layers}
         if name not in layers:
-            raise ValueError(f"count: nothing has been counted of '{name}', but of {', '.join(layers) or 'no layer'}")
+            raise ValueError(f"count: layer '{name}' was not counted; counted are {', '.join(layers) or 'none'}")
         return layers[name]
 
     def __iter__(self) -> Iterator[LayerCount]:
         return iter(self.layers)
 
     def table(self) -> str:
-        """A line a layer: its spikes, their rate, and operations."""
+        """Formats a table with one line per layer: spikes, rate, and operations."""
         layers = self.layers
         rows = [("layer", "kind", "spikes", "rate", "accumulates", "multiply-accumulates")]
         rows += [_row(layer) for layer in layers]
@@ -185,13 +188,13 @@ class Count:
     __str__ = table
 
     def reset(self) -> None:
-        """Counts from 0 on."""
+        """Sets all counts to 0."""
         for watcher in (*self._counters, *self._strangers):
             watcher.reset()
         self._products.found.clear()
 
     def close(self) -> None:
-        """Ends the counting; what has been counted stays."""
+        """Stops counting; the counts are kept."""
         self._hooks.remove()
         self._products.close()
 
@@ -218,7 +221,7 @@ def _aligned(row: Iterable[str], widths: Sequence[int]) -> Iterator[str]:
         yield word.ljust(width) if i < 2 else word.rjust(width)
 
 
-# --- what is watched
+# --- watched modules
 
 
 def _is_neuron(module: nn.Module) -> bool:
@@ -234,7 +237,7 @@ def _may_compute_products(module: nn.Module) -> bool:
 
 
 class Products(TorchFunctionMode):
-    """Notes the products that modules compute by functions, while one of them is called."""
+    """Records the products that the forwards of modules compute by functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,13 +252,13 @@ class Products(TorchFunctionMode):
 
     def leave(self) -> None:
         around = self.local.__dict__.get("around")
-        if around:  # a hook before may have raised
+        if around:  # empty if an earlier hook raised
             around.pop()
             if not around:
                 self.__exit__(None, None, None)
 
     def close(self) -> None:
-        """Ends a call that a KeyboardInterrupt ended: torch runs no hook after it."""
+        """Leaves the mode after a KeyboardInterrupt, after which torch runs no hook."""
         if self.local.__dict__.pop("around", None):
             self.__exit__(None, None, None)
 
@@ -269,7 +272,7 @@ class Products(TorchFunctionMode):
 
 
 class Within(Watcher):
-    """Tells which module's forward runs; None where its products are known."""
+    """Marks the module whose forward is running, or None if its products are counted elsewhere."""
 
     sees_errors = True
 
@@ -290,12 +293,12 @@ def are_sums(x: Tensor) -> Tensor:
 
 
 def are_spikes(x: Tensor) -> Tensor:
-    """Whether all values are 0, 1 or -1: a tensor, for no one waits for a device."""
+    """Returns True if all values are 0, 1 or -1, as a tensor on their device."""
     return ((x == 0) | (x == 1) | (x == -1)).all()
 
 
 class Counter(Watcher):
-    """Sums up numbers of one module, on its device."""
+    """Sums counts of one module on its device."""
 
     def __init__(self, networks: list[Network], name: str, module: nn.Module):
         super().__init__(networks)
@@ -327,14 +330,14 @@ class Counter(Watcher):
 
 
 class Stranger(Counter):
-    """A layer with weights whose operations are not known."""
+    """Counts the calls of a layer with weights whose operations are not known."""
 
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         pass
 
 
 class Spikes(Counter):
-    """Those of a neuron."""
+    """Counts the spikes of a neuron."""
 
     def reset(self) -> None:
         super().reset()
@@ -355,7 +358,7 @@ class Spikes(Counter):
 
 
 class Operations(Counter):
-    """Those of a layer of synapses."""
+    """Counts the operations of a layer of synapses."""
 
     def __init__(self, networks: list[Network], name: str, module: nn.Module, synapses: Synapses):
         super().__init__(networks, name, module)
@@ -364,7 +367,8 @@ class Operations(Counter):
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         x = args[0] if args else kwargs.get("input", kwargs.get("x"))
         check_call("count", module, x)
-        fan_out, spiking, sends = self.synapses(module, x), are_spikes(x), isinstance(module, (LoihiConnection, LavaConnection))
+        fan_out, spiking = self.synapses(module, x), are_spikes(x)
+        sends = isinstance(module, (LoihiConnection, LavaConnection))
         unjudged = torch.zeros_like(spiking) if sends else ~spiking & are_sums(x)
         leading = x.shape[: x.dim() - fan_out.dim()]
         active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0
@@ -375,7 +379,7 @@ class Operations(Counter):
         self.add("unjudged", unjudged.long())
 
     def unjudged(self) -> int:
-        """Calls whose operations are not counted."""
+        """Returns the number of calls whose operations are not counted."""
         return self.sum("unjudged") if self.calls else 0
 
     def counted(self) -> LayerCount:
@@ -385,13 +389,13 @@ class Operations(Counter):
         return LayerCount(self.name, self.kind, **numbers)
 
 
-# --- how many synapses a value of the input reaches: an int64 tensor that broadcasts against it
+# --- the number of synapses that an input value reaches: an int64 tensor that broadcasts against the input
 
 Synapses = Callable[[nn.Module, Tensor], Tensor]
 
 
 def find_synapses(module: nn.Module) -> Synapses | None:
-    """The fan-out of this kind of layer; None where it is not known."""
+    """Returns the fan-out of this kind of layer, or None if it is not known."""
     if isinstance(module, nn.Linear):
         return _of_linear
     if isinstance(module, CONVOLUTIONS):
@@ -414,7 +418,7 @@ def _of_sparse(module: nn.Module, x: Tensor) -> Tensor:
 
 
 class _OfConvolution:
-    """Kept for each size of images."""
+    """The fan-out of a convolution, cached for each size of images."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Tensor] = {}
@@ -428,7 +432,7 @@ class _OfConvolution:
 
 
 def _fan_out_map(module: nn.Module, size: tuple[int, ...]) -> Tensor:
-    """The synapses of each pixel ``[*size]``, which are as many in each channel."""
+    """Returns the number of synapses of each pixel, ``[*size]``, the same in each channel."""
     taps = _taps_of_transposed if module.transposed else _taps
     fan_out = torch.tensor(module.out_channels // module.groups)
     for axis, n in enumerate(size):
@@ -437,7 +441,7 @@ def _fan_out_map(module: nn.Module, size: tuple[int, ...]) -> Tensor:
 
 
 def _taps(module: nn.Module, axis: int, n: int) -> list[int]:
-    """How often a convolution reads each of n pixels of a row along an axis."""
+    """Returns how often a convolution reads each of n pixels along an axis."""
     kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
     before, after = module._reversed_padding_repeated_twice[-2 * axis - 2 :][:2]
     outputs = (n + before + after - dilation * (kernel - 1) - 1) // stride + 1
@@ -457,7 +461,7 @@ def _taps(module: nn.Module, axis: int, n: int) -> list[int]:
 
 
 def _taps_of_transposed(module: nn.Module, axis: int, n: int) -> list[int]:
-    """How many outputs along an axis a transposed convolution adds each of n pixels to."""
+    """Returns to how many outputs along an axis a transposed convolution adds each of n pixels."""
     kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
     outputs = (n - 1) * stride - 2 * module.padding[axis] + dilation * (kernel - 1) + module.output_padding[axis] + 1
     first = [i * stride - module.padding[axis] for i in range(n)]

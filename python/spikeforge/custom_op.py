@@ -1,8 +1,7 @@
-"""Operators of one's own, registered from Python: what spikeforge::CustomOp is in C++, with no compiler.
+"""Custom operators registered from Python, without a compiler: spikeforge::CustomOp in C++.
 
-The registration, its checks, the launch of the CUDA source and the derivatives are those of C++ (csrc/custom_op). What
-is given here as a Python function becomes an operator as well, which the C++ side calls by its name.
-"""
+The registration, its checks, the launch of the CUDA source and the derivatives are implemented in C++ (csrc/custom_op).
+A Python function becomes an operator too, which C++ calls by name."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ _library.load()
 _CPP = torch.ops.spikeforge_custom_op
 _FUNCTIONS = "spikeforge_functions"  # the namespace of the Python functions
 _numbers = itertools.count()
-_registered: dict[str, CustomOp] = {}  # keeps functions and compiled code for as long as torch may call them
-_former: dict[str, torch._ops.OpOverload] = {}  # of names that were free for a while
+_registered: dict[str, CustomOp] = {}  # holds functions and compiled code while torch may call them
+_former: dict[str, torch._ops.OpOverload] = {}  # the handles of unregistered operators, by name
 
-# torch's numbers of its dtypes (c10::ScalarType), as operators take them.
+# c10::ScalarType values, which operators take as dtypes.
 _DTYPE_NUMBERS = {
     dtype: number
     for number, dtype in enumerate(
@@ -36,24 +35,25 @@ _DTYPE_NUMBERS = {
     )
 } | {torch.complex64: 9, torch.complex128: 10, torch.bool: 11, torch.bfloat16: 15}
 
+_C_FUNCTION: Any = ctypes._CFuncPtr  # type: ignore[attr-defined]  # the base of ctypes' functions
+
 Extent = int | Sequence[int] | Callable[..., int | Sequence[int]]
 
 
 @dataclass(frozen=True)
 class CudaKernel:
-    """CUDA source that NVRTC compiles when it is first used, and how it is launched.
+    """CUDA source, which NVRTC compiles on first use, and its launch configuration.
 
     Args:
-        source: the text. Its kernel takes the schema's arguments, then its results: `Array<const x_t> x` for a Tensor
-            x, `long long` for int, `double` for float, `bool`, `Array<y_t> y` for a result y. docs/custom_operators.md
-            has more.
-        entry: the name of its `extern "C" __global__` function; by default that of the operator, without its namespace.
-        grid, block: blocks, and threads a block: an int, up to three, or a function of the arguments, then the results,
-            that gives them from their sizes. By default one thread for each element of the first result, in blocks of
-            256.
-        shared_bytes: of dynamic shared memory.
-        options: of NVRTC.
-        headers: texts that the source may include, by their names.
+        source: the source text. Its kernel takes the schema's arguments, then its results: `Array<const x_t> x` for a
+            Tensor x, `long long` for int, `double` for float, `bool`, `Array<y_t> y` for a result y
+            (docs/custom_operators.md).
+        entry: the name of its `extern "C" __global__` function; by default the operator's name without its namespace.
+        grid, block: the number of blocks and of threads per block: up to three ints, or a function of the arguments and
+            the results that returns them. By default one thread for each element of the first result, in blocks of 256.
+        shared_bytes: the bytes of dynamic shared memory.
+        options: options of NVRTC.
+        headers: texts that the source may include, by name.
     """
 
     source: str
@@ -66,15 +66,17 @@ class CudaKernel:
 
 
 class CustomOp:
-    """An operator that `spikeforge.custom_op` registered. Called, it is `torch.ops.<namespace>.<name>`.
+    """An operator registered by `spikeforge.custom_op`; a call is one of `torch.ops.<namespace>.<name>`.
 
     Attributes:
-        name: such as "mine::event_sum".
-        overload: torch's handle, for torch.library.opcheck and graphs.
+        name: the qualified name, such as "mine::event_sum".
+        overload: the torch.ops handle, for torch.library.opcheck and graphs.
     """
 
-    # The parameters of a CPU function at an address, as numba.cfunc takes them.
-    cfunc_signature = "void(CPointer(voidptr), CPointer(int64), CPointer(CPointer(int64)), CPointer(int64), CPointer(float64))"
+    # The signature of a compiled CPU function, for numba.cfunc.
+    cfunc_signature = (
+        "void(CPointer(voidptr), CPointer(int64), CPointer(CPointer(int64)), CPointer(int64), CPointer(float64))"
+    )
 
     def __init__(self, schema: str, parts: _Parts) -> None:
         self._parts = parts
@@ -92,23 +94,23 @@ class CustomOp:
         return f"<spikeforge.CustomOp {self.overload._schema}>"
 
     def compile(self, arch: str, *args: Any) -> None:
-        """Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments. Needs no GPU.
+        """Compiles the CUDA source for an architecture ("sm_90") and the dtypes of these arguments. Needs no GPU.
 
         Raises:
-            RuntimeError: for a source that does not compile, with its numbered lines around the error.
+            RuntimeError: if the source does not compile, with its numbered lines around the error.
         """
         _CPP.compile(self._number, arch, list(args))
 
     def unregister(self) -> None:
-        """Takes the operator out of torch, so that its name is free. Nothing may be calling it meanwhile.
+        """Unregisters the operator, which frees its name. No other thread may be calling it.
 
         Raises:
-            RuntimeError: while one of its own functions runs.
+            RuntimeError: if one of its own functions is running.
         """
         if self._parts.running:
             raise RuntimeError(
-                f"{self.name}: unregister() was called while one of its functions runs, which torch then returns to; "
-                "call it when the operator has returned"
+                f"{self.name}: unregister() was called while one of its functions runs; call it after the operator has "
+                "returned"
             )
         if _registered.pop(self.name, None) is None:
             return
@@ -117,13 +119,13 @@ class CustomOp:
         _former[self.name] = self.overload
         namespace, local = self.name.split(".")[0].split("::")
         operators = getattr(torch.ops, namespace)
-        if local in vars(operators):  # what torch keeps of an operator that was looked up
+        if local in vars(operators):  # torch caches operators on first use
             delattr(operators, local)
             operators._dir.remove(local)
 
 
 def _check_name(name: str) -> None:
-    """Refuses the names of attributes that torch.ops, its namespaces and its operators have: torch.ops.mine.name."""
+    """Raises ValueError for names that torch.ops, its namespaces or its operators have as attributes."""
     packet, _, overload = name.partition(".")
     namespace, local = packet.split("::")
     operators = getattr(torch.ops, namespace)
@@ -134,12 +136,13 @@ def _check_name(name: str) -> None:
         or not isinstance(getattr(any_packet, overload or "default", any_packet.default), torch._ops.OpOverload)
     ):
         raise ValueError(
-            f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch's own; give the operator another name"
+            f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch's own; give the operator another "
+            "name"
         )
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
-    """torch's handle of an operator that is registered."""
+    """Returns the torch.ops handle of a registered operator."""
     packet, _, overload = name.partition(".")
     namespace, local = packet.split("::")
     packet = getattr(getattr(torch.ops, namespace), local)
@@ -147,7 +150,7 @@ def _overload(name: str) -> torch._ops.OpOverload:
     former = _former.pop(name, None)
     if former is None:
         return fresh
-    # To C++ the name has one handle for the life of the process: it takes what the new one says.
+    # C++ has one handle per name for the life of the process; it gets the contents of the new one.
     vars(former).update(vars(fresh))
     setattr(packet, overload or "default", former)
     return former
@@ -168,7 +171,7 @@ def custom_op(
     dtypes: Mapping[str, torch.dtype | Sequence[torch.dtype]] | None = None,
     on_missing_device: Literal["error", "cpu"] = "error",
 ) -> CustomOp:
-    """Registers an operator of one's own, `torch.ops.<namespace>.<name>`, and returns it::
+    """Registers a custom operator, `torch.ops.<namespace>.<name>`, and returns it::
 
         scaled = spikeforge.custom_op(
             "mine::scaled(Tensor x, float factor) -> Tensor y",
@@ -181,37 +184,36 @@ def custom_op(
             vjp=lambda grad, x, factor: grad * factor,
         )
 
-    Functions get the arguments in the schema's order, each by position, defaults filled in; tensors are contiguous.
+    Functions get all arguments by position, in the schema's order, with defaults; tensors are contiguous.
 
     Args:
-        schema: in torch's language, "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)".
-        shapes: what each result is: the name of an argument that it is like; a tuple of its sizes, with the dtype of
-            the first tensor; or (sizes, dtype). A size may be the name of an int argument, a dtype the name of an
-            argument that has it, or that is it. Several results take a list of these. A function of the arguments gives
-            the same, or tensors; it sees no data, and is called once for each combination of shapes, dtypes and
-            numbers, so that it is the place to refuse wrong shapes.
-        cpu: a function that returns the results, new tensors as `shapes` says; or the address of a compiled function,
-            as an int, a numba.cfunc or a function of ctypes, for the dtype of `dtypes`, or a dict of them by the dtype
-            of the first tensor (`CustomOp.cfunc_signature` has its parameters); or C++ source, a str, whose function of
-            the operator's name takes what a CUDA kernel would, compiled by the machine's compiler when it is first
-            used.
+        schema: a torch schema, "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)".
+        shapes: the shape of each result: the name of an argument with the same shape and dtype; a tuple of sizes, with
+            the dtype of the first tensor; or (sizes, dtype). A size may be the name of an int argument, a dtype the
+            name of an argument. Several results take a list of these. A function of the arguments returns the same, or
+            tensors; it gets meta tensors, is called once for each combination of shapes, dtypes and scalars, and should
+            raise for wrong shapes.
+        cpu: a function that returns the results as new tensors; or the address of a compiled function, as an int, a
+            numba.cfunc or a ctypes function, for the dtype in `dtypes`, or a dict of them by the dtype of the first
+            tensor (with the signature `CustomOp.cfunc_signature`); or C++ source, a str, whose function of the
+            operator's name has the parameters of a CUDA kernel, compiled by the machine's compiler on first use.
         cuda: CUDA source, a CudaKernel, or a function that returns the results.
-        vjp: a function of the gradients of the results, then the arguments (then the results, under `save_results`),
-            that returns the gradients of the differentiable arguments; or another operator that takes and gives the
-            same. Without it the operator refuses to be differentiated.
-        jvp: a function of the tangents of the differentiable arguments, then the arguments, that returns those of the
-            results. Without it forward-mode differentiation is refused.
-        vmap: for torch.vmap: a function as torch.library.register_vmap takes it, `(info, in_dims, *args) -> (results,
-            out_dims)`, where in_dims are 0 or None; "batched", where the operator itself takes tensors with one more
-            dimension in front; or None: it runs once for each slice.
+        vjp: a function of the gradients of the results, then the arguments (then the results, with `save_results`),
+            that returns the gradients of the differentiable arguments; or another operator with this signature. Without
+            it, differentiation raises an error.
+        jvp: a function of the tangents of the differentiable arguments, then the arguments, that returns the tangents
+            of the results. Without it, forward-mode differentiation raises an error.
+        vmap: for torch.vmap: a function for torch.library.register_vmap, `(info, in_dims, *args) -> (results,
+            out_dims)`, where in_dims are 0 or None; "batched" if the operator accepts tensors with one more leading
+            dimension; or None for one call per slice.
         differentiable: the arguments that have a gradient; by default all tensors.
-        save_results: the vjp gets the results.
-        zero_results: results begin as zeros, for CUDA kernels and compiled functions that add to them: all, or some.
-        dtypes: the dtypes that arguments may have, by their names; others are a TypeError.
+        save_results: pass the results to the vjp.
+        zero_results: fill results with zeros, for CUDA kernels and compiled functions that add to them: all, or a list.
+        dtypes: the legal dtypes of arguments, by name; other dtypes raise a TypeError.
         on_missing_device: "cpu" runs `cpu` on copies of tensors on a device that has no kernel, and warns once.
 
     Raises:
-        ValueError: for a schema that cannot be read or served, a name that is taken, and parts that do not fit.
+        ValueError: if the schema is illegal or not supported, the name is taken, or the parts do not fit the schema.
     """
     if on_missing_device not in ("error", "cpu"):
         raise ValueError(f'{schema}: on_missing_device must be "error" or "cpu", but is {on_missing_device!r}')
@@ -231,11 +233,11 @@ def custom_op(
         raise
 
 
-# --- What is passed to C++ -------------------------------------------------------------------------------------------
+# --- Arguments of C++ -------------------------------------------------------------------------------------------
 
 
 class _Parts:
-    """The parts of an operator by the names that C++ has for them, and the operators that its functions are."""
+    """The parts of an operator by their names in C++, and the operators made of its functions."""
 
     def __init__(
         self,
@@ -248,8 +250,8 @@ class _Parts:
         self._dict: dict[str, Any] = {}
         self._library: torch.library.Library | None = None
         self._functions: dict[str, list[Callable[..., Any]]] = {}
-        self.running: list[str] = []  # names of the functions that are being called
-        self.kept: list[Any] = []  # what an address belongs to
+        self.running: list[str] = []  # names of the running functions
+        self.kept: list[Any] = []  # the owners of addresses
         self.differentiable = differentiable
         self.dtypes = {name: _listed(allowed, torch.dtype) for name, allowed in (dtypes or {}).items()}
         if differentiable is not None:
@@ -261,7 +263,7 @@ class _Parts:
             pairs = [(name, dtype) for name, allowed in self.dtypes.items() for dtype in allowed]
             self["dtypes"] = [name for name, _ in pairs]
             self["dtypes_offered"] = [_number_of(dtype) for _, dtype in pairs]
-        _CPP.function_schema(schema, self._dict, "spikeforge_functions::probe", "shapes")  # refuses what is no schema
+        _CPP.function_schema(schema, self._dict, "spikeforge_functions::probe", "shapes")  # checks the schema
         parsed = torch._C.parse_schema(schema)
         self.name: str = parsed.name
         self.arguments: list[str] = [argument.name for argument in parsed.arguments]
@@ -269,23 +271,23 @@ class _Parts:
         self.results: list[str] = [result.name for result in parsed.returns]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if value != []:  # torch cannot tell the type of an empty list
+        if value != []:  # an empty list has no type for torch
             self._dict[key] = value
 
     def local_name(self) -> str:
         return self.name.split("::")[1].split(".")[0]
 
     def add(self, part: str, function: Callable[..., Any], key: str | None = None) -> None:
-        """Makes a function an operator, whose name is the part's value."""
+        """Registers a function as an operator, whose name becomes the value of the part."""
         name = f"{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_{part}_{next(_numbers)}"
         if self._library is None:
             self._library = torch.library.Library(_FUNCTIONS, "FRAGMENT")
         full = f"{_FUNCTIONS}::{name}"
         schema = _CPP.function_schema(self.schema, self._dict, full, part)
         self._library.define(schema.removeprefix(f"{_FUNCTIONS}::"))
-        # Rules are traced through; the others run where autograd is done.
+        # Rules are traced; the others run below autograd.
         is_rule = part in ("vjp", "jvp", "vmap")
-        held, running = [function], self.running  # torch never gives up what it is handed
+        held, running = [function], self.running  # torch never frees `call`
         self._functions[name] = held
 
         def call(*args: Any) -> Any:
@@ -312,7 +314,7 @@ class _Parts:
 
 def _number_of(dtype: torch.dtype) -> int:
     if dtype not in _DTYPE_NUMBERS:
-        raise TypeError(f"custom operators do not know {dtype}")
+        raise TypeError(f"custom operators do not support {dtype}")
     return _DTYPE_NUMBERS[dtype]
 
 
@@ -321,7 +323,7 @@ def _listed(value: Any, kind: type) -> list[Any]:
 
 
 def _tensors(name: str, whose: str, returned: Any) -> list[Tensor]:
-    """What a function returned, as a list of tensors."""
+    """Converts the result of a function to a list of tensors."""
     results = [returned] if isinstance(returned, Tensor) else returned
     if not isinstance(results, (list, tuple)) or not all(isinstance(result, Tensor) for result in results):
         raise TypeError(f"{name}: {whose} must return a tensor for each result, but returned {_described(returned)}")
@@ -349,9 +351,9 @@ def _say_copies(name: str) -> Callable[..., list[Tensor]]:
 
 
 def _shapes(parts: _Parts, shapes: Any) -> Callable[..., list[Tensor]]:
-    """A function of the arguments that gives a meta tensor for each result."""
+    """Returns a function of the arguments that returns a meta tensor for each result."""
     if shapes is None:
-        raise ValueError(f"{parts.name}: it has no shape function: give shapes=")
+        raise ValueError(f"{parts.name}: shapes is missing: pass shapes=")
     name, count = parts.name, len(parts.results)
 
     def evaluate(*args: Any) -> list[Tensor]:
@@ -369,7 +371,7 @@ def _is_sizes(spec: Any) -> bool:
 
 
 def _specs(said: Any, count: int) -> Sequence[Any]:
-    """One description a result. A list has one for each; what one result is may stand alone."""
+    """Returns one shape description per result; a single result may be described without a list."""
     if isinstance(said, list) and not (count == 1 and said and _is_sizes(said) and not isinstance(said[0], str)):
         return said
     if isinstance(said, tuple) and count > 1 and not _is_sizes(said) and len(said) == count:
@@ -397,14 +399,14 @@ def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
     dtype = dtype.dtype if isinstance(dtype, Tensor) else dtype
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{name}: shapes must give a torch.dtype for each result, but gave {dtype!r}")
-    sizes = [arguments[size] if isinstance(size, str) else size for size in sizes]
+    sizes = tuple(arguments[size] if isinstance(size, str) else size for size in sizes)
     if any(isinstance(size, int) and size < 0 for size in sizes):
-        raise ValueError(f"{name}: its shape function gives the shape {sizes}: sizes must not be negative")
+        raise ValueError(f"{name}: its shape function gives the shape {list(sizes)}: sizes must not be negative")
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
 def _check_names(parts: _Parts, said: Any) -> None:
-    """A name in fixed shapes must be an argument's."""
+    """Raises ValueError if a name in fixed shapes is no argument."""
     if isinstance(said, str) and said not in parts.arguments:
         raise ValueError(f"{parts.name}: shapes names {said}, which its schema, {parts.schema}, does not have")
     if isinstance(said, (list, tuple)):
@@ -427,14 +429,15 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         parts["cpu_source"], parts["cpu_entry"] = cpu, parts.local_name()
     elif isinstance(cpu, Mapping):
         if not cpu:
-            raise ValueError(f"{parts.name}: cpu is a dict without a function")
+            raise ValueError(f"{parts.name}: cpu must have at least one function, but is an empty dict")
         _add_addresses(parts, {dtype: _address(parts, function) for dtype, function in cpu.items()})
     elif _is_compiled(cpu):
         leading = next(name for name, kind in zip(parts.arguments, parts.kinds) if kind == "Tensor")
         offered = parts.dtypes.get(leading, [])
         if len(offered) != 1:
             raise ValueError(
-                f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in dtypes, "
+                f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in "
+                "dtypes, "
                 "or give a dict of functions by dtype"
             )
         _add_addresses(parts, {offered[0]: _address(parts, cpu)})
@@ -442,14 +445,15 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         _add_function(parts, "cpu", "its CPU function", cpu)
     else:
         raise TypeError(
-            f"{parts.name}: cpu must be a function, the address of one, C++ source or a dict of addresses by dtype, but "
+            f"{parts.name}: cpu must be a function, the address of one, C++ source or a dict of addresses by dtype, "
+            "but "
             f"is {_described(cpu)}"
         )
 
 
 def _is_compiled(function: Any) -> bool:
     is_address = isinstance(function, int) and not isinstance(function, bool)
-    return is_address or isinstance(function, ctypes._CFuncPtr) or isinstance(getattr(function, "address", None), int)
+    return is_address or isinstance(function, _C_FUNCTION) or isinstance(getattr(function, "address", None), int)
 
 
 def _add_addresses(parts: _Parts, addresses: dict[torch.dtype, int]) -> None:
@@ -466,7 +470,7 @@ def _address(parts: _Parts, function: Any) -> int:
     parts.kept.append(function)
     if isinstance(function, int):
         address = function
-    elif isinstance(function, ctypes._CFuncPtr):
+    elif isinstance(function, _C_FUNCTION):
         address = ctypes.cast(function, ctypes.c_void_p).value or 0
     else:
         address = function.address
@@ -488,8 +492,11 @@ def _add_cuda(parts: _Parts, cuda: str | CudaKernel | Callable[..., Any] | None)
         cuda = CudaKernel(cuda)
     if not isinstance(cuda, CudaKernel):
         if not callable(cuda):
-            raise TypeError(f"{parts.name}: cuda must be CUDA source, a CudaKernel or a function, but is {_described(cuda)}")
-        return _add_function(parts, "cuda", "its CUDA function", cuda)
+            raise TypeError(
+                f"{parts.name}: cuda must be CUDA source, a CudaKernel or a function, but is {_described(cuda)}"
+            )
+        _add_function(parts, "cuda", "its CUDA function", cuda)
+        return
     parts["cuda_source"] = cuda.source
     parts["cuda_entry"] = parts.local_name() if cuda.entry is None else cuda.entry
     parts["cuda_shared_bytes"] = cuda.shared_bytes
@@ -534,7 +541,7 @@ def _add_rules(parts: _Parts, vjp: Any, jvp: Any, vmap: Any) -> None:
 
 
 def _differentiable(parts: _Parts) -> list[int]:
-    """Places of the arguments that have a gradient."""
+    """Returns the positions of the arguments that have a gradient."""
     named = parts.differentiable
     is_tensor = ["Tensor" in kind for kind in parts.kinds]
     return [i for i, name in enumerate(parts.arguments) if (is_tensor[i] if named is None else name in named)]
@@ -565,7 +572,7 @@ def _vjp_function(parts: _Parts, vjp: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _row_of_gradients(given: Any, is_list: Sequence[bool]) -> Sequence[Any]:
-    """One for each differentiable argument: that of the only one may stand alone."""
+    """Returns one gradient per differentiable argument; a single one may be returned without a tuple."""
     if not isinstance(given, (list, tuple)):
         return [given]
     is_alone = is_list == [True] and not (len(given) == 1 and isinstance(given[0], (list, tuple)))

@@ -3,7 +3,7 @@
     python -m spikeforge.demo
     python -m spikeforge.demo --epochs 5 --device cuda --output digits.png
 
-The digits are the 1,797 of scikit-learn (8 x 8 pixels), a fifth of which training never sees.
+The digits are the 1,797 of scikit-learn (8 x 8 pixels); a fifth of them is held out from training.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from spikeforge import surrogate
 STEPS = 8
 BATCH = 64
 LEARNING_RATE = 2e-3
-MOMENTUM = 0.3  # an epoch has but 23 batches, in which batch normalisation is to know its statistics
+MOMENTUM = 0.3  # an epoch has only 23 batches for the statistics of batch normalisation
 
 Digits = tuple[Tensor, Tensor]  # images [count, 1, 8, 8] from 0 to 1, labels [count]
 
 
 class UserError(Exception):
-    """What the user can mend: one line, and exit code 2."""
+    """An error of the user: prints one line, and exits with code 2."""
 
 
 class Reader(nn.Module):
-    """Images ``[B, 1, 8, 8]`` to the number of spikes of each class ``[B, 10]``."""
+    """Maps images ``[B, 1, 8, 8]`` to the number of spikes of each class ``[B, 10]``."""
 
     def __init__(self, steps: int = STEPS):
         super().__init__()
         self.steps = steps
-        # The image is a constant current, so that the first convolution gives the same at every step.
+        # The image is a constant current, so the output of the first convolution is the same at every step.
         self.first = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32, momentum=MOMENTUM))
         conv = nn.Conv2d(32, 64, 3, padding=1, stride=2, bias=False)
         dense, readout = nn.Linear(64 * 4 * 4, 128, bias=False), nn.Linear(128, 10)
@@ -73,7 +73,7 @@ def neuron(channels: int) -> snn.LIF:
 
 
 def load_digits(device: torch.device) -> tuple[Digits, Digits]:
-    """Those to train with and those held out, the same every time."""
+    """Returns the digits for training and those held out, in a fixed split."""
     try:
         from sklearn import datasets
     except ImportError:
@@ -83,11 +83,12 @@ def load_digits(device: torch.device) -> tuple[Digits, Digits]:
     labels = torch.tensor(found.target, dtype=torch.int64)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     held_out, train = order[: len(order) // 5], order[len(order) // 5 :]
-    return tuple((images[part].to(device), labels[part].to(device)) for part in (train, held_out))
+    images, labels = images.to(device), labels.to(device)
+    return (images[train], labels[train]), (images[held_out], labels[held_out])
 
 
 def moved(images: Tensor) -> Tensor:
-    """Each by up to one pixel: a digit is to be known wherever it stands."""
+    """Shifts each image by up to one pixel, as data augmentation."""
     windows = functional.pad(images, (1, 1, 1, 1)).unfold(2, 8, 1).unfold(3, 8, 1)
     row, column = torch.randint(3, (2, len(images)), device=images.device)
     return windows[torch.arange(len(images), device=images.device), :, row, column]
@@ -97,7 +98,7 @@ def moved(images: Tensor) -> Tensor:
 
 
 def train(net: Reader, digits: Digits, held_out: Digits, epochs: int) -> list[float]:
-    """The accuracy on the held-out digits after each epoch."""
+    """Trains the network; returns the accuracy on the held-out digits after each epoch."""
     images, labels = digits
     optimizer = torch.optim.Adam(net.parameters(), lr=LEARNING_RATE)
     batches = math.ceil(len(labels) / BATCH)
@@ -131,7 +132,7 @@ def accuracy(net: Reader, images: Tensor, labels: Tensor) -> float:
 
 
 def progress(batches: Iterable[Any], what: str) -> Iterable[Any]:
-    """A bar on a terminal, where tqdm is installed."""
+    """Shows a progress bar on a terminal, if tqdm is installed."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -144,7 +145,7 @@ def progress(batches: Iterable[Any], what: str) -> Iterable[Any]:
 
 @torch.no_grad()
 def draw(net: Reader, image: Tensor, reached: list[float], path: Path) -> None:
-    """The spikes of each layer while the network reads an image, and the accuracy over the epochs."""
+    """Draws the spikes of each layer for one image, and the accuracy over the epochs."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -179,11 +180,11 @@ def draw(net: Reader, image: Tensor, reached: list[float], path: Path) -> None:
 
 
 def check_output(path: Path) -> bool:
-    """Whether there will be a picture: what would stop it is said before the training."""
+    """Returns True if the picture can be written; checks this before the training."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        print("there will be no picture without matplotlib: pip install matplotlib")
+        print("no picture will be drawn without matplotlib: pip install matplotlib")
         return False
     kinds = (".png", ".pdf", ".svg")
     if path.suffix not in kinds:
@@ -212,7 +213,7 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda") or (device.index or 0) >= max(torch.cuda.device_count(), 1):
-        raise UserError(f"--device {name}: must be cpu, cuda, or a device that there is, such as cuda:0")
+        raise UserError(f"--device {name}: must be cpu, cuda, or an existing device such as cuda:0")
     return device
 
 
@@ -226,7 +227,8 @@ def positive(text: str) -> int:
 def run(options: argparse.Namespace) -> None:
     device = find_device(options.device)
     if device.type == "cpu":
-        torch.set_num_threads(1)  # its layers are small: several threads wait for one another, on busy cores ten times as long
+        # The layers are small: on busy cores, several threads take ten times as long to synchronise.
+        torch.set_num_threads(1)
     digits, held_out = load_digits(device)
     has_picture = check_output(options.output)
     torch.manual_seed(options.seed)

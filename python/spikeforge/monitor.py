@@ -1,4 +1,4 @@
-"""Records outputs and states of a network while it runs, by their names from it."""
+"""Records outputs and states of a network by name while it runs."""
 
 from __future__ import annotations
 
@@ -31,32 +31,31 @@ class Monitor:
     ...     spikes = net(x)  # x [T, B, ...]; any number of calls, whole sequences or steps
     >>> monitor["hidden.v"]  # [T, B, ...], after each step's reset
 
-    "hidden.out" is what the module called "hidden" gives, "hidden.v" a state of it, "out" and "v" are those of `net`
-    itself. Where a module has several outputs, their names are its ports (``out0``, ``out1``). Aliases of a
-    :class:`~spikeforge.nn.Network` are names too, and ``"*.v"`` stands for all that it matches. :meth:`available` lists
-    what there is.
+    "hidden.out" is the output of the module "hidden", "hidden.v" its state v; "out" and "v" are those of `net` itself.
+    If a module has several outputs, their names are its ports (``out0``, ``out1``). Aliases of a
+    :class:`~spikeforge.nn.Network` are names too, and ``"*.v"`` matches all names of this pattern. :meth:`available`
+    lists all names.
 
-    It works for any tree of modules. States are those of modules of ``spikeforge.nn``, called in any of their ways.
-    What other modules give is taken as it comes, ``[T, ...]``; within TimeDistributed it is unfolded, and layers
-    that a network calls once a step are put together, so that each is ``[T, ...]``. A module called twice in one call
-    of the network is recorded twice, one after the other. Results, gradients and kept states are those without it.
+    It works for any tree of modules. States are those of modules of ``spikeforge.nn``. Outputs of other modules are
+    recorded as ``[T, ...]``; within TimeDistributed they are unfolded, and outputs of layers that a network calls once
+    per step are concatenated. A module that is called twice in one call of the network is recorded twice, one after the
+    other. Results, gradients and kept states of the network do not change.
 
-    A network is watched as it is: what torch.compile made of it calls no hooks, and is refused.
+    A compiled network cannot be monitored, because torch.compile calls no hooks.
 
-    Memory: a copy of each output, and each state as the neuron writes it, on the device where they are computed:
-    ``T * neurons * batch`` values each. :attr:`nbytes` and ``print(monitor)`` tell how much. Reading joins the pieces,
-    which takes as much once more for a moment.
+    Memory: a copy of each output and state on its device, ``T * neurons * batch`` values each. :attr:`nbytes` and
+    ``print(monitor)`` report the size. Reading concatenates the pieces, which briefly needs twice the memory.
 
     Args:
         net: any module.
-        names: one or several.
-        detach: False keeps the gradients of what is recorded, for a loss of it; then :meth:`reset` in each training
-            step, or their graphs are kept.
-        device: where recordings are kept; None for where they are computed. "cpu" spares memory of a GPU, and waits
-            for it.
+        names: one or several names.
+        detach: pass False to keep the gradients of recordings, for a loss on them; then call :meth:`reset` in each
+            training step to free their graphs.
+        device: the device of the recordings; None for that of the network. "cpu" saves memory of a GPU, but
+            synchronises.
 
     Raises:
-        ValueError: for a name that is neither an output nor a state.
+        ValueError: if a name is neither an output nor a state.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Monitor:
         self._hooks = Hooks(self)
         probes: dict[str, Probe] = {}
         for name, recording in self._recordings.items():
-            path, what = _resolved(net, name)
+            path, what = _resolved(net, name) or ("", name)
             module = net.get_submodule(path)
             if path not in probes:
                 probes[path] = Probe(networks_around(net, path))
@@ -82,20 +81,19 @@ class Monitor:
 
     @staticmethod
     def available(net: nn.Module) -> list[str]:
-        """All names that can be recorded."""
+        """Returns all names that can be recorded."""
         return _available(watched("Monitor", net))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is recorded."""
+        """The recorded names."""
         return tuple(self._recordings)
 
     def __getitem__(self, name: str) -> Tensor:
-        """``[steps so far, *shape]``.
+        """Returns the recording of a name, ``[steps so far, *shape]``.
 
         Raises:
-            ValueError: for a name that is not recorded, before the first step, and where steps of several shapes have
-                come.
+            ValueError: if the name is not recorded, nothing has been recorded, or the shape of steps changed.
         """
         if name not in self._recordings:
             raise ValueError(f"Monitor: '{name}' is not recorded; recorded are {', '.join(self.names) or 'none'}")
@@ -122,12 +120,12 @@ class Monitor:
         return sum(recording.nbytes for recording in self._recordings.values())
 
     def reset(self) -> None:
-        """Forgets what has been recorded, and records on."""
+        """Clears all recordings, and continues to record."""
         for recording in self._recordings.values():
             recording.pieces.clear()
 
     def close(self) -> None:
-        """Ends the recording; what has been recorded stays."""
+        """Stops recording; the recordings are kept."""
         self._hooks.remove()
 
     def __enter__(self) -> Monitor:
@@ -137,7 +135,7 @@ class Monitor:
         self.close()
 
     def write_npy(self, folder: str | Path) -> None:
-        """One file a name, ``<folder>/<name>.npy``; the folder is made."""
+        """Writes one file per name, ``<folder>/<name>.npy``, and creates the folder."""
         import numpy
 
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -145,16 +143,18 @@ class Monitor:
             numpy.save(Path(folder) / f"{name}.npy", _for_numpy(rows).numpy())
 
     def write_csv(self, file: str | Path) -> None:
-        """One table: step, then a column for each number, ``lif.v[3]``. All names need as many steps.
+        """Writes one table with a row per step: the step, then a column for each value, such as ``lif.v[3]``.
 
         Raises:
-            ValueError: where they have not.
+            ValueError: if names have different numbers of steps.
         """
         tables = {name: rows.flatten(1) if rows.dim() > 1 else rows[:, None] for name, rows in self.items()}
         lengths = {name: len(table) for name, table in tables.items()}
         if len(set(lengths.values())) > 1:
             counts = ", ".join(f"{name} {n}" for name, n in lengths.items())
-            raise ValueError(f"Monitor: a table needs as many steps of each name, but there are {counts}; write_npy")
+            raise ValueError(
+                f"Monitor: a table needs the same steps of each name, but there are {counts}; use write_npy"
+            )
         titles = [f"{name}[{i}]" for name, table in tables.items() for i in range(table.shape[1])]
         columns = [_written(table) for table in tables.values()]
         with open(file, "w", encoding="utf-8") as out:
@@ -168,17 +168,17 @@ class Monitor:
 
 
 class Recording:
-    """What there is so far of one output or state."""
+    """The recorded pieces of one output or state."""
 
     def __init__(self, name: str, detach: bool, device: torch.device | str | None):
         self.name, self.detach, self.device = name, detach, device
         self.pieces: list[Tensor] = []  # [n, *shape] each
 
     def add(self, rows: Tensor, *, copy: bool) -> None:
-        """The next steps.
+        """Appends steps ``[n, *shape]``.
 
         Args:
-            copy: others hold the tensor too, and may write into it.
+            copy: copy the tensor, because the network may write to it.
         """
         rows = rows.detach() if self.detach else rows
         moved = rows if self.device is None else rows.to(self.device)
@@ -187,8 +187,8 @@ class Recording:
     def rows(self) -> Tensor:
         if not self.pieces:
             raise ValueError(
-                f"Monitor: nothing has been recorded of '{self.name}': its module has not been called since, or was "
-                "compiled before the monitor was made"
+                f"Monitor: '{self.name}' has no recorded steps: its module has not been called, or was compiled before "
+                "the monitor was made"
             )
         for piece in self.pieces:
             if piece.shape[1:] != self.pieces[0].shape[1:]:
@@ -220,7 +220,7 @@ class Probe(Watcher):
         super().__init__(networks)
         self.outputs: list[tuple[int, Recording]] = []
         self.states: list[tuple[str, Recording]] = []
-        self.asked = False  # it is this probe that asks for the states of the call
+        self.asked = False  # this probe added store_states to the call
 
     def record(self, module: nn.Module, what: str, recording: Recording) -> None:
         if what in _out_ports(module):
@@ -264,7 +264,7 @@ def _output(module: nn.Module, outputs: Any, index: int, name: str) -> Tensor:
 
 
 def _chosen(net: nn.Module, names: list[str]) -> list[str]:
-    """The names, with those that patterns stand for."""
+    """Returns the names, with patterns replaced by the names that they match."""
     chosen: list[str] = []
     for name in names:
         if not isinstance(name, str):
@@ -277,7 +277,7 @@ def _chosen(net: nn.Module, names: list[str]) -> list[str]:
 
 
 def _resolved(net: nn.Module, name: str) -> tuple[str, str] | None:
-    """The path of the module, and its port or state; None where there is none of this name."""
+    """Returns the path of the module and its port or state, or None if there is no such name."""
     path, _, what = name.rpartition(".")
     try:
         module = net.get_submodule(path)
@@ -287,7 +287,7 @@ def _resolved(net: nn.Module, name: str) -> tuple[str, str] | None:
         found = _resolved(module, module._aliases[what][0])
         return found and (_join(path, found[0]), found[1])
     for around, layer in modules_along(net, path)[:-1]:
-        if isinstance(layer, BatchNormNeuron):  # which computes what its parts would, and does not call them
+        if isinstance(layer, BatchNormNeuron):  # it does not call its parts
             within = _join(path[len(around) :].lstrip("."), what)
             return (around, within) if within in layer._all_state_names() else None
     return (path, what) if what in (*_out_ports(module), *_states(module)) else None
@@ -295,14 +295,16 @@ def _resolved(net: nn.Module, name: str) -> tuple[str, str] | None:
 
 def _out_ports(module: nn.Module) -> tuple[str, ...]:
     if isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)):
-        return ()  # they are not called
+        return ()  # torch does not call them
     return module.out_ports if isinstance(module, StatefulModule) else ("out",)
 
 
 def _states(module: nn.Module) -> tuple[str, ...]:
-    """Those that it writes as sequences."""
-    has_sequences = isinstance(module, StatefulModule) and not isinstance(module, (Container, LoihiConnection, LavaConnection))
-    return module.state_names if has_sequences else ()
+    """Returns the states that a module can write as sequences."""
+    has_sequences = isinstance(module, StatefulModule) and not isinstance(
+        module, (Container, LoihiConnection, LavaConnection)
+    )
+    return tuple(module.state_names) if has_sequences else ()  # type: ignore[arg-type]
 
 
 def _available(net: nn.Module) -> list[str]:
@@ -319,7 +321,7 @@ def _unknown(net: nn.Module, name: str) -> str:
     path, _, what = name.rpartition(".")
     module = dict(net.named_modules(remove_duplicate=False)).get(path)
     if isinstance(module, StatefulModule) and what in module.state_names:
-        return f"'{name}' is what is on its way through a delay, which is not recorded; record the output it comes from"
+        return f"'{name}' is pending in a delay, which is not recorded; record the output that enters the delay"
     near = difflib.get_close_matches(name, available, 1)
     meant = f" Do you mean '{near[0]}'?" if near else ""
     listed = ", ".join(available[:LISTED])
@@ -337,5 +339,5 @@ def _for_numpy(rows: Tensor) -> Tensor:
 
 
 def _written(table: Tensor) -> list[list[str]]:
-    digits = 17 if table.dtype == torch.float64 else 9  # as many as give the same number when read
+    digits = 17 if table.dtype == torch.float64 else 9  # enough digits to read the same number
     return [[f"{value:.{digits}g}" for value in row] for row in _for_numpy(table).tolist()]

@@ -1,4 +1,4 @@
-"""Learning while a sequence runs, in memory that does not grow with its steps."""
+"""Online learning: training while a sequence runs, in memory that does not grow with its steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEEDBACKS = ("symmetric", "random")
 
 
 class Online(nn.Module):
-    """A network that learns from each piece of a sequence as it comes, with traces in place of the past.
+    """Trains a network on each piece of a sequence as it arrives, with traces instead of a graph of earlier pieces.
 
     ::
 
@@ -31,25 +31,32 @@ class Online(nn.Module):
         for x in pieces:                    # [T, B, 700]: T steps at once, most often 1
             loss(online(x)).backward()      # adds to the gradients of net's parameters
 
-    States and traces stay from one call to the next, and no graph does: after a million steps a call takes the memory
-    of the first. Within a piece gradients are those of backpropagation through time, but for what comes back to the
-    neurons of a ``Recurrent``; what came before it counts by the traces. ``docs/online.md`` says what each rule drops.
+    States and traces are kept between calls, but no graph: a call after a million steps takes the memory of the first.
+    Within a piece, gradients are those of backpropagation through time, except through the recurrent connections of a
+    ``Recurrent``; earlier pieces contribute through the traces. ``docs/online.md`` defines what each rule neglects.
 
     Args:
         net: layers one after the other, in ``nn.Sequential`` of torch or of spikeforge: ``nn.Linear`` and, with
             ``rule="ottt"``, ``nn.Conv1d`` to ``nn.Conv3d``; the neurons of :mod:`spikeforge.nn`;
-            ``Recurrent(neuron, nn.Linear)``; and layers without weights or states, which see a step at a time. A layer
-            with weights stands directly before a neuron, or behind the last one.
-        rule: "eprop", a trace for each synapse: exact for a layer by itself. Or "ottt", a trace for each input.
-        feedback: "symmetric": gradients go back through the weights. Or "random": through fixed random matrices in
-            the place of every ``nn.Linear`` that has a layer with weights before it, drawn from ``generator``.
+            ``Recurrent(neuron, nn.Linear)``; and layers without weights or states, which are applied to each step. A
+            layer with weights must be directly before a neuron, or after the last one.
+        rule: "eprop" keeps a trace for each synapse and is exact for a single layer; "ottt" keeps a trace for each
+            input.
+        feedback: "symmetric" sends gradients back through the weights; "random" through fixed random matrices instead
+            of each ``nn.Linear`` that follows another layer with weights, drawn from ``generator``.
+        generator: draws the feedback matrices; by default torch's generator.
 
     Raises:
-        ValueError: for a network that has something else in it; the message names the part.
+        ValueError: if the network contains another module; the message names it.
     """
 
     def __init__(
-        self, net: nn.Module, *, rule: str = "eprop", feedback: str = "symmetric", generator: torch.Generator | None = None
+        self,
+        net: nn.Module,
+        *,
+        rule: str = "eprop",
+        feedback: str = "symmetric",
+        generator: torch.Generator | None = None,
     ):
         super().__init__()
         for name, value, legal in (("rule", rule, RULES), ("feedback", feedback, FEEDBACKS)):
@@ -60,8 +67,15 @@ class Online(nn.Module):
         self._layers = _layers(self._parts, rule)
         if not any(layer.neuron is not None for layer in self._layers):
             raise ValueError("Online: the network has no neuron")
-        taken = [part for layer in self._layers if layer.neuron is not None for part in (layer.product, layer.neuron, layer.back)]
-        self._replaced = [(name, part) for name, part in net.named_modules() if part in taken or isinstance(part, Recurrent)]
+        taken = [
+            part
+            for layer in self._layers
+            if layer.neuron is not None
+            for part in (layer.product, layer.neuron, layer.back)
+        ]
+        self._replaced = [
+            (name, part) for name, part in net.named_modules() if part in taken or isinstance(part, Recurrent)
+        ]
         if feedback == "random":
             learns = [isinstance(layer.product, (nn.Linear, *CONVOLUTIONS)) for layer in self._layers]
             for i, layer in enumerate(self._layers):
@@ -70,13 +84,13 @@ class Online(nn.Module):
         self.reset()
 
     def reset(self, samples: Tensor | None = None) -> None:
-        """States and traces start anew before the next call.
+        """Resets states and traces before the next call.
 
         Args:
-            samples: bool ``[B]``, those of which; by default all, and their number may change then.
+            samples: bool ``[B]``, the samples to reset; by default all, and the batch size may change.
 
         Raises:
-            ValueError: for another number of samples than the states are of.
+            ValueError: if the states have another number of samples.
         """
         if samples is None:
             self._memories = [_Memory() for _ in self._layers]
@@ -85,16 +99,21 @@ class Online(nn.Module):
         if not isinstance(samples, Tensor) or samples.dtype != torch.bool or samples.dim() != 1:
             raise TypeError("Online: samples of reset must be a bool tensor [B]")
         if self._restart is not None and self._restart.shape != samples.shape:
-            raise ValueError(f"Online: samples of reset must be {list(self._restart.shape)}, as before, but are {list(samples.shape)}")
+            raise ValueError(
+                f"Online: samples of reset must be {list(self._restart.shape)}, as before, but are "
+                f"{list(samples.shape)}"
+            )
         for kept in (memory.states[0].shape[0] for memory in self._memories if memory.states):
             if len(samples) != kept:
                 raise ValueError(
-                    f"Online: samples of reset must be [{kept}], as the states that are kept, but are [{len(samples)}]; reset() starts all anew"
+                    f"Online: samples of reset must be [{kept}], as the states that are kept, but are "
+                    f"[{len(samples)}]; "
+                    "reset() starts all anew"
                 )
         self._restart = samples.clone() if self._restart is None else self._restart | samples
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the network gives for a piece ``[T, B, ...]``."""
+        """Returns the outputs of the network for a piece ``[T, B, ...]``."""
         if not isinstance(x, Tensor):
             raise TypeError(f"Online: x must be a tensor [T, B, ...], but is {type(x).__name__}")
         if x.dim() < 3:
@@ -106,11 +125,13 @@ class Online(nn.Module):
         for memory in self._memories:
             if memory.states and memory.states[0].shape[0] != batch:
                 kept = memory.states[0].shape[0]
-                raise ValueError(f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to restart")
+                raise ValueError(
+                    f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to restart"
+                )
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
             for memory in self._memories:
                 memory.leave_inference_mode()
-        # A call that fails in a layer has happened for none.
+        # If a layer raises, no layer keeps its new states.
         memories = [_Memory(memory.states, memory.traces, memory.last_spikes) for memory in self._memories]
         for i, (layer, memory) in enumerate(zip(self._layers, memories)):
             x = layer(x, memory, self.rule, getattr(self, f"feedback{i}", None), self._restart)
@@ -118,28 +139,33 @@ class Online(nn.Module):
         return x
 
     def _check_parts(self) -> None:
-        """Traces are those of the layers that the network had, and nothing calls hooks that were added to them."""
+        """Raises ValueError if layers were replaced or got hooks, which no call would run."""
         if torch.compiler.is_compiling():
             return
         now = list(_flat(self.net))
         for (name, part), (_, before) in zip(now, self._parts):
             if part is not before:
                 raise ValueError(
-                    f"Online: {name} is another {type(part).__name__} than when this was made, and traces are of the layer before: "
-                    "make Online anew of a network whose layers were replaced"
+                    f"Online: {name} is another {type(part).__name__} than when this was made, and traces are of the "
+                    "layer "
+                    "before: make Online anew of a network whose layers were replaced"
                 )
         if len(now) != len(self._parts):
-            raise ValueError(f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make Online anew")
+            raise ValueError(
+                f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make "
+                "Online "
+                "anew"
+            )
         for name, part in self._replaced:
             if _has_hooks(part):
                 raise ValueError(
-                    f"Online: {name or 'the network'} ({type(part).__name__}) has hooks since this was made, such as a Monitor's, which "
-                    "would not be called: remove them, or call the network itself"
+                    f"Online: {name or 'the network'} ({type(part).__name__}) has hooks since this was made, such as a "
+                    "Monitor's, which would not be called: remove them, or call the network itself"
                 )
 
     @property
     def traces(self) -> list[list[Tensor]]:
-        """Of each layer with a neuron, in their order; ``docs/online.md`` says of what shape."""
+        """The traces of each layer with a neuron; ``docs/online.md`` lists their shapes."""
         return [memory.traces for layer, memory in zip(self._layers, self._memories) if layer.neuron is not None]
 
     def extra_repr(self) -> str:
@@ -148,17 +174,20 @@ class Online(nn.Module):
 
 @dataclasses.dataclass
 class _Memory:
-    """What a layer keeps from one piece to the next."""
+    """The states, traces and spikes that a layer keeps between pieces."""
 
     states: list[Tensor] = dataclasses.field(default_factory=list)
     traces: list[Tensor] = dataclasses.field(default_factory=list)
-    last_spikes: Tensor | None = None  # [1, B, ..., N + 1] of a recurrent layer: with a 1, of which its bias is the weight
+    last_spikes: Tensor | None = None  # [1, B, ..., N + 1] for a recurrent layer; the last element is 1, for its bias
 
     def leave_inference_mode(self) -> None:
-        """What was kept by a call in inference mode could not take part in a graph."""
-        clone = lambda t: t.clone() if t.is_inference() else t
-        self.states, self.traces = [clone(t) for t in self.states], [clone(t) for t in self.traces]
-        self.last_spikes = None if self.last_spikes is None else clone(self.last_spikes)
+        """Clones tensors of inference mode, which cannot be part of a graph."""
+        self.states, self.traces = [_ordinary(t) for t in self.states], [_ordinary(t) for t in self.traces]
+        self.last_spikes = None if self.last_spikes is None else _ordinary(self.last_spikes)
+
+
+def _ordinary(t: Tensor) -> Tensor:
+    return t.clone() if t.is_inference() else t
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +199,9 @@ class _Layer:
     back: nn.Linear | None = None  # of a recurrent layer
     name: str = ""  # of the product, for messages
 
-    def __call__(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
+    def __call__(
+        self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None
+    ) -> Tensor:
         if isinstance(self.product, (nn.Linear, *CONVOLUTIONS)):
             self._check_input(x)
         if self.neuron is None:
@@ -195,10 +226,13 @@ class _Layer:
         if x.device != weight.device:
             raise ValueError(f"Online: {self.name} is on {weight.device}, but gets a tensor on {x.device}")
         if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise TypeError(f"Online: {self.name} is {str(weight.dtype).removeprefix('torch.')}, but gets {str(x.dtype).removeprefix('torch.')}")
+            raise TypeError(
+                f"Online: {self.name} is {str(weight.dtype).removeprefix('torch.')}, but gets "
+                f"{str(x.dtype).removeprefix('torch.')}"
+            )
 
     def _piece(self, x: Tensor, memory: _Memory, rule: str, feedback: Tensor | None, restart: Tensor | None) -> Tensor:
-        current_like = x  # of the neuron's shape
+        current_like = x  # a tensor of the neuron's shape
         if self.product is not None:
             with torch.no_grad():
                 current_like = x.new_empty(()).expand(len(x), *_over_time(self.product, x[:0]).shape[1:])
@@ -208,11 +242,20 @@ class _Layer:
         states = memory.states or starts
         if isinstance(self.product, nn.Linear):
             weight, bias = self._weights()
+            inputs = None if feedback is None else [_RandomFeedback.apply(x, feedback)]
+            joined = self._with_last_spikes(x if feedback is None else x.detach(), memory)
             outputs, states, memory.traces = ops.online_linear(
-                text, self._with_last_spikes(x if feedback is None else x.detach(), memory), weight, bias, states, params,
-                memory.traces, rule=rule, inputs=None if feedback is None else [_RandomFeedback.apply(x, feedback)],
+                text,
+                joined,
+                weight,
+                bias,
+                states,
+                params,
+                memory.traces,
+                rule=rule,
+                inputs=inputs,
                 learned=self._learned(),
-            )  # fmt: skip
+            )
         elif self.product is not None:
             outputs, states, memory.traces = self._convolved(text, x, states, params, memory.traces, current_like)
         else:
@@ -232,7 +275,7 @@ class _Layer:
         return torch.cat([x, spikes[: len(x)]], -1)
 
     def _weights(self) -> tuple[Tensor, Tensor | None]:
-        """[N, I] and [N] of a Linear; what comes back is input behind the others."""
+        """Returns the weight [N, I] and the bias [N]; recurrent inputs come after the others."""
         weight, bias = self.product.weight, self.product.bias
         if self.back is None:
             return weight, bias
@@ -240,12 +283,12 @@ class _Layer:
         return torch.cat([weight, self.back.weight, of_ones], 1), bias
 
     def _learned(self) -> list[int]:
-        """Which of the neuron's parameters have traces: always the same, whatever requires a gradient at a call."""
+        """Returns the indices of the neuron's parameters with traces, whatever requires a gradient at a call."""
         own = dict(self.neuron.named_parameters())
         return [j for j, name in enumerate(text_of(self.neuron).params) if name in own]
 
     def _text_and_parameters(self, current_like: Tensor) -> tuple[str, Sequence[Tensor], Sequence[Tensor]]:
-        """The neuron's text, where its states start ([]: as the text says), and its parameters."""
+        """Returns the neuron's text, its initial states ([] for those in the text), and its parameters."""
         told: list = []
 
         def layer(text: str, _: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
@@ -255,25 +298,34 @@ class _Layer:
         text_of(self.neuron).call(self.neuron, [current_like], {}, False, layer)
         return tuple(told)
 
-    def _start_anew(self, memory: _Memory, rule: str, text: str, starts: Sequence[Tensor], params: Sequence[Tensor],
-                    current_like: Tensor, x: Tensor, restart: Tensor) -> None:  # fmt: skip
-        with torch.no_grad():  # after no steps states are where they start
+    def _start_anew(
+        self, memory: _Memory, rule: str, text: str, starts: Sequence[Tensor], params: Sequence[Tensor],
+        current_like: Tensor, x: Tensor, restart: Tensor,
+    ) -> None:  # fmt: skip
+        with torch.no_grad():  # a run of no steps returns the initial states
             _, states = ops.run(text, [current_like[:0]], starts, params)
             traces = [torch.zeros_like(trace) for trace in memory.traces]
             if rule == "ottt" and traces:
                 of_x = ops.run(ops.trace_of_input(text), [self._with_last_spikes(x[:0], memory)], [], params)[1]
                 of_bias = [t[..., :1] if isinstance(self.product, nn.Linear) else t.flatten(1)[:, :1] for t in of_x]
                 traces = [*of_x, *of_bias][: len(traces)]
-        chosen = lambda old, new: torch.where(restart.to(old.device).view(-1, *[1] * (old.dim() - 1)), new, old)
+
+        def chosen(old: Tensor, new: Tensor) -> Tensor:
+            return torch.where(restart.to(old.device).view(-1, *[1] * (old.dim() - 1)), new, old)
+
         memory.states = [chosen(old, new) for old, new in zip(memory.states, states)]
         memory.traces = [chosen(old, new) for old, new in zip(memory.traces, traces)]
         if memory.last_spikes is not None:
             memory.last_spikes = chosen(memory.last_spikes[0], _no_spikes(memory.last_spikes[0]))[None]
 
-    def _convolved(self, text: str, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], traces: Sequence[Tensor],
-                   current_like: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:  # fmt: skip
-        """What online_linear does with rule="ottt", of a convolution: its gradient by a trace is that of the trace's own
-        product, which goes on to the states and adds nothing to them."""
+    def _convolved(
+        self, text: str, x: Tensor, states: Sequence[Tensor], params: Sequence[Tensor], traces: Sequence[Tensor],
+        current_like: Tensor,
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:  # fmt: skip
+        """Computes what online_linear does with rule="ottt", for a convolution.
+
+        The gradient by a trace is that of the trace's own product, which is added to the states with value 0.
+        """
         conv = self.product
         of_x = traces[: len(traces) // (1 if conv.bias is None else 2)]
         if not states:
@@ -287,7 +339,9 @@ class _Layer:
             by_channel = conv.bias.view(-1, *[1] * (x.dim() - 3))
             current = current + by_channel
             of_bias = traces[len(traces) - len(states) :] if traces else []
-            shares = [share + trace.view(-1, *[1] * (x.dim() - 2)) * by_channel for share, trace in zip(shares, of_bias)]
+            shares = [
+                share + trace.view(-1, *[1] * (x.dim() - 2)) * by_channel for share, trace in zip(shares, of_bias)
+            ]
         before = [state.detach() for state in states]
         if shares:
             before = [state + (share - share.detach()) for state, share in zip(before, shares)]
@@ -301,7 +355,7 @@ class _Layer:
 
 
 class _RandomFeedback(torch.autograd.Function):
-    """Zeros, in the place of the product of x; the gradient goes back through other weights."""
+    """Zeros instead of the product of x; the backward pass uses the feedback weights."""
 
     generate_vmap_rule = True
 
@@ -319,17 +373,17 @@ class _RandomFeedback(torch.autograd.Function):
 
 
 def _drawn_like(weight: Tensor, generator: torch.Generator | None) -> Tensor:
-    bound = weight.shape[1] ** -0.5  # as torch draws a Linear's
+    bound = weight.shape[1] ** -0.5  # the distribution of torch.nn.Linear
     return torch.empty(weight.shape, dtype=weight.dtype).uniform_(-bound, bound, generator=generator).to(weight.device)
 
 
 def _no_spikes(like: Tensor) -> Tensor:
-    """Zeros, and the 1 of which a recurrent layer's bias is the weight."""
+    """Returns zeros, with a 1 at the end as the input of a recurrent layer's bias."""
     return nn.functional.pad(torch.zeros_like(like[..., 1:]), (0, 1), value=1.0)
 
 
 def _over_time(module: nn.Module, x: Tensor) -> Tensor:
-    """A layer without time on every step."""
+    """Applies a layer without a time dimension to every step."""
     return module(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
@@ -339,8 +393,11 @@ def _over_time(module: nn.Module, x: Tensor) -> Tensor:
 def _flat(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     if isinstance(net, TimeDistributed):
         yield from _flat(net.module, prefix + "module.")
-    elif isinstance(net, (nn.Sequential, Sequential)) and type(net).forward in (nn.Sequential.forward, Sequential.forward):
-        for name, part in net._modules.items():  # a module may stand in several places
+    elif isinstance(net, (nn.Sequential, Sequential)) and type(net).forward in (
+        nn.Sequential.forward,
+        Sequential.forward,
+    ):
+        for name, part in net._modules.items():  # a module may occur several times
             yield from _flat(part, f"{prefix}{name}.")
     else:
         yield prefix[:-1] or "0", net
@@ -357,20 +414,22 @@ def _layers(parts: list[tuple[str, nn.Module]], rule: str) -> list[_Layer]:
             if i > last:
                 layers.append(_Layer(part, name=shown))
             elif kinds[i + 1] != "neuron":
-                raise ValueError(f"Online: {shown} must stand directly before a neuron, or behind the last one")
+                raise ValueError(f"Online: {shown} must be directly before a neuron, or after the last one")
             elif reason := _why_not_product(part):
-                raise ValueError(f"Online: {shown}: {reason}, which traces would not see")
+                raise ValueError(f"Online: {shown}: {reason}, which traces would ignore")
         elif kind == "neuron":
             neuron, back = (part.cell, part.module) if isinstance(part, Recurrent) else (part, None)
             if product is None and (back is not None or any(p.requires_grad for p in part.parameters())):
-                raise ValueError(f"Online: {shown} learns, so that a Linear must stand directly before it")
+                raise ValueError(f"Online: {shown} learns, so a Linear must be directly before it")
             if back is not None and not isinstance(product, nn.Linear):
-                raise ValueError(f"Online: before {shown} must stand a Linear, but there is a {type(product).__name__}")
-            text_of(neuron)  # written now: a graph's tracer could not
+                raise ValueError(f"Online: before {shown} must be a Linear, but there is a {type(product).__name__}")
+            text_of(neuron)  # caches the text: a graph tracer could not write it
             layers.append(_Layer(product, neuron, back, f"{parts[i - 1][0]} ({type(product).__name__})"))
         else:
             if i < last and any(True for _ in part.parameters()):
-                raise ValueError(f"Online: {shown} has parameters, of which no traces are kept; only behind the last neuron")
+                raise ValueError(
+                    f"Online: {shown} has parameters, for which no traces are kept; only after the last neuron"
+                )
             layers.append(_Layer(part))
     return layers
 
@@ -379,7 +438,11 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
     shown = f"{name} ({type(part).__name__})"
     if isinstance(part, CONVOLUTIONS):
         if rule == "eprop":
-            raise ValueError(f'Online: {shown}: a trace for each synapse of a convolution would be larger than all else; take rule="ottt"')
+            raise ValueError(
+                f"Online: {shown}: traces for each synapse of a convolution would be larger than all other tensors; "
+                "pass "
+                'rule="ottt"'
+            )
         return "product"
     if isinstance(part, nn.Linear):
         return "product"
@@ -396,14 +459,18 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
             raise ValueError(f"Online: {shown} cannot learn online: {reason}")
         return "neuron"
     for neuron in foreign_neurons(part):
-        raise ValueError(f"Online: {shown} has the states of {type(neuron).__name__}; spikeforge.accelerate replaces it")
+        raise ValueError(
+            f"Online: {shown} has the states of {type(neuron).__name__}; spikeforge.accelerate replaces it"
+        )
     if isinstance(part, nn.RNNBase):
-        raise ValueError(f"Online: {shown} has states of its own, which no piece would hand on")
+        raise ValueError(f"Online: {shown} has states of its own, which are not kept between pieces")
     return "layer"
 
 
 def _why_not_product(part: nn.Module) -> str:
     kind = next(kind for kind in (nn.Linear, *CONVOLUTIONS) if isinstance(part, kind))
-    if type(part).forward is not kind.forward or (kind is not nn.Linear and type(part)._conv_forward is not kind._conv_forward):
-        return "it has a forward of its own"
+    if type(part).forward is not kind.forward or (
+        kind is not nn.Linear and type(part)._conv_forward is not kind._conv_forward
+    ):
+        return "it has a custom forward"
     return "it has hooks" if _has_hooks(part) else ""

@@ -19,7 +19,7 @@ from spikeforge import _library
 _library.load()
 
 _NAMESPACE = "spikeforge::"
-# The halves of an operator that autograd and compilers name: anything may change in them.
+# Suffixes of internal operators, which autograd and compilers call; they may change.
 _INNER = ("_forward", "_backward", "_product", "_grad", "_deliver", "_deliver_")
 
 __all__ = sorted(
@@ -33,11 +33,11 @@ globals().update({name: getattr(torch.ops.spikeforge, name) for name in __all__}
 
 
 def _add_docstrings() -> None:
-    """Gives each operator the docstring that the stubs have."""
+    """Sets the docstring of each operator from the stubs."""
     stubs = Path(__file__).with_suffix(".pyi")
     if not stubs.exists():  # a copy of the package without them
         return
-    pieces = stubs.read_text(encoding="utf-8").split('"""')[2:]  # after the docstring of the file: code and docstrings in turn
+    pieces = stubs.read_text(encoding="utf-8").split('"""')[2:]  # alternately code and docstrings
     for code, text in zip(pieces[::2], pieces[1::2]):
         name = re.findall(r"^def (\w+)", code, re.MULTILINE)[-1]
         if name in __all__:

@@ -11,27 +11,27 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from spikeforge._numbers import FLOATS
 
-LOOKED_AT = 1024  # numbers, at first; a smaller tensor is not worth a call
-LAG = 2  # tensors of which a GPU has not said yet what they hold
-WIDTHS = (1, 4)  # bits of a number
-AGAIN = 64  # calls after which a place that held no spikes is looked at again
+LOOKED_AT = 1024  # elements of the first look; packing a smaller tensor does not pay
+LAG = 2  # tensors on a GPU whose check is pending
+WIDTHS = (1, 4)  # bits per element
+AGAIN = 64  # calls after which a place that held no spikes is checked again
 pack_spikes = torch.ops.spikeforge.pack_spikes.default
 
 
-class packed_activations(saved_tensors_hooks):  # noqa: N801, it is used as a function
-    """Within ``with packed_activations():`` what layers keep for their backward pass is kept as bits where it is spikes:
-    one bit for each number where all are 0 or 1, four where they are whole and at most 15, as after a residual sum.
-    The rest is kept as it is. Gradients are the same as without (-0.0 comes back as 0.0).
+class packed_activations(saved_tensors_hooks):
+    """Context in which tensors saved for the backward pass are stored as bits if they are spikes.
+
+    A tensor of zeros and ones takes one bit per element, and one of whole numbers up to 15, such as a residual sum of
+    spikes, four. Other tensors are saved unchanged. Gradients are the same (-0.0 becomes 0.0).
 
     >>> with spikeforge.packed_activations():
     ...     loss = criterion(net(x), target)
     >>> loss.backward()
 
-    Every tensor that is kept is looked at, unless the last call kept something at the same place that was no spikes. A
-    GPU says later what it has found, and until then the tensor itself is kept too: of two tensors at most, before the
-    next is waited for. While a CUDA graph is captured, all is kept as it is; ``torch.ops.spikeforge.linear`` and
-    ``convolution`` take it for granted that they get spikes, and can be captured.
-    """
+    Every saved tensor is checked, unless the last call saved no spikes at the same place. On a GPU the check is
+    asynchronous, and both the tensor and its bits are kept until it completes, for at most two tensors. During the
+    capture of a CUDA graph, tensors are saved unchanged; ``torch.ops.spikeforge.linear`` and ``convolution`` assume
+    that their inputs are spikes, and can be captured."""
 
     def __init__(self) -> None:
         self._places = 0
@@ -39,7 +39,7 @@ class packed_activations(saved_tensors_hooks):  # noqa: N801, it is used as a fu
         super().__init__(self._pack, _unpack)
 
     def __exit__(self, *args: Any) -> None:
-        self._undecided.clear()  # the graph has them
+        self._undecided.clear()  # the graph holds them
         super().__exit__(*args)
 
     def _pack(self, t: Tensor) -> _Whole | _Packed | _Undecided:
@@ -66,7 +66,7 @@ class packed_activations(saved_tensors_hooks):  # noqa: N801, it is used as a fu
 
 
 class _Whole(NamedTuple):
-    """A tensor without its history, of which it may be a part, and how often it had been changed."""
+    """A tensor without its autograd history, and its version."""
 
     tensor: Tensor
     version: int
@@ -92,7 +92,7 @@ def _packed_now(whole: _Whole, dense: Tensor) -> _Whole | _Packed:
 
 
 class _Place:
-    """The n-th tensor of a shape and type that a context has been given, and what it held the last time."""
+    """The n-th tensor of a shape and type in a context, and the widths that fitted it the last time."""
 
     known: ClassVar[dict[tuple[Any, ...], _Place]] = {}
     most: ClassVar[int] = 4096
@@ -109,24 +109,27 @@ class _Place:
         return cls.known.setdefault(key, cls())
 
     def widths(self) -> tuple[int, ...]:
-        """Those to try."""
+        """Returns the widths to try."""
         self.calls += 1
         return WIDTHS if not self.last and self.calls % AGAIN == 0 else self.last
 
 
 class _Undecided:
-    """A tensor and its bits, until it is known whether all of it can be bits."""
+    """A tensor and its bits, until the check of whether the bits are exact completes."""
 
     def __init__(self, whole: _Whole, dense: Tensor, place: _Place, widths: tuple[int, ...]):
         form = dense.shape, dense.stride(), dense.dtype
         self.kept: _Whole | _Packed = whole
         self.place = place
-        self.tried: list[_Packed] = [_Packed(*pack_spikes(dense, bits), *form, bits) for bits in widths]
+        pairs = [(bits, *pack_spikes(dense, bits)) for bits in widths]
+        self.tried = [_Packed(packed, valid, *form, bits) for bits, packed, valid in pairs]
         first, *more = (tried.valid for tried in self.tried)
         answers = torch.stack([first, *more]) if more else first.unsqueeze(0)
         self.answers, self.event = answers, None
         if dense.is_cuda:
-            self.answers = torch.empty(answers.shape, dtype=torch.bool, pin_memory=True).copy_(answers, non_blocking=True)
+            self.answers = torch.empty(answers.shape, dtype=torch.bool, pin_memory=True).copy_(
+                answers, non_blocking=True
+            )
             self.event = torch.cuda.Event()
             self.event.record()
 
@@ -137,7 +140,7 @@ class _Undecided:
                 self.event.synchronize()
             legal = [packed for packed, answer in zip(tried, self.answers.tolist()) if answer]
             self.kept = legal[0] if legal else self.kept
-            # What was not tried may hold the next time.
+            # A width that was not tried may fit the next time.
             self.place.last = (legal[0].bits,) if legal else () if len(tried) == len(WIDTHS) else WIDTHS
         return self.kept
 
@@ -151,8 +154,10 @@ def _may_be_spikes(t: Tensor) -> bool:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling():
         return False
-    # What is expanded, and what is small, takes no more memory than bits.
-    return t.numel() >= LOOKED_AT and 2 * t.untyped_storage().nbytes() > t.numel() and not (t.is_leaf and t.requires_grad)
+    # Expanded and small tensors take no more memory than bits.
+    return (
+        t.numel() >= LOOKED_AT and 2 * t.untyped_storage().nbytes() > t.numel() and not (t.is_leaf and t.requires_grad)
+    )
 
 
 def _unpack(kept: _Whole | _Packed | _Undecided) -> Tensor:
@@ -162,7 +167,8 @@ def _unpack(kept: _Whole | _Packed | _Undecided) -> Tensor:
         return torch.ops.spikeforge.unpack_spikes(*kept)
     if kept.tensor._version != kept.version:
         raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+            "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor "
+            "of "
             f"shape {list(kept.tensor.shape)} is at version {kept.tensor._version}, and was kept at {kept.version}"
         )
     return kept.tensor

@@ -1,11 +1,11 @@
-"""Connections that learn: a rule is written as text or as Python functions, and runs at the spikes before and after a connection::
+"""Connections that learn by rules, which are text or classes of Python functions::
 
-    spikeforge.synapse(rule, **params)   a rule with numbers for its parameters
-    spikeforge.Plastic(rule, ...)        connections that learn by it, a step at a time
-    Network.project(plasticity=rule)     the same within a simulated network
+    spikeforge.synapse(rule, **params)   a rule with values for its parameters
+    spikeforge.Plastic(rule, ...)        connections that learn by a rule, stepped one step at a time
+    Network.project(plasticity=rule)     connections of a simulated network that learn by a rule
 
-Rules that are there: :func:`pair_stdp`, :func:`triplet_stdp`, :func:`reward_stdp`, :func:`synaptic_scaling`,
-:func:`tsodyks_markram`. ``docs/plasticity.md`` tells what a step is, and the grammar.
+Predefined rules: :func:`pair_stdp`, :func:`triplet_stdp`, :func:`reward_stdp`, :func:`synaptic_scaling`,
+:func:`tsodyks_markram`. ``docs/plasticity.md`` defines a step, and the grammar of rules.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from spikeforge._numbers import whole
 
 _OPS = torch.ops.spikeforge
 
-# Steps are int64: those after a loaded one below 2^62 do not overflow.
+# Steps are int64: a loaded step below this one cannot overflow.
 MOST_STEPS = 2**62
 
 
 def _in_large_pages(t: Tensor) -> Tensor:
-    """A copy: connections that a spike reaches lie apart."""
+    """Copies a tensor to large pages, because the connections of a neuron are scattered in memory."""
     return torch.ops.spikeforge_simulation.in_large_pages(t.detach())
 
 
 @contextlib.contextmanager
 def _ordinary() -> Iterator[None]:
-    """Tensors made in inference mode could not be stepped outside it."""
+    """Makes ordinary tensors: those of inference mode could not be stepped outside it."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 @dataclasses.dataclass(frozen=True)
 class Synapse:
-    """A rule by which connections learn, and numbers for its parameters; made by :func:`synapse`.
+    """A rule by which connections learn, with values for its parameters; :func:`synapse` makes it.
 
     Attributes:
-        text: the rule, as the library prints it.
-        name: of the rule.
-        params: the numbers, by name.
-        states: what each connection has and starts at, by name; the first is its weight.
-        traces: what each neuron has and starts at, by name.
-        after: the names of the traces that the neurons after a connection have; those before it have the others.
-        signals: what modulates it.
+        text: the synapse text of the rule, in the library's format.
+        name: the name of the rule.
+        params: the values of its parameters, by name.
+        states: the initial values of the connections' states, by name; the first state is the weight.
+        traces: the initial values of the neurons' traces, by name.
+        after: the names of the traces of postsynaptic neurons; the others are those of presynaptic neurons.
+        signals: the names of its signals.
     """
 
     text: str
@@ -66,8 +66,10 @@ class Synapse:
     reads_columns: bool
 
     def __call__(self, /, **params: float) -> Synapse:
-        """The same rule with other numbers for some parameters."""
-        return _checked(dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params})))
+        """Returns the same rule with other values for some parameters."""
+        return _checked(
+            dataclasses.replace(self, params=_numbers(self.name, tuple(self.params), {**self.params, **params}))
+        )
 
     def __repr__(self) -> str:
         return f"Synapse({self.name}: {', '.join(f'{key}={value:g}' for key, value in self.params.items())})"
@@ -80,7 +82,7 @@ def synapse(**params: float) -> Callable[[type], Synapse]: ...
 
 
 def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Callable[[type], Synapse]:
-    """Reads a rule, from text or from a class of Python functions::
+    """Reads a rule from synapse text or from a class of Python functions::
 
         @spikeforge.synapse(a_plus=0.01, a_minus=0.012, tau=20)
         class stdp:
@@ -93,20 +95,22 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
             def on_post(w, x, y, a_plus):
                 return {"w": torch.clamp(w + a_plus * x, 0, 1), "y": y + 1}
 
-    A function is called once, with values that record what is done with them, as those of :func:`spikeforge.neuron` are. Its
-    arguments are the names of states, traces, parameters and signals that it reads, in any order, without a ``self``; it
-    returns a dict of next values, of ``on_pre`` also what a spike sends, as ``"send"``.
+    Each function is called once with values that record the operations, as in :func:`spikeforge.neuron`. Its arguments
+    are the names of the states, traces, parameters and signals that it reads, in any order, without ``self``. It
+    returns a dict of next values; ``on_pre`` may also return the value that a spike sends, as ``"send"``.
 
     Args:
-        rule: synapse text, or a class with ``states``, ``traces`` and ``signals`` (names, or a dict of what they start at), ``decay``
-            (of each name a number, a parameter or a function of parameters, or a tuple of it and the value that it decays to)
-            and functions ``on_pre``, ``on_post``, ``on_`` and a signal, and ``each_step``; ``docs/plasticity.md``.
-        params: a number for each parameter of the rule, of a class all that it has; time constants are in steps.
+        rule: synapse text; or a class with ``states``, ``traces`` and ``signals`` (names, or a dict of initial values),
+            ``decay`` (for each name a time constant: a scalar, a parameter or a function of parameters, or a tuple of
+            it and the value that it decays to), and functions ``on_pre``, ``on_post``, ``on_<signal>`` and
+            ``each_step`` (``docs/plasticity.md``).
+        params: a value for each parameter of the rule; a class has exactly these parameters. Time constants are in
+            steps.
 
     Raises:
-        ValueError: for a text that cannot be read, with its line and column; for parameters that it does not have, and time
-            constants that are not above 0; for a weight that starts at a number, and a signal that no event reads.
-        TypeError: for functions that do what a rule cannot, with their line.
+        ValueError: if a text cannot be read (with line and column), a parameter is unknown or missing, a time constant
+            is not above 0, the weight has an initial value, or no event reads a signal.
+        TypeError: if a function does something that a rule cannot compute (with its line).
     """
     if rule is None:
         return lambda given: synapse(given, **params)
@@ -116,22 +120,29 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
 
         text = text_of(rule, list(params))
     if not isinstance(text, str):
-        raise TypeError(f"synapse: a rule is text or a class of functions, but this is a {type(rule).__name__}")
+        raise TypeError(f"synapse: rule must be text or a class of functions, but is a {type(rule).__name__}")
     try:
         read = torch.ops.spikeforge_simulation.read_synapse(text)
     except ValueError as error:
         if isinstance(rule, str):
             raise
-        raise ValueError(f"{rule.__name__}: its functions are no legal rule: {str(error).removeprefix('synapse: ')}") from None
+        raise ValueError(
+            f"{rule.__name__}: its functions are no legal rule: {str(error).removeprefix('synapse: ')}"
+        ) from None
     name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = read
     if of_states[0] != 0:
         raise ValueError(
-            f"synapse: {states[0]} of the rule {name} is its weight, which Plastic and Network are given, and cannot start at {of_states[0]:g}"
+            f"synapse: {states[0]} of the rule {name} is its weight, whose values are arguments of Plastic and "
+            "Network; it "
+            f"cannot start at {of_states[0]:g}"
         )
     body = printed.partition("{")[2]
     for signal in signals:
         if not re.search(rf"\b{signal}\b", body):
-            raise ValueError(f"synapse: no event of the rule {name} reads the signal {signal}: write on {signal} {{ ... }}, or leave it out")
+            raise ValueError(
+                f"synapse: no event of the rule {name} reads the signal {signal}: write on {signal} {{ ... }}, or "
+                f"leave it out"
+            )
     return _checked(
         Synapse(
             printed,
@@ -148,16 +159,15 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
 
 
 def _checked(rule: Synapse) -> Synapse:
-    """Refuses numbers that a step would: a step of no connections does."""
-    kinds = dict(device="cpu", dtype=torch.float32), dict(device="cpu", dtype=torch.int32), dict(device="cpu", dtype=torch.int64)
-    none, no_indices, no_slots = (torch.zeros(0, **kind) for kind in kinds)
-    indptr = torch.zeros(1, **kinds[2])
+    """Checks the values of parameters by a step without connections."""
+    types = torch.float32, torch.int32, torch.int64
+    none, no_indices, no_slots = (torch.zeros(0, dtype=dtype, device="cpu") for dtype in types)
+    indptr = torch.zeros(1, dtype=torch.int64, device="cpu")
     states = [none] * len(rule.states) + [no_indices] * rule.states_decay
     try:
-        _OPS.plastic_step_(
-            rule.text, states, [none] * len(rule.traces), no_indices, indptr, [no_indices, indptr, no_slots] * rule.reads_columns,
-            none, none, [], indptr[0], params=list(rule.params.values()), rows=0, cols=0,
-        )  # fmt: skip
+        matrix = no_indices, indptr, [no_indices, indptr, no_slots] * rule.reads_columns
+        traces, params = [none] * len(rule.traces), list(rule.params.values())
+        _OPS.plastic_step_(rule.text, states, traces, *matrix, none, none, [], indptr[0], params=params, rows=0, cols=0)
     except ValueError as error:
         raise ValueError(f"synapse: {str(error).splitlines()[0].removeprefix('plastic_step: ')}") from None
     return rule
@@ -174,7 +184,7 @@ def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[
 
 
 def _number(rule: str, key: str, value: Any) -> float:
-    """Infinity may be a bound."""
+    """Checks the value of a parameter; infinity is legal as a bound."""
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):
@@ -185,18 +195,18 @@ def _number(rule: str, key: str, value: Any) -> float:
 
 
 class Plastic:
-    """Connections from ``rows`` to ``cols`` neurons that learn by a rule, on the weights' device.
+    """Connections from ``rows`` to ``cols`` neurons that learn by a rule, on the device of the weights.
 
-    A step's cost is that of the connections of the neurons that fired, and of a number for each trace of a neuron. Of a rule
-    with ``each step``, and where a signal comes, it is that of all connections.
+    A step processes the connections of the neurons that fired, and the traces of all neurons. With ``each step`` or a
+    signal, it processes all connections.
 
     Args:
-        rule: of :func:`synapse` or :mod:`spikeforge.plasticity`.
-        weights: [connections] of any floating type, which is copied.
-        indices, indptr: the matrix, as event products take it; without ``indptr`` indices are [rows, connections a row], and
-            without both weights are dense, [rows, cols].
-        rows, cols: of the matrix, where its form does not say them; those that it says may be given if they are the same.
-        states: what other states of the connections start at, by name, where not as the rule says: numbers or tensors.
+        rule: a rule of :func:`synapse` or :mod:`spikeforge.plasticity`.
+        weights: [connections] of any floating-point type; copied.
+        indices, indptr: the matrix as in event products. Without ``indptr``, indices have shape [rows, connections per
+            row]; without both, weights are dense, [rows, cols].
+        rows, cols: the shape of the matrix; optional where the tensors' shapes give it.
+        states: initial values of other states, by name, scalars or tensors; by default those of the rule.
     """
 
     @_ordinary()
@@ -212,7 +222,9 @@ class Plastic:
         states: Mapping[str, float | Tensor] | None = None,
     ):
         if not isinstance(rule, Synapse):
-            raise TypeError(f"Plastic: the rule must be what spikeforge.synapse or spikeforge.plasticity gave, but is {rule!r}")
+            raise TypeError(
+                f"Plastic: rule must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {rule!r}"
+            )
         if not isinstance(weights, Tensor):
             raise TypeError(f"Plastic: weights must be a tensor, but are a {type(weights).__name__}")
         if indices is None:
@@ -224,14 +236,18 @@ class Plastic:
             indices = torch.arange(cols, dtype=torch.int32, device=weights.device).repeat(rows, 1)
         if indptr is None:
             if indices.dim() != 2:
-                raise ValueError(f"Plastic: indices without indptr must have shape [rows, connections a row], but have {list(indices.shape)}")
+                raise ValueError(
+                    "Plastic: indices without indptr must have shape [rows, connections a row], but have "
+                    f"{list(indices.shape)}"
+                )
             rows = _same("rows", rows, indices.shape[0])
             indptr = torch.arange(rows + 1, device=indices.device) * indices.shape[1]
         if rows is None or cols is None:
             raise ValueError("Plastic: rows and cols of the matrix must be given")
         if weights.shape not in (indices.shape, indices.flatten().shape):
             raise ValueError(
-                f"Plastic: weights must have one element a connection, as indices {list(indices.shape)}, but have {list(weights.shape)}"
+                f"Plastic: weights must have one element a connection, as indices {list(indices.shape)}, but have "
+                f"{list(weights.shape)}"
             )
         self.rule, self.rows, self.cols = rule, rows, cols
         self.shape = weights.shape
@@ -243,25 +259,34 @@ class Plastic:
         given = dict(states or {})
         for key in given:
             if key not in names[1:]:
-                raise ValueError(f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has {', '.join(names[1:]) or 'none'}")
+                raise ValueError(
+                    f"Plastic: the rule {rule.name} has no state {key} besides the weights; it has "
+                    f"{', '.join(names[1:]) or 'none'}"
+                )
         own = weights.detach().flatten().clone()
-        kind = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
+        kind: Any = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
         rest = []
         for key in names[1:]:
             start = torch.as_tensor(given.get(key, rule.states[key]), **kind)
             if start.dim() > 0 and start.shape != self.shape:
-                raise ValueError(f"Plastic: the state {key} must be a number or have the shape of the weights, {list(self.shape)}, but has {list(start.shape)}")
+                raise ValueError(
+                    f"Plastic: the state {key} must be a number or have the shape of the weights, {list(self.shape)}, "
+                    "but "
+                    f"has {list(start.shape)}"
+                )
             rest.append(start.expand(self.shape).flatten().clone())
         self._states = [own, *rest]
         if rule.states_decay:
             self._states.append(torch.full_like(own, -1, dtype=torch.int32))
         self._states = [_in_large_pages(t) for t in self._states]
-        self._traces = [torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()]
+        self._traces = [
+            torch.full((cols if key in rule.after else rows,), value, **kind) for key, value in rule.traces.items()
+        ]
         self._step = torch.tensor(0, device="cpu")
         self._in_use = threading.Lock()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that steps change, as copies, and the rule's text."""
+        """Returns copies of everything that steps change, and the text of the rule."""
         with self._alone():
             return {
                 "rule": self.rule.text,
@@ -271,11 +296,11 @@ class Plastic:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where connections of the same rule and matrix were. The numbers of the rule's parameters stay these connections'.
+        """Restores a :meth:`state_dict` of the same rule and matrix. Values of the rule's parameters do not change.
 
         Raises:
-            ValueError: for what is no state of such connections, which stay as they are then.
-            TypeError: for a state whose tensors or step are something else.
+            ValueError: if the state does not fit; the connections do not change.
+            TypeError: if its tensors or its step have another type.
         """
         wrong = "Plastic: this is no state of such connections: "
         for key in ("states", "traces", "step"):
@@ -292,15 +317,17 @@ class Plastic:
                 raise ValueError(f"{wrong}its {key} have other sizes or types")
             for t in given:
                 if t.layout != torch.strided or t.is_meta:
-                    raise ValueError(f"{wrong}its {key} must be dense tensors with data, but one is {t.layout} on {t.device}")
+                    raise ValueError(
+                        f"{wrong}its {key} must be dense tensors with data, but one is {t.layout} on {t.device}"
+                    )
         step = whole(state["step"])
         if step is None:
             raise TypeError(f"{wrong}its step must be a whole number, but is {state['step']!r:.60}")
         if not 0 <= step < MOST_STEPS:
             raise ValueError(f"{wrong}its step must be 0 or more and below 2^62, but is {step}")
         with self._alone(), _ordinary():
-            for own, given in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
-                own.copy_(given)
+            for kept, loaded in zip(self._states + self._traces, [*state["states"], *state["traces"]]):
+                kept.copy_(loaded)
             self._step = torch.tensor(step, device="cpu")
 
     @contextlib.contextmanager
@@ -318,53 +345,60 @@ class Plastic:
     @_ordinary()
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _in_use=threading.Lock())
-        self._states, self._traces = ([t.clone() if t.is_inference() else t for t in each] for each in (self._states, self._traces))
+        self._states, self._traces = (
+            [t.clone() if t.is_inference() else t for t in each] for each in (self._states, self._traces)
+        )
         self._step = self._step.clone()
 
     @property
     def weights(self) -> Tensor:
-        """The weights, in the shape that they were given in. What is written there holds from the next step on.
+        """The weights, in the shape of the argument ``weights``. A value written in place is used in the next step.
 
-        Where a state decays it is brought to the last step when it is asked for: then write to what was asked for after that step.
+        If a state of the rule decays, reading this property updates the states to the last step: read it again after
+            each
+        step before you write.
         """
         return self.states[next(iter(self.rule.states))]
 
     @property
     def states(self) -> dict[str, Tensor]:
-        """The states of the connections by name, all brought to the last step, in the shape of the weights."""
+        """The states of the connections by name after the last step, in the shape of the weights."""
         if self.rule.states_decay:
             with self._alone():
                 if self._step > 0:
-                    nobody = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
-                    self._call(*nobody, [], self._step - 1, refresh=True)
+                    pre, post = (self._states[0].new_zeros(size, dtype=torch.bool) for size in (self.rows, self.cols))
+                    self._call(pre, post, [], self._step - 1, refresh=True)
         return {key: t.view(self.shape) for key, t in zip(self.rule.states, self._states)}
 
     @property
     def traces(self) -> dict[str, Tensor]:
-        """The traces of the neurons by name: [rows] of those before, [cols] of those after."""
+        """The traces of the neurons by name: [rows] for presynaptic neurons, [cols] for postsynaptic ones."""
         return dict(zip(self.rule.traces, self._traces))
 
     @torch.no_grad()
     def step(self, pre: Tensor, post: Tensor, /, **signals: float | Tensor) -> None:
-        """One step: traces decay; spikes ``pre`` arrive; neurons ``post`` fire; signals come.
+        """Runs one step: traces decay, spikes ``pre`` arrive, neurons ``post`` fire, signals are applied.
 
         Args:
-            pre, post: bool or floating point, [rows] and [cols]: a spike where true, or above 0. With delays ``pre`` are those
-                that arrive in this step.
-            signals: numbers, or tensors [cols]; one that is 0, or not given, does not come. A number must be finite; in tensors
-                nothing looks.
+            pre, post: bool or floating-point tensors [rows] and [cols]; a value that is true or above 0 is a spike.
+                With delays, ``pre`` are the spikes that arrive in this step.
+            signals: scalars, or tensors [cols]. A signal that is 0 or missing is not applied. Scalars must be finite;
+                values of tensors are not checked.
         """
         self._advance(pre, post, signals)
 
     @torch.no_grad()
     def send(self, pre: Tensor, post: Tensor, /, **signals: float | Tensor) -> Tensor:
-        """As :meth:`step`, and returns what arrives at the neurons after the connections, [cols]."""
+        """Runs :meth:`step`, and returns the input of the postsynaptic neurons, [cols]."""
         return self._advance(pre, post, signals, sends=True)
 
     def _advance(self, pre: Tensor, post: Tensor, signals: Mapping[str, float | Tensor], **options: bool) -> Tensor:
         for name, spikes, length in (("pre", pre, "rows"), ("post", post, "cols")):
             if not isinstance(spikes, Tensor):
-                raise TypeError(f"Plastic: {name} must be a bool or floating-point tensor [{length}], but is {type(spikes).__name__}")
+                raise TypeError(
+                    f"Plastic: {name} must be a bool or floating-point tensor [{length}], but is "
+                    f"{type(spikes).__name__}"
+                )
         with self._alone():
             sent = self._call(pre, post, self._of(signals), self._step, **options)
             self._step += 1
@@ -373,40 +407,58 @@ class Plastic:
     def _of(self, signals: Mapping[str, float | Tensor]) -> list[Tensor | None]:
         for key in signals:
             if key not in self.rule.signals:
-                raise ValueError(f"Plastic: the rule {self.rule.name} has no signal {key}; it has {', '.join(self.rule.signals) or 'none'}")
+                raise ValueError(
+                    f"Plastic: the rule {self.rule.name} has no signal {key}; it has "
+                    f"{', '.join(self.rule.signals) or 'none'}"
+                )
         return [self._signal(key, signals[key]) if key in signals else None for key in self.rule.signals]
 
     def _signal(self, key: str, value: float | Tensor) -> Tensor:
-        """Of the type that states are computed in. Only what is no tensor, and so on the CPU, is looked at."""
+        """Converts a signal to the type of the states. Only scalars are checked: a tensor may be on a GPU."""
         kind = torch.float64 if self._states[0].dtype == torch.float64 else torch.float32
         signal = torch.as_tensor(value, dtype=kind, device=None if isinstance(value, Tensor) else "cpu")
         if not isinstance(value, Tensor) and not signal.isfinite().all():
-            raise ValueError(f"Plastic: the signal {key} must be finite in {str(kind).removeprefix('torch.')}, but is {value!r:.60}")
+            raise ValueError(
+                f"Plastic: the signal {key} must be finite in {str(kind).removeprefix('torch.')}, but is {value!r:.60}"
+            )
         return signal.to(self._states[0].device)
 
-    def _call(self, pre: Tensor, post: Tensor, signals: list[Tensor | None], step: Tensor, **options: bool) -> Tensor:
+    def _call(self, pre: Tensor, post: Tensor, signals: list[Tensor | None], step: Tensor, **options: Any) -> Tensor:
+        matrix = self._indices, self._indptr, self._by_columns
+        options |= dict(params=list(self.rule.params.values()), rows=self.rows, cols=self.cols)
         return _OPS.plastic_step_(
-            self.rule.text, self._states, self._traces, self._indices, self._indptr, self._by_columns, pre, post, signals, step,
-            params=list(self.rule.params.values()), rows=self.rows, cols=self.cols, **options,
+            self.rule.text, self._states, self._traces, *matrix, pre, post, signals, step, **options
         )
 
 
 def _same(name: str, given: int | None, own: int) -> int:
     if given is not None and given != own:
-        raise ValueError(f"Plastic: {name} must be {own}, as the matrix is given, but is {given!r}")
+        raise ValueError(f"Plastic: {name} must be {own}, the shape of the given matrix, but is {given!r}")
     return own
 
 
 # ---- rules ----
 
-def pair_stdp(
-    *, a_plus: float = 0.01, a_minus: float = 0.0105, tau_plus: float = 20.0, tau_minus: float = 20.0, w_min: float = 0.0, w_max: float = 1.0
-) -> Synapse:
-    """Pairs of spikes, all with all: w changes by a_plus exp(-dt / tau_plus) where the spike after follows, else by -a_minus exp(dt / tau_minus).
 
-    Song, Miller and Abbott, Nature Neuroscience 3 (2000). Time constants are in steps, as of all rules.
+def pair_stdp(
+    *,
+    a_plus: float = 0.01,
+    a_minus: float = 0.0105,
+    tau_plus: float = 20.0,
+    tau_minus: float = 20.0,
+    w_min: float = 0.0,
+    w_max: float = 1.0,
+) -> Synapse:
+    """Pair-based STDP over all pairs of spikes.
+
+    The weight changes by a_plus exp(-dt / tau_plus) if the postsynaptic spike comes dt after the presynaptic one, and
+    by -a_minus exp(-dt / tau_minus) if it comes dt before.
+
+    Source: Song, Miller and Abbott, Nature Neuroscience 3 (2000). Time constants are in steps, as in all rules.
     """
-    return synapse(PAIR_STDP, a_plus=a_plus, a_minus=a_minus, tau_plus=tau_plus, tau_minus=tau_minus, w_min=w_min, w_max=w_max)
+    return synapse(
+        PAIR_STDP, a_plus=a_plus, a_minus=a_minus, tau_plus=tau_plus, tau_minus=tau_minus, w_min=w_min, w_max=w_max
+    )
 
 
 PAIR_STDP = """
@@ -427,21 +479,30 @@ synapse pair_stdp(w; x, y; a_plus, a_minus, tau_plus, tau_minus, w_min, w_max) {
 
 def triplet_stdp(
     *,
-    a2_plus: float = 0.0, a2_minus: float = 7.1e-3, a3_plus: float = 6.5e-3, a3_minus: float = 0.0,
-    tau_plus: float = 16.8, tau_minus: float = 33.7, tau_x: float = 101.0, tau_y: float = 114.0,
-    w_min: float = 0.0, w_max: float = math.inf,
+    a2_plus: float = 0.0,
+    a2_minus: float = 7.1e-3,
+    a3_plus: float = 6.5e-3,
+    a3_minus: float = 0.0,
+    tau_plus: float = 16.8,
+    tau_minus: float = 33.7,
+    tau_x: float = 101.0,
+    tau_y: float = 114.0,
+    w_min: float = 0.0,
+    w_max: float = math.inf,
 ) -> Synapse:
-    """Pairs and triplets of spikes, all with all.
+    """Triplet STDP over all pairs and triplets of spikes.
 
-    Pfister and Gerstner, Journal of Neuroscience 26 (2006). The defaults are its minimal model of visual cortex, for steps of 1 ms and
-    weights of about 1.
+    Source: Pfister and Gerstner, Journal of Neuroscience 26 (2006). The defaults are its minimal model of visual
+        cortex, for
+    steps of 1 ms and weights of about 1.
     """
     numbers = dict(locals())
     return synapse(TRIPLET_STDP, **numbers)
 
 
 TRIPLET_STDP = """
-synapse triplet_stdp(w; r1, r2, o1, o2; a2_plus, a2_minus, a3_plus, a3_minus, tau_plus, tau_minus, tau_x, tau_y, w_min, w_max) {
+synapse triplet_stdp(w; r1, r2, o1, o2;
+                     a2_plus, a2_minus, a3_plus, a3_minus, tau_plus, tau_minus, tau_x, tau_y, w_min, w_max) {
   on pre {
     w' = clamp(w - o1 * (a2_minus + a3_minus * r2), w_min, w_max)
     r1' = r1 + 1
@@ -462,12 +523,18 @@ synapse triplet_stdp(w; r1, r2, o1, o2; a2_plus, a2_minus, a3_plus, a3_minus, ta
 
 def reward_stdp(
     *,
-    a_plus: float = 1.0, a_minus: float = 1.0, tau_plus: float = 20.0, tau_minus: float = 20.0, tau_c: float = 1000.0,
-    rate: float = 0.001, w_min: float = 0.0, w_max: float = 1.0,
+    a_plus: float = 1.0,
+    a_minus: float = 1.0,
+    tau_plus: float = 20.0,
+    tau_minus: float = 20.0,
+    tau_c: float = 1000.0,
+    rate: float = 0.001,
+    w_min: float = 0.0,
+    w_max: float = 1.0,
 ) -> Synapse:
-    """Pairs of spikes leave an eligibility c in the connection, which decays; a ``reward`` makes weights of it.
+    """Reward-modulated STDP: pairs of spikes change an eligibility c, which decays; ``reward`` adds rate reward c to w.
 
-    Izhikevich, Cerebral Cortex 17 (2007). A step with a reward costs all connections, others the spikes alone.
+    Source: Izhikevich, Cerebral Cortex 17 (2007). A step with a reward processes all connections.
     """
     numbers = dict(locals())
     return synapse(REWARD_STDP, **numbers)
@@ -491,11 +558,14 @@ synapse reward_stdp(w, c; x, y; a_plus, a_minus, tau_plus, tau_minus, tau_c, rat
 """
 
 
-def synaptic_scaling(*, target: float = 0.01, beta: float = 1e-5, tau: float = 1000.0, w_max: float = math.inf) -> Synapse:
-    """Weights grow or shrink by the same share until the neuron after fires ``target`` times a step.
+def synaptic_scaling(
+    *, target: float = 0.01, beta: float = 1e-5, tau: float = 1000.0, w_max: float = math.inf
+) -> Synapse:
+    """Synaptic scaling: multiplies all weights of a neuron until it fires ``target`` times per step.
 
-    Turrigiano and others, Nature 391 (1998); van Rossum, Bi and Turrigiano, Journal of Neuroscience 20 (2000). ``scale`` is the signal:
-    give it now and then, as the number of steps since the last time, for such a step costs all connections.
+    Sources: Turrigiano and others, Nature 391 (1998); van Rossum, Bi and Turrigiano, Journal of Neuroscience 20 (2000).
+        The
+    signal ``scale`` is the number of steps since it was last sent. A step with it processes all connections.
     """
     return synapse(SYNAPTIC_SCALING, target=target, beta=beta, tau=tau, w_max=w_max)
 
@@ -510,10 +580,11 @@ synapse synaptic_scaling(w; r; target, beta, tau, w_max; scale) {
 
 
 def tsodyks_markram(*, use: float = 0.5, tau_f: float = 20.0, tau_d: float = 100.0) -> Synapse:
-    """Short-term plasticity: a spike uses the share u of the resources x that are left, and sends w u x.
+    """Short-term plasticity: a spike uses the share u of the remaining resources x, and sends w u x.
 
-    Tsodyks, Pawelzik and Markram, Neural Computation 10 (1998). u decays by tau_f and grows by ``use`` (1 - u) at a spike; x recovers by
-    tau_d. The weight itself stays.
+    Source: Tsodyks, Pawelzik and Markram, Neural Computation 10 (1998). u decays with tau_f and grows by ``use`` (1 -
+        u) at a
+    spike; x recovers with tau_d. The weight does not change.
     """
     return synapse(TSODYKS_MARKRAM, use=use, tau_f=tau_f, tau_d=tau_d)
 

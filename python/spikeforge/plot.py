@@ -1,8 +1,8 @@
-"""Pictures of spikes and states over time, by matplotlib: rasters, traces, rates.
+"""Plots of spikes and states over time with matplotlib: rasters, traces, rates.
 
-What is drawn is ``[T, N]``, or ``[T, B, ...]`` as modules and :class:`~spikeforge.Monitor` give it, of which `sample`
-chooses one of the batch; a tensor on any device, with or without gradients, or an array. Each function draws into
-`ax`, or into new axes, and returns them: what they do not do, matplotlib does.
+Data is ``[T, N]``, or ``[T, B, ...]`` as returned by modules and :class:`~spikeforge.Monitor`, of which `sample`
+chooses one element of the batch: a tensor on any device, with or without gradients, or an array. Each function draws
+into `ax`, or into new axes, and returns them for further changes.
 
 >>> spikeforge.plot.raster(monitor["hidden.out"], title="hidden").figure.savefig("raster.png")
 """
@@ -34,19 +34,19 @@ def raster(
     color: str = COLORS[0],
     title: str | None = None,
 ) -> Axes:
-    """A row a neuron, a column a step, a mark a spike (whatever is not zero); the rate stands above.
+    """Draws a spike raster: a mark for each nonzero value of a neuron and step. The title shows the rate.
 
     Args:
         spikes: ``[T, N]``, or ``[T, B, ...]``.
         ax: where to draw; None makes a figure.
-        sample: of the batch; None where there is no batch: ``[T, ...]``.
-        neurons: at most so many, spread evenly over all; or the numbers of those to draw; None for all.
-        dt: milliseconds a step; None counts in steps.
-        color: of the marks.
-        title: above, on the left.
+        sample: the index in the batch; None for data without a batch, ``[T, ...]``.
+        neurons: the most neurons to draw, spread evenly over all; or a list of their indices; None for all.
+        dt: milliseconds per step; None shows steps.
+        color: the color of the marks.
+        title: the title, on the left.
 
     Raises:
-        ValueError, TypeError: for what is no sequence, a sample or neuron that is not there, and dt not above 0.
+        ValueError, TypeError: if the data is no sequence, a sample or neuron does not exist, or dt is not above 0.
         ImportError: without matplotlib.
     """
     from_matplotlib = _matplotlib("collections")
@@ -60,14 +60,14 @@ def raster(
     at, row = (index.double() for index in fired.nonzero(as_tuple=True))
     left, right, low, high = at * width + 0.1 * width, at * width + 0.9 * width, row - 0.42, row + 0.42
     corners = torch.stack([left, low, left, high, right, high, right, low], 1).view(-1, 4, 2).numpy()
-    # The edge keeps a mark visible where a step is narrower than a pixel.
+    # The edge keeps a mark visible if a step is narrower than a pixel.
     marks = from_matplotlib.PolyCollection(corners, facecolor=color, edgecolor=color, linewidth=0.4)
     ax.add_collection(marks, autolim=False)
 
     _tidy(ax, title)
     _time_axis(ax, len(values), dt)
     ax.set_ylim(-0.5, max(len(chosen), 1) - 0.5)
-    ax.yaxis.get_major_locator().set_params(integer=True, nbins=5)
+    ax.yaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
     everyone = chosen == list(range(len(chosen)))
     if not everyone:
         ax.yaxis.set_major_formatter(lambda at, _: str(chosen[int(at)]) if 0 <= at < len(chosen) else "")
@@ -92,19 +92,19 @@ def traces(
     title: str | None = None,
     label: str = "v",
 ) -> Axes:
-    """States over time, a line a neuron.
+    """Draws states over time, a line per neuron.
 
     Args:
         values: ``[T, N]``, or ``[T, B, ...]``.
         ax: where to draw; None makes a figure.
-        spikes: of the same shape; a mark above the lines for each.
-        threshold: a dashed line.
+        spikes: spikes of the same shape, drawn as marks above the lines.
+        threshold: the height of a dashed line.
         sample, dt, title: see :func:`raster`.
-        neurons: the first so many; or the numbers of those to draw; None for all.
-        label: of the vertical axis.
+        neurons: the number of neurons to draw, from the first; or a list of their indices; None for all.
+        label: the label of the vertical axis.
 
     Raises:
-        ValueError, TypeError, ImportError: as :func:`raster`, and for spikes of another shape.
+        ValueError, TypeError, ImportError: as :func:`raster`, and if spikes have another shape.
     """
     _matplotlib("collections")
     _check_dt("traces", dt)
@@ -124,7 +124,7 @@ def traces(
         ax.plot(time.numpy(), drawn[:, neuron].numpy(), color=color, linewidth=1.2, label=f"neuron {neuron}")
         if fired is not None and fired[:, neuron].any():
             at = time[fired[:, neuron] != 0].numpy()
-            # Above the lines, a row a neuron.
+            # Above the lines, one row per neuron.
             ax.plot(
                 at, [1.03 + 0.05 * i] * len(at), "|", color=color, markersize=5, clip_on=False,
                 transform=ax.get_xaxis_transform(),
@@ -142,31 +142,26 @@ def traces(
 
 
 def rates(
-    spikes: Any,
-    ax: Axes | None = None,
-    *,
-    window: int = 1,
-    dt: float | None = None,
-    title: str | None = None,
+    spikes: Any, ax: Axes | None = None, *, window: int = 1, dt: float | None = None, title: str | None = None
 ) -> Axes:
-    """How many fire over time, as a share of neurons and batch: a line a population.
+    """Draws firing rates over time, averaged over neurons and batch: a line per population.
 
     Args:
         spikes: ``[T, ...]``; or several by name, such as ``dict(monitor.items())``.
         ax: where to draw; None makes a figure.
-        window: each point is the mean over so many steps around it; at the ends over those that there are.
-        dt: milliseconds a step; then rates are in Hz, else per cent of the neurons in a step.
-        title: above, on the left.
+        window: the steps of a moving average, truncated at the ends.
+        dt: milliseconds per step, for rates in Hz; None shows per cent of the neurons in a step.
+        title: the title, on the left.
 
     Raises:
-        ValueError, TypeError, ImportError: as :func:`raster`, and for a window below 1.
+        ValueError, TypeError, ImportError: as :func:`raster`, and if window is below 1.
     """
     _matplotlib("collections")
     _check_dt("rates", dt)
     if window < 1:
         raise ValueError(f"rates: window must be 1 or more steps, but is {window}")
     is_named = isinstance(spikes, Mapping) or hasattr(spikes, "keys")
-    populations = {name: spikes[name] for name in spikes.keys()} if is_named else {"": spikes}
+    populations = {name: spikes[name] for name in list(spikes.keys())} if is_named else {"": spikes}
     ax = _axes(ax, (6, 2.4))
     width, longest = dt or 1, 0
     for i, (name, given) in enumerate(populations.items()):
@@ -188,11 +183,11 @@ def rates(
     return ax
 
 
-# --- what is drawn
+# --- data
 
 
 def _sequence(function: str, name: str, given: Any, sample: int | None) -> Tensor:
-    """``[T, N]`` on the CPU."""
+    """Converts data to ``[T, N]`` on the CPU."""
     try:
         values = torch.as_tensor(given, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError):
@@ -205,7 +200,7 @@ def _sequence(function: str, name: str, given: Any, sample: int | None) -> Tenso
         if not -values.shape[1] <= sample < values.shape[1]:
             raise ValueError(
                 f"{function}: sample must be below {values.shape[1]}, the batch of {name} {list(values.shape)}, but is "
-                f"{sample}; sample=None where there is no batch"
+                f"{sample}; pass sample=None for data without a batch"
             )
         values = values[:, sample]
     return values.flatten(1) if values.dim() > 1 else values[:, None]
@@ -219,16 +214,16 @@ def _chosen(function: str, neurons: int | Sequence[int] | None, count: int, *, f
         if first or not shown:
             return list(range(shown))
         apart = count // shown
-        return [i * count // shown + i % apart for i in range(shown)]  # of feature maps, not always the same pixel
+        return [i * count // shown + i % apart for i in range(shown)]  # not always the same pixel of feature maps
     numbers = [int(number) for number in neurons]
     for number in numbers:
         if not 0 <= number < count:
-            raise ValueError(f"{function}: there is no neuron {number}; there are {count}, from 0 on")
+            raise ValueError(f"{function}: neurons must be indices below {count}, but one is {number}")
     return numbers
 
 
 def _smooth(values: Tensor, window: int) -> Tensor:
-    """Means over the steps around each."""
+    """Returns moving means over a window around each step."""
     sums = torch.cat((values.new_zeros(1), values.cumsum(0)))
     at = torch.arange(len(values), device="cpu")
     begin, end = (at - (window - 1) // 2).clamp(min=0), (at + window // 2 + 1).clamp(max=len(values))
@@ -237,10 +232,10 @@ def _smooth(values: Tensor, window: int) -> Tensor:
 
 def _check_dt(function: str, dt: float | None) -> None:
     if dt is not None and not dt > 0:
-        raise ValueError(f"{function}: dt must be milliseconds a step, above 0, or None, but is {dt}")
+        raise ValueError(f"{function}: dt must be milliseconds per step, above 0, or None, but is {dt}")
 
 
-# --- how it looks
+# --- style
 
 
 def _matplotlib(module: str) -> Any:
@@ -271,8 +266,8 @@ def _tidy(ax: Axes, title: str | None, pad: float = 8) -> None:
 def _time_axis(ax: Axes, steps: int, dt: float | None) -> None:
     ax.set_xlim(0, max(steps, 1) * (dt or 1))
     ax.set_xlabel("step" if dt is None else "time (ms)")
-    ax.xaxis.get_major_locator().set_params(integer=dt is None)
-    if dt is None and steps <= 24:  # the number stands below the middle of its step
+    ax.xaxis.get_major_locator().set_params(integer=dt is None)  # type: ignore[call-arg]
+    if dt is None and steps <= 24:  # labels are at the middle of steps
         ticks = range(0, steps, 1 if steps <= 8 else 4)
         ax.set_xticks([tick + 0.5 for tick in ticks], [str(tick) for tick in ticks])
 

@@ -1,8 +1,8 @@
-"""How projections are drawn: rules of who is connected with whom, and laws of weights and delays.
+"""Rules that draw the connections of projections, and laws that draw their weights and delays.
 
-    rules.all_to_all()  rules.one_to_one()  rules.fixed_probability(p)  rules.fixed_out_degree(k)
-    rules.fixed_in_degree(k)  rules.fixed_total(k)  rules.arrays(sources, targets)
-    rules.constant(x)  rules.uniform(low, high)  rules.normal(mean, deviation)  rules.lognormal(mean, deviation)
+rules.all_to_all()  rules.one_to_one()  rules.fixed_probability(p)  rules.fixed_out_degree(k)
+rules.fixed_in_degree(k)  rules.fixed_total(k)  rules.arrays(sources, targets)
+rules.constant(x)  rules.uniform(low, high)  rules.normal(mean, deviation)  rules.lognormal(mean, deviation)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spikeforge._numbers import tensor_of
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """What numbers are drawn from; those out of [low, high] are low or high, or drawn again where ``redraw``."""
+    """A distribution. Values outside [low, high] are clipped, or drawn again if ``redraw``."""
 
     law: str
     first: float
@@ -30,28 +30,32 @@ class Law:
 
 
 def constant(value: float) -> Law:
-    """The same number for all."""
+    """The same value for all connections."""
     return Law("constant", value)
 
 
 def uniform(low: float, high: float) -> Law:
-    """Any number from low to high, each as likely."""
+    """The uniform distribution from low to high."""
     return Law("uniform", low, high)
 
 
-def normal(mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False) -> Law:
-    """Normal, of this mean and standard deviation (before bounds apply)."""
+def normal(
+    mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False
+) -> Law:
+    """The normal distribution of this mean and standard deviation (before bounds apply)."""
     return Law("normal", mean, deviation, low, high, redraw)
 
 
-def lognormal(mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False) -> Law:
-    """Numbers whose natural logarithm is normal, of this mean and standard deviation."""
+def lognormal(
+    mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False
+) -> Law:
+    """The distribution whose natural logarithm is normal, with this mean and standard deviation."""
     return Law("lognormal", mean, deviation, low, high, redraw)
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Who is connected with whom."""
+    """A rule that chooses sources and targets of connections."""
 
     rule: str
     amount: float = 0.0
@@ -62,44 +66,47 @@ class Rule:
 
 
 def all_to_all(*, autapses: bool = True) -> Rule:
-    """Every source with every target; with itself where ``autapses``."""
+    """Connects every source with every target; a neuron with itself only if ``autapses``."""
     return Rule("all_to_all", autapses=autapses)
 
 
 def one_to_one() -> Rule:
-    """The first source with the first target, and so on; there are as many of both."""
+    """Connects source k with target k; both populations have the same size."""
     return Rule("one_to_one")
 
 
 def fixed_probability(probability: float, *, autapses: bool = True) -> Rule:
-    """Every source with every target with this probability, whatever the others are."""
+    """Connects every pair of source and target independently with this probability."""
     return Rule("fixed_probability", probability, autapses)
 
 
 def fixed_out_degree(degree: int, *, autapses: bool = True, multapses: bool = True) -> Rule:
-    """Every source with so many targets, different ones unless ``multapses``."""
+    """Connects every source with ``degree`` random targets, distinct unless ``multapses``."""
     return Rule("fixed_out_degree", degree, autapses, multapses)
 
 
 def fixed_in_degree(degree: int, *, autapses: bool = True, multapses: bool = True) -> Rule:
-    """Every target with so many sources, different ones unless ``multapses``."""
+    """Connects every target with ``degree`` random sources, distinct unless ``multapses``."""
     return Rule("fixed_in_degree", degree, autapses, multapses)
 
 
 def fixed_total(connections: int, *, autapses: bool = True) -> Rule:
-    """So many connections, each from any source to any target, whatever the others are."""
+    """Draws this number of connections, each with an independent random source and target."""
     return Rule("fixed_total", connections, autapses)
 
 
 def arrays(sources: Tensor | Sequence[int], targets: Tensor | Sequence[int]) -> Rule:
-    """From ``sources[k]`` to ``targets[k]``, counted within their populations: tensors, arrays or lists of int32 or int64.
+    """Connects ``sources[k]`` with ``targets[k]``.
 
-    With this rule weight and delay may be tensors, arrays or lists, one number a connection.
+    Args:
+        sources, targets: int32 or int64 indices within the populations, as tensors, arrays or lists of one length.
+
+    With this rule, weight and delay may be tensors, arrays or lists with one value for each connection.
     """
     return Rule("arrays", sources=_indices("sources", sources), targets=_indices("targets", targets))
 
 
 def _indices(name: str, given: Any) -> Tensor:
-    """Indices as a tensor. The operator checks the type; an empty list becomes int64."""
+    """Converts indices to a tensor. The operator checks the type; an empty list becomes int64."""
     numbers = tensor_of(f"rules.arrays: {name}", given, dtype=None)
     return numbers if numbers.numel() else numbers.long()

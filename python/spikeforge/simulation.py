@@ -1,6 +1,6 @@
 """Simulated networks: populations of any neuron, projections with delays, drive, recordings.
 
-The network itself is C++ (``<spikeforge/simulation/network.h>``), which this calls by operators.
+The network itself is C++ (``<spikeforge/simulation/network.h>``); this module calls it through operators.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
 _CPP = torch.ops.spikeforge_simulation
-STEPS_AT_ONCE = 20  # in one CUDA graph; what is recorded is listed as often
-STEPS_OF_PROGRESS = 100  # between two looks at the clock
-STEPS_UNINTERRUPTED = 1000  # in one operator, within which Python sees no signal, at most
+STEPS_AT_ONCE = 20  # steps in one CUDA graph; recorded spikes are listed after each replay
+STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
+STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
 SECONDS_UNINTERRUPTED = 0.5
-SCANS_BEFORE_SORTING = 8  # of all spikes, which take about as long as sorting them
+SCANS_BEFORE_SORTING = 8  # scans of all spikes take about as long as sorting them once
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Population:
-    """Neurons ``start`` to ``stop - 1`` of a network, which are alike but for their numbers."""
+    """Neurons ``start`` to ``stop - 1`` of a network: one neuron model, with parameters for each neuron."""
 
     name: str
     start: int
@@ -60,14 +60,15 @@ class Population:
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
-    """Connections of a network that learn, as a matrix by rows: the sources, whose columns are the targets, both from 0.
+    """The learning connections of a projection, as a CSR matrix: rows are sources, columns are targets, both from 0.
 
     Attributes:
         indices, indptr: int32 [connections] and int64 [sources + 1].
-        delays: [connections], or [1] where all have the same.
-        states: [connections] each, by name, of the last step; the first are the weights. The network's own.
-        traces: [sources] or [targets] each, by name, of the last step; those of sources as many steps before as the shortest
-            delay takes.
+        delays: in steps, [connections], or [1] if all are the same.
+        states: name to tensor [connections] after the last step; the first are the weights. They share memory with the
+            network.
+        traces: name to tensor [sources] or [targets] after the last step; traces of sources are older by the shortest
+            delay.
     """
 
     indices: Tensor
@@ -79,12 +80,13 @@ class Learned:
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """What a call of :func:`simulate` recorded.
+    """The spikes and states that a call of :func:`simulate` recorded.
 
     Attributes:
-        steps, neurons: int64 [spikes], in the order of steps: when each spike was, and whose. Of a network with a group those of
-            the neurons that this process has; :meth:`Network.gather` gives all.
-        states: a tensor [steps of the call, neurons chosen] for each (population, state, neurons) asked for; on all processes.
+        steps, neurons: int64 [spikes], the step and the neuron of each spike, ordered by step. If the network has a
+            group, the spikes of this process's neurons; :meth:`Network.gather` returns all.
+        states: a tensor [steps of the call, chosen neurons] for each requested (population, state, neurons); the same
+            on all processes.
         span: the steps of the call.
     """
 
@@ -94,32 +96,34 @@ class Recording:
     span: range = range(0)
 
     def of(self, population: Population) -> tuple[Tensor, Tensor]:
-        """Steps and neurons of a population, whose first neuron is 0 then."""
+        """Returns steps and neurons of a population's spikes; its first neuron is 0."""
         scans = self.__dict__["_scans"] = self.__dict__.get("_scans", 0) + 1
         if scans <= SCANS_BEFORE_SORTING:
             here = (self.neurons >= population.start) & (self.neurons < population.stop)
         else:
             neurons, places = self._by_neuron
-            first, last = torch.searchsorted(neurons, torch.tensor([population.start, population.stop], device=neurons.device)).tolist()
+            first, last = torch.searchsorted(
+                neurons, torch.tensor([population.start, population.stop], device=neurons.device)
+            ).tolist()
             here = places[first:last].sort().values
         return self.steps[here], self.neurons[here] - population.start
 
     @functools.cached_property
     def _by_neuron(self) -> tuple[Tensor, Tensor]:
-        """Neurons in ascending order, and where they are."""
+        """Neurons in ascending order, and their positions in the recording."""
         return self.neurons.sort(stable=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What one process has of a network, and what it told the others so far.
+    """The share that one process has of a network, and the spikes that it has sent to other processes.
 
     Attributes:
-        neurons, connections: how many are its own; connections are those onto its neurons.
-        block: steps between two exchanges of spikes: the shortest delay of a connection between processes or areas, at most 1024; 0
-            where no projection goes there.
-        exchanges, bytes, seconds: how often it told its spikes, with how many bytes, and how long that took, waiting for the
-            others included (on the CPU).
+        neurons, connections: the number of its neurons, and of the connections onto them.
+        block: steps between two exchanges of spikes: the shortest delay of a connection between processes or areas, at
+            most 1024; 0 if there is no such connection.
+        exchanges, bytes, seconds: the number of exchanges, the bytes that were sent, and the time that both took,
+            including the wait for other processes (on the CPU).
     """
 
     neurons: int
@@ -131,20 +135,21 @@ class Share:
 
 
 class Network:
-    """Populations, projections between them and what drives them, for :func:`simulate`.
+    """Populations, the projections between them and their input, for :func:`simulate`.
 
-    A step takes what arrives now, adds drive, steps all neurons, and sends their spikes on their way: a spike of step t
-    over a connection of delay d is input of step t + d. Tensors that it is given are copied. One thread at a time can use it.
+    A step delivers the spikes that arrive, adds the drive, steps all neurons, and sends their spikes: a spike of step t
+    over a connection of delay d is input of step t + d. Tensor arguments are copied. One thread at a time can use it.
 
     Args:
-        seed: of connections, drive, and neurons that draw random numbers.
-        dtype: of states, weights and what is on its way; by default torch's.
-        weight_dtype: of the weights alone, e.g. float16 to halve their memory.
+        seed: the seed of connections, drive, and neurons that draw random numbers.
+        dtype: the type of states, weights and pending input; by default torch's default dtype.
+        weight_dtype: the type of the weights, e.g. float16 to halve their memory; by default ``dtype``.
         device: a CPU or a GPU.
-        deterministic: on a GPU the same bits at every run.
+        deterministic: on a GPU, compute the same bits at every run.
         group: processes of ``torch.distributed`` that share the network, such as ``torch.distributed.group.WORLD``
-            (docs/scaling.md). All describe the same network, and make the same calls of :meth:`build`, :func:`simulate`,
-            :meth:`gather`, :meth:`state_dict` and :meth:`load_state_dict`; each has a share of the neurons.
+            (docs/scaling.md). All describe the same network, and make the same calls of :meth:`build`,
+            :func:`simulate`, :meth:`gather`, :meth:`state_dict` and :meth:`load_state_dict`; each has a share of the
+            neurons.
     """
 
     def __init__(
@@ -164,11 +169,13 @@ class Network:
         self.deterministic = deterministic
         self.populations: list[Population] = []
         self.group = group
-        self._held = _CPP.network(self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group))
-        self._projections: list[str] = []  # in words
+        self._held = _CPP.network(
+            self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group)
+        )
+        self._projections: list[str] = []  # descriptions, which state_dict() compares
         self._rules: list[Synapse] = []  # of the projections that learn
-        self._signals: dict[str, Tensor] = {}  # of these, as they were given last
-        self._numbers: dict[tuple[str, int, int, str], int] = {}  # of populations
+        self._signals: dict[str, Tensor] = {}  # the last values of the signals of these rules
+        self._numbers: dict[tuple[str, int, int, str], int] = {}  # indices of populations
         self._captured: Captured | None = None
         self._in_use = threading.RLock()
 
@@ -188,34 +195,47 @@ class Network:
         area: str = "",
         **params: float | Tensor,
     ) -> Population:
-        """Adds ``size`` neurons.
+        """Adds a population of ``size`` neurons.
 
         Args:
-            neuron: text (``docs/neuron_text.md``) or what ``@spikeforge.neuron`` made of a function, without a gradient
-                of its spike. Its first output is the spike; its inputs are what projections and drive go ``into``.
-            states: where states start, numbers or tensors [size]; else as the neuron's header says.
-            params: the neuron's parameters, numbers or tensors [size], by any name but ``states`` and ``area``.
-            area: whose populations are on one process, where a ``group`` shares the network; without an area every process has an
-                equal part of the population. Numbers are of all neurons in any case.
+            neuron: neuron text (``docs/neuron_text.md``) or a function decorated by ``@spikeforge.neuron``. Its first
+                output is the spike; projections and drive go ``into`` one of its inputs.
+            states: initial values of states, scalars or tensors [size]; by default those of the neuron's header.
+            params: the neuron's parameters, scalars or tensors [size], by any name but ``states`` and ``area``.
+            area: all populations of one area are on one process, if a ``group`` shares the network. Without an area,
+                every process has an equal part of the population. Tensors hold the values of all neurons in any case.
         """
         check_text("Network: the name of a population", name)
         check_text(f"Network: the area of {name}", area)
         size = check_whole(f"Network: the size of {name}", size)
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
-            raise TypeError(f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but is a {type(neuron).__name__}")
+            raise TypeError(
+                f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but is "
+                "a "
+                f"{type(neuron).__name__}"
+            )
         if states is not None and not isinstance(states, Mapping):
-            raise TypeError(f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter cannot be called states here")
+            raise TypeError(
+                f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter "
+                "cannot "
+                "be called states here"
+            )
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})
         for key in states:
             check_text(f"Network: a state of {name}", key)
-        given = [[tensor_of(f"Network: {key} of {name}", value) for key, value in numbers.items()] for numbers in (params, states)]
+        given = [
+            [tensor_of(f"Network: {key} of {name}", value) for key, value in numbers.items()]
+            for numbers in (params, states)
+        ]
         header = read_header(text)
         with self._alone():
             _CPP.populate(self._held, name, size, text, list(params), given[0], list(states), given[1], area)
             ordered = {key: params[key] for key in header.params}
-            made = Population(name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area)
+            made = Population(
+                name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area
+            )
             self._numbers.setdefault(_key(made), len(self.populations))
             self.populations.append(made)
         return made
@@ -234,31 +254,37 @@ class Network:
         """Connects two populations; see :class:`spikeforge.Projection`.
 
         Args:
-            delay: in steps, rounded to whole ones, at least 1: a law that may give less is to be bounded by ``low``.
-            into: the input of the targets' neuron that spikes arrive at; by default its first.
-            plasticity: a rule by which the connections learn (``docs/plasticity.md``); the weight says what the first
-                of its states starts at, which must be within the bounds that the rule clamps it to.
+            delay: in steps, rounded to whole numbers, at least 1: bound a law that may give less by ``low``.
+            into: the input of the targets' neuron that receives the spikes; by default its first.
+            plasticity: a rule by which the connections learn (``docs/plasticity.md``). The weight is the initial value
+                of the rule's first state, and must be within the bounds to which the rule clamps it.
 
         Returns:
-            Of connections that learn a number, for :meth:`weights` and :meth:`learned`.
+            The index of the projection for :meth:`weights` and :meth:`learned` if it learns, else None.
 
         Raises:
-            ValueError, TypeError: for what cannot be drawn; the network is as before then.
+            ValueError, TypeError: if the projection cannot be drawn. The network does not change.
         """
         if plasticity is not None and not isinstance(plasticity, Synapse):
-            raise TypeError(f"Network: plasticity must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {plasticity!r}")
+            raise TypeError(
+                "Network: plasticity must be a rule of spikeforge.synapse or spikeforge.plasticity, but is "
+                f"{plasticity!r}"
+            )
         ends = self._number(sources), self._number(targets)
         drawn = Drawn.of(f"Network: {sources.name} to {targets.name}", rule, weight, delay, self.device)
-        learning = (plasticity.text, list(plasticity.params), list(plasticity.params.values())) if plasticity else ("", [], [])
+        learning = (
+            (plasticity.text, list(plasticity.params), list(plasticity.params.values())) if plasticity else ("", [], [])
+        )
         into = check_text("Network: into", into or "")
         described = (
-            f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {drawn.amount:g}, autapses {rule.autapses}, "
-            f"multapses {rule.multapses}, weight {drawn.weight}, delay {drawn.delay}" + (f", {plasticity.text}, {dict(plasticity.params)}" if plasticity else "") + _digest(drawn.arrays)
+            f"{sources.name} to {targets.name}, {into or 'first input'}: {rule.rule} {drawn.amount:g}, "
+            f"autapses {rule.autapses}, multapses {rule.multapses}, weight {drawn.weight}, delay {drawn.delay}"
+            + (f", {plasticity.text}, {dict(plasticity.params)}" if plasticity else "")
+            + _digest(drawn.arrays)
         )
         with self._alone():
-            learns = _CPP.project(
-                self._held, *ends, rule.rule, drawn.amount, drawn.choices, drawn.laws, drawn.numbers, drawn.arrays, into, *learning
-            )
+            described_by = drawn.amount, drawn.choices, drawn.laws, drawn.numbers, drawn.arrays
+            learns = _CPP.project(self._held, *ends, rule.rule, *described_by, into, *learning)
             self._projections.append(described)
             if plasticity is None:
                 return None
@@ -267,9 +293,14 @@ class Network:
             return learns
 
     def drive(self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None) -> None:
-        """Poisson input: in each step a neuron gets ``weight`` times a Poisson number of mean ``rate``, a number or [size].
+        """Adds Poisson input: in each step a neuron gets ``weight`` times a Poisson number of mean ``rate``.
 
-        A rate is of a step: of ``rate_hz`` in steps of ``dt_ms`` it is ``rate_hz * dt_ms / 1000``. The same seed gives the same numbers on every device and for any number of threads.
+        The same seed gives the same numbers on every device and for any number of threads.
+
+        Args:
+            rate: spikes per step, a scalar or [size]; ``rate_hz * dt_ms / 1000`` for steps of ``dt_ms``.
+            weight: the input per spike.
+            into: the input of the targets' neuron; by default its first.
         """
         number, into = self._number(targets), check_text("Network: into", into or "")
         weight = check_number(f"Network: the weight of what drives {targets.name}", weight)
@@ -281,37 +312,37 @@ class Network:
         _CPP.inject(self._held, number, tensor_of(f"Network: the current of {targets.name}", current), into)
 
     def build(self) -> Connectivity:
-        """Draws the connections, which the first :func:`simulate` does otherwise; nothing can be added then.
+        """Draws the connections; the first :func:`simulate` does so otherwise. Nothing can be added afterwards.
 
-        Column k * size + j is input k of neuron j. On the CPU the columns of a row ascend. ``weights`` are the network's own:
-        what is written there (in place; their size stays) holds from the next step on. ``indices``, ``indptr`` and ``delays``
-        are copies, made at each call. Of a network that has a group or areas all are copies; of a group the connections onto this
-        process's neurons.
-        """
+        Column k * size + j is input k of neuron j. On the CPU the columns of a row ascend. ``weights`` share memory
+        with the network: a value written in place is used from the next step on. ``indices``, ``indptr`` and ``delays``
+        are copies. If the network has a group or areas, all are copies; with a group, the connections onto this
+        process's neurons."""
         is_plain = self.group is None and not any(p.area for p in self.populations)
         indices, indptr, weights, delays = (_CPP.build if is_plain else _CPP.connectivity)(self._held)
         inputs = max((len(p.inputs) for p in self.populations), default=1)
         return Connectivity(indices, indptr, weights, delays, rows=self.size, cols=self.size * inputs)
 
     def learned(self, projection: int) -> Learned:
-        """The connections of a projection that learns, whose number :meth:`project` gave; builds the network."""
+        """Returns the connections of the learning projection with this index of :meth:`project`; builds the network."""
         if isinstance(projection, bool) or not isinstance(projection, int) or not 0 <= projection < len(self._rules):
             raise ValueError(
-                f"Network: {len(self._rules)} projections learn, and project() gave their numbers, from 0 on; there is no {projection!r}"
+                f"Network: projection must be an index that project() returned, below {len(self._rules)}, but is "
+                f"{projection!r}"
             )
         rule = self._rules[projection]
         indices, indptr, delays, states, traces = _CPP.learned(self._held, projection)
         return Learned(indices, indptr, delays, dict(zip(rule.states, states)), dict(zip(rule.traces, traces)))
 
     def weights(self, projection: int) -> Tensor:
-        """[connections] of a projection that learns, as they are now: the network's own, so that what is written there holds."""
+        """Returns the weights [connections] of a learning projection; they share memory with the network."""
         return next(iter(self.learned(projection).states.values()))
 
     def modulate(self, /, **signals: float | Tensor) -> None:
-        """Signals of the rules of projections, from the next step on until they are given anew; builds the network.
+        """Sets signals of the rules of projections, from the next step on; builds the network.
 
         Args:
-            signals: numbers, or a tensor with one for each target. Where all is 0 a signal does not come.
+            signals: scalars, or tensors with one value for each target. A signal whose values are all 0 is not sent.
         """
         numbers = {name: tensor_of(f"Network: the signal {name}", value) for name, value in signals.items()}
         with self._alone():
@@ -319,41 +350,49 @@ class Network:
             self._signals.update({name: number.clone() for name, number in numbers.items()})
 
     def share(self) -> Share:
-        """What this process has of the network; builds it."""
+        """Returns the share of this process; builds the network."""
         return Share(*_CPP.share(self._held))
 
     def gather(self, recording: Recording) -> Recording:
-        """What the processes of the group recorded in the same call of :func:`simulate`, on all of them.
+        """Returns the recordings of all processes of the group from the same call of :func:`simulate`.
 
         Raises:
-            ValueError: where it was not the same call, and for what was gathered before.
+            ValueError: if the processes pass recordings of different calls, or one that was gathered before.
         """
         if not isinstance(recording, Recording):
-            raise TypeError(f"Network: gather takes what simulate() recorded, but this is {recording!r:.60}")
+            raise TypeError(f"Network: gather takes a Recording of simulate(), but this is {recording!r:.60}")
         span = recording.span
-        return Recording(*_CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span)), recording.states, span)
+        steps, neurons = _CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span))
+        return Recording(steps, neurons, recording.states, span)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes in a step, and what the network is: with it the same network goes on as this one does.
+        """Returns everything that changes in a step, and a description of the network for :meth:`load_state_dict`.
 
-        Builds the network. Signals are part of it as :meth:`modulate` gave them; weights that do not learn are not, also where
-        they were written. Of a group it is the whole network's, on all processes: any number of them goes on with it.
-        """
-        return {"tensors": _CPP.state(self._held), "signals": {name: t.clone() for name, t in self._signals.items()}, "network": self._fingerprint()}
+        Builds the network. The state includes the signals of :meth:`modulate`, and excludes weights that do not learn,
+        even if they were written. For a process group, it covers the whole network on all processes; a group of any
+        size can load it."""
+        return {
+            "tensors": _CPP.state(self._held),
+            "signals": {name: t.clone() for name, t in self._signals.items()},
+            "network": self._fingerprint(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where the network of :meth:`state_dict` was, which has the same populations, projections and seed.
+        """Restores a :meth:`state_dict` of a network with the same populations, projections and seed.
 
-        A state that has no ``"signals"``, as those saved before signals were part of it, leaves the signals as they are.
+        A state without ``"signals"`` leaves the signals unchanged.
 
         Raises:
-            ValueError: for the state of another network, for what is none, and where processes of a group load different ones.
+            ValueError: if the state is that of another network or no state, or processes of a group load different
+                states.
         """
         wrong = self._why_not(state, self._fingerprint())
         before = dict(self._signals)
         try:
             self.modulate(**(before if wrong else state.get("signals", before)))
-            _CPP.load_state(self._held, [] if wrong else list(state["tensors"]))  # which tells other processes
+            _CPP.load_state(
+                self._held, [] if wrong else list(state["tensors"])
+            )  # also tells other processes if it fails
         except Exception as error:
             self.modulate(**before)
             if wrong and isinstance(error, ValueError):
@@ -361,35 +400,50 @@ class Network:
             raise
 
     def _why_not(self, state: Any, own: Mapping[str, Any]) -> str:
-        """What is wrong with a state; empty where nothing is."""
+        """Returns the reason why a state does not fit this network, or an empty string."""
         for key in ("tensors", "network"):
             if not isinstance(state, Mapping) or key not in state:
                 return f"Network: a state is what state_dict() gives, but this one has no {key!r}"
         tensors, given = state["tensors"], state["network"]
-        if not isinstance(tensors, Sequence) or not all(isinstance(t, Tensor) for t in tensors) or not isinstance(given, Mapping):
-            return f"Network: a state is what state_dict() gives, a list of tensors and a dict, but this one has {tensors!r:.60} and {given!r:.60}"
+        if (
+            not isinstance(tensors, Sequence)
+            or not all(isinstance(t, Tensor) for t in tensors)
+            or not isinstance(given, Mapping)
+        ):
+            return (
+                "Network: a state is what state_dict() gives, a list of tensors and a dict, but this one has "
+                f"{tensors!r:.60} and {given!r:.60}"
+            )
         for key, value in own.items():
             if key not in given or given[key] != value:
-                return f"Network: this is the state of another network: its {_first_difference(key, given.get(key), value)}"
+                difference = _first_difference(key, given.get(key), value)
+                return f"Network: this is the state of another network: its {difference}"
         signals = state.get("signals", self._signals)
         if not isinstance(signals, Mapping) or signals.keys() != self._signals.keys():
-            return f"Network: the signals of a state must be a dict of {', '.join(self._signals) or 'none'}, but are {signals!r:.60}"
+            names = ", ".join(self._signals) or "none"
+            return f"Network: the signals of a state must be a dict of {names}, but are {signals!r:.60}"
         return ""
 
     def _fingerprint(self) -> dict[str, Any]:
         return {
             "seed": self.seed,
-            "populations": [f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" + (f", area {p.area}" if p.area else "") for p in self.populations],
+            "populations": [
+                f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" + (f", area {p.area}" if p.area else "")
+                for p in self.populations
+            ],
             "projections": list(self._projections),
             "connections": _CPP.connections(self._held),
         }
 
     def __reduce__(self):
-        raise TypeError("Network: a network can be neither copied nor pickled; make it again, and load_state_dict() this one's state_dict()")
+        raise TypeError(
+            "Network: a network can be neither copied nor pickled; make it again, and load_state_dict() this one's "
+            "state_dict()"
+        )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """For calls that also change what Python has of the network; operators refuse a second thread themselves."""
+        """Guards calls that change the network's description in Python; operators refuse a second thread themselves."""
         if not self._in_use.acquire(blocking=False):
             raise RuntimeError("Network: another thread is using this network: one at a time can")
         try:
@@ -398,9 +452,9 @@ class Network:
             self._in_use.release()
 
     def _number(self, population: Population) -> int:
-        """Of a copy, too."""
+        """Returns the index of a population, or of a copy of it."""
         if not isinstance(population, Population):
-            raise TypeError(f"Network: a population must be what populate() gave, but is {population!r}")
+            raise TypeError(f"Network: a population must be what populate() returned, but is {population!r}")
         if (number := self._numbers.get(_key(population))) is None:
             raise ValueError(f"Network: {population.name} is no population of this network")
         return number
@@ -411,7 +465,7 @@ def _key(population: Population) -> tuple[str, int, int, str]:
 
 
 def _name_of(group: Any) -> str:
-    """Which torch.distributed has for it."""
+    """Returns the name of a group in torch.distributed."""
     if group is None:
         return ""
     if not torch.distributed.is_available() or not isinstance(group, torch.distributed.ProcessGroup):
@@ -420,13 +474,14 @@ def _name_of(group: Any) -> str:
 
 
 def _digest(arrays: Sequence[Tensor]) -> str:
-    """What tells connections that were given as arrays from others."""
+    """Returns a hash of the connections that are given as arrays."""
     if not arrays:
         return ""
     digest = hashlib.sha256()
     for t in arrays:
         t = t.cpu().to_dense().resolve_neg().contiguous()
-        digest.update((t if t.numel() > 1 else t.clone(memory_format=torch.contiguous_format)).view(torch.uint8).numpy())
+        bytes_of = t if t.numel() > 1 else t.clone(memory_format=torch.contiguous_format)
+        digest.update(bytes_of.view(torch.uint8).numpy().data)
     return f", arrays {digest.hexdigest()[:16]}"
 
 
@@ -436,14 +491,20 @@ def _first_difference(key: str, given: Any, own: Any) -> str:
             return f"{key} are {len(given)}, but this one's are {len(own)}"
         given, own = next((a, b) for a, b in zip(given, own) if a != b)
         return f"{key} have '{given}', but this one's have '{own}'"
-    return f"{key} is {given}, but this one's is {own}" if key == "seed" else f"{key} are {given}, but this one's are {own}"
+    return (
+        f"{key} is {given}, but this one's is {own}"
+        if key == "seed"
+        else f"{key} are {given}, but this one's are {own}"
+    )
 
 
 def _asked(network: Network, spikes: bool, probes: Any) -> Asked:
     populations, states, neurons = [], [], []
     for probe in probes:
         if not isinstance(probe, Sequence) or len(probe) != 3:
-            raise TypeError(f"simulate: states must be a list of (population, name of a state, neurons), but one is {probe!r:.80}")
+            raise TypeError(
+                f"simulate: states must be a list of (population, name of a state, neurons), but one is {probe!r:.80}"
+            )
         population, state, chosen = probe
         populations.append(network._number(population))
         states.append(check_text(f"simulate: the state of {population.name} to record", state))
@@ -456,7 +517,7 @@ Asked = tuple[bool, list[int], list[str], list[Tensor]]  # spikes; population, s
 
 
 class Captured:
-    """Steps of a network on a GPU as one CUDA graph, with the tensors that it records in."""
+    """Steps of a network on a GPU as one CUDA graph, with the tensors that receive its recordings."""
 
     def __init__(self, network: Network, asked: Asked):
         self.held, self.asked = network._held, asked
@@ -464,8 +525,8 @@ class Captured:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def is_of(self, asked: Asked) -> bool:
-        same = lambda a, b: len(a) == len(b) and all(map(torch.equal, a, b))
-        return self.asked[:3] == asked[:3] and same(self.asked[3], asked[3])
+        own, other = self.asked[3], asked[3]
+        return self.asked[:3] == asked[:3] and len(own) == len(other) and all(map(torch.equal, own, other))
 
     def run(self, steps: int) -> None:
         if steps < STEPS_AT_ONCE:
@@ -475,7 +536,7 @@ class Captured:
         self.graph.replay()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """The kernels are compiled by a step that is not to count."""
+        """Captures the graph, after one step that compiles the kernels and is undone."""
         before = _CPP.state(self.held)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -497,37 +558,44 @@ def simulate(
     states: Sequence[tuple[Population, str, Tensor | Sequence[int]]] = (),
     progress: bool = False,
 ) -> Recording:
-    """Steps a network on, from where the last call left it.
+    """Runs a network for some steps, and continues where the last call ended.
 
-    On a GPU one kernel walks over many steps. Where the network is deterministic or learns (or has more kinds of neuron than the GPU
-    has multiprocessors, or more than four drives of the same input) the steps are replays of a CUDA graph, which is captured once
-    for what is recorded and kept. An interrupt comes between pieces of half a second or 1000 steps (20 of a graph): the network stands
-    after the last whole piece then, on all processes of a group.
+    On a GPU, one kernel runs many steps. If the network is deterministic or learns (or has more kinds of neuron than
+    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph, which is
+    captured once for each set of recorded states. Interrupts are handled between pieces of half a second or 1000 steps
+    (20 for a graph): the network is then after the last complete piece, on all processes of a group.
 
-    Memory for recorded states is allocated before the first step; spikes take 16 bytes each as they come. If they do not fit, a
-    network on the CPU without a group stands after the last step that was taken, and what was recorded is lost. Any other failure in the
-    middle of a step leaves a network that :meth:`Network.load_state_dict` alone makes whole again.
+    Memory for recorded states is allocated before the first step; each recorded spike takes 16 bytes. If spikes do not
+    fit into memory, a network on the CPU without a group is after the last complete step, and the recording is lost.
+    After any other failure in the middle of a step, call :meth:`Network.load_state_dict`.
 
     Args:
-        spikes: whether they are recorded.
-        states: of which neurons (whole numbers, counted within the population) which state is recorded after each step.
-        progress: shows a bar, where there is a terminal.
+        steps: the number of steps.
+        spikes: record spikes.
+        states: (population, name of a state, neurons) triples to record after each step; neurons are whole numbers,
+            counted within the population.
+        progress: show a progress bar on a terminal.
 
     Raises:
-        ValueError: for a state or a neuron that is not there, and negative steps.
-        TypeError: for neurons that are no whole numbers, such as a mask.
-        RuntimeError: where another thread is using the network, where processes of a group make different calls or one has failed or is
-            gone, where recorded states do not fit into memory, and after a call that failed in the middle of a step.
-        MemoryError: where spikes do not fit into memory.
+        ValueError: if a state or a neuron does not exist, or steps is negative.
+        TypeError: if neurons are not whole numbers, such as a mask.
+        RuntimeError: if another thread is using the network, processes of a group make different calls or one of them
+            failed, recorded states do not fit into memory, or an earlier call failed in the middle of a step.
+        MemoryError: if recorded spikes do not fit into memory.
     """
     steps = check_whole("simulate: steps", steps)
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
     asked = _asked(network, spikes, states)
     with network._alone():
-        pieces = _by_pieces(network, steps, asked, progress) if _CPP.simulates(network._held) else _by_graph(network, steps, asked)
+        pieces = (
+            _by_pieces(network, steps, asked, progress)
+            if _CPP.simulates(network._held)
+            else _by_graph(network, steps, asked)
+        )
         recorded, begun, done = [], time.perf_counter(), 0
-        for count, first, when, who, kept in pieces:
+        for piece in pieces:
+            count, first, when, who, kept = piece
             recorded.append((when, who))
             done += count
             if progress and done:
@@ -536,14 +604,14 @@ def simulate(
         return Recording(when, who, kept, range(first, first + steps))
 
 
-# A piece of a simulation: its number of steps, the first step of the call, spikes, and the states of all steps of the call, which
-# are allocated before the first one.
+# A piece of a simulation: its number of steps, the first step of the call, steps and neurons of its spikes, and the
+# states of all steps of the call, which are allocated before the first one.
 Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
 
 
 def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool) -> Iterator[Piece]:
-    """Of as many steps as take about half a second, after a first look."""
-    if network.group is not None:  # whose processes must take the same pieces
+    """Runs pieces of about half a second, after a first, short one."""
+    if network.group is not None:  # its processes must run the same pieces
         yield from _by_equal_pieces(network, steps, asked)
         return
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
@@ -561,7 +629,7 @@ def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool) -> It
 
 
 def _by_equal_pieces(network: Network, steps: int, asked: Asked) -> Iterator[Piece]:
-    if steps <= STEPS_UNINTERRUPTED:  # one call, before which processes tell one another once
+    if steps <= STEPS_UNINTERRUPTED:  # one call: processes compare their calls once
         when, who, kept, first = _CPP.simulate(network._held, steps, *asked)
         yield steps, first, when, who, kept
         return
@@ -595,7 +663,7 @@ def _by_graph(network: Network, steps: int, asked: Asked) -> Iterator[Piece]:
     yield recorded(nothing, nothing, 0, 0)
     for done in range(0, steps, STEPS_AT_ONCE):
         count = min(STEPS_AT_ONCE, steps - done)
-        if network.group is not None:  # of which an interrupt may have stopped one
+        if network.group is not None:  # an interrupt may have stopped one of its processes
             _CPP.begin(network._held, count, *asked)
         captured.run(count)
         step, neuron = captured.fired[:count].nonzero().unbind(1)
@@ -608,4 +676,5 @@ def _show(done: int, steps: int, seconds: float) -> None:
     filled = 40 * done // steps
     left = math.ceil(seconds / done * (steps - done))
     end = "\n" if done == steps else ""
-    print(f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{steps} steps, {left} s left ", end=end, file=sys.stderr, flush=True)
+    bar = f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{steps} steps, {left} s left "
+    print(bar, end=end, file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
 """Surrogate derivatives of the spike, as objects: ``LIF(surrogate=ATan(2.0))``.
 
-A spike is a step function of x = H - v_threshold, whose derivative is zero almost everywhere; in the backward pass a
-surrogate stands in its place. Each is a small frozen object with the numbers of ``docs/surrogates.md``: ``gradient(x)``
-is that derivative and ``primitive(x)`` its integral, both in plain torch, to look at and to check with. The operators
-have their own of each. ``name`` and ``args`` are what they take, ``text`` is how neuron text spells it.
-"""
+A spike is a step function of x = H - v_threshold, whose derivative is zero almost everywhere; the backward pass uses a
+surrogate derivative instead. Each surrogate is a frozen object with the parameters of ``docs/surrogates.md``:
+``gradient(x)`` is the derivative and ``primitive(x)`` its integral, both in plain torch, for plots and tests; the
+operators have their own implementation. ``name`` and ``args`` are arguments of the operators, ``text`` is the surrogate
+in neuron text."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from spikeforge._numbers import operand
 
 @dataclass(frozen=True)
 class Surrogate:
-    """What all surrogates have."""
+    """The base class of surrogates."""
 
     name: ClassVar[str] = ""
 
     @property
     def args(self) -> tuple[float, ...]:
-        """Its numbers, in the order of the table."""
+        """The parameters, in the order of the table."""
         return tuple(float(getattr(self, field.name)) for field in dataclasses.fields(self))
 
     @property
     def text(self) -> str:
-        """How neuron text spells it, such as ``atan(2.0)``."""
+        """The surrogate in neuron text, such as ``atan(2.0)``."""
         return f"{self.name}({', '.join(map(repr, self.args))})" if self.args else self.name
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The derivative that stands in for the spike's at x = H - v_threshold."""
+        """Returns the surrogate derivative at x = H - v_threshold, of the shape of x."""
         raise NotImplementedError
 
     def primitive(self, x: Tensor) -> Tensor:
-        """The integral of the gradient, which ``spiking=False`` puts in the place of the step function."""
+        """Returns the integral of the gradient, which ``spiking=False`` uses instead of the step function."""
         raise NotImplementedError
 
     def _require(self, holds: bool, what: str) -> None:
@@ -54,8 +54,7 @@ class Surrogate:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(
                     f"{type(self).__name__}: {field.name} must be a number, but is {type(value).__name__}; a surrogate "
-                    "that learns "
-                    "is written as Custom, with a parameter of the neuron"
+                    "that learns is written as Custom, with a parameter of the neuron"
                 )
             self._require(math.isfinite(value), f"{field.name} must be finite")
             if field.metadata.get("positive"):
@@ -67,12 +66,12 @@ def positive(default: float):
 
 
 def _bell(x: Tensor, sigma: float) -> Tensor:
-    """The density of the normal distribution around 0."""
+    """Returns the density of the normal distribution around 0."""
     return torch.exp(-0.5 * (x / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi))
 
 
 def _half_bell(x: Tensor, sigma: float) -> Tensor:
-    """Its integral from 0 on."""
+    """Returns the integral of the density from 0 to x."""
     return 0.5 * torch.erf(x / (sigma * math.sqrt(2)))
 
 
@@ -338,7 +337,7 @@ class FastSigmoid(Surrogate):
 
 @dataclass(frozen=True)
 class ZenkeSuperSpike(Surrogate):
-    """1 / (1 + beta abs(x))^2, of Zenke and Ganguli."""
+    """1 / (1 + beta abs(x))^2. Source: Zenke and Ganguli, Neural Computation 30 (2018)."""
 
     name = "zenke_super_spike"
     beta: float = positive(100.0)
@@ -365,7 +364,7 @@ class StraightThrough(Surrogate):
 
 @dataclass(frozen=True)
 class Triangular(Surrogate):
-    """threshold where x < 0, else -threshold, as snnTorch has it."""
+    """threshold where x < 0, else -threshold, as in snnTorch."""
 
     name = "triangular"
     threshold: float = positive(1.0)
@@ -431,15 +430,14 @@ class MultiGaussian(Surrogate):
 
 @dataclass(frozen=True)
 class Custom:
-    """A surrogate of one's own, by the expression of its derivative in neuron text: ``Custom("w / square(1 + abs(u))",
-    w=0.5)``.
+    """A custom surrogate, given by its derivative in neuron text: ``Custom("w / square(1 + abs(u))", w=0.5)``.
 
     Args:
-        expression: the derivative at ``u`` = H - v_threshold, in the functions of ``docs/neuron_text.md``.
-        numbers: what other names in it stand for.
+        expression: the derivative at ``u`` = H - v_threshold, with the functions of ``docs/neuron_text.md``.
+        numbers: values of other names in the expression.
 
-    A predefined neuron with such a surrogate is run as neuron text, with the same forward bits. One with a parameter
-    that learns belongs into a neuron of one's own.
+    A predefined neuron with such a surrogate runs as neuron text, with the same forward bits. A surrogate with a
+    learned parameter needs a custom neuron.
 
     >>> LIF(surrogate=Custom("0.3 * relu(1 - abs(u))"))
     """
@@ -454,11 +452,11 @@ class Custom:
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(
                     f"Custom: {name} must be a number, but is {type(value).__name__}; a surrogate that learns belongs "
-                    "into a neuron "
-                    'of one\'s own, spikeforge.nn.Neuron(text, ...), by add_gradient(spike(u, none), u, "...")'
+                    "into a neuron of one's own, spikeforge.nn.Neuron(text, ...), by "
+                    'add_gradient(spike(u, none), u, "...")'
                 )
             if name == "u":
-                raise ValueError("Custom: u is H - v_threshold and cannot stand for a number")
+                raise ValueError("Custom: u is H - v_threshold and cannot be the name of a number")
         object.__setattr__(self, "expression", expression.strip())
         object.__setattr__(self, "numbers", tuple((name, float(value)) for name, value in numbers.items()))
         try:
@@ -470,11 +468,11 @@ class Custom:
         return f"Custom({self.expression!r}{''.join(f', {name}={value}' for name, value in self.numbers)})"
 
     def spike(self, u: str, *, strict: bool = False) -> str:
-        """Neuron text of a spike at the value called `u` with this derivative."""
+        """Returns neuron text of a spike at the value `u` with this derivative."""
         return f"add_gradient({'spike_strict' if strict else 'spike'}({u}, none), {u}, {self.derivative(u)})"
 
     def derivative(self, u: str) -> str:
-        """Neuron text of the derivative at the value called `u`."""
+        """Returns neuron text of the derivative at the value `u`."""
         import re
 
         values = {"u": u} | {name: operand(value) for name, value in self.numbers}
@@ -483,45 +481,23 @@ class Custom:
         )
 
     def gradient(self, x: Tensor) -> Tensor:
-        """The derivative at x, as the library computes it: that of a spike with threshold 0."""
+        """Returns the derivative at x, computed by the library."""
         x = x.detach()
         text = f"neuron surrogate(x; ) {{ u = 1 * x; d = {self.derivative('u')}; return d }}"
         (d,), _ = torch.ops.spikeforge.run(text, [x.unsqueeze(0)], [], [])
         return d.squeeze_(0)
 
 
-SURROGATES: dict[str, type[Surrogate]] = {
-    kind.name: kind
-    for kind in (
-        Sigmoid,
-        ATan,
-        PiecewiseQuadratic,
-        PiecewiseExp,
-        SoftSign,
-        SuperSpike,
-        Erf,
-        PiecewiseLeakyReLU,
-        S2NN,
-        QPseudoSpike,
-        LeakyKReLU,
-        FakeNumericalGradient,
-        LogTailedReLU,
-        NonzeroSignLogAbs,
-        SquarewaveFourier,
-        Rect,
-        FastSigmoid,
-        ZenkeSuperSpike,
-        StraightThrough,
-        Triangular,
-        SpikeRateEscape,
-        Gaussian,
-        MultiGaussian,
-    )
-}
+_KINDS: tuple[type[Surrogate], ...] = (
+    Sigmoid, ATan, PiecewiseQuadratic, PiecewiseExp, SoftSign, SuperSpike, Erf, PiecewiseLeakyReLU, S2NN,
+    QPseudoSpike, LeakyKReLU, FakeNumericalGradient, LogTailedReLU, NonzeroSignLogAbs, SquarewaveFourier, Rect,
+    FastSigmoid, ZenkeSuperSpike, StraightThrough, Triangular, SpikeRateEscape, Gaussian, MultiGaussian,
+)  # fmt: skip
+SURROGATES = {kind.name: kind for kind in _KINDS}
 
 
 def unknown(name: str, besides: tuple[str, ...] = ()) -> ValueError:
-    """The error of a name that is none; `besides` are legal too."""
+    """Makes the error for an unknown name; `besides` are further legal names."""
     known = (*SURROGATES, *besides)
     near = difflib.get_close_matches(name, known, 1)
     meant = f'; did you mean "{near[0]}"?' if near else ""
@@ -529,11 +505,11 @@ def unknown(name: str, besides: tuple[str, ...] = ()) -> ValueError:
 
 
 def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
-    """The object of that name with its defaults, or the object itself.
+    """Returns the surrogate of a name with its defaults, or the given surrogate.
 
     Raises:
-        ValueError: for a name that is none.
-        TypeError: for what is neither a name nor a surrogate.
+        ValueError: if the name is unknown.
+        TypeError: if the argument is neither a name nor a surrogate.
     """
     if isinstance(surrogate, (Surrogate, Custom)):
         return surrogate
@@ -552,7 +528,8 @@ def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
             "(@spikeforge.neuron), whose spikeforge.spike(u, surrogate) takes a function"
         )
     raise TypeError(
-        f'surrogate must be a name ("atan") or an object of spikeforge.surrogate, but is {type(surrogate).__name__}{hint}'
+        'surrogate must be a name ("atan") or an object of spikeforge.surrogate, but is '
+        f"{type(surrogate).__name__}{hint}"
     )
 
 

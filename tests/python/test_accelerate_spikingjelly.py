@@ -477,7 +477,7 @@ LEFT = {
     "surrogate PoissonPass": lambda: neuron.LIFNode(surrogate_function=surrogate.PoissonPass()),
     "spiking=False": lambda: neuron.LIFNode(surrogate_function=surrogate.Sigmoid(spiking=False)),
     "no fused form": lambda: neuron.PSN(T=4),
-    "spikeforge.from_core": lambda: neuron.FlexSN(lambda x, v: (x, v), num_states=1),
+    "spikeforge.trace.from_core": lambda: neuron.FlexSN(lambda x, v: (x, v), num_states=1),
 }
 
 

@@ -278,7 +278,7 @@ def test_errors_say_what_was_expected():
         return x, state
 
     for call, kind, message in (
-        (lambda: spikeforge.checkpointed(run, x, segments=6), ValueError, "5 steps are no 6 segments"),
+        (lambda: spikeforge.checkpointed(run, x, segments=6), ValueError, "segments must be at most the number of steps, 5, but is 6"),
         (lambda: spikeforge.checkpointed(run, x), ValueError, "segments must be a whole number of 1 or more, but is None"),
         (lambda: spikeforge.checkpointed(run, [x], segments=2), ValueError, "segments must be 1"),
         (lambda: spikeforge.checkpointed(run, (x, x[1:]), segments=2), ValueError, "input 1 has 4 steps, but input 0 has 5"),
@@ -286,7 +286,7 @@ def test_errors_say_what_was_expected():
         (lambda: spikeforge.checkpointed(run, x, segments=2, combine="mean"), ValueError, "but is 'mean'"),
         (lambda: spikeforge.checkpointed(lambda x, s: x, x, segments=2), TypeError, "must return \\(output, states\\), but returned Tensor"),
         (lambda: spikeforge.checkpointed(run, lambda number: None, segments=2), TypeError, "of segment 0, but returned None"),
-        (lambda: spikeforge.checkpointed(lambda x, s: (x.sum(), s), x, segments=2), TypeError, "pass combine='sum'"),
+        (lambda: spikeforge.checkpointed(lambda x, s: (x.sum(), s), x, segments=2), TypeError, "pass 'sum'"),
     ):
         with pytest.raises(kind, match=f"checkpointed: .*{message}"):
             call()

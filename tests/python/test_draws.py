@@ -426,9 +426,9 @@ def test_tensors_that_are_no_probability_or_rate_give_nan():
 def test_python_functions_draw():
     @spikeforge.neuron(states={"v": 0.0})
     def noisy(x, v, *, tau=2.0, keep=0.8):
-        mask = spikeforge.draw_once(spikeforge.bernoulli(keep))
-        h = v + (x * mask + spikeforge.normal() + torch.randn_like(x) - v) / tau
-        return h + spikeforge.uniform() * spikeforge.poisson(2.0), {"v": h}
+        mask = spikeforge.trace.draw_once(spikeforge.trace.bernoulli(keep))
+        h = v + (x * mask + spikeforge.trace.normal() + torch.randn_like(x) - v) / tau
+        return h + spikeforge.trace.uniform() * spikeforge.trace.poisson(2.0), {"v": h}
 
     assert noisy.draws
     assert noisy.text.count("normal()") == 2 and "draw_once(bernoulli(keep))" in noisy.text
@@ -436,7 +436,7 @@ def test_python_functions_draw():
     y, states = noisy(x, seed=3, offset=2)
     expected = run(noisy.text, x, [torch.tensor(2.0), torch.tensor(0.8)], seed=3, offset=2)
     assert torch.equal(y, expected[0][0]) and torch.equal(states["v"], expected[1][0])
-    with pytest.raises(TypeError, match="draw_once: takes a draw itself"):
-        spikeforge.neuron(lambda x: spikeforge.draw_once(x), name="n")
-    with pytest.raises(TypeError, match="normal: draws in the function of a traced neuron alone"):
-        spikeforge.normal()
+    with pytest.raises(TypeError, match="draw_once: x must be a draw"):
+        spikeforge.neuron(lambda x: spikeforge.trace.draw_once(x), name="n")
+    with pytest.raises(TypeError, match="normal: draws only in the function of a traced neuron"):
+        spikeforge.trace.normal()

@@ -5,7 +5,8 @@ import spikeforge.nn as snn
 import torch
 from cases import Options, call, sample
 from reference import NEURONS
-from spikeforge import add_gradient, neuron, select, spike
+from spikeforge import neuron, spike
+from spikeforge.trace import add_gradient, select
 
 ops = torch.ops.spikeforge
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)

@@ -322,18 +322,18 @@ def test_what_monitors_refuse():
     with pytest.raises(ValueError, match=r"no output or state 'lif.w' in Block. Do you mean 'lif.\w+'\? There are .*"):
         Monitor(block, ["lif.v", "lif.w"])
     assert not block.lif._forward_hooks
-    with pytest.raises(ValueError, match="what is on its way through a delay"):
+    with pytest.raises(ValueError, match="is pending in a delay"):
         Monitor(looped(), "lateral_out_to_lif_in")
     with pytest.raises(TypeError, match="net must be a module of torch, but is list"):
         Monitor([], "out")
     with pytest.raises(TypeError, match="a name must be a string"):
         Monitor(block, [3])
-    with pytest.raises(ValueError, match="net is compiled; a network is watched as it is"):
+    with pytest.raises(ValueError, match="net is compiled; torch.compile calls no hooks"):
         Monitor(torch.compile(block), "lif.v")
     monitor = Monitor(block, ["lif.v", "lif.out"])
     with pytest.raises(ValueError, match="'fc.out' is not recorded; recorded are lif.v, lif.out"):
         monitor["fc.out"]
-    with pytest.raises(ValueError, match="nothing has been recorded of 'lif.v'"):
+    with pytest.raises(ValueError, match="'lif.v' has no recorded steps"):
         monitor["lif.v"]
     block(x)
     block(x[:, :2])
@@ -432,7 +432,7 @@ def test_what_is_no_spike_and_what_is_not_known_is_said():
     assert [layer.name for layer in counted] == ["fire", "read"] and counted["read"].spikes is None
     assert counted["fire"].outputs == 60
     assert counted.not_counted == ["bilinear (Bilinear)"] and "not counted: bilinear" in counted.table()
-    with pytest.raises(ValueError, match="nothing has been counted of 'unused', but of fire, read"):
+    with pytest.raises(ValueError, match="layer 'unused' was not counted; counted are fire, read"):
         counted["unused"]
 
 
@@ -659,9 +659,9 @@ def test_what_plots_refuse():
     spikes = torch.ones(4, 2, 3)
     with pytest.raises(ValueError, match=r"raster: sample must be below 2, the batch of spikes \[4, 2, 3\], but is 2"):
         plot.raster(spikes, sample=2)
-    with pytest.raises(ValueError, match="there is no neuron 3; there are 3"):
+    with pytest.raises(ValueError, match="neurons must be indices below 3, but one is 3"):
         plot.raster(spikes, neurons=[3])
-    with pytest.raises(ValueError, match="dt must be milliseconds a step, above 0"):
+    with pytest.raises(ValueError, match="dt must be milliseconds per step, above 0"):
         plot.rates(spikes, dt=0)
     with pytest.raises(ValueError, match="window must be 1 or more"):
         plot.rates(spikes, window=0)

@@ -181,7 +181,7 @@ def test_a_neuron_of_several_inputs_and_outputs():
 def adaptive(x, v, a, *, tau, beta=0.2, rest=0.1):
     h = v + (x - v) / tau
     s = spikeforge.spike(h - (1 + beta * a), surrogate.ATan(2.0))
-    return s, {"v": spikeforge.select(s, rest, h), "a": 0.9 * a + s}
+    return s, {"v": spikeforge.trace.select(s, rest, h), "a": 0.9 * a + s}
 
 
 def test_a_traced_function_is_a_neuron():

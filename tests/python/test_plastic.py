@@ -579,7 +579,7 @@ def test_the_state_of_a_network_with_another_rule_or_other_arrays_is_refused():
     for other in (network([2, 3], text, t=3.0), network([0, 1], text.replace("x + 1", "x + 2"), t=3.0), network([0, 1], text, t=3.0000001)):
         with pytest.raises(ValueError, match="this is the state of another network"):
             other.load_state_dict(state)
-    with pytest.raises(ValueError, match="1 projections learn.*there is no 1"):
+    with pytest.raises(ValueError, match="projection must be an index that project.. returned, below 1, but is 1"):
         network([0, 1], text, t=3.0).weights(1)
 
 
@@ -678,7 +678,7 @@ def test_wrong_functions_of_a_rule_are_refused_in_words():
     refused(ValueError, "r: its functions are no legal rule: .*\"x\" is a trace of a neuron.* but no w", on_pre=lambda w, x: {"x": w})
     refused(ValueError, "r: its functions are no legal rule: .*a synapse draws no random numbers", on_pre=lambda x: {"x": torch.rand_like(x)})
     refused(ValueError, "r: its functions are no legal rule: .*\"y\" is no state and no trace, and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
-    with pytest.raises(TypeError, match="synapse: a rule is text or a class of functions, but this is a int"):
+    with pytest.raises(TypeError, match="synapse: rule must be text or a class of functions, but is a int"):
         spikeforge.synapse(3)
 
 
@@ -712,7 +712,7 @@ def test_wrong_texts_are_refused_where_they_are_wrong():
 def test_what_a_rule_would_not_do_is_refused():
     for text, words in (
         ("synapse s(w; ; ; reward) { on pre { w' = w } }", r"synapse: no event of the rule s reads the signal reward: write on reward \{ ... \}"),
-        ("synapse s(w = 0.5) { }", "synapse: w of the rule s is its weight, which Plastic and Network are given, and cannot start at 0.5"),
+        ("synapse s(w = 0.5) { }", "synapse: w of the rule s is its weight, whose values are arguments of Plastic and Network; it cannot start at 0.5"),
         ("synapse s(w; x) { on pre { x' = x + 1 } decay x by 0 }", "synapse: x of s must decay by a positive number of steps, but it is 0"),
         ("synapse s(w) { decay w by nan }", "synapse: w of s must decay by a positive number of steps, but it is nan"),
         ("synapse s(w) { decay w by 2 to inf }", "synapse: w of s must decay to a finite number, not inf"),
@@ -750,10 +750,10 @@ def test_arguments_that_contradict_each_other_are_refused():
         make = lambda *args, **sizes: spikeforge.Plastic(rule, *args, **sizes)
         make(weights, rows=3, cols=2), make(weights, indices, rows=3, cols=3), make(weights.flatten(), indices, cols=3), make(weights, indices, indptr, rows=3, cols=3)
         for args, sizes, words in (
-            ((weights,), dict(rows=5, cols=9), "Plastic: rows must be 3, as the matrix is given, but is 5"),
-            ((weights,), dict(cols=9), "Plastic: cols must be 2, as the matrix is given, but is 9"),
+            ((weights,), dict(rows=5, cols=9), "Plastic: rows must be 3, the shape of the given matrix, but is 5"),
+            ((weights,), dict(cols=9), "Plastic: cols must be 2, the shape of the given matrix, but is 9"),
             ((weights, None, indptr), {}, "Plastic: indptr is given, but no indices: dense weights have neither"),
-            ((weights, indices), dict(rows=4, cols=3), "Plastic: rows must be 3, as the matrix is given, but is 4"),
+            ((weights, indices), dict(rows=4, cols=3), "Plastic: rows must be 3, the shape of the given matrix, but is 4"),
             ((weights, indices), dict(cols=2), "indices must be from 0 to cols - 1 = 1"),
             ((weights.T, indices), dict(cols=3), r"Plastic: weights must have one element a connection, as indices \[3, 2\], but have \[2, 3\]"),
             ((weights.flatten()[:3], indices.flatten(), indptr), dict(rows=3, cols=3), r"as indices \[6\], but have \[3\]"),

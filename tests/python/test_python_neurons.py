@@ -499,7 +499,7 @@ def test_an_autograd_function_that_is_not_linear_in_its_gradient_is_refused():
         def backward(ctx, grad_output):
             return torch.clamp(grad_output, -1, 1)
 
-    with pytest.raises(TypeError, match="Clipped.backward: gives a gradient that is not a multiple of its grad_output"):
+    with pytest.raises(TypeError, match="Clipped.backward: returns a gradient that is not a multiple of its grad_output"):
         neuron(lambda x: Clipped.apply(x), name="n")
 
 
@@ -623,7 +623,7 @@ def branches(x, v):
 
 
 BAD = {
-    "if": (branches, TypeError, [r"branches: the truth of a value is not known", r"spikeforge.where\(condition, a, b\)", r"`if v > 1:`", r"test_python_neurons.py:\d+"]),
+    "if": (branches, TypeError, [r"branches: the truth of a value is not known", r"spikeforge.trace.where\(condition, a, b\)", r"`if v > 1:`", r"test_python_neurons.py:\d+"]),
     "and": (lambda x, v: (x > 0 and v, v), TypeError, ["truth", "& | ~"]),
     "not": (lambda x, v: (not x, v), TypeError, ["truth"]),
     "chain": (lambda x, v: (where(0 < x < 1, x, 0), v), TypeError, ["truth", "a < b < c"]),
@@ -637,7 +637,7 @@ BAD = {
     "array": (lambda x, v: (__import__("numpy").asarray(x), v), TypeError, ["not NumPy's"]),
     "closure": (lambda x, v: (x * WEIGHT, v), TypeError, [r"tensor of shape \[3\]", "make it a parameter"]),
     "closure first": (lambda x, v: (WEIGHT * x, v), TypeError, [r"tensor of shape \[3\]", "make it a parameter"]),
-    "closure of one number": (lambda x, v: (torch.maximum(x, NUMBER), v), TypeError, [r"tensor of shape \[\]", r"number.item\(\)"]),
+    "closure of one number": (lambda x, v: (torch.maximum(x, NUMBER), v), TypeError, [r"tensor of shape \[\]", r"tensor.item\(\)"]),
     "closure alone": (lambda x, v: (WEIGHT, v), TypeError, ["output 0 is a tensor", "make it a parameter"]),
     "matmul": (lambda x, v: (x @ v, v), TypeError, ["element by element"]),
     "linear": (lambda x, v: (torch.nn.Linear(2, 2)(x), v), TypeError, ["linear is no function", "element by element"]),
@@ -697,10 +697,10 @@ SIGNATURES = [
     (dict(states={"v": None}), good, TypeError, "good: state v: starts at a number, a parameter's name or a function of parameters, not at a NoneType"),
     (dict(states={"v": "rest"}), good, ValueError, "good: state v: starts at rest, which is no parameter; there are tau"),
     (dict(states={"v": lambda rest: rest}), good, ValueError, "good: state v: starts at rest, which is no parameter"),
-    (dict(states={"v": 0}, constants={"gain": 1}), good, TypeError, "good: there is no argument gain to be a constant"),
+    (dict(states={"v": 0}, constants={"gain": 1}), good, TypeError, "good: constants has gain, which is no argument of the function"),
     (dict(states={"v": 0}, name="my neuron"), good, ValueError, "cannot be called 'my neuron'"),
     (dict(), lambda x, *more: x, TypeError, "named one by one"),
-    (dict(), lambda x, tau=2.0: x, TypeError, r"tau has a default, so that it is no input or state: put it behind the star, \*, tau=2.0"),
+    (dict(), lambda x, tau=2.0: x, TypeError, r"tau has a default, so it is no input or state: put it after the star, \*, tau=2.0"),
     (dict(), lambda τ: τ, ValueError, "an input cannot be called 'τ'"),
     (dict(), lambda neuron: neuron, ValueError, "an input cannot be called 'neuron'"),
     (dict(), lambda store_states: store_states, ValueError, "which every call takes"),
@@ -855,7 +855,7 @@ def test_it_can_be_copied_and_pickled():
     assert torch.equal(loaded(x, None, w)[0], local(x, None, w)[0])
     with pytest.raises(ValueError, match="state w: the function it starts at was not pickled"):
         loaded(x)
-    with pytest.raises(ValueError, match="its function is not at hand"):
+    with pytest.raises(ValueError, match="its function is not available"):
         loaded.loop(x)
 
 
@@ -976,8 +976,8 @@ def test_from_core_finds_its_inputs_and_says_what_does_not_fit():
         (lambda: from_core(core, 2), ValueError, "cannot be 0 inputs, 2 states"),
         (lambda: from_core(core, 1, num_outputs=2), ValueError, "core: must return 2 outputs and 1 next states, but returns 2 values"),
         (lambda: from_core(lambda x, v: x, 1), ValueError, "must return at least one output"),
-        (lambda: from_core(lambda *args: args, 1), TypeError, "say num_inputs"),
-        (lambda: from_core(lambda x, *, tau: x, 0), TypeError, "tau behind a star has no value"),
+        (lambda: from_core(lambda *args: args, 1), TypeError, "pass num_inputs"),
+        (lambda: from_core(lambda x, *, tau: x, 0), TypeError, "tau after a star has no value"),
         (lambda: from_core(core, 1, init_states=[0, 0]), TypeError, "init_states must have"),
         (lambda: from_core(lambda x, v: (WEIGHT[0] * x, v), 1), TypeError, "make it a parameter"),
     ]
@@ -1030,5 +1030,12 @@ def test_the_page_lists_the_functions_there_are():
 
 
 def test_the_public_names_are_those_of_the_package():
-    for name in ("neuron", "spike", "spike_strict", "select", "where", "detach", "from_core"):
-        assert getattr(spikeforge, name) is globals()[name]
+    for name in ("neuron", "spike"):
+        assert getattr(spikeforge, name) is globals()[name] is getattr(spikeforge.trace, name)
+
+
+@pytest.mark.parametrize("name", spikeforge._AT_TRACE)
+def test_a_tracing_function_at_the_old_place_is_the_same_and_warns(name):
+    with pytest.warns(DeprecationWarning, match=rf"use spikeforge\.trace\.{name}$") as warned:
+        assert getattr(spikeforge, name) is getattr(spikeforge.trace, name)
+    assert warned[0].filename == __file__ and name not in spikeforge.__all__

@@ -102,6 +102,6 @@ def test_the_reference_has_each_public_name(module):
     except ImportError as error:  # NIR without HDF5
         pytest.skip(str(error))
     listed = {name.split(".")[-1] for name in re.findall(r"^\.\. auto(?:class|function):: ([\w.]+)", reference(), re.MULTILINE)}
-    others = {"__version__", "COLORS", "demo", "distributed", "nir", "nn", "ops", "plasticity", "plot", "rules", "surrogate"}  # a number, colours, modules
+    others = {"__version__", "COLORS", "demo", "distributed", "nir", "nn", "ops", "plasticity", "plot", "rules", "surrogate", "trace"}  # a number, colours, modules
     missing = sorted(names - listed - others)
     assert not missing, f"docs/api does not name {', '.join(missing)} of {module}"

@@ -80,7 +80,9 @@ def _run(parts: tuple[nn.Module, ...], x: Tensor, text: str, params: list[Tensor
 
     convolution, norm, neuron, *pool = parts
     behind = (lambda spikes: max_pooled(pool[0], spikes)) if pool else (lambda spikes: spikes)
-    layer = Layer(convolution._product, text, norm.eps, behind, min(pieces, x.shape[1]), convolution._bits, neuron._keeps_states())
+    layer = Layer(
+        convolution._product, text, norm.eps, behind, min(pieces, x.shape[1]), convolution._bits, neuron._keeps_states()
+    )
     of_norm = parameter(norm, "weight"), parameter(norm, "bias")
     tensors = Tensors(convolution.weight, convolution.bias, *of_norm, tuple(params))
     result, states, mean, var, count = run_in_pieces(layer, x, tensors)

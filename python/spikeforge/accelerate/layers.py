@@ -59,7 +59,9 @@ class Layers:
         where = {pool: f"  before the normalisation, in  {neuron}" for pool, neuron in self.pooled_before}
         lines += [f"  {name}{where.get(name, '')}" for name in self.pooled]
         if self.recomputed:
-            lines += [f"products that are made again in the backward pass, of so many bits a number: {len(self.recomputed)}"]
+            lines += [
+                f"products that are made again in the backward pass, of so many bits a number: {len(self.recomputed)}"
+            ]
             lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
         if self.in_pieces:
             lines += [f"of them in pieces of the batch, with their neurons: {len(self.in_pieces)}"]
@@ -67,7 +69,9 @@ class Layers:
         return "\n".join(lines + states)
 
 
-def layers(net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool | None = None) -> Layers:
+def layers(
+    net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool | None = None
+) -> Layers:
     """Has the batch normalisations before the neurons of SpikingJelly run in the neurons' passes, in place, and its max
     poolings by this library's operators. Call `accelerate(net)` first: those neurons are meant that it has replaced.
 

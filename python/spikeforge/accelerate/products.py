@@ -24,22 +24,22 @@ class Recomputed(Replaced):
 
 
 class RecomputedLinear(Recomputed):
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, torch's name
+    def forward(self, input: Tensor) -> Tensor:
         if input.dtype not in FLOATS:
             return super().forward(input)
         return linear(input, self.weight, self.bias, bits=self._bits, recompute=True)
 
 
 class RecomputedConvolution(Recomputed):
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:
         result = in_pieces.run(self, input) if "_spikeforge_chain" in self.__dict__ else None
         return super().forward(input) if result is None else result
 
-    def _product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
+    def _product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """By torch's own operator."""
         return super()._conv_forward(input, weight, bias)
 
-    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: A002
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if input.dtype not in FLOATS or input.dim() != weight.dim():
             return super()._conv_forward(input, weight, bias)
         options = self.stride, self.padding, self.dilation, self.groups

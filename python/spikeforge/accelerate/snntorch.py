@@ -15,16 +15,7 @@ import torch
 from snntorch import surrogate
 
 from spikeforge._numbers import is_number, operand, state_type
-from spikeforge.accelerate.replacing import (
-    Replaced,
-    Verdict,
-    ancestor,
-    left,
-    named,
-    overridden,
-    own_class,
-    readable,
-)
+from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, named, overridden, own_class, readable
 from spikeforge.nn.stateful import first_step_
 from spikeforge.nn.text import BUILTIN, OPERATOR, is_compiling
 

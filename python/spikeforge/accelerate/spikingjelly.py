@@ -20,24 +20,8 @@ from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
 from spikeforge.accelerate.in_pieces import handed_on
 from spikeforge.accelerate.layers import NEURONS, is_recomputed, norm_of, normalised, pool_of
-from spikeforge.accelerate.replacing import (
-    Replaced,
-    Verdict,
-    ancestor,
-    left,
-    named,
-    overridden,
-    own_class,
-    readable,
-)
-from spikeforge.nn.layers import (
-    fits,
-    is_better_apart,
-    joined,
-    normalised_run,
-    parameter,
-    what_is_normalised,
-)
+from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, named, overridden, own_class, readable
+from spikeforge.nn.layers import fits, is_better_apart, joined, normalised_run, parameter, what_is_normalised
 from spikeforge.nn.stateful import first_step_
 
 SURROGATES = {getattr(surrogate, name): known for name, known in SPIKINGJELLY.items()}
@@ -484,7 +468,7 @@ def examine(module: torch.nn.Module) -> Verdict | None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
     if isinstance(module, neuron.FlexSN):
-        return left("its core is a function of your own: spikeforge.from_core makes a neuron of it")
+        return left("its core is a function of your own: spikeforge.trace.from_core makes a neuron of it")
     if base is None:
         return left("it has no fused form here")
     if not hasattr(neuron.BaseNode, "single_step_functional_forward"):

@@ -311,7 +311,11 @@ def _removed(handle: Any) -> Iterator[None]:
 OF_SIZES = {getattr(torch.Tensor, name) for name in ("size", "numel", "nelement", "stride", "__len__")}
 OF_SIZES |= {getattr(torch.Tensor, name).__get__ for name in ("shape", "nbytes")}
 # Modules whose code reads sizes to give a sequence its dimensions back, and for nothing else.
-CONTAINERS = ("torch.", "spikeforge.", *(f"spikingjelly.activation_based.{name}" for name in ("base", "functional", "layer")))
+CONTAINERS = (
+    "torch.",
+    "spikeforge.",
+    *(f"spikingjelly.activation_based.{name}" for name in ("base", "functional", "layer")),
+)
 SAME = {
     aten.clone.default,
     aten.repeat.default,

@@ -1,10 +1,10 @@
-"""Training over ranks, on torch.distributed.
+"""Distributed training with torch.distributed.
 
-    share, deal       which neurons are a rank's, and its part of a sparse matrix
-    event_product     the product of a matrix that is dealt to ranks, with its gradients
-    gather, replicated   what all ranks have together, and what is the same on all
+    share, deal          the neurons of a rank, and its part of a sparse matrix
+    event_product        the product with a partitioned matrix, with its gradients
+    gather, replicated   tensors gathered from all ranks, and parameters that are the same on all
 
-Once torch.distributed.tensor is imported, operators run on DTensors by the rules of ``sharding``.
+After the import of torch.distributed.tensor, operators run on DTensors by the rules of ``sharding``.
 """
 
 from spikeforge.distributed.partition import DealtConnectivity, deal, event_product, gather, replicated, share

@@ -1,6 +1,6 @@
-"""A sparse matrix dealt to ranks: each has the connections onto its own neurons, and hears the spikes of all.
+"""A sparse matrix partitioned over ranks: each rank has the connections onto its neurons, and receives all spikes.
 
-Gradients go back the same ways, by torch's DTensor: what was gathered is summed over the ranks and dealt again.
+The backward pass uses torch's DTensor too: the gradient of a gathered tensor is reduced over the ranks and scattered.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class DealtConnectivity(Connectivity):
-    """The part of a matrix that :func:`deal` gave a rank.
+    """The part of a matrix that :func:`deal` returned on a rank.
 
     Attributes:
-        one_weight: whether all connections of all ranks share one weight. The number of weights does not tell: a rank may
-            have a single connection.
+        one_weight: True if all connections of all ranks share one weight. A rank with a single connection has one
+            weight in both cases.
     """
 
     one_weight: bool
 
 
 def share(count: int, mesh: DeviceMesh) -> slice:
-    """Which of `count` neurons are this rank's, of a mesh of one dimension: those that ``Shard`` deals it.
+    """Returns this rank's part of `count` neurons on a mesh of one dimension, as ``Shard`` splits them.
 
-    The first ranks have ``ceil(count / ranks)`` each, the last ones what is left, which may be none.
+    The first ranks have ``ceil(count / ranks)`` neurons each, the last ones the rest, possibly none.
     """
     return _share("share", "count", count, mesh)
 
 
 def deal(matrix: Connectivity, mesh: DeviceMesh, *, kinds: int = 1) -> DealtConnectivity:
-    """The connections of a matrix onto this rank's neurons, in the order that they have.
+    """Returns the connections of a matrix onto this rank's neurons, in the same order.
 
-    Rows remain those of all sources. Columns are this rank's :func:`share`; with `kinds` of synapse for each neuron, one kind
-    behind the other, its share of each. Weights and delays of a single element stay as they are.
+    Rows are those of all sources. Columns are this rank's :func:`share`; with several `kinds` of synapse, whose columns
+    are concatenated, its share of each kind. Weights and delays with a single element do not change.
 
     Raises:
-        TypeError: for a matrix that was dealt before.
-        ValueError: for columns that `kinds` does not divide.
+        TypeError: if the matrix is a partition already.
+        ValueError: if `kinds` does not divide the columns.
     """
     if isinstance(matrix, DealtConnectivity):
-        raise TypeError("deal: matrix must be a whole one, but was dealt to ranks before")
+        raise TypeError("deal: matrix must be a whole one, but is a partition of deal")
     if kinds < 1 or matrix.cols % kinds != 0:
         raise ValueError(f"deal: kinds must divide the {matrix.cols} columns, but is {kinds}")
     own = _share("deal", "cols", matrix.cols // kinds, mesh)
@@ -73,20 +73,20 @@ def deal(matrix: Connectivity, mesh: DeviceMesh, *, kinds: int = 1) -> DealtConn
 
 
 def gather(t: Tensor, size: int, mesh: DeviceMesh, *, dim: int = -1) -> Tensor:
-    """What all ranks have of a dimension of `size` numbers, side by side, on each of them.
+    """Concatenates the parts of all ranks along a dimension, whose total size is `size`, on each rank.
 
-    The gradient of this rank's part is the sum of those of all ranks.
+    The gradient of this rank's part is the sum of the gradients of all ranks.
 
     Args:
-        t: this rank's :func:`share` along `dim`; all other dimensions are alike on all ranks.
+        t: this rank's :func:`share` along `dim`; the other dimensions are the same on all ranks.
     """
     own = _share("gather", "size", size, mesh)
     if t.dim() == 0 or not -t.dim() <= dim < t.dim():
         raise ValueError(f"gather: dim must be one of the {t.dim()} dimensions of t, but is {dim}")
     if t.shape[dim] != own.stop - own.start:
         raise ValueError(
-            f"gather: t must have {own.stop - own.start} of the {size} numbers in dimension {dim} on rank {mesh.get_local_rank()}, "
-            f"but has shape {list(t.shape)}"
+            f"gather: t must have {own.stop - own.start} of the {size} numbers in dimension {dim} on rank "
+            f"{mesh.get_local_rank()}, but has shape {list(t.shape)}"
         )
     dim %= t.dim()
     shape = (*t.shape[:dim], size, *t.shape[dim + 1 :])
@@ -94,17 +94,16 @@ def gather(t: Tensor, size: int, mesh: DeviceMesh, *, dim: int = -1) -> Tensor:
 
 
 def replicated(t: Tensor, mesh: DeviceMesh) -> Tensor:
-    """A parameter that is the same on all ranks: its gradient is the sum of those of all."""
+    """Returns a parameter that is the same on all ranks; its gradient is summed over the ranks."""
     _check_mesh("replicated", mesh)
     return _Exchange.apply(t, mesh, t.shape, Replicate(), Replicate())
 
 
 class _Exchange(Function):
-    """What a rank has of a tensor of `shape` that is placed `into`, from what it has where it is placed `of`.
+    """Redistributes the local part of a tensor of `shape` from the placement `of` to the placement `into`.
 
-    Losses of ranks add up: the gradient of what all have is the sum of theirs (`Partial`). So the backward pass is an exchange
-    again, and has its own derivative, which that of DTensor's ``to_local`` has not.
-    """
+    The loss is the sum of the losses of all ranks, so the gradient of a replicated tensor is `Partial`. The backward
+    pass is another exchange with its own derivative, unlike that of DTensor's ``to_local``."""
 
     @staticmethod
     def forward(t: Tensor, mesh: DeviceMesh, shape: torch.Size, of: Placement, into: Placement) -> Tensor:
@@ -126,33 +125,24 @@ class _Exchange(Function):
 def event_product(
     matrix: DealtConnectivity, events: Tensor, mesh: DeviceMesh, *, graded: bool = False, deterministic: bool = False
 ) -> Tensor:
-    """What arrives at this rank's neurons: e A of the events of all ranks, and of the part of the matrix that :func:`deal` gave.
+    """Computes the input of this rank's neurons: e A with the events of all ranks and this rank's part of the matrix.
 
-    Gradients reach the weights, of which a single one is that of all ranks, and, straight through, the events of every
-    rank. Within rounding they are those of the whole product on one rank.
+    Gradients reach the weights (a single one is shared by all ranks) and, straight through, the events of every rank.
+    They are those of the whole product on one rank, within rounding.
 
     Args:
-        matrix: what :func:`deal` returned.
-        events: ``[..., rows]`` of this rank's share of the sources, as ``event_csrmv`` takes them.
+        matrix: the result of :func:`deal`.
+        events: ``[..., rows]`` of this rank's share of the sources, as in ``event_csrmv``.
 
     Returns:
         ``[..., cols]`` of this rank's columns.
     """
     if not isinstance(matrix, DealtConnectivity):
-        raise TypeError(f"event_product: matrix must be what deal returned, but is {type(matrix).__name__}")
-    heard = gather(events, matrix.rows, mesh)
+        raise TypeError(f"event_product: matrix must be a result of deal, but is {type(matrix).__name__}")
+    gathered = gather(events, matrix.rows, mesh)
     weights = replicated(matrix.weights, mesh) if matrix.one_weight else matrix.weights
-    return torch.ops.spikeforge.event_csrmv(
-        weights,
-        matrix.indices,
-        matrix.indptr,
-        heard,
-        rows=matrix.rows,
-        cols=matrix.cols,
-        transpose=True,
-        graded=graded,
-        deterministic=deterministic,
-    )
+    options = dict(rows=matrix.rows, cols=matrix.cols, transpose=True, graded=graded, deterministic=deterministic)
+    return torch.ops.spikeforge.event_csrmv(weights, matrix.indices, matrix.indptr, gathered, **options)
 
 
 def _kept(numbers: Tensor, kept: Tensor) -> Tensor:
@@ -172,4 +162,6 @@ def _share(function: str, name: str, count: int, mesh: DeviceMesh) -> slice:
 
 def _check_mesh(function: str, mesh: DeviceMesh) -> None:
     if mesh.ndim != 1:
-        raise ValueError(f"{function}: mesh must have one dimension, but has {mesh.ndim}; take one of them, mesh['name']")
+        raise ValueError(
+            f"{function}: mesh must have one dimension, but has {mesh.ndim}; take one of them, mesh['name']"
+        )

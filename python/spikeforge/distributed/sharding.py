@@ -1,9 +1,8 @@
-"""How the operators run on torch's DTensor: on the shards themselves, wherever the shards know all that they need.
+"""Sharding rules of the operators for torch's DTensor.
 
-Samples and neurons do not know of each other, so that x ``[T, B, C, ...]`` stays sharded over any dimension but time; what
-is sharded otherwise is redistributed first, as DTensor does for torch's own operators. There is one rule, which reads
-the schema of the operator called: by its name and shape every tensor is laid along the dimensions of the first input.
-"""
+Samples and neurons are independent, so x ``[T, B, C, ...]`` stays sharded over any dimension but time; other shardings
+are redistributed first, as DTensor does for torch's operators. There is one rule, which reads the schema of the
+operator: the name and the shape of a tensor give its alignment with the dimensions of the leading input."""
 
 from __future__ import annotations
 
@@ -19,19 +18,18 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._redistribute import redistribute_local_tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
-# What ties a shard's draws to its place: an odd number, whose multiples differ in all bits of a seed.
+# Multiples of this odd number are added to the seeds of shards, so that they differ in all bits.
 GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Operators whose tensors lie alike.
+    """Operators with the same alignment of tensors.
 
-    `shardable` gives the dimensions of the leading tensor, of so many, that may be sharded; `roles` name arguments and
-    results that do not lie along the last dimensions of the leading tensor, as others do; `differentiated` the
-    arguments that needs_grad has an entry for, in order, or all that come before `params`, and these; `channel_dim` is
-    where the channels of the leading tensor are.
-    """
+    `shardable` returns the dimensions of the leading tensor that may be sharded, from its rank and the arguments;
+    `roles` name the arguments and results that are not aligned with the last dimensions of the leading tensor;
+    `differentiated` are the arguments that needs_grad has an entry for, in order, by default all up to `params`;
+    `channel_dim` returns the dimension of channels."""
 
     shardable: Callable[[int, dict[str, Any]], Iterable[int]]
     leaders: tuple[str, ...] = ("inputs", "x", "arguments")
@@ -40,13 +38,13 @@ class Family:
     channel_dim: Callable[[int, dict[str, Any]], int] | None = None  # None: _channel_dim
 
 
-# Roles. A tensor of the same rank as the leading one, or lower, lies along its last dimensions, unless it is
-#   samples  [B], and steps [T, B], along the first dimensions of the leading one;
-#   channels [C, ...], along the dimension of channels;
-#   whole    on every rank, as a matrix is;
-#   seed     a number, and another one for each shard;
-#   saved    by a recurrent layer: what its neurons heard, and checkpoints;
-#   local    made by one operator for another on the same rank, of whatever shape.
+# Roles. A tensor of at most the rank of the leading one is aligned with its last dimensions, unless its role is
+#   samples  [B], and steps [T, B]: aligned with the first dimensions of the leading one;
+#   channels [C, ...]: aligned with the dimension of channels;
+#   whole    replicated, such as a matrix;
+#   seed     a number that differs between shards;
+#   saved    saved by a recurrent layer: the inputs of its neurons, and checkpoints;
+#   local    passed between two operators on the same rank, of any shape.
 NEURON_ROLES = {"checkpoints": "local", "lengths": "samples", "start": "steps", "seed": "seed", "offset": "whole"}
 OF_CHANNELS = dict.fromkeys(
     ("weight", "bias", "mean", "var", "rstd", "grad_mean", "grad_var", "numbers", "offset", "slope"), "channels"
@@ -83,12 +81,14 @@ def _channel_dim_of_images(rank: int, given: dict[str, Any]) -> int:
 
 NEURON = Family(_all_but_time, roles=NEURON_ROLES)
 RECURRENT = Family(_samples, roles=NEURON_ROLES | {"w": "whole", "saved": "saved"}, differentiated=("arguments",))
-# Statistics of the samples of all ranks are what a module computes by torch's operators, and hands in.
+# Modules compute statistics over the samples of all ranks with torch's operators, and pass them in.
 NORMALISED = Family(_channels, roles=NEURON_ROLES | OF_CHANNELS, differentiated=("inputs", "states", "params"))
 POOLING = Family(_all_but_images, ("x", "grad"), OF_CHANNELS, channel_dim=_channel_dim_of_images)
-# Statistics of whole channels.
+# Statistics need whole channels.
 POOLED_STATISTICS = dataclasses.replace(POOLING, shardable=_channels_of_images)
-DELAYED = Family(_samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past"))
+DELAYED = Family(
+    _samples, ("x",), dict.fromkeys(("weight", "delay", "bias"), "whole"), ("x", "weight", "delay", "past")
+)
 STATISTICS = Family(_channels, roles=OF_CHANNELS)
 
 FAMILIES = {
@@ -104,7 +104,7 @@ FAMILIES = {
 
 
 class Call:
-    """A call's tensors as shards of one mesh."""
+    """A call of an operator with its tensors as shards of one mesh."""
 
     def __init__(self, family: Family, op: Any, args: Sequence[Any], kwargs: dict[str, Any]):
         self.family, self.op, self.args, self.kwargs = family, op, args, kwargs
@@ -129,8 +129,10 @@ class Call:
         )
 
     def _common_placements(self, leader: DTensor) -> list[Placement]:
-        """Those of the leading tensor: on each dimension of the mesh it is sharded as the first argument is that is
-        sharded over what may be. Gradients have no say: what is kept for them lies as the forward pass had it."""
+        """Returns the placements of the leading tensor.
+
+        On each dimension of the mesh, they follow the first argument with a legal sharding. Gradients are ignored:
+        saved tensors have the placements of the forward pass."""
         allowed = set(self.family.shardable(self.rank, self.given))
         found: list[Placement] = [Replicate()] * self.mesh.ndim
         others = [(n, t) for n, value in self.given.items() if not n.startswith("grad") for t in _listed(value)]
@@ -142,12 +144,13 @@ class Call:
             for i, placement in enumerate(t.placements):
                 if not found[i].is_replicate() or not _is_plain_shard(placement):
                     continue
-                sharded = [d for d in allowed if self._dim_of(name, t, d) == placement.dim]
+                dim = getattr(placement, "dim", None)
+                sharded = [d for d in allowed if self._dim_of(name, t, d) == dim]
                 found[i] = Shard(sharded[0]) if sharded else found[i]
         return found
 
     def _dim_of(self, name: str, t: Tensor, d: int) -> int | None:
-        """The dimension of t that lies along dimension d of the leading tensor, None where it is the same for all."""
+        """Returns the dimension of t that is aligned with dimension d of the leading tensor, or None."""
         role = self.family.roles.get(name, "along")
         if role == "channels":
             return 0 if d == self.channel_dim else None
@@ -179,7 +182,7 @@ class Call:
         return value + _int64(GOLDEN * self._shard_number()) if role == "seed" else value
 
     def _shard_number(self) -> int:
-        """Of the different shards of the leading tensor, which is this rank's."""
+        """Returns the index of this rank's shard of the leading tensor."""
         number = 0
         for i, placement in enumerate(self.placements):
             if isinstance(placement, Shard):
@@ -187,12 +190,14 @@ class Call:
         return number
 
     def check_shapes(self) -> None:
-        """By the operator itself, on tensors without memory that are as large as the whole. A shard may fit where the whole does
-        not, and all ranks are to refuse the same call, or those that go on would wait for the others."""
+        """Checks the whole shapes by a call on meta tensors: all ranks must raise for the same calls."""
         if any(name.startswith("grad") for name in self.given):
-            return  # the forward pass was checked
+            return  # checked in the forward pass
         with disable_proxy_modes_tracing():
-            self.op(*map(_without_memory, self.args), **{name: _without_memory(value) for name, value in self.kwargs.items()})
+            self.op(
+                *map(_without_memory, self.args),
+                **{name: _without_memory(value) for name, value in self.kwargs.items()},
+            )
 
     def run(self) -> Any:
         self.check_shapes()
@@ -216,7 +221,8 @@ class Call:
             return [self.whole(name, one) for one in local]
         if role == "local":
             return local
-        shape, placements = list(local.shape), [Replicate()] * self.mesh.ndim
+        shape = list(local.shape)
+        placements: list[Placement] = [Replicate()] * self.mesh.ndim
         for i, placement in enumerate(self.placements):
             if not isinstance(placement, Shard):
                 continue
@@ -234,7 +240,7 @@ class Call:
         return dim if dim >= 0 else None
 
     def _asked(self) -> list[tuple[str, Tensor]]:
-        """The arguments whose gradients the call returns."""
+        """Returns the arguments whose gradients the call returns."""
         names = self.family.differentiated or self._before_params()
         every = [(name, t) for name in names for t in _listed(self.given.get(name), keep_none=True)]
         return [of for of, wanted in zip(every, self.given["needs_grad"]) if wanted]
@@ -245,9 +251,9 @@ class Call:
         return [n for n in tensors if n not in self.family.roles and n != "params"] + ["params"]
 
     def _gradient(self, name: str, of: Tensor, local: Tensor) -> DTensor:
-        """What is the same for all shards gets a part of its gradient from each."""
+        """Wraps a gradient; for an argument that is replicated over shards, each shard has a partial sum."""
         placements, shape = self._placed(name, of), of.shape
-        if local.dim() != of.dim():  # of weight and bias, in the places of a normalisation's numbers
+        if local.dim() != of.dim():  # weight and bias of a normalisation, among its scalars
             shape = of.shape[:1]
         for i, placement in enumerate(self.placements):
             if isinstance(placement, Shard) and placements[i].is_replicate():
@@ -281,7 +287,7 @@ def _is_plain_shard(placement: Placement) -> bool:
     return type(placement) is Shard
 
 
-# DTensor's own methods are functions of autograd, which is above these rules.
+# DTensor's methods are autograd functions; these rules run below autograd.
 def _redistributed(t: DTensor, placements: Sequence[Placement]) -> Tensor:
     if tuple(placements) == t.placements:
         return t._local_tensor
@@ -299,7 +305,7 @@ def _of_shards(
 def _wrapped(
     local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], order: Sequence[int] | None = None
 ) -> DTensor:
-    """`order` has the dimensions from the slowest to the fastest: a rank without any numbers cannot tell."""
+    """Wraps a shard. `order` lists dimensions from slowest to fastest, which an empty shard's strides do not give."""
     strides = _dense(shape, range(len(shape)) if order is None else order)
     return _of_shards(local, mesh, placements, shape, strides)
 
@@ -312,13 +318,13 @@ def _dense(shape: Sequence[int], order: Sequence[int]) -> list[int]:
 
 
 def _order_of(shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """From the slowest dimension to the fastest; as they are numbered where memory is not dense."""
+    """Returns the dimensions from slowest to fastest; their natural order if memory is not dense."""
     order = sorted(range(len(shape)), key=lambda d: -strides[d])
     is_dense = all(own == given or shape[d] == 1 for d, (own, given) in enumerate(zip(_dense(shape, order), strides)))
     return order if is_dense else list(range(len(shape)))
 
 
-# --- spikes as bits: those of a shard, laid along the dimensions that are sharded
+# --- spikes as bits, packed per shard
 
 
 def _pack(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[DTensor, Tensor]:
@@ -344,15 +350,19 @@ def _unpack(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
 
 
 def own_range(count: int, ranks: int, rank: int) -> tuple[int, int]:
-    """First and last of `count` that a rank has, as torch.chunk deals them."""
+    """Returns begin and end of a rank's part of `count`, as torch.chunk splits it."""
     each = -(-count // ranks)
     return min(count, rank * each), min(count, (rank + 1) * each)
 
 
 def _rows_product(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTensor:
-    """Of rows on several ranks each has a part of the sum; of columns, columns."""
+    """Multiplies a^T b. If rows are sharded, each rank computes a part of the sum; if columns are, columns."""
     a, b = args
-    mesh, into_a, into_b, result = a.device_mesh, [], [], []
+    mesh = a.device_mesh
+    into_a: list[Placement] = []
+    into_b: list[Placement] = []
+    result: list[Placement] = []
+    placed: tuple[Placement, Placement, Placement]
     for of_a, of_b in zip(a.placements, b.placements):
         rows = [p for p in (of_a, of_b) if _is_plain_shard(p) and p.dim < a.dim() - 1]
         if rows:
@@ -373,7 +383,7 @@ def _rows_product(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> DTens
 
 
 def _rule(run: Callable[[Any, Any, Any], Any], cls: Any, op: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    with torch.no_grad():  # autograd is above
+    with torch.no_grad():  # rules run below autograd
         return run(op, args, kwargs or {})
 
 
@@ -386,11 +396,13 @@ def _is_of_neurons(schema: Any) -> bool:
 
 
 def _register() -> None:
-    """Tells torch how DTensor runs our operators; those of all neurons are found by their schemas."""
+    """Registers the rules with torch; the operators of neurons are found by their schemas."""
     schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
     neurons = {s.name.removeprefix("spikeforge::").removesuffix("_forward") for s in schemas if _is_of_neurons(s)}
     families = dict.fromkeys(neurons, NEURON) | FAMILIES
-    rules = {f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")}
+    rules: dict[str, Callable[[Any, Any, Any], Any]] = {
+        f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")
+    }
     rules |= {"pack_spikes": _pack, "unpack_spikes": _unpack, "rows_product": _rows_product}
     for schema in schemas:
         run = rules.get(schema.name.removeprefix("spikeforge::"))

@@ -225,7 +225,9 @@ def _neuron(row: Row, device: torch.device, state: torch.dtype) -> nn.Module:
         if name in known:
             continue
         if name in learned:
-            low, high = (None if end is None else float(end) for end in (notes.get(f"{name}_min"), notes.get(f"{name}_max")))
+            low, high = (
+                None if end is None else float(end) for end in (notes.get(f"{name}_min"), notes.get(f"{name}_max"))
+            )
             options[name] = spiking.Learnable(value.to(device, state), min=low, max=high, dim=-1)
         else:
             options[name] = value.item() if value.dim() == 0 else spiking.Constant(value.to(device, state), dim=-1)

@@ -25,14 +25,7 @@ class NodeNeuron(Neuron):
         fields: the node's fields by name.
     """
 
-    def __init__(
-        self,
-        type: str,  # noqa: A002, NIR's name
-        text: str,
-        dt: float,
-        notes: Mapping[str, Any],
-        fields: Mapping[str, Any],
-    ):
+    def __init__(self, type: str, text: str, dt: float, notes: Mapping[str, Any], fields: Mapping[str, Any]):
         super().__init__(text, **fields)
         self.type, self.dt, self.notes = type, dt, dict(notes)
 

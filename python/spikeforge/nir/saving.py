@@ -158,7 +158,9 @@ class Describer:
         notes = {"module": row["kind"], "learned": learned, **constants}
         for name in learned:
             place = module._placements[name]
-            notes |= {f"{name}_{end}": bound for end, bound in (("min", place.min), ("max", place.max)) if bound is not None}
+            notes |= {
+                f"{name}_{end}": bound for end, bound in (("min", place.min), ("max", place.max)) if bound is not None
+            }
         notes |= {name: getattr(module, name) for name in FLAGS if hasattr(module, name)}
         if hasattr(module, "surrogate"):
             if isinstance(module.surrogate, surrogates.Custom):

@@ -6,8 +6,8 @@ from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_conv import DelayedConv1d, DelayedConv2d
 from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
-from spikeforge.nn.layers import BatchNormNeuron, fuse
 from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
+from spikeforge.nn.layers import BatchNormNeuron, fuse
 from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
 from spikeforge.nn.network import Network, Recurrent
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich

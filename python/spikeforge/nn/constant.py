@@ -201,7 +201,9 @@ class ConstantsModule(StatefulModule):
             )
         if self._is_parametrized(name):
             if learnable:
-                raise TypeError(f"{self._title()}: {name} is parametrized; assign a number or a tensor, the value that it is to have")
+                raise TypeError(
+                    f"{self._title()}: {name} is parametrized; assign a number or a tensor, the value that it is to have"
+                )
             if not isinstance(value, Tensor):
                 value = torch.full_like(getattr(self, name), value)
             object.__setattr__(self, name, value.detach())  # by right_inverse of the parametrization

@@ -27,7 +27,9 @@ class _DelayedConv(DelayedLayer):
         counts = (("in_channels", in_channels), ("out_channels", out_channels), ("groups", groups))
         in_channels, out_channels, groups = (self._whole(name, count, 1) for name, count in counts)
         if in_channels % groups or out_channels % groups:
-            raise ValueError(f"{self._kind()}: groups must divide in_channels and out_channels, {in_channels} and {out_channels}, but is {groups}")
+            raise ValueError(
+                f"{self._kind()}: groups must divide in_channels and out_channels, {in_channels} and {out_channels}, but is {groups}"
+            )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         bound = 1 / math.sqrt(math.prod(shape[1:]))
@@ -38,7 +40,9 @@ class _DelayedConv(DelayedLayer):
     def _sizes(self, name: str, given: int | tuple[int, ...], least: int) -> tuple[int, ...]:
         sizes = [whole(n) for n in (given if isinstance(given, (tuple, list)) else (given,) * self.dims)]
         if len(sizes) != self.dims or any(n is None or n < least for n in sizes):
-            raise ValueError(f"{self._kind()}: {name} must be {self.dims} whole numbers from {least} on, or one for all, but is {given!r}")
+            raise ValueError(
+                f"{self._kind()}: {name} must be {self.dims} whole numbers from {least} on, or one for all, but is {given!r}"
+            )
         return tuple(sizes)
 
     def kernel(self) -> Tensor:
@@ -58,7 +62,15 @@ class _DelayedConv(DelayedLayer):
             raise ValueError(f"the state x must have shape {list(wanted)}, but has {list(past.shape)}")
         images = torch.cat((past, x)).movedim(0, 2)  # [B, C, time, *sizes]
         convolve = nn.functional.conv2d if self.dims == 1 else nn.functional.conv3d
-        y = convolve(images, self.kernel().flip(2), self.bias, (1, *self.stride), (0, *self.padding), (1, *self.dilation), self.groups)
+        y = convolve(
+            images,
+            self.kernel().flip(2),
+            self.bias,
+            (1, *self.stride),
+            (0, *self.padding),
+            (1, *self.dilation),
+            self.groups,
+        )
         if torch.compiler.is_compiling():
             return y.movedim(2, 0)
         return y.transpose_(0, 2).transpose_(1, 2)  # [time, B, C, *sizes], not a view
@@ -100,11 +112,15 @@ def spread(delay: Tensor, max_delay: int, interpolation: str, width: float) -> T
     if interpolation == "linear":
         first = delay.detach().floor().clamp(max=max(max_delay - 1, 0))
         beyond = delay - first
-        return torch.where(steps == first, 1 - beyond, torch.where(steps == first + 1, beyond, torch.zeros_like(beyond)))
+        return torch.where(
+            steps == first, 1 - beyond, torch.where(steps == first + 1, beyond, torch.zeros_like(beyond))
+        )
     if interpolation == "triangle":
         share = (1 + width - (steps - delay).abs()).relu()
     else:
         distance = (steps - delay) ** 2
-        beyond = distance - distance.detach().amin(2, keepdim=True)  # the nearest step's: a narrow form would be 0 everywhere
+        beyond = distance - distance.detach().amin(
+            2, keepdim=True
+        )  # the nearest step's: a narrow form would be 0 everywhere
         share = torch.exp(-beyond / (2 * width**2))
     return share / share.sum(2, keepdim=True)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 OPERATOR = torch.ops.spikeforge.delayed_linear.default
 LONGEST = 4096  # as the operator has it
 FORMS = ("linear", "triangle", "gauss")
-NARROWEST = 1e-9  # width of a Gaussian: one step has all of it, and float32 cannot have the squares of much smaller ones
+NARROWEST = (
+    1e-9  # width of a Gaussian: one step has all of it, and float32 cannot have the squares of much smaller ones
+)
 
 
 class DelayedLayer(StatefulModule):
@@ -70,7 +72,9 @@ class DelayedLayer(StatefulModule):
         elif not (math.isfinite(delay) if is_number(delay) else delay.is_meta or torch.isfinite(delay).all()):
             raise ValueError(f"{self._kind()}: delay must be finite, but is nan or infinite")
         elif isinstance(delay, Tensor) and (delay.is_complex() or delay.shape not in (shape, ())):
-            raise ValueError(f"{self._kind()}: delay must be real and have shape {list(shape)}, but is {delay.dtype} of {shape_of(delay)}")
+            raise ValueError(
+                f"{self._kind()}: delay must be real and have shape {list(shape)}, but is {delay.dtype} of {shape_of(delay)}"
+            )
         return nn.Parameter(torch.zeros(shape) + torch.as_tensor(delay).detach())
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
@@ -114,17 +118,30 @@ class DelayedLayer(StatefulModule):
 
     def get_extra_state(self) -> Tensor:
         """``[max_delay, place of interpolation in FORMS, width]``: averages of state_dicts take tensors alone."""
-        return torch.tensor([self.max_delay, FORMS.index(self.interpolation), self.width], dtype=torch.float64, device="cpu")
+        return torch.tensor(
+            [self.max_delay, FORMS.index(self.interpolation), self.width], dtype=torch.float64, device="cpu"
+        )
 
     def set_extra_state(self, state: Tensor | Mapping[str, object]) -> None:
         """Takes the dict of older checkpoints, too."""
         if isinstance(state, Tensor) and state.shape == (3,) and state.isfinite().all():
             max_delay, form, width = state.tolist()
-            state = {"max_delay": round(max_delay), "interpolation": dict(enumerate(FORMS)).get(round(form)), "width": width}
-        if not isinstance(state, Mapping) or state.get("interpolation") not in FORMS or not is_number(state.get("width")) or not 0 < state["width"] < math.inf:
+            state = {
+                "max_delay": round(max_delay),
+                "interpolation": dict(enumerate(FORMS)).get(round(form)),
+                "width": width,
+            }
+        if (
+            not isinstance(state, Mapping)
+            or state.get("interpolation") not in FORMS
+            or not is_number(state.get("width"))
+            or not 0 < state["width"] < math.inf
+        ):
             raise ValueError(f"{self._kind()}: this is no state of such a layer: it says {state!r} of its form")
         if state.get("max_delay", self.max_delay) != self.max_delay:
-            raise ValueError(f"{self._kind()}: this is the state of a layer with max_delay={state['max_delay']}, but this one has {self.max_delay}")
+            raise ValueError(
+                f"{self._kind()}: this is the state of a layer with max_delay={state['max_delay']}, but this one has {self.max_delay}"
+            )
         self.interpolation, self.width = str(state["interpolation"]), float(state["width"])
 
     @torch.no_grad()
@@ -167,7 +184,10 @@ class DelayedLinear(DelayedLayer):
     ):  # fmt: skip
         super().__init__(max_delay, interpolation, width, stateful, persistent_state)
         self._check("per", per, ("synapse", "input"))
-        self.in_features, self.out_features = self._whole("in_features", in_features, 0), self._whole("out_features", out_features, 0)
+        self.in_features, self.out_features = (
+            self._whole("in_features", in_features, 0),
+            self._whole("out_features", out_features, 0),
+        )
         bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
         draw = lambda *shape: nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
         self.weight = draw(self.out_features, self.in_features)
@@ -184,7 +204,9 @@ class DelayedLinear(DelayedLayer):
         """Of one delay for each input: a :class:`Delay` and an ``nn.Linear`` that compute the same with whole delays, for
         NIR and TorchScript."""
         if self.delay.dim() != 1:
-            raise ValueError("DelayedLinear: a delay for each synapse is no Delay before a Linear; it needs per='input'")
+            raise ValueError(
+                "DelayedLinear: a delay for each synapse is no Delay before a Linear; it needs per='input'"
+            )
         linear = nn.Linear(self.in_features, self.out_features, self.bias is not None).to(self.weight)
         linear.weight.copy_(self.weight)
         if self.bias is not None:

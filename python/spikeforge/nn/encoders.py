@@ -76,7 +76,9 @@ class Latency(Encoder):
         if first is None:
             first = torch.zeros((), dtype=torch.int64, device=x.device)
         now = first + torch.arange(x.shape[0], device=x.device)
-        spikes = torch.round((1 - x.to(state_type(x.dtype))) * (self.steps - 1)).to(torch.int64) == now.view(-1, *(1,) * (x.dim() - 1))
+        spikes = torch.round((1 - x.to(state_type(x.dtype))) * (self.steps - 1)).to(torch.int64) == now.view(
+            -1, *(1,) * (x.dim() - 1)
+        )
         return spikes.to(x.dtype), {"t": now + 1 if store else first + x.shape[0]}
 
     def extra_repr(self) -> str:

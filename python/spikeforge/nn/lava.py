@@ -93,7 +93,9 @@ class LavaModule(StatefulModule):
     def _called(self, x: Any, run: Any) -> Any:
         if not isinstance(x, Tensor) or not x.is_floating_point():
             kind = str(x.dtype).removeprefix("torch.") if isinstance(x, Tensor) else type(x).__name__
-            raise TypeError(f"{self._title()}: x must be a floating-point tensor [T, *shape], time first, but is {kind}")
+            raise TypeError(
+                f"{self._title()}: x must be a floating-point tensor [T, *shape], time first, but is {kind}"
+            )
         if self.run_config == "fixed" and x.dtype not in (torch.float32, torch.float64):
             kind = str(x.dtype).removeprefix("torch.")
             raise TypeError(f"{self._title()}: x must be float32 or float64 in fixed point, but is {kind}")
@@ -195,9 +197,11 @@ class LavaLIF(LavaModule):
         kind = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
         number = lambda value: torch.full((), value, dtype=kind, device=x.device)
         params = [number(self.du), number(self.dv), self.bias.to(kind), number(self.vth)]
-        states = [] if u is None and v is None else [
-            x.new_zeros(x.shape[1:], dtype=kind) if s is None else s for s in (u, v)
-        ]
+        states = (
+            []
+            if u is None and v is None
+            else [x.new_zeros(x.shape[1:], dtype=kind) if s is None else s for s in (u, v)]
+        )
         (spikes,), (u, v) = ops.run(text, [x], states, params, store_states=store, **samples)
         return spikes, u, v
 
@@ -240,7 +244,9 @@ class LavaConnection(LavaModule):
     def quantized_weight(self) -> Tensor:
         """The chip's weights, as floating-point numbers with the gradient of a clip."""
         unit = self.scale / 2**self.weight_exp
-        return ops.loihi_fake_quantize(self.weight * unit, num_weight_bits=self.num_weight_bits, sign_mode=self.sign_mode)
+        return ops.loihi_fake_quantize(
+            self.weight * unit, num_weight_bits=self.num_weight_bits, sign_mode=self.sign_mode
+        )
 
     def _integers(self) -> Tensor:
         return self.quantized_weight().detach().to(torch.int32)
@@ -276,7 +282,9 @@ class LavaConnection(LavaModule):
     def _check_buffer(self, buffer: Tensor, sent: Tensor) -> None:
         expected = (self._slots, *sent.shape[1:])
         if buffer.shape != expected:
-            raise ValueError(f"buffer must have shape {list(expected)}, [delay, *batch, out], but has {shape_of(buffer)}")
+            raise ValueError(
+                f"buffer must have shape {list(expected)}, [delay, *batch, out], but has {shape_of(buffer)}"
+            )
         if buffer.dtype != sent.dtype:
             kinds = (str(t.dtype).removeprefix("torch.") for t in (sent, buffer))
             raise TypeError("buffer must be {}, as what is sent, but is {}".format(*kinds))
@@ -425,7 +433,13 @@ class LavaConv(LavaConnection):
 
     def _fixed(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
         return ops.loihi_conv(
-            x, self.quantized_weight(), buffer, delay=self._slots, groups=self.groups, **self.geometry, **self._numbers()
+            x,
+            self.quantized_weight(),
+            buffer,
+            delay=self._slots,
+            groups=self.groups,
+            **self.geometry,
+            **self._numbers(),
         )
 
     def _sent(self, message: Tensor) -> Tensor:

@@ -82,7 +82,9 @@ class BatchNormNeuron(Container):
         super().__init__()
         norms = list(norm) if isinstance(norm, nn.ModuleList) else [norm]
         if not norms:
-            raise ValueError("BatchNormNeuron: norm must not be an empty ModuleList, but have a normalisation for each step")
+            raise ValueError(
+                "BatchNormNeuron: norm must not be an empty ModuleList, but have a normalisation for each step"
+            )
         for one in norms:
             if not _is_made_of(one, tuple(DIMS), ("forward",)):
                 raise TypeError(
@@ -102,7 +104,9 @@ class BatchNormNeuron(Container):
                 f"{neuron.n_inputs} and {len(neuron.out_ports)}"
             )
         if isinstance(neuron, Neuron) and neuron._draws:
-            raise TypeError(f"BatchNormNeuron: neuron must not draw random numbers, as {neuron.name} does: put norm before it")
+            raise TypeError(
+                f"BatchNormNeuron: neuron must not draw random numbers, as {neuron.name} does: put norm before it"
+            )
         if residual is not None and residual not in RESIDUALS:
             raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
         if not is_number(scale) or not math.isfinite(scale):
@@ -144,9 +148,7 @@ class BatchNormNeuron(Container):
     def in_ports(self) -> tuple[str, ...]:
         return ("in",) if self.residual is None else ("in", "residual")
 
-    def _forward(
-        self, inputs: Sequence[Tensor], state: States | EllipsisType, store: bool, advance: Any = None
-    ) -> Any:
+    def _forward(self, inputs: Sequence[Tensor], state: States | EllipsisType, store: bool, advance: Any = None) -> Any:
         if state is not ...:
             return self._advance(inputs, self._checked_state(state), store)
         neuron = self._modules["neuron"]
@@ -177,7 +179,9 @@ class BatchNormNeuron(Container):
             self._text = neuron._quick, neuron._cell or predefined_cell(neuron)
         return self._text[1]
 
-    def _run_for_outputs(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
+    def _run_for_outputs(
+        self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool
+    ) -> tuple[Tensor, State]:
         """Nobody asks for states: none are written."""
         return self._run(inputs, state, store, last_states=False)
 
@@ -203,7 +207,13 @@ class BatchNormNeuron(Container):
             raise explained(neuron, error, (x,), state)
 
     def _normalised_run(
-        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool, last_states: bool
+        self,
+        norm: nn.Module,
+        x: Tensor,
+        residual: Residual,
+        state: Mapping[str, Tensor],
+        store: bool,
+        last_states: bool,
     ) -> tuple[Tensor, State]:
         neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
@@ -228,7 +238,9 @@ class BatchNormNeuron(Container):
         if steps > len(norms):
             raise ValueError(f"x has {steps} steps, but norm has {len(norms)}, one for each")
         if state:
-            raise ValueError("norm has statistics of each step from the first on: give all steps in one call, and no state")
+            raise ValueError(
+                "norm has statistics of each step from the first on: give all steps in one call, and no state"
+            )
         # Of the parts of one split: the gradient of each slice would be as large as x.
         rows = x.split(1)
         if all(self._is_better_apart(norm, x) for norm in norms):
@@ -390,7 +402,9 @@ def operator_for(x: Tensor) -> Any:
 def is_better_apart(x: Tensor) -> bool:
     """Whether a predefined neuron comes after torch's normalisation: on the CPU it is compiled, and a text would be
     interpreted. But what is recorded there runs on a GPU."""
-    return x.device.type == "cpu" and (is_compiling() or torch._C._get_tracing_state() is not None or not records_kernels())
+    return x.device.type == "cpu" and (
+        is_compiling() or torch._C._get_tracing_state() is not None or not records_kernels()
+    )
 
 
 def statistics_of(norm: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor | None, int | Tensor]:
@@ -531,7 +545,9 @@ def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
 
         return fuse_watched(net, inputs, recompute)
     if recompute:
-        raise ValueError("fuse: recompute=True needs inputs, to see which products are of spikes: fuse(net, x, recompute=True)")
+        raise ValueError(
+            "fuse: recompute=True needs inputs, to see which products are of spikes: fuse(net, x, recompute=True)"
+        )
     times = _occurrences(net)
     names = []
     for path, container in list(net.named_modules()):

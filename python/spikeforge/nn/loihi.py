@@ -20,7 +20,19 @@ from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 ops = torch.ops.spikeforge
 FORMS = {"plain": "", "reset": "_reset", "refractory": "_refractory"}
 STEPS = ("reset_interval", "reset_offset", "refractory_period")  # always numbers
-RESERVED = ("x", "u", "v", "phase", "wait", "store_states", "lengths", "start", "surrogate", "surrogate_args", "detach_reset")
+RESERVED = (
+    "x",
+    "u",
+    "v",
+    "phase",
+    "wait",
+    "store_states",
+    "lengths",
+    "start",
+    "surrogate",
+    "surrogate_args",
+    "detach_reset",
+)
 
 
 class LoihiModule(StatefulModule):
@@ -138,7 +150,9 @@ class LoihiLIF(LoihiModule):
             keywords |= {"surrogate": self.surrogate.name, "surrogate_args": list(self.surrogate.args)}
             keywords["detach_reset"] = self.detach_reset
         states = (state.get(name) for name in self.state_names)
-        spikes, *after = self._call(op, x, state, *states, store_states=store, **keywords, **(self._memory.samples or {}))
+        spikes, *after = self._call(
+            op, x, state, *states, store_states=store, **keywords, **(self._memory.samples or {})
+        )
         return spikes, dict(zip(self.state_names, after))
 
     def extra_repr(self) -> str:

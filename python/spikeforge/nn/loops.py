@@ -69,7 +69,9 @@ def _why_not_linear(module: nn.Module) -> str:
 def _why_not_neuron(module: nn.Module) -> str:
     kinds = (PredefinedNeuron, Neuron)
     methods = ("forward", "_advance")
-    if not any(isinstance(module, k) and all(getattr(type(module), m) is getattr(k, m) for m in methods) for k in kinds):
+    if not any(
+        isinstance(module, k) and all(getattr(type(module), m) is getattr(k, m) for m in methods) for k in kinds
+    ):
         return f"{type(module).__name__} is no neuron with its own equations alone"
     if isinstance(module, PredefinedNeuron) and not module.spiking:
         return "spiking=False"

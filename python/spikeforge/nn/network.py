@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
-from spikeforge.nn.containers import Container
 from spikeforge.nn import samples
+from spikeforge.nn.containers import Container
 from spikeforge.nn.loops import Loop, find_loop, prepare_loop, run_loop, takes
 from spikeforge.nn.parts import check_called_once_a_step, output_like, part_at_rest, run_part
 from spikeforge.nn.plan import Stage, make_plan, path_without_delay
@@ -660,7 +660,9 @@ class Network(Container):
         line.pop(0)
         line.append(leaving)
 
-    def _zeros_into(self, run: Run, parts: Sequence[str], port: Port, row: Callable[[Connection], Tensor | None]) -> Tensor:
+    def _zeros_into(
+        self, run: Run, parts: Sequence[str], port: Port, row: Callable[[Connection], Tensor | None]
+    ) -> Tensor:
         """Zeros of the shape of a step, for an input to which all that comes is still in flight.
 
         Args:

@@ -74,11 +74,15 @@ class Neuron(ConstantsModule):
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
             hint = "; decorate it with @spikeforge.neuron(states={...})" if callable(neuron) else ""
-            raise TypeError(f"Neuron: it must be neuron text or a traced function, but is {type(neuron).__name__}{hint}")
+            raise TypeError(
+                f"Neuron: it must be neuron text or a traced function, but is {type(neuron).__name__}{hint}"
+            )
         header = read_header(text)
         for name in ("scan", "stateful", "persistent_state"):
             if name in header.params:
-                raise ValueError(f"Neuron: {header.name} has a parameter {name}, which is what a module takes itself: call it something else")
+                raise ValueError(
+                    f"Neuron: {header.name} has a parameter {name}, which is what a module takes itself: call it something else"
+                )
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._check_flag("scan", scan)
         self.text = text
@@ -135,7 +139,13 @@ class Neuron(ConstantsModule):
         See :class:`~spikeforge.nn.StatefulModule`.
         """
         quick, inputs = self._quick, (x, *inputs)
-        if len(inputs) != quick.inputs or state is not ... or store_states or quick.memory.keeping or quick.memory.samples:
+        if (
+            len(inputs) != quick.inputs
+            or state is not ...
+            or store_states
+            or quick.memory.keeping
+            or quick.memory.samples
+        ):
             return super().forward(*inputs, state=state, store_states=store_states)
         try:
             outputs, _ = quick.cell.call(self, inputs, NO_STATE, False)
@@ -188,9 +198,7 @@ class LI(Neuron):
         self._check_flag("decay_input", decay_input)
         step = "v + 1 / tau * (x - (v - v_rest))" if decay_input else "v - 1 / tau * (v - v_rest) + x"
         text = f"neuron LI(x; v; tau, v_rest) {{\n  next = {step}\n  return next\n  v' = next\n}}\n"
-        super().__init__(
-            text, scan=scan, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state
-        )
+        super().__init__(text, scan=scan, tau=tau, v_rest=v_rest, stateful=stateful, persistent_state=persistent_state)
         self.decay_input = decay_input
 
     def _prepare(self) -> None:

@@ -18,7 +18,11 @@ ALIGNMENT = 64  # bytes, of new tensors on a CPU
 
 
 def run_part(
-    part: nn.Module, inputs: Sequence[Tensor], state: Mapping[str, Tensor] | None, *, store: bool = False,
+    part: nn.Module,
+    inputs: Sequence[Tensor],
+    state: Mapping[str, Tensor] | None,
+    *,
+    store: bool = False,
     at_once: bool = False,
 ) -> tuple[tuple[Tensor, ...], State]:
     """Outputs over all steps, and the states after.

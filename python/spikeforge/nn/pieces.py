@@ -105,7 +105,7 @@ class _InPieces(torch.autograd.Function):
         x = _dense(x) if layer.bits else x
         tensors, parts = Tensors.of(given), layer.parts(x)
         with _no_autocast(x):
-            made = lambda part: layer.made(rows_of(x, part), len(x), *tensors[:2])  # noqa: E731
+            made = lambda part: layer.made(rows_of(x, part), len(x), *tensors[:2])
             found = [channel_statistics(made(part), CHANNELS) for part in parts]
             means, variances = (torch.stack(of_parts) for of_parts in zip(*found))
             mean, var = joined(means, variances, parts)
@@ -146,7 +146,13 @@ class _Backward:
     """The two passes of a backward pass over all parts."""
 
     def __init__(
-        self, layer: Layer, x: Tensor, tensors: Tensors, means: Tensor, variances: Tensor, grads: Sequence[Tensor | None]
+        self,
+        layer: Layer,
+        x: Tensor,
+        tensors: Tensors,
+        means: Tensor,
+        variances: Tensor,
+        grads: Sequence[Tensor | None],
     ) -> None:
         self.layer, self.x, self.tensors, self.parts = layer, x, tensors, layer.parts(x)
         self.means, self.variances, self.grads = means, variances, grads

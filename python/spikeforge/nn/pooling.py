@@ -25,7 +25,7 @@ class MaxPool2d(nn.MaxPool2d):
         if self.return_indices:
             raise ValueError("MaxPool2d: return_indices is not there; use torch.nn.MaxPool2d in a TimeDistributed")
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, torch's name
+    def forward(self, input: Tensor) -> Tensor:
         return max_pooled(self, input)
 
 
@@ -35,7 +35,7 @@ class AvgPool2d(nn.AvgPool2d):
     A window has at most 256 places. The result has x's order of memory, plain or channels last.
     """
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor) -> Tensor:
         windows = map(_numbers, (self.kernel_size, self.stride, self.padding))
         return avg_pool2d(input, *windows, self.ceil_mode, self.count_include_pad, self.divisor_override)
 
@@ -47,9 +47,7 @@ def max_pooled(module: nn.MaxPool2d, x: Tensor, weight: Tensor | None = None) ->
     return max_pool2d(x, *windows, module.ceil_mode, weight=weight)
 
 
-def max_pooled_with_statistics(
-    module: nn.MaxPool2d, x: Tensor, weight: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def max_pooled_with_statistics(module: nn.MaxPool2d, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """As max_pooled, and the mean and variance ``[C]`` of x ``[T, B, C, H, W]``."""
     if set(_numbers(module.dilation)) != {1}:
         return max_pooled(module, x, weight), *channel_statistics(x)

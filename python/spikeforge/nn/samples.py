@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-
-if TYPE_CHECKING:
-    from spikeforge.nn.stateful import StatefulModule
 
 NAMES = ("lengths", "start")
 LONG = 2**40  # steps, more than any delay
@@ -86,10 +83,9 @@ def _tensor(module: nn.Module, name: str, value: Any, device: torch.device | Non
     raise TypeError(f"{_title(module)}: {name} must be a tensor, or a list of {what}, but is {value!r:.60}")
 
 
-def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[StatefulModule]:
-    from spikeforge.nn.stateful import StatefulModule
-
-    told = [one for one in module.modules() if isinstance(one, StatefulModule)]
+def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[Any]:
+    # StatefulModules; stateful.py imports this file.
+    told: list[Any] = [one for one in module.modules() if hasattr(type(one), "takes_samples")]
     for one in told:
         if one.state_names and not one.takes_samples:
             raise ValueError(f"{one._title()}: takes neither lengths nor start")
@@ -112,9 +108,7 @@ def refuse(module: nn.Module, told: Any, why: str) -> None:
 # --- sequences that know how long they are
 
 
-def _call_ragged(
-    module: StatefulModule, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]
-) -> Any:
+def _call_ragged(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]) -> Any:
     if "lengths" in given:
         raise ValueError(f"{module._title()}: lengths are those of the {_kind_of(args[0])}; give none beside it")
     first = args[0]
@@ -133,7 +127,7 @@ def _kind_of(x: PackedSequence | Tensor) -> str:
     return "PackedSequence" if isinstance(x, PackedSequence) else "nested tensor"
 
 
-def _padded(module: StatefulModule, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
+def _padded(module: Any, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
     """``[T, B, ...]``, the lengths, and what makes such a sequence of its kind again."""
     if isinstance(x, PackedSequence):
         padded, lengths = pad_packed_sequence(x)
@@ -174,7 +168,9 @@ def check_start(title: str, start: Tensor, x: Tensor) -> None:
         raise TypeError(f"{title}: start must be bool, but is {str(start.dtype).removeprefix('torch.')}")
     sizes = list(start.shape)
     if x.dim() < 2 or len(sizes) != 2 or sizes[0] != x.shape[0] or sizes[1] not in (1, x.shape[1]):
-        raise ValueError(f"{title}: start must have shape {list(x.shape[:2])}, one for each step and sample, but has {sizes}")
+        raise ValueError(
+            f"{title}: start must have shape {list(x.shape[:2])}, one for each step and sample, but has {sizes}"
+        )
 
 
 def unheard(start: Tensor, delay: int | Tensor) -> Tensor:
@@ -195,7 +191,11 @@ def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Ten
             f"{title}: lengths must have shape {list(x.shape[1:2])}, one for each sample of x [T, B{', *shape' * (least_dims > 2)}], but "
             f"has {list(lengths.shape)}, beside x of shape {list(x.shape)}"
         )
-    known = lengths.device.type == "cpu" and not torch.compiler.is_compiling() and torch._C._functorch.maybe_current_level() is None
+    known = (
+        lengths.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.maybe_current_level() is None
+    )
     wrong = ((lengths < 0) | (lengths > x.shape[0])).nonzero() if known else ()
     if len(wrong):
         sample = int(wrong[0])

@@ -470,7 +470,7 @@ def detach_(net: nn.Module) -> None:
         module._memory.states = module._memory.detached()
 
 
-class keep_state:  # noqa: N801, it is used as a function
+class keep_state:
     """Within ``with keep_state(net):`` all modules at and below `net` keep their states from call to call.
 
     They start anew where the outermost such block begins, and what they kept is dropped where it ends; modules made

@@ -248,7 +248,7 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     if neuron in RECOVERIES:
         lines.append(RECOVERIES[neuron].format(**spelled))
 
-    starts = {name: 0.0 for name in module.state_names}
+    starts = dict.fromkeys(module.state_names, 0.0)
     starts["v"] = 0.0 if soft else "v_reset"
     if "w_rest" in module._constant_names:
         starts["w"] = "w_rest"

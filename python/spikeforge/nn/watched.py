@@ -25,7 +25,9 @@ def fuse_watched(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> li
     neurons = {module for module in free if isinstance(module, (PredefinedNeuron, Neuron))}
     if not norms or not neurons:
         return []
-    candidates = {module for module in net.modules() if recompute and products.is_product(module) and not has_hooks(module)}
+    candidates = {
+        module for module in net.modules() if recompute and products.is_product(module) and not has_hooks(module)
+    }
     pools = {module for module in free if goes_before_norm(module)}
     watch = watched(net, inputs, norms, neurons, candidates, _fires, pools)
     fused: dict[nn.Module, BatchNormNeuron] = {}

@@ -1,4 +1,4 @@
-"""torch.autograd.Function in a traced function: its forward gives the value, its backward the gradient."""
+"""torch.autograd.Function in a traced function: traces its forward for the value, and its backward for the gradient."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import contextlib
 import inspect
 import os
 import threading
-from typing import Any, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from . import graph
+from .functions import TABLE
 from .graph import Node, Recording
-from .make import fail, op, operand, recording_for
+from .make import op, operand, recording_for
+from .place import fail
 from .primitives import custom_gradient, spike
 from .surrogates import of_spikingjelly_function
 from .value import Value
@@ -25,7 +28,7 @@ _apply_of_torch: Any = None
 
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
-    """While it lasts, Function.apply takes values too. Calls on tensors, of any thread, are torch's own."""
+    """Context in which Function.apply accepts values. Calls with tensors, in any thread, are those of torch."""
     global _under_way, _apply_of_torch
     with _lock:
         if _under_way == 0:
@@ -38,7 +41,7 @@ def traced() -> Iterator[None]:
         with _lock:
             _under_way -= 1
             if _under_way == 0:
-                torch.autograd.Function.apply = _apply_of_torch
+                setattr(torch.autograd.Function, "apply", _apply_of_torch)  # noqa: B010 (a method to mypy)
 
 
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,14 +51,14 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Context:
-    """What forward and backward take as ctx."""
+    """The argument ctx of forward and backward."""
 
     def __init__(self, args: tuple):
         self.saved_tensors: tuple = ()
         self.needs_input_grad = tuple(isinstance(x, Value) for x in args)
 
     def save_for_backward(self, *values: Any) -> None:
-        self.saved_tensors = tuple(x.clone() if isinstance(x, Value) else x for x in values)
+        self.saved_tensors = tuple(TABLE["clone"](x) if isinstance(x, Value) else x for x in values)
 
     def _ignore(self, *_: Any) -> None: ...
 
@@ -77,7 +80,7 @@ def _trace(cls: Any, args: tuple, kwargs: dict) -> Value:
     if sets_up:
         cls.setup_context(context, args, result)
     if not isinstance(result, Value):
-        fail(f"{name}.apply: forward must give one value, but gives {type(result).__name__}")
+        fail(f"{name}.apply: forward must return one value, but returns {type(result).__name__}")
     return _with_gradient(cls, context, args, result)
 
 
@@ -93,8 +96,10 @@ def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> V
             continue
         factor = _factor(recording, operand(cls.__name__, gradient), upstream._node, set(recording.nodes[before:]))
         if factor is None:
-            fail(f"{cls.__name__}.backward: gives a gradient that is not a multiple of its grad_output: write "
-                 "spikeforge.trace.custom_gradient(f, x, d)")
+            fail(
+                f"{cls.__name__}.backward: returns a gradient that is not a multiple of its grad_output: write "
+                "spikeforge.trace.custom_gradient(f, x, d)"
+            )
         pairs += [arg, Value(factor, recording)]
     if not pairs:
         return op("detach", result)
@@ -102,7 +107,7 @@ def _with_gradient(cls: Any, context: _Context, args: tuple, result: Value) -> V
 
 
 def _factor(recording: Recording, node: Node, upstream: Node, younger: set[Node]) -> Node | None:
-    """c, where the node is c * upstream; None where it is not of this form. Only younger nodes depend on upstream."""
+    """Returns c if the node is c * upstream, else None. Only younger nodes depend on upstream."""
     known: dict[Node, bool] = {}
     zero, one = recording.constant(0.0), recording.constant(1.0)
 
@@ -132,13 +137,13 @@ def _factor(recording: Recording, node: Node, upstream: Node, younger: set[Node]
             inner = factor(n.operands[0])
             return inner and recording.operation("divide", (inner, n.operands[1]))
         if n.op in ("add", "subtract"):
-            return both(n, *n.operands)
+            return both(n, n.operands)
         if n.op in ("where", "select") and not depends(n.operands[0]):
-            return both(n, *n.operands[1:], condition=(n.operands[0],))
+            return both(n, n.operands[1:], n.operands[:1])
         return None
 
-    def both(n: Node, a: Node, b: Node, condition: tuple[Node, ...] = ()) -> Node | None:
-        left, right = factor(a), factor(b)
+    def both(n: Node, operands: tuple[Node, ...], condition: tuple[Node, ...] = ()) -> Node | None:
+        left, right = map(factor, operands)
         return recording.operation(n.op, (*condition, left, right)) if left and right else None
 
     return factor(node)

@@ -1,4 +1,4 @@
-"""What a traced function did: its operations, in the order in which they were made."""
+"""The graph of a traced function: its operations in order."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Node:
 
     op: str
     operands: tuple[Node, ...] = ()
-    number: float = 0.0  # of a constant; a truth is 1 or 0
-    surrogate: str = ""  # as neuron text, of a spike
-    name: str = ""  # of an argument
-    once: bool = False  # of a draw: the same in all steps
+    number: float = 0.0  # the value of a constant; a truth is 1 or 0
+    surrogate: str = ""  # the surrogate of a spike, as neuron text
+    name: str = ""  # the name of an argument
+    once: bool = False  # a draw that is the same in all steps
 
     @property
     def is_boolean(self) -> bool:
@@ -39,13 +39,22 @@ class Node:
 
 
 def draws(text: str) -> bool:
-    """Whether a neuron's text draws random numbers."""
+    """Returns True if a neuron's text draws random numbers."""
     return re.search(rf"\b({'|'.join(sorted(DRAWS))})\(", text) is not None
 
 
 def is_name(text: str) -> bool:
-    """Whether neuron text can have it as a name."""
+    """Returns True if a string is a legal name in neuron text."""
     return text.isascii() and text.isidentifier() and text not in RESERVED and len(text) <= LONGEST_NAME
+
+
+def check_name(owner: str, what: str, name: Any, text: str) -> None:
+    """Raises ValueError if a name is not legal in neuron text or synapse text."""
+    if not isinstance(name, str) or not is_name(name):
+        raise ValueError(
+            f"{owner}: {what} cannot be called {name!r} in {text}: a name has ASCII letters, digits and _, at most "
+            f"{LONGEST_NAME}, and is none of {', '.join(sorted(RESERVED))}"
+        )
 
 
 def _is_telling(variable: str) -> bool:
@@ -53,16 +62,16 @@ def _is_telling(variable: str) -> bool:
 
 
 class Recording:
-    """Collects the nodes of one trace. Equal operations on equal operands are one node, but draws are always others.
+    """Collects the nodes of one trace. Equal operations on equal operands share a node, except for draws.
 
-    `parameter` says in words how the traced function has one.
+    `parameter` describes a parameter of the traced function, for error messages.
     """
 
     def __init__(self, neuron: str, code: CodeType | None, parameter: str = "a parameter (after the star)"):
         self.neuron, self.parameter = neuron, parameter
         self.nodes: list[Node] = []
         self.names: dict[Node, str] = {}
-        self._code = code  # of the traced function
+        self._code = code  # the code of the traced function
         self._known: dict[Any, Node] = {}
         self._owners: dict[str, Node] = {}
         self._frames: dict[int, FrameType] = {}
@@ -95,17 +104,17 @@ class Recording:
             self.nodes.append(node)
         return known
 
-    # --- names: those of the variables that hold the values ---
+    # --- names, taken from the variables that hold the values ---
 
     def see(self, frame: FrameType | None, node_of: Any) -> None:
-        """Names what the local variables of a running frame hold; node_of gives a variable's node, or None."""
+        """Names the nodes in the local variables of a running frame; node_of returns a variable's node, or None."""
         if self._code is None or frame is None or frame.f_code.co_filename != self._code.co_filename:
             return
         self._frames[id(frame)] = frame
         self._take_names(frame, node_of)
 
     def see_last(self, node_of: Any) -> None:
-        """Names what was assigned last, and forgets the frames."""
+        """Names the last assigned nodes, and releases the frames."""
         for frame in self._frames.values():
             self._take_names(frame, node_of)
         self._frames.clear()
@@ -130,7 +139,7 @@ class Recording:
 
 
 class _Traces(threading.local):
-    """Those under way on this thread, the innermost last."""
+    """The traces in progress on this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[Recording] = []

@@ -1,21 +1,24 @@
-"""What states start at where a call gives none."""
+"""Initial values of states that a call does not pass."""
 
 from __future__ import annotations
 
 import inspect
 import numbers
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from spikeforge._numbers import state_type
+
 
 @dataclass(frozen=True)
 class Initial:
-    """A number, or a parameter, or a function of parameters."""
+    """The initial value of a state: a number, a parameter, or a function of parameters."""
 
-    number: float = 0.0  # what the neuron's text says
+    number: float = 0.0  # the initial value in the neuron's text
     params: tuple[str, ...] = ()
     function: Callable | None = None
 
@@ -24,7 +27,7 @@ class Initial:
         return not self.params and self.function is None
 
     def tensor(self, label: str, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """The state's first value, [*shape], beside the input x [T, *shape]."""
+        """Returns the initial value, [*shape], for an input x [T, *shape]."""
         dtype = state_type(x.dtype)
         if self.is_number:
             return torch.full(x.shape[1:], self.number, dtype=dtype, device=x.device)
@@ -33,23 +36,24 @@ class Initial:
         if isinstance(value, (int, float)):
             return torch.full(x.shape[1:], value, dtype=dtype, device=x.device)
         if not isinstance(value, Tensor):
-            raise TypeError(f"{label}: its rule must give a tensor or a number, not {type(value).__name__}")
+            raise TypeError(f"{label}: its rule must return a tensor or a number, not {type(value).__name__}")
         return value.to(device=x.device, dtype=dtype).expand(x.shape[1:])
 
 
 class Lost:
-    """In place of a function that could not be pickled."""
+    """Replaces a function that could not be pickled."""
 
     def __init__(self, label: str):
         self.label = label
 
     def __call__(self, **_: Tensor) -> Tensor:
-        raise ValueError(f"{self.label}: the function it starts at was not pickled: import the neuron's module, or "
-                         "give the state")
+        raise ValueError(
+            f"{self.label}: the function it starts at was not pickled: import the neuron's module, or give the state"
+        )
 
 
 def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
-    """From what states={...} says of a state."""
+    """Reads the initial value of a state from states={...}."""
     if isinstance(rule, numbers.Real) and not isinstance(rule, bool):
         return Initial(number=float(rule))
     if isinstance(rule, str):
@@ -57,15 +61,12 @@ def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
     elif callable(rule):
         initial = Initial(params=tuple(inspect.signature(rule).parameters), function=rule)
     else:
-        raise TypeError(f"{label}: starts at a number, a parameter's name or a function of parameters, not at a "
-                        f"{type(rule).__name__}")
+        raise TypeError(
+            f"{label}: starts at a number, a parameter's name or a function of parameters, not at a "
+            f"{type(rule).__name__}"
+        )
     for name in initial.params:
         if name not in params:
             known = ", ".join(params) or "none"
             raise ValueError(f"{label}: starts at {name}, which is no parameter; there are {known}")
     return initial
-
-
-def state_type(dtype: torch.dtype) -> torch.dtype:
-    """That of states, and of parameters, beside inputs of this type."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

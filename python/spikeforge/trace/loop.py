@@ -1,20 +1,22 @@
-"""The same function in torch's operations, step after step under autograd: what a traced neuron is checked with."""
+"""A traced neuron's function in torch's operations, step by step under autograd: the reference for the operator."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .initial import state_type
+from spikeforge._numbers import state_type
+
 from .record import split_returned
 from .signature import Signature
 
 
 class _NumbersOfType(TorchFunctionMode):
-    """Numbers beside booleans alone, torch.where(c, 0.1, 0.2) and c * 0.1, have the loop's type, not torch's."""
+    """Gives numbers in torch.where(c, 0.1, 0.2) and c * 0.1, for booleans c, the loop's dtype instead of torch's."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()
@@ -25,16 +27,24 @@ class _NumbersOfType(TorchFunctionMode):
         if tensors and all(x.dtype is torch.bool for x in tensors) and any(type(x) is float for x in args):
             if func is torch.where:
                 device = tensors[0].device
-                args = tuple(x if isinstance(x, Tensor) else torch.tensor(x, dtype=self._dtype, device=device)
-                             for x in args)
+                args = tuple(
+                    x if isinstance(x, Tensor) else torch.tensor(x, dtype=self._dtype, device=device) for x in args
+                )
             else:
                 args = tuple(x.to(self._dtype) if isinstance(x, Tensor) else x for x in args)
         return func(*args, **(kwargs or {}))
 
 
-def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: Sequence[Tensor],
-        params: Mapping[str, Tensor], output_count: int, store_states: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs [T, *shape], and the last states [*shape] or those of all steps, with the types of the operator."""
+def run(
+    signature: Signature,
+    step: Callable,
+    inputs: Sequence[Tensor],
+    states: Sequence[Tensor],
+    params: Mapping[str, Tensor],
+    output_count: int,
+    store_states: bool,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Returns outputs [T, *shape], and the last states [*shape] or those of all steps, with the operator's dtypes."""
     x = inputs[0]
     dtype = state_type(x.dtype)
     states = [state.to(dtype) for state in states]
@@ -42,7 +52,7 @@ def run(signature: Signature, step: Callable, inputs: Sequence[Tensor], states: 
     kept: list[list[Tensor]] = [[] for _ in states]
     with _NumbersOfType(dtype):
         for t in range(len(x)):
-            # Copies of one element a neuron: what the function changes in place is its own.
+            # Copies with one element per neuron, which the function may change in place.
             arguments = [y[t].to(dtype, copy=True) for y in inputs] + [state.clone() for state in states]
             own = {name: param.to(x.device, dtype).expand(x.shape[1:]).clone() for name, param in params.items()}
             returned, following = split_returned(signature, step(*arguments, **own, **signature.constants))

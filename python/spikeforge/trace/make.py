@@ -1,35 +1,30 @@
-"""Makes the operations of a trace out of values and Python numbers, with torch's rules for booleans."""
+"""Records operations of values and Python numbers, with torch's rules for booleans."""
 
 from __future__ import annotations
 
 import numbers
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
 from . import graph, place
+from .place import fail
 from .value import Value, node_of
 
 _KINDS = {"where": "bnn", "logical_and": "bb", "logical_or": "bb", "logical_not": "b"}
 
 
-def fail(message: str, error: type[Exception] = TypeError) -> NoReturn:
-    """An error of the trace under way, which names the neuron and shows the user's line."""
-    recording = graph.current()
-    name = f"{recording.neuron}: " if recording else ""
-    raise error(f"{name}{message} ({place.here()})")
-
-
 def recording_for(what: str) -> graph.Recording:
     recording = graph.current()
     if recording is None:
-        raise TypeError(f"{what}: a value of a traced neuron has no meaning after its function has returned "
-                        f"({place.here()})")
+        raise TypeError(
+            f"{what}: a value of a traced neuron has no meaning after its function has returned ({place.here()})"
+        )
     return recording
 
 
 def operand(what: str, x: Any) -> graph.Node:
-    """The node of a value or a Python number."""
+    """Returns the node of a value or a Python number."""
     recording = recording_for(what)
     if isinstance(x, Value):
         if x._recording is not recording:
@@ -40,13 +35,15 @@ def operand(what: str, x: Any) -> graph.Node:
     if isinstance(x, numbers.Real):
         return recording.constant(float(x))
     if isinstance(x, torch.Tensor):
-        fail(f"{what}: a tensor of shape {list(x.shape)} is used that the function does not get as an argument: "
-             f"make it {recording.parameter}, or, where it is one number that stays, write number.item()")
+        fail(
+            f"{what}: a tensor of shape {list(x.shape)} is used that is no argument of the function: make it "
+            f"{recording.parameter}, or write tensor.item() for one constant"
+        )
     fail(f"{what}: takes values and numbers, not {type(x).__name__}")
 
 
 def number(what: str, x: Any) -> graph.Node:
-    """A boolean counts as 1 or 0, as in torch."""
+    """Returns the node of a number; a boolean is 1 or 0, as in torch."""
     node = operand(what, x)
     if not node.is_boolean:
         return node
@@ -67,8 +64,8 @@ def is_boolean(x: Any) -> bool:
     return isinstance(x, bool) or (isinstance(x, Value) and x._node.is_boolean)
 
 
-def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Value:
-    """One operation of neuron text."""
+def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Any:
+    """Records an operation of neuron text; returns its Value, whose operators `calls.py` adds."""
     what = what or name
     kinds = _KINDS.get(name, "n" * len(operands))
     nodes = tuple((boolean if kind == "b" else number)(what, x) for kind, x in zip(kinds, operands))
@@ -81,11 +78,13 @@ def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Value:
 
 
 def draw(law: str, *operands: Any, what: str = "") -> Value:
-    """A random number of the law, anew in each neuron and step."""
+    """Records a draw of the law for each neuron and step."""
     what = what or law
     if graph.current() is None:
-        raise TypeError(f"{what}: draws in the function of a traced neuron alone; of a tensor, use torch's functions "
-                        f"({place.here()})")
+        raise TypeError(
+            f"{what}: draws only in the function of a traced neuron; for tensors, use torch's functions "
+            f"({place.here()})"
+        )
     nodes = tuple(number(what, x) for x in operands)
     recording = recording_for(what)
     recording.see(place.user_frame(), node_of)
@@ -93,10 +92,10 @@ def draw(law: str, *operands: Any, what: str = "") -> Value:
 
 
 def once(x: Any) -> Value:
-    """The draw x, made once for all steps."""
+    """Records the draw x once for all steps."""
     node = operand("draw_once", x)
     if node.op not in graph.DRAWS:
-        fail("draw_once: takes a draw itself, such as bernoulli(0.5)")
+        fail("draw_once: x must be a draw, such as bernoulli(0.5)")
     recording = recording_for("draw_once")
     return Value(recording.draw(node.op, node.operands, once=True), recording)
 

@@ -1,54 +1,63 @@
-"""A neuron from a Python function of one step."""
+"""Neurons from Python functions that compute one step."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from spikeforge._numbers import state_type
 from spikeforge._warnings import warn_caller
 
 from . import graph, loop, signature
-from .initial import Initial, Lost, read_rule, state_type
+from .initial import Initial, Lost, read_rule
 from .record import Step, record
 from .signature import Signature
 
 _run = torch.ops.spikeforge.run
-_MOST_NUMBERS = 256  # as tensors, kept by a neuron
+_MOST_NUMBERS = 256  # numbers that a neuron caches as tensors
 
 
-def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None = None,
-           constants: Mapping[str, Any] | None = None, name: str | None = None) -> Any:
+def neuron(
+    function: Callable | None = None,
+    *,
+    states: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    name: str | None = None,
+) -> Any:
     """Makes a neuron of a Python function that computes one step::
 
         @spikeforge.neuron(states={"v": 0.0})
         def lif(x, v, *, tau=2.0):
             h = v + (x - v) / tau
             s = spikeforge.spike(h - 1, "atan")
-            return s, {"v": spikeforge.select(s, 0.0, h)}
+            return s, {"v": spikeforge.trace.select(s, 0.0, h)}
 
-    The function is called once, with values that record what is done with them: arithmetic, comparisons, and torch's
-    functions of single elements. Positional arguments are inputs, and then the states that `states` names. Arguments
-    after the star are parameters: numbers or tensors of each call, with a number or a tensor as default; one whose
-    default is anything else (True, a string, a surrogate) is a constant. The function returns its output, or a tuple of
-    outputs, and a dict of next states.
+    The function is called once, with values that record operations: arithmetic, comparisons, and torch's elementwise
+    functions. Positional arguments are the inputs, then the states named in `states`. Arguments after the star are
+    parameters, numbers or tensors of each call, with a number or a tensor as default; an argument with another default
+    (True, a string, a surrogate) is a constant. The function returns its output, or a tuple of outputs, and a dict of
+    next states.
 
     Args:
-        states: each state, and what it starts at where a call gives none: a number, the name of a parameter, or a
-            function whose arguments are named after parameters.
+        function: the function of one step.
+        states: the states, with the initial value of each for calls that do not pass it: a number, the name of a
+            parameter, or a function whose arguments are named after parameters.
         constants: arguments after the star that are Python values, fixed for all calls.
-        name: that of the neuron in its text; otherwise the function's.
+        name: the name of the neuron in its text; by default the function's.
 
     Raises:
-        TypeError, ValueError: with the line of the function, where it does what a neuron cannot.
+        TypeError, ValueError: if the function does something that a neuron cannot compute (with its line).
     """
     if function is None:
         return lambda f: neuron(f, states=states, constants=constants, name=name)
-    if isinstance(function, TracedNeuron):
-        function = function.step
+    function = function.step if isinstance(function, TracedNeuron) else function
+    if function is None:
+        raise ValueError("neuron: the function of this traced neuron was not pickled, so it cannot be traced again")
     own_name = signature.name_of(function, name)
     if not isinstance(states or {}, Mapping):
         kind = type(states).__name__
@@ -60,18 +69,18 @@ def neuron(function: Callable | None = None, *, states: Mapping[str, Any] | None
 
 
 class TracedNeuron:
-    """A neuron whose equations a Python function says. A call runs a whole sequence as one differentiable operator.
+    """A neuron traced from a Python function. A call runs a whole sequence as one differentiable operator.
 
     Attributes:
         name: the neuron's name.
-        text: its equations as neuron text, which is all that the operator needs.
+        text: its equations as neuron text, the argument of the operator.
         inputs, params, outputs: names.
-        states: the number that each state starts at (0 where `initial_states` computes it).
-        defaults: the numbers and tensors of parameters that a call may leave out.
+        states: the initial value of each state (0 if `initial_states` computes it).
+        defaults: the values of parameters that a call may omit.
         constants: the Python values that the function was traced with.
-        step: the function itself, of tensors or of another neuron's values.
-        draws: whether it draws random numbers; a call then takes a seed.
-        passes_gradient: whether a gradient of the outputs can reach an input, or the outputs depend on none.
+        step: the function, which takes tensors or another neuron's values.
+        draws: True if it draws random numbers; a call then takes a seed.
+        passes_gradient: False if the outputs depend on an input, but have no gradient by any.
     """
 
     name: str
@@ -105,13 +114,18 @@ class TracedNeuron:
     def _check_text(self) -> None:
         none, one = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in ((0, 1), ()))
         try:
-            _run(self.text, [none] * len(self.inputs), [], [one] * len(self.params),
-                 **(self._draw_arguments(0, None, {}) if self.draws else {}))
+            _run(
+                self.text,
+                [none] * len(self.inputs),
+                [],
+                [one] * len(self.params),
+                **(self._draw_arguments(0, None, {}) if self.draws else {}),
+            )
         except ValueError as error:
             first = str(error).splitlines()[0]
             raise ValueError(f"{self.name}: the function's equations are no legal neuron: {first}") from None
 
-    # --- what it is ---
+    # --- description ---
 
     def __str__(self) -> str:
         return self.text
@@ -120,21 +134,27 @@ class TracedNeuron:
         return f"<spikeforge neuron {self.text.partition('neuron ')[2].partition(' {')[0]}>"
 
     def cuda_source(self, dtype: torch.dtype = torch.float32) -> str:
-        """The CUDA source of the forward and the backward kernel for inputs of this type. Needs no GPU."""
+        """Returns the CUDA source of the forward and backward kernels for inputs of this dtype. Needs no GPU."""
         return torch.ops.spikeforge.print_cuda(self.text, dtype)
 
     def fixed(self, /, **constants: Any) -> TracedNeuron:
-        """The same neuron with some parameters or constants as Python values, which its function may branch on."""
+        """Returns the neuron traced with some parameters or constants as Python values, for use in branches."""
         if self.step is None:
-            raise ValueError(f"{self.name}: its function is not at hand, so that it cannot be traced again")
+            raise ValueError(f"{self.name}: its function is not available, so it cannot be traced again")
         names = [*self.params, *self.constants]
         for name in constants:
             if name not in names:
                 known = ", ".join(names) or "none"
                 raise TypeError(f"{self.name}: {name} is no parameter or constant; there are {known}")
         old = self._signature
-        read = Signature(old.name, old.inputs, old.states, tuple(p for p in old.params if p not in constants),
-                         {p: x for p, x in old.defaults.items() if p not in constants}, {**old.constants, **constants})
+        read = Signature(
+            old.name,
+            old.inputs,
+            old.states,
+            tuple(p for p in old.params if p not in constants),
+            {p: x for p, x in old.defaults.items() if p not in constants},
+            {**old.constants, **constants},
+        )
         for state, rule in self._rules.items():
             if any(p in constants for p in rule.params):
                 needed = ", ".join(rule.params)
@@ -143,46 +163,55 @@ class TracedNeuron:
 
     # --- calls ---
 
-    def __call__(self, /, *args: Any, store_states: bool = False, seed: Any = None, offset: Any = None,
-                 **named: Any) -> tuple[Any, dict[str, Tensor]]:
+    def __call__(
+        self, /, *args: Any, store_states: bool = False, seed: Any = None, offset: Any = None, **named: Any
+    ) -> tuple[Any, dict[str, Tensor]]:
         """Runs all steps.
 
         Args:
-            args: the inputs, each [T, *shape], and then, where given, the states [*shape]; None for one to start anew.
-            store_states: give the states of all steps, [T, *shape], rather than the last ones.
-            seed: of a neuron that draws random numbers: a whole number, or an int64 tensor of one, which a captured
-                CUDA graph reads each time. Equal seeds draw equal numbers; by default torch's generator gives one.
-            offset: the number of the first step, as `seed`; by default 0. A sequence goes on by its states, its seed
-                and the number of steps so far.
-            named: parameters, numbers or tensors that broadcast against shape; states may be given by their names too.
+            args: the inputs, each [T, *shape], then optionally the states [*shape]; None for the initial value.
+            store_states: return the states of all steps, [T, *shape], instead of the last ones.
+            seed: for neurons that draw random numbers: a whole number, or an int64 tensor with one element, which a
+                captured CUDA graph reads at each replay. Equal seeds draw equal numbers; by default torch's generator
+                draws one.
+            offset: the index of the first step, as `seed`; by default 0. To continue a sequence, pass its states, its
+                seed and the number of earlier steps.
+            named: parameters, numbers or tensors that broadcast against shape; also states by name.
 
         Returns:
-            The output [T, *shape], or a tuple of outputs, and a dict of states, which the next call takes as `**states`.
+            The output [T, *shape], or a tuple of outputs, and a dict of states for the next call, `**states`.
         """
         if not self.passes_gradient:
             warn_of_gradient(self.name, args)
         draws = {} if seed is None and offset is None else self._draw_arguments(seed, offset, named)
-        if len(args) == len(self.inputs) and self._starts_at_numbers and not draws:  # the short way of a plain call
+        if len(args) == len(self.inputs) and self._starts_at_numbers and not draws:  # a plain call
             params = self._params_alone(args[0], named)
             if params is not None:
-                return self._returned(*(_run(self.text, args, [], params, store_states=True) if store_states
-                                        else _run(self.text, args, [], params)))
+                return self._returned(
+                    *(
+                        _run(self.text, args, [], params, store_states=True)
+                        if store_states
+                        else _run(self.text, args, [], params)
+                    )
+                )
         inputs, states, params = self._arguments(args, named)
         given = self._initial(inputs, states, params)
         outputs, last = _run(self.text, inputs, given, params, store_states=store_states, **draws)
         return self._returned(outputs, last)
 
     def _draw_arguments(self, seed: Any, offset: Any, named: dict[str, Any]) -> dict[str, Tensor]:
-        """What `run` takes of them; one that is the name of an argument of the neuron's own is that argument."""
+        """Returns seed and offset for `run`, except where they are names of the neuron's own arguments."""
         given = {name: x for name, x in (("seed", seed), ("offset", offset)) if x is not None}
         for name in (*self.inputs, *self.states, *self.params):
             if name in given:
                 named[name] = given.pop(name)
-        return {name: x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64, device="cpu")
-                for name, x in given.items()}
+        return {
+            name: x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.int64, device="cpu")
+            for name, x in given.items()
+        }
 
     def _params_alone(self, x: Any, named: dict[str, Any]) -> list[Tensor] | None:
-        """The parameters of a call that names nothing else and leaves none out; otherwise None."""
+        """Returns the parameters of a call without other named arguments, else None."""
         if not isinstance(x, Tensor):
             return None
         params, taken = [], 0
@@ -196,47 +225,58 @@ class TracedNeuron:
         return params if taken == len(named) else None
 
     def loop(self, /, *args: Any, store_states: bool = False, **named: Any) -> tuple[Any, dict[str, Tensor]]:
-        """The same by the function itself, in torch's operations, step by step under autograd: slow, for checking.
+        """Runs the Python function step by step under autograd: a slow reference with the interface of a call.
 
-        What the function draws by torch's functions (`torch.randn_like(x)`), the loop draws from torch's generator.
+        Draws of torch's functions (`torch.randn_like(x)`) come from torch's generator.
         """
         if self.step is None:
-            raise ValueError(f"{self.name}: its function is not at hand: a neuron that was unpickled where its module "
-                             "cannot be imported has its text only")
+            raise ValueError(
+                f"{self.name}: its function is not available: a neuron that was unpickled without its module has only "
+                "its "
+                "text"
+            )
         inputs, states, params = self._arguments(args, named)
         by_name = dict(zip(self.params, params))
-        first = [self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
-                 for name, state in zip(self.states, states)]
+        first = [
+            self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
+            for name, state in zip(self.states, states)
+        ]
         outputs, last = loop.run(self._signature, self.step, inputs, first, by_name, len(self.outputs), store_states)
         return self._returned(outputs, last)
 
     def initial_states(self, inputs: Sequence[Tensor], params: Sequence[Tensor]) -> list[Tensor]:
-        """What `torch.ops.spikeforge.run` takes as states where a call gives none; [] where its text says it all."""
+        """Returns the initial states for `torch.ops.spikeforge.run`; [] if the text has all of them."""
         return self._initial(list(inputs), [None] * len(self.states), list(params))
 
     def _initial(self, inputs: list[Tensor], states: list[Tensor | None], params: list[Tensor]) -> list[Tensor]:
         if self._starts_at_numbers and all(state is None for state in states):
             return []
         by_name = dict(zip(self.params, params))
-        return [self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
-                for name, state in zip(self.states, states)]
+        return [
+            self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
+            for name, state in zip(self.states, states)
+        ]
 
     def _arguments(self, args: tuple, named: dict[str, Any]) -> tuple[list[Tensor], list[Tensor | None], list[Tensor]]:
         count = len(self.inputs)
         if len(args) > count + len(self.states):
             raise TypeError(f"{self.name}: takes {self._takes()}, but {len(args)} positional arguments are given")
-        positional = list(args) + [named.pop(name, None) for name in (*self.inputs, *self.states)[len(args):]]
+        positional = list(args) + [named.pop(name, None) for name in (*self.inputs, *self.states)[len(args) :]]
         for name, x in zip(self.inputs, positional):
             if not isinstance(x, Tensor):
                 raise TypeError(f"{self.name}: input {name} must be a tensor [T, *shape], but is {_kind(x)}")
         for name, state in zip(self.states, positional[count:]):
             if state is not None and not isinstance(state, Tensor):
-                raise TypeError(f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; "
-                                "one dict of states is given as **states")
+                raise TypeError(
+                    f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; "
+                    "one dict of states is given as **states"
+                )
         dtype = state_type(positional[0].dtype)
         given = [named.pop(name, None) for name in self.params]
-        params = [self._param(name, default if value is None else value, dtype)
-                  for (name, default), value in zip(self._slots, given)]
+        params = [
+            self._param(name, default if value is None else value, dtype)
+            for (name, default), value in zip(self._slots, given)
+        ]
         if named:
             raise TypeError(f"{self.name}: {next(iter(named))} is none of its arguments; it takes {self._takes()}")
         return positional[:count], positional[count:], params
@@ -245,7 +285,7 @@ class TracedNeuron:
         return value if isinstance(value, Tensor) else self._number(name, value, dtype)
 
     def _number(self, name: str, value: Any, dtype: torch.dtype) -> Tensor:
-        """A number as a parameter, which lies on the CPU; made once, but for where a graph is made."""
+        """Returns a number as a parameter on the CPU, cached unless a graph is compiled."""
         if value is None:
             raise TypeError(f"{self.name}: parameter {name} is missing: {self.name}(..., {name}=...)")
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -270,7 +310,7 @@ class TracedNeuron:
     # --- copies ---
 
     def __deepcopy__(self, memo: Any) -> TracedNeuron:
-        return self  # it never changes
+        return self  # immutable
 
     def __reduce__(self) -> Any:
         data = dict(self.__dict__, _number_tensors={})
@@ -285,7 +325,7 @@ class TracedNeuron:
 
 
 def warn_of_gradient(name: str, inputs: Sequence[Any]) -> None:
-    """Warns of training with a neuron that passes no gradient."""
+    """Warns if an input requires a gradient that the neuron does not pass."""
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return
     if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
@@ -316,7 +356,7 @@ def _can_be_pickled(function: Any) -> bool:
 
 
 def _restored(module: str, qualname: str, text: str, data: dict[str, Any]) -> TracedNeuron:
-    """The neuron of this name where it is the same; otherwise what was pickled."""
+    """Returns the neuron with this qualified name if it has the same text, else the pickled one."""
     found = _named(module, qualname)
     if isinstance(found, TracedNeuron) and found.text == text:
         return found

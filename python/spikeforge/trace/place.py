@@ -1,4 +1,4 @@
-"""Where a user's code stands while it is traced: for errors, and for the names of values."""
+"""The position in the user's code during a trace: for errors, and for the names of values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import os
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import torch
+
+from . import graph
 
 _LONGEST_SOURCE = 100
 _FILES = Path(__file__), Path(torch.__file__)
@@ -17,7 +20,7 @@ _NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in _FOLDERS)
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame that is neither of this package's tracer nor of torch."""
+    """Returns the innermost frame that belongs neither to this package's tracer nor to torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         frame = frame.f_back
@@ -25,7 +28,7 @@ def user_frame() -> FrameType | None:
 
 
 def here() -> str:
-    """The line of the user's code that runs: its text, its file and its number."""
+    """Returns the running line of the user's code: its file, its number and its text."""
     frame = user_frame()
     if frame is None:
         return "the traced function"
@@ -35,3 +38,10 @@ def here() -> str:
         source = source[:_LONGEST_SOURCE] + "..."
     where = f"{file}:{line}"
     return f"{where}: `{source}`" if source else where
+
+
+def fail(message: str, error: type[Exception] = TypeError) -> NoReturn:
+    """Raises an error that names the neuron in trace and shows the user's line."""
+    recording = graph.current()
+    name = f"{recording.neuron}: " if recording else ""
+    raise error(f"{name}{message} ({here()})")

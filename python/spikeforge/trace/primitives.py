@@ -1,4 +1,4 @@
-"""Spikes, resets and gradients, of values and of tensors: what neuron text has and torch has not."""
+"""Functions for spikes, resets, gradients and draws that torch does not have, of values and of tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from . import functions
-from .make import draw, fail, once, op
+from .make import draw, once, op
+from .place import fail
 from .surrogates import Rule, resolve
 from .value import Value
 
@@ -27,18 +28,18 @@ def _resolve(surrogate: Any, traced: bool) -> Rule:
 
 
 def spike(u: Any, surrogate: Any = "sigmoid") -> Any:
-    """1 where u >= 0, else 0; differentiated as the surrogate says.
+    """Returns 1 where u >= 0, else 0, with the derivative of the surrogate.
 
     Args:
         u: a value, or a floating-point tensor of any shape; a neuron's charge less its threshold.
         surrogate: an object of `spikeforge.surrogate`, the name of one with its default numbers (`"atan"`), or a
-            function that gives the derivative at u: `lambda u: 1 / (1 + torch.abs(u)) ** 2`.
+            function that returns the derivative at u: `lambda u: 1 / (1 + torch.abs(u)) ** 2`.
     """
     return _spike("spike", u, surrogate)
 
 
 def spike_strict(u: Any, surrogate: Any = "sigmoid") -> Any:
-    """1 where u > 0, else 0; otherwise as `spike`."""
+    """Returns 1 where u > 0, else 0; otherwise as `spike`."""
     return _spike("spike_strict", u, surrogate)
 
 
@@ -54,17 +55,17 @@ def _spike(kind: str, u: Any, surrogate: Any) -> Any:
 
 
 def surrogate_gradient(u: Any, surrogate: Any) -> Any:
-    """A surrogate's derivative at u, a constant for differentiation: for `add_gradient` and `custom_gradient`."""
+    """Returns a surrogate's derivative at u, as a constant, for `add_gradient` and `custom_gradient`."""
     traced = _is_traced(u)
     rule = _resolve(surrogate, traced)
     if not traced:
         return rule.gradient(u.detach())
     known = rule.text is not None
-    return op("detach", op("surrogate_gradient", u, surrogate=rule.text) if known else rule.of_values(u))
+    return op("detach", op("surrogate_gradient", u, surrogate=rule.text or "") if known else rule.of_values(u))
 
 
 def select(s: Any, a: Any, b: Any) -> Any:
-    """a where the spike s is 1, else b: a reset that is exact even at infinity.
+    """Returns a where the spike s is 1, else b: a reset that is exact even at infinity.
 
     Its gradient through s is that of s * a + (1 - s) * b; `select(detach(s), a, b)` stops it.
     """
@@ -75,7 +76,7 @@ def select(s: Any, a: Any, b: Any) -> Any:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """a where the condition holds, else b: `if` for values."""
+    """Returns a where the condition is true, else b."""
     if _is_traced(condition, a, b):
         return functions.where(condition, a, b)
     if isinstance(condition, bool):
@@ -84,12 +85,14 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def detach(x: Any) -> Any:
-    """x, as a constant for differentiation."""
-    return x.detach() if isinstance(x, (Value, Tensor)) else x
+    """Returns x as a constant for differentiation."""
+    if isinstance(x, Value):
+        return functions.detach(x)
+    return x.detach() if isinstance(x, Tensor) else x
 
 
 def add_gradient(f: Any, x: Any, d: Any) -> Any:
-    """f, to whose derivatives d is added as that by x. d itself is not differentiated."""
+    """Returns f, and adds d to its derivative by x. d itself is not differentiated."""
     if _is_traced(f, x, d):
         return op("add_gradient", f, x, d)
     _check_tensor("add_gradient", x)
@@ -97,12 +100,12 @@ def add_gradient(f: Any, x: Any, d: Any) -> Any:
 
 
 def custom_gradient(f: Any, x: Any, d: Any, *more: Any) -> Any:
-    """f, whose derivative by x is taken to be d, and by anything else 0. More pairs x, d may follow.
+    """Returns f with the derivative d by x, and 0 by anything else. More pairs x, d may follow.
 
     `custom_gradient(torch.round(x), x, 1)` is rounding with a straight-through gradient.
     """
     if len(more) % 2:
-        raise TypeError("custom_gradient: takes pairs after f: a value, and the derivative by it")
+        raise TypeError("custom_gradient: arguments after f must be pairs of a value and the derivative by it")
     result = detach(f)
     pairs = (x, d, *more)
     for by, derivative in zip(pairs[::2], pairs[1::2]):
@@ -111,39 +114,39 @@ def custom_gradient(f: Any, x: Any, d: Any, *more: Any) -> Any:
 
 
 def normal() -> Value:
-    """A normal random number of mean 0 and standard deviation 1, anew in each neuron and step.
+    """Draws a normal random number of mean 0 and standard deviation 1 for each neuron and step.
 
-    As all draws it is made of the call's seed, is drawn again in the backward pass, and is a constant for
-    differentiation. `torch.randn_like(x)` of a value is the same.
+    Draws depend on the call's seed, are recomputed in the backward pass, and are constants for differentiation.
+    `torch.randn_like(x)` of a value is the same draw.
     """
     return draw("normal")
 
 
 def uniform() -> Value:
-    """A uniform random number, above 0 and below 1, anew in each neuron and step."""
+    """Draws a uniform random number, above 0 and below 1, for each neuron and step."""
     return draw("uniform")
 
 
 def bernoulli(p: Any) -> Value:
-    """1 with probability p, else 0, anew in each neuron and step; its gradient by p is 0.
+    """Draws 1 with probability p, else 0, for each neuron and step; the gradient by p is 0.
 
     Args:
-        p: a value or a number in [0, 1]; for a tensor's value that lies elsewhere the result is NaN.
+        p: a value or a number in [0, 1]; other values of a tensor give NaN.
     """
     return draw("bernoulli", p)
 
 
 def poisson(rate: Any) -> Value:
-    """A Poisson random number, anew in each neuron and step; its gradient by the rate is 0.
+    """Draws a Poisson random number for each neuron and step; the gradient by the rate is 0.
 
     Args:
-        rate: a value or a number, finite and not negative; for a tensor's value that is neither the result is NaN.
+        rate: a value or a number, finite and not negative; other values of a tensor give NaN.
     """
     return draw("poisson", rate)
 
 
 def draw_once(x: Any) -> Value:
-    """The draw x, made once for all steps: `draw_once(bernoulli(0.5))` is a mask that stays over time."""
+    """Draws x once for all steps: `draw_once(bernoulli(0.5))` is a constant mask."""
     return once(x)
 
 
@@ -153,11 +156,13 @@ def _broadcast(like: Tensor, operands: tuple) -> tuple[Tensor, ...]:
 
 def _check_tensor(function: str, x: Any) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise TypeError(f"{function}: takes a value of a neuron or a floating-point tensor, not {type(x).__name__}")
+        raise TypeError(
+            f"{function}: x must be a value of a neuron or a floating-point tensor, but is {type(x).__name__}"
+        )
 
 
 class _Function(torch.autograd.Function):
-    """A function that torch.func transforms."""
+    """A function that supports the transforms of torch.func."""
 
     generate_vmap_rule = True
 
@@ -172,7 +177,7 @@ def _save(ctx: Any, *tensors: Tensor) -> None:
 
 
 def _in_mode(plain: type[_Function], with_tangents: type[_Function]) -> type[_Function]:
-    """torch.compile does not take a function with a jvp."""
+    """Returns the function without a jvp under torch.compile, which does not support a jvp."""
     return plain if torch.compiler.is_dynamo_compiling() else with_tangents
 
 

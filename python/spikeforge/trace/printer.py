@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from . import graph
 from .graph import Node, Recording
@@ -12,7 +12,11 @@ from .graph import Node, Recording
 LONGEST_EXPRESSION = 72
 _PREFIX, _PRIMARY = 90, 100
 _INFIX = {
-    "logical_or": ("or", 1), "logical_and": ("and", 2), "add": ("+", 4), "subtract": ("-", 4), "multiply": ("*", 5),
+    "logical_or": ("or", 1),
+    "logical_and": ("and", 2),
+    "add": ("+", 4),
+    "subtract": ("-", 4),
+    "multiply": ("*", 5),
     "divide": ("/", 5),
 }
 _INFIX |= {op: (symbol, 3) for op, symbol in graph.COMPARISONS.items()}
@@ -20,7 +24,7 @@ _PREFIXES = {"neg": "-", "logical_not": "not "}
 
 
 def number_text(x: float) -> str:
-    """The shortest text that is read as the same number."""
+    """Returns the shortest text of a number."""
     if math.isnan(x):
         return "nan"
     text = repr(float(x))
@@ -28,7 +32,7 @@ def number_text(x: float) -> str:
 
 
 def expression(node: Node, names: Mapping[Node, str], depth: int = 8) -> str:
-    """A node in terms of the names that nodes have, for messages: without what lies deep."""
+    """Formats a node with the names of its operands, for messages; deep operands become "..."."""
     if node in names:
         return names[node]
     if depth == 0:
@@ -45,7 +49,7 @@ def _binds(node: Node, names: Mapping[Node, str]) -> int:
 
 
 def _write(node: Node, text_of: Callable[[Node], tuple[str, int]]) -> tuple[str, int]:
-    """A node's text, given that of its operands, and how tightly it binds."""
+    """Returns the text of a node, from the texts of its operands, and its precedence."""
 
     def within(operand: Node, at_least: int) -> str:
         text, binds = text_of(operand)
@@ -71,7 +75,7 @@ def _write(node: Node, text_of: Callable[[Node], tuple[str, int]]) -> tuple[str,
 
 
 class _Body:
-    """The statements of the nodes that results need, and each result as an expression."""
+    """The statements that results need, and each result as an expression."""
 
     def __init__(self, recording: Recording, results: Sequence[Node]):
         self._names = recording.names
@@ -112,9 +116,15 @@ class _Body:
         return self._texts[node][0]
 
 
-def print_neuron(recording: Recording, inputs: Sequence[str], states: Mapping[str, float], params: Sequence[str],
-                 outputs: Sequence[Node], next_states: Mapping[str, Node]) -> str:
-    """The text of a neuron whose arguments the recording has."""
+def print_neuron(
+    recording: Recording,
+    inputs: Sequence[str],
+    states: Mapping[str, float],
+    params: Sequence[str],
+    outputs: Sequence[Node],
+    next_states: Mapping[str, Node],
+) -> str:
+    """Returns the text of a neuron, whose arguments are those of the recording."""
     body = _Body(recording, [*outputs, *next_states.values()])
     declared = [name if initial == 0 else f"{name} = {number_text(initial)}" for name, initial in states.items()]
     header = ", ".join(inputs)
@@ -128,7 +138,9 @@ def print_neuron(recording: Recording, inputs: Sequence[str], states: Mapping[st
 
 
 def print_block(event: str, recording: Recording, next_values: Mapping[str, Node]) -> str:
-    """What happens at an event of a synapse, whose names the recording has as arguments; `send` is what a spike sends on."""
+    """Returns the text of an event of a synapse; the value `send` is sent by the spike."""
     body = _Body(recording, list(next_values.values()))
-    lines = body.lines + [f"{'send' if name == 'send' else name + chr(39) + ' ='} {body[node]}" for name, node in next_values.items()]
+    lines = body.lines + [
+        f"{'send' if name == 'send' else name + chr(39) + ' ='} {body[node]}" for name, node in next_values.items()
+    ]
     return f"  {event} {{\n" + "".join(f"    {line}\n" for line in lines) + "  }\n"

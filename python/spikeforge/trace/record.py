@@ -1,10 +1,11 @@
-"""Calls a function once with values, and gives the neuron text of what it did."""
+"""Traces a function: calls it once with values, and returns the neuron text of its operations."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +19,9 @@ from .value import Value, node_of
 Step = Callable[..., tuple[Any, Mapping[str, Any]]]
 
 
-_WITHOUT_DERIVATIVE = graph.BOOLEAN | graph.DRAWS | {"ceil", "detach", "floor", "round", "sign", "surrogate_gradient", "trunc"}
+_WITHOUT_DERIVATIVE = (
+    graph.BOOLEAN | graph.DRAWS | {"ceil", "detach", "floor", "round", "sign", "surrogate_gradient", "trunc"}
+)
 _DIFFERENTIABLE = {"where": slice(1, None), "add_gradient": slice(2)}  # the operands that a gradient reaches
 
 
@@ -29,20 +32,23 @@ class Recorded(NamedTuple):
 
 
 def record(signature: Signature, step: Step, function: Callable, initial: Mapping[str, float]) -> Recorded:
-    """step(inputs..., states..., **params) gives outputs and next states; `function` has the variables' names."""
+    """Traces step(inputs..., states..., **params), which returns outputs and next states; `function` has the names."""
     recording = Recording(signature.name, _code(function))
     arguments = (*signature.inputs, *signature.states, *signature.params)
     values = {name: Value(recording.argument(name), recording) for name in arguments}
     graph.traces.stack.append(recording)
     try:
         with torch.enable_grad(), autograd_functions.traced():
-            returned = step(*(values[name] for name in (*signature.inputs, *signature.states)),
-                            **{name: values[name] for name in signature.params}, **signature.constants)
+            returned = step(
+                *(values[name] for name in (*signature.inputs, *signature.states)),
+                **{name: values[name] for name in signature.params},
+                **signature.constants,
+            )
         recording.see_last(node_of)
         outputs, states = _results(signature, returned)
         text = print_neuron(recording, signature.inputs, initial, signature.params, outputs, states)
-        inputs = {node_of(values[input]) for input in signature.inputs}
-        steps = {node_of(values[state]): node for state, node in states.items()}
+        inputs = {values[input]._node for input in signature.inputs}
+        steps = {values[state]._node: node for state, node in states.items()}
         depends, passes = (
             not inputs.isdisjoint(_sources(outputs, steps, differentiable)) for differentiable in (False, True)
         )
@@ -52,10 +58,11 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
 
 
 def _sources(outputs: Sequence[Node], steps: Mapping[Node, Node], differentiable: bool) -> set[Node]:
-    """The nodes that the outputs are computed from, over any number of steps; with `differentiable`, those that their gradient reaches.
+    """Returns the nodes that the outputs depend on, over any number of steps.
 
     Args:
         steps: the next value of each state's argument.
+        differentiable: return only the nodes that the gradient reaches.
     """
     found, pending = set(), list(outputs)
     while pending:
@@ -93,15 +100,17 @@ def _results(signature: Signature, returned: Any) -> tuple[list[Node], dict[str,
 
 
 def split_returned(signature: Signature, returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Outputs, and next states by their names."""
+    """Splits a result into outputs, and next states by name."""
     name = signature.name
     form = f"return outputs, {{{', '.join(f'{state!r}: ...' for state in signature.states)}}}"
     has_form = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)
     if not signature.states and not has_form:
         return returned, {}
     if not has_form:
-        raise TypeError(f"{name}: the function must return its outputs and a dict of next states ({form}), but returns "
-                        f"{_shape(returned)}")
+        raise TypeError(
+            f"{name}: the function must return its outputs and a dict of next states ({form}), but returns "
+            f"{_shape(returned)}"
+        )
     outputs, states = returned
     for state in signature.states:
         if state not in states:
@@ -127,8 +136,8 @@ def _result(name: str, what: str, x: Any) -> Node:
     node = operand(what, x)
     if node.is_boolean:
         raise TypeError(
-            f"{name}: {what} is a boolean: write spikeforge.spike(h - threshold), which has a gradient, or where(condition, 1, 0), "
-            "which has none"
+            f"{name}: {what} is a boolean: write spikeforge.spike(h - threshold), which has a gradient, or "
+            "where(condition, 1, 0), which has none"
         )
     return node
 

@@ -1,11 +1,12 @@
-"""Which arguments of a Python function are inputs, states, parameters and constants of a neuron."""
+"""Classifies the arguments of a Python function: inputs, states, parameters and constants of a neuron."""
 
 from __future__ import annotations
 
 import inspect
 import numbers
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -36,25 +37,24 @@ def name_of(function: Callable, given: str | None) -> str:
 
 
 def check_name(neuron: str, what: str, name: str) -> None:
-    if not graph.is_name(name):
-        raise ValueError(f"{neuron}: {what} cannot be called {name!r} in neuron text: a name has ASCII letters, digits "
-                         f"and _, at most {graph.LONGEST_NAME}, and is none of {', '.join(sorted(graph.RESERVED))}")
+    graph.check_name(neuron, what, name, "neuron text")
     if name == "store_states":
         raise ValueError(f"{neuron}: {what} cannot be called store_states, which every call takes")
 
 
 def read(function: Callable, states: Sequence[str], constants: Mapping[str, Any], name: str) -> Signature:
-    """Of f(inputs..., states..., *, params...)."""
+    """Reads the signature of f(inputs..., states..., *, params...)."""
     positional: list[str] = []
     result = Signature(name, (), (), (), constants=dict(constants))
     params: list[str] = []
     for p in inspect.signature(function).parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
-            raise TypeError(f"{name}: the arguments of a neuron are named one by one: {p} is not taken")
+            raise TypeError(f"{name}: the arguments of a neuron must be named one by one, but one is {p}")
         if p.kind is not p.KEYWORD_ONLY:
             if p.default is not p.empty:
-                raise TypeError(f"{name}: {p.name} has a default, so that it is no input or state: put it behind the "
-                                f"star, *, {p}")
+                raise TypeError(
+                    f"{name}: {p.name} has a default, so it is no input or state: put it after the star, *, {p}"
+                )
             positional.append(p.name)
         elif p.name in constants:
             continue
@@ -66,10 +66,10 @@ def read(function: Callable, states: Sequence[str], constants: Mapping[str, Any]
             result.constants[p.name] = p.default
     result.params = tuple(params)
     result.inputs = _inputs(name, positional, states)
-    result.states = tuple(positional[len(result.inputs):])
+    result.states = tuple(positional[len(result.inputs) :])
     unknown = [key for key in constants if key not in inspect.signature(function).parameters]
     if unknown:
-        raise TypeError(f"{name}: there is no argument {unknown[0]} to be a constant")
+        raise TypeError(f"{name}: constants has {unknown[0]}, which is no argument of the function")
     _check(result)
     return result
 
@@ -78,12 +78,16 @@ def _inputs(name: str, positional: Sequence[str], states: Sequence[str]) -> tupl
     count = len(positional) - len(states)
     for state in states:
         if state not in positional:
-            raise TypeError(f"{name}: states has {state!r}, but the function has no positional argument of this name; "
-                            f"it has {', '.join(positional) or 'none'}")
+            raise TypeError(
+                f"{name}: states has {state!r}, but the function has no positional argument of this name; "
+                f"it has {', '.join(positional) or 'none'}"
+            )
     misplaced = [argument for argument in positional[count:] if argument not in states]
     if misplaced:
-        raise TypeError(f"{name}: {misplaced[0]} comes after a state, and is not named in states: inputs come first, "
-                        "then states, parameters behind a star")
+        raise TypeError(
+            f"{name}: {misplaced[0]} comes after a state, and is not named in states: inputs come first, "
+            "then states, parameters after a star"
+        )
     return tuple(positional[:count])
 
 

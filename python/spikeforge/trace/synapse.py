@@ -1,4 +1,4 @@
-"""A rule of plasticity from a class whose functions say what happens at each event."""
+"""Rules of plasticity from classes with a function for each event."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from .signature import is_number
 from .value import Value, node_of
 
 _SENT = "send"
-_DEEPEST = 200  # that an expression of text can be
+_DEEPEST = 200  # the depth of expressions in text
 
 
 def text_of(rule: type, params: Sequence[str]) -> str:
-    """The synapse text of a class; docs/plasticity.md tells its form."""
+    """Returns the synapse text of a class; docs/plasticity.md defines its form."""
     return _Traced(rule, params).text()
 
 
 class _Traced:
     def __init__(self, rule: type, params: Sequence[str]):
         self.name = rule.__name__
-        members = {key: value for part in reversed(rule.__mro__[:-1]) for key, value in vars(part).items() if not key.startswith("_")}
+        members = {
+            key: value
+            for part in reversed(rule.__mro__[:-1])
+            for key, value in vars(part).items()
+            if not key.startswith("_")
+        }
         self._check_name("a rule", self.name)
         self.states, self.traces = (_numbers(self.name, key, members.pop(key, ())) for key in ("states", "traces"))
         self.signals = tuple(_numbers(self.name, "signals", members.pop("signals", ())))
@@ -39,12 +44,24 @@ class _Traced:
         for name in self.names:
             self._check_name("a state, trace, parameter or signal", name)
             if name == _SENT:
-                raise ValueError(f"{self.name}: a state, trace, parameter or signal cannot be called send, which says what a spike sends on")
-        events = {"on_pre": "on pre", "on_post": "on post", **{f"on_{s}": f"on {s}" for s in self.signals}, "each_step": "each step"}
+                raise ValueError(
+                    f"{self.name}: a state, trace, parameter or signal cannot be called send, which says what a spike "
+                    "sends on"
+                )
+        events = {
+            "on_pre": "on pre",
+            "on_post": "on post",
+            **{f"on_{s}": f"on {s}" for s in self.signals},
+            "each_step": "each step",
+        }
         for key in members:
             if key not in events:
-                raise ValueError(f"{self.name}: {key} is no event; a rule has states, traces, signals, decay, {', '.join(events)}")
-        self.events = {event: _plain(members[key], f"{self.name}: {key}") for key, event in events.items() if key in members}
+                raise ValueError(
+                    f"{self.name}: {key} is no event; a rule has states, traces, signals, decay, {', '.join(events)}"
+                )
+        self.events = {
+            event: _plain(members[key], f"{self.name}: {key}") for key, event in events.items() if key in members
+        }
 
     def text(self) -> str:
         lists = [_declared(self.states), _declared(self.traces), self.params, self.signals]
@@ -57,12 +74,19 @@ class _Traced:
         what = f"{self.name}: {event.replace(' ', '_')}"
         recording, returned = self._called(what, function, self.names)
         if not isinstance(returned, Mapping):
-            raise TypeError(f"{what} must return a dict of next values, such as {{{next(iter(self.states), 'w')!r}: ...}}, but returns {type(returned).__name__}")
+            raise TypeError(
+                f"{what} must return a dict of next values, such as {{{next(iter(self.states), 'w')!r}: ...}}, but "
+                f"returns {type(returned).__name__}"
+            )
         changed = [*self.states, *self.traces, *([_SENT] if event == "on pre" else [])]
         for name in returned:
             if name not in changed:
                 raise ValueError(f"{what} returns a value of {name!r}; it can return those of {', '.join(changed)}")
-        return print_block(event, recording, {name: self._node(recording, what, name, returned[name]) for name in changed if name in returned})
+        return print_block(
+            event,
+            recording,
+            {name: self._node(recording, what, name, returned[name]) for name in changed if name in returned},
+        )
 
     def _decay(self, name: str, by: Any) -> str:
         by, to = by if isinstance(by, tuple) and len(by) == 2 else (by, 0)
@@ -78,16 +102,21 @@ class _Traced:
                 raise ValueError(f"{what}: {value} is no parameter; there are {', '.join(self.params) or 'none'}")
             return value
         if not callable(value):
-            raise TypeError(f"{what} must be a number, a parameter's name or a function of parameters, or a tuple (by, to) of these, but is {value!r}")
+            raise TypeError(
+                f"{what} must be a number, a parameter's name or a function of parameters, or a tuple (by, to) of "
+                f"these, but is {value!r}"
+            )
         recording, returned = self._called(what, value, self.params)
         return expression(self._node(recording, what, "it", returned), {}, _DEEPEST)
 
     def _called(self, what: str, function: Callable, known: Sequence[str]) -> tuple[Recording, Any]:
-        """The function once, with values for those of the rule's names that its arguments are."""
+        """Calls a function once, with values for its arguments, which are names of the rule."""
         arguments = list(inspect.signature(function).parameters.values())
         for p in arguments:
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name not in known:
-                raise TypeError(f"{what} takes {p}, which is none of the rule's names: {', '.join(known) or 'it has none'}")
+                raise TypeError(
+                    f"{what} takes {p}, which is none of the rule's names: {', '.join(known) or 'it has none'}"
+                )
         recording = Recording(what, getattr(function, "__code__", None), "a parameter, which synapse() is given")
         values = {name: Value(recording.argument(name), recording) for name in known}
         graph.traces.stack.append(recording)
@@ -110,13 +139,11 @@ class _Traced:
             graph.traces.stack.pop()
 
     def _check_name(self, what: str, name: Any) -> None:
-        if not isinstance(name, str) or not graph.is_name(name):
-            raise ValueError(f"{self.name}: {what} cannot be called {name!r} in synapse text: a name has ASCII letters, digits and _, "
-                             f"at most {graph.LONGEST_NAME}, and is none of {', '.join(sorted(graph.RESERVED))}")  # fmt: skip
+        graph.check_name(self.name, what, name, "synapse text")
 
 
 def _numbers(rule: str, key: str, given: Any) -> dict[Any, float]:
-    """Names, and what each starts at."""
+    """Returns names and initial values."""
     if isinstance(given, str):
         given = given.replace(",", " ").split()
     if isinstance(given, Mapping):
@@ -125,8 +152,8 @@ def _numbers(rule: str, key: str, given: Any) -> dict[Any, float]:
                 raise TypeError(f"{rule}: {key}: {name} must start at a number, but at {number!r}")
         return dict(given)
     if not isinstance(given, Iterable):
-        raise TypeError(f"{rule}: {key} must be names, or a dict of names and what they start at, but is {given!r}")
-    return {name: 0.0 for name in given}
+        raise TypeError(f"{rule}: {key} must be names, or a dict of names and initial values, but is {given!r}")
+    return dict.fromkeys(given, 0.0)
 
 
 def _declared(names: Mapping[str, float]) -> list[str]:
