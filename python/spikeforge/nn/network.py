@@ -145,7 +145,9 @@ class Network(Container):
     def add(self, name: str, part: nn.Module) -> None:
         """Adds a part: a module with states, or one of torch that maps a tensor to a tensor."""
         if not isinstance(name, str):
-            raise TypeError(f"{self._title()}: name of a part must be a str, but is {type(name).__name__}: {name!r:.60}")
+            raise TypeError(
+                f"{self._title()}: name of a part must be a str, but is {type(name).__name__}: {name!r:.60}"
+            )
         if not isinstance(part, nn.Module):
             raise TypeError(f"{self._title()}: part '{name}' must be a module of torch, but is {type(part).__name__}")
         self._check_new_name(name, "part")
@@ -288,7 +290,9 @@ class Network(Container):
         numbers = itertools.count(2)
         while repeated and name in self._delayed:
             name = f"{stem}_{new.delay}_{next(numbers)}"
-        self._check_new_name(name, "connection from '{}' to '{}': rename what has the name of its state".format(*new.names))
+        self._check_new_name(
+            name, "connection from '{}' to '{}': rename what has the name of its state".format(*new.names)
+        )
         return name
 
     # --- variables
@@ -740,7 +744,11 @@ class Network(Container):
 
     def _unrecorded(self, call: Callable, name: str, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """A call of a part that no Monitor records, and that does not change the running statistics of batch norms."""
-        norms = [m for m in self._modules[name].modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+        norms = [
+            m
+            for m in self._modules[name].modules()
+            if isinstance(m, _BatchNorm) and m.training and m.track_running_stats
+        ]
         before, self.resting = self.__dict__.get("resting", False), True
         try:
             for norm in norms:
