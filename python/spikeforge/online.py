@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from spikeforge.nn.composite import Recurrent
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.loops import _has_hooks, _why_not_linear, _why_not_neuron, text_of
-from spikeforge.nn.network import Recurrent
 from spikeforge.nn.own import Neuron
 from spikeforge.nn.parts import foreign_neurons
 from spikeforge.nn.stateful import has_states

@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 def network():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("dense", nn.Linear(5, 4))
     net.add("lif", snn.LIF(tau=snn.Learnable(2.0), surrogate=surrogate.ATan(3.0)))
     net.add("lateral", nn.Linear(4, 4))
@@ -412,7 +412,7 @@ OTHERS = {
 
 
 def delayed_output():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("lif", snn.LIF())
     net.connect("in", "lif.in")
     net.connect("lif.out", "out", delay=2)

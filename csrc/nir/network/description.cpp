@@ -125,7 +125,7 @@ class DescriptionWriter {
       from_rest.push_back(connection.from_rest);
       shapes.push_back(connection.shape);
     }
-    Row row(path, "Network");
+    Row row(path, "Composite");
     row.set("sources", sources).set("targets", targets).set("delays", delays);
     row.set("from_rest", from_rest).set("shapes", shapes);
     if (const auto* graph = dynamic_cast<const GraphNetworkImpl*>(&network))
@@ -289,7 +289,7 @@ class ModuleMaker {
 
   nn::Part made(const ModuleRow& row) {
     const std::string kind = row.text("kind");
-    if (kind == "Network") return network(row);
+    if (kind == "Composite") return network(row);
     if (kind == "Sequential") return padded_convolution(row);
     if (kind == "Node") return node(row);
     if (kind == "Linear") return linear(row);

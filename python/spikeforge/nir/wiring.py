@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from spikeforge.nn.network import _in_ports, _out_ports
+from spikeforge.nn.composite import _in_ports, _out_ports
 from spikeforge.nn.stateful import StatefulModule
 
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # in evaluation

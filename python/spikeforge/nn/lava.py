@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from spikeforge import surrogate as surrogates
 from spikeforge._numbers import is_number
+from spikeforge.nn.composite import Composite
 from spikeforge.nn.errors import ERRORS, first_line
 from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF
-from spikeforge.nn.network import Network
 from spikeforge.nn.samples import later
 from spikeforge.nn.stateful import State, StatefulModule, reset_, shape_of
 
@@ -491,7 +491,7 @@ def deploy(net: nn.Module) -> nn.Module:
         for name, child in parent._modules.items():
             if isinstance(child, LavaModule):
                 parent._modules[name] = _deployed(child, made)
-                if isinstance(parent, Network):
+                if isinstance(parent, Composite):
                     parent._plan = None
     return copied
 

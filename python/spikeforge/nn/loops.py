@@ -16,7 +16,7 @@ from spikeforge.nn.own import Neuron
 from spikeforge.nn.text import TextCell, predefined_cell
 
 if TYPE_CHECKING:
-    from spikeforge.nn.network import Connection
+    from spikeforge.nn.composite import Connection
 
 OPERATOR = torch.ops.spikeforge.recurrent_run.default
 

@@ -227,7 +227,7 @@ class StatefulModule(nn.Module):
     # --- how a call is read
 
     n_inputs = 1
-    in_ports: tuple[str, ...] = ("in",)  # names of inputs and outputs in a Network
+    in_ports: tuple[str, ...] = ("in",)  # names of inputs and outputs in a Composite
     out_ports: tuple[str, ...] = ("out",)
 
     def _split(self, inputs: tuple[Any, ...], state: Any) -> tuple[Any, ...]:
