@@ -1,4 +1,4 @@
-"""A network of modules that know each other by name."""
+"""A network of modules that are connected by name."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Connection:
 
 @dataclass
 class Run:
-    """What one call has computed so far."""
+    """The values that one call has computed so far."""
 
     inputs: Sequence[Tensor]
     steps: int
     state: Mapping[str, State] | None  # of each part; None: the parts go on by themselves
-    lines: State = field(default_factory=dict)  # what was on its way before, by the states of connections
+    lines: State = field(default_factory=dict)  # values in flight before the call, by the states of connections
     store: bool = False
     outputs: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     after: State = field(default_factory=dict)
@@ -169,17 +169,17 @@ class Composite(Container):
         """Connects an output to an input.
 
         Args:
-            source: "part.out", or an input of the network, which is new where it has not been named before.
+            source: "part.out", or an input of the network, which is created at its first use.
             target: "part.in", or an output of the network.
             delay: in steps.
             shape: of one step; needed only in a loop that no input of the network leads to.
-            repeated: the same connection may be there already: it counts again.
-            from_rest: what is on its way at the start is what comes from there before the first step, when nothing has
-                been put in and no neuron has fired (a layer's bias, say), rather than zeros.
+            repeated: allow a connection that exists already: it counts again.
+            from_rest: the values in flight at the start are the source's output in the resting state, without input
+                or spikes (a layer's bias, for example), rather than zeros.
 
         Raises:
-            ValueError: for a port that is not there, a connection made twice, and a loop without a delay, which it
-                spells out.
+            ValueError: for a port that does not exist, a duplicate connection, and a loop without a delay, whose path
+                the message shows.
         """
         if isinstance(delay, bool) or not isinstance(delay, int):
             raise TypeError(
@@ -412,7 +412,7 @@ class Composite(Container):
     def _check_sequences(self, inputs: Sequence[Tensor]) -> None:
         if not self._inputs:
             raise ValueError(
-                f"{self._title()}: nothing is connected to an input of the network, so that it does not know its steps"
+                f"{self._title()}: nothing is connected to an input of the network, so the number of steps is unknown"
             )
         for name, x in zip(self._inputs, inputs):
             if not isinstance(x, Tensor) or x.dim() < 1:
@@ -438,7 +438,7 @@ class Composite(Container):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _sum(self, run: Run, target: Port) -> Tensor:
-        """What all connections bring to a port in all steps, in the order of connecting."""
+        """The sum of all connections into a port over all steps, in the order of connecting."""
         return self._sum_of(run, self._into[target])
 
     def _sum_of(self, run: Run, connections: Sequence[Connection]) -> Tensor:
@@ -500,12 +500,12 @@ class Composite(Container):
             )
         if line.shape[1:] == coming.shape[1:] and line.dtype == coming.dtype and line.device == coming.device:
             return
-        if connection.state not in run.lines:  # nobody passed it: it came from the source in an earlier step
+        if connection.state not in run.lines:  # not passed by a caller: it came from the source in an earlier step
             self._refuse_sum(connection, line, coming)
         self._refuse_line(connection, line, coming)
 
     def _refuse_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
-        mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
+        mend = "call spikeforge.nn.reset_(net) to restart" if self._memory.keeping else "pass None to start anew"
         raise ValueError(
             f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), "
             "but now come "
@@ -581,7 +581,7 @@ class Composite(Container):
                 self._check_line(run, c, run.lines[c.state], like)
 
     def _loop(self, stage: Stage) -> Loop | str:
-        """What is one operator over time, or why not."""
+        """The loops that are one operator over time, or the reasons why they are not."""
         return find_loop(self, stage.parts, self._touching(stage))
 
     def _touching(self, stage: Stage) -> list[Connection]:
@@ -605,7 +605,7 @@ class Composite(Container):
         connection = loop.back if loop.back.delay else loop.there
         line = run.lines.get(connection.state)
         x = inputs[loop.back.target.index]
-        weight = linear.weight  # read once: a parametrization computes it anew
+        weight = linear.weight  # read once: a parametrization recomputes it
         if not takes(loop, neuron, linear, x, weight):
             return False
         if line is not None:
@@ -723,7 +723,7 @@ class Composite(Container):
             run.lines[c.state] = value.expand(c.delay, *value.shape[1:])
 
     def _outputs_at_rest(self, inputs: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
-        """What is on its way through delays is not there yet."""
+        """Values in flight through delays have not arrived yet."""
         if self._plan is None:
             self._plan = self._make_plan()
         run = Run(inputs, 1, {})

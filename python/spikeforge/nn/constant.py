@@ -253,7 +253,7 @@ class ConstantsModule(StatefulModule):
         self._prepare()
 
     def _fewest_dims(self, name: str, place: Placement) -> float:
-        """Of x, from which on a tensor is taken in another form than it has."""
+        """The size of x from which on a tensor is converted to another form."""
         value = getattr(self, name)
         if place.bounded:
             return 0

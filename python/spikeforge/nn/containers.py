@@ -135,7 +135,7 @@ class Sequential(Container):
         self._name_parts(list(self._modules))
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """Of the last part; ``y, state = net(x, state)`` with the states of all, ``{"1.v": ..., "3.v": ...}``."""
+        """Returns the last part's output; ``y, state = net(x, state)`` with all states, ``{"1.v": ..., "3.v": ...}``."""
         if state is ... and not store_states:
             for part in self._modules.values():
                 (x, *_), _ = run_part(part, (x,), None, at_once=True)

@@ -21,8 +21,8 @@ class Delay(StatefulModule):
         steps: whole numbers, 0 or more: an int, or an integer tensor ``[*shape]`` or what broadcasts to it.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before it starts
-    anew; `lengths` are ``[B]``.
+    With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before its
+    restart; `lengths` are ``[B]``.
 
     The state x is ``[longest delay, *shape]``, the oldest first. :func:`~spikeforge.nn.detach_` cuts its history: put
     the delay before a layer, not after it, if the layer's weights learn from pieces of a sequence.
@@ -90,7 +90,7 @@ class Delay(StatefulModule):
         return y, {"x": rest}
 
     def _heard(self, x: Tensor, y: Tensor, lengths: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """y of x, where each sample ends and starts anew by itself."""
+        """Delays x, with an end and restarts per sample."""
         if lengths is not None:
             y = y.masked_fill(samples.ended(self._title(), lengths, x), 0)
         if start is not None:
@@ -102,7 +102,7 @@ class Delay(StatefulModule):
         expected = (self.longest, *x.shape[1:])
         if past.shape != expected or past.device != x.device:
             kept = self._memory.keeping and past is (self._memory.states or {}).get("x")
-            mend = "call spikeforge.nn.reset_(net) to start anew" if kept else "pass None to start anew"
+            mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to start anew"
             raise ValueError(
                 f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this x "
                 "asks for "

@@ -81,7 +81,7 @@ class _DelayedConv(DelayedLayer):
 
 
 class DelayedConv1d(_DelayedConv):
-    """``nn.Conv1d`` with a delay for each weight of its kernels, which is learned as the weights are. State: x, the last inputs.
+    """``nn.Conv1d`` with a learned delay for each weight of its kernels. State: x, the last inputs.
 
     Args:
         in_channels, out_channels: of x ``[T, B, in, size]`` and y ``[T, B, out, size]``.
@@ -89,11 +89,11 @@ class DelayedConv1d(_DelayedConv):
         max_delay: the longest, in steps.
         delay: where delays start, a number or a tensor of the weights' shape; by default uniform from 0 to max_delay.
         interpolation, width: see :class:`DelayedLinear`, as ``clamp_``, ``round_`` and what a ``state_dict`` has.
-        bias: whether there is one.
+        bias: add a learned bias.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    It is torch's convolution over time and space, whose kernel is made of weights and delays at each call: ``max_delay + 1`` times as
-    large as that of ``nn.Conv1d``. Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
+    It is torch's convolution over time and space with a kernel that each call computes from weights and delays: ``max_delay + 1``
+    times as large as that of ``nn.Conv1d``. Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
     """
 
     dims = 1

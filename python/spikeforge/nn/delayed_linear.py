@@ -29,7 +29,7 @@ NARROWEST = (
 
 
 class DelayedLayer(StatefulModule):
-    """What layers with learned delays share. State: x, the last ``max_delay`` inputs."""
+    """Base of layers with learned delays. State: x, the last ``max_delay`` inputs."""
 
     state_names = ("x",)
     takes_samples, takes_start = True, False
@@ -168,7 +168,7 @@ class DelayedLinear(DelayedLayer):
             "triangle" and "gauss" over ``width`` steps about it. A wide form learns from afar, and is narrowed while
             training goes on: set ``layer.width``.
         width: of triangle and gauss, in steps; below 1e-9 it counts as 1e-9.
-        bias: whether there is one.
+        bias: add a learned bias.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
     Delays outside of 0 to max_delay count as the nearer bound, and stay where they are, without a gradient: call
@@ -201,7 +201,7 @@ class DelayedLinear(DelayedLayer):
 
     @torch.no_grad()
     def deployed(self) -> Sequential:
-        """Of one delay for each input: a :class:`Delay` and an ``nn.Linear`` that compute the same with whole delays, for
+        """For one delay per input: a :class:`Delay` and an ``nn.Linear`` that compute the same with whole delays, for
         NIR and TorchScript."""
         if self.delay.dim() != 1:
             raise ValueError(

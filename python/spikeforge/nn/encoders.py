@@ -13,7 +13,7 @@ from spikeforge.nn.stateful import State, StatefulModule, States
 
 
 class Encoder(StatefulModule):
-    """What encoders share."""
+    """Base of the encoders."""
 
     def encode(self, x: Tensor, steps: int) -> Tensor:
         """The same values ``[*shape]`` for some steps: spikes ``[steps, *shape]``."""
@@ -34,7 +34,7 @@ class Encoder(StatefulModule):
 
 
 class Poisson(Encoder):
-    """A spike with the probability of the value, drawn anew in each step.
+    """A spike with the probability of the value, drawn independently in each step.
 
     Args:
         generator: draws the numbers, in place of torch's own of the device.

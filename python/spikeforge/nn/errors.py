@@ -1,4 +1,4 @@
-"""What an operator refuses, in the name of the module, with what to do about it."""
+"""Errors of operators, with the name of the module and advice."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def explained(
 
 
 def first_line(error: Exception) -> str:
-    """What an operator says, without its own name."""
+    """The message of an operator's error, without its name."""
     return re.sub(r"^\w+(\(\w+\))?: ", "", str(error).split("\n")[0])
 
 
@@ -64,7 +64,7 @@ def _of_inputs(inputs: Sequence[Tensor]) -> tuple[type[Exception], str] | None:
 
 def _of_state(module: ConstantsModule, x: Tensor, state: Mapping[str, Tensor]) -> tuple[type[Exception], str] | None:
     kept = module._memory.keeping and state is module._memory.states
-    mend = "call spikeforge.nn.reset_(net) to start anew" if kept else "pass None to start anew"
+    mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to start anew"
     of = "the kept state" if kept else "the state"
     for name, value in state.items():
         if value.device != x.device:

@@ -50,7 +50,7 @@ def as_spikes(x: Tensor) -> Tensor:
 
 
 class LavaModule(StatefulModule):
-    """What they share: the run configuration, and the scale between the two arithmetics."""
+    """Base of Lava's modules: the run configuration, and the scale between the two arithmetics."""
 
     def __init__(self, *, run_config: str, scale: int, stateful: bool, persistent_state: bool):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
@@ -218,10 +218,10 @@ class LavaLIF(LavaModule):
 
 
 class LavaConnection(LavaModule):
-    """What the connections share: weights, messages, and what is on its way: the state buffer.
+    """Base of the connections: weights, messages, and the values in flight, the state buffer.
 
     In fixed point the weights become ``loihi_fake_quantize(scale / 2**weight_exp * weight)``: of `num_weight_bits`, and
-    even where signs are mixed. What arrives is `scale` times that of the floating-point configuration.
+    even if signs are mixed. The output is `scale` times that of the floating-point configuration.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class LavaConnection(LavaModule):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         if store and self._slots:
             raise ValueError(
-                f"{self._title()}: store_states is for neurons; what is on its way is returned as it is after the last "
+                f"{self._title()}: store_states is for neurons; the values in flight are returned as they are after the last "
                 "step"
             )
         x, buffer = inputs[0], state.get("buffer")
@@ -272,7 +272,7 @@ class LavaConnection(LavaModule):
         raise NotImplementedError
 
     def _float(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
-        """All messages are on their way for as long."""
+        """All messages have the same delay."""
         sent = self._sent(self._message(x))
         if buffer is None:
             buffer = sent.new_zeros((self._slots, *sent.shape[1:]))
@@ -474,8 +474,8 @@ def set_run_config_(net: nn.Module, run_config: str) -> nn.Module:
 def deploy(net: nn.Module) -> nn.Module:
     """A copy of `net` with Loihi's integer modules in the place of Lava's: int32 in, int32 out.
 
-    Its spikes are those of `net` in the configuration ``"fixed"``, whatever that is now. It keeps states where `net`
-    does, and starts anew.
+    Its spikes are those of `net` in the configuration ``"fixed"``, whatever the present one is. It keeps states if `net`
+    does, and starts from the initial states.
 
     Raises:
         ValueError: for a network without modules of Lava's.

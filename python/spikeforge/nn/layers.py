@@ -1,4 +1,4 @@
-"""The layer around a neuron: batch normalisation before it and a residual connection behind it, in the neuron's own
+"""The layer around a neuron: batch normalisation before it and a residual connection after it, in the neuron's own
 pass over memory."""
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class BatchNormNeuron(Container):
         return (joined(torch.zeros_like(x), (self.residual, inputs[1]) if self.residual else None),)
 
     def _text_cell(self) -> TextCell:
-        """The neuron as text; made again where its constants have changed."""
+        """The neuron as text; recomputed if its constants have changed."""
         neuron = self._modules["neuron"]
         if isinstance(neuron, Neuron):
             return neuron._quick.cell
@@ -182,13 +182,13 @@ class BatchNormNeuron(Container):
     def _run_for_outputs(
         self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool
     ) -> tuple[Tensor, State]:
-        """Nobody asks for states: none are written."""
+        """Runs without states: none are written."""
         return self._run(inputs, state, store, last_states=False)
 
     def _run(
         self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool, last_states: bool = True
     ) -> tuple[Tensor, State]:
-        """The neuron's states by their own names: with `store` those of all steps, else the last ones, if asked for."""
+        """The neuron's states by their own names: with `store` those of all steps, else the last ones, if requested."""
         samples.refuse(self, self._memory.samples, "statistics would include values after the ends of sequences")
         modules = self._modules  # attributes of a module take several times as long
         neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
@@ -241,7 +241,7 @@ class BatchNormNeuron(Container):
             raise ValueError(
                 "norm has statistics of each step from the first on: give all steps in one call, and no state"
             )
-        # Of the parts of one split: the gradient of each slice would be as large as x.
+        # Uses the parts of one split: the gradient of each slice would be as large as x.
         rows = x.split(1)
         if all(self._is_better_apart(norm, x) for norm in norms):
             with _unmoved_by_errors(norms):
@@ -314,7 +314,7 @@ def joined(spikes: Tensor, residual: Residual) -> Tensor:
 
 
 def fits(residual: Any, x: Tensor) -> bool:
-    """Whether the operator takes a residual beside x."""
+    """True if the operator supports a residual."""
     return isinstance(residual, Tensor) and residual.shape == x.shape and residual.dtype == x.dtype
 
 
@@ -400,8 +400,8 @@ def operator_for(x: Tensor) -> Any:
 
 
 def is_better_apart(x: Tensor) -> bool:
-    """Whether a predefined neuron comes after torch's normalisation: on the CPU it is compiled, and a text would be
-    interpreted. But what is recorded there runs on a GPU."""
+    """True if a predefined neuron runs after torch's normalisation: on the CPU it is compiled, and a text would be
+    interpreted. But recorded kernels run on a GPU."""
     return x.device.type == "cpu" and (
         is_compiling() or torch._C._get_tracing_state() is not None or not records_kernels()
     )
@@ -428,7 +428,7 @@ def _joins_processes(norm: nn.Module) -> bool:
 
 
 def parameter(norm: nn.Module, name: str) -> Tensor | None:
-    """As norm.name, in a fraction of the time; a parametrized one is an attribute alone."""
+    """norm.name, in a fraction of the time; a parametrized one is only an attribute."""
     own = norm._parameters
     return own[name] if name in own else getattr(norm, name)
 
@@ -469,7 +469,7 @@ def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tens
 
 
 def _is_made_of(module: nn.Module, kinds: tuple[type, ...], methods: Sequence[str]) -> bool:
-    """Whether it is one of these kinds, and has not changed what they do."""
+    """True if it is of one of these classes, with their behaviour unchanged."""
     return any(
         isinstance(module, kind) and all(getattr(type(module), name) is getattr(kind, name) for name in methods)
         for kind in kinds
@@ -483,12 +483,12 @@ def _sum_of_processes(t: Tensor, group: Any) -> Tensor:
 
 
 def is_sharded(x: Tensor) -> bool:
-    """Whether it is a DTensor, which alone has placements."""
+    """True for a DTensor, the only tensor with placements."""
     return getattr(x, "placements", None) is not None
 
 
 def statistics_of_shards(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a DTensor, whose sums torch takes over the ranks that it is sharded over: ``[C]``, differentiable."""
+    """Statistics of a DTensor, whose sums torch computes over its shards: ``[C]``, differentiable."""
     y = x.to(state_type(x.dtype))
     others = [dim for dim in range(x.dim()) if dim != CHANNELS]
     count = max(x.numel() // max(x.shape[CHANNELS], 1), 1)
@@ -511,29 +511,28 @@ def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Ten
 
 
 def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
-    """Has batch normalisations run in the pass of the neurons behind them, in place.
+    """Fuses each batch normalisation into the neuron that follows it, in place.
 
-    Found are neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which ends in a batch
-    normalisation, or in one and a max pooling of images, or is one, in a ``torch.nn.Sequential`` or
-    :class:`~spikeforge.nn.Sequential`. The neuron becomes a :class:`BatchNormNeuron` of them; of the TimeDistributed
-    remains what stands before the normalisation. Modules with hooks, with a forward of their own, and those that are
-    registered more than once, are left as they are. A forward that calls the parts of a Sequential one by one does not see
-    that they have changed: leave those out.
+    Without `inputs`, the function fuses neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which
+    is a batch normalisation, or ends in one, or in one and a max pooling of images, in a ``torch.nn.Sequential`` or
+    :class:`~spikeforge.nn.Sequential`. The neuron becomes a :class:`BatchNormNeuron`; the TimeDistributed keeps the
+    layers before the normalisation. Modules with hooks, with a custom forward, and those that are registered more than
+    once are skipped. A forward that calls the parts of a Sequential one by one would call the changed parts: do not pass
+    such networks.
 
-    With `inputs` the network is run once on them, in evaluation mode and without gradients, to see which normalisation
-    feeds one neuron and nothing else, whatever Python code lies between the two: networks of any forward are fused. In
-    the normalisation's place stays an Identity. A max pooling of images may lie between the two, if code there does not
-    read the maxima's sizes; the network is run once more for each, to see that none are written down there. Where a
-    module's forward joins such a neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is done in the
-    neuron's pass too.
+    With `inputs` the network is run once on them, in evaluation mode and without gradients, to find normalisations whose
+    only consumer is one neuron, with any Python code between the two: networks with any forward are fused. An Identity
+    replaces the normalisation. A max pooling of images may be between the two, if the code there does not read the
+    maxima's sizes; the network is run once more for each, to check that it does not store them. If a module's forward
+    combines such a neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is fused as well.
 
-    Parameters keep their identity, so optimisers go on; their names change (``"1.norm.weight"``): load a checkpoint
-    first. So do the names of states.
+    Parameters keep their identity, so optimisers stay valid; their names and the names of states change
+    (``"1.norm.weight"``): load a checkpoint first.
 
     Args:
-        inputs: what `net` is called with: a small batch is enough.
-        recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
-            made again in the backward pass: their results, which are the largest tensors, are not kept. Needs `inputs`.
+        inputs: the arguments of a call of `net`: a small batch is enough.
+        recompute: linear layers and convolutions before those normalisations save their input, spikes as bits, and are
+            recomputed in the backward pass: their results, which are the largest tensors, are not saved. Needs `inputs`.
 
     Returns:
         The names of the neurons that were fused.
@@ -596,7 +595,7 @@ def _is_free(module: nn.Module, times: Mapping[int, int]) -> bool:
 
 
 def _last_norm(layer: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
-    """The normalisation that a TimeDistributed ends in, and the pooling behind it."""
+    """The normalisation at the end of a TimeDistributed, and the pooling after it."""
     if type(layer) is not TimeDistributed:
         return None, None
     parts = list(layer.module) if type(layer.module) is nn.Sequential else [layer.module]

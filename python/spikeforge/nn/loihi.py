@@ -1,6 +1,6 @@
 """Loihi's fixed-point neurons and connections as modules: the operators ``torch.ops.spikeforge.loihi_*``, bit for bit.
 
-All tensors are int32 (indices int64), copied and registered as buffers. What is out of range is refused at construction.
+All tensors are int32 (indices int64), copied and registered as buffers. Construction raises ValueError for values out of range.
 ``docs/loihi.md`` has the ranges. Integers have no gradients: :mod:`spikeforge.nn.lava` has modules that learn.
 """
 
@@ -36,7 +36,7 @@ RESERVED = (
 
 
 class LoihiModule(StatefulModule):
-    """What they share: calls in the name of the module."""
+    """Base of the fixed-point modules: calls whose errors name the module."""
 
     _taken = (torch.int32,)  # types of x
 
@@ -165,7 +165,7 @@ class LoihiLIF(LoihiModule):
 class LoihiConnection(LoihiModule):
     """A connection, ``[T, *batch, in]`` to ``[T, *batch, out]``.
 
-    State, where there is a delay at all: buffer, what is on its way.
+    State, if there is a delay: buffer, the values in flight.
     """
 
     fresh_outputs = True
@@ -204,7 +204,7 @@ class LoihiConnection(LoihiModule):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         if store and self._slots:
             raise ValueError(
-                f"{self._title()}: store_states is for neurons; what is on its way is returned as it is after the last "
+                f"{self._title()}: store_states is for neurons; the values in flight are returned as they are after the last "
                 "step"
             )
         y, buffer = self._send(inputs[0], state)
@@ -310,7 +310,7 @@ class LoihiConv(LoihiConnection):
     def _input_shape(self) -> tuple[int, ...]:
         if self.weight.dim() != 4:
             return (1, 1, 1)
-        # As large as the kernel, so that it fits.
+        # Zero-padded to the size of the kernel.
         (height, width), apart = self.weight.shape[2:], self._numbers["dilation"]
         spans = [(n - 1) * d + 1 for n, d in zip((height, width), (apart[0], apart[-1]))]
         return (self.weight.shape[1] * self._numbers["groups"], *spans)

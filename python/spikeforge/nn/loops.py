@@ -56,7 +56,7 @@ def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connecti
     if any(c.source.part == c.target.part for c in connections):
         return f"{neuron} comes back to itself another way"
     if there[0].delay and back[0].delay:
-        return "delayed before and behind the Linear"
+        return "delayed before and after the Linear"
     return Loop(neuron, linear, there[0], back[0])
 
 
@@ -87,7 +87,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def text_of(neuron: nn.Module) -> TextCell:
-    """A neuron's text; that of a predefined one is made again where its constants have changed."""
+    """A neuron's text; that of a predefined one is recomputed if its constants have changed."""
     if isinstance(neuron, Neuron):
         return neuron._quick.cell
     kept = neuron.__dict__.get("_text_in_loop")
@@ -110,7 +110,7 @@ def prepare_loop(network: Any, new: Connection) -> None:
 
 
 def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: Tensor) -> bool:
-    """Whether the operator takes this input; what it does not is stepped, and refused there in a network's words."""
+    """True if the operator supports this input; other inputs are stepped, which also raises a network's errors."""
     return (
         not _has_hooks(neuron)
         and not _has_hooks(linear)

@@ -19,7 +19,7 @@ from spikeforge.trace.graph import draws
 
 @runtime_checkable
 class Traced(Protocol):
-    """What a traced function offers besides its text; see :func:`spikeforge.neuron`."""
+    """The attributes of a traced function besides its text; see :func:`spikeforge.neuron`."""
 
     text: str
     inputs: tuple[str, ...]
@@ -28,7 +28,7 @@ class Traced(Protocol):
 
 
 class QuickText:
-    """What a call of a neuron of one's own reads, in slots."""
+    """The values that a call of a custom neuron reads, in slots."""
 
     __slots__ = ("cell", "inputs", "memory")
 
@@ -40,19 +40,19 @@ class QuickText:
 
 
 class Neuron(ConstantsModule):
-    """A neuron of one's own, from neuron text or a traced function: ``Neuron(alif, tau=Learnable(2.0), beta=0.2)``.
+    """A custom neuron, from neuron text or a traced function: ``Neuron(alif, tau=Learnable(2.0), beta=0.2)``.
 
     Args:
-        neuron: text (``docs/neuron_text.md``), or what ``@spikeforge.neuron`` made of a function.
-        scan: of a neuron whose next states are affine in its states, that steps may be taken side by side, which rounds
-            in another way (``docs/own_neurons.md``). Within a layer with batch norm, a residual or a recurrence the
-            neuron runs step by step.
+        neuron: text (``docs/neuron_text.md``), or the result of ``@spikeforge.neuron``.
+        scan: for a neuron whose next states are affine in its states, run steps in parallel, with another rounding
+            (``docs/own_neurons.md``). Within a layer with batch norm, a residual or a recurrence the neuron runs step
+            by step.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
         params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or
             :class:`~spikeforge.nn.Learnable`.
 
     A call takes as many inputs ``[T, *shape]`` as the neuron has, all of one shape and type, and returns a tensor, or a
-    tuple where it has several outputs. States that are not given start at the numbers of the neuron's header.
+    tuple if it has several outputs. States that are not given start at the values of the neuron's header.
 
     Raises:
         ValueError: for a text that is not legal, a parameter that is missing, one that the neuron does not have, and

@@ -1,4 +1,4 @@
-"""How containers run what they contain: modules that know time, and layers of torch that do not."""
+"""The parts of containers: modules that handle time, and layers of torch that do not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_part(
     """Outputs over all steps, and the states after.
 
     Args:
-        state: None leaves it to the part, which starts anew or goes on from what it keeps; there are no states then.
+        state: None for the part's default: the initial states or those that it keeps; no states are returned then.
         store: the states after each step.
         at_once: a layer of torch that treats each step alike may be called once for all of them.
     """
@@ -53,7 +53,7 @@ def run_part(
 
 
 def foreign_neurons(layer: nn.Module) -> list[nn.Module]:
-    """Neurons of other libraries, which keep states that this package does not know."""
+    """Neurons of other libraries, whose states this package cannot read."""
     return [m for m in layer.modules() if any(base.__module__.startswith(FOREIGN) for base in type(m).__mro__)]
 
 
@@ -153,7 +153,9 @@ def each_step(layer: nn.Module, x: Tensor) -> Tensor:
     memory: BLAS and convolutions take other paths. :class:`TimeDistributed` calls it once for all steps.
     """
     if x.shape[0] == 0:
-        raise ValueError(f"{type(layer).__name__}: a layer without states needs at least one step to know its output")
+        raise ValueError(
+            f"{type(layer).__name__}: a layer without states needs at least one step to determine the shape of its output"
+        )
     return seen_as((), lambda: torch.stack([layer(_aligned(row)) for row in x.unbind(0)]))
 
 
@@ -164,7 +166,7 @@ def _aligned(row: Tensor) -> Tensor:
 
 
 def part_at_rest(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What a part gives before the first step."""
+    """The output of a part before the first step."""
     return part.at_rest(inputs) if isinstance(part, StatefulModule) else run_part(part, inputs, NO_STATE)[0]
 
 

@@ -1,7 +1,7 @@
-"""A product, the normalisation behind it, a neuron and a pooling, a part of the batch at a time.
+"""A product, the normalisation after it, a neuron and a pooling, for one part of the batch at a time.
 
-What lies between them is there of a part only, forward and backward: tensors that are larger than all that a network
-keeps, where images are still large."""
+The tensors between them exist for one part only, forward and backward: for large images they are larger than all
+tensors that a network saves."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ unpack_spikes = torch.ops.spikeforge.unpack_spikes.default
 
 
 class Layer(NamedTuple):
-    """What is computed of each part.
+    """The computation for each part.
 
     Attributes:
         product: of x [N, ...], a weight and a bias.
         neuron: neuron text.
         eps: of the normalisation.
-        behind: of spikes [T, B, C, ...], what treats each sample by itself.
+        behind: the function of spikes [T, B, C, ...] after the neuron, which treats each sample independently.
         pieces: how many parts the batch has.
-        bits: that are kept of each number of x; 0: x itself.
-        last_states: whether there are any behind a sequence.
+        bits: saved bits per number of x; 0: x itself.
+        last_states: True if a sequence has last states.
     """
 
     product: Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -46,7 +46,7 @@ class Layer(NamedTuple):
         return [slice(first, min(first + size, batch)) for first in range(0, batch, size)]
 
     def made(self, rows: Tensor, steps: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """What the product gives for rows_of a part of the batch, [T, b, C, ...]."""
+        """The product for rows_of a part of the batch, [T, b, C, ...]."""
         return self.product(rows, weight, bias).unflatten(0, (steps, -1))
 
     def run(self, y: Tensor, of_channels: Sequence[Tensor | None], params: Sequence[Tensor]) -> list[Tensor]:
@@ -93,7 +93,7 @@ def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, li
 
 
 def type_of_product(x: Tensor) -> torch.dtype:
-    """What autocast makes of x for a product."""
+    """x as autocast converts it for a product."""
     kind = x.device.type
     casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and x.dtype is not torch.float64
     return torch.get_autocast_dtype(kind) if casts else x.dtype
@@ -159,7 +159,7 @@ class _Backward:
         self.statistics = joined(means, variances, self.parts)
 
     def sums(self, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Gradients of what is the same for all samples behind the product; and those of each part's statistics, kept for
+        """Gradients of the values that all samples share after the product; and those of each part's statistics, stored for
         gradients()."""
         leaves = [_leaf(t) if wants else t for t, wants in zip((*self.tensors[:4], *self.tensors.params), wanted)]
         statistics = [_leaf(t) for t in self.statistics]

@@ -15,9 +15,8 @@ MOST_PLACES = 256  # of a window
 class MaxPool2d(nn.MaxPool2d):
     """``torch.nn.MaxPool2d`` of images ``[..., C, H, W]`` with any dimensions before the channels, as ``[T, B, C, H, W]``.
 
-    Results and gradients are torch's. Of x nothing is kept for the backward pass, but a byte for each result: the place
-    in its window that it is from, so that a window has at most 256 places. The result has x's order of memory, plain or
-    channels last.
+    Results and gradients are torch's. The backward pass does not need x, but a byte for each result: its place in the
+    window, so that a window has at most 256 places. The result has x's memory format, contiguous or channels last.
     """
 
     def __init__(self, *args, **kwargs):
@@ -48,7 +47,7 @@ def max_pooled(module: nn.MaxPool2d, x: Tensor, weight: Tensor | None = None) ->
 
 
 def max_pooled_with_statistics(module: nn.MaxPool2d, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """As max_pooled, and the mean and variance ``[C]`` of x ``[T, B, C, H, W]``."""
+    """max_pooled, and the mean and variance ``[C]`` of x ``[T, B, C, H, W]``."""
     if set(_numbers(module.dilation)) != {1}:
         return max_pooled(module, x, weight), *channel_statistics(x)
     windows = map(_numbers, (module.kernel_size, module.stride, module.padding))
@@ -56,14 +55,14 @@ def max_pooled_with_statistics(module: nn.MaxPool2d, x: Tensor, weight: Tensor |
 
 
 def has_byte_places(module: nn.MaxPool2d) -> bool:
-    """Whether max_pooled takes its windows."""
+    """True if max_pooled supports its windows."""
     size = _numbers(module.kernel_size)
     return 0 < len(size) <= 2 and size[0] * size[-1] <= MOST_PLACES and not module.return_indices
 
 
 def goes_before_norm(module: nn.Module) -> bool:
-    """Whether it may take the maxima of what a normalisation will be of: of an increasing function the maximum is at the
-    same place, of a decreasing one at the least number's."""
+    """True if the maximum can be taken before the normalisation: the maximum of an increasing function is at the same
+    place, that of a decreasing one at the least number's."""
     if not isinstance(module, nn.MaxPool2d) or type(module).forward not in (nn.MaxPool2d.forward, MaxPool2d.forward):
         return False
     return "forward" not in module.__dict__ and has_byte_places(module)

@@ -1,7 +1,7 @@
-"""Batches of sequences that differ in length, or that start anew on the way: what a module's call is told of them.
+"""Batches of sequences that differ in length, or that restart: the arguments of a module's call.
 
-``net(x, lengths=lengths, start=start)`` tells all neurons at and below `net`; a ``PackedSequence`` and a nested
-(jagged) tensor say themselves how long their sequences are, and the result is of their kind.
+``net(x, lengths=lengths, start=start)`` applies to all neurons at and below `net`; a ``PackedSequence`` and a nested
+(jagged) tensor contain the lengths of their sequences, and the result has the same type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG = 2**40  # steps, more than any delay
 
 
 def say_more(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the arguments of a call say more of samples than that all have all steps."""
+    """True if the arguments of a call contain samples that differ in length or restart."""
     return "lengths" in kwargs or "start" in kwargs or len(args) > 0 and is_ragged(args[0])
 
 
@@ -105,7 +105,7 @@ def refuse(module: nn.Module, told: Any, why: str) -> None:
         raise ValueError(f"{_title(module)}: takes neither lengths nor start: {why}")
 
 
-# --- sequences that know how long they are
+# --- sequences that contain their lengths
 
 
 def _call_ragged(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]) -> Any:
@@ -159,11 +159,11 @@ def _padded(module: Any, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Ca
     return padded, lengths, nest
 
 
-# --- what is on its way through a delay
+# --- values in flight through a delay
 
 
 def check_start(title: str, start: Tensor, x: Tensor) -> None:
-    """As neurons check it, for what a delay does with it before they see it; x is ``[T, B, ...]``."""
+    """The check of neurons, for a delay that uses the lengths before they do; x is ``[T, B, ...]``."""
     if start.dtype is not torch.bool:
         raise TypeError(f"{title}: start must be bool, but is {str(start.dtype).removeprefix('torch.')}")
     sizes = list(start.shape)
@@ -174,8 +174,8 @@ def check_start(title: str, start: Tensor, x: Tensor) -> None:
 
 
 def unheard(start: Tensor, delay: int | Tensor) -> Tensor:
-    """Marks steps before which a sample starts anew within the last `delay` steps, so that nothing arrives: ``[T, B]``, or of delays that
-    broadcast against it."""
+    """Marks steps at which a sample has restarted within the last `delay` steps, so that nothing arrives: ``[T, B]``, or
+    for delays that broadcast against it."""
     steps = torch.arange(start.shape[0], device=start.device).view(-1, *[1] * (start.dim() - 1))
     latest = steps.where(start, -LONG).cummax(0).values
     return steps - latest < delay
@@ -224,8 +224,8 @@ def leaving(
     start: Tensor | None = None,
     through: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """What is on its way after the last step of each sample: `through` of its last `delay` steps of `sent` ``[T, B,
-    ...]``, or of what was on its way `before`; zeros where it has been sent before the sample starts anew."""
+    """The values in flight after the last step of each sample: `through` of its last `delay` steps of `sent` ``[T, B,
+    ...]``, or of the values in flight `before`; zeros for values from before a restart."""
     steps, device = sent.shape[0], sent.device
     ends = torch.full((sent.shape[1],), steps, device=device) if lengths is None else lengths.long().clamp(0, steps)
     places = ends + torch.arange(-delay, 0, device=device).unsqueeze(1)  # steps, [delay, B]

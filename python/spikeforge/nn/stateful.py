@@ -1,8 +1,8 @@
-"""The base of all modules with a state over time, and the functions that hand states on or keep them.
+"""The base of all modules with a state over time, and the functions that pass states or keep them.
 
-A state is a dict from names to tensors: ``{"v": v}`` of a neuron, ``{"hidden.lif.v": v, ...}`` of a network, named as
-in ``state_dict``. It is a pytree, so that torch.compile, torch.export and torch.func take it as any other argument. A
-name that is missing starts anew; ``None`` and ``{}`` start all anew.
+A state is a dict from names to tensors: ``{"v": v}`` for a neuron, ``{"hidden.lif.v": v, ...}`` for a network, with
+names as in ``state_dict``. It is a pytree, so that torch.compile, torch.export and torch.func take it as any other
+argument. A missing name starts from its initial value; with ``None`` and ``{}`` all do.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def all_or_nothing(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 class Memory:
-    """What a module keeps between calls: nothing, unless ``keeping``."""
+    """The states that a module keeps between calls: none, unless ``keeping``."""
 
     __slots__ = ("keeping", "passed", "samples", "states")
 
@@ -102,19 +102,19 @@ class StatefulModule(nn.Module):
 
     Three ways to call it:
 
-    - ``y = module(x)`` starts anew at each call, and keeps nothing.
-    - ``y, state = module(x, state)`` goes on from an earlier state, or starts anew from ``None``, and returns the state
-      after the last step.
-    - with ``stateful=True``, or within ``keep_state(net)``, ``y = module(x)`` goes on from where the last call ended,
+    - ``y = module(x)`` starts from the initial states at each call, and keeps none.
+    - ``y, state = module(x, state)`` continues from an earlier state, or from the initial one with ``None``, and returns
+      the state after the last step.
+    - with ``stateful=True``, or within ``keep_state(net)``, ``y = module(x)`` continues from the end of the last call,
       until :func:`reset_`.
 
     Samples of a batch ``[T, B, ...]`` that differ in length: ``y = module(x, lengths=lengths)``, int ``[B]``, with
-    outputs of zero behind their ends, which are not read, gradients as of each sample alone, and the states after its
-    last step. ``start=start``, bool ``[T, B]``, has a sample's states start anew before those steps. A
-    ``PackedSequence`` or a nested (jagged) tensor gives one of its kind.
+    zeros as outputs after their ends, where x is not read, gradients as for each sample alone, and the states after its
+    last step. ``start=start``, bool ``[T, B]``, resets a sample's states before those steps. A
+    ``PackedSequence`` or a nested (jagged) tensor gives a result of the same type.
 
-    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits; but within rounding where a layer
-    of torch is called once for all steps (:class:`Sequential`, :class:`TimeDistributed`).
+    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits; they agree within rounding if a
+    layer of torch is called once for all steps (:class:`Sequential`, :class:`TimeDistributed`).
 
     Args:
         stateful: keep the states between calls.
@@ -140,7 +140,7 @@ class StatefulModule(nn.Module):
         self._path = ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As that of nn.Module, whose way to `forward` costs a quarter of a small neuron: taken where it is needed."""
+        """nn.Module.__call__, whose overhead is a quarter of a small neuron's time: used only if hooks need it."""
         if kwargs or (args and (type(args[0]) is not Tensor or args[0].is_nested)):
             if samples.say_more(args, kwargs):
                 return samples.call(self, args, kwargs)
@@ -164,7 +164,7 @@ class StatefulModule(nn.Module):
 
     @property
     def stateful(self) -> bool:
-        """Whether the states are kept between calls."""
+        """True if the states are kept between calls."""
         return self._memory.keeping
 
     def step(self, *inputs: Any, state: States | EllipsisType = ...):
@@ -185,7 +185,7 @@ class StatefulModule(nn.Module):
         return tuple(map(first, y)) if type(y) is tuple else first(y), after
 
     def forward(self, x: Any, *inputs: Any, state: States | EllipsisType = ..., store_states: bool = False):
-        """``y``, or ``(y, state)`` where a state (or None) is handed in.
+        """Returns ``y``, or ``(y, state)`` if a state (or None) is passed.
 
         With ``store_states=True`` the result is ``(y, states)``, where states are the sequences ``[T, *shape]`` of the
         states after each step. They are returned, and not kept.
@@ -219,7 +219,7 @@ class StatefulModule(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What it gives before the first step if these ``[1, ...]`` came in: what has states has been silent."""
+        """The output before the first step for these inputs ``[1, ...]``, with all neurons in the resting state."""
         if has_own_or_inner_states(self):
             return tuple(torch.zeros_like(inputs[0]) for _ in self.out_ports)
         return as_tuple(self(*inputs))
@@ -363,7 +363,7 @@ def shape_of(tensor: Tensor) -> str:
 
 
 def _unwrapped(net: nn.Module) -> nn.Module:
-    """What torch.compile and the parallel wrappers stand for, so that names do not tell of them."""
+    """The module inside torch.compile and the parallel wrappers, so that names do not contain them."""
     while True:
         inner = getattr(net, "_orig_mod", None)
         if inner is None and isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
@@ -381,7 +381,7 @@ def stateful_modules(net: nn.Module) -> Iterator[tuple[str, StatefulModule]]:
 
 
 def has_states(net: nn.Module) -> bool:
-    """Whether `net` is, or contains, a module that knows time."""
+    """True if `net` is, or contains, a module that handles time."""
     return any(isinstance(module, StatefulModule) for module in net.modules())
 
 
@@ -410,7 +410,7 @@ def _under(prefix: str, state: Mapping[str, Tensor]) -> State:
 
 
 def own_state(module: StatefulModule, prefix: str, state: Mapping[str, Tensor]) -> State:
-    """What belongs to a module itself, without what is below it."""
+    """The parameters and buffers of a module itself, without those of submodules."""
     return {name: state[_join(prefix, name)] for name in module.state_names if _join(prefix, name) in state}
 
 
@@ -431,8 +431,8 @@ def get_states(net: nn.Module) -> State:
 
 
 def set_states_(net: nn.Module, states: Mapping[str, Tensor]) -> None:
-    """Has the next call go on from `states`, as :func:`get_states` or a call returned them; what is missing starts
-    anew.
+    """Sets the states from which the next call continues, as returned by :func:`get_states` or a call; missing ones start
+    from their initial values.
 
     Raises:
         ValueError: for a name that no module has, or that of a module that does not keep its states.
@@ -459,7 +459,7 @@ def _check_names(net: nn.Module, modules: list[tuple[str, StatefulModule]], stat
 
 
 def reset_(net: nn.Module) -> None:
-    """Forgets all states that are kept at and below `net`: the next call starts anew."""
+    """Drops all states that are kept at and below `net`: the next call starts from the initial states."""
     for _, module in _named(net):
         module._memory.states = None
 
@@ -473,8 +473,8 @@ def detach_(net: nn.Module) -> None:
 class keep_state:
     """Within ``with keep_state(net):`` all modules at and below `net` keep their states from call to call.
 
-    They start anew where the outermost such block begins, and what they kept is dropped where it ends; modules made
-    with ``stateful=True`` go on as they would without it. Blocks may be nested: inner ones change nothing.
+    They start from the initial states at the begin of the outermost such block, and their states are dropped at its
+    end; modules with ``stateful=True`` are not affected. Blocks may be nested: inner ones change nothing.
 
     >>> with keep_state(net):
     ...     for chunk in chunks:  # [steps, batch, ...]
@@ -499,17 +499,16 @@ class keep_state:
 
 
 def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any) -> tuple[Any, State]:
-    """``net(x, *args, **kwargs)`` of any module with neurons below it, from a state: ``y, state = call(net, x,
-    state)``.
+    """Calls any module with neurons below it from a state: ``y, state = call(net, x, state)``.
 
     Args:
         net: a custom module whose ``forward`` has no arguments for states, nor for `lengths` and `start`, which the
-            neurons below it take; a ``forward`` that names them, or takes any keyword, is passed them.
-        state: None to start anew, or what an earlier call returned: ``{"block.lif.v": ...}``, named as in
-            ``state_dict()``.
+            neurons below it take; a ``forward`` that has these arguments, or takes any keyword, receives them.
+        state: None for the initial states, or the states that an earlier call returned: ``{"block.lif.v": ...}``, with
+            names as in ``state_dict()``.
 
     Returns:
-        What net returns, and the states of all its neurons after the last step. What the modules keep themselves is
+        The result of net, and the states of all its neurons after the last step. The states that modules keep are
         neither read nor changed.
 
     A checkpoint (:func:`spikeforge.checkpointed`, ``torch.utils.checkpoint``) goes around `call`: the states are among its

@@ -64,5 +64,5 @@ def _fires(neuron: nn.Module) -> bool:
 
 
 def _lets_replace(parent: nn.Module) -> bool:
-    """A network of this package knows its parts by themselves, and not by their names."""
+    """A composite refers to its parts by object, not by name."""
     return isinstance(parent, (Sequential, TimeDistributed)) or not isinstance(parent, StatefulModule)
