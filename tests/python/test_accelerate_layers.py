@@ -376,7 +376,7 @@ def test_states_may_be_left_as_they_were(recompute, device):
     twin = copy.deepcopy(net)
     layers(twin, x, recompute=recompute)
     done = layers(net, x, recompute=recompute, keep_states=False)
-    assert done.stateless == ("2", "5") and str(done).endswith("\nneurons that keep no states behind a sequence: 2")
+    assert done.stateless == ("2", "5") and str(done).endswith("\nneurons that keep no states after a sequence: 2")
     assert_alike(step(net, x), step(twin, x))
     for _ in range(2):  # no reset
         spikes = net(x)
@@ -415,7 +415,7 @@ def test_states_are_left_too_where_a_node_falls_back_and_others_are_named():
     spikeforge.accelerate(net)
     done = layers(net, x, keep_states=False)
     assert done.stateless == ("2", "5") and done.keeping == ("6",)
-    assert str(done).splitlines()[-2:] == ["neurons that keep no states behind a sequence: 2", "  but 6 keeps its own: it was not replaced"]
+    assert str(done).splitlines()[-2:] == ["neurons that keep no states after a sequence: 2", "  but 6 keeps its own: it was not replaced"]
     net[5].surrogate_function = OwnSurrogate()
     net(x)
     assert net[2].v == net[5].v == 0.0 and isinstance(net[6].v, torch.Tensor)

@@ -27,15 +27,15 @@ def accelerate(net: torch.nn.Module) -> Report:
     """Replaces the dynamics of the network's spiking neurons by fused operators, in place.
 
     Neurons of SpikingJelly 2.0, snnTorch 1.0 and Norse 1.1 keep their constants, learned parameters (the same
-    objects, so that optimisers go on), surrogate, reset, step mode, states, hooks and place in state_dict. What is
-    read at a call is read at each call: a changed threshold or surrogate counts from the next call on, and what has
-    no fused form runs as it did before. A second call finds nothing left to do.
+    objects, so that optimisers stay valid), surrogate, reset, step mode, states, hooks and names in state_dict. Each
+    call reads the attributes: a changed threshold or surrogate applies from the next call on, and neurons without a
+    fused form run as before. A second call changes nothing.
 
     Args:
         net: a network, or a neuron. It is changed; `restore` undoes that.
 
     Returns:
-        What was replaced by what, and what was left alone and why. Print it.
+        A report of replaced modules, and of skipped ones with the reason. Print it.
 
     Raises:
         TypeError: `net` is not a torch.nn.Module.

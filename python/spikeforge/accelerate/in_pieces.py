@@ -1,7 +1,7 @@
-"""The layers of a network whose tensors are the largest, a part of the batch at a time: a convolution, its batch
-normalisation, a neuron and a max pooling that stand behind each other in a Sequential.
+"""The layers of a network with the largest tensors, for one part of the batch at a time: a convolution, its batch
+normalisation, a neuron and a max pooling that follow each other in a Sequential.
 
-The convolution computes all of it. The others hand the result on, which they know by its identity."""
+The convolution computes all of it. The other layers return their argument if it is that result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _results: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Tensor]] = weakref.We
 
 
 def handed_on(module: nn.Module, x: Tensor) -> bool:
-    """Whether x is the result of the layer that the module stands in, so that there is nothing left to do."""
+    """True if x is the result of the whole layer, so that the module has nothing to compute."""
     result = _results.get(module)
     return result is not None and result() is x
 
@@ -27,11 +27,11 @@ def handed_on(module: nn.Module, x: Tensor) -> bool:
 def chains(
     net: nn.Module, layers: Mapping[nn.Module, tuple[nn.Module, nn.Module]], is_pool: Any
 ) -> list[tuple[nn.Module, ...]]:
-    """Convolutions, normalisations, neurons and poolings, if there are, that stand behind each other.
+    """Convolutions, normalisations, neurons and optional poolings that follow each other.
 
     Args:
-        layers: by convolution, the normalisation and the neuron behind it.
-        is_pool: whether a module is a pooling that may be taken in.
+        layers: by convolution, the normalisation and the neuron after it.
+        is_pool: returns True for a pooling that can be included.
     """
     times: dict[nn.Module, int] = {}
     for _, module in net.named_modules(remove_duplicate=False):
@@ -51,8 +51,8 @@ def chains(
 
 
 def run(convolution: nn.Module, x: Tensor) -> Tensor | None:
-    """The result of the whole chain that begins with this convolution; None where its parts are to run one by one: in
-    evaluation, or where somebody looks at one of them."""
+    """The result of the whole chain that begins with this convolution; None if its parts have to run one by one: in
+    evaluation, or with hooks on one of them."""
     (norm, neuron, *pool), pieces = convolution.__dict__["_spikeforge_chain"]
     parts = (convolution, norm, neuron, *pool)
     if (

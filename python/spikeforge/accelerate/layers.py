@@ -1,4 +1,4 @@
-"""What stands around the neurons of a network of SpikingJelly: batch normalisation in the neuron's own pass, and pooling."""
+"""The layers around the neurons of a SpikingJelly network: batch normalisation in the neuron's own pass, and pooling."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ NEURONS = "spikingjelly.activation_based.neuron"
 
 @dataclass(frozen=True)
 class Layers:
-    """What `layers` did: print it.
+    """The report of `layers`: print it.
 
     Attributes:
-        normalised: pairs of names, of a batch normalisation and of the neuron in whose pass it runs now.
-        pooled: the names of poolings that keep a byte for each maximum now.
-        pooled_before: pairs of names, of one of these poolings and of the neuron that takes the maxima before its
-            normalisation, behind which the pooling stands.
-        recomputed: the names of products that are made again in the backward pass, and the bits that are kept of each
-            number of their input; 0 where it is kept as it is.
-        joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
-            neuron; and how: "add", "and", "iand".
-        in_pieces: the names of convolutions that are computed in pieces, with what stands behind them.
-        stateless: the names of neurons that keep no states behind a sequence.
-        keeping: the names of SpikingJelly's neurons that keep theirs all the same, since `accelerate` left them alone.
+        normalised: pairs of names: a batch normalisation, and the neuron whose pass includes it.
+        pooled: the names of poolings that save one byte per maximum.
+        pooled_before: pairs of names: one of these poolings, and the neuron that takes the maxima before its
+            normalisation, which the pooling follows.
+        recomputed: the names of products that are recomputed in the backward pass, and the saved bits per number of
+            their input; 0 if it is saved unchanged.
+        joined: triples: the names of a module whose forward combines a residual with a neuron's spikes, and of that
+            neuron; and the operation: "add", "and", "iand".
+        in_pieces: the names of convolutions that are computed in pieces, with the layers after them.
+        stateless: the names of neurons that keep no states after a sequence.
+        keeping: the names of SpikingJelly's neurons that keep their states, since `accelerate` skipped them.
     """
 
     normalised: tuple[tuple[str, str], ...]
@@ -46,7 +46,7 @@ class Layers:
     keeping: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        states = [f"neurons that keep no states behind a sequence: {len(self.stateless)}"] if self.stateless else []
+        states = [f"neurons that keep no states after a sequence: {len(self.stateless)}"] if self.stateless else []
         states += [f"  but {name} keeps its own: it was not replaced" for name in self.keeping]
         if not (self.normalised or self.joined or self.pooled):
             return "\n".join(["no layer of SpikingJelly's in this network that its neurons could take along", *states])
@@ -60,7 +60,7 @@ class Layers:
         lines += [f"  {name}{where.get(name, '')}" for name in self.pooled]
         if self.recomputed:
             lines += [
-                f"products that are made again in the backward pass, of so many bits a number: {len(self.recomputed)}"
+                f"products that are recomputed in the backward pass, with the saved bits per number: {len(self.recomputed)}"
             ]
             lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
         if self.in_pieces:
@@ -72,36 +72,37 @@ class Layers:
 def layers(
     net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool | None = None
 ) -> Layers:
-    """Has the batch normalisations before the neurons of SpikingJelly run in the neurons' passes, in place, and its max
-    poolings by this library's operators. Call `accelerate(net)` first: those neurons are meant that it has replaced.
+    """Fuses each batch normalisation into the SpikingJelly neuron that follows it, in place, and replaces max poolings
+    by this library's operators. Call `accelerate(net)` first: only neurons that it has replaced are considered.
 
-    The network is run once, with `inputs`, in evaluation mode and without gradients, to see which normalisation feeds
-    one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
-    on, and the neuron, in step mode "m", normalises it in its own pass. A max pooling of images may lie between them: it
-    hands its input on too, and the neuron takes the maxima before it normalises them. Code between them must not read
-    their sizes, but that of SpikingJelly's containers; the network is run once more for each, to see that none are written
-    down there. Where a module's forward joins the neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r,
-    that is done in the same pass too. Modules, parameters, buffers and state_dict stay what they are; spikes are the same
-    within rounding. Left alone are modules with hooks. `accelerate.restore` undoes it; do that before one of them is taken
-    out of the network or replaced, as convert_sync_batchnorm does.
+    The network is run once, with `inputs`, in evaluation mode and without gradients, to find normalisations whose only
+    consumer is one neuron, with any Python code between them. Afterwards the normalisation returns its input, and the
+    neuron, in step mode "m", normalises it in its own pass. A max pooling of images may be between them: it returns its
+    input too, and the neuron takes the maxima before it normalises them. Code between them, except that of
+    SpikingJelly's containers, must not read the maxima's sizes; the network is run once more for each, to check that it
+    does not store them. If a module's forward combines the neuron's spikes s with a residual r, as s + r, s * r or
+    (1 - s) * r, that is fused as well. Modules, parameters, buffers and state_dict do not change; spikes are the same
+    within rounding. Modules with hooks are skipped. `accelerate.restore` undoes the changes; call it before one of the
+    modules is removed from the network or replaced, as convert_sync_batchnorm does.
 
     Args:
-        net: a network that `accelerate` has seen.
-        inputs: what it is called with: a small batch is enough.
-        recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
-            made again in the backward pass: their results, which are the largest tensors, are not kept. On a CPU too
-            spikes are then the same within rounding only.
-        pieces: with `recompute`, the convolutions of a ``torch.nn.Sequential`` that a normalisation and a neuron follow
-            there, and perhaps a max pooling, are computed in so many pieces of the batch, with what follows: those that
-            give the most numbers, and at least half of it. What lies between them is never there as a whole. In training
-            such a convolution is made four times in a step in place of twice; results are the same within rounding.
-        keep_states: False: in step mode "m" a call leaves the neurons' states as they were, so that every sequence begins
-            where the first one did: as with `reset_net` between sequences, in less memory and time. States of each step
-            (`store_v_seq`), and those that functional forwards return, are there as ever. True: they keep them, as
-            SpikingJelly's do, and as they do at first. None: as an earlier call said.
+        net: a network on which `accelerate` was called.
+        inputs: the arguments of a call: a small batch is enough.
+        recompute: linear layers and convolutions before those normalisations save their input, spikes as bits, and are
+            recomputed in the backward pass: their results, which are the largest tensors, are not saved. Spikes are then
+            the same within rounding on a CPU too.
+        pieces: with `recompute`, convolutions of a ``torch.nn.Sequential`` that are followed by a normalisation, a neuron
+            and optionally a max pooling are computed in this many pieces of the batch, with the layers after them: those
+            with the largest outputs, down to half of the largest. The tensors between these layers never exist as a
+            whole. Training computes such a convolution four times per step rather than twice; results are the same
+            within rounding.
+        keep_states: False: in step mode "m" a call does not change the neurons' states, so that every sequence begins
+            with the same ones: as with `reset_net` between sequences, in less memory and time. States of each step
+            (`store_v_seq`), and those that functional forwards return, are not affected. True: neurons keep their
+            states, as SpikingJelly's do; this is the initial setting. None: the setting of an earlier call.
 
     Returns:
-        The names of what was changed.
+        The names of changed modules.
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"accelerate.layers: net must be a torch.nn.Module, but is {type(net).__name__}")
@@ -112,7 +113,7 @@ def layers(
     if not isinstance(pieces, int) or isinstance(pieces, bool) or pieces < 1:
         raise ValueError(f"accelerate.layers: pieces must be a whole number from 1 on, but is {pieces!r}")
     if pieces > 1 and not recompute:
-        raise ValueError("accelerate.layers: pieces are computed of what is made again: pass recompute=True")
+        raise ValueError("accelerate.layers: pieces needs recompute=True")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
     found, recomputed, watch = _found(net, inputs, recompute)
@@ -184,17 +185,17 @@ class HandingOn(Replaced):
 
 
 def norm_of(neuron: Any) -> Any:
-    """The batch normalisation that a neuron runs: both know of each other; None mostly."""
+    """The batch normalisation that a neuron runs: the two refer to each other; None for most neurons."""
     return _before(neuron)[0]
 
 
 def pool_of(neuron: Any) -> Any:
-    """The pooling behind that normalisation, of which the neuron takes the maxima; None mostly."""
+    """The pooling after that normalisation, whose maxima the neuron takes; None for most neurons."""
     return _before(neuron)[1]
 
 
 def _before(neuron: Any) -> tuple[Any, Any]:
-    """The normalisation and the pooling whose work a neuron does. All know of each other, and none has been restored."""
+    """The normalisation and the pooling that a neuron runs. All refer to each other, and none has been restored."""
     before = getattr(neuron, "__dict__", {}).get("_spikeforge_norm")
     if before is None or not all(isinstance(module, Replaced) for module in (neuron, *before)):
         return None, None
@@ -209,7 +210,7 @@ def _neuron_of(module: nn.Module) -> Any:
 
 
 def normalised(neuron: nn.Module, x: Tensor) -> Tensor:
-    """What the neuron gets of x `[T, B, C, ...]` by the normalisation and the pooling before it, if it has them, as torch
+    """The neuron's input: x `[T, B, C, ...]` after the normalisation and the pooling before it, if present, as torch
     computes them."""
     norm, pool = _before(neuron)
     if norm is None:
@@ -220,7 +221,7 @@ def normalised(neuron: nn.Module, x: Tensor) -> Tensor:
 
 
 def is_recomputed(norm: nn.Module) -> bool:
-    """Whether its input is made again in the backward pass."""
+    """True if its input is recomputed in the backward pass."""
     return norm.__dict__.get("_spikeforge_recompute", False)
 
 
@@ -248,7 +249,7 @@ def _neurons(net: nn.Module) -> list[nn.Module]:
 
 
 def _keeps_its_own(module: nn.Module) -> bool:
-    """Whether it is a neuron of SpikingJelly with states that has not been replaced."""
+    """True for a SpikingJelly neuron with states that was not replaced."""
     is_theirs = replacing.ancestor(module, NEURONS) is not None and not isinstance(module, Replaced)
     return is_theirs and bool(getattr(module, "_memories", None))
 
@@ -258,7 +259,7 @@ def _is_known_norm(module: nn.Module) -> bool:
 
 
 def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
-    """Whether it is one of torch's modules, or SpikingJelly's of that name, and not replaced."""
+    """True for one of torch's modules, or SpikingJelly's of that name, that was not replaced."""
     own = replacing.own_class(module)
     is_known = own in kinds or (own.__module__.startswith(LAYERS) and own.__mro__[1] in kinds)
     return is_known and not isinstance(module, Replaced)

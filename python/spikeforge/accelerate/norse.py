@@ -173,13 +173,13 @@ def _text(rule: Rule, method: str, box_reset: Any) -> str:
 
 
 class Cell(Replaced):
-    """What all replaced modules of Norse share."""
+    """Base of all replaced modules of Norse."""
 
     def _prepare(self):
         self._kept()
 
     def _kept(self):
-        """The text, made anew where activation, method or reset have changed; None where there is none."""
+        """The text, recomputed if activation, method or reset have changed; None if there is none."""
         p = self.p
         method, box_reset = getattr(p, "method", ""), getattr(p, "reset_method", None)
         kept = self.__dict__.get("_spikeforge")
@@ -338,7 +338,7 @@ _MIXINS: dict[type, type[Cell]] = {
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """What is to become of a module; None for one that is no neuron of Norse."""
+    """The replacement of a module; None for one that is not a neuron of Norse."""
     family = next((cls for cls in NEURONS if isinstance(module, cls)), None)
     if family is None:
         return None

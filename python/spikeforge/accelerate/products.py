@@ -1,4 +1,4 @@
-"""Linear layers and convolutions that keep bits of their input, and are made again in the backward pass."""
+"""Linear layers and convolutions that save their input as bits, and are recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RecomputedConvolution(Recomputed):
 
 
 def is_product(module: nn.Module) -> bool:
-    """Whether it is one of torch's products, or SpikingJelly's of that name, in options that the operators have."""
+    """True for one of torch's products, or SpikingJelly's of that name, with options that the operators support."""
     own = replacing.own_class(module)
     if isinstance(module, Replaced) or "forward" in module.__dict__:
         return False
@@ -58,6 +58,6 @@ def is_product(module: nn.Module) -> bool:
 
 
 def recompute(product: nn.Module, bits: int) -> None:
-    """Has a product keep its input in so many bits a number, and offer to be made again."""
+    """Makes a product save its input with `bits` bits per number, and support recomputation."""
     replacing.replace(product, RecomputedLinear if isinstance(product, nn.Linear) else RecomputedConvolution)
     product.__dict__["_spikeforge_bits"] = bits

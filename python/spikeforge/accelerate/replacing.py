@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-# What replaced modules keep among their attributes.
+# Attributes of replaced modules.
 OWN = (
     "_spikeforge",
     "_spikeforge_bits",
@@ -45,7 +45,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to become of a neuron: a mixin and what it runs, or no mixin and why."""
+    """The replacement of a neuron: a mixin and its operation, or no mixin and the reason."""
 
     mixin: type[Replaced] | None
     what: str
@@ -81,7 +81,7 @@ def put_back(module: torch.nn.Module) -> bool:
 
 
 def _blank(mixin: type[Replaced], original: type) -> torch.nn.Module:
-    """What unpickling and deepcopy fill with attributes."""
+    """An empty object for unpickling and deepcopy."""
     cls = fused_class(mixin, original)
     return cls.__new__(cls)
 
@@ -92,7 +92,7 @@ def own_class(module: torch.nn.Module) -> type:
 
 
 def overridden(module: torch.nn.Module, base: type, harmless: Collection[str], dynamics: Collection[str]) -> str | None:
-    """What a subclass of `base`, or the object itself, defines anew and could change the dynamics by."""
+    """The overrides of a subclass of `base`, or of the object itself, that could change the dynamics."""
     for cls in own_class(module).__mro__:
         if cls is base:
             break

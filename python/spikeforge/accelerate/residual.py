@@ -1,7 +1,7 @@
-"""Residual connections in the forward of a module of one's own, joined with spikes in the neuron's pass.
+"""Residual connections in the forward of a custom module, combined with spikes in the neuron's pass.
 
-The forward is traced by torch.fx, and written anew where it joins a neuron's spikes s with something: s + r, s * r or
-(1 - s) * r. The module stays the object that it is."""
+The forward is traced by torch.fx, and rewritten if it combines a neuron's spikes s with a tensor: s + r, s * r or
+(1 - s) * r. The module remains the same object."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Forward:
 def join(
     module: nn.Module, takes_residual: Callable[[nn.Module], bool], *, as_input: bool = False
 ) -> list[tuple[nn.Module, str]]:
-    """Has the neurons below a module that take a residual join it, where its forward does so; gives them, and how.
+    """Fuses residuals of a module's forward into neurons below it; returns these neurons, and the operations.
 
-    Left alone are forwards that torch.fx does not trace, that are another one in evaluation, and modules with hooks.
+    Forwards that torch.fx cannot trace, that differ in evaluation, and modules with hooks are skipped.
 
     Args:
-        as_input: the neuron takes it as its second input, and else as ``residual=(mode, r)``.
+        as_input: pass the residual as the neuron's second input, otherwise as ``residual=(mode, r)``.
     """
     if isinstance(module, Replaced) or has_hooks(module) or not _has_own_forward(module):
         return []
@@ -71,7 +71,7 @@ def join(
     if not found:
         return []
     source = graph.python_code("self")
-    if not source.globals.keys() <= COMMON.keys():  # it calls what only this trace knows
+    if not source.globals.keys() <= COMMON.keys():  # it calls a function of this trace
         return []
     replacing.replace(module, Joining)
     module.__dict__["_spikeforge_forward"] = Forward(source.src)
@@ -116,7 +116,7 @@ def _traced(module: nn.Module) -> fx.Graph | None:
         for mode in (True, False):
             module.training = mode
             graphs.append(_Tracer().trace(module))
-    except Exception:  # any code may stand in a forward
+    except Exception:  # a forward may contain any code
         return None
     finally:
         module.training = training
@@ -149,7 +149,7 @@ def _rewritten(
 
 
 def _site(spikes: fx.Node) -> tuple[fx.Node, str, fx.Node] | None:
-    """Who joins spikes with what, and how; None where someone else reads them too."""
+    """The node that combines spikes, its operand, and the operation; None if the spikes have another use."""
     user = _only_user(spikes)
     if user is None:
         return None
@@ -178,7 +178,7 @@ def _other(node: fx.Node, one: fx.Node) -> fx.Node | None:
 
 
 def _reads(node: fx.Node, other: fx.Node) -> bool:
-    """Whether it is, or is made of, the other one."""
+    """True if it is the other one or depends on it."""
     seen, todo = set(), [node]
     while todo:
         node = todo.pop()

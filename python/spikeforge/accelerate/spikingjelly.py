@@ -160,7 +160,7 @@ def _half_threshold_text(node: Any, spike: str) -> str:
 
 
 def _exact(*numbers: float) -> bool:
-    """Whether to divide by each number and to multiply by its reciprocal gives the same bits: powers of two."""
+    """True if division by each number and multiplication by its reciprocal give the same bits: powers of two."""
     return all(math.isfinite(number) and math.frexp(number)[0] == 0.5 for number in numbers)
 
 
@@ -234,14 +234,14 @@ def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
 
 
 class Program(NamedTuple):
-    """What a node runs, and for which constants.
+    """The operation of a node, and its constants.
 
     Attributes:
-        attributes: the very objects that the node had as constants: while it has them, nothing has changed.
+        attributes: the objects that the node had as constants: while it has the same ones, nothing has changed.
         signature: their values, without the surrogate object.
         what: the name of a predefined operator, or neuron text.
         options: the operator's options; None for a text.
-        starts: the numbers that the states start at.
+        starts: the initial values of the states.
     """
 
     attributes: tuple[Any, ...]
@@ -341,7 +341,7 @@ class Node(Replaced):
         return self.__dict__.get("_spikeforge_keeps_states", True)
 
     def _take(self, states):
-        """The states behind a sequence, if they are kept."""
+        """The states after a sequence, if they are kept."""
         if self._keeps_states():
             self._memories.update(zip(self._memories, states))
 
@@ -361,7 +361,7 @@ class Node(Replaced):
         self.v_seq = sequences[0]
 
     def _fused(self, inputs):
-        """What the node runs; None where only SpikingJelly's own code can."""
+        """The operation of the node; None if only SpikingJelly's own code can run it."""
         x = inputs[0]
         if (
             self._neuron_precision is not None
@@ -378,7 +378,7 @@ class Node(Replaced):
     def _current(self):
         """The program for the node's constants as they are now; None where they have none."""
         kept, rule = self.__dict__.get("_spikeforge"), RULES[type(self).of_node]
-        compiling = torch.compiler.is_compiling()  # which knows no identity of numbers
+        compiling = torch.compiler.is_compiling()  # which does not preserve the identity of numbers
         if kept is not None and not compiling and all(map(operator.is_, _attributes(self, rule), kept.attributes)):
             return kept
         signature = _signature(self, rule)
@@ -395,7 +395,7 @@ class Node(Replaced):
         missing without `last_states`."""
         norm, pool = norm_of(self), pool_of(self)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
-        # Of a pooling the residual has the maxima's sizes, and is joined by torch, unless they are those of x.
+        # After a pooling the residual has the maxima's sizes, and torch combines it, unless they are those of x.
         if residual is not None and (apart or not fits(residual[1], x)):
             spikes, states = self._run(program, x, states, store, last_states=last_states)
             return joined(spikes, residual), states
@@ -428,7 +428,7 @@ class Node(Replaced):
         return spikes, states
 
     def _text(self, program):
-        """Of a predefined operator too."""
+        """Also for a predefined operator."""
         if program.options is None:
             return program.what
         kept = self.__dict__.get("_spikeforge_text")
@@ -463,7 +463,7 @@ globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """What is to become of a module; None for one that is no neuron of SpikingJelly."""
+    """The replacement of a module; None for one that is not a neuron of SpikingJelly."""
     if ancestor(module, NEURONS) is None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)

@@ -1,4 +1,4 @@
-"""Watches one call of a network: who reads what a normalisation gives, what it is made of, and which tensors are spikes."""
+"""Traces one call of a network: the consumers and inputs of each normalisation, and the tensors that are spikes."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Watch(TorchDispatchMode):
     # --- what was found
 
     def chains(self, net: nn.Module, inputs: Iterable[Any]) -> list[tuple[nn.Module, nn.Module | None, nn.Module]]:
-        """Of a normalisation and the one neuron that reads it, and nothing else, as a sequence; and the pooling between
-        them. `net` and `inputs` are those that were watched: it is run again for each pooling."""
+        """Normalisations whose only consumer is one neuron, as a sequence; and the pooling between them. `net` and `inputs`
+        are those of the traced call: it is repeated for each pooling."""
         found = []
         for norm in self.normalised:
             reader = self._reader(norm)
@@ -120,8 +120,8 @@ class Watch(TorchDispatchMode):
     def _takes_images(
         self, net: nn.Module, inputs: Iterable[Any], norm: nn.Module, pool: nn.Module, neuron: nn.Module
     ) -> bool:
-        """Whether the neuron gets the whole images `[T, B, C, H, W]` where normalisation and pooling hand on what they
-        get, and the network's results have the same sizes: those of the maxima may be written down in code between."""
+        """True if the neuron receives the whole images `[T, B, C, H, W]` when normalisation and pooling return their inputs,
+        and the network's results keep their sizes: code in between may contain those of the maxima."""
         handed_on: list[Tensor] = []
         right: list[bool] = []
 
@@ -285,7 +285,7 @@ class Watch(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """What is no operator: a dropout in evaluation, which gives what it was given, and a look at sizes."""
+    """Calls without an effect: a dropout in evaluation, which returns its input, and queries of sizes."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ def _most_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], most: Any
 
 
 def _sizes(results: Any) -> list[Any]:
-    """Of tensors; numbers and texts as they are, and of all else the class."""
+    """A key of tensors; of numbers and texts the value, of other objects the class."""
     parts = tree_flatten(results)[0]
     known = (bool, int, float, complex, str, type(None))
     return [p.shape if isinstance(p, Tensor) else repr(p) if isinstance(p, known) else type(p) for p in parts]
@@ -358,7 +358,7 @@ def _storage(t: Tensor) -> int:
 
 
 def _is_sequence_of(x: Tensor, y: Tensor) -> bool:
-    """Whether x [T, B, C, ...] is y [T * B, C, ...] as it is; or x is y."""
+    """True if x [T, B, C, ...] is a view of y [T * B, C, ...], or x is y."""
     if x.dim() < 3 or x.numel() != y.numel():
         return False
     if x.dim() != y.dim():
