@@ -1,4 +1,4 @@
-"""Spiking neurons as modules of torch, and networks of them. See ``docs/python_modules.md``."""
+"""Spiking neurons as modules of torch, and networks of them. See ``docs/modules.md``."""
 
 from spikeforge.nn.constant import Constant, Learnable
 from spikeforge.nn.containers import Sequential, TimeDistributed

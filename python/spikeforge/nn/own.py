@@ -45,7 +45,7 @@ class Neuron(ConstantsModule):
     Args:
         neuron: text (``docs/neuron_text.md``), or what ``@spikeforge.neuron`` made of a function.
         scan: of a neuron whose next states are affine in its states, that steps may be taken side by side, which rounds
-            in another way (``docs/own_neurons.md``). Within a layer with batch norm, a residual or a recurrence the
+            in another way (``docs/custom_neurons.md``). Within a layer with batch norm, a residual or a recurrence the
             neuron runs step by step.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
         params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or
