@@ -150,7 +150,7 @@ def read(app, page, source):
 def stage(app, config):
     """Copies pages and pictures to the folder that Sphinx reads, so that what it generates there lies outside docs/."""
     wanted = {SOURCE / f"{page}{path.suffix}": path for path, page in PAGES.items() if not page.startswith("gallery/")}
-    wanted |= {SOURCE / path.name: path for path in (REPOSITORY / "docs").glob("*.[ps][nv]g")}
+    wanted |= {SOURCE / path.name: path for path in (REPOSITORY / "docs").glob("*.png")}
     for copy in [*SOURCE.glob("*.*"), *SOURCE.glob("api/*")]:
         if copy not in wanted:
             copy.unlink()

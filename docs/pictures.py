@@ -16,8 +16,8 @@ DOCS = Path(__file__).resolve().parent
 BLUE, GREY, RED = "tab:blue", "0.35", "tab:red"
 
 
-def save(figure, name, **options):
-    figure.savefig(DOCS / name, facecolor="white", bbox_inches="tight", metadata={"Date": None} if name.endswith("svg") else None, **options)
+def save(figure, name):
+    figure.savefig(DOCS / name, dpi=110, facecolor="white", bbox_inches="tight")
     plt.close(figure)
 
 
@@ -54,7 +54,7 @@ def draw_layer():
     arrow(axis, (74.5, 12), (87, 12), "spikes\n[T, B, C]", shift=(1.5, 1))
     arrow(axis, (55.5, 8.5), (50.5, 8.5), bend=-0.9, color=BLUE)
     axis.text(53, 4, "v: step t to t + 1", ha="center", fontsize=8, color=BLUE)
-    save(figure, "layer.svg")
+    save(figure, "layer.png")
 
 
 def draw_spike():
@@ -70,7 +70,7 @@ def draw_spike():
         axis.set_xlabel("H - v_threshold")
         axis.legend(fontsize=7, frameon=False, loc="upper left")
         axis.spines[["top", "right"]].set_visible(False)
-    save(figure, "spike.svg")
+    save(figure, "spike.png")
 
 
 def draw_delay():
@@ -88,7 +88,7 @@ def draw_delay():
     for axis in axes:
         axis.set(ylim=(0, 1.1), xlim=(0, 25), yticks=[])
         axis.spines[["top", "right", "left"]].set_visible(False)
-    save(figure, "delay.svg")
+    save(figure, "delay.png")
 
 
 def draw_recurrent():
@@ -104,7 +104,7 @@ def draw_recurrent():
     axis.plot([30, 26], [4, 4], color=BLUE, lw=1)
     arrow(axis, (26, 4), (26, 10.5), color=BLUE)
     axis.text(15, 5.5, "s [t - d] @ w", ha="center", fontsize=8, color=BLUE)
-    save(figure, "recurrent.svg")
+    save(figure, "recurrent.png")
 
 
 def draw_network():
@@ -121,7 +121,7 @@ def draw_network():
     axis.text(1005, 400, "excitatory", color=BLUE, fontsize=8, clip_on=False)
     axis.text(1005, 900, "inhibitory", color=RED, fontsize=8, clip_on=False)
     axis.spines[["top", "right"]].set_visible(False)
-    save(figure, "network.png", dpi=110)
+    save(figure, "network.png")
 
 
 if __name__ == "__main__":
