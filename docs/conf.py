@@ -40,7 +40,7 @@ nitpick_ignore_regex = [
 myst_enable_extensions = ["dollarmath"]
 myst_fence_as_directive = ["math", "mermaid"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header"]  # a page may begin with the title of another
+suppress_warnings = ["myst.header"]
 
 # --- the reference
 
@@ -85,16 +85,16 @@ html_show_copyright = False
 
 # --- pages and the links between them
 #
-# Sphinx reads a folder with copies of the pages: those of docs/, docs/README.md as index.md, and the repository's own. A link means
-# there what it means in the repository, and the tables of docs/README.md are the sidebar.
+# Sphinx reads a folder with copies of the pages: those of docs/, and the repository's own, of which README.md is the home page. Links
+# keep the meaning that they have in the repository. The tables of docs/README.md are the sidebar.
 
-PAGES = {REPOSITORY / "docs/README.md": "index"}
+PAGES = {REPOSITORY / "README.md": "index", REPOSITORY / "docs/README.md": "pages"}
 PAGES |= {path: path.stem for path in (REPOSITORY / "docs").glob("*.md") if path.name != "README.md"}
 PAGES |= {path: f"api/{path.stem}" for path in (REPOSITORY / "docs/api").glob("*.rst")}
 PAGES |= {path: f"gallery/{path.stem}" for path in (REPOSITORY / "docs/tutorials").glob("*.py")}
 PAGES |= {REPOSITORY / "docs/tutorials/README.rst": "gallery/index"}
 PAGES |= {REPOSITORY / f"{name}.md": page for name, page in
-          {"README": "overview", "CHANGELOG": "changelog", "CONTRIBUTING": "contributing", "SECURITY": "security"}.items()}
+          {"CHANGELOG": "changelog", "CONTRIBUTING": "contributing", "SECURITY": "security"}.items()}
 FILES = {page: path for path, page in PAGES.items()}
 
 CODE = re.compile(r"(^```.*?^```|^~~~.*?^~~~)", re.DOTALL | re.MULTILINE)
@@ -107,7 +107,7 @@ def resolved(page, link):
 
 
 def led(page, link):
-    """A link of a page as it has to stand in Sphinx's folder."""
+    """Rewrites a link of a page for Sphinx's folder."""
     image, shown, path, anchor = link[1], link[2], link[3], link[4] or ""
     if ":" in path:
         return link[0]
@@ -126,13 +126,13 @@ def led(page, link):
 
 
 def sidebar():
-    """A toctree for each section of docs/README.md, of the links that begin the rows of its table."""
+    """Returns a toctree for each section of docs/README.md, with the links in the first column of its table."""
     trees = []
-    for found in HEADING_OR_LINK.finditer(FILES["index"].read_text()):
+    for found in HEADING_OR_LINK.finditer(FILES["pages"].read_text()):
         if found[1]:
             trees.append((found[1], []))
         else:
-            trees[-1][1].append(f"{found[2]} <{PAGES[resolved('index', found[3])]}>")
+            trees[-1][1].append(f"{found[2]} <{PAGES[resolved('pages', found[3])]}>")
     return "".join(f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(entries) + "\n```\n"
                    for caption, entries in trees if entries)
 
@@ -142,7 +142,9 @@ def read(app, page, source):
         return
     parts = CODE.split(source[0])
     parts[::2] = [LINK.sub(lambda link: led(page, link), part) for part in parts[::2]]
-    source[0] = "".join(parts) + (sidebar() if page == "index" else "")
+    parts[1::2] = [re.sub(r"^```\n", "```text\n", part) for part in parts[1::2]]  # Sphinx would highlight output as Python
+    front = "---\norphan: true\n---\n" if page == "pages" else ""  # the sidebar has the pages that it lists
+    source[0] = front + "".join(parts) + (sidebar() if page == "index" else "")
 
 
 def stage(app, config):

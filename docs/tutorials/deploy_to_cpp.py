@@ -121,11 +121,10 @@ else:
 #
 # .. code-block:: cpp
 #
-#    #include <spikeforge/torchscript/screened.h>
 #    #include <torch/script.h>
 #
 #    int main() {
-#      torch::jit::Module net = spikeforge::load_screened("network.pt");  // looks through the file first
+#      torch::jit::Module net = torch::jit::load("network.pt");
 #      at::Tensor scores = net.forward({torch::rand({20, 1, 12})}).toTensor();
 #    }
 
@@ -147,5 +146,4 @@ except RuntimeError as error:  # a torch without CUDA brings no NVRTC
     print(error)
 
 # %%
-# :doc:`../deployment` compares this way with AOTInductor's, says how states are kept in a program, and what is checked of files that come
-# from strangers.
+# :doc:`../deployment` compares this way with AOTInductor's, describes how a program keeps states, and how to run untrusted files.

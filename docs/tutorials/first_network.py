@@ -130,4 +130,4 @@ pyplot.show()
 
 # %%
 # Where to go from here: :doc:`own_neuron` writes a neuron of one's own, :doc:`recurrent_events` lets neurons hear each other,
-# :doc:`deploy_to_cpp` takes a network out of Python. The guide to modules is :doc:`../python_modules`.
+# :doc:`deploy_to_cpp` takes a network out of Python. The guide to modules is :doc:`../modules`.

@@ -159,5 +159,5 @@ assert decay.grad != 0
 pyplot.show()
 
 # %%
-# More of what a function may do, and what it may not, is in :doc:`../python_neurons`; the language of the text is in
-# :doc:`../neuron_text`; in C++ a lambda does the same (:doc:`../own_neurons`).
+# More of what a function may do, and what it may not, is in :doc:`../custom_neurons`; the language of the text is in
+# :doc:`../neuron_text`; in C++ a lambda does the same (:doc:`../custom_neurons`).

@@ -1,4 +1,4 @@
-// Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/test_loihi.py holds
+// Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/loihi/test_loihi.py holds
 // the cells against the equations.)
 #include "csrc/kernels/multistep/loihi_cells.h"
 

@@ -1,5 +1,5 @@
 // The fixed-point modules against the operators that they stand for, whose bits are asked for in
-// tests/python/test_loihi.py.
+// tests/python/loihi/test_loihi.py.
 #include "csrc/nn/containers.h"
 #include "csrc/nn/monitor.h"
 #include "csrc/nn/simulation.h"

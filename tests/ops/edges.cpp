@@ -1,4 +1,4 @@
-// Empty and tiny inputs, and inference: what the sanitizers should see too. Their values: tests/python/test_edges.py.
+// Empty and tiny inputs, and inference: what the sanitizers should see too. Their values: tests/python/multistep/test_edges.py.
 #include "tests/ops/calls.h"
 
 #include <ATen/core/grad_mode.h>
@@ -143,7 +143,7 @@ TEST_CASE("only a call that will be differentiated writes checkpoints") {
   }
 }
 
-// The rest of what is refused: tests/python/test_errors.py, from where no tensor is undefined.
+// The rest of what is refused: tests/python/multistep/test_errors.py, from where no tensor is undefined.
 TEST_CASE("an undefined tensor is refused with the operator's and the argument's name") {
   const Tensor x = at::zeros({4, 3});
   CHECK_THROWS_WITH(run({.neuron = "lif", .x = x, .params = {{"tau", Tensor()}}}),

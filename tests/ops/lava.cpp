@@ -1,4 +1,4 @@
-// The C++ face of Loihi's neurons and connections; their bits are asked for in tests/python/test_loihi.py.
+// The C++ face of Loihi's neurons and connections; their bits are asked for in tests/python/loihi/test_loihi.py.
 #include "ops/loihi.h"
 #include "ops/traced.h"
 

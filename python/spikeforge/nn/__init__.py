@@ -1,4 +1,4 @@
-"""Spiking neurons as modules of torch, and networks of them. See ``docs/python_modules.md``."""
+"""Spiking neurons as modules of torch, and networks of them. See ``docs/modules.md``."""
 
 import warnings
 from typing import TYPE_CHECKING

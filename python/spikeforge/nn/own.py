@@ -45,7 +45,7 @@ class Neuron(ConstantsModule):
     Args:
         neuron: text (``docs/neuron_text.md``), or the result of ``@spikeforge.neuron``.
         scan: for a neuron whose next states are affine in its states, run steps in parallel, with another rounding
-            (``docs/own_neurons.md``). Within a layer with batch norm, a residual or a recurrence the neuron runs step
+            (``docs/custom_neurons.md``). Within a layer with batch norm, a residual or a recurrence the neuron runs step
             by step.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
         params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or

@@ -684,7 +684,7 @@ def test_without_matplotlib_a_line_says_so():
 
 def test_the_program_of_the_documentation_runs(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", code("a network watched in Python")],
+        [sys.executable, "-c", code("a network watched in Python") + code("a loss of rates")],
         cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": "agg"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,8 @@ import pytest
 import reference
 import torch
 from documentation import PAGES, anchors, code, marked, prose, table
+
+import spikeforge.nn
 from spikeforge import surrogate
 
 from conftest import REPOSITORY
@@ -68,6 +70,47 @@ def test_the_table_of_lavas_other_neurons_names_their_arguments():
             assert re.sub(r"\s*=[^,;]*", "", header).strip() == arguments.strip("; ").strip(), name
             if fixed != "the same text":
                 torch.ops.spikeforge.loihi_neuron(name)
+
+
+@pytest.mark.parametrize("name", ["constants in Python", "a refractory neuron", "cookbook", "with torch"])
+def test_the_python_programs_of_the_guides_run(name):
+    exec(code(name), {"torch": torch, "snn": spikeforge.nn})
+
+
+def test_the_python_program_of_padded_batches_runs():
+    exec(code("padded batches"), {"torch": torch, "snn": spikeforge.nn})
+
+
+@pytest.mark.parametrize(("name", "library"), [("coming from snnTorch", "snntorch"), ("coming from Norse", "norse")])
+def test_the_programs_of_other_libraries_give_the_same_spikes(name, library):
+    pytest.importorskip(library)
+    exec(code(name), {})
+
+
+def test_the_neurons_of_other_libraries_equal_those_of_the_table():
+    snntorch = pytest.importorskip("snntorch")
+    neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
+    generator = torch.Generator().manual_seed(0)
+    x = 0.3 * torch.rand(200, 4, 16, generator=generator)
+    compared = 0
+    for theirs, ours in table("table of equivalents"):
+        library, call = theirs.split(" ", 1)
+        if library == "Norse":
+            continue
+        module = eval(call.strip("`"), {**vars(snntorch), **vars(neuron)})
+        if library == "snnTorch":
+            memory, steps = module.reset_mem(), []
+            for row in x:
+                spikes, memory = module(row, memory)
+                steps.append(spikes)
+            expected = torch.stack(steps)
+        else:
+            module.step_mode = "m"
+            x = 3 * torch.rand(200, 4, 16, generator=generator)
+            expected = module(x)
+        assert expected.any() and torch.equal(eval(ours.strip("`"), dict(vars(spikeforge.nn)))(x), expected), theirs
+        compared += 1
+    assert compared == 7
 
 
 def test_the_python_program_of_samples_of_different_lengths_runs():

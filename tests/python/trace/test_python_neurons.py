@@ -999,7 +999,7 @@ def test_a_surrogate_of_snntorch_keeps_its_backward(make):
 
 # --- the page ----------------------------------------------------------------------------------------------------------
 
-PAGE = "docs/python_neurons.md"
+PAGE = "docs/custom_neurons.md"
 
 
 PROGRAMS = [
