@@ -99,7 +99,7 @@ TEST_CASE("defect 2: gradient rules dropped because there are fewer of them than
       message_of<c10::ValueError>([&] {
         grad({registered({x, y})[0].sum()}, {x});
       }),
-      has_text("its vjp must give 2 gradients, one for each tensor of the differentiable arguments, but gave 1"));
+      has_text("its vjp must return 2 gradients, one for each tensor of the differentiable arguments, but gave 1"));
 
   // An operator's number of results is known before.
   CustomOp by_name = scaled("too_few_results");
@@ -112,7 +112,7 @@ TEST_CASE("defect 2: gradient rules dropped because there are fewer of them than
   two.shapes(like_x).cpu([](Tensors, const Arguments&) {}).vjp("test_custom::half");
   const RegisteredOp half_registered = half.registered();
   CHECK_THAT(message_of<c10::ValueError>([&] { (void)two.registered(); }),
-             has_text("its vjp must give 2 gradients, one for each differentiable argument"));
+             has_text("its vjp must return 2 gradients, one for each differentiable argument"));
 }
 
 TEST_CASE("defect 3: a cache key without the entry that is asked for") {
@@ -256,7 +256,7 @@ TEST_CASE("defect 13: a dtype that kernels do not know is read as bytes of anoth
   const RegisteredOp op = scaled("unknown_dtype").registered();
   for (const c10::ScalarType type : {at::kComplexFloat, at::kFloat8_e4m3fn, at::kUInt16})
     CHECK_THAT(message_of<c10::TypeError>([&] { op.compile("sm_90", {on_meta(type)}); }),
-               has_text("test_custom::unknown_dtype: x is ") && has_text("which CUDA kernels do not know"));
+               has_text("test_custom::unknown_dtype: x is ") && has_text("which CUDA kernels do not support"));
 }
 
 TEST_CASE("defect 14: results that a kernel adds to begin as whatever lay there") {
@@ -333,9 +333,9 @@ TEST_CASE("defect 18: a gradient of another shape or type, or none, is made to f
       CHECK_THAT(error.what(), has_text("test_custom::misfit: its vjp") && has_text(words));
     }
   };
-  says(at::ones({3, 2}), "must give x a gradient of its shape, [2], but gave [3, 2]");
+  says(at::ones({3, 2}), "must return x a gradient of its shape, [2], but gave [3, 2]");
   says(at::ones({2}, at::kDouble), "a gradient of its type, Float, but gave Double");
-  says(at::Tensor(), "gave no gradient for x, which is wanted");
+  says(at::Tensor(), "gave no gradient for x, which is required");
 }
 
 TEST_CASE("defect 19: two threads that register or call at once see half of each other") {

@@ -147,7 +147,7 @@ TEST_CASE("a function that asks for what the schema does not have is told so") {
     CHECK_THAT(message_of<c10::ValueError>([&] { in.tensor("z"); }), has_text("there is no argument z in its schema"));
     CHECK_THAT(message_of<c10::ValueError>([&] { in.tensor(7); }), has_text("there is no argument 7"));
     CHECK_THAT(message_of<c10::ValueError>([&] { in.tensor("n"); }), has_text("argument n was requested as a tensor"));
-    CHECK_THAT(message_of<c10::ValueError>([&] { (void)in.number("x"); }), has_text("asked for as a number"));
+    CHECK_THAT(message_of<c10::ValueError>([&] { (void)in.number("x"); }), has_text("requested as a number"));
     CHECK_THAT(message_of<c10::ValueError>([&] { in.size("x", 3); }), has_text("x must have a dimension 3"));
     CHECK_THAT(message_of<c10::ValueError>([&] { in.result(0); }), has_text("save_results()"));
     return std::vector<Result>{in.like("x")};

@@ -18,7 +18,7 @@ TEST_CASE("the verifier passes random cells") {
 TEST_CASE("the verifier finds what no graph has") {
   const Node argument{.op = Op::argument};
   const std::vector<Node> early = {argument, {.op = Op::exp, .operands = {1}}};
-  CHECK_THROWS_WITH(verify(early, 1, {}), "not a graph: node 1 (exp) is made of node 1, which does not come before it");
+  CHECK_THROWS_WITH(verify(early, 1, {}), "not a graph: node 1 (exp) has the operand 1, which does not come before it");
   const std::vector<Node> kinds = {argument, {.op = Op::logical_not, .operands = {0}}};
   CHECK_THROWS_WITH(verify(kinds, 1, {}), "not a graph: operand 1 of node 1 (logical_not) has the wrong kind");
   const std::vector<Node> late = {{.op = Op::constant}, argument};

@@ -88,7 +88,7 @@ TEST_CASE("derivatives of surrogates that leave no room are counted, not built")
   CHECK(cells.intern(text("abs", 3)) != nullptr);
   CHECK_THAT(
       words_of<NoRoomForCell>([&] { cells.intern(text("abs", 300)); }),
-      has_text("the derivatives of the surrogates of neuron waves come to") && has_text("SPIKEFORGE_NEURONS_LIMIT_MB"));
+      has_text("the derivatives of the surrogates of neuron waves need") && has_text("SPIKEFORGE_NEURONS_LIMIT_MB"));
   // Constants have no derivative.
   CHECK(cells.intern(text("detach", 300)) != nullptr);
 }
@@ -132,7 +132,7 @@ TEST_CASE("a neuron whose compilation would take minutes is refused in words, an
   CHECK(!usual.is_too_long());
   CHECK(usual.device_text({}).text.size() > 1000);
   CHECK_THAT(words_of<graph::GraphError>([&] { (void)too_long.device_text({}); }),
-             has_text("a step of neuron chain and its derivative come to about") && has_text("at most 8000") &&
+             has_text("a step of neuron chain and its derivative need about") && has_text("at most 8000") &&
                  has_text("run it on the CPU"));
 }
 

@@ -117,7 +117,7 @@ TEST_CASE("strict shapes are those of the graph in every place, tolerant ones fo
   CHECK(shapes[1].out == Shape{2, 3});
   CHECK(shapes[2].in == Shape{2, 3});
   REQUIRE(report.warnings.size() == 1);
-  CHECK_THAT(report.warnings[0], has_text("node out: it says that it takes [4], but [2, 3] arrives"));
+  CHECK_THAT(report.warnings[0], has_text("node out: it declares the input [4], but [2, 3] arrives"));
   // What cannot be right is refused by both.
   CHECK_THROWS_WITH(infer_shapes(chain({4}, lif(three, three), {}), ShapeRule::tolerant),
                     has_text("node n: its parameters have shape [3], but [4] arrives"));

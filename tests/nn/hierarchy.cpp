@@ -108,7 +108,7 @@ TEST_CASE("a loop that nothing feeds but itself starts from the shape it is give
   simulation.set("a.v", at::tensor({1.f, .5f}));
   CHECK(numbers(simulation.run(5)[0]) == std::vector<double>{1, 0, 0, 0, 1, 0, 0, 0, 1, 0});
   CHECK_THAT(message_of([&] { nn::Simulation(make({})).run(1); }),
-             has_text("all that comes to 'a.in' is still in flight at the first step"));
+             has_text("every input of 'a.in' is still in flight at the first step"));
 }
 
 TEST_CASE("an alias is the inner variable itself, to read and to write, through every level") {
@@ -206,7 +206,7 @@ TEST_CASE("mistakes in a network in words") {
   CHECK(message_of([&] {
           loop->run({at::zeros({2, 3, 6}), at::zeros({2, 3, 5})}, 2);
         }) ==
-        "Composite: 'y' has an output of shape [3, 5], but 'i.in' takes [3, 4] from elsewhere; they must be alike");
+        "Composite: 'y' returns a step of shape [3, 5], but 'i.in' takes [3, 4] from elsewhere; they must be alike");
 }
 
 TEST_CASE("a simulation goes on where it stopped, and monitors see every step") {

@@ -293,7 +293,7 @@ TEST_CASE("what fixed-point modules refuse, in words") {
           net->forward(at::full({2, 5, 3}, 1, at::kInt));
         }) ==
         "LoihiDense 'dense': the state buffer has shape [1, 4, 2], but this input's is [1, 5, 2]; call reset() to "
-        "start anew");
+        "restart");
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 3}, 1.0));
              }),

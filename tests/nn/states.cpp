@@ -241,8 +241,8 @@ TEST_CASE("input that does not fit the states is refused, naming the module, and
   CHECK(message_of([&] {
           network->forward(at::rand({2, 4, width}, at::kDouble));
         }) ==
-        "LIF 'hidden.0': the state v is Float, but the input is Double, whose states are Double; call reset() to start "
-        "anew");
+        "LIF 'hidden.0': the state v is Float, but the input is Double, whose states are Double; call reset() to "
+        "restart");
   CHECK(message_of([&] {
           network->forward(at::rand({2, 4, width}, at::kMeta));
         }).starts_with("LIF 'hidden.0': the state v is on cpu, but the input is on meta"));

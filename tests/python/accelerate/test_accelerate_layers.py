@@ -1,9 +1,11 @@
 """accelerate.layers: batch normalisations and poolings of a SpikingJelly network. The oracle is the network before it."""
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -524,7 +526,10 @@ print("alike")
 
 @pytest.mark.parametrize("net", ["small", "pooled"])
 def test_what_a_gpu_will_run_is_right(net):
-    result = subprocess.run([sys.executable, "-c", AS_ON_A_GPU.replace("NET", net)], cwd=__file__.rpartition("/")[0], capture_output=True, text=True)
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run([sys.executable, "-c", AS_ON_A_GPU.replace("NET", net)], env=os.environ | {"PYTHONPATH": path},
+                            capture_output=True, text=True)  # fmt: skip
     assert result.stdout.strip() == "alike", result.stderr[-2000:]
 
 

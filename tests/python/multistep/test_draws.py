@@ -246,7 +246,7 @@ print(hash(tuple(b for r in (*y, *v) for b in r.flatten().view(torch.int32).toli
 
 
 def test_every_instruction_set_and_compiled_tapes_draw_the_same(tmp_path):
-    here = os.path.dirname(os.path.abspath(__file__))
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
     def bits(**environment):
         environment = {**os.environ, "SPIKEFORGE_CACHE_DIR": str(tmp_path), "PYTHONHASHSEED": "0", **environment}

@@ -83,5 +83,5 @@ def test_a_neuron_too_long_for_a_gpu_runs_on_the_cpu():
     text = f"neuron long(x; v) {{ a0 = x + v; {divisions} s = spike(a1000 - 1, atan(2)); return s; v' = select(s, 0, a1000) }}"
     (spikes,), _ = ops.run(text, [torch.ones(2, 3)], [], [])
     assert spikes.shape == (2, 3)
-    with pytest.raises(ValueError, match="print_cuda.*long.*come to about .* instructions, but at most 8000"):
+    with pytest.raises(ValueError, match="print_cuda.*long.*need about .* instructions, but at most 8000"):
         ops.print_cuda(text, torch.float32)

@@ -907,7 +907,7 @@ def test_a_network_of_loihis_modules():
         ),
         (
             lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}),
-            "LoihiLIF: v must have shape .*; pass None to start anew",
+            "LoihiLIF: v must have shape .*; pass None to restart",
         ),
         (
             lambda: snn.LoihiDense(torch.rand(3, 4)),

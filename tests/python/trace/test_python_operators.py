@@ -498,11 +498,11 @@ WRONG_CALLS = {
     r"its shape function gives the shape \[-1\]: sizes must not be negative": dict(shapes=lambda x: [(-1,), x]),
     "x must be Float, but is Long": dict(dtypes={"x": torch.float32}, x=torch.ones(2, dtype=torch.long)),
     "has a kernel for CUDA only": dict(cpu=None, cuda=identity),
-    "its vjp must give 1 gradient|its vjp gave no gradient for x": dict(vjp=lambda *args: None),
-    "its vjp must give x a gradient of its shape": dict(vjp=lambda g, h, x: g[:1]),
-    "its vjp must give a tensor or None as the gradient of x, but gave a float": dict(vjp=lambda g, h, x: 2.0),
-    "its vjp must give 1 gradient, one for each differentiable argument, but gave 2": dict(vjp=lambda g, h, x: (g, h)),
-    "its vjp must give a tensor or None as the gradient of x, but gave a list of Tensor": dict(vjp=lambda g, h, x: [[g]]),
+    "its vjp must return 1 gradient|its vjp gave no gradient for x": dict(vjp=lambda *args: None),
+    "its vjp must return x a gradient of its shape": dict(vjp=lambda g, h, x: g[:1]),
+    "its vjp must return a tensor or None as the gradient of x, but gave a float": dict(vjp=lambda g, h, x: 2.0),
+    "its vjp must return 1 gradient, one for each differentiable argument, but gave 2": dict(vjp=lambda g, h, x: (g, h)),
+    "its vjp must return a tensor or None as the gradient of x, but gave a list of Tensor": dict(vjp=lambda g, h, x: [[g]]),
     "mine_py::g has no vjp": dict(),
 }
 
