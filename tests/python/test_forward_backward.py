@@ -17,6 +17,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dty
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
 
 
+@pytest.mark.covering(2)
 @every_dtype
 @every_form
 def test_with_numbers_surrogates_equal_the_reference(neuron, form, dtype, device):
@@ -33,6 +34,7 @@ def test_with_numbers_surrogates_equal_the_reference(neuron, form, dtype, device
     assert 0.03 < rate < 0.8, f"only a test in which neurons fire now and then shows anything: {rate:.0%}"
 
 
+@pytest.mark.covering(2)
 @every_dtype
 @every_form
 def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
@@ -50,6 +52,7 @@ def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
     tally.finish()
 
 
+@pytest.mark.covering(2)
 @every_dtype
 @every_form
 def test_the_smooth_form_equals_the_reference(neuron, form, dtype, device):

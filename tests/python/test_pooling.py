@@ -72,7 +72,7 @@ def sizes_that_fit(window):
     return [(smallest + 3, smallest + 6), (smallest, smallest + 1)]
 
 
-@pytest.mark.long(but=r"^cpu-[18]-|^cuda-")
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("ceil_mode", [False, True])
@@ -90,7 +90,7 @@ def test_maxima_are_those_of_torch(window, ceil_mode, layout, channels, device):
             assert y.is_contiguous() == (layout == "plain") and y.movedim(-3, -1).is_contiguous() == (layout != "plain")
 
 
-@pytest.mark.long(but=r"^cpu-(True-None|False--2)-|^cuda-")
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", [w for w in WINDOWS if w[3] == 1])
 @pytest.mark.parametrize("ceil_mode", [False, True])
