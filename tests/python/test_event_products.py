@@ -195,6 +195,7 @@ def test_sizes_that_go_their_own_way(lengths, cols, shape, transpose, shared, de
 
 
 @both_weights
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("columns", [1, 3, 40])
 @pytest.mark.parametrize("rows", [300, 40_000], ids=["few", "many"])
 def test_long_rows_that_wait_for_a_block(rows, columns, shared, device, monkeypatch):

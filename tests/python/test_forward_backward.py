@@ -82,6 +82,7 @@ def test_long_sequences_of_few_neurons(neuron, dtype, lengths, neurons, device):
     tally.finish()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @every_neuron
 def test_a_gradient_asked_for_alone_is_right(neuron, dtype, device):

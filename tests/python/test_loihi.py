@@ -547,6 +547,7 @@ def test_errors(call, error, words):
 # --- compilers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(1)
 @every_kind
 def test_opcheck_of_the_neurons(ternary, form, device, seeded):
     rng = random.Random(seeded)

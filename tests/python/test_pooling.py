@@ -175,6 +175,7 @@ def test_a_maximum_keeps_a_byte_for_each_result(device):
 # --- derivatives
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", [WINDOWS[i] for i in (0, 1, 4, 7)])
 def test_derivatives_of_any_order(window, layout, device):
