@@ -220,7 +220,7 @@ TEST_CASE("a confined process holds no lock, and leaves terminals as they are") 
   }));
 }
 
-TEST_CASE("what is writable stays so, and nothing else") {
+TEST_CASE("writable folders stay writable, and nothing else does") {
   const Folder folder, other;
   const bool files = holds([&] { return confine({folder.path()}).files; });
   if (!files) WARN("this kernel has no Landlock");

@@ -89,7 +89,7 @@ TEST_CASE("Poisson input is what the operation poisson draws, whatever neuron an
   }
 }
 
-TEST_CASE("where a neuron's word is a threshold of its table, both of its words decide") {
+TEST_CASE("both words of a neuron decide if the first is a threshold of its table") {
   const cpu::PoissonDraws draws{99, 4, 0};
   const double rate = 1.0;
   for (const std::uint64_t neuron : {0, 17, 63}) {

@@ -63,7 +63,7 @@ TEST_CASE("a lambda draws in the order of need, whatever the compiler's") {
   CHECK_THROWS_AS(trace("n", {"x"}, {}, {}, [](Value x) { return step({draw_once(x)}, {}); }), GraphError);
 }
 
-TEST_CASE("what is drawn once is computed before the steps, and nothing else that is drawn") {
+TEST_CASE("a number drawn once is computed before the steps, and no other drawn number is") {
   const Cell cell = parse(
       "neuron n(x; v; tau) { k = 1 / (tau + draw_once(uniform())); return x * k * (tau * normal())\n"
       " v' = v }");

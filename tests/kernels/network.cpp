@@ -91,7 +91,7 @@ TEST_CASE("every neuron of a network has a block, and no block more than the lar
   }
 }
 
-TEST_CASE("who sends spikes follows from the length of rows and from delays of one step") {
+TEST_CASE("the sender of spikes follows from the length of rows and from delays of one step") {
   Network made(DType::f32, {{cortical, 77169}}, 80);
   CHECK(made.plan().sending == Sending::own);
   made.launch.arguments.matrix.nnz = std::int64_t{77169} * 3880;

@@ -165,7 +165,7 @@ def test_the_states_are_those_of_the_neurons(tmp_path):
     assert net.lif.v_state.value.shape == (0,)
 
 
-def test_what_is_refused_is_refused_in_one_line_and_leaves_the_old_file(tmp_path):
+def test_a_refusal_is_one_line_and_leaves_the_old_file(tmp_path):
     random = np.random.default_rng(5)
     lif = neuron("LIF", (3,), random)
     ports = {"input": ("Input", {"shape": [3]}), "output": ("Output", {"shape": [3]})}
@@ -242,7 +242,7 @@ def test_a_random_graph_comes_back_as_it_was(seed, tmp_path):
     check_back(tmp_path)
 
 
-def test_what_was_trained_is_saved_without_the_last_batch(tmp_path):
+def test_a_trained_network_is_saved_without_the_last_batch(tmp_path):
     assert convert(small_network(np.random.default_rng(1)), tmp_path).returncode == 0
     net = load(tmp_path / "net.pt")
     x = 8 * torch.rand(9, 5, 4, generator=torch.Generator().manual_seed(3))
@@ -275,7 +275,7 @@ def small_network(random, weights="float32"):
 
 @pytest.mark.long(but="float16")
 @pytest.mark.parametrize("weights", ["float16", "float32", "float64"])
-def test_what_was_trained_in_python_comes_back_and_the_rest_as_it_was(weights, tmp_path):
+def test_weights_trained_in_python_come_back_and_the_rest_as_it_was(weights, tmp_path):
     graph = small_network(np.random.default_rng(1), weights)
     graph["edges"] = [("input", "w"), ("w", "inner"), ("inner", "scale"), ("scale", "output")]
     assert convert(graph, tmp_path).returncode == 0
@@ -343,7 +343,7 @@ class Talkative(torch.nn.Module):
         self.training = True
 
 
-def test_what_does_not_come_back_is_refused_in_one_line_and_leaves_the_old_file(tmp_path, capfd):
+def test_a_module_that_does_not_come_back_is_refused_in_one_line_and_leaves_the_old_file(tmp_path, capfd):
     random = np.random.default_rng(4)
     assert convert(small_network(random), tmp_path).returncode == 0
     good = (tmp_path / "net.pt").read_bytes()

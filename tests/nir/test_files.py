@@ -137,7 +137,7 @@ def assert_same(a, b, place="graph"):
 
 @pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_the_nir_package_writes_comes_back_to_it_unchanged(name, compression, tmp_path):
+def test_graphs_of_the_nir_package_come_back_to_it_unchanged(name, compression, tmp_path):
     nir.write(tmp_path / "a.nir", GRAPHS[name], compression=compression)
     done = tool("check", tmp_path / "a.nir")
     assert done.returncode == 0, done.stderr
@@ -560,7 +560,7 @@ def test_a_chunk_is_as_large_as_its_index_says_and_no_larger(tmp_path):
     assert "node n, field scale: a chunk has 2000 bytes instead of 24" in refusal(tmp_path / "a.nir")
 
 
-def test_what_is_no_nir_file_is_refused(tmp_path):
+def test_a_file_that_is_no_nir_file_is_refused(tmp_path):
     assert "cannot be opened: No such file" in refusal(tmp_path / "none.nir")
     assert "is not a regular file" in refusal(tmp_path)
     os.mkfifo(tmp_path / "pipe.nir")

@@ -187,7 +187,7 @@ TEST_CASE("gradients of samples stop at their ends and starts") {
   for (std::size_t i = 0; i < expected.size(); ++i) CHECK(at::allclose(found[i], expected[i], 1e-9, 1e-10));
 }
 
-TEST_CASE("what cannot know samples refuses them in words") {
+TEST_CASE("modules without samples refuse lengths") {
   const Tensor x = at::rand({sample_steps, 4, width});
   const nn::Samples samples = random_samples({9, 4, 0, 7});
   const auto refused = [&](auto module, const char* words, const nn::Samples& given) {

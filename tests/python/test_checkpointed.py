@@ -222,7 +222,7 @@ def test_a_run_may_write_into_what_it_is_given_and_a_caller_into_what_it_gave():
 
 
 @pytest.mark.parametrize("changed", ["inputs", "list", "state", "by the run"])
-def test_what_is_modified_in_place_before_the_backward_pass_is_noticed(changed):
+def test_a_change_in_place_before_the_backward_pass_is_noticed(changed):
     """As autograd notices it of what it saved."""
     x, v = torch.rand(12, 3, **F64), torch.zeros(3, **F64)
     weight = torch.ones(3, **F64, requires_grad=True)

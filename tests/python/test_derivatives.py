@@ -255,7 +255,7 @@ def test_parameters_of_one_number_may_stay_on_the_cpu(elsewhere, request):
         assert [g.device for g in again] == [t.device for t in wanted]
 
 
-def test_what_asks_for_no_second_derivative_has_the_bits_it_had(device):
+def test_calls_without_second_derivatives_keep_their_bits(device):
     inputs = sample("lif", device, tensors=True, gradients=True)
     leaves = list(inputs.tensors().values())
     gradients = [

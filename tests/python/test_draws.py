@@ -386,7 +386,7 @@ def test_vmap_draws_for_each_map():
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused_in_words():
+def test_wrong_draws_are_refused():
     x, plain, noisy = torch.zeros(2, 3), "neuron n(x) { return x }", "neuron n(x) { return normal() }"
     for text, named, error, words in [
         (plain, dict(seed=number(1)), ValueError, "seed is given, but the neuron draws no random numbers"),

@@ -120,7 +120,7 @@ def test_parameters_of_different_shapes_mix(neuron, device):
 
 
 @every_neuron
-def test_what_starts_where_v_reset_is_sends_its_gradient_there(neuron, device):
+def test_a_state_that_starts_at_v_reset_sends_its_gradient_there(neuron, device):
     """v=None is v_reset expanded; its gradient through the initial state is counted once, with or without a reset."""
     for dtype in (torch.float64, torch.float32):
         for kind in KINDS:

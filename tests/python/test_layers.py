@@ -953,7 +953,7 @@ print(ops.write_kernel_pack(sys.argv[1]), ops.records_kernels())
 """
 
 
-def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
+def test_kernels_recorded_on_the_cpu_are_those_of_a_gpu(tmp_path):
     """One launch each way; and for what takes more: the statistics' sums and what is made of them, the neuron forward, the
     two passes that x's gradient takes, what is made of the sums between them, and the kernel that adds up what passes leave."""
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
@@ -1007,7 +1007,7 @@ assert ops.records_kernels()
 """
 
 
-def test_what_a_gpu_will_run_is_right():
+def test_the_kernels_of_a_gpu_are_right_on_the_cpu():
     """Statistics as a neuron's gradients, and x's gradient in two passes, on the CPU."""
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
     folders = [str(REPOSITORY / "python"), str(REPOSITORY / "tests/python"), environment.get("PYTHONPATH", "")]

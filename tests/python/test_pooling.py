@@ -283,7 +283,7 @@ def test_modules_are_those_of_torch_over_time(device):
         snn.MaxPool2d(2, return_indices=True)
 
 
-def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
+def test_kernels_recorded_on_the_cpu_are_those_of_a_gpu(tmp_path):
     """Packs hold the kernels of pooling and of bits; see also tests/kernels/layer.cpp."""
     program = """
 import sys, torch, spikeforge

@@ -85,7 +85,7 @@ def test_any_number_of_spikes_is_exchanged(found):
     assert all(rank["quiet"] == 0 for rank in found)
 
 
-def test_what_ranks_cannot_do_is_said_on_each_of_them_in_a_line(found):
+def test_each_rank_refuses_in_one_line(found):
     ranks = len(found)
     for rank in found:
         said = rank["said"]
