@@ -14,7 +14,7 @@
 namespace spikeforge::test {
 namespace {
 
-// What a function prints to standard error in a process of its own, and its status.
+// The standard error of a function in a process of its own, and its status.
 std::pair<int, std::string> run(const std::function<int()>& function) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);

@@ -54,7 +54,7 @@ std::vector<T> by_kernel(const Set& set, const cpu::PoissonInput& input, const c
   return sums;
 }
 
-// As if each had a rate of its own.
+// The result if each had a rate of its own.
 template <class T>
 std::vector<T> by_kernel_of_each(const Set& set, double rate, const cpu::PoissonDraws& draws, T weight, std::size_t n) {
   std::vector<T> sums(n, T(0.25));

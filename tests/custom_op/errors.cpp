@@ -1,4 +1,4 @@
-// What is refused, when, and in which words.
+// The refusals, when they come, and their words.
 #include <spikeforge/custom_op/elementwise.h>
 #include <spikeforge/graph/errors.h>
 

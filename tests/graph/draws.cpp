@@ -47,7 +47,7 @@ TEST_CASE("print and parse keep the numbers of draws") {
     CHECK(draws_of(parse(text).graph()) == draws_of(cell.graph()));
     CHECK(print(parse(text)) == text);
   }
-  // What is left of the first draw is the number of the second.
+  // The rest of the first draw is the number of the second.
   CHECK(print(parse("neuron n(x) { a = normal(); b = normal(); return b + x }")) ==
         "neuron n(x) {\n  b = draw(normal(), 1)\n  return b + x\n}\n");
   CHECK(print(parse("neuron n(x) { return x + 0.5 * normal() }")) == "neuron n(x) {\n  return x + 0.5 * normal()\n}\n");

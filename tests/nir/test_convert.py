@@ -200,7 +200,7 @@ def test_a_refusal_is_one_line_and_leaves_the_old_file(tmp_path):
 
 
 def check_back(folder, file="net.pt"):
-    """What comes back is the file that was converted, to the last bit."""
+    """The result is the file that was converted, to the last bit."""
     done = tool("convert", folder / file, folder / "back.nir")
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
     done = tool("diff", folder / "graph.nir", folder / "back.nir")

@@ -349,7 +349,7 @@ def test_files_of_every_version_are_read_and_become_files_of_the_newest(version,
         assert np.array_equal(graph.nodes["f"].input_type["input"], [3, 1])
     if version == "0.2":
         assert list(graph.nodes["c"].input_shape) == [3, 3]
-    # What a file does not say of the reset stays unsaid.
+    # A reset that a file does not state stays unstated.
     with h5py.File(tmp_path / "new.nir") as file:
         neuron = file["node/nodes/2" if version.startswith("0.0") else "node/nodes/s" if version == "0.1" else "node/nodes/l"]
         assert ("v_reset" in neuron) == (version == "1.0.6")

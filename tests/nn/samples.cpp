@@ -58,7 +58,7 @@ Found each_by_itself(const Stateful& module, const Tensor& x, const nn::Samples&
     for (const auto& state : own->state()) states[state.key()].push_back(state.value());
   }
   Found found{at::cat(columns, 1), {}};
-  // What is on its way has steps before samples.
+  // Values in flight have steps before samples.
   for (const auto& [name, parts] : states) found.states[name] = at::cat(parts, parts[0].dim() == x.dim() ? 1 : 0);
   return found;
 }

@@ -1,4 +1,4 @@
-// What must not change a bit: tiles, threads, vectors, layouts, and the other neurons.
+// Conditions that must not change a bit: tiles, threads, vectors, layouts, and the other neurons.
 #include "calls.h"
 
 #include <ATen/ops/cat.h>

@@ -54,7 +54,7 @@ class Between(nn.Module):
 
 
 def pooled(between=None):
-    """As the embedding of Spikformer: max poolings between normalisations and neurons."""
+    """Like the embedding of Spikformer: max poolings between normalisations and neurons."""
 
     def stage(inputs, outputs, window):
         norm = nn.BatchNorm2d(outputs)

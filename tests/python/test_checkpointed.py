@@ -145,7 +145,7 @@ def test_inputs_that_a_function_reads_are_not_kept_and_read_once_more():
 
 
 def test_nothing_of_a_segment_is_kept_but_its_states():
-    """Of what autograd saves while the sequence runs, in bytes."""
+    """The bytes that autograd saves while the sequence runs."""
     net, kept = network(), []
     x = torch.rand(400, 2, 4, **F64)
 

@@ -316,7 +316,7 @@ def test_arrays_are_taken_as_they_are():
 
 
 class Series:
-    """What pandas has of a column: flags other than those of an array."""
+    """A column of pandas, whose flags are not those of an array."""
 
     flags = types.SimpleNamespace(allows_duplicate_labels=True)
 

@@ -1,4 +1,4 @@
-"""What PyTorch asks of an operator: opcheck, compile, export, TorchScript, transforms, autocast."""
+"""PyTorch's contract of an operator: opcheck, compile, export, TorchScript, transforms, autocast."""
 
 import functools
 import io

@@ -164,7 +164,7 @@ def test_a_neuron_does_what_one_does_that_is_handed_the_numbers(device, dtype):
     assert results[0][0].mean() > 0.05
     for drew, given in zip(results[0][:-2], results[1][:-2]):
         assert torch.equal(drew, given)
-    # What is drawn once is computed once, so that derivatives are multiplied in another order.
+    # A number drawn once is computed once, so that derivatives are multiplied in another order.
     for drew, given in zip(results[0][-2:], results[1][-2:]):
         assert (drew - given).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-13) * given.abs().max()
 

@@ -17,7 +17,7 @@ from conftest import REPOSITORY, library_path
 from documentation import code
 
 ops = torch.ops.spikeforge
-# Of the operators of a step: smooth, so that finite differences are right; and with spikes.
+# Neurons for the operators of a step: smooth, so that finite differences are right; and with spikes.
 SMOOTH = "neuron smooth(x; v; tau) { h = v + (x - v) / tau; s = sigmoid(4 * (h - 1)); return s; v' = (1 - s) * h }"
 SPIKING = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
 TWO = """neuron two(x, y; v, w; k) {
@@ -848,7 +848,7 @@ def test_a_call_that_fails_leaves_running_statistics(neuron, through_time, devic
 
 
 def bntt(kind, channels, steps, affine=True):
-    """As snnTorch and SpikingJelly make it: a normalisation for each step; snnTorch's has no bias."""
+    """Like that of snnTorch and SpikingJelly: a normalisation for each step; snnTorch's has no bias."""
     snntorch = pytest.importorskip("snntorch", reason="snntorch is not installed")
     norms = {"1d": snntorch.BatchNormTT1d, "2d": snntorch.BatchNormTT2d}[kind](channels, steps, affine=affine)
     for norm in norms:

@@ -332,7 +332,7 @@ def test_a_module_that_keeps_states_cannot_be_recomputed(use_reentrant):
 
 
 def test_replicas_of_data_parallel_take_their_own_parameters():
-    """What DataParallel does on several GPUs: replicas have other tensors in place of the parameters."""
+    """The behaviour of DataParallel on several GPUs: replicas have other tensors in place of the parameters."""
     for kind in ("LIF learned", "PLIF", "Neuron", "CubaLIF"):
         module, x = made(kind)
         replica = module._replicate_for_data_parallel()

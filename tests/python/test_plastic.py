@@ -41,7 +41,7 @@ class Equations:
         return (steps >= 0) & fired[steps.clamp_min(0), self.row]
 
     def step(self, t, pre, post, reward=0.0):
-        """What arrives at each neuron after. Spikes before leave in this step; those with a delay of 0 arrive in it."""
+        """The current that arrives at each neuron after. Spikes before leave in this step; those with a delay of 0 arrive in it."""
         self.decay()
         earlier = {key: value.clone() for key, value in self.b.items()}
         self.spike_before(pre)

@@ -54,7 +54,7 @@ def pair(n):
 
 
 def by_torch(pool, x, *arguments, **options):
-    """Of images with more dimensions before the channels."""
+    """torch's pooling of images with more dimensions before the channels."""
     y = pool(x.flatten(0, -4), *arguments, **options)
     return y.unflatten(0, x.shape[:-3])
 

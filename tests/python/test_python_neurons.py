@@ -386,7 +386,7 @@ def test_custom_gradients_and_a_reset_at_infinity():
         assert neuron(lambda x, y: select(spike(x, "atan"), 0.0, y), name="n")(*(torch.full((1, 2), z) for z in (2.0, math.inf)))[0].eq(0).all(), reset
 
 
-# What is returned of an input x and a state v, and whether a gradient of it reaches x.
+# Functions of an input x and a state v, and whether a gradient of their results reaches x.
 GRADIENTS = {
     "a comparison": (lambda x, v: ((v + x > 1).float(), {"v": v + x}), False),
     "rounding": (lambda x, v: (torch.floor(v + x), {"v": v + x}), False),

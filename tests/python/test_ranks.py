@@ -14,7 +14,7 @@ def same(one, other):
 
 @pytest.fixture(scope="module")
 def alone():
-    """What one process finds."""
+    """The findings of one process."""
     network, populations = rank_networks.split()
     rank_networks.spikeforge.simulate(network, 40)
     state = network.state_dict()

@@ -26,7 +26,7 @@ def seed(monkeypatch):
 
 
 def kept_by(run):
-    """What run gives, and the bytes of the tensors that autograd keeps for it, each storage once."""
+    """The result of run, and the bytes of the tensors that autograd keeps for it, each storage once."""
     kept = {}
 
     def note(t):
@@ -120,7 +120,7 @@ def test_a_neuron_without_normalisation_keeps_no_product_either(device):
 
 
 def test_statistics_of_a_product_do_not_keep_it_either(device):
-    """As SyncBatchNorm takes them, over processes."""
+    """Statistics over processes, like SyncBatchNorm's."""
     weight, x, results = torch.randn(OUT, C, device=device, requires_grad=True), spikes(T, B, C, device=device), []
     for recompute in (False, True):
         (mean, var), kept = kept_by(lambda: ops.channel_statistics(ops.linear(x, weight, recompute=recompute)))

@@ -251,7 +251,7 @@ def on_meshes(rank, world_size):
 
 @pytest.fixture(scope="module", params=[2, 4])
 def seen(request):
-    """Of each rank."""
+    """The findings of each rank."""
     return on_ranks(request.param, on_meshes, request.param)
 
 

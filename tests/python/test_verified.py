@@ -241,7 +241,7 @@ def test_events_that_share_the_weights_memory_do_not_lead_past_the_check():
 # ---- on a GPU ----
 
 def synchronized(call):
-    """What the call returned, once all is done."""
+    """The result of the call, once all is done."""
     result = call()
     torch.cuda.synchronize()
     return result
