@@ -1,13 +1,19 @@
 """The tiers of the Python tests.
 
-A test marked `long` belongs to scripts/test --all. A run of whole folders leaves it out, unless SPIKEFORGE_ALL_TESTS=1 or -m
+A test marked `long` belongs to scripts/test --all. A run of whole folders skips it, unless SPIKEFORGE_ALL_TESTS=1 or -m
 says otherwise; a file or a test that is named runs whole.
 
     @pytest.mark.long                        all of its cases are long
-    @pytest.mark.long(but=r"^cpu-lif-")      but those whose id, within brackets, this expression finds
+    @pytest.mark.long(but=r"^cpu-lif-")      all cases are long, except those whose id, within brackets, this expression finds
+    @pytest.mark.covering(2)                 all cases are long, except a selection in which each two values of two parameters
+                                             meet, on every device; with 1, in which each value is used
+
+The selection of `covering` is the same in each run. It is also that of a run on a GPU with -m gpu.
 """
 
+import itertools
 import os
+import random
 import re
 
 import pytest
@@ -15,6 +21,7 @@ import pytest
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "long: of scripts/test --all; with but=<expression>, not for the cases whose id it finds")
+    config.addinivalue_line("markers", "covering(strength): the cases beyond a covering selection are long")
 
 
 def names_a_file(config):
@@ -27,14 +34,45 @@ def is_long(item):
     return any("but" not in mark.kwargs or not re.search(mark.kwargs["but"], case) for mark in marks)
 
 
+def combinations(item, strength):
+    """Each combination of that many values of the test's parameters, besides the device."""
+    values = sorted((name, repr(value)) for name, value in item.callspec.params.items() if name != "device")
+    return set(itertools.combinations(values, min(strength, len(values))))
+
+
+def covering_selection(items, strength):
+    """Greedily, few of the cases of one test in which all combinations appear."""
+    items = list(items)
+    random.Random(items[0].function.__qualname__).shuffle(items)
+    missing = {item: combinations(item, strength) for item in items}
+    while any(missing.values()):
+        best = max(items, key=lambda item: len(missing[item]))
+        yield best
+        covered = missing[best]
+        missing = {item: found - covered for item, found in missing.items()}
+
+
+def mark_beyond_covering(items):
+    """Marks the cases that covering selections leave out as long."""
+    tests = {}
+    for item in items:
+        if item.get_closest_marker("covering") and not is_long(item):
+            tests.setdefault((item.nodeid.partition("[")[0], item.callspec.params.get("device")), []).append(item)
+    for cases in tests.values():
+        (strength,) = cases[0].get_closest_marker("covering").args
+        for item in set(cases).difference(covering_selection(cases, strength)):
+            item.add_marker("long")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    mark_beyond_covering(items)
     long = [item for item in items if is_long(item)]
     chosen = set(long)
     for item in items:
         if item not in chosen:
             item.own_markers = [mark for mark in item.own_markers if mark.name != "long"]
-    if os.environ.get("SPIKEFORGE_ALL_TESTS") == "1" or config.option.markexpr or names_a_file(config):
+    if os.environ.get("SPIKEFORGE_ALL_TESTS") == "1" or config.option.markexpr not in ("", "gpu") or names_a_file(config):
         return
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in chosen]

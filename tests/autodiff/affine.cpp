@@ -50,7 +50,7 @@ TEST_CASE("the gradients of the states are the affine map of those of the next s
   CHECK(checked > 800);
 }
 
-TEST_CASE("of a LIF the map is one factor and one summand") {
+TEST_CASE("the map of a LIF is one factor and one summand") {
   const Cell lif = graph::parse(R"(neuron lif(x; v; decay) {
     h = v + decay * (x - v)
     s = spike(h - 1, atan(2))

@@ -1,4 +1,4 @@
-// What a process that gave up its rights can still do. Each case runs in a process of its own.
+// The rights that remain to a process that gave up its own. Each case runs in a process of its own.
 #include "csrc/base/confinement.h"
 
 #include <cerrno>
@@ -39,7 +39,7 @@ class Folder {
   std::string path_ = "/tmp/spikeforge_confined_XXXXXX";
 };
 
-// Whether it holds in a process of its own.
+// Evaluates it in a process of its own.
 bool holds(const std::function<bool()>& statement) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(statement() ? 0 : 1);
@@ -220,7 +220,7 @@ TEST_CASE("a confined process holds no lock, and leaves terminals as they are") 
   }));
 }
 
-TEST_CASE("what is writable stays so, and nothing else") {
+TEST_CASE("writable folders stay writable, and nothing else does") {
   const Folder folder, other;
   const bool files = holds([&] { return confine({folder.path()}).files; });
   if (!files) WARN("this kernel has no Landlock");

@@ -14,7 +14,7 @@
 namespace spikeforge::test {
 namespace {
 
-// What a function prints to standard error in a process of its own, and its status.
+// The standard error of a function in a process of its own, and its status.
 std::pair<int, std::string> run(const std::function<int()>& function) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
@@ -89,7 +89,7 @@ TEST_CASE("the process has no terminal, and reads from none") {
   CHECK(status == 0);
 }
 
-TEST_CASE("what comes through a pipe can still be read") {
+TEST_CASE("data that comes through a pipe can still be read") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   REQUIRE(::write(ends[1], "x", 1) == 1);

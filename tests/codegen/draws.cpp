@@ -129,7 +129,7 @@ struct DrawRun {
   std::vector<F> state, grad_tau, grad_p;
 };
 
-// What is drawn once is computed once, so that derivatives are multiplied in another order.
+// A number drawn once is computed once, so that derivatives are multiplied in another order.
 template <class F>
 bool are_close(const std::vector<F>& a, const std::vector<F>& b) {
   F largest = 0, apart = 0;

@@ -19,7 +19,7 @@ inline constexpr const char* own_constants = "";
 inline constexpr const char* own_constants = " -fno-gnu-unique ";
 #endif
 
-// What a kernel's text says of itself.
+// Definitions of the device words in a kernel's text, for the host's compiler.
 inline constexpr const char* device_words = R"(
 #define __device__
 #define __global__

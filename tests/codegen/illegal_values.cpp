@@ -1,4 +1,4 @@
-// What kernels make of parameters whose values are not legal, which no host sees: NaN that spreads, and of Loihi's
+// Kernels with parameters of illegal values, which no host sees: NaN that spreads, and of Loihi's
 // neurons, which have no NaN, a spike at every step. On the host, as in loihi_kernels.cpp.
 #include "csrc/kernels/multistep/loihi_cells.h"
 #include "csrc/kernels/multistep/predefined_cells.h"

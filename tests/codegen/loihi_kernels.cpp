@@ -1,5 +1,5 @@
-// Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/loihi/test_loihi.py holds
-// the cells against the equations.)
+// Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/loihi/test_loihi.py
+// holds the cells against the equations.)
 #include "csrc/kernels/multistep/loihi_cells.h"
 
 #include <array>

@@ -313,7 +313,7 @@ TEST_CASE("samples end and start anew by themselves") {
   }
 }
 
-TEST_CASE("where parameters repeat themselves, a thread takes other neurons in turns") {
+TEST_CASE("a thread computes several neurons in a loop if parameters repeat themselves") {
   for (const char* text : {"neuron leaky(x; v; tau, th) { h = v + (x - v) / tau\n s = spike(h - th, atan(2))\n"
                            " return s\n v' = select(s, 0, h) }",
                            "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }"}) {

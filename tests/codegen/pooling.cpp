@@ -15,7 +15,7 @@ namespace {
 
 using namespace layers;
 
-// As a device would.
+// The way a device does.
 void run_on_host(const PoolLaunch& call) {
   const HostCompiled code(host_as_device + source_of(call).text + R"(
 extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {
@@ -38,7 +38,7 @@ struct Place {
   std::int64_t h, w;
 };
 
-// Of window (i, j), those that lie in the image.
+// The places of window (i, j) that lie in the image.
 std::vector<Place> places_of(const Pool& pool, const Images& images, std::int64_t i, std::int64_t j) {
   std::vector<Place> places;
   for (int ky = 0; ky < pool.down.size; ++ky)

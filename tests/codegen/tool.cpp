@@ -50,13 +50,13 @@ TEST_CASE("an error in a neuron file is shown with its line, its column and a ca
         "           ^\n");
 }
 
-TEST_CASE("of a file that is no neuron, no more is read than a neuron could have") {
+TEST_CASE("no more is read from a file that is no neuron than a neuron could have") {
   const Run endless = run("/dev/zero");
   CHECK(endless.status == 1);
   CHECK_THAT(endless.output, has_text("a neuron text has at most 2097152 bytes, and this one has more"));
 }
 
-TEST_CASE("what is asked for is printed") {
+TEST_CASE("the requested text is printed") {
   const Run shown = run(example("alif") + " --text --step --derivative --cuda --dtype bfloat16");
   CHECK(shown.status == 0);
   for (const char* piece : {"neuron alif(x; v, a; tau) {", "graph step(x, v, a, ", "graph epilogue(tau, ",

@@ -170,7 +170,7 @@ TEST_CASE("nothing is left of a compiler that fails") {
   CHECK(files.count() == 0);
 }
 
-TEST_CASE("what is loaded keeps no descriptor, is told from what was loaded before, and goes with its object") {
+TEST_CASE("a loaded program keeps no descriptor, differs from those before, and is unloaded with its object") {
   const std::size_t before = open_descriptors();
   const cpu::HostCompiler compiler(SPIKEFORGE_TEST_CXX);
   std::vector<cpu::SharedObject> objects;

@@ -54,7 +54,7 @@ std::vector<T> by_kernel(const Set& set, const cpu::PoissonInput& input, const c
   return sums;
 }
 
-// As if each had a rate of its own.
+// The result if each had a rate of its own.
 template <class T>
 std::vector<T> by_kernel_of_each(const Set& set, double rate, const cpu::PoissonDraws& draws, T weight, std::size_t n) {
   std::vector<T> sums(n, T(0.25));
@@ -89,7 +89,7 @@ TEST_CASE("Poisson input is what the operation poisson draws, whatever neuron an
   }
 }
 
-TEST_CASE("where a neuron's word is a threshold of its table, both of its words decide") {
+TEST_CASE("both words of a neuron decide if the first is a threshold of its table") {
   const cpu::PoissonDraws draws{99, 4, 0};
   const double rate = 1.0;
   for (const std::uint64_t neuron : {0, 17, 63}) {

@@ -212,7 +212,8 @@ TEST_CASE("defect 8: an object that is gone is taken for a new one at its addres
   }
 }
 
-// Defect 9, nested vmap returns memory that nobody wrote: tests/python/custom_op/test_custom_op.py, where torch.vmap is.
+// Defect 9, nested vmap returns memory that nobody wrote: tests/python/custom_op/test_custom_op.py, where torch.vmap
+// is.
 
 TEST_CASE("defect 10: a cache key without the text of headers") {
   REQUIRE_NVRTC_OR_SKIP();

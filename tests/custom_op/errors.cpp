@@ -1,4 +1,4 @@
-// What is refused, when, and in which words.
+// The refusals, when they come, and their words.
 #include "csrc/graph/errors.h"
 #include "csrc/custom_op/elementwise.h"
 
@@ -69,7 +69,7 @@ TEST_CASE("a function that is empty is refused, whatever it is for") {
 }
 
 // Neither autograd's threads nor Python could carry it.
-TEST_CASE("what a function throws that is no std::exception becomes one that is, with the operator's name") {
+TEST_CASE("an exception of another type becomes a std::exception with the operator's name") {
   const auto says = [](CustomOp op, const char* words, const std::function<void(const RegisteredOp&)>& call) {
     INFO(words);
     const RegisteredOp registered = op.registered();
@@ -106,7 +106,7 @@ TEST_CASE("what a function throws that is no std::exception becomes one that is,
        });
 }
 
-TEST_CASE("what is thrown while a library is loaded does not end the program") {
+TEST_CASE("an exception while a library is loaded does not end the program") {
   const custom_op::AtLoad loaded(+[]() -> std::vector<CustomOp> { throw 7; });
   CHECK_FALSE(is_registered("throws"));
 }

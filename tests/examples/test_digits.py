@@ -197,7 +197,7 @@ def test_a_cuda_graph_without_a_gpu_is_refused(digits):
     assert_one_line(digits("--cuda-graph"), "--cuda-graph")
 
 
-def test_as_a_cuda_graph_it_learns_as_well(digits, tmp_path):
+def test_a_cuda_graph_learns_as_well(digits, tmp_path):
     if digits.language != "python":
         pytest.skip("only the Python program has the option")
     import torch

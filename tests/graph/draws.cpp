@@ -47,7 +47,7 @@ TEST_CASE("print and parse keep the numbers of draws") {
     CHECK(draws_of(parse(text).graph()) == draws_of(cell.graph()));
     CHECK(print(parse(text)) == text);
   }
-  // What is left of the first draw is the number of the second.
+  // The rest of the first draw is the number of the second.
   CHECK(print(parse("neuron n(x) { a = normal(); b = normal(); return b + x }")) ==
         "neuron n(x) {\n  b = draw(normal(), 1)\n  return b + x\n}\n");
   CHECK(print(parse("neuron n(x) { return x + 0.5 * normal() }")) == "neuron n(x) {\n  return x + 0.5 * normal()\n}\n");
@@ -63,7 +63,7 @@ TEST_CASE("a lambda draws in the order of need, whatever the compiler's") {
   CHECK_THROWS_AS(trace("n", {"x"}, {}, {}, [](Value x) { return step({draw_once(x)}, {}); }), GraphError);
 }
 
-TEST_CASE("what is drawn once is computed before the steps, and nothing else that is drawn") {
+TEST_CASE("a number drawn once is computed before the steps, and no other drawn number is") {
   const Cell cell = parse(
       "neuron n(x; v; tau) { k = 1 / (tau + draw_once(uniform())); return x * k * (tau * normal())\n"
       " v' = v }");

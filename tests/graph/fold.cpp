@@ -69,7 +69,7 @@ TEST_CASE("folding and value numbering keep every bit of every operation, in flo
 #include "csrc/graph/ops.def"
 }
 
-TEST_CASE("what keeps the bits is folded") {
+TEST_CASE("a fold that keeps the bits is made") {
   Graph g;
   const Id x = g.argument("x"), y = g.argument("y");
   const Id c = g.make(Op::less, {x, y});
@@ -94,7 +94,7 @@ TEST_CASE("what keeps the bits is folded") {
   CHECK(g.make(Op::surrogate_gradient, {x}, surrogate::none()) == zero);
 }
 
-TEST_CASE("what would change bits in some type is not folded") {
+TEST_CASE("a fold that changes bits in some type is not made") {
   Graph g;
   const Id x = g.argument("x");
   const Id zero = g.constant(0);

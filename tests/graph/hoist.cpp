@@ -10,7 +10,7 @@
 
 namespace spikeforge::graph {
 
-TEST_CASE("what depends on parameters alone leaves the step") {
+TEST_CASE("operations on parameters alone leave the step") {
   const Cell cell = parse(R"(neuron n(x; v; tau, gain, unused) {
     decay = 1 / tau
     h = v + (gain * x - v) * decay + (0.5 + 0.25)

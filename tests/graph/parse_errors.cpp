@@ -51,7 +51,7 @@ TEST_CASE("an error shows where it is: line, column, the line itself and a caret
         "line 1, column 1: expected \"neuron\" at the beginning, but found the end of the text\n  \n  ^");
 }
 
-TEST_CASE("of a long line only the surroundings are shown, and no byte that a terminal obeys") {
+TEST_CASE("an error shows the surroundings of a place in a long line, and no control byte") {
   const std::string error = error_of("neuron n(x) { return x + \x1b[31m" + std::string(1000, 'y') + " }");
   CHECK_THAT(error, has_text("line 1, column 26: byte 0x1b has no meaning here"));
   CHECK(error.find('\x1b') == std::string::npos);
@@ -157,7 +157,7 @@ TEST_CASE("surrogates' and custom gradients' errors") {
         "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
 }
 
-TEST_CASE("what others write is answered with what is written here") {
+TEST_CASE("words of other languages are answered with those of this one") {
   const std::string choice = "; write where(condition, a, b) for a choice";
   const std::string noise = "; write normal(), uniform(), bernoulli(p) or poisson(rate) for a random number";
   const std::string product =

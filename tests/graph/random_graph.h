@@ -105,7 +105,7 @@ class RandomCell {
   Id positive(Id x) { return graph().make(Op::add, {graph().make(Op::abs, {x}), graph().constant(.5)}); }
   Id bounded(Id x) { return graph().make(Op::tanh, {x}); }
 
-  // Where most functions are finite and not huge.
+  // Here most functions are finite and not huge.
   std::vector<Id> tamed(Op op, std::vector<Id> x) {
     if (!style_.is_tame) return x;
     switch (op) {

@@ -144,7 +144,7 @@ TEST_CASE("a long expression is cut into statements") {
   CHECK(print(parse(text)) == text);
 }
 
-TEST_CASE("what a person leaves out is filled in: default slopes, surrogates' numbers, custom gradients") {
+TEST_CASE("omitted parts are filled in: default slopes, surrogates' numbers, custom gradients") {
   CHECK(returned("leaky_relu(a) + elu(b)") == "leaky_relu(a, 0.01) + elu(b, 1)");
   CHECK(returned("leaky_relu(a, b)") == "leaky_relu(a, b)");
   CHECK(returned("spike(a, s2nn)") == "spike(a, s2nn(4, 1))");

@@ -56,7 +56,7 @@ TEST_CASE("a kernel that was compiled ahead is there when a call needs it") {
   CHECK(cache.statistics().memory_hits == 1);
 }
 
-TEST_CASE("of two kernels, one is compiled by the call and one beside it, each once") {
+TEST_CASE("one of two kernels is compiled by the call and the other beside it, each once") {
   REQUIRE_NVRTC_OR_SKIP();
   KernelCache& cache = new_cache();
   for (int i = 0; i < 4; ++i) {
@@ -68,7 +68,7 @@ TEST_CASE("of two kernels, one is compiled by the call and one beside it, each o
   CHECK(cache.statistics().compiled == 8);
 }
 
-TEST_CASE("what does not compile ahead is reported by the call that needs it, every time") {
+TEST_CASE("a kernel that does not compile ahead is reported by each call that needs it") {
   REQUIRE_NVRTC_OR_SKIP();
   KernelCache& cache = new_cache();
   compile_ahead(cache, kernel_of("*x = no_such_name;"), "sm_90");

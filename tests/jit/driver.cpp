@@ -10,7 +10,7 @@ using namespace spikeforge::test;
 
 namespace {
 
-// What the driver of these tests was asked for.
+// The requests that the driver of these tests received.
 struct Seen {
   std::string image;
   unsigned grid[3] = {};

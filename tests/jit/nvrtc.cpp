@@ -161,7 +161,7 @@ TEST_CASE("a missing libnvrtc-builtins is explained") {
   CHECK(installation_hint("a.cu(1): error: what").empty());
 }
 
-TEST_CASE("where no NVRTC is found, the error says where it was sought and what to do") {
+TEST_CASE("the error without NVRTC says where it was sought and what to do") {
   const std::string message = message_of<NvrtcNotFound>([] {
     Nvrtc::open({"/nonexistent/libnvrtc.so.13", "libnothing.so.7"});
   });

@@ -1,4 +1,4 @@
-// What the tests of csrc/jit share: folders that vanish, files, and an NVRTC.
+// Shared by the tests of csrc/jit: folders that vanish, files, and an NVRTC.
 #pragma once
 
 #include "csrc/jit/errors.h"

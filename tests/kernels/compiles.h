@@ -11,7 +11,7 @@
 
 namespace spikeforge::tests {
 
-// Of a list, the one numbered `first` and every so many from there.
+// The element numbered `first` of a list and every so many from there.
 struct Share {
   std::size_t first = 0, every = 1;
 };

@@ -238,7 +238,7 @@ class Call {
   std::vector<ParamView> params_;
 };
 
-// What kernels spill, in bytes, with NVRTC 13.0. Though registers are free: backward passes in float64 up to 56, in
+// The spills of kernels, in bytes, with NVRTC 13.0. Though registers are free: backward passes in float64 up to 56, in
 // integrate_and_fire on sm_80; the sines of squarewave_fourier 64, in
 // adaptive_lif on sm_100 and sm_120. Where registers are what lacks: Izhikevich's with ten parameters a neuron, forward
 // 40, on sm_80, and time-parallel in float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps,

@@ -20,9 +20,9 @@ using event::Kernel;
 using event::KernelSpec;
 using event::Sums;
 
-// What some kernels spill, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120, that
-// with a block's own sums 20, on sm_90; bits of events with weights 24, on sm_120; plasticity of double weights 48, on
-// sm_90; draws of the normal distribution 64, on sm_80.
+// The spills of some kernels, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120,
+// that with a block's own sums 20, on sm_90; bits of events with weights 24, on sm_120; plasticity of double weights
+// 48, on sm_90; draws of the normal distribution 64, on sm_80.
 constexpr int spilled_by_fixed_sums = 128;
 constexpr int spilled_by_bits = 24;
 constexpr int spilled_by_plasticity = 48;
@@ -114,7 +114,7 @@ std::vector<KernelSpec> check_specs() {
   return list;
 }
 
-// Of products with delays, stored and drawn: every kind of delay with every kind of sum, the types taken in turn.
+// Products with delays, stored and drawn: every kind of delay with every kind of sum, the types taken in turn.
 std::vector<KernelSpec> delayed_specs() {
   std::vector<KernelSpec> list;
   int turn = 0;

@@ -64,7 +64,7 @@ void check_all(const std::string& arch, bool usual) {
   for (const jit::KernelSource& source : sources(usual)) check_compiles(arch, source, /*most_spilled=*/0);
 }
 
-// Of so many taps.
+// A filter of so many taps.
 void check_delayed(const std::string& arch, int first, int last) {
   for (const DelayedPass pass : {DelayedPass::add, DelayedPass::sums})
     for (const DType type : {DType::f32, DType::f64})
@@ -119,7 +119,7 @@ class Normalised {
     REQUIRE(fits_one_launch(forward, device));
     list.push_back(source_of(forward, device));
 
-    // Of the neuron's own parameters; those of the layer follow by themselves.
+    // Only the neuron's own parameters; those of the layer follow by themselves.
     std::vector<void*> of_params(first_->params.size());
     for (std::size_t j = 0; j + 3 < of_params.size(); ++j) of_params[j] = somewhere();
     BackwardLaunch sums, gradient;

@@ -26,7 +26,7 @@ constexpr const char* noisy =
     "neuron noisy(a, b; v; leak) { h = leak * v + a - b + 0.1 * normal(); s = spike(h - 1, none); return s; "
     "v' = select(s, 0, h) }";
 
-// Of `sizes` neurons each, in this order; rows have so many connections.
+// A network of populations of `sizes` neurons each, in this order; rows have so many connections.
 struct Network {
   Network(DType type, const std::vector<std::pair<const char*, std::int64_t>>& sizes, std::int64_t of_a_row) {
     launches.reserve(sizes.size());
@@ -91,7 +91,7 @@ TEST_CASE("every neuron of a network has a block, and no block more than the lar
   }
 }
 
-TEST_CASE("who sends spikes follows from the length of rows and from delays of one step") {
+TEST_CASE("the sender of spikes follows from the length of rows and from delays of one step") {
   Network made(DType::f32, {{cortical, 77169}}, 80);
   CHECK(made.plan().sending == Sending::own);
   made.launch.arguments.matrix.nnz = std::int64_t{77169} * 3880;

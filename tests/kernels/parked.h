@@ -1,4 +1,4 @@
-// What a kernel may keep on the stack and yet fit.
+// The bytes that a kernel may keep on the stack and yet fit.
 #pragma once
 
 namespace spikeforge::tests {

@@ -47,7 +47,7 @@ std::string words_of(Action&& action) {
 
 }  // namespace
 
-TEST_CASE("of the neurons that nobody holds, the least recently used makes room for a new one") {
+TEST_CASE("a new neuron replaces the least recently used of those without a reference") {
   TracedCells cells(room_for(3));
   std::vector<std::weak_ptr<const TracedCell>> seen;
   for (int i = 0; i < 3; ++i) seen.push_back(cells.intern(text_number(i)));
@@ -93,7 +93,7 @@ TEST_CASE("derivatives of surrogates that leave no room are counted, not built")
   CHECK(cells.intern(text("detach", 300)) != nullptr);
 }
 
-TEST_CASE("where neurons that are held leave no room, it is said what is full, and what to do") {
+TEST_CASE("the error of a full table says what is full and what to do") {
   TracedCells cells(room_for(2));
   const auto first = cells.intern(text_number(0));
   auto second = cells.intern(text_number(1));
@@ -113,7 +113,7 @@ TEST_CASE("a text that is not legal takes no room") {
   CHECK(cells.bytes() == 0);
 }
 
-TEST_CASE("what others keep for a cell goes with it") {
+TEST_CASE("objects kept for a cell are freed with it") {
   struct Kept {
     std::shared_ptr<int> count;
   };
@@ -176,7 +176,7 @@ TEST_CASE("the backward kernel that is compiled ahead is the one that a training
         }
 }
 
-TEST_CASE("of no neurons none are taken in turns, and nothing is left to sum") {
+TEST_CASE("a call without neurons has no loop over neurons and nothing to sum") {
   const auto cell = intern("neuron n(x; v; tau) { h = v + x / tau; s = spike(h - 1, atan(2)); return s; v' = h }");
   for (const std::int64_t inner : {0, 1}) {
     const float number = 0;

@@ -22,7 +22,7 @@ Default above(const char* name, double value, double) { return {name, value}; }
 Default finite(const char* name, double value) { return {name, value}; }
 Default whole(const char* name, double value, double) { return {name, value}; }
 
-// What the library has: gradient and primitive in either type, with the arguments bound late.
+// The library's surrogates: gradient and primitive in either type, with the arguments bound late.
 template <class F>
 struct Functions {
   F (*gradient)(F, const double*);

@@ -118,7 +118,7 @@ TEST_CASE("a file cut off anywhere, and one in memory, are refused by name") {
     CHECK_THROWS_WITH(read(std::span(bytes).first(size), {}, nullptr, "the name"), has_text("the name: "));
 }
 
-TEST_CASE("what is refused on writing leaves the folder as it was") {
+TEST_CASE("a refused write leaves the folder as it was") {
   const TemporaryFolder folder;
   std::ofstream(folder.path / "a.nir") << "old";
   const auto refuses = [&](const Graph& graph, const std::string& words) {

@@ -1,4 +1,4 @@
-// What flows through a graph: shapes against a count of window places by hand, and rules at the edges.
+// The shapes that flow through a graph: shapes against a count of window places by hand, and rules at the edges.
 #include "tests/catch.h"
 #include "tests/nir/every_node.h"
 
@@ -16,7 +16,7 @@ Shape after(const Kind& kind, const Shape& in, ShapeRule rule = ShapeRule::stric
   return output_shape({kind, {}}, in, "n", rule);
 }
 
-// Where a window of the reach can stand, one place after the other.
+// The places at which a window of the reach fits, one place after the other.
 std::int64_t places(std::int64_t size, std::int64_t before, std::int64_t behind, std::int64_t kernel,
                     std::int64_t dilation, std::int64_t stride) {
   std::int64_t count = 0;
@@ -118,7 +118,7 @@ TEST_CASE("strict shapes are those of the graph in every place, tolerant ones fo
   CHECK(shapes[2].in == Shape{2, 3});
   REQUIRE(report.warnings.size() == 1);
   CHECK_THAT(report.warnings[0], has_text("node out: it declares the input [4], but [2, 3] arrives"));
-  // What cannot be right is refused by both.
+  // Shapes that cannot be right are refused by both.
   CHECK_THROWS_WITH(infer_shapes(chain({4}, lif(three, three), {}), ShapeRule::tolerant),
                     has_text("node n: its parameters have shape [3], but [4] arrives"));
 }

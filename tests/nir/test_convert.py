@@ -163,7 +163,7 @@ def test_the_states_are_those_of_the_neurons(tmp_path):
     assert net.lif.v_state.value.shape == (0,)
 
 
-def test_what_is_refused_is_refused_in_one_line_and_leaves_the_old_file(tmp_path):
+def test_a_refusal_is_one_line_and_leaves_the_old_file(tmp_path):
     random = np.random.default_rng(5)
     lif = neuron("LIF", (3,), random)
     ports = {"input": ("Input", {"shape": [3]}), "output": ("Output", {"shape": [3]})}

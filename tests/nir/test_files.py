@@ -137,7 +137,7 @@ def assert_same(a, b, place="graph"):
 
 @pytest.mark.parametrize("compression", [None, "gzip", "lzf"])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_the_nir_package_writes_comes_back_to_it_unchanged(name, compression, tmp_path):
+def test_graphs_of_the_nir_package_come_back_to_it_unchanged(name, compression, tmp_path):
     nir.write(tmp_path / "a.nir", GRAPHS[name], compression=compression)
     done = tool("check", tmp_path / "a.nir")
     assert done.returncode == 0, done.stderr
@@ -349,7 +349,7 @@ def test_files_of_every_version_are_read_and_become_files_of_the_newest(version,
         assert np.array_equal(graph.nodes["f"].input_type["input"], [3, 1])
     if version == "0.2":
         assert list(graph.nodes["c"].input_shape) == [3, 3]
-    # What a file does not say of the reset stays unsaid.
+    # A reset that a file does not state stays unstated.
     with h5py.File(tmp_path / "new.nir") as file:
         neuron = file["node/nodes/2" if version.startswith("0.0") else "node/nodes/s" if version == "0.1" else "node/nodes/l"]
         assert ("v_reset" in neuron) == (version == "1.0.6")
@@ -560,7 +560,7 @@ def test_a_chunk_is_as_large_as_its_index_says_and_no_larger(tmp_path):
     assert "node n, field scale: a chunk has 2000 bytes instead of 24" in refusal(tmp_path / "a.nir")
 
 
-def test_what_is_no_nir_file_is_refused(tmp_path):
+def test_a_file_that_is_no_nir_file_is_refused(tmp_path):
     assert "cannot be opened: No such file" in refusal(tmp_path / "none.nir")
     assert "is not a regular file" in refusal(tmp_path)
     os.mkfifo(tmp_path / "pipe.nir")

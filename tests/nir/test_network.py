@@ -24,7 +24,7 @@ def tool(*arguments):
 
 
 def run(file, x, folder, records=(), membranes=(), dtype="float64", inputs=None, **options):
-    """What every recorded node gives, and the membranes, [T, *shape] each."""
+    """The output of every recorded node, and the membranes, [T, *shape] each."""
     np.save(folder / "x.npy", x)
     command = ["run", file, "--input", folder / "x.npy", "--dtype", dtype]
     options = {"dt": DT, **options}

@@ -230,7 +230,7 @@ TEST_CASE("what NIR cannot say is told once, and kept from nobody who asks for s
   CHECK(!std::dynamic_pointer_cast<nn::LIFImpl>(first(nir::to_module(graph, {.dt = dt}))));
 }
 
-TEST_CASE("what NIR cannot express is refused by name") {
+TEST_CASE("a module that NIR cannot express is refused by name") {
   const at::Tensor x = at::zeros({4});
   CHECK_THAT(refused(nn::Sequential(nn::IF(), nn::QIF()), x), has_text("node 1: NIR has no node for"));
   nn::Sequential outer;

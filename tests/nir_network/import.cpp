@@ -162,7 +162,7 @@ TEST_CASE("half types have float32 neurons") {
   }
 }
 
-TEST_CASE("what cannot be represented is refused by name") {
+TEST_CASE("a graph that cannot be represented is refused by name") {
   using namespace nir;
   const auto graph_of = [](const Kind& node) {
     return Graph{{{"input", {Input{{2}}, {}}}, {"n", {node, {}}}, {"output", {Output{Shape{2}}, {}}}},

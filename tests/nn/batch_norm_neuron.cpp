@@ -180,7 +180,7 @@ TEST_CASE("a call that fails leaves a BatchNormNeuron's running statistics, and 
   check(nn::Neuron(nn::NeuronOptions(std::string(leaky)).param("tau", taus)), text_neuron());
 }
 
-TEST_CASE("what a BatchNormNeuron does not take is refused in words") {
+TEST_CASE("a BatchNormNeuron refuses wrong modules and inputs") {
   const auto starts = [](const std::string& message, const std::string& start) {
     INFO(message);
     CHECK(message.starts_with(start));

@@ -254,7 +254,7 @@ TEST_CASE("a checkpoint has other weights than the module that reads it") {
   CHECK(at::equal(loaded->forward(x.narrow(0, 20, 20)), expected.narrow(0, 20, 20)));
 }
 
-TEST_CASE("what fixed-point modules refuse, in words") {
+TEST_CASE("fixed-point modules refuse wrong arguments") {
   using namespace nn;
   const Tensor weight = at::full({2, 3}, 7, at::kInt);
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().du(5000)); }) ==

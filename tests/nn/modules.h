@@ -1,4 +1,4 @@
-// What the tests of modules share: one of every neuron, and three ways to run over a sequence.
+// Shared by the tests of modules: one of every neuron, and three ways to run over a sequence.
 #pragma once
 
 #include "csrc/nn/encoders.h"

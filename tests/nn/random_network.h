@@ -53,7 +53,7 @@ inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
       while (neurons[k].name == "LI");
       net.parts.emplace_back(name, neurons[k].make(false));
     }
-    // What feeds it.
+    // The source that feeds it.
     int from = up_to(i + 1) - 1;
     if (!exact_layers && i % 2 == 1 && from % 2 == 1) --from;  // a neuron's output, or sums would need too many bits
     net.edges.push_back({from < 0 ? "" : "part" + std::to_string(from), name, up_to(3) == 0 ? up_to(4) : 0});

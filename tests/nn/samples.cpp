@@ -58,7 +58,7 @@ Found each_by_itself(const Stateful& module, const Tensor& x, const nn::Samples&
     for (const auto& state : own->state()) states[state.key()].push_back(state.value());
   }
   Found found{at::cat(columns, 1), {}};
-  // What is on its way has steps before samples.
+  // Values in flight have steps before samples.
   for (const auto& [name, parts] : states) found.states[name] = at::cat(parts, parts[0].dim() == x.dim() ? 1 : 0);
   return found;
 }
@@ -187,7 +187,7 @@ TEST_CASE("gradients of samples stop at their ends and starts") {
   for (std::size_t i = 0; i < expected.size(); ++i) CHECK(at::allclose(found[i], expected[i], 1e-9, 1e-10));
 }
 
-TEST_CASE("what cannot know samples refuses them in words") {
+TEST_CASE("modules without samples refuse lengths") {
   const Tensor x = at::rand({sample_steps, 4, width});
   const nn::Samples samples = random_samples({9, 4, 0, 7});
   const auto refused = [&](auto module, const char* words, const nn::Samples& given) {

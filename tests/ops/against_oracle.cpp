@@ -122,7 +122,7 @@ struct Problem {
     }
   }
 
-  // Of a state: its sequence, or its last step.
+  // A state's sequence, or its last step.
   template <class Value>
   Tensor returned(Value&& value) const {
     if (store_v) return sequence(value);

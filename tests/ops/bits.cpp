@@ -1,4 +1,4 @@
-// What must not change a bit: tiles, threads, vectors, layouts, and the other neurons.
+// Conditions that must not change a bit: tiles, threads, vectors, layouts, and the other neurons.
 #include "tests/ops/calls.h"
 
 #include <ATen/ops/cat.h>
@@ -100,7 +100,7 @@ TEST_CASE(
 }
 
 // Neurons next to the ends of tiles and vectors, alone in scalar calls of one lane.
-TEST_CASE("what a neuron does depends on no other neuron") {
+TEST_CASE("the results of a neuron depend on no other neuron") {
   constexpr int64_t size = 20011;
   for (const NeuronFacts& neuron : neurons()) {
     const Tensor x = drive(neuron.name, {n_tiled_steps, size});

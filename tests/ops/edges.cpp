@@ -1,4 +1,5 @@
-// Empty and tiny inputs, and inference: what the sanitizers should see too. Their values: tests/python/multistep/test_edges.py.
+// Empty and tiny inputs, and inference: what the sanitizers should see too. Their values:
+// tests/python/multistep/test_edges.py.
 #include "tests/ops/calls.h"
 
 #include <ATen/core/grad_mode.h>

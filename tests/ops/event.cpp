@@ -24,7 +24,7 @@ struct Matrix {
   std::int64_t cols = 0;
 
   std::int64_t rows() const { return static_cast<std::int64_t>(begins.size()) - 1; }
-  // Of exactly as much memory as there are elements, so that a read beyond them is seen.
+  // Allocates exactly as much memory as there are elements, so that a read beyond them is seen.
   Tensor indices() const {
     Tensor t = at::empty({static_cast<std::int64_t>(columns.size())}, at::kInt);
     std::copy(columns.begin(), columns.end(), t.mutable_data_ptr<std::int32_t>());

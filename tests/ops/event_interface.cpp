@@ -91,7 +91,7 @@ TEST_CASE("a random matrix from C++ is the same in every product") {
       has_text("jit_csrmv: law must be"));
 }
 
-TEST_CASE("what is sent through connections with delays arrives, from C++") {
+TEST_CASE("events through connections with delays arrive, from C++") {
   const Connections m = some_connections(false);
   const at::Tensor delays = at::tensor({0, 2, 1, 0, 2}, at::kByte), fired = at::ones({3}, at::kDouble);
   const at::Tensor buffer = at::zeros({3, 4}, at::kDouble), step = at::scalar_tensor(4, at::kLong);

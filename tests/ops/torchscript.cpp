@@ -13,7 +13,7 @@
 namespace spikeforge::test {
 namespace {
 
-// What tests/python/export_torchscript.py writes; it says what is in which file.
+// The files that tests/python/export_torchscript.py writes; it says what is in which file.
 // No std::filesystem beside torch: libtorch.so exports an older copy of it, whose remove_all() jumps to a null pointer.
 class ExportedFolder {
  public:

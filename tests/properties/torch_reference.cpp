@@ -29,7 +29,7 @@ class WithSlope : public torch::autograd::Function<WithSlope> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const Tensor slope = ctx->get_saved_variables()[0];
-    // What is not asked for stays 0 beside an infinite slope.
+    // A derivative that is not requested stays 0 beside an infinite slope.
     return {grads[0], at::where(grads[0] == 0, at::zeros_like(slope), grads[0] * slope), Tensor()};
   }
 };

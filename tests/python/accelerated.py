@@ -1,4 +1,4 @@
-"""What the tests of accelerate compare by."""
+"""The comparison that the tests of accelerate share."""
 
 import torch
 

@@ -224,7 +224,7 @@ class Tally:
 
 
 def near_a_jump(h, threshold, options, window):
-    """Where a rounding error may change a spike or jump the surrogate's gradient."""
+    """The places at which a rounding error may change a spike or jump the surrogate's gradient."""
     surrogate = SURROGATES[options.surrogate]
     jumps = set(surrogate.jumps(*(options.surrogate_args or surrogate.defaults)))
     if options.spiking:

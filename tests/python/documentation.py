@@ -18,7 +18,7 @@ MARK = re.compile(r"^<!-- test: (.+) -->\n", re.MULTILINE)
 
 @functools.cache
 def marked():
-    """What stands under each mark, to the end of its page."""
+    """The text under each mark, to the end of its page."""
     found = {}
     for page, text in PAGES.items():
         for mark in MARK.finditer(text):

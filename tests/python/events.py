@@ -89,7 +89,7 @@ def random_entries(size, dtype, activity=0.3):
 
 
 def contribution(x, values):
-    """What each entry counts, in float64."""
+    """The value that each entry counts, in float64."""
     x = x.detach().cpu()
     if values == "number":
         return x.double()

@@ -120,7 +120,7 @@ def run(made, steps=STEPS, states=True):
 
 
 def run_by_operators(made):
-    """As deterministic networks on GPUs are stepped."""
+    """Steps as deterministic networks on GPUs do."""
     simulation = sys.modules["spikeforge.simulation"]
     kept = simulation._by_pieces, simulation.STEPS_AT_ONCE
     simulation._by_pieces = lambda network, steps, asked, _: simulation._by_graph(network, steps, asked)

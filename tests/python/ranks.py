@@ -26,7 +26,7 @@ from torch import distributed
 
 
 def on_ranks(world_size, function, *args, backend="gloo", timeout=120):
-    """What `function(rank, *args)` returned on each rank, as torch.save can keep it, in the order of ranks.
+    """The results of `function(rank, *args)` on each rank, as torch.save can keep it, in the order of ranks.
 
     Fails with the trace of the first rank that raised, and, after `timeout` seconds, with those that did not answer:
     then all are ended. Skips where torch has no such backend, or the machine not a GPU for each rank of NCCL."""
@@ -57,7 +57,7 @@ def on_ranks(world_size, function, *args, backend="gloo", timeout=120):
 
 @contextlib.contextmanager
 def limited_memory(more):
-    """Of this process: no more address space than it has, and so many bytes."""
+    """Limits this process to the address space in use and `more` bytes."""
     ctypes.CDLL(None).malloc_trim(0)
     old = resource.getrlimit(resource.RLIMIT_AS)
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -400,7 +400,7 @@ class Result(NamedTuple):
     threshold: torch.Tensor  # [T, *shape], with which h was compared
 
     def outputs(self, store_v):
-        """What the operator returns."""
+        """The results of the operator."""
         states = (self.v, self.w) if store_v else (self.v_last, self.w_last)
         return (self.spikes, *(state for state in states if state is not None))
 

@@ -299,7 +299,7 @@ def public_calls(schema):
 
 
 class Lowered(TorchDispatchMode):
-    """What operators of the namespace are called with."""
+    """The arguments with which operators of the namespace are called."""
 
     def __init__(self):
         super().__init__()

@@ -174,7 +174,7 @@ TEST_CASE("neurons that draw random numbers go on where the state was saved") {
   CHECK(same(joined(first, simulate(made, 40)), whole));
 }
 
-TEST_CASE("what a network cannot be is refused in words") {
+TEST_CASE("an illegal network is refused") {
   TestNetwork made = test_network(true);
   Network& network = made.network;
   const auto refuses = [](const std::function<void()>& call, const std::string& words) {

@@ -38,7 +38,7 @@ class Thread : public Ranks {
   const std::int64_t rank_;
 };
 
-// What each of so many ranks does.
+// The work of each of so many ranks.
 void on_ranks(std::int64_t ranks, const std::function<void(const std::shared_ptr<Ranks>&)>& f) {
   const auto meeting = std::make_shared<Meeting>(ranks);
   std::vector<std::thread> threads;

@@ -1,7 +1,8 @@
 // A network as a list of its modules, by which Python makes the same of modules of its own, and has its own made ones
 // here. One dict for each module, a network before what is in it:
 //
-//   {"path": "", "kind": "Composite", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...], "shapes":
+//   {"path": "", "kind": "Composite", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...],
+//   "shapes":
 //   [...], "labels/metadata/author": "...", "labels/nodes/a_b/name": "a.b", "labels/nodes/a_b/metadata/note": ...}
 //   {"path": "dense", "kind": "Linear", "weight": tensor, "bias": tensor}
 //   {"path": "lif", "kind": "LIF", "notes/tau": 2.0, "notes/v_threshold": tensor, "notes/learned": ["v_threshold"],

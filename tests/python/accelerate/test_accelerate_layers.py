@@ -56,7 +56,7 @@ class Between(nn.Module):
 
 
 def pooled(between=None):
-    """As the embedding of Spikformer: max poolings between normalisations and neurons."""
+    """Like the embedding of Spikformer: max poolings between normalisations and neurons."""
 
     def stage(inputs, outputs, window):
         norm = nn.BatchNorm2d(outputs)
@@ -118,7 +118,7 @@ def test_networks_of_spikingjelly_go_on_as_they_were(name, pairs, pools):
     assert layers(net, x) == type(done)((), ())  # nothing is left to do
 
 
-def test_what_is_found_and_said():
+def test_the_report_lists_the_layers_found():
     net = small()
     spikeforge.accelerate(net)
     done = layers(net, torch.rand(2, 1, 2, 8, 8))
@@ -525,7 +525,7 @@ print("alike")
 
 
 @pytest.mark.parametrize("net", ["small", "pooled"])
-def test_what_a_gpu_will_run_is_right(net):
+def test_the_kernels_of_a_gpu_are_right_on_the_cpu(net):
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
     result = subprocess.run([sys.executable, "-c", AS_ON_A_GPU.replace("NET", net)], env=os.environ | {"PYTHONPATH": path},

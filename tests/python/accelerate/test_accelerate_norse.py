@@ -260,7 +260,7 @@ def test_restore_and_a_second_call():
     assert not any("spikeforge" in name for module in net.modules() for name in vars(module))
 
 
-def test_what_has_no_fused_form_at_a_call_runs_as_in_norse():
+def test_a_call_without_a_fused_form_runs_as_in_norse():
     module, fused = both(nt.LIF(), torch.device("cpu"))
     for x in (
         4 * torch.rand(5, 3, N, dtype=torch.float64),

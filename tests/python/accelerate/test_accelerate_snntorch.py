@@ -266,7 +266,7 @@ def test_restore_and_a_second_call():
     assert not any("spikeforge" in name for module in net.modules() for name in vars(module))
 
 
-def test_what_is_changed_after_it_was_accelerated_runs_as_in_snntorch():
+def test_a_neuron_changed_after_acceleration_runs_as_in_snntorch():
     neuron, fused = both(NEURONS["leaky"], torch.device("cpu"))
     x, mem = 2 * torch.randn(4, N), torch.rand(4, N)
     own = surrogate.custom_surrogate(lambda u, gradient, spikes: gradient)

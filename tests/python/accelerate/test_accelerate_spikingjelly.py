@@ -388,7 +388,7 @@ def test_constants_are_read_at_each_call():
         assert torch.equal(fused(x), node(x)) and torch.equal(fused.v, node.v), name
 
 
-def test_what_has_no_fused_form_at_a_call_runs_as_before():
+def test_a_call_without_a_fused_form_runs_as_before():
     class Own(surrogate.SurrogateFunctionBase):
         @staticmethod
         def spiking_function(x):

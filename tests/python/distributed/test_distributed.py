@@ -104,7 +104,7 @@ def with_an_empty_batch(mesh, x, own):
 
 
 def product(mesh, homogeneous, kinds):
-    """Of a drawn matrix, dealt and whole: results, and gradients of weights and events."""
+    """A drawn matrix, dealt and whole: results, and gradients of weights and events."""
     from spikeforge.distributed import deal, event_product, gather, share
 
     rows, n = 13, 9
@@ -215,7 +215,7 @@ def differences(rank, world_size, device):
 
 @pytest.fixture(scope="module", params=["2 on cpu", "4 on cpu", pytest.param("2 on cuda", marks=pytest.mark.gpu)])
 def seen(request):
-    """Of all ranks."""
+    """Gathers it from all ranks."""
     count, device = request.param.split(" on ")
     of_ranks = on_ranks(int(count), differences, int(count), device, backend="nccl" if device == "cuda" else "gloo")
     return {name: max(of_rank[name] for of_rank in of_ranks) for name in of_ranks[0]}

@@ -251,7 +251,7 @@ def on_meshes(rank, world_size):
 
 @pytest.fixture(scope="module", params=[2, 4])
 def seen(request):
-    """Of each rank."""
+    """The findings of each rank."""
     return on_ranks(request.param, on_meshes, request.param)
 
 
@@ -274,7 +274,7 @@ def test_shards_give_what_the_whole_gives_and_stay_sharded_where_they_can(seen, 
         assert list(placements[results]) == expected, over
 
 
-def test_what_is_true_of_single_calls(seen):
+def test_single_calls_are_sharded_as_the_rules_say(seen):
     for _, claims in seen:
         assert all(claims.values()), claims
 

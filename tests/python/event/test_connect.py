@@ -316,7 +316,7 @@ def test_arrays_are_taken_as_they_are():
 
 
 class Series:
-    """What pandas has of a column: flags other than those of an array."""
+    """A column of pandas, whose flags are not those of an array."""
 
     flags = types.SimpleNamespace(allows_duplicate_labels=True)
 
@@ -430,7 +430,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_what_cannot_be_drawn_is_refused_in_words(words):
+def test_connections_that_cannot_be_drawn_are_refused(words):
     right = dict(sources=slice(0, 5), targets=slice(0, 5), rule=rules.all_to_all())
     with pytest.raises(ValueError, match=words):
         spikeforge.connect(9, 9, [Projection(**{**right, **WRONG[words]})])

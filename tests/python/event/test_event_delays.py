@@ -174,7 +174,7 @@ def test_weights_of_what_is_no_event_have_no_influence(transpose, device):
 
 
 class Calls(TorchDispatchMode):
-    """Of the library's operators, beneath public ones."""
+    """The library's operators beneath public ones."""
 
     def __init__(self):
         super().__init__()

@@ -191,7 +191,7 @@ def test_gradcheck(transpose, law, device):
 
 
 @both_orders
-def test_what_pytorch_asks_of_the_operator(transpose, device):
+def test_the_operator_keeps_pytorchs_contract(transpose, device):
     where = dict(rows=8, cols=11, prob=0.3, seed=2, law="uniform", transpose=transpose)
     size = 8 if transpose else 11
     weights = numbers("uniform", device=device)
@@ -289,7 +289,7 @@ def test_gradients_of_event_linear(device):
             assert_close(w.grad, contribution(x, "graded" if graded else "event").sum((0, 1)).unsqueeze(1).expand(6, 4), dtype)
 
 
-def test_what_pytorch_asks_of_event_linear(device):
+def test_event_linear_keeps_pytorchs_contract(device):
     weight, bias = torch.randn(6, 4, device=device), torch.randn(4, device=device)
     x = torch.rand(3, 6, device=device) - 0.5
     for gradients in (False, True):

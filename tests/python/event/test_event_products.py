@@ -172,7 +172,7 @@ def with_hubs(rows, every, length):
     return lengths
 
 
-# What a GPU has a way of its own for: many connections a column (sums in shared memory), columns beyond a million
+# Sizes for which a GPU has a schedule of its own: many connections a column (sums in shared memory), columns beyond a million
 # (sums in place; too many bits for shared memory), few long rows, long ones among many, more vectors than a grid is high.
 @both_weights
 @both_orders
@@ -195,10 +195,11 @@ def test_sizes_that_go_their_own_way(lengths, cols, shape, transpose, shared, de
 
 
 @both_weights
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("columns", [1, 3, 40])
 @pytest.mark.parametrize("rows", [300, 40_000], ids=["few", "many"])
 def test_long_rows_that_wait_for_a_block(rows, columns, shared, device, monkeypatch):
-    """Of up to 64 a block; 40,000 rows are more on any device."""
+    """Up to 64 rows a block; 40,000 rows are more on any device."""
     monkeypatch.setenv("SPIKEFORGE_EVENT_SCHEDULE", "blocks=1,long_row=16")
     lengths = torch.randint(0, 17, (rows,))
     lengths[::2] = torch.randint(17, 40, (rows // 2,))

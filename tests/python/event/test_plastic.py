@@ -41,7 +41,7 @@ class Equations:
         return (steps >= 0) & fired[steps.clamp_min(0), self.row]
 
     def step(self, t, pre, post, reward=0.0):
-        """What arrives at each neuron after. Spikes before leave in this step; those with a delay of 0 arrive in it."""
+        """The current that arrives at each neuron after. Spikes before leave in this step; those with a delay of 0 arrive in it."""
         self.decay()
         earlier = {key: value.clone() for key, value in self.b.items()}
         self.spike_before(pre)
@@ -557,7 +557,7 @@ def test_a_second_thread_is_refused():
     assert all("another thread is in a step" in words for words in refused)
 
 
-def test_what_reads_or_writes_all_states_is_refused_within_a_step():
+def test_reading_or_writing_all_states_is_refused_within_a_step():
     plastic = spikeforge.Plastic(RULES["reward"][0], torch.rand(3, 4))
     saved = plastic.state_dict()
     for call in (lambda: plastic.states, lambda: plastic.weights, plastic.state_dict, lambda: plastic.load_state_dict(saved)):
@@ -709,7 +709,7 @@ def test_wrong_texts_are_refused_where_they_are_wrong():
         assert words in str(error.value), text
 
 
-def test_what_a_rule_would_not_do_is_refused():
+def test_wrong_rules_are_refused():
     for text, words in (
         ("synapse s(w; ; ; reward) { on pre { w' = w } }", r"synapse: no event of the rule s reads the signal reward: write on reward \{ ... \}"),
         ("synapse s(w = 0.5) { }", "synapse: w of the rule s is its weight, whose values are arguments of Plastic and Network; it cannot start at 0.5"),

@@ -130,7 +130,7 @@ def resident_bytes():
         return int(f.read().split()[1]) * 4096
 
 
-def test_what_is_remembered_keeps_no_matrix_alive_and_has_a_bound():
+def test_remembered_checks_keep_no_matrix_alive_and_have_a_bound():
     def call(n):
         ops.csrmv(torch.ones(1), torch.zeros(n, dtype=torch.int32), torch.tensor([0, n]), torch.ones(1), rows=1, cols=1)
 
@@ -241,7 +241,7 @@ def test_events_that_share_the_weights_memory_do_not_lead_past_the_check():
 # ---- on a GPU ----
 
 def synchronized(call):
-    """What the call returned, once all is done."""
+    """The result of the call, once all is done."""
     result = call()
     torch.cuda.synchronize()
     return result

@@ -276,7 +276,7 @@ def test_pieces_are_the_whole(per, device):
     torch.testing.assert_close(in_net(x), snn.LIF().to(device)(whole))
 
 
-def test_what_comes_back_has_learned_delays():
+def test_a_loaded_layer_has_learned_delays():
     torch.manual_seed(0)
     layer = snn.Recurrent(snn.LIF(), snn.DelayedLinear(8, 8, MOST)).double()
     back, x = layer.module, 2 * torch.rand(20, 3, 8, dtype=torch.float64)

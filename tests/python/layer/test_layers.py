@@ -17,7 +17,7 @@ from conftest import REPOSITORY, library_path
 from documentation import code
 
 ops = torch.ops.spikeforge
-# Of the operators of a step: smooth, so that finite differences are right; and with spikes.
+# Neurons for the operators of a step: smooth, so that finite differences are right; and with spikes.
 SMOOTH = "neuron smooth(x; v; tau) { h = v + (x - v) / tau; s = sigmoid(4 * (h - 1)); return s; v' = (1 - s) * h }"
 SPIKING = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
 TWO = """neuron two(x, y; v, w; k) {
@@ -848,7 +848,7 @@ def test_a_call_that_fails_leaves_running_statistics(neuron, through_time, devic
 
 
 def bntt(kind, channels, steps, affine=True):
-    """As snnTorch and SpikingJelly make it: a normalisation for each step; snnTorch's has no bias."""
+    """Like that of snnTorch and SpikingJelly: a normalisation for each step; snnTorch's has no bias."""
     snntorch = pytest.importorskip("snntorch", reason="snntorch is not installed")
     norms = {"1d": snntorch.BatchNormTT1d, "2d": snntorch.BatchNormTT2d}[kind](channels, steps, affine=affine)
     for norm in norms:
@@ -953,7 +953,7 @@ print(ops.write_kernel_pack(sys.argv[1]), ops.records_kernels())
 """
 
 
-def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
+def test_kernels_recorded_on_the_cpu_are_those_of_a_gpu(tmp_path):
     """One launch each way; and for what takes more: the statistics' sums and what is made of them, the neuron forward, the
     two passes that x's gradient takes, what is made of the sums between them, and the kernel that adds up what passes leave."""
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
@@ -1007,7 +1007,7 @@ assert ops.records_kernels()
 """
 
 
-def test_what_a_gpu_will_run_is_right():
+def test_the_kernels_of_a_gpu_are_right_on_the_cpu():
     """Statistics as a neuron's gradients, and x's gradient in two passes, on the CPU."""
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
     folders = [str(REPOSITORY / "python"), str(REPOSITORY / "tests/python"), environment.get("PYTHONPATH", "")]

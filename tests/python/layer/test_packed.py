@@ -43,7 +43,7 @@ def test_bits_stand_where_they_are_said_to(n, bits, device):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("bits", [1, 4])
-def test_what_is_packed_comes_back_in_every_type_and_layout(bits, dtype, device):
+def test_packed_spikes_come_back_in_every_type_and_layout(bits, dtype, device):
     x = counts(3, 4, 5, 6, most=(1 << bits) - 1, dtype=dtype, device=device)
     for layout in (x, x.contiguous(memory_format=torch.channels_last), x.permute(3, 1, 0, 2)):
         packed, valid = ops.pack_spikes(layout, bits)
@@ -158,7 +158,7 @@ def test_a_bit_a_number_is_kept(layout, device):
     torch.testing.assert_close(torch.autograd.grad(y.sum(), weight), expected)
 
 
-def test_what_is_no_spike_is_never_a_wrong_gradient(device):
+def test_values_that_are_no_spikes_never_give_a_wrong_gradient(device):
     x, weight = counts(4, 7, device=device), torch.randn(5, 7, device=device, requires_grad=True)
     x[2, 3] = 0.25
     if device.type == "cpu":
@@ -339,7 +339,7 @@ def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device, when):
         assert kept.tensor.data_ptr() == x.data_ptr() and _unpack(kept) is kept.tensor
 
 
-def test_what_a_place_holds_may_change(monkeypatch):
+def test_the_contents_of_a_place_may_change(monkeypatch):
     """A place that held spikes may hold counts, or other numbers; one that held others is looked at again in time."""
     monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
     spikeforge.packed._Place.known.clear()
@@ -384,7 +384,7 @@ def test_changes_in_place_are_noticed_as_without_it(made, when):
         loss.backward()
 
 
-def test_what_is_kept_goes_with_its_graph(when):
+def test_kept_bits_are_freed_with_their_graph(when):
     x = torch.randn(1 << 16, requires_grad=True)
     with spikeforge.packed_activations():
         y = torch.sigmoid(x)

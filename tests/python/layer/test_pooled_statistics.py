@@ -151,7 +151,7 @@ def norm_of(channels, kind=nn.BatchNorm2d, **options):
 
 
 def step(net, x, upstream):
-    """What it gives, and all gradients."""
+    """The output, and all gradients."""
     x = x.clone().requires_grad_()
     y = net(x)
     return y.detach(), torch.autograd.grad(y, [x, *net.parameters()], upstream)

@@ -54,7 +54,7 @@ def pair(n):
 
 
 def by_torch(pool, x, *arguments, **options):
-    """Of images with more dimensions before the channels."""
+    """torch's pooling of images with more dimensions before the channels."""
     y = pool(x.flatten(0, -4), *arguments, **options)
     return y.unflatten(0, x.shape[:-3])
 
@@ -72,7 +72,7 @@ def sizes_that_fit(window):
     return [(smallest + 3, smallest + 6), (smallest, smallest + 1)]
 
 
-@pytest.mark.long(but=r"^cpu-[18]-|^cuda-")
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("ceil_mode", [False, True])
@@ -90,7 +90,7 @@ def test_maxima_are_those_of_torch(window, ceil_mode, layout, channels, device):
             assert y.is_contiguous() == (layout == "plain") and y.movedim(-3, -1).is_contiguous() == (layout != "plain")
 
 
-@pytest.mark.long(but=r"^cpu-(True-None|False--2)-|^cuda-")
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", [w for w in WINDOWS if w[3] == 1])
 @pytest.mark.parametrize("ceil_mode", [False, True])
@@ -175,6 +175,7 @@ def test_a_maximum_keeps_a_byte_for_each_result(device):
 # --- derivatives
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("window", [WINDOWS[i] for i in (0, 1, 4, 7)])
 def test_derivatives_of_any_order(window, layout, device):
@@ -282,7 +283,7 @@ def test_modules_are_those_of_torch_over_time(device):
         snn.MaxPool2d(2, return_indices=True)
 
 
-def test_what_is_recorded_on_the_cpu_is_what_a_gpu_will_run(tmp_path):
+def test_kernels_recorded_on_the_cpu_are_those_of_a_gpu(tmp_path):
     """Packs hold the kernels of pooling and of bits; see also tests/kernels/layer.cpp."""
     program = """
 import sys, torch, spikeforge

@@ -139,7 +139,7 @@ def test_floating_point_is_its_equations(name, device, seeded):
 
 
 @pytest.mark.parametrize("text", ["lava", "loihi"])
-def test_what_a_delta_does_not_send_has_the_gradient_of_what_it_does(text, device):
+def test_a_delta_that_is_not_sent_has_the_gradient_of_one_that_is(text, device):
     """Straight through the threshold: each change is as if it were sent, whole."""
     x = torch.tensor([[100.0], [101.0], [160.0]], device=device, requires_grad=True)
     params = [torch.tensor(40.0)] + ([torch.tensor(4.0), torch.tensor(2.0)] if text == "loihi" else [])

@@ -67,7 +67,7 @@ def op_of(ternary, form):
 
 
 def expected(x, states, params, ternary, form):
-    """What the operator is to give with store_states: a tensor for spikes, u, v and the counter."""
+    """The expected results with store_states: a tensor for spikes, u, v and the counter."""
     shape = x.shape[1:]
     flat = x.flatten(1)
     states = [torch.zeros(shape, dtype=torch.int32) if s is None else s for s in states]
@@ -547,6 +547,7 @@ def test_errors(call, error, words):
 # --- compilers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.covering(1)
 @every_kind
 def test_opcheck_of_the_neurons(ternary, form, device, seeded):
     rng = random.Random(seeded)

@@ -156,7 +156,7 @@ def test_the_gradient_goes_straight_through_the_wrap_and_stops_where_v_saturates
 
 
 def test_a_threshold_of_2_17_is_never_reached_and_a_decay_of_4096_forgets(device):
-    """As in Lava, where 2^17 times 64 is above the largest voltage, and 4096 - dv is 0."""
+    """Like Lava, where 2^17 times 64 is above the largest voltage, and 4096 - dv is 0."""
     x = torch.full((9, 1), 2**15, dtype=torch.int32, device=device)
     for dtype in (torch.int32, torch.float32):
         spikes, _, v = ops.loihi_lif(x.to(dtype), du=-1, vth=2**17, store_states=True)

@@ -212,7 +212,7 @@ def test_saved_states_are_of_a_run_configuration():
     assert not (snn.get_states(same).keys() & {"lif.v", "lif.u", "dense.buffer"})
 
 
-def test_what_is_deployed_keeps_flags_and_shared_modules():
+def test_a_deployed_network_keeps_flags_and_shared_modules():
     x = spikes_of(9, 2, 4)
     net = looped(stateful=True, persistent_state=True).eval()
     want = net(x)
@@ -249,6 +249,6 @@ def test_what_is_deployed_keeps_flags_and_shared_modules():
     (lambda: snn.set_run_config_(torch.nn.Linear(2, 2), "float"), "set_run_config_: there is no module of Lava's"),
     (lambda: snn.deploy(torch.nn.Linear(2, 2)), "deploy: there is no module of Lava's"),
 ], ids=lambda v: v if isinstance(v, str) else "")
-def test_what_is_refused(wrong, message):
+def test_wrong_arguments_are_refused(wrong, message):
     with pytest.raises((TypeError, ValueError), match=message):
         wrong()

@@ -1,4 +1,4 @@
-"""What PyTorch asks of an operator: opcheck, compile, export, TorchScript, transforms, autocast."""
+"""PyTorch's contract of an operator: opcheck, compile, export, TorchScript, transforms, autocast."""
 
 import functools
 import io
@@ -112,7 +112,8 @@ def require_inductor(device):
 COMPILED = [*((neuron, "aot_eager") for neuron in NEURONS), *((neuron, "inductor") for neuron in ("lif", "plif", "izhikevich"))]
 
 
-@pytest.mark.long(but=r"-eager-|-aot_eager-|-lif-inductor-numbers$")
+@pytest.mark.long(but=r"-aot_eager-|-lif-inductor-numbers$")
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("overload", ["numbers", "tensors"])
 @pytest.mark.parametrize("neuron, backend", COMPILED)
 def test_compiled_is_equal_to_eager_forward_and_backward(neuron, overload, backend, device):
@@ -191,6 +192,7 @@ def test_compile_keeps_the_operators_whole(neuron):
     assert len(others) <= 8, f"there is little beside the operator, but found {others}"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("why", ["nothing requires a gradient", "no_grad", "inference_mode"])
 @every_neuron
 def test_compiled_inference_writes_no_checkpoint(neuron, why):
@@ -223,6 +225,7 @@ class Layer(torch.nn.Module):
         return operator(self.neuron)(self.linear(x), *weight, **params, store_v=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("learn", [False, True], ids=["numbers", "tensors"])
 @every_neuron
 def test_export_saves_loads_and_runs_at_any_batch_size(neuron, learn):
@@ -428,7 +431,6 @@ def test_vmap_is_a_loop(neuron, x_dim, v_dim, device):
         torch.testing.assert_close(a, e, msg=lambda m: f"{neuron}, gradient through vmap: {m}")
 
 
-@pytest.mark.filterwarnings("error:There is a performance drop")
 class Calls(TorchDispatchMode):
     """The operators of this library that are called under it, with the shapes of their first tensors."""
 
@@ -443,6 +445,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.filterwarnings("error:There is a performance drop")
 @every_neuron
 def test_vmap_is_one_call_forward_and_one_backward(neuron, device):
     x = random_x(neuron, 5, (3, 4), torch.float64, device)  # two dimensions of a step, the second mapped

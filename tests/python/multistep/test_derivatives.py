@@ -64,7 +64,7 @@ def close(actual, wanted, tolerance=1e-9):
 
 
 def second(function, values, towards):
-    """Of <gradient of the loss, towards>, by all values."""
+    """The derivative of <gradient of the loss, towards> by all values."""
     leaves = [t.clone().requires_grad_() for t in values]
     grads = torch.autograd.grad(loss_of(function(*leaves)), leaves, create_graph=True, allow_unused=True)
     total = sum((g * t).sum() for g, t in zip(grads, towards) if g is not None)
@@ -242,7 +242,7 @@ def test_parameters_of_one_number_may_stay_on_the_cpu(elsewhere, request):
     if elsewhere == "cuda":
         request.getfixturevalue("cuda")
     x = torch.randn(6, 4, device=elsewhere)
-    # What has no data cannot send a gradient to the CPU.
+    # A tensor without data cannot send a gradient to the CPU.
     tau, v_reset = torch.full((4,), 2.5, device=elsewhere), torch.tensor(0.1, requires_grad=elsewhere == "cuda")
     for parameters in (dict(tau=tau), dict(tau=2.5, v_reset=v_reset), dict(tau=tau, v_reset=v_reset)):
         with forward_ad.dual_level():
@@ -255,7 +255,7 @@ def test_parameters_of_one_number_may_stay_on_the_cpu(elsewhere, request):
         assert [g.device for g in again] == [t.device for t in wanted]
 
 
-def test_what_asks_for_no_second_derivative_has_the_bits_it_had(device):
+def test_calls_without_second_derivatives_keep_their_bits(device):
     inputs = sample("lif", device, tensors=True, gradients=True)
     leaves = list(inputs.tensors().values())
     gradients = [

@@ -164,7 +164,7 @@ def test_a_neuron_does_what_one_does_that_is_handed_the_numbers(device, dtype):
     assert results[0][0].mean() > 0.05
     for drew, given in zip(results[0][:-2], results[1][:-2]):
         assert torch.equal(drew, given)
-    # What is drawn once is computed once, so that derivatives are multiplied in another order.
+    # A number drawn once is computed once, so that derivatives are multiplied in another order.
     for drew, given in zip(results[0][-2:], results[1][-2:]):
         assert (drew - given).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-13) * given.abs().max()
 
@@ -234,7 +234,7 @@ def test_layouts_and_threads_draw_the_same(device):
 
 _BITS = """
 import sys, torch
-sys.path.insert(0, {here!r})
+sys.path[:0] = [{here!r}, {helpers!r}]
 import conftest
 torch.ops.load_library(str(conftest.library_path()))
 import test_draws as t
@@ -246,11 +246,11 @@ print(hash(tuple(b for r in (*y, *v) for b in r.flatten().view(torch.int32).toli
 
 
 def test_every_instruction_set_and_compiled_tapes_draw_the_same(tmp_path):
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    here = os.path.dirname(os.path.abspath(__file__))
 
     def bits(**environment):
         environment = {**os.environ, "SPIKEFORGE_CACHE_DIR": str(tmp_path), "PYTHONHASHSEED": "0", **environment}
-        done = subprocess.run([sys.executable, "-c", _BITS.format(here=here)], env=environment, text=True,
+        done = subprocess.run([sys.executable, "-c", _BITS.format(here=here, helpers=os.path.dirname(here))], env=environment, text=True,
                               capture_output=True, check=True)
         assert "warning" not in done.stderr
         return done.stdout
@@ -386,7 +386,7 @@ def test_vmap_draws_for_each_map():
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused_in_words():
+def test_wrong_draws_are_refused():
     x, plain, noisy = torch.zeros(2, 3), "neuron n(x) { return x }", "neuron n(x) { return normal() }"
     for text, named, error, words in [
         (plain, dict(seed=number(1)), ValueError, "seed is given, but the neuron draws no random numbers"),

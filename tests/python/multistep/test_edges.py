@@ -1,4 +1,4 @@
-"""Where a loop over time, memory and neurons goes wrong first."""
+"""The edges at which a loop over time, memory and neurons goes wrong first."""
 
 import math
 import os

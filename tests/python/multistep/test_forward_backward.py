@@ -17,6 +17,7 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dty
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
 
 
+@pytest.mark.covering(2)
 @every_dtype
 @every_form
 def test_with_numbers_surrogates_equal_the_reference(neuron, form, dtype, device):
@@ -33,6 +34,7 @@ def test_with_numbers_surrogates_equal_the_reference(neuron, form, dtype, device
     assert 0.03 < rate < 0.8, f"only a test in which neurons fire now and then shows anything: {rate:.0%}"
 
 
+@pytest.mark.covering(2)
 @every_dtype
 @every_form
 def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
@@ -50,6 +52,7 @@ def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, device):
     tally.finish()
 
 
+@pytest.mark.covering(2)
 @every_dtype
 @every_form
 def test_the_smooth_form_equals_the_reference(neuron, form, dtype, device):
@@ -79,6 +82,7 @@ def test_long_sequences_of_few_neurons(neuron, dtype, lengths, neurons, device):
     tally.finish()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @every_neuron
 def test_a_gradient_asked_for_alone_is_right(neuron, dtype, device):
@@ -116,7 +120,7 @@ def test_parameters_of_different_shapes_mix(neuron, device):
 
 
 @every_neuron
-def test_what_starts_where_v_reset_is_sends_its_gradient_there(neuron, device):
+def test_a_state_that_starts_at_v_reset_sends_its_gradient_there(neuron, device):
     """v=None is v_reset expanded; its gradient through the initial state is counted once, with or without a reset."""
     for dtype in (torch.float64, torch.float32):
         for kind in KINDS:

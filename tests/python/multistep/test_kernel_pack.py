@@ -71,7 +71,7 @@ def pack(tmp_path_factory):
     return path
 
 
-def test_what_is_packed_is_found_without_nvrtc_and_without_a_cache(pack, tmp_path):
+def test_packed_kernels_are_found_without_nvrtc_and_without_a_cache(pack, tmp_path):
     without = {"SPIKEFORGE_NVRTC": str(tmp_path / "none")}
     again = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=f"{tmp_path / 'missing'}:{pack}", **without)
     assert again.returncode == 0, again.stderr

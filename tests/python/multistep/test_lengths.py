@@ -662,7 +662,7 @@ def test_a_loop_refuses_wrong_starts_as_neurons_do():
                 net(x, start=torch.zeros(shape, dtype=torch.bool))
 
 
-def test_what_knows_no_samples_refuses_them():
+def test_modules_without_samples_refuse_lengths():
     x, lengths = torch.randn(4, 3, 2), torch.tensor([1, 2, 4])
     with pytest.raises(ValueError, match="takes neither lengths nor start"):
         snn.Latency(3)(x, lengths=lengths)

@@ -176,7 +176,7 @@ def test_bits_of_something_else_are_never_taken(device):
         assert all(torch.equal(a, b) for a, b in zip(found, expected)), name
 
 
-def test_what_is_no_spike_is_never_a_wrong_gradient(device):
+def test_values_that_are_no_spikes_never_give_a_wrong_gradient(device):
     x = torch.rand(3, 2, 8, device=device, requires_grad=True)
     weight = torch.randn(4, 8, device=device, requires_grad=True)
 

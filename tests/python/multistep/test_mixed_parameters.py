@@ -71,7 +71,7 @@ def test_numbers_beside_tensors_are_as_tensors(neuron, device):
 
 
 @every_neuron
-def test_what_is_not_given_has_its_default(neuron, device):
+def test_a_parameter_that_is_not_given_has_its_default(neuron, device):
     x, *more = mixed(neuron, device)[0]
     threshold = torch.nn.Parameter(torch.tensor(0.9, device=device))
     got = operator(neuron)(x, *more, v_threshold=threshold)

@@ -68,7 +68,7 @@ def test_results_and_gradients_are_those_of_torch(pieces, bits, device):
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-9)
 
 
-def test_what_is_no_number_of_so_many_bits_is_refused():
+def test_numbers_beyond_their_bits_are_refused():
     x, weight = torch.rand(T, B, C, SIDE, SIDE), torch.randn(OUT, C, 3, 3, requires_grad=True)
     with pytest.raises(ValueError, match="x must be 0 or 1 everywhere"):
         run_in_pieces(Layer(product, SMOOTH, 1e-5, behind, 2, 1), x, Tensors(weight, None, None, None, (torch.tensor(0.5),)))

@@ -26,7 +26,7 @@ def seed(monkeypatch):
 
 
 def kept_by(run):
-    """What run gives, and the bytes of the tensors that autograd keeps for it, each storage once."""
+    """The result of run, and the bytes of the tensors that autograd keeps for it, each storage once."""
     kept = {}
 
     def note(t):
@@ -83,7 +83,7 @@ def test_gradients_have_the_same_bits_and_the_product_is_not_kept(kind, bits, de
     assert before - after == y.numel() * 4, (before, after)  # one number for each: it is kept no more
 
 
-def test_what_is_left_is_bits_and_checkpoints(device):
+def test_bits_and_checkpoints_are_all_that_is_kept(device):
     """An eighth of a byte for each number of the input, and a checkpoint of each neuron every few steps."""
     run, _ = of_convolution(device)
     x = spikes(T, B, C, SIDE, SIDE, device=device).requires_grad_()
@@ -120,7 +120,7 @@ def test_a_neuron_without_normalisation_keeps_no_product_either(device):
 
 
 def test_statistics_of_a_product_do_not_keep_it_either(device):
-    """As SyncBatchNorm takes them, over processes."""
+    """Statistics over processes, like SyncBatchNorm's."""
     weight, x, results = torch.randn(OUT, C, device=device, requires_grad=True), spikes(T, B, C, device=device), []
     for recompute in (False, True):
         (mean, var), kept = kept_by(lambda: ops.channel_statistics(ops.linear(x, weight, recompute=recompute)))
@@ -128,7 +128,7 @@ def test_statistics_of_a_product_do_not_keep_it_either(device):
     assert results[0][0] - results[1][0] == T * B * OUT * 4 and torch.equal(results[0][1], results[1][1])
 
 
-def test_what_someone_wrote_to_or_casts_is_kept(device):
+def test_a_product_that_was_written_to_or_cast_is_kept(device):
     weight = torch.randn(OUT, C, device=device, requires_grad=True)
     x = spikes(T, B, C, device=device)
     changes = (
@@ -254,7 +254,7 @@ def test_a_network_with_residuals_compiles_without_a_break(kind, recompute):
             torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_what_a_product_reads_decides_its_bits(device):
+def test_the_input_of_a_product_decides_its_bits(device):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

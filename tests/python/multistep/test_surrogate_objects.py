@@ -116,7 +116,7 @@ def test_the_text_of_a_surrogate_is_neuron_text(name):
         ),
     ],
 )
-def test_what_is_wrong_is_said(make, message):
+def test_wrong_surrogates_are_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
 

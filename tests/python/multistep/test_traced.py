@@ -428,7 +428,7 @@ def test_gradcheck(given, store_states, device):
 
 
 @pytest.mark.parametrize("upstream", [float("inf"), float("nan")])
-def test_what_was_not_chosen_stops_any_gradient_as_torchs_where_does(upstream, device):
+def test_a_branch_that_was_not_chosen_stops_any_gradient_as_torchs_where_does(upstream, device):
     text = "neuron n(x; v) { h = 0.5 * v + x; return h; v' = where(h >= 1, 0.25, h) }"
     x = (torch.rand(64, 40, dtype=torch.float64, device=device) * 1.5).requires_grad_()
     (y,), (v,) = ops.run(text, [x], [], [])

@@ -14,7 +14,7 @@ def same(one, other):
 
 @pytest.fixture(scope="module")
 def alone():
-    """What one process finds."""
+    """The findings of one process."""
     network, populations = rank_networks.split()
     rank_networks.spikeforge.simulate(network, 40)
     state = network.state_dict()
@@ -85,7 +85,7 @@ def test_any_number_of_spikes_is_exchanged(found):
     assert all(rank["quiet"] == 0 for rank in found)
 
 
-def test_what_ranks_cannot_do_is_said_on_each_of_them_in_a_line(found):
+def test_each_rank_refuses_in_one_line(found):
     ranks = len(found)
     for rank in found:
         said = rank["said"]

@@ -244,7 +244,7 @@ def test_any_number_of_threads_and_of_steps_a_call_gives_the_same_spikes():
     assert torch.equal(torch.cat([p.neurons for p in pieces]), whole.neurons)
 
 
-def test_what_a_network_was_given_and_what_it_hands_out_is_not_what_it_steps_by():
+def test_a_network_shares_no_memory_with_its_arguments_and_results():
     whole = listed(spikeforge.simulate(network()[0], 60))
     made = spikeforge.Network(seed=3, dtype=torch.float64)
     v, rate, current = torch.zeros(40).double(), torch.ones(40).double(), torch.full((40,), 0.1).double()
@@ -494,7 +494,7 @@ def test_more_drives_than_the_kernel_takes_are_stepped_by_operators(cuda):
     assert recorded[0] == recorded[1] and len(recorded[0]) > 100
 
 
-def test_what_a_network_cannot_be_is_refused_in_words():
+def test_illegal_networks_are_refused():
     made, (a, _, c) = network()
     for error, words, call in [
         (ValueError, "the neuron of d has no parameter beta; it has leak", lambda: made.populate("d", 5, LIF, leak=1.0, beta=2)),

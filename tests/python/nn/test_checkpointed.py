@@ -145,7 +145,7 @@ def test_inputs_that_a_function_reads_are_not_kept_and_read_once_more():
 
 
 def test_nothing_of_a_segment_is_kept_but_its_states():
-    """Of what autograd saves while the sequence runs, in bytes."""
+    """The bytes that autograd saves while the sequence runs."""
     net, kept = network(), []
     x = torch.rand(400, 2, 4, **F64)
 
@@ -222,7 +222,7 @@ def test_a_run_may_write_into_what_it_is_given_and_a_caller_into_what_it_gave():
 
 
 @pytest.mark.parametrize("changed", ["inputs", "list", "state", "by the run"])
-def test_what_is_modified_in_place_before_the_backward_pass_is_noticed(changed):
+def test_a_change_in_place_before_the_backward_pass_is_noticed(changed):
     """As autograd notices it of what it saved."""
     x, v = torch.rand(12, 3, **F64), torch.zeros(3, **F64)
     weight = torch.ones(3, **F64, requires_grad=True)

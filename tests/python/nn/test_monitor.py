@@ -317,7 +317,7 @@ def test_files(tmp_path):
         assert pyplot.imread(tmp_path / "drawn.png").std() > 0.05
 
 
-def test_what_monitors_refuse():
+def test_monitors_refuse_wrong_arguments():
     block, x = Block(), sequence()
     with pytest.raises(ValueError, match=r"no output or state 'lif.w' in Block. Do you mean 'lif.\w+'\? There are .*"):
         Monitor(block, ["lif.v", "lif.w"])
@@ -415,7 +415,7 @@ def test_a_network_is_counted_layer_by_layer():
     assert counted.layers == [] and counted.spikes == 0
 
 
-def test_what_is_no_spike_and_what_is_not_known_is_said():
+def test_the_report_says_which_values_are_no_spikes_and_which_are_unknown():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -655,7 +655,7 @@ def test_every_shape_is_drawn(shape, tmp_path):
         pyplot.close("all")
 
 
-def test_what_plots_refuse():
+def test_plots_refuse_wrong_arguments():
     spikes = torch.ones(4, 2, 3)
     with pytest.raises(ValueError, match=r"raster: sample must be below 2, the batch of spikes \[4, 2, 3\], but is 2"):
         plot.raster(spikes, sample=2)
@@ -712,7 +712,7 @@ def test_the_demo_learns_digits_and_draws(tmp_path):
 
 
 @pytest.mark.long
-def test_what_the_demo_refuses_is_a_line(tmp_path):
+def test_the_demo_refuses_in_one_line(tmp_path):
     for options, says in [
         (("--output", tmp_path / "digits.txt"), "must end in .png, .pdf, .svg"),
         (("--output", "/proc/none/digits.png"), "cannot write"),
@@ -723,7 +723,7 @@ def test_what_the_demo_refuses_is_a_line(tmp_path):
         assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_what_precedes_the_first_step_is_neither_recorded_nor_counted():
+def test_values_before_the_first_step_are_neither_recorded_nor_counted():
     net = snn.Composite()
     net.add("fc", nn.Linear(5, 4))
     net.add("lif", snn.LIF())

@@ -215,7 +215,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_nir_cannot_express_is_refused_by_name(case):
+def test_a_module_that_nir_cannot_express_is_refused_by_name(case):
     net, message = REFUSED[case]
     with pytest.raises(ValueError) as caught:
         graphs.to_graph(net, torch.zeros(3), dt=DT)

@@ -323,7 +323,7 @@ def test_checkpointed_modules_have_the_same_gradients(kind, use_reentrant):
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_what_keeps_states_cannot_be_recomputed(use_reentrant):
+def test_a_module_that_keeps_states_cannot_be_recomputed(use_reentrant):
     lif = snn.LIF(stateful=True)
     x = torch.rand(3, 4, requires_grad=True)
     y = checkpoint(lif, x, use_reentrant=use_reentrant).sum()
@@ -332,7 +332,7 @@ def test_what_keeps_states_cannot_be_recomputed(use_reentrant):
 
 
 def test_replicas_of_data_parallel_take_their_own_parameters():
-    """What DataParallel does on several GPUs: replicas have other tensors in place of the parameters."""
+    """The behaviour of DataParallel on several GPUs: replicas have other tensors in place of the parameters."""
     for kind in ("LIF learned", "PLIF", "Neuron", "CubaLIF"):
         module, x = made(kind)
         replica = module._replicate_for_data_parallel()
@@ -433,7 +433,7 @@ def test_results_can_be_detached_in_place(kind):
                 value.detach_()
 
 
-def test_what_others_hold_of_a_step_stays_as_it_is():
+def test_results_of_a_step_that_others_hold_stay_as_they_are():
     """A hook and autograd hold the output of a call; the caller of step() writes in its own result."""
     seen = []
     lif = snn.LIF(surrogate="atan")
@@ -485,7 +485,7 @@ def test_reset_parameters_starts_learned_constants_again():
     assert (1 / torch.sigmoid(plif.w)).item() == pytest.approx(4.0)
 
 
-def test_what_a_module_says_of_itself():
+def test_the_repr_of_a_module_lists_its_constants():
     lif = snn.LIF(
         tau=snn.Learnable(2.0, min=1.0, per_channel=8),
         v_threshold=0.5,

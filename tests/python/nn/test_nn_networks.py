@@ -420,7 +420,7 @@ def test_a_loop_without_shapes_nests_and_compiles():
         assert torch.equal(compiled(x), net(x)) and net(x).any()
 
 
-def test_what_finds_a_shape_changes_nothing():
+def test_finding_a_shape_changes_nothing():
     norm, dropout = nn.BatchNorm1d(7), nn.Dropout()
     cell = snn.Sequential(snn.DelayedLinear(4, 7, 2), norm, dropout, snn.LIF())
     net, x = snn.Recurrent(cell, nn.Linear(7, 4)), torch.rand(3, 2, 4)
@@ -793,7 +793,7 @@ def connected():
         (lambda n: n(3.0), r"input 'in' must be a tensor \[T, \*shape\], time first, but is float"),
     ],
 )
-def test_what_a_network_refuses(wrong, message):
+def test_a_network_refuses_wrong_connections_and_calls(wrong, message):
     net = connected()
     with pytest.raises((TypeError, ValueError), match=message) as error:
         wrong(net)
@@ -917,7 +917,7 @@ def test_a_network_of_loihis_modules():
         (lambda: snn.LoihiDense(spikes_of(3, 4))(spikes_of(2, 5)), "LoihiDense: "),
     ],
 )
-def test_what_loihis_modules_refuse(wrong, message):
+def test_loihis_modules_refuse_wrong_arguments(wrong, message):
     with pytest.raises((TypeError, ValueError), match=message) as error:
         wrong()
     assert "\n" not in str(error.value)

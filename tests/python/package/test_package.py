@@ -430,7 +430,7 @@ def of_torch(linked, torch):
 
 
 def packed(monkeypatch, tmp_path, libraries):
-    """What scripts/wheel makes of libraries, with a small package in place of what the build backend writes."""
+    """The wheel that scripts/wheel builds from libraries, with a small package in place of what the build backend writes."""
     wheel, info = script("wheel"), f"spikeforge-{spikeforge.__version__}.dist-info"
     base = tmp_path / "base.whl"
     with zipfile.ZipFile(base, "w") as opened:

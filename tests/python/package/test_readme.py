@@ -303,7 +303,7 @@ def test_the_surrogates_have_the_numbers_of_the_table():
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_what_a_page_links_to_exists(page):
+def test_the_targets_of_a_pages_links_exist(page):
     missing = []
     for link in sorted(set(re.findall(r"\]\(([^)\s]+)\)", prose(page)))):
         if link.startswith("http"):

@@ -106,7 +106,7 @@ def check(name, steps, neurons, dtype, device, store):
 
 @pytest.fixture
 def four_threads():
-    """As many as make the CPU scan, however few cores there are."""
+    """Enough threads to make the CPU scan, however few cores there are."""
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     yield
@@ -230,7 +230,7 @@ def test_blocks_take_turns_on_a_gpu_and_the_results_are_the_same_every_time(cuda
 
 @pytest.mark.parametrize("steps, neurons", [(16384, 64), (5001, 3), (70001, 33)])
 def test_many_blocks_take_the_backward_pass_of_few_neurons(steps, neurons, cuda):
-    """Of any cell: gradients as on the CPU, and the same every time."""
+    """For any cell: gradients as on the CPU, and the same every time."""
     torch.manual_seed(2)
     x, tau, up = torch.randn(steps, neurons) * 2, torch.full((neurons,), 4.0), torch.randn(steps, neurons)
 

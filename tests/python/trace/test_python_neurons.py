@@ -386,7 +386,7 @@ def test_custom_gradients_and_a_reset_at_infinity():
         assert neuron(lambda x, y: select(spike(x, "atan"), 0.0, y), name="n")(*(torch.full((1, 2), z) for z in (2.0, math.inf)))[0].eq(0).all(), reset
 
 
-# What is returned of an input x and a state v, and whether a gradient of it reaches x.
+# Functions of an input x and a state v, and whether a gradient of their results reaches x.
 GRADIENTS = {
     "a comparison": (lambda x, v: ((v + x > 1).float(), {"v": v + x}), False),
     "rounding": (lambda x, v: (torch.floor(v + x), {"v": v + x}), False),
@@ -667,7 +667,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_a_neuron_cannot_do_is_said_with_the_line(case):
+def test_an_error_of_the_trace_names_the_line(case):
     function, error, words = BAD[case]
     with pytest.raises(error) as caught:
         from_core(function, num_states=1)
@@ -839,7 +839,7 @@ def test_exported_it_is_the_same(strict):
     assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1]) and torch.equal(found[2]["v"], wanted[2]["v"])
 
 
-def test_as_a_module_it_has_the_same_bits():
+def test_a_traced_neuron_as_a_module_has_the_same_bits():
     x, tau = 3 * torch.rand(6, 2, 4), torch.nn.Parameter(torch.full([4], 2.0))
     layer = spikeforge.nn.Neuron(alif, tau=tau, beta=0.3)
     assert torch.equal(layer(x), alif(x, tau=tau, beta=0.3)[0])
