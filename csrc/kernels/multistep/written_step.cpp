@@ -36,23 +36,52 @@ Value reset(const Value& h, const Value& s, const Value& threshold, const Value&
   return form.spiking ? select(by, v_reset, h) : by * v_reset + (1 - by) * h;
 }
 
-void set_name(const Value& value, std::string_view name) {
-  const graph::Recording& recording = graph::Recording::current(name);
-  recording.graph().set_name(recording.id(value, name), name);
-}
+// Names the values of a step for readers. A named value is a statement of the text, which decides the order of the sums
+// in its derivatives.
+class Names {
+ public:
+  explicit Names(bool on) : on_(on), graph_(graph::Recording::current("a neuron's step").graph()) {}
+
+  void name(const Value& value, std::string_view name) const {
+    if (on_) graph_.set_name(graph::Recording::current(name).id(value, name), name);
+  }
+
+  // 1 / tau of a leaky neuron: the first value, from node `first` on, that it computes from its parameters.
+  void name_rate(std::size_t first) const {
+    for (auto id = static_cast<graph::Id>(first); on_ && id < graph_.size(); ++id) {
+      if (graph_.is(id, graph::Op::constant)) continue;
+      graph_.set_name(id, "inv_tau");
+      return;
+    }
+  }
+
+  std::size_t next() const { return graph_.size(); }
+
+ private:
+  bool on_;
+  graph::Graph& graph_;
+};
 
 // fire(u) is the spike.
 template <class Fire>
 WrittenStep written_step(NeuronKind kind, const CellForm& form, const Fire& fire, graph::Values params, const Value& x,
-                         graph::Values states) {
+                         graph::Values states, bool with_names) {
   return with_struct_of(kind, [&]<class Neuron>() {
+    const Names names(with_names);
+    const std::size_t first = names.next();
     const Neuron neuron(params.data(), form);
+    if (has_decay_input(kind)) names.name_rate(first);  // leaky ones
     const Value h = neuron.charge(x, states.data());
-    set_name(h, "h");
+    names.name(h, "h");
     Value threshold = params[Neuron::v_threshold];
-    if constexpr (Neuron::adapts) threshold = neuron.threshold(threshold, states.data());
-    const Value s = fire(h - threshold);
-    set_name(s, "s");
+    if constexpr (Neuron::adapts) {
+      threshold = neuron.threshold(threshold, states.data());
+      names.name(threshold, "threshold");
+    }
+    const Value u = h - threshold;
+    names.name(u, "u");
+    const Value s = fire(u);
+    names.name(s, "s");
     WrittenStep step{s, {reset(h, s, threshold, params[Neuron::v_reset], form)}};
     if constexpr (Neuron::n_states == 2) step.next_states.push_back(neuron.recover(h, s, states[1]));
     return step;
@@ -127,7 +156,7 @@ WrittenStep written_step(NeuronKind kind, const CellForm& form, const graph::Sur
   const auto fire = [&](const Value& u) {
     return form.spiking ? spike(u, surrogate) : graph::surrogate_primitive(u, surrogate);
   };
-  return written_step(kind, form, fire, params, x, states);
+  return written_step(kind, form, fire, params, x, states, /*with_names=*/false);
 }
 
 std::vector<InitialState> initial_states(NeuronKind kind, bool hard_reset) {
@@ -189,8 +218,11 @@ graph::Cell trace_neuron(const NeuronDescription& described) {
       values.push_back(is_unread ? Value(0.0) : constants.value(name, params));
     }
     Value x = inputs[0];
-    if (is_cuba) x = states[1] - 1 / constants.value("tau_synapse", params) * states[1] + x;
-    WrittenStep step = written_step(neuron.kind, form, fire, values, x, states);
+    if (is_cuba) {
+      x = states[1] - 1 / constants.value("tau_synapse", params) * states[1] + x;
+      Names(true).name(x, "current");
+    }
+    WrittenStep step = written_step(neuron.kind, form, fire, values, x, states, /*with_names=*/true);
     if (is_cuba) step.next_states.push_back(x);
     return graph::Step{{step.spike}, std::move(step.next_states)};
   });
