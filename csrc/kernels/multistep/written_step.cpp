@@ -46,12 +46,15 @@ class Names {
     if (on_) graph_.set_name(graph::Recording::current(name).id(value, name), name);
   }
 
-  // 1 / tau of a leaky neuron: the first value, from node `first` on, that it computes from its parameters.
-  void name_rate(std::size_t first) const {
+  // What the neuron computes from its parameters alone, which are the nodes from `first` on: inv_tau of a leaky neuron,
+  // and reciprocals by their parameter.
+  void name_rates(std::size_t first, bool leaky) const {
     for (auto id = static_cast<graph::Id>(first); on_ && id < graph_.size(); ++id) {
       if (graph_.is(id, graph::Op::constant)) continue;
-      graph_.set_name(id, "inv_tau");
-      return;
+      if (leaky)
+        graph_.set_name(id, "inv_tau");
+      else if (graph_.is(graph_.operands(id)[1], graph::Op::argument))
+        graph_.set_name(id, "inv_" + graph_.name(graph_.operands(id)[1]));
     }
   }
 
@@ -70,7 +73,7 @@ WrittenStep written_step(NeuronKind kind, const CellForm& form, const Fire& fire
     const Names names(with_names);
     const std::size_t first = names.next();
     const Neuron neuron(params.data(), form);
-    if (has_decay_input(kind)) names.name_rate(first);  // leaky ones
+    names.name_rates(first, has_decay_input(kind));
     const Value h = neuron.charge(x, states.data());
     names.name(h, "h");
     Value threshold = params[Neuron::v_threshold];
