@@ -530,6 +530,19 @@ Args:{TEXT_CALL.format(shape="")}
 
 Returns:
     The outputs and the states.""",
+    "neuron_text": """
+Args:
+    neuron: the name of its operator, or ``cuba_lif``.
+    spike: neuron text of the spike at u = H - v_threshold: ``spike(u, atan(2))``.
+    params: the constants that the text has as parameters, in this order.
+    names: the constants that are numbers. One that is also a parameter gives the number that a state starts at. Without v_reset
+        the reset is soft.
+    numbers: their values.
+    name: the name of the text; by default the neuron's.
+    divides: divides by time constants, where the operator multiplies by their reciprocals.
+
+Raises:
+    ValueError: for an unknown neuron, a missing constant, and a spike that cannot be read.""",
     "text_on_a_line": """
 Args:
     neuron: the neuron text.

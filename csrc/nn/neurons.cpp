@@ -1,12 +1,17 @@
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/kernels/multistep/written_step.h"
 #include "csrc/nn/internal/predefined.h"
 #include "csrc/nn/internal/run_script.h"
 #include "csrc/nn/internal/told_samples.h"
+#include "ops/common/checks.h"
+#include "ops/multistep/surrogate.h"
 
 #include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <string_view>
 
 namespace spikeforge::nn {
 
@@ -26,7 +31,7 @@ namespace spikeforge::nn {
 
 Described describe(const CubaLIFCall& call) {
   return {"CubaLIF",
-          "",
+          "cuba_lif",
           {"v", "i"},
           {{"tau_synapse", call.tau_synapse}, {"tau_membrane", call.tau_membrane}, {"v_threshold", call.v_threshold}}};
 }
@@ -64,9 +69,48 @@ Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
   return all;
 }
 
+const CellParam& param_of(std::string_view neuron, std::string_view name) {
+  for (const NeuronKind kind : all_neurons)
+    if (const PredefinedCell& cell = predefined_cell(kind); cell.name == neuron)
+      for (const CellParam& param : cell.params)
+        if (param.name == name) return param;
+  TORCH_INTERNAL_ASSERT(false, neuron, " has no constant ", name);
+}
+
 template <class Call>
 bool starts_at_numbers(const Call& call, std::size_t states) {
   return std::ranges::none_of(starts_of(call, states), &Param::is_tensor);
+}
+
+// The neuron as a traced cell; a strict one fires where H > v_threshold. Its parameters are tensors_of(call); numbers
+// are in the cell. Throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
+template <class Call>
+spikeforge::Neuron traced_cell(const Call& call, bool strict) {
+  const Described neuron = describe(call);
+  for (const auto& [name, param] : neuron.constants) {
+    if (param.is_tensor()) continue;
+    if constexpr (!std::is_same_v<Call, CubaLIFCall>)
+      ops::check_number(neuron.module, param_of(neuron.op, name), param.number());
+    else if (std::string_view(name).starts_with("tau"))
+      ops::check_positive(neuron.module, name, param.number());
+  }
+  TORCH_CHECK_VALUE(call.spiking, neuron.module, ": as a traced cell it needs spiking(true)");
+  const ops::Surrogate parsed = ops::parse_surrogate(neuron.module, call.surrogate, call.surrogate_args);
+
+  NeuronDescription described{.neuron = neuron.op,
+                              .name = neuron.module,
+                              .spike = std::string(strict ? "spike_strict" : "spike") + "(u, " +
+                                       graph::text_of(graph::Surrogate{parsed.kind, parsed.args}) + ")",
+                              .params = {},
+                              .numbers = {},
+                              .detach_reset = call.detach_reset};
+  if constexpr (requires { call.decay_input; }) described.decay_input = call.decay_input;
+  for (const auto& [name, param] : constants_of(call))
+    if (param.is_tensor())
+      described.params.emplace_back(name);
+    else
+      described.numbers.emplace_back(name, param.number());
+  return spikeforge::Neuron(trace_neuron(described));
 }
 
 template <class Options>

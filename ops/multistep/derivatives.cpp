@@ -39,7 +39,7 @@ graph::Cell written(NeuronKind kind, const CellForm& form, const graph::Surrogat
       for (std::size_t s = 0; s < before.size(); ++s)
         before[s] = where(inputs[1] != 0,
                           initial[s].param < 0 ? graph::Value(initial[s].number) : params[initial[s].param], before[s]);
-    WrittenStep step = written_step(kind, form, /*strict=*/false, surrogate, params, inputs[0], before);
+    WrittenStep step = written_step(kind, form, surrogate, params, inputs[0], before);
     return graph::Step{{step.spike}, std::move(step.next_states)};
   });
 }

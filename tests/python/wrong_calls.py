@@ -30,7 +30,7 @@ AFFINE = "neuron affine(x; v) { n = 0.5 * v + x; return n; v' = n }"
 STDP = "synapse stdp(w, c; x, y; tau; m) { on pre { x' = x + 1; c' = c - y }; on post { y' = y + 1; c' = c + x }; on m { w' = w + m * c }; decay c by tau; decay x by 2; decay y by 3 }"
 NOISY = "neuron noisy(x; v; k) { h = 0.5 * v + x * k + normal(); s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) * draw_once(uniform()) }"
 # They write files, or change what later calls do: their arguments are strings, and paths.
-UNTOUCHED = {"record_kernels", "records_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda", "text_on_a_line"}
+UNTOUCHED = {"record_kernels", "records_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda", "text_on_a_line", "neuron_text"}
 
 SECONDS_A_CALL = 120
 READS_WEIGHTS = {"loihi_quantize", "loihi_optimize_weight_bits"}  # on the host: there is no answer without numbers
@@ -286,6 +286,8 @@ def public_calls(schema):
         yield dict(weight=torch.randn(3, 4), bias=torch.randn(3))
     elif name == "lava_neuron":
         yield dict(name="lif")
+    elif name == "neuron_text":
+        yield dict(neuron="integrate_and_fire", spike="spike(u, none)", params=["v_threshold"], names=["v_reset"], numbers=[0.0])
     elif name == "text_on_a_line":
         yield dict(neuron=TEXT)
     elif name == "print_cuda":

@@ -7,21 +7,14 @@ namespace spikeforge::nn {
 
 struct Described {
   const char* module;
-  const char* op;  // of torch.ops.spikeforge
+  const char* op;  // of torch.ops.spikeforge, or cuba_lif, which has none
   Names states;
   std::vector<std::pair<const char*, Param>> constants;  // but v_reset
 };
 
-// The neuron as a traced cell; a strict one fires where H > v_threshold. Its parameters are tensors_of(call); numbers
-// are in the cell.
-//
-// traced_cell throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  Described describe(const Struct##Call& call);                          \
-  spikeforge::Neuron traced_cell(const Struct##Call& call, bool strict);
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) Described describe(const Struct##Call& call);
 #include "csrc/neuron/neurons.def"
 Described describe(const CubaLIFCall& call);
-spikeforge::Neuron traced_cell(const CubaLIFCall& call, bool strict);
 
 // All constants by name, v_reset after the others.
 template <class Call>

@@ -31,6 +31,9 @@ SPIKEFORGE_SCHEMAS(library) {
       "run_backward(str neuron, Tensor?[] grad_outputs, Tensor?[] grad_states, Tensor[] inputs, Tensor[] states, "
       "Tensor[] params, Tensor[] checkpoints, bool[] needs_grad, *, bool store_states, Tensor? lengths=None, Tensor? "
       "start=None, Tensor? seed=None, Tensor? offset=None) -> Tensor[]");
+  library.def(
+      "neuron_text(str neuron, str spike, str[] params, str[] names, float[] numbers, *, str name='', bool "
+      "detach_reset=False, bool decay_input=True, bool divides=False) -> str");
   library.def("print_cuda(str neuron, ScalarType dtype) -> str");
   library.def("text_on_a_line(str neuron) -> str");
 }

@@ -40,6 +40,8 @@ DYNAMICS = (
     "multi_step_functional_forward",
     "materialize_states",
 )
+QIF = ("tau", "v_c", "a0", "v_rest")  # the constants of nodes that are predefined neurons here
+IZHIKEVICH = (*QIF, "w_rest", "tau_w", "a", "b")
 EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
 
 
@@ -98,37 +100,35 @@ def _leak(node: Any, rate: str) -> str:
     return f"  h = v + (x - {leak}) {rate}" if node.decay_input else f"  h = v - {leak} {rate} + x"
 
 
-def _if_text(node: Any, spike: str) -> str:
-    return _neuron("integrate_and_fire", node, "  h = v + x", spike)
-
-
-def _lif_text(node: Any, spike: str) -> str:
-    return _neuron("lif", node, _leak(node, f"/ {operand(node.tau)}"), spike)
-
-
 def _plif_text(node: Any, spike: str) -> str:
     return _neuron("plif", node, _leak(node, "* rate"), spike, parameters="rate")
 
 
-def _qif_text(node: Any, spike: str) -> str:
-    rest, critical, a0, tau = map(operand, (node.v_rest, node.v_c, node.a0, node.tau))
-    return _neuron("qif", node, f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical})) / {tau}", spike)
+def _predefined(name: str, *constants: str, **attributes: str) -> Callable[[Any, str], str]:
+    """Neuron text of a predefined neuron that divides by its time constants.
 
+    Args:
+        constants: the attributes of a node with the names that they have here.
+        attributes: other attributes by the constants that they are.
+    """
 
-def _eif_text(node: Any, spike: str) -> str:
-    rest, theta, delta, tau = map(operand, (node.v_rest, node.theta_rh, node.delta_T, node.tau))
-    return _neuron("eif", node, f"  h = v + (x + {rest} - v + {delta} * exp((v - {theta}) / {delta})) / {tau}", spike)
+    def text(node: Any, spike: str) -> str:
+        named = {"v_threshold": "v_threshold", **{constant: constant for constant in constants}, **attributes}
+        numbers = {constant: float(getattr(node, attribute)) for constant, attribute in named.items()}
+        if node.v_reset is not None:
+            numbers["v_reset"] = float(node.v_reset)
+        return torch.ops.spikeforge.neuron_text(
+            name,
+            f"spike(u, {spike})",
+            [],
+            list(numbers),
+            list(numbers.values()),
+            detach_reset=bool(node.detach_reset),
+            decay_input=bool(getattr(node, "decay_input", True)),
+            divides=True,
+        )
 
-
-def _izhikevich_text(node: Any, spike: str) -> str:
-    rest, critical, a0, tau = map(operand, (node.v_rest, node.v_c, node.a0, node.tau))
-    a, b, tau_w = map(operand, (node.a, node.b, node.tau_w))
-    return (
-        f"neuron izhikevich(x; v = {_resting(node)!r}, w = {node.w_rest!r}) {{\n"
-        f"  h = v + (x + {a0} * (v - {rest}) * (v - {critical}) - w) / {tau}\n"
-        f"  s = spike(h - {operand(node.v_threshold)}, {spike})\n  return s\n  v' = {_reset(node)}\n"
-        f"  w' = w + ({a} * (h - {rest}) - w) / {tau_w} + {b} * s\n}}\n"
-    )
+    return text
 
 
 def _klif_text(node: Any, spike: str) -> str:
@@ -155,7 +155,7 @@ def _complementary_text(node: Any, spike: str) -> str:
 
 
 def _half_threshold_text(node: Any, spike: str) -> str:
-    text = _if_text(node, spike)
+    text = _neuron("integrate_and_fire", node, "  h = v + x", spike)
     return text.replace("v = 0.0", f"v = {node.v_threshold / 2.0!r}", 1)
 
 
@@ -169,13 +169,11 @@ def _lif_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
 
 
 def _qif_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
-    options = dict(tau=node.tau, v_c=node.v_c, a0=node.a0, v_rest=node.v_rest)
-    return ("qif", options) if _exact(node.tau) else None
+    return ("qif", {name: getattr(node, name) for name in QIF}) if _exact(node.tau) else None
 
 
 def _izhikevich_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
-    names = ("tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b")
-    return ("izhikevich", {name: getattr(node, name) for name in names}) if _exact(node.tau, node.tau_w) else None
+    return ("izhikevich", {name: getattr(node, name) for name in IZHIKEVICH}) if _exact(node.tau, node.tau_w) else None
 
 
 def _rate(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -184,15 +182,20 @@ def _rate(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 RULES: dict[type, Rule] = {
-    neuron.IFNode: Rule((), _v, _if_text, lambda node: ("integrate_and_fire", {})),
-    neuron.LIFNode: Rule(("tau", "decay_input"), _v, _lif_text, _lif_operator),
+    neuron.IFNode: Rule((), _v, _predefined("integrate_and_fire"), lambda node: ("integrate_and_fire", {})),
+    neuron.LIFNode: Rule(("tau", "decay_input"), _v, _predefined("lif", "tau"), _lif_operator),
     neuron.ParametricLIFNode: Rule(("decay_input",), _v, _plif_text, parameters=_rate),
-    neuron.QIFNode: Rule(("tau", "v_c", "a0", "v_rest"), _v, _qif_text, _qif_operator),
-    neuron.EIFNode: Rule(("tau", "delta_T", "theta_rh", "v_rest"), _v, _eif_text, notes=(EXP_NOTE,)),
+    neuron.QIFNode: Rule(QIF, _v, _predefined("qif", *QIF), _qif_operator),
+    neuron.EIFNode: Rule(
+        ("tau", "delta_T", "theta_rh", "v_rest"),
+        _v,
+        _predefined("eif", "tau", "theta_rh", "v_rest", delta_t="delta_T"),
+        notes=(EXP_NOTE,),
+    ),
     neuron.IzhikevichNode: Rule(
-        ("tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"),
+        IZHIKEVICH,
         lambda node: {"v": _resting(node), "w": node.w_rest},
-        _izhikevich_text,
+        _predefined("izhikevich", *IZHIKEVICH),
         _izhikevich_operator,
     ),
     neuron.KLIFNode: Rule(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,14 @@ from spikeforge.nn.constant import ConstantsModule, Learnable, taken_by
 from spikeforge.nn.errors import ERRORS, explained, first_line
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
 from spikeforge.nn.text import TextCell, predefined_cell
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_):
+        return lambda cls: cls
+
 
 ops = torch.ops.spikeforge
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -39,6 +47,26 @@ class Quick:
         return Quick, (self.memory, self.name, self.keywords, self.taken, self.mixes)
 
 
+def _initializer(cls: type) -> Callable[..., None]:
+    """``__init__`` whose keywords are the constants that the class annotates, and then the options of `_Predefined`."""
+    own, options = vars(cls)["__fields__"], _Predefined.__fields__
+    fields = own | options
+    constants = ", ".join(f"{name!r}: {name}" for name in own if name not in options | {"decay_input": None})
+    passed = ", ".join(f"{name}={name}" for name in fields if name in options | {"decay_input": None})
+    source = (
+        f"def made(cls):\n  def __init__(self, *, {', '.join(fields)}):\n"
+        f"    super(cls, self).__init__(cls._converted({{{constants}}}), {passed})\n  return __init__"
+    )
+    found: dict[str, Any] = {}
+    exec(source, globals(), found)
+    function = found["made"](cls)
+    function.__kwdefaults__ = {name: default for name, (_, default) in fields.items()}
+    function.__annotations__ = {name: annotation for name, (annotation, _) in fields.items()}
+    function.__qualname__ = f"{cls.__qualname__}.__init__"
+    return function
+
+
+@dataclass_transform(kw_only_default=True)
 class PredefinedNeuron(ConstantsModule):
     """What the predefined neurons share.
 
@@ -67,6 +95,24 @@ class PredefinedNeuron(ConstantsModule):
         super().__init_subclass__()
         if cls.__doc__ and PredefinedNeuron.__doc__:  # there are none under python -OO
             cls.__doc__ = cls.__doc__.rstrip() + "\n" + PredefinedNeuron.__doc__.split("\n", 1)[1]
+        if cls.__module__ == __name__ and "__init__" not in vars(cls):
+            cls._take_fields()
+
+    __fields__: dict[str, tuple[Any, Any]]  # annotation and default of each keyword
+
+    @classmethod
+    def _take_fields(cls) -> None:
+        """Gives the class an ``__init__`` for its annotations, which are for type checkers: attributes are the instance's."""
+        annotations = vars(cls).get("__annotations__", {})
+        cls.__fields__ = {name: (annotations.pop(name), vars(cls)[name]) for name in list(annotations)}
+        for name in cls.__fields__:
+            delattr(cls, name)
+        if "_op_name" in vars(cls):
+            cls.__init__ = _initializer(cls)  # type: ignore[method-assign]
+
+    @staticmethod
+    def _converted(constants: dict[str, Any]) -> dict[str, Any]:
+        return constants
 
     def __init__(
         self,
@@ -209,35 +255,25 @@ class WithDecayInput:
         return True
 
 
-class IF(PredefinedNeuron):
+class _Predefined(PredefinedNeuron):
+    detach_reset: bool = False
+    surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid"
+    spiking: bool = True
+    strict: bool = False
+    stateful: bool = False
+    persistent_state: bool = False
+
+
+class IF(_Predefined):
     """Integrate-and-fire: H = V + X. State: v."""
 
     _op_name = "integrate_and_fire"
 
-    def __init__(
-        self,
-        *,
-        v_threshold: Number = 1.0,
-        v_reset: Number | None = 0.0,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        spiking: bool = True,
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
-        super().__init__(
-            {"v_threshold": v_threshold, "v_reset": v_reset},
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=spiking,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
+    v_threshold: Number = 1.0
+    v_reset: Number | None = 0.0
 
 
-class LIF(WithDecayInput, PredefinedNeuron):
+class LIF(WithDecayInput, _Predefined):
     """Leaky integrate-and-fire: H = V + (X - (V - Vr)) / tau, or without `decay_input` H = V - (V - Vr) / tau + X.
     State: v.
 
@@ -247,33 +283,13 @@ class LIF(WithDecayInput, PredefinedNeuron):
     _op_name = "lif"
     _positive = ("tau",)
 
-    def __init__(
-        self,
-        *,
-        tau: Number = 2.0,
-        decay_input: bool = True,
-        v_threshold: Number = 1.0,
-        v_reset: Number | None = 0.0,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        spiking: bool = True,
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
-        super().__init__(
-            {"tau": tau, "v_threshold": v_threshold, "v_reset": v_reset},
-            decay_input=decay_input,
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=spiking,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
+    tau: Number = 2.0
+    decay_input: bool = True
+    v_threshold: Number = 1.0
+    v_reset: Number | None = 0.0
 
 
-class PLIF(WithDecayInput, PredefinedNeuron):
+class PLIF(WithDecayInput, _Predefined):
     """Parametric LIF: a LIF with 1 / tau = sigmoid(w), where w is learned. State: v.
 
     Args:
@@ -284,77 +300,40 @@ class PLIF(WithDecayInput, PredefinedNeuron):
     _op_name = "plif"
     _required = ("w",)
 
-    def __init__(
-        self,
-        *,
-        w: Number | None = None,
-        init_tau: float | None = None,
-        decay_input: bool = True,
-        v_threshold: Number = 1.0,
-        v_reset: Number | None = 0.0,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        spiking: bool = True,
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
+    w: Number | None = None
+    init_tau: float | None = None
+    decay_input: bool = True
+    v_threshold: Number = 1.0
+    v_reset: Number | None = 0.0
+
+    @staticmethod
+    def _converted(constants: dict[str, Any]) -> dict[str, Any]:
+        w, init_tau = constants["w"], constants.pop("init_tau")
         if w is not None and init_tau is not None:
             raise ValueError("PLIF: give w or init_tau, not both: init_tau says where w starts")
         if init_tau is not None:
             if not is_number(init_tau) or not (1 < init_tau < math.inf):
                 raise ValueError(f"PLIF: init_tau must be a finite number above 1, but is {init_tau}")
             w = Learnable(-math.log(init_tau - 1))
-        super().__init__(
-            {
-                "w": Learnable(0.0) if w is None else torch.tensor(float(w), device="cpu") if is_number(w) else w,
-                "v_threshold": v_threshold,
-                "v_reset": v_reset,
-            },
-            decay_input=decay_input,
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=spiking,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
+        w = Learnable(0.0) if w is None else torch.tensor(float(w), device="cpu") if is_number(w) else w
+        return constants | {"w": w}
 
 
-class QIF(PredefinedNeuron):
+class QIF(_Predefined):
     """Quadratic integrate-and-fire: H = V + (X + a0 (V - v_rest) (V - v_c)) / tau. State: v."""
 
     _op_name = "qif"
     _positive = ("tau",)
 
-    def __init__(
-        self,
-        *,
-        tau: Number = 2.0,
-        v_c: Number = 0.8,
-        a0: Number = 1.0,
-        v_threshold: Number = 1.0,
-        v_rest: Number = 0.0,
-        v_reset: Number | None = -0.1,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        spiking: bool = True,
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
-        super().__init__(
-            {"tau": tau, "v_c": v_c, "a0": a0, "v_threshold": v_threshold, "v_rest": v_rest, "v_reset": v_reset},
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=spiking,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
+    tau: Number = 2.0
+    v_c: Number = 0.8
+    a0: Number = 1.0
+    v_threshold: Number = 1.0
+    v_rest: Number = 0.0
+    v_reset: Number | None = -0.1
 
 
-class EIF(PredefinedNeuron):
+class EIF(_Predefined):
     """Exponential integrate-and-fire: H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau.
 
     State: v.
@@ -363,41 +342,15 @@ class EIF(PredefinedNeuron):
     _op_name = "eif"
     _positive = ("tau", "delta_t")
 
-    def __init__(
-        self,
-        *,
-        tau: Number = 2.0,
-        delta_t: Number = 1.0,
-        theta_rh: Number = 0.8,
-        v_threshold: Number = 1.0,
-        v_rest: Number = 0.0,
-        v_reset: Number | None = -0.1,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        spiking: bool = True,
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
-        super().__init__(
-            {
-                "tau": tau,
-                "delta_t": delta_t,
-                "theta_rh": theta_rh,
-                "v_threshold": v_threshold,
-                "v_rest": v_rest,
-                "v_reset": v_reset,
-            },
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=spiking,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
+    tau: Number = 2.0
+    delta_t: Number = 1.0
+    theta_rh: Number = 0.8
+    v_threshold: Number = 1.0
+    v_rest: Number = 0.0
+    v_reset: Number | None = -0.1
 
 
-class Izhikevich(PredefinedNeuron):
+class Izhikevich(_Predefined):
     """Izhikevich's neuron: H = V + (X + a0 (V - v_rest) (V - v_c) - W) / tau, W' = W + (a (H - v_rest) - W) / tau_w + b
     S.
 
@@ -408,49 +361,19 @@ class Izhikevich(PredefinedNeuron):
     _positive = ("tau", "tau_w")
     state_names = ("v", "w")
 
-    def __init__(
-        self,
-        *,
-        tau: Number = 2.0,
-        v_c: Number = 0.8,
-        a0: Number = 1.0,
-        v_threshold: Number = 1.0,
-        v_rest: Number = -0.1,
-        w_rest: Number = 0.0,
-        v_reset: Number | None = 0.0,
-        tau_w: Number = 2.0,
-        a: Number = 0.0,
-        b: Number = 0.0,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        spiking: bool = True,
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
-        super().__init__(
-            {
-                "tau": tau,
-                "v_c": v_c,
-                "a0": a0,
-                "v_threshold": v_threshold,
-                "v_rest": v_rest,
-                "w_rest": w_rest,
-                "v_reset": v_reset,
-                "tau_w": tau_w,
-                "a": a,
-                "b": b,
-            },
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=spiking,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
+    tau: Number = 2.0
+    v_c: Number = 0.8
+    a0: Number = 1.0
+    v_threshold: Number = 1.0
+    v_rest: Number = -0.1
+    w_rest: Number = 0.0
+    v_reset: Number | None = 0.0
+    tau_w: Number = 2.0
+    a: Number = 0.0
+    b: Number = 0.0
 
 
-class AdaptiveLIF(WithDecayInput, PredefinedNeuron):
+class AdaptiveLIF(WithDecayInput, _Predefined):
     """A LIF whose threshold grows with its spikes: it fires at H >= v_threshold + b A, and A' = decay A + S. States: v,
     a.
 
@@ -461,29 +384,9 @@ class AdaptiveLIF(WithDecayInput, PredefinedNeuron):
     _positive = ("tau",)
     state_names = ("v", "a")
 
-    def __init__(
-        self,
-        *,
-        tau: Number = 2.0,
-        decay_input: bool = True,
-        v_threshold: Number = 1.0,
-        v_reset: Number | None = 0.0,
-        decay: Number = 0.9,
-        b: Number = 0.1,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        spiking: bool = True,
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
-        super().__init__(
-            {"tau": tau, "v_threshold": v_threshold, "v_reset": v_reset, "decay": decay, "b": b},
-            decay_input=decay_input,
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=spiking,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
+    tau: Number = 2.0
+    decay_input: bool = True
+    v_threshold: Number = 1.0
+    v_reset: Number | None = 0.0
+    decay: Number = 0.9
+    b: Number = 0.1

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from spikeforge._numbers import operand, state_type
+from spikeforge._numbers import state_type
 from spikeforge.nn.constant import Taken, taken_by
 from spikeforge.surrogate import Custom
 from spikeforge.trace.neuron import warn_of_gradient
@@ -203,50 +203,20 @@ def _restored(
 
 # --- the predefined neurons
 
-CHARGES = {
-    "integrate_and_fire": "h = v + x",
-    "lif": "inv_tau = 1 / {tau}",
-    "plif": "inv_tau = sigmoid({w})",
-    "adaptive_lif": "inv_tau = 1 / {tau}",
-    "qif": "h = v + 1 / {tau} * (x + {a0} * (v - {v_rest}) * (v - {v_c}))",
-    "eif": "h = v + 1 / {tau} * (x + {v_rest} - v + {delta_t} * exp((v - {theta_rh}) * (1 / {delta_t})))",
-    "izhikevich": "h = v + 1 / {tau} * (x + {a0} * (v - {v_rest}) * (v - {v_c}) - w)",
-    "cuba_lif": "current = i - 1 / {tau_synapse} * i + x\ninv_tau = 1 / {tau_membrane}",
-}
-LEAKY = {"lif": "x", "plif": "x", "adaptive_lif": "x", "cuba_lif": "current"}
-RECOVERIES = {
-    "adaptive_lif": "a' = {decay} * a + s",
-    "izhikevich": "w' = w + 1 / {tau_w} * ({a} * (h - {v_rest}) - w) + {b} * s",
-    "cuba_lif": "i' = current",
-}
-
-
 def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     """A predefined neuron as text, in the operations of its operator, so that it has the operator's bits.
 
     Args:
         baked: numbers stand in the text, rather than as parameters of it.
     """
-    neuron = module._op_name
-    soft = "v_reset" in module._numbers and module._numbers["v_reset"] is None
+    numbers = {name: float(number) for name, number in module._numbers.items() if number is not None}
+    soft = "v_reset" in module._numbers and "v_reset" not in numbers
     used = [name for name in module._constant_names if name != "w_rest" and not (name == "v_reset" and soft)]
     params = [name for name in used if name in module._placements or not baked]
-    spelled = {name: name if name in params else operand(float(module._numbers[name])) for name in used}
-
-    lines = CHARGES[neuron].format(**spelled).split("\n")
-    if neuron in LEAKY:
-        x = LEAKY[neuron]
-        leak = "v" if soft else f"(v - {spelled['v_reset']})"
-        lines.append(f"h = v + inv_tau * ({x} - {leak})" if module.decay_input else f"h = v - inv_tau * {leak} + {x}")
-    threshold = spelled["v_threshold"]
-    if neuron == "adaptive_lif":
-        lines.append(f"threshold = {threshold} + {spelled['b']} * a")
-        threshold = "threshold"
-    lines += [f"u = h - {threshold}", f"s = {_spike(module)}", "return s"]
-    fired = "detach(s)" if module.detach_reset else "s"
-    lines.append(f"v' = h - {fired} * {threshold}" if soft else f"v' = select({fired}, {spelled['v_reset']}, h)")
-    if neuron in RECOVERIES:
-        lines.append(RECOVERIES[neuron].format(**spelled))
+    options = {"decay_input": module.decay_input, "detach_reset": module.detach_reset}
+    text = torch.ops.spikeforge.neuron_text(
+        module._op_name, _spike(module), params, list(numbers), list(numbers.values()), name=type(module).__name__, **options
+    )
 
     starts = dict.fromkeys(module.state_names, 0.0)
     starts["v"] = 0.0 if soft else "v_reset"
@@ -256,9 +226,6 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
         name: start if start in module._placements else module._numbers.get(start, start)
         for name, start in starts.items()
     }
-    states = ", ".join(name if isinstance(start, str) else f"{name} = {start!r}" for name, start in starts.items())
-    body = "".join(f"  {line}\n" for line in lines)
-    text = f"neuron {type(module).__name__}(x; {states}; {', '.join(params)}) {{\n{body}}}\n"
     cell = TextCell(text, 1, params, starts)
     cell.renew(module._numbers, module._taken)
     return cell
