@@ -1,6 +1,7 @@
 // The CPU's loops, compiled for one instruction set, and the choice among the sets at run time.
 #pragma once
 
+#include "csrc/cpu/instruction_set.h"
 #include "csrc/cpu/recurrent/feedback.h"
 #include "csrc/kernels/multistep/launch.h"
 #include "csrc/kernels/multistep/loihi_cells.h"
@@ -47,16 +48,9 @@ struct Loops {
   Loop (*loihi)(bool ternary, LoihiForm);
 };
 
-// One expansion per instruction set of the build: multistep/predefined_loops.cpp, multistep/traced_loops.cpp,
-// loihi/loops.cpp.
-#define SPIKEFORGE_LOOPS_OF(set)                           \
-  Loop predefined_loop_##set(NeuronKind kind, DType type); \
-  Loop traced_loop_##set(DType type);                      \
-  Loop loihi_loop_##set(bool ternary, LoihiForm form);
-SPIKEFORGE_LOOPS_OF(default)
-SPIKEFORGE_LOOPS_OF(avx2)
-SPIKEFORGE_LOOPS_OF(avx512)
-#undef SPIKEFORGE_LOOPS_OF
+SPIKEFORGE_EACH_SET(Loop, predefined_loop, (NeuronKind kind, DType type));
+SPIKEFORGE_EACH_SET(Loop, traced_loop, (DType type));
+SPIKEFORGE_EACH_SET(Loop, loihi_loop, (bool ternary, LoihiForm form));
 
 // The widest set that this processor has, no wider than SPIKEFORGE_CPU_CAPABILITY (default, avx2, avx512) says.
 const Loops& loops();

@@ -24,7 +24,7 @@ namespace spikeforge::ops::sparse {
 namespace {
 
 Values values_of() { return Values::number; }
-Values values_of(bool graded) { return graded ? Values::graded : Values::event; }
+Values values_of(bool graded) { return event_values(graded); }
 
 // Graded is bool where entries are events.
 template <bool matrix, class... Graded>
@@ -32,22 +32,13 @@ struct Operator {
   static at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
                         const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, Graded... graded,
                         bool deterministic, bool unchecked) {
-    return call_product(
-        {weights,
-         indices,
-         indptr,
-         x,
-         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic, unchecked}});
+    return product_kernel<call_product>(weights, indices, indptr, x, std::move(rows), std::move(cols), transpose,
+                                        matrix, name_of(values_of(graded...)), deterministic, unchecked);
   }
   static at::Tensor ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& x, c10::SymInt cols,
                         bool transpose, Graded... graded, bool deterministic, bool unchecked) {
-    c10::SymInt rows = indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0);
-    return call_product(
-        {weights,
-         indices,
-         std::nullopt,
-         x,
-         {std::move(rows), std::move(cols), transpose, matrix, values_of(graded...), deterministic, unchecked}});
+    return product_kernel<call_product>(weights, indices, std::nullopt, x, ell_rows(indices), std::move(cols),
+                                        transpose, matrix, name_of(values_of(graded...)), deterministic, unchecked);
   }
 };
 

@@ -12,7 +12,6 @@
 #include "ops/common/library.h"
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
@@ -61,18 +60,6 @@ void deliver_(const DeliverCall& call) {
     deliver_cpu(dense);
   }
   changed.write_back();
-}
-
-at::Tensor deliver(const DeliverCall& call) {
-  check_deliver(call);
-  at::Tensor result = call.buffer.clone(at::MemoryFormat::Contiguous);
-  deliver_({call.product, call.delays, result, call.step});
-  return result;
-}
-
-at::Tensor deliver_meta(const DeliverCall& call) {
-  check_deliver(call);
-  return at::empty_symint(call.buffer.sym_sizes(), call.buffer.options());
 }
 
 at::Tensor take_(const at::Tensor& buffer, const at::Tensor& step) {
@@ -133,35 +120,22 @@ at::Tensor take_negated_(const at::Tensor& buffer, const at::Tensor& step) {
 }
 
 // The public operators.
-template <auto run>
-auto csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, const at::Tensor& events,
-         const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step, c10::SymInt rows, c10::SymInt cols,
-         bool transpose, bool graded, bool deterministic, bool unchecked) {
-  return run({{weights,
-               indices,
-               indptr,
-               events,
-               {std::move(rows), std::move(cols), transpose, false, graded ? Values::graded : Values::event,
-                deterministic, unchecked}},
-              delays,
-              buffer,
-              step});
+template <class Result, Result (*run)(const DeliverCall&)>
+Result csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, const at::Tensor& events,
+           const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step, c10::SymInt rows,
+           c10::SymInt cols, bool transpose, bool graded, bool deterministic, bool unchecked) {
+  return deliver_kernel<Result, run>(weights, indices, indptr, events, delays, buffer, step, std::move(rows),
+                                     std::move(cols), transpose, name_of(event_values(graded)), deterministic,
+                                     unchecked);
 }
 
-template <auto run>
-auto ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& events, const at::Tensor& delays,
-         const at::Tensor& buffer, const at::Tensor& step, c10::SymInt cols, bool transpose, bool graded,
-         bool deterministic, bool unchecked) {
-  c10::SymInt rows = indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0);
-  return run({{weights,
-               indices,
-               std::nullopt,
-               events,
-               {std::move(rows), std::move(cols), transpose, false, graded ? Values::graded : Values::event,
-                deterministic, unchecked}},
-              delays,
-              buffer,
-              step});
+template <class Result, Result (*run)(const DeliverCall&)>
+Result ell(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& events, const at::Tensor& delays,
+           const at::Tensor& buffer, const at::Tensor& step, c10::SymInt cols, bool transpose, bool graded,
+           bool deterministic, bool unchecked) {
+  return deliver_kernel<Result, run>(weights, indices, std::nullopt, events, delays, buffer, step, ell_rows(indices),
+                                     std::move(cols), transpose, name_of(event_values(graded)), deterministic,
+                                     unchecked);
 }
 
 SPIKEFORGE_SCHEMAS(library) {
@@ -185,10 +159,10 @@ SPIKEFORGE_SCHEMAS(library) {
 
 // The lowered operators support vmap; torch would otherwise call the public ones once per map.
 void register_public(torch::Library& library) {
-  library.impl("event_csrmv_delayed", TORCH_FN(csr<call_deliver>));
-  library.impl("event_csrmv_delayed_", TORCH_FN(csr<call_deliver_>));
-  library.impl("event_ellmv_delayed", TORCH_FN(ell<call_deliver>));
-  library.impl("event_ellmv_delayed_", TORCH_FN(ell<call_deliver_>));
+  library.impl("event_csrmv_delayed", TORCH_FN((csr<at::Tensor, call_deliver>)));
+  library.impl("event_csrmv_delayed_", TORCH_FN((csr<void, call_deliver_>)));
+  library.impl("event_ellmv_delayed", TORCH_FN((ell<at::Tensor, call_deliver>)));
+  library.impl("event_ellmv_delayed_", TORCH_FN((ell<void, call_deliver_>)));
 }
 
 SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_public(library); }
@@ -196,20 +170,20 @@ SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_public(library
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_public(library); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
-  library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver>));
-  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_>));
+  library.impl("csr_deliver", TORCH_FN((deliver_kernel<at::Tensor, deliver<DeliverCall, deliver_>>)));
+  library.impl("csr_deliver_", TORCH_FN((deliver_kernel<void, deliver_>)));
   library.impl("take_arrivals", TORCH_FN(take));
   library.impl("take_arrivals_", TORCH_FN(take_));
 }
 
 SPIKEFORGE_KERNELS(Negative, library) {
-  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_negated_>));
+  library.impl("csr_deliver_", TORCH_FN((deliver_kernel<void, deliver_negated_>)));
   library.impl("take_arrivals_", TORCH_FN(take_negated_));
 }
 
 SPIKEFORGE_KERNELS(Meta, library) {
-  library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_meta>));
-  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<check_deliver>));
+  library.impl("csr_deliver", TORCH_FN((deliver_kernel<at::Tensor, deliver_meta<DeliverCall>>)));
+  library.impl("csr_deliver_", TORCH_FN((deliver_kernel<void, check_deliver>)));
   library.impl("take_arrivals", TORCH_FN(take_meta));
   library.impl("take_arrivals_", TORCH_FN(take_meta_));
 }
@@ -303,12 +277,12 @@ Result call_with(const Op& op, const DeliverCall& call) {
 }  // namespace
 
 at::Tensor call_deliver(const DeliverCall& call) {
-  static const auto op = find_operator<decltype(deliver_kernel<deliver>)>("spikeforge::csr_deliver");
+  static const auto op = find_operator<decltype(deliver_kernel<at::Tensor, call_deliver>)>("spikeforge::csr_deliver");
   return call_with<at::Tensor>(op, call);
 }
 
 void call_deliver_(const DeliverCall& call) {
-  static const auto op = find_operator<decltype(deliver_kernel<deliver_>)>("spikeforge::csr_deliver_");
+  static const auto op = find_operator<decltype(deliver_kernel<void, call_deliver_>)>("spikeforge::csr_deliver_");
   call_with<void>(op, call);
 }
 

@@ -4,6 +4,8 @@
 
 #include "ops/event/product.h"
 
+#include <ATen/ops/empty.h>
+
 #include <tuple>
 #include <vector>
 
@@ -17,6 +19,10 @@ struct DeliverCall {
   const at::Tensor& step;    // int64, 0-dimensional
 
   const char* name() const;
+  // The same call with other entries and another buffer.
+  DeliverCall with(const at::Tensor& x, const at::Tensor& other) const {
+    return {{product.weights, product.indices, product.indptr, x, product.options}, delays, other, step};
+  }
 };
 
 // The slots of a buffer, and the step of a call, whatever the matrix: every check.
@@ -59,12 +65,26 @@ void call_deliver_(const DeliverCall& call);
 std::tuple<at::Tensor, at::Tensor> call_take(const at::Tensor& buffer, const at::Tensor& step);
 at::Tensor call_take_(const at::Tensor& buffer, const at::Tensor& step);
 
+// The kernels that csr_deliver and jit_deliver share. deliver_ changes the buffer.
+template <class Call, void (*deliver_)(const Call&)>
+at::Tensor deliver(const Call& call) {
+  check_deliver(call);
+  at::Tensor result = call.buffer.clone(at::MemoryFormat::Contiguous);
+  deliver_(call.with(call.product.x, result));
+  return result;
+}
+template <class Call>
+at::Tensor deliver_meta(const Call& call) {
+  check_deliver(call);
+  return at::empty_symint(call.buffer.sym_sizes(), call.buffer.options());
+}
+
 // A kernel for the dispatcher.
-template <auto run>
-auto deliver_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                    const at::Tensor& x, const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step,
-                    c10::SymInt rows, c10::SymInt cols, bool transpose, std::string_view values, bool deterministic,
-                    bool unchecked) {
+template <class Result, Result (*run)(const DeliverCall&)>
+Result deliver_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
+                      const at::Tensor& x, const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step,
+                      c10::SymInt rows, c10::SymInt cols, bool transpose, std::string_view values, bool deterministic,
+                      bool unchecked) {
   return run({{weights,
                indices,
                indptr,

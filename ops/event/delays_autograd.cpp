@@ -171,8 +171,8 @@ at::Tensor take_autograd_(const at::Tensor& buffer, const at::Tensor& step) {
 }
 
 SPIKEFORGE_KERNELS(Autograd, library) {
-  library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_autograd>));
-  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_autograd_>));
+  library.impl("csr_deliver", TORCH_FN((deliver_kernel<at::Tensor, deliver_autograd>)));
+  library.impl("csr_deliver_", TORCH_FN((deliver_kernel<void, deliver_autograd_>)));
   library.impl("take_arrivals", TORCH_FN(take_autograd));
   library.impl("take_arrivals_", TORCH_FN(take_autograd_));
 }

@@ -2,10 +2,13 @@
 #pragma once
 
 #include "ops/common/record.h"
-#include "ops/event/product.h"
+#include "ops/event/jit.h"
+
+#include <ATen/ops/eye.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
-#include <string_view>
+#include <vector>
 
 namespace spikeforge::ops::sparse {
 
@@ -39,6 +42,28 @@ inline Options saved_options(AutogradContext* ctx) {
   const c10::List<std::int64_t> options = data.at("options").toIntList();
   return {data.at("rows").toSymInt(),          data.at("cols").toSymInt(), options.get(0) != 0, options.get(1) != 0,
           static_cast<Values>(options.get(2)), options.get(3) != 0,        options.get(4) != 0};
+}
+
+inline void save_draw(AutogradContext* ctx, const Draw& draw) {
+  ctx->saved_data["prob"] = draw.prob;
+  ctx->saved_data["seed"] = draw.seed;
+  ctx->saved_data["distribution"] = static_cast<std::int64_t>(draw.distribution);
+}
+
+inline Draw saved_draw(AutogradContext* ctx) {
+  const auto& data = ctx->saved_data;
+  return {data.at("prob").toDouble(), data.at("seed").toInt(),
+          static_cast<Distribution>(data.at("distribution").toInt())};
+}
+
+// The gradient of a distribution's parameters, in which a result is linear: for each unit vector of them, the sum of
+// the result times `grad`.
+template <class F>
+at::Tensor sums_of_units(const Draw& draw, const at::Tensor& grad, F&& result) {
+  std::vector<at::Tensor> sums;
+  for (const at::Tensor& unit : at::eye(numbers_of(draw.distribution), grad.options()).unbind())
+    sums.push_back(result(unit).mul(grad).sum());
+  return at::stack(sums);
 }
 
 // The same matrix, and numbers, read the other way.

@@ -13,49 +13,35 @@ namespace {
 using ops::sparse::find_operator;
 using ops::sparse::Values;
 
-Values values_of(const EventProductOptions& options) { return options.graded ? Values::graded : Values::event; }
+std::string_view values_of(const EventProductOptions& options) {
+  return name_of(ops::sparse::event_values(options.graded));
+}
 
 template <class Options>
-at::Tensor product(const Connections& m, const at::Tensor& x, bool matrix, Values values, const Options& options) {
-  return ops::sparse::call_product(
-      {m.weights,
-       m.indices,
-       m.indptr,
-       x,
-       {m.rows, m.cols, options.transpose, matrix, values, options.deterministic, m.unchecked}});
+at::Tensor product(const Connections& m, const at::Tensor& x, bool matrix, std::string_view values, const Options& o) {
+  return ops::sparse::product_kernel<ops::sparse::call_product>(
+      m.weights, m.indices, m.indptr, x, m.rows, m.cols, o.transpose, matrix, values, o.deterministic, m.unchecked);
 }
 
-at::Tensor product(const RandomConnections& m, const at::Tensor& x, bool matrix, const EventProductOptions& options) {
-  const event::Distribution distribution = ops::sparse::parse_distribution(ops::sparse::jit_name(matrix), m.law);
-  return ops::sparse::call_jit({m.weights,
-                                x,
-                                {m.rows, m.cols, options.transpose, matrix, values_of(options), options.deterministic},
-                                {m.prob, m.seed, distribution}});
+at::Tensor product(const RandomConnections& m, const at::Tensor& x, bool matrix, const EventProductOptions& o) {
+  return ops::sparse::jit_kernel<ops::sparse::call_jit>(m.weights, x, m.rows, m.cols, m.prob, m.seed, m.law,
+                                                        o.transpose, matrix, values_of(o), o.deterministic);
 }
 
-template <auto deliver>
-auto delivered(const Connections& m, const at::Tensor& events, const at::Tensor& delays, const at::Tensor& buffer,
-               const at::Tensor& step, const EventProductOptions& o) {
-  return deliver({{m.weights,
-                   m.indices,
-                   m.indptr,
-                   events,
-                   {m.rows, m.cols, o.transpose, false, values_of(o), o.deterministic, m.unchecked}},
-                  delays,
-                  buffer,
-                  step});
+template <class Result, Result (*deliver)(const ops::sparse::DeliverCall&)>
+Result delivered(const Connections& m, const at::Tensor& events, const at::Tensor& delays, const at::Tensor& buffer,
+                 const at::Tensor& step, const EventProductOptions& o) {
+  return ops::sparse::deliver_kernel<Result, deliver>(m.weights, m.indices, m.indptr, events, delays, buffer, step,
+                                                      m.rows, m.cols, o.transpose, values_of(o), o.deterministic,
+                                                      m.unchecked);
 }
 
-template <auto deliver>
-auto delivered(const RandomConnections& m, const at::Tensor& events, const DrawnDelays& delays,
-               const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& o) {
-  const char* const op = ops::sparse::jit_deliver_name;
-  const ops::sparse::Draw draw{m.prob, m.seed, ops::sparse::parse_distribution(op, m.law)};
-  const ops::sparse::DelayLaw delayed = ops::sparse::parse_delay_law(op, delays.law, delays.numbers);
-  return deliver({{m.weights, events, {m.rows, m.cols, o.transpose, false, values_of(o), o.deterministic}, draw},
-                  delayed,
-                  buffer,
-                  step});
+template <class Result, Result (*deliver)(const ops::sparse::JitDeliverCall&)>
+Result delivered(const RandomConnections& m, const at::Tensor& events, const DrawnDelays& delays,
+                 const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& o) {
+  return ops::sparse::jit_deliver_kernel<Result, deliver>(m.weights, events, buffer, step, m.rows, m.cols, m.prob,
+                                                          m.seed, delays.numbers, m.law, delays.law, o.transpose,
+                                                          values_of(o), o.deterministic);
 }
 
 const at::Tensor& indptr_of(const Connections& matrix, const char* op) {
@@ -78,10 +64,10 @@ at::Tensor event_mm(const Connections& matrix, const at::Tensor& events, const E
   return product(matrix, events, true, values_of(options), options);
 }
 at::Tensor sparse_mv(const Connections& matrix, const at::Tensor& vector, const ProductOptions& options) {
-  return product(matrix, vector, false, Values::number, options);
+  return product(matrix, vector, false, name_of(Values::number), options);
 }
 at::Tensor sparse_mm(const Connections& matrix, const at::Tensor& vectors, const ProductOptions& options) {
-  return product(matrix, vectors, true, Values::number, options);
+  return product(matrix, vectors, true, name_of(Values::number), options);
 }
 at::Tensor event_mv(const RandomConnections& matrix, const at::Tensor& events, const EventProductOptions& options) {
   return product(matrix, events, false, options);
@@ -92,19 +78,19 @@ at::Tensor event_mm(const RandomConnections& matrix, const at::Tensor& events, c
 
 at::Tensor event_mv_delayed(const Connections& matrix, const at::Tensor& events, const at::Tensor& delays,
                             const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
-  return delivered<ops::sparse::call_deliver>(matrix, events, delays, buffer, step, options);
+  return delivered<at::Tensor, ops::sparse::call_deliver>(matrix, events, delays, buffer, step, options);
 }
 void event_mv_delayed_(const Connections& matrix, const at::Tensor& events, const at::Tensor& delays,
                        const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
-  delivered<ops::sparse::call_deliver_>(matrix, events, delays, buffer, step, options);
+  delivered<void, ops::sparse::call_deliver_>(matrix, events, delays, buffer, step, options);
 }
 at::Tensor event_mv_delayed(const RandomConnections& matrix, const at::Tensor& events, const DrawnDelays& delays,
                             const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
-  return delivered<ops::sparse::call_jit_deliver>(matrix, events, delays, buffer, step, options);
+  return delivered<at::Tensor, ops::sparse::call_deliver>(matrix, events, delays, buffer, step, options);
 }
 void event_mv_delayed_(const RandomConnections& matrix, const at::Tensor& events, const DrawnDelays& delays,
                        const at::Tensor& buffer, const at::Tensor& step, const EventProductOptions& options) {
-  delivered<ops::sparse::call_jit_deliver_>(matrix, events, delays, buffer, step, options);
+  delivered<void, ops::sparse::call_deliver_>(matrix, events, delays, buffer, step, options);
 }
 
 std::pair<at::Tensor, at::Tensor> take_arrivals(const at::Tensor& buffer, const at::Tensor& step) {

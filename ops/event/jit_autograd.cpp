@@ -6,21 +6,15 @@
 #include "ops/event/differentiation.h"
 #include "ops/event/jit.h"
 
-#include <ATen/ops/eye.h>
-#include <ATen/ops/stack.h>
-
-#include <vector>
-
 namespace spikeforge::ops::sparse {
 namespace {
 
 at::Tensor gradient_of_weights(const JitCall& call, const at::Tensor& grad) {
-  const auto type = state_type(call.weights.scalar_type());
-  const std::int64_t count = numbers_of(call.draw.distribution);
-  std::vector<at::Tensor> sums;
-  for (const at::Tensor& unit : at::eye(count, call.weights.options().dtype(type)).unbind())
-    sums.push_back(call_jit({unit, call.x, call.options, call.draw}).mul(grad.to(type)).sum());
-  return at::stack(sums).to(call.weights.scalar_type());
+  return sums_of_units(call.draw, grad.to(state_type(call.weights.scalar_type())),
+                       [&](const at::Tensor& unit) {
+                         return call_jit({unit, call.x, call.options, call.draw});
+                       })
+      .to(call.weights.scalar_type());
 }
 
 struct JitRule {
@@ -28,12 +22,7 @@ struct JitRule {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const auto& data = ctx->saved_data;
-    const JitCall call{saved[0],
-                       saved[1],
-                       saved_options(ctx),
-                       {data.at("prob").toDouble(), data.at("seed").toInt(),
-                        static_cast<Distribution>(data.at("distribution").toInt())}};
+    const JitCall call{saved[0], saved[1], saved_options(ctx), saved_draw(ctx)};
     at::Tensor grad_weights, grad_x;
     if (ctx->needs_input_grad(0)) grad_weights = gradient_of_weights(call, grads[0]);
     if (ctx->needs_input_grad(1))
@@ -48,9 +37,7 @@ at::Tensor jit_product_autograd(const JitCall& call) {
       [&](AutogradContext* ctx) {
         ctx->save_for_backward({call.weights, call.x});
         save_options(ctx, call.options);
-        ctx->saved_data["prob"] = call.draw.prob;
-        ctx->saved_data["seed"] = call.draw.seed;
-        ctx->saved_data["distribution"] = static_cast<std::int64_t>(call.draw.distribution);
+        save_draw(ctx, call.draw);
       });
 }
 

@@ -10,9 +10,6 @@
 #include "ops/common/library.h"
 #include "ops/event/differentiation.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/eye.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -22,7 +19,7 @@ namespace spikeforge::ops::sparse {
 namespace {
 
 void jit_deliver_in_place(const JitDeliverCall& call) {
-  check_jit_deliver(call);
+  check_deliver(call);
   const auto& [weights, x, options, draw] = call.product;
   const ChangedBuffer changed(jit_deliver_name, call.buffer);
   if (!is_empty(call.product)) {
@@ -41,18 +38,6 @@ void jit_deliver_in_place(const JitDeliverCall& call) {
   changed.write_back();
 }
 
-at::Tensor jit_deliver(const JitDeliverCall& call) {
-  check_jit_deliver(call);
-  at::Tensor result = call.buffer.clone(at::MemoryFormat::Contiguous);
-  jit_deliver_in_place({call.product, call.delays, result, call.step});
-  return result;
-}
-
-at::Tensor jit_deliver_meta(const JitDeliverCall& call) {
-  check_jit_deliver(call);
-  return at::empty_symint(call.buffer.sym_sizes(), call.buffer.options());
-}
-
 // The gradient of the entries. A connection of delay d reads the gradient d slots after the step: the transposed
 // product delivers each slot of the gradient to slots that are indexed by delays, and those that fit are added up.
 at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
@@ -66,8 +51,7 @@ at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
   at::Tensor sum;
   for (std::int64_t slot = 0; slot < slots; ++slot) {
     const at::Tensor of_slot = grad.select(0, slot), nothing = at::zeros_symint(sizes, grad.options());
-    const at::Tensor by_delay =
-        call_jit_deliver({{w, of_slot, transposed(options), draw}, call.delays, nothing, start});
+    const at::Tensor by_delay = call_deliver({{w, of_slot, transposed(options), draw}, call.delays, nothing, start});
     const at::Tensor delay = step.neg().add(slot).remainder(slots).unsqueeze(0);
     const at::Tensor part = by_delay.index_select(0, delay).squeeze(0);
     sum = sum.defined() ? sum.add(part) : part;
@@ -77,13 +61,12 @@ at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
 
 at::Tensor delivered_by_weights(const JitDeliverCall& call, const at::Tensor& grad) {
   const auto& [weights, x, options, draw] = call.product;
-  const std::int64_t count = numbers_of(draw.distribution);
-  std::vector<at::Tensor> sums;
-  for (const at::Tensor& unit : at::eye(count, grad.options()).unbind()) {
-    const at::Tensor nothing = at::zeros_like(grad);
-    sums.push_back(call_jit_deliver({{unit, x, options, draw}, call.delays, nothing, call.step}).mul(grad).sum());
-  }
-  return at::stack(sums).to(weights.scalar_type());
+  const at::Tensor nothing = at::zeros_like(grad);
+  return sums_of_units(draw, grad,
+                       [&](const at::Tensor& unit) {
+                         return call_deliver({{unit, x, options, draw}, call.delays, nothing, call.step});
+                       })
+      .to(weights.scalar_type());
 }
 
 struct JitDeliverRule {
@@ -92,11 +75,7 @@ struct JitDeliverRule {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const variable_list saved = ctx->get_saved_variables();
     const auto& data = ctx->saved_data;
-    const JitDeliverCall call{{saved[0],
-                               saved[1],
-                               saved_options(ctx),
-                               {data.at("prob").toDouble(), data.at("seed").toInt(),
-                                static_cast<Distribution>(data.at("distribution").toInt())}},
+    const JitDeliverCall call{{saved[0], saved[1], saved_options(ctx), saved_draw(ctx)},
                               {static_cast<Distribution>(data.at("delay_distribution").toInt()),
                                data.at("first").toDouble(), data.at("second").toDouble()},
                               grads[0],
@@ -111,13 +90,11 @@ struct JitDeliverRule {
 at::Tensor jit_deliver_autograd(const JitDeliverCall& call) {
   const auto& [weights, x, options, draw] = call.product;
   return differentiable<JitDeliverRule>(
-      jit_deliver_name, {weights, x, call.buffer}, [&] { return call_jit_deliver(call); },
+      jit_deliver_name, {weights, x, call.buffer}, [&] { return call_deliver(call); },
       [&](AutogradContext* ctx) {
         ctx->save_for_backward({call.product.weights, call.product.x, call.step.clone()});
         save_options(ctx, call.product.options);
-        ctx->saved_data["prob"] = call.product.draw.prob;
-        ctx->saved_data["seed"] = call.product.draw.seed;
-        ctx->saved_data["distribution"] = static_cast<std::int64_t>(call.product.draw.distribution);
+        save_draw(ctx, call.product.draw);
         ctx->saved_data["delay_distribution"] = static_cast<std::int64_t>(call.delays.distribution);
         ctx->saved_data["first"] = call.delays.first;
         ctx->saved_data["second"] = call.delays.second;
@@ -125,8 +102,7 @@ at::Tensor jit_deliver_autograd(const JitDeliverCall& call) {
 }
 
 void jit_deliver_autograd_(const JitDeliverCall& call) {
-  without_gradient(jit_deliver_name, {call.product.weights, call.product.x, call.buffer},
-                   [&] { call_jit_deliver_(call); });
+  without_gradient(jit_deliver_name, {call.product.weights, call.product.x, call.buffer}, [&] { call_deliver_(call); });
 }
 
 // As for csr_deliver_.
@@ -134,14 +110,14 @@ void jit_deliver_negated_(const JitDeliverCall& call) {
   const auto& [weights, x, options, draw] = call.product;
   const at::Tensor w = weights.resolve_neg(), entries = x.resolve_neg(), buffer = call.buffer.resolve_neg(),
                    step = call.step.resolve_neg();
-  call_jit_deliver_({{w, entries, options, draw}, call.delays, buffer, step});
+  call_deliver_({{w, entries, options, draw}, call.delays, buffer, step});
   if (call.buffer.is_neg()) call.buffer.copy_(buffer);
 }
 
 // The lowered operators support vmap.
 void register_jit_delayed(torch::Library& library) {
-  library.impl("jit_csrmv_delayed", TORCH_FN(jit_deliver_kernel<call_jit_deliver>));
-  library.impl("jit_csrmv_delayed_", TORCH_FN(jit_deliver_kernel<call_jit_deliver_>));
+  library.impl("jit_csrmv_delayed", TORCH_FN((jit_deliver_kernel<at::Tensor, call_deliver>)));
+  library.impl("jit_csrmv_delayed_", TORCH_FN((jit_deliver_kernel<void, call_deliver_>)));
 }
 
 SPIKEFORGE_SCHEMAS(library) {
@@ -167,22 +143,23 @@ SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_jit_delayed(li
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_jit_delayed(library); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
-  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver>));
-  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_in_place>));
+  library.impl("jit_deliver",
+               TORCH_FN((jit_deliver_kernel<at::Tensor, deliver<JitDeliverCall, jit_deliver_in_place>>)));
+  library.impl("jit_deliver_", TORCH_FN((jit_deliver_kernel<void, jit_deliver_in_place>)));
 }
 
 SPIKEFORGE_KERNELS(Negative, library) {
-  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_negated_>));
+  library.impl("jit_deliver_", TORCH_FN((jit_deliver_kernel<void, jit_deliver_negated_>)));
 }
 
 SPIKEFORGE_KERNELS(Meta, library) {
-  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver_meta>));
-  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<check_jit_deliver>));
+  library.impl("jit_deliver", TORCH_FN((jit_deliver_kernel<at::Tensor, deliver_meta<JitDeliverCall>>)));
+  library.impl("jit_deliver_", TORCH_FN((jit_deliver_kernel<void, check_deliver>)));
 }
 
 SPIKEFORGE_KERNELS(Autograd, library) {
-  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver_autograd>));
-  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_autograd_>));
+  library.impl("jit_deliver", TORCH_FN((jit_deliver_kernel<at::Tensor, jit_deliver_autograd>)));
+  library.impl("jit_deliver_", TORCH_FN((jit_deliver_kernel<void, jit_deliver_autograd_>)));
 }
 
 // f(arguments of the lowered operators), in their order.
@@ -209,7 +186,7 @@ DelayLaw parse_delay_law(const char* op, std::string_view name, at::ArrayRef<dou
   return law;
 }
 
-void check_jit_deliver(const JitDeliverCall& call) {
+void check_deliver(const JitDeliverCall& call) {
   const char* const op = jit_deliver_name;
   const auto& [product, delays, buffer, step] = call;
   check_jit(op, product);
@@ -248,13 +225,14 @@ std::vector<event::KernelSpec> gpu_jit_delivery(const JitDeliverCall& call, cons
   return {spec, gpu_jit_finish(spec)};
 }
 
-at::Tensor call_jit_deliver(const JitDeliverCall& call) {
-  static const auto op = find_operator<decltype(jit_deliver_kernel<jit_deliver>)>("spikeforge::jit_deliver");
+at::Tensor call_deliver(const JitDeliverCall& call) {
+  static const auto op =
+      find_operator<decltype(jit_deliver_kernel<at::Tensor, call_deliver>)>("spikeforge::jit_deliver");
   return jit_call_with(op, call);
 }
 
-void call_jit_deliver_(const JitDeliverCall& call) {
-  static const auto op = find_operator<decltype(jit_deliver_kernel<jit_deliver_in_place>)>("spikeforge::jit_deliver_");
+void call_deliver_(const JitDeliverCall& call) {
+  static const auto op = find_operator<decltype(jit_deliver_kernel<void, call_deliver_>)>("spikeforge::jit_deliver_");
   jit_call_with(op, call);
 }
 

@@ -21,11 +21,17 @@ struct JitDeliverCall {
   DelayLaw delays;
   const at::Tensor& buffer;  // as of csr_deliver
   const at::Tensor& step;
+
+  const char* name() const { return "jit_csrmv_delayed"; }
+  // The same call with other entries and another buffer.
+  JitDeliverCall with(const at::Tensor& x, const at::Tensor& other) const {
+    return {{product.weights, x, product.options, product.draw}, delays, other, step};
+  }
 };
 
 constexpr const char* jit_deliver_name = "jit_csrmv_delayed";
 
-void check_jit_deliver(const JitDeliverCall& call);
+void check_deliver(const JitDeliverCall& call);
 
 event::RandomDelays random_delays(const JitDeliverCall& call);
 
@@ -37,15 +43,15 @@ void jit_deliver_cpu(const JitDeliverCall& call);
 void jit_deliver_cuda(const JitDeliverCall& call);
 
 // The lowered operators, through the dispatcher.
-at::Tensor call_jit_deliver(const JitDeliverCall& call);
-void call_jit_deliver_(const JitDeliverCall& call);
+at::Tensor call_deliver(const JitDeliverCall& call);
+void call_deliver_(const JitDeliverCall& call);
 
 // A kernel for the dispatcher.
-template <auto run>
-auto jit_deliver_kernel(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& buffer,
-                        const at::Tensor& step, c10::SymInt rows, c10::SymInt cols, double prob, std::int64_t seed,
-                        at::ArrayRef<double> delays, std::string_view law, std::string_view delay_law, bool transpose,
-                        std::string_view values, bool deterministic) {
+template <class Result, Result (*run)(const JitDeliverCall&)>
+Result jit_deliver_kernel(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& buffer,
+                          const at::Tensor& step, c10::SymInt rows, c10::SymInt cols, double prob, std::int64_t seed,
+                          at::ArrayRef<double> delays, std::string_view law, std::string_view delay_law, bool transpose,
+                          std::string_view values, bool deterministic) {
   const char* const op = jit_deliver_name;
   const Draw draw{prob, seed, parse_distribution(op, law)};  // as in jit_kernel
   const DelayLaw delayed = parse_delay_law(op, delay_law, delays);

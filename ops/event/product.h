@@ -24,6 +24,7 @@ using event::Values;
 
 // `op` begins the message.
 Values parse_values(std::string_view name, const char* op = "csr_product");
+inline Values event_values(bool graded) { return graded ? Values::graded : Values::event; }
 
 // The options of a product.
 struct Options {
@@ -83,6 +84,11 @@ struct WeightGradCall {
 void check_product(const ProductCall& call);
 void check_product(const char* op, const ProductCall& call);
 void check_weight_grad(const WeightGradCall& call);
+
+// The rows of a matrix in the ELL form; 0 for indices that check_matrix refuses.
+inline c10::SymInt ell_rows(const at::Tensor& indices) {
+  return indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0);
+}
 
 // Through the dispatcher.
 at::Tensor call_product(const ProductCall& call);

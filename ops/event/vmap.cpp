@@ -54,74 +54,62 @@ void check_buffer_is_mapped(const char* op, const VmapLevel& level, const at::Te
                     ": under vmap a buffer that changes in place must be mapped, as what changes it is");
 }
 
+VmapLevel level_of(const DeliverCall& call) {
+  const auto& [weights, indices, indptr, x, options] = call.product;
+  return VmapLevel(weights, indices, indptr, x, call.delays, call.buffer, call.step);
+}
+VmapLevel level_of(const JitDeliverCall& call) {
+  return VmapLevel(call.product.weights, call.product.x, call.buffer, call.step);
+}
+
 bool maps_matrix(const VmapLevel& level, const DeliverCall& call) {
   const auto& [weights, indices, indptr, x, options] = call.product;
   return level.maps(weights) || level.maps(indices) || level.maps(indptr) || level.maps(call.delays) ||
          level.maps(call.step);
+}
+bool maps_matrix(const VmapLevel& level, const JitDeliverCall& call) {
+  return level.maps(call.product.weights) || level.maps(call.step);
 }
 
 // Calls f with the call of map i, tensors of which live as long as f runs.
 template <class F>
 auto with_one(const VmapLevel& level, const DeliverCall& call, std::int64_t i, F&& f) {
   const auto& [weights, indices, indptr, x, options] = call.product;
-  return f({{level.one(weights, i), level.one(indices, i), level.one(indptr, i), level.one(x, i), options},
-            level.one(call.delays, i),
-            level.one(call.buffer, i),
-            level.one(call.step, i)});
+  return f(DeliverCall{{level.one(weights, i), level.one(indices, i), level.one(indptr, i), level.one(x, i), options},
+                       level.one(call.delays, i),
+                       level.one(call.buffer, i),
+                       level.one(call.step, i)});
+}
+template <class F>
+auto with_one(const VmapLevel& level, const JitDeliverCall& call, std::int64_t i, F&& f) {
+  const auto& [weights, x, options, draw] = call.product;
+  return f(JitDeliverCall{{level.one(weights, i), level.one(x, i), options, draw},
+                          call.delays,
+                          level.one(call.buffer, i),
+                          level.one(call.step, i)});
 }
 
-at::Tensor deliver_batched(const DeliverCall& call) {
-  const auto& [weights, indices, indptr, x, options] = call.product;
-  const VmapLevel level(weights, indices, indptr, x, call.delays, call.buffer, call.step);
+template <class Call>
+at::Tensor deliver_batched(const Call& call) {
+  const VmapLevel level = level_of(call);
   if (maps_matrix(level, call))
-    return level.each([&](std::int64_t i) { return with_one(level, call, i, call_deliver); });
-  const at::Tensor entries = entries_of_all(level, x);
-  return level.mapped(
-      call_deliver(
-          {{weights, indices, indptr, entries, options}, call.delays, buffer_of_all(level, call.buffer), call.step}),
-      1);
+    return level.each(
+        [&](std::int64_t i) { return with_one(level, call, i, [](const Call& one) { return call_deliver(one); }); });
+  const at::Tensor entries = entries_of_all(level, call.product.x), buffer = buffer_of_all(level, call.buffer);
+  return level.mapped(call_deliver(call.with(entries, buffer)), 1);
 }
 
-void deliver_batched_(const DeliverCall& call) {
-  const auto& [weights, indices, indptr, x, options] = call.product;
-  const VmapLevel level(weights, indices, indptr, x, call.delays, call.buffer, call.step);
+template <class Call>
+void deliver_batched_(const Call& call) {
+  const VmapLevel level = level_of(call);
   check_buffer_is_mapped(call.name(), level, call.buffer);
   if (maps_matrix(level, call)) {
     const std::int64_t count = level.size().guard_int(__FILE__, __LINE__);
-    for (std::int64_t i = 0; i < count; ++i) with_one(level, call, i, call_deliver_);
+    for (std::int64_t i = 0; i < count; ++i) with_one(level, call, i, [](const Call& one) { call_deliver_(one); });
     return;
   }
-  const at::Tensor entries = entries_of_all(level, x);
-  call_deliver_(
-      {{weights, indices, indptr, entries, options}, call.delays, buffer_of_all(level, call.buffer), call.step});
-}
-
-at::Tensor jit_deliver_batched(const JitDeliverCall& call) {
-  const auto& [weights, x, options, draw] = call.product;
-  const VmapLevel level(weights, x, call.buffer, call.step);
-  if (level.maps(weights) || level.maps(call.step))
-    return level.each([&](std::int64_t i) {
-      return call_jit_deliver(
-          {{level.one(call.product.weights, i), level.one(call.product.x, i), call.product.options, call.product.draw},
-           call.delays,
-           level.one(call.buffer, i),
-           level.one(call.step, i)});
-    });
-  return level.mapped(call_jit_deliver({{weights, entries_of_all(level, x), options, draw},
-                                        call.delays,
-                                        buffer_of_all(level, call.buffer),
-                                        call.step}),
-                      1);
-}
-
-void jit_deliver_batched_(const JitDeliverCall& call) {
-  const auto& [weights, x, options, draw] = call.product;
-  const VmapLevel level(weights, x, call.buffer, call.step);
-  check_buffer_is_mapped(jit_deliver_name, level, call.buffer);
-  TORCH_CHECK_VALUE(!level.maps(weights) && !level.maps(call.step), jit_deliver_name,
-                    ": under vmap weights and step must be the same for all maps of a buffer that changes in place");
-  call_jit_deliver_(
-      {{weights, entries_of_all(level, x), options, draw}, call.delays, buffer_of_all(level, call.buffer), call.step});
+  const at::Tensor entries = entries_of_all(level, call.product.x), buffer = buffer_of_all(level, call.buffer);
+  call_deliver_(call.with(entries, buffer));
 }
 
 at::Tensor take_batched_(const at::Tensor& buffer, const at::Tensor& step) {
@@ -165,10 +153,10 @@ SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
   library.impl("csr_product", TORCH_FN(product_kernel<product_batched>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_batched>));
   library.impl("jit_product", TORCH_FN(jit_kernel<jit_product_batched>));
-  library.impl("csr_deliver", TORCH_FN(deliver_kernel<deliver_batched>));
-  library.impl("csr_deliver_", TORCH_FN(deliver_kernel<deliver_batched_>));
-  library.impl("jit_deliver", TORCH_FN(jit_deliver_kernel<jit_deliver_batched>));
-  library.impl("jit_deliver_", TORCH_FN(jit_deliver_kernel<jit_deliver_batched_>));
+  library.impl("csr_deliver", TORCH_FN((deliver_kernel<at::Tensor, deliver_batched<DeliverCall>>)));
+  library.impl("csr_deliver_", TORCH_FN((deliver_kernel<void, deliver_batched_<DeliverCall>>)));
+  library.impl("jit_deliver", TORCH_FN((jit_deliver_kernel<at::Tensor, deliver_batched<JitDeliverCall>>)));
+  library.impl("jit_deliver_", TORCH_FN((jit_deliver_kernel<void, deliver_batched_<JitDeliverCall>>)));
   library.impl("take_arrivals", TORCH_FN(take_batched));
   library.impl("take_arrivals_", TORCH_FN(take_batched_));
   library.impl("event_linear", TORCH_FN(event_linear_batched));

@@ -624,12 +624,6 @@ constexpr EventKernels kernels = {gather, scatter,     deliver,      deliver_col
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const EventKernels& event_kernels_avx512() { return kernels; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const EventKernels& event_kernels_avx2() { return kernels; }
-#else
-const EventKernels& event_kernels_default() { return kernels; }
-#endif
+const EventKernels& SPIKEFORGE_OF_SET(event_kernels)() { return kernels; }
 
 }  // namespace spikeforge::cpu

@@ -4,6 +4,7 @@
 // Arithmetic is in the compute type of the weights: double for float64, else float.
 #pragma once
 
+#include "csrc/cpu/instruction_set.h"
 #include "csrc/kernels/event/product.h"
 
 #include <cstdint>
@@ -90,9 +91,7 @@ struct EventKernels {
   void (*linear)(const LinearSum&);
 };
 
-const EventKernels& event_kernels_default();
-const EventKernels& event_kernels_avx2();
-const EventKernels& event_kernels_avx512();
+SPIKEFORGE_EACH_SET(const EventKernels&, event_kernels, ());
 
 // Those of the set that kernels.h chooses.
 const EventKernels& event_kernels();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
+#include "csrc/cpu/instruction_set.h"
 #include "csrc/cpu/multistep/tape.h"
 #include "csrc/graph/synapse.h"
 
@@ -104,9 +105,7 @@ struct PlasticKernels {
   void (*decay)(DType type, void* values, std::int64_t count, double factor, double target);
 };
 
-const PlasticKernels& plastic_kernels_default();
-const PlasticKernels& plastic_kernels_avx2();
-const PlasticKernels& plastic_kernels_avx512();
+SPIKEFORGE_EACH_SET(const PlasticKernels&, plastic_kernels, ());
 
 // Those of the set that kernels.h chooses.
 const PlasticKernels& plastic_kernels();

@@ -378,12 +378,6 @@ constexpr PlasticKernels kernels{scratch_bytes, connections, neurons, decay};
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const PlasticKernels& plastic_kernels_avx512() { return kernels; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const PlasticKernels& plastic_kernels_avx2() { return kernels; }
-#else
-const PlasticKernels& plastic_kernels_default() { return kernels; }
-#endif
+const PlasticKernels& SPIKEFORGE_OF_SET(plastic_kernels)() { return kernels; }
 
 }  // namespace spikeforge::cpu

@@ -111,12 +111,6 @@ constexpr ChannelStatistics table = {moments};
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const ChannelStatistics& channel_statistics_avx512() { return table; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const ChannelStatistics& channel_statistics_avx2() { return table; }
-#else
-const ChannelStatistics& channel_statistics_default() { return table; }
-#endif
+const ChannelStatistics& SPIKEFORGE_OF_SET(channel_statistics)() { return table; }
 
 }  // namespace spikeforge::cpu

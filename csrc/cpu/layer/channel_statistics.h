@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
+#include "csrc/cpu/instruction_set.h"
 
 #include <cstdint>
 
@@ -33,9 +34,7 @@ struct ChannelStatistics {
                   Moments* moments);
 };
 
-const ChannelStatistics& channel_statistics_default();
-const ChannelStatistics& channel_statistics_avx2();
-const ChannelStatistics& channel_statistics_avx512();
+SPIKEFORGE_EACH_SET(const ChannelStatistics&, channel_statistics, ());
 
 // The kernels of the widest supported instruction set, as in loops().
 const ChannelStatistics& channel_statistics();

@@ -312,12 +312,6 @@ constexpr DelayedKernels kernels{vector_bytes, add, sums, list, to_rows, from_ro
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const DelayedKernels& delayed_kernels_avx512() { return kernels; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const DelayedKernels& delayed_kernels_avx2() { return kernels; }
-#else
-const DelayedKernels& delayed_kernels_default() { return kernels; }
-#endif
+const DelayedKernels& SPIKEFORGE_OF_SET(delayed_kernels)() { return kernels; }
 
 }  // namespace spikeforge::cpu

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
+#include "csrc/cpu/instruction_set.h"
 
 #include <cstdint>
 
@@ -62,9 +63,7 @@ struct DelayedKernels {
 // How many numbers of a row `add` computes at once at most, in vectors.
 constexpr std::int64_t delayed_tile = 16;
 
-const DelayedKernels& delayed_kernels_default();
-const DelayedKernels& delayed_kernels_avx2();
-const DelayedKernels& delayed_kernels_avx512();
+SPIKEFORGE_EACH_SET(const DelayedKernels&, delayed_kernels, ());
 
 // The kernels of the widest supported instruction set, as in loops().
 const DelayedKernels& delayed_kernels();

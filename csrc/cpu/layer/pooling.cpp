@@ -247,12 +247,6 @@ constexpr PoolingKernels table = {forward, backward};
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const PoolingKernels& pooling_kernels_avx512() { return table; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const PoolingKernels& pooling_kernels_avx2() { return table; }
-#else
-const PoolingKernels& pooling_kernels_default() { return table; }
-#endif
+const PoolingKernels& SPIKEFORGE_OF_SET(pooling_kernels)() { return table; }
 
 }  // namespace spikeforge::cpu

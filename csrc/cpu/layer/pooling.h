@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
+#include "csrc/cpu/instruction_set.h"
 #include "csrc/kernels/layer/pooling.h"
 
 #include <cstdint>
@@ -20,9 +21,7 @@ struct PoolingKernels {
   void (*backward)(const layers::PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch);
 };
 
-const PoolingKernels& pooling_kernels_default();
-const PoolingKernels& pooling_kernels_avx2();
-const PoolingKernels& pooling_kernels_avx512();
+SPIKEFORGE_EACH_SET(const PoolingKernels&, pooling_kernels, ());
 
 // The kernels of the widest supported instruction set, as in loops().
 const PoolingKernels& pooling_kernels();

@@ -83,12 +83,6 @@ constexpr SpikeBits table = {pack_any, unpack_any};
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const SpikeBits& spike_bits_avx512() { return table; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const SpikeBits& spike_bits_avx2() { return table; }
-#else
-const SpikeBits& spike_bits_default() { return table; }
-#endif
+const SpikeBits& SPIKEFORGE_OF_SET(spike_bits)() { return table; }
 
 }  // namespace spikeforge::cpu

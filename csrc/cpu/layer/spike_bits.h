@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
+#include "csrc/cpu/instruction_set.h"
 
 #include <cstdint>
 
@@ -14,9 +15,7 @@ struct SpikeBits {
   void (*unpack)(const std::uint8_t* packed, std::int64_t count, int bits, DType type, void* x);
 };
 
-const SpikeBits& spike_bits_default();
-const SpikeBits& spike_bits_avx2();
-const SpikeBits& spike_bits_avx512();
+SPIKEFORGE_EACH_SET(const SpikeBits&, spike_bits, ());
 
 // The kernels of the widest supported instruction set, as in loops().
 const SpikeBits& spike_bits();

@@ -26,12 +26,6 @@ Loop loihi_loop(bool ternary, LoihiForm form) { return ternary ? loop_of<true>(f
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-Loop loihi_loop_avx512(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
-#elif defined(CPU_CAPABILITY_AVX2)
-Loop loihi_loop_avx2(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
-#else
-Loop loihi_loop_default(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
-#endif
+Loop SPIKEFORGE_OF_SET(loihi_loop)(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
 
 }  // namespace spikeforge::cpu

@@ -32,12 +32,6 @@ constexpr LoihiProducts table = {dots, columns};
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const LoihiProducts& loihi_products_avx512() { return table; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const LoihiProducts& loihi_products_avx2() { return table; }
-#else
-const LoihiProducts& loihi_products_default() { return table; }
-#endif
+const LoihiProducts& SPIKEFORGE_OF_SET(loihi_products)() { return table; }
 
 }  // namespace spikeforge::cpu

@@ -1,6 +1,8 @@
 // Sums of Loihi's messages on the CPU, in one instruction set.
 #pragma once
 
+#include "csrc/cpu/instruction_set.h"
+
 #include <cstdint>
 
 namespace spikeforge::cpu {
@@ -12,9 +14,7 @@ struct LoihiProducts {
   void (*columns)(const int* x, const int* columns, std::int64_t in, std::int64_t out, int* y);
 };
 
-const LoihiProducts& loihi_products_default();
-const LoihiProducts& loihi_products_avx2();
-const LoihiProducts& loihi_products_avx512();
+SPIKEFORGE_EACH_SET(const LoihiProducts&, loihi_products, ());
 
 // The kernels of the widest supported instruction set, as in loops().
 const LoihiProducts& loihi_products();

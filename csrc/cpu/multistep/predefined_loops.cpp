@@ -49,12 +49,6 @@ Loop predefined_loop(NeuronKind kind, DType type) {
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-Loop predefined_loop_avx512(NeuronKind kind, DType type) { return predefined_loop(kind, type); }
-#elif defined(CPU_CAPABILITY_AVX2)
-Loop predefined_loop_avx2(NeuronKind kind, DType type) { return predefined_loop(kind, type); }
-#else
-Loop predefined_loop_default(NeuronKind kind, DType type) { return predefined_loop(kind, type); }
-#endif
+Loop SPIKEFORGE_OF_SET(predefined_loop)(NeuronKind kind, DType type) { return predefined_loop(kind, type); }
 
 }  // namespace spikeforge::cpu

@@ -22,12 +22,6 @@ Loop traced_loop(DType type) {
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-Loop traced_loop_avx512(DType type) { return traced_loop(type); }
-#elif defined(CPU_CAPABILITY_AVX2)
-Loop traced_loop_avx2(DType type) { return traced_loop(type); }
-#else
-Loop traced_loop_default(DType type) { return traced_loop(type); }
-#endif
+Loop SPIKEFORGE_OF_SET(traced_loop)(DType type) { return traced_loop(type); }
 
 }  // namespace spikeforge::cpu

@@ -109,12 +109,6 @@ constexpr PoissonKernels table = {add, add_each};
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const PoissonKernels& poisson_kernels_avx512() { return table; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const PoissonKernels& poisson_kernels_avx2() { return table; }
-#else
-const PoissonKernels& poisson_kernels_default() { return table; }
-#endif
+const PoissonKernels& SPIKEFORGE_OF_SET(poisson_kernels)() { return table; }
 
 }  // namespace spikeforge::cpu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
+#include "csrc/cpu/instruction_set.h"
 #include "csrc/neuron/draws.h"
 
 #include <cstdint>
@@ -36,9 +37,7 @@ struct PoissonKernels {
   void (*add_each)(const PoissonInputs& inputs, const PoissonDraws& draws, DType type, std::int64_t n, void* x);
 };
 
-const PoissonKernels& poisson_kernels_default();
-const PoissonKernels& poisson_kernels_avx2();
-const PoissonKernels& poisson_kernels_avx512();
+SPIKEFORGE_EACH_SET(const PoissonKernels&, poisson_kernels, ());
 
 // The kernels of the widest supported instruction set, as in loops().
 const PoissonKernels& poisson_kernels();

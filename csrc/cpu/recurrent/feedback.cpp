@@ -235,12 +235,6 @@ void choose(DType type, Feedback& feedback) {
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-void choose_feedback_avx512(DType type, Feedback& feedback) { choose(type, feedback); }
-#elif defined(CPU_CAPABILITY_AVX2)
-void choose_feedback_avx2(DType type, Feedback& feedback) { choose(type, feedback); }
-#else
-void choose_feedback_default(DType type, Feedback& feedback) { choose(type, feedback); }
-#endif
+void SPIKEFORGE_OF_SET(choose_feedback)(DType type, Feedback& feedback) { choose(type, feedback); }
 
 }  // namespace spikeforge::cpu

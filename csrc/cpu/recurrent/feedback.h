@@ -10,6 +10,7 @@
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/views.h"
+#include "csrc/cpu/instruction_set.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -41,9 +42,7 @@ struct Feedback {
 using ChooseFeedback = void (*)(DType type, Feedback& feedback);
 
 // Once for each instruction set: feedback.cpp.
-void choose_feedback_default(DType type, Feedback& feedback);
-void choose_feedback_avx2(DType type, Feedback& feedback);
-void choose_feedback_avx512(DType type, Feedback& feedback);
+SPIKEFORGE_EACH_SET(void, choose_feedback, (DType type, Feedback& feedback));
 
 // Selects the kernels of the instruction set in use.
 void choose_feedback(DType type, Feedback& feedback);

@@ -106,12 +106,6 @@ constexpr FiredKernels kernels{list, turn, add};
 }  // namespace
 }  // namespace CPU_CAPABILITY
 
-#if defined(CPU_CAPABILITY_AVX512)
-const FiredKernels& fired_kernels_avx512() { return kernels; }
-#elif defined(CPU_CAPABILITY_AVX2)
-const FiredKernels& fired_kernels_avx2() { return kernels; }
-#else
-const FiredKernels& fired_kernels_default() { return kernels; }
-#endif
+const FiredKernels& SPIKEFORGE_OF_SET(fired_kernels)() { return kernels; }
 
 }  // namespace spikeforge::cpu

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
+#include "csrc/cpu/instruction_set.h"
 
 #include <cstdint>
 
@@ -33,9 +34,7 @@ struct FiredKernels {
   void (*add)(const FiredProduct&, DType, std::int64_t column, void* panel);
 };
 
-const FiredKernels& fired_kernels_default();
-const FiredKernels& fired_kernels_avx2();
-const FiredKernels& fired_kernels_avx512();
+SPIKEFORGE_EACH_SET(const FiredKernels&, fired_kernels, ());
 
 // The kernels of the widest supported instruction set, as in loops().
 const FiredKernels& fired_kernels();
