@@ -1736,6 +1736,27 @@ def max_pool2d_with_places(
         TypeError: as `max_pool2d`.
     """
 
+def neuron_text(
+    neuron: str, spike: str, params: Sequence[str], names: Sequence[str], numbers: Sequence[float], *, name: str = "",
+    detach_reset: bool = False, decay_input: bool = True, divides: bool = False,
+) -> str:
+    """The neuron text of a predefined neuron.
+
+    Args:
+        neuron: the name of its operator, or ``cuba_lif``.
+        spike: neuron text of the spike at u = H - v_threshold: ``spike(u, atan(2))``.
+        params: the constants that the text has as parameters, in this order.
+        names: the constants that are numbers. One that is also a parameter gives the number that a state starts at.
+            Without v_reset
+            the reset is soft.
+        numbers: their values.
+        name: the name of the text; by default the neuron's.
+        divides: divides by time constants, where the operator multiplies by their reciprocals.
+
+    Raises:
+        ValueError: for an unknown neuron, a missing constant, and a spike that cannot be read.
+    """
+
 def online_linear(
     neuron: str, x: Tensor, weight: Tensor, bias: Tensor | None, states: Sequence[Tensor], params: Sequence[Tensor],
     traces: Sequence[Tensor], *, rule: str = "eprop", into: int = 0, inputs: Sequence[Tensor] | None = None,
