@@ -497,8 +497,8 @@ HOSTILE = {
     "external storage": (external_storage, "node n, field scale: its data are in another file"),
     "virtual dataset": (virtual, "node n, field scale: its data are in other files"),
     "cycle": (cycle, "node n, field again: the same group is linked from two places"),
-    "huge": (huge_chunked, "node n, field scale: it says that it has 4398046511104 bytes, but 0 are stored"),
-    "unwritten": (unwritten, "node n, field scale: it says that it has 4194304 bytes, but 0 are stored"),
+    "huge": (huge_chunked, "node n, field scale: its size is 4398046511104 bytes, but 0 are stored"),
+    "unwritten": (unwritten, "node n, field scale: its size is 4194304 bytes, but 0 are stored"),
     "missing chunk": (missing_chunk, "node n, field scale: a chunk is missing"),
     "bomb": (bomb, "node n, field scale: a chunk "),
     "complex": (field(S + 1j), "node n, field scale: it is of a compound type"),
@@ -613,7 +613,7 @@ def test_parameters_broadcast_where_that_is_asked_for(tmp_path):
     assert "node n, field r: expected shape [], that of tau, but it is [1]" in refusal(tmp_path / "a.nir")
     done = tool("check", tmp_path / "a.nir", "--shapes", "tolerant")
     assert done.returncode == 0
-    assert "node out: it says that it takes [7], but [3] arrives" in done.stdout
+    assert "node out: it declares the input [7], but [3] arrives" in done.stdout
 
 
 def test_parameters_that_broadcast_are_written_whole(tmp_path):

@@ -337,7 +337,7 @@ def test_a_batch_from_states_of_ones_own_with_currents_recorded(tmp_path):
     done = tool(*command, *starts)
     assert done.returncode == 1 and "node cell: expected a state of shape [4, 3]" in done.stderr, done.stderr
     done = tool(*command, "--device", "moon")
-    assert done.returncode == 2 and "moon is no device" in done.stderr
+    assert done.returncode == 2 and "moon is not a device" in done.stderr
 
 
 def test_layers_over_all_steps_at_once_give_the_same_spikes(tmp_path):
@@ -370,4 +370,4 @@ def test_a_nested_input_that_says_a_wrong_shape_takes_what_arrives(tmp_path):
     assert done.returncode == 1 and "input -> lif: [12] leaves, but [5] is expected" in done.stderr, done.stderr
     assert check(graph, random.normal(0.5, 1, (20, 5)), tmp_path, shapes="tolerant") > 5
     done = tool("check", tmp_path / "a.nir", "--shapes", "tolerant")
-    assert "node layer/input: it says that it takes [12], but [5] arrives" in done.stdout
+    assert "node layer/input: it declares the input [12], but [5] arrives" in done.stdout

@@ -85,7 +85,8 @@ def cuda():
 @pytest.fixture(autouse=True)
 def seeded(request):
     """Every test draws its own numbers, the same in each run; SPIKEFORGE_SEED draws others."""
-    seed = zlib.crc32(request.node.nodeid.encode()) ^ SEED
+    path, _, case = request.node.nodeid.partition("::")
+    seed = zlib.crc32(f"tests/python/{Path(path).name}::{case}".encode()) ^ SEED  # the same in any folder
     torch.manual_seed(seed)
     torch.set_num_threads(1)  # small tensors; the tests of threads ask for more
     print(f"seed {seed} (SPIKEFORGE_SEED={SEED})")

@@ -28,8 +28,8 @@ bool needs_torch(int argc, char** argv) {
   if (argc < 2) return false;
   const std::string_view command = argv[1];
   if (command == "run") return true;
-  if (command == "convert")
-    for (int i = 2; i < argc; ++i)
+  if (command == "convert")  // not from TorchScript, which convert reports
+    for (int i = 3; i < argc; ++i)
       if (std::string_view(argv[i]).ends_with(".pt")) return true;
   return false;
 }

@@ -64,7 +64,7 @@ def _of_inputs(inputs: Sequence[Tensor]) -> tuple[type[Exception], str] | None:
 
 def _of_state(module: ConstantsModule, x: Tensor, state: Mapping[str, Tensor]) -> tuple[type[Exception], str] | None:
     kept = module._memory.keeping and state is module._memory.states
-    mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to start anew"
+    mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to restart"
     of = "the kept state" if kept else "the state"
     for name, value in state.items():
         if value.device != x.device:

@@ -256,7 +256,7 @@ def test_errors_are_exceptions_with_words(device, mine):
     events, indices, indptr, weight, columns = event_sum_arguments(device, False)
     with pytest.raises(TypeError, match="mine::event_sum: indices must be Int, but is Long"):
         mine.event_sum(events, indices.long(), indptr, weight, columns)
-    with pytest.raises(ValueError, match="its shape function gives result 0 the shape .* sizes must not be negative"):
+    with pytest.raises(ValueError, match="its shape function declares for result 0 the shape .* sizes must not be negative"):
         mine.event_sum(events, indices, indptr, weight, -1)
     with pytest.raises(RuntimeError, match="event_sum"):
         mine.event_sum(events, indices)

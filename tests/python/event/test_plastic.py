@@ -693,7 +693,7 @@ REFUSED = {
     "synapse s(w) { on pre { }; on pre { } }": "column 31: each event stands once in a synapse",
     "synapse s(w) { on pre { w' = w > 0 } }": "column 25: a state is a number, not a boolean",
     "synapse s(w) { on pre { w' = w + normal() } }": "a synapse draws no random numbers",
-    "synapse s(w) { on post { send w } }": "column 26: send stands in on pre",
+    "synapse s(w) { on post { send w } }": "column 26: send is legal in on pre only",
     "synapse s(w;; tau) { decay w by w }": "column 33: nothing above is called \"w\"",
     "synapse s(w;; tau) { decay v by tau }": "column 28: \"v\" is no state and no trace, and cannot decay",
     "synapse s(w;;; pre) { }": "column 16: a signal cannot be called \"pre\"",

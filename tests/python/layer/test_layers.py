@@ -1010,7 +1010,7 @@ assert ops.records_kernels()
 def test_the_kernels_of_a_gpu_are_right_on_the_cpu():
     """Statistics as a neuron's gradients, and x's gradient in two passes, on the CPU."""
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), SPIKEFORGE_CACHE_DIR="off")
-    folders = [str(REPOSITORY / "python"), str(REPOSITORY / "tests/python"), environment.get("PYTHONPATH", "")]
+    folders = [str(REPOSITORY / "python"), str(REPOSITORY / "tests/python"), os.path.dirname(__file__), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(folders)
     done = subprocess.run([sys.executable, "-c", AS_ON_A_GPU], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

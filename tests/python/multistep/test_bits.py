@@ -158,7 +158,7 @@ def one_steps():
 
 def test_exponentials_agree_between_instruction_sets(level, tmp_path):
     file = tmp_path / "h.pt"
-    environment = dict(os.environ, SPIKEFORGE_CPU_CAPABILITY=level, PYTHONPATH=str(WORKER.parent))
+    environment = dict(os.environ, SPIKEFORGE_CPU_CAPABILITY=level, PYTHONPATH=os.pathsep.join([str(WORKER.parent), str(Path(__file__).parent)]))
     subprocess.run([sys.executable, "-c", ONE_STEP, str(file)], env=environment, check=True, timeout=300)
     for (neuron, inputs, here), there in zip(one_steps(), torch.load(file)):
         assert ulps_apart(there, here) <= ULPS, f"{neuron} {here.dtype}, {level}: {ulps_apart(there, here):.1f} ulp"

@@ -116,7 +116,7 @@ def test_derivatives_and_transforms(device):
 def test_sequences_of_states_are_no_last_ones():
     x, tau, _, _ = arguments(LIF, (2, 3, 4), torch.float32, "cpu")
     running = torch.zeros(4), torch.ones(4), torch.tensor(0)
-    with pytest.raises(ValueError, match="batch_norm_run_tracked: store_states asks"):
+    with pytest.raises(ValueError, match="batch_norm_run_tracked: store_states=True returns"):
         ops.batch_norm_run_tracked(LIF, [x], [], tau, *running, store_states=True, last_states=False)
     assert running[2] == 0
     with pytest.raises(ValueError, match="batch_norm_run: store_states=True returns the states after every step, which excludes last_states=False"):

@@ -174,7 +174,7 @@ def test_pieces_are_checked():
     for pieces in (0, 1.5, True):
         with pytest.raises(ValueError, match="pieces must be a whole number from 1 on, but is"):
             layers(net, x, recompute=True, pieces=pieces)
-    with pytest.raises(ValueError, match="pass recompute=True"):
+    with pytest.raises(ValueError, match="pieces needs recompute=True"):
         layers(net, x, pieces=2)
 
 

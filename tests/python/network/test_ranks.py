@@ -155,8 +155,8 @@ def test_a_rank_without_memory_fails_with_the_others_which_go_on_from_a_state(ca
     first, last = on_ranks(2, rank_networks.short_of_memory, tmp_path / "saved.pt", call)
     assert "memory" in last["said"] and "rank" not in last["said"]
     is_within = call == "spikes"
-    how = " in the middle of its steps, for the reason that its own error gives: load a state on all ranks"
-    assert first["said"] == "RuntimeError: Network: rank 1 of 2 failed" + (how if is_within else ", for the reason that its own error gives; all ranks are at the same step")
+    how = " in the middle of its steps (its own error has the reason): load a state on all ranks"
+    assert first["said"] == "RuntimeError: Network: rank 1 of 2 failed" + (how if is_within else " (its own error has the reason); all ranks are at the same step")
     for rank in (first, last):
         if is_within:
             assert rank["after"].startswith("RuntimeError: Network: an earlier call failed in the middle of its steps (")

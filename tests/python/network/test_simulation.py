@@ -211,7 +211,7 @@ def test_a_network_whose_spikes_do_not_fit_stands_after_its_last_step():
     (found,) = on_ranks(1, runs_out_of_memory)
     step = found["step"]
     assert step > 15
-    assert f"whose recording is lost; the network is whole, and at step {step}. Spikes take 16 bytes each: simulate fewer steps in a call" in found["words"]
+    assert f"and the recording is lost; the network's state is that after step {step}. Spikes take 16 bytes each: simulate fewer steps in a call" in found["words"]
     v = [0]  # before each step; a spike arrives 7 steps later
     for k in range(step + 1):
         v.append(v[k] + 1 + (1 if k >= 7 and v[k - 7] >= 1 else 0))

@@ -627,7 +627,6 @@ def output_of(program):
     [
         ("modules in Python", r"step 4: loss \d.*LIF\(tau=\[8\] learned in \[1.0, inf\]"),
         ("states in Python", r"of all steps fired, and v was 0\.\d"),
-        ("own neurons in Python", r"Neuron alif|Neuron\(x; v, a; tau=\[16\] learned.*'a': \[8, 16\]"),
         ("a network in Python", r"v after 60 steps: torch.Size\(\[4, 8\]\)\nthe same spikes"),
     ],
 )

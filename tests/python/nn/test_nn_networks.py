@@ -735,7 +735,7 @@ def test_variables_are_read_and_written_by_name():
         (lambda: net.set("v", torch.zeros(3)), r"Composite: 'v' has shape \[2, 4\], but the new value has \[3\]"),
         (
             lambda: net.alias("x", "inner.lif.q"),
-            "Network: the alias 'x' must name a state, parameter or buffer of a part below",
+            "Composite: the alias 'x' must name a state, parameter or buffer of a part below",
         ),
         (lambda: net.alias("v", "inner.lif.v"), "Composite: alias 'v': the name is taken"),
         (

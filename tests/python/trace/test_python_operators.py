@@ -487,12 +487,12 @@ def test_a_name_is_taken_once(register):
 
 
 WRONG_CALLS = {
-    "its CPU function must give 2 tensors, one for each result, but gave 1": dict(cpu=identity),
+    "its CPU function must return 2 tensors, one for each result, but gave 1": dict(cpu=identity),
     "its CPU function must return a tensor for each result, but returned a NoneType": dict(cpu=lambda x: None),
     "its CPU function must return a tensor for each result, but returned a tuple of Tensor, int": dict(cpu=lambda x: (x, 1)),
-    r"its CPU function gave result 1 the shape \[1\], but its shape function declares \[2\]": dict(cpu=lambda x: (x, x[:1])),
-    "its CPU function gave result 0 the dtype Double, but its shape function declares Float": dict(cpu=lambda x: (x.double(), x)),
-    "its CPU function gave result 0 on meta, but its arguments are on cpu": dict(cpu=lambda x: (x.to("meta"), x)),
+    r"its CPU function returned result 1 the shape \[1\], but its shape function declares \[2\]": dict(cpu=lambda x: (x, x[:1])),
+    "its CPU function returned result 0 the dtype Double, but its shape function declares Float": dict(cpu=lambda x: (x.double(), x)),
+    "its CPU function returned result 0 on meta, but its arguments are on cpu": dict(cpu=lambda x: (x.to("meta"), x)),
     "its shape function must describe 2 results, as its schema has, but describes 1": dict(shapes="x"),
     "shapes must give the name of an argument, sizes": dict(shapes=lambda x: [3.5, x]),
     r"its shape function gives the shape \[-1\]: sizes must not be negative": dict(shapes=lambda x: [(-1,), x]),
