@@ -539,6 +539,8 @@ Args:
         the reset is soft.
     numbers: their values.
     name: the name of the text; by default the neuron's.
+    detach_reset: no gradient flows through the spike in the reset.
+    decay_input: divide the input by tau too, for neurons with this option.
     divides: divides by time constants, where the operator multiplies by their reciprocals.
 
 Raises:

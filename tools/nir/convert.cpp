@@ -27,8 +27,7 @@ Command add_convert(CLI::App& program) {
   const auto options = std::make_shared<ConvertOptions>();
   CLI::App* const app = program.add_subcommand(
       "convert",
-      "Write a file of any version in the newest layout, or as TorchScript "
-      "again (a.nir a.pt; a.pt a.nir; with --help, these list their options)");
+      "Write a file of any version in the newest layout, or as TorchScript (a.nir a.pt --help lists its options)");
   app->add_option("from", options->from, "A NIR file of any version")->required();
   app->add_option("to", options->to, "The file to write; an old one is replaced when the new one is whole")->required();
   add_compression(*app, options->write);
