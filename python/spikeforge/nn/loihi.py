@@ -62,7 +62,7 @@ class LoihiModule(StatefulModule):
         kind = type(error) if isinstance(error, (TypeError, ValueError)) else RuntimeError
         kept = self._memory.keeping and state is self._memory.states
         mend = "call spikeforge.nn.reset_(net)" if kept else "pass None"
-        return kind(f"{self._title()}: {first_line(error)}{f'; {mend} to start anew' if state else ''}")
+        return kind(f"{self._title()}: {first_line(error)}{f'; {mend} to restart' if state else ''}")
 
 
 class LoihiLIF(LoihiModule):

@@ -160,7 +160,7 @@ def test_a_rank_without_memory_fails_with_the_others_which_go_on_from_a_state(ca
     for rank in (first, last):
         if is_within:
             assert rank["after"].startswith("RuntimeError: Network: an earlier call failed in the middle of its steps (")
-            assert rank["after"].endswith("load a state that was saved before (load_state_dict, or load_state in C++), or build the network again")
+            assert rank["after"].endswith("load a saved state (load_state_dict, or load_state in C++), or build the network again")
         else:
             assert rank["after"] == "nothing"
         assert rank["again"] == first["again"] and rank["again"][0] == range(12, 17) and rank["again"][1] > 0
