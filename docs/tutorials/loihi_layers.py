@@ -35,7 +35,7 @@ NEURONS, STEPS = 3, 9
 def dense_layer(weights, bias):
     dense = nn.Linear(NEURONS, NEURONS, bias=False)
     dense.weight.data = weights.clone()
-    layer = snn.Network()
+    layer = snn.Composite()
     layer.add("dense", dense)
     layer.add("lif", snn.Neuron(LIF, du=0.0, dv=0.0, bias=bias, vth=10.0))
     layer.connect("s_in", "dense.in")
@@ -55,7 +55,7 @@ def dense_layer(weights, bias):
 
 weights = torch.zeros(NEURONS, NEURONS)
 weights[1, 1] = 1.0
-net = snn.Network()
+net = snn.Composite()
 net.add("layer0", dense_layer(weights, torch.full((NEURONS,), 4.0)))
 net.add("layer1", dense_layer(weights, torch.full((NEURONS,), 4.0)))
 net.connect("in", "layer0.s_in")
@@ -118,7 +118,7 @@ pyplot.show()
 
 
 def fixed_layer(weights):
-    layer = snn.Network()
+    layer = snn.Composite()
     layer.add("dense", snn.LoihiDense(weights, delay=0))
     layer.add("lif", snn.LoihiLIF(du=-1, dv=0, bias_mant=4, bias_exp=6, vth=10))
     layer.connect("s_in", "dense.in")
@@ -128,7 +128,7 @@ def fixed_layer(weights):
 
 
 whole = torch.ops.spikeforge.loihi_prepare_weights(weights.int() * 2)  # the chip keeps even weights where signs are mixed
-chip = snn.Network()
+chip = snn.Composite()
 chip.add("layer0", fixed_layer(whole))
 chip.add("layer1", fixed_layer(whole))
 chip.connect("in", "layer0.s_in")

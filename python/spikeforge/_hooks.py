@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikeforge.nn.network import Network
+from spikeforge.nn.composite import Composite
 from spikeforge.nn.stateful import StatefulModule, _unwrapped
 
 COMPILED = "torch.compile calls no hooks: call the module itself, not its compiled form"
@@ -21,7 +21,7 @@ class Watcher:
 
     sees_errors = False  # call `after` with None if forward raises
 
-    def __init__(self, networks: list[Network]):
+    def __init__(self, networks: list[Composite]):
         self.networks = networks  # the networks that contain the module
         self.handed_on = self.stored = False
 
@@ -100,9 +100,9 @@ def watched(what: str, net: Any) -> nn.Module:
     return _unwrapped(net)
 
 
-def networks_around(net: nn.Module, path: str) -> list[Network]:
+def networks_around(net: nn.Module, path: str) -> list[Composite]:
     """Returns the networks that contain a module, including itself."""
-    return [module for _, module in modules_along(net, path) if isinstance(module, Network)]
+    return [module for _, module in modules_along(net, path) if isinstance(module, Composite)]
 
 
 def modules_along(net: nn.Module, path: str) -> list[tuple[str, nn.Module]]:

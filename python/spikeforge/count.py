@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from spikeforge._hooks import Hooks, Watcher, check_call, networks_around, watched
 from spikeforge.accelerate.replacing import Replaced
+from spikeforge.nn.composite import Composite
 from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_linear import DelayedLayer
@@ -22,7 +23,6 @@ from spikeforge.nn.encoders import Encoder
 from spikeforge.nn.lava import LavaConnection, LavaDelayDense, LavaDense
 from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
-from spikeforge.nn.network import Network
 from spikeforge.nn.stateful import StatefulModule, as_tuple
 
 MOST = 15  # whole numbers up to this one are treated as sums of spikes
@@ -111,7 +111,7 @@ class Count:
                     module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})")
                 )
 
-    def _watch(self, name: str, module: nn.Module, networks: list[Network], neurons: tuple[type, ...]) -> bool:
+    def _watch(self, name: str, module: nn.Module, networks: list[Composite], neurons: tuple[type, ...]) -> bool:
         """Returns True if the operations of the module are counted, or listed as not counted."""
         watcher: Watcher | None = None
         if isinstance(module, neurons) or _is_neuron(module):
@@ -300,7 +300,7 @@ def are_spikes(x: Tensor) -> Tensor:
 class Counter(Watcher):
     """Sums counts of one module on its device."""
 
-    def __init__(self, networks: list[Network], name: str, module: nn.Module):
+    def __init__(self, networks: list[Composite], name: str, module: nn.Module):
         super().__init__(networks)
         self.name, self.kind, self.title = name, type(module).__name__, name or "(net)"
         self.reset()
@@ -360,7 +360,7 @@ class Spikes(Counter):
 class Operations(Counter):
     """Counts the operations of a layer of synapses."""
 
-    def __init__(self, networks: list[Network], name: str, module: nn.Module, synapses: Synapses):
+    def __init__(self, networks: list[Composite], name: str, module: nn.Module, synapses: Synapses):
         super().__init__(networks, name, module)
         self.synapses = synapses
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge._hooks import Hooks, Watcher, check_call, modules_along, networks_around, watched
+from spikeforge.nn.composite import Composite
 from spikeforge.nn.containers import Container
 from spikeforge.nn.lava import LavaConnection
 from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConnection
-from spikeforge.nn.network import Network
 from spikeforge.nn.parts import unfolded
 from spikeforge.nn.stateful import StatefulModule, _join, as_tuple, shape_of
 
@@ -33,7 +33,7 @@ class Monitor:
 
     "hidden.out" is the output of the module "hidden", "hidden.v" its state v; "out" and "v" are those of `net` itself.
     If a module has several outputs, their names are its ports (``out0``, ``out1``). Aliases of a
-    :class:`~spikeforge.nn.Network` are names too, and ``"*.v"`` matches all names of this pattern. :meth:`available`
+    :class:`~spikeforge.nn.Composite` are names too, and ``"*.v"`` matches all names of this pattern. :meth:`available`
     lists all names.
 
     It works for any tree of modules. States are those of modules of ``spikeforge.nn``. Outputs of other modules are
@@ -216,7 +216,7 @@ class Recording:
 class Probe(Watcher):
     """Records one module."""
 
-    def __init__(self, networks: list[Network]):
+    def __init__(self, networks: list[Composite]):
         super().__init__(networks)
         self.outputs: list[tuple[int, Recording]] = []
         self.states: list[tuple[str, Recording]] = []
@@ -283,7 +283,7 @@ def _resolved(net: nn.Module, name: str) -> tuple[str, str] | None:
         module = net.get_submodule(path)
     except AttributeError:
         return None
-    if isinstance(module, Network) and what in module._aliases:
+    if isinstance(module, Composite) and what in module._aliases:
         found = _resolved(module, module._aliases[what][0])
         return found and (_join(path, found[0]), found[1])
     for around, layer in modules_along(net, path)[:-1]:
@@ -310,7 +310,7 @@ def _states(module: nn.Module) -> tuple[str, ...]:
 def _available(net: nn.Module) -> list[str]:
     found = []
     for path, module in net.named_modules(remove_duplicate=False):
-        aliases = module._aliases if isinstance(module, Network) else ()
+        aliases = module._aliases if isinstance(module, Composite) else ()
         names = [*_out_ports(module), *_states(module), *aliases]
         found += [name for name in (_join(path, name) for name in names) if _resolved(net, name)]
     return found

@@ -650,7 +650,7 @@ def test_lists_are_lengths_and_starts():
 
 def test_a_loop_refuses_wrong_starts_as_neurons_do():
     x = torch.rand(5, 3, 8)
-    behind = snn.Network()
+    behind = snn.Composite()
     behind.add("cell", snn.LIF())
     behind.connect("in", "cell.in", delay=2)
     behind.connect("cell.out", "out")

@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 def looped():
     """A network with a layer in a loop, one called once a step, and one called once for all steps."""
-    net = snn.Network()
+    net = snn.Composite()
     net.add("dense", snn.TimeDistributed(nn.Sequential(nn.Linear(5, 4), nn.Identity())))
     net.add("once", nn.Linear(4, 4))
     net.add("lif", snn.LIF(tau=TAU, surrogate="atan"))
@@ -724,7 +724,7 @@ def test_what_the_demo_refuses_is_a_line(tmp_path):
 
 
 def test_what_precedes_the_first_step_is_neither_recorded_nor_counted():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("fc", nn.Linear(5, 4))
     net.add("lif", snn.LIF())
     net.connect("in", "fc.in")

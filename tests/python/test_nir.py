@@ -14,7 +14,7 @@ from conftest import library_path
 from torch import nn
 
 import spikeforge
-from spikeforge.nn import IF, LI, LIF, PLIF, Constant, CubaLIF, Delay, Learnable, Network, Recurrent, Sequential, TimeDistributed
+from spikeforge.nn import IF, LI, LIF, PLIF, Composite, Constant, CubaLIF, Delay, Learnable, Recurrent, Sequential, TimeDistributed
 
 nir = pytest.importorskip("nir")
 try:
@@ -54,7 +54,7 @@ class Residual(nn.Module):
 
 
 def looped(from_rest=False):
-    net = Network()
+    net = Composite()
     net.add("dense", nn.Linear(6, 6))
     net.add("late", Delay(torch.tensor([0, 1, 2, 3, 1, 0])))
     net.add("cell", CubaLIF(tau_synapse=3.0, tau_membrane=Learnable(2.0), v_threshold=0.4, surrogate="atan"))
@@ -256,14 +256,14 @@ def chain_of(nodes, **options):
 def test_nodes_of_any_name_are_loaded_and_keep_their_names(tmp_path, monkeypatch):
     # Every attribute of a module, those included that torch.compile adds later, and what modules cannot be called.
     monkeypatch.setattr(torch.nn.Module, "added_later", False, raising=False)
-    names = [*dir(Network()), *vars(Network()), "dt", "_labels", "train_", "a.b", "a_b", "a..b", "..", "a b", "µ", "class", "0"]
+    names = [*dir(Composite()), *vars(Composite()), "dt", "_labels", "train_", "a.b", "a_b", "a..b", "..", "a b", "µ", "class", "0"]
     nodes = {"forward": nir.Input(np.array([1]))}
     nodes |= {name: nir.Scale(np.array([1 + 2.0**-20 * i])) for i, name in enumerate(dict.fromkeys(names)) if name not in nodes}
     nodes["out.put"] = nir.Output(np.array([1]))
     net = graphs.load(chain_of(nodes), dt=DT, dtype=torch.float64)
     factors = [node.scale[0] for node in nodes.values() if isinstance(node, nir.Scale)]
     assert net(torch.ones(2, 1, dtype=torch.float64))[1].item() == pytest.approx(np.prod(factors), rel=1e-12)
-    assert vars(net).keys() <= {*dir(Network()), "dt", "_labels"}
+    assert vars(net).keys() <= {*dir(Composite()), "dt", "_labels"}
     graphs.save(net, torch.zeros(1), tmp_path / "a.nir")
     for graph in (graphs.to_graph(copy.deepcopy(net), torch.zeros(1)), nir.read(tmp_path / "a.nir")):
         assert {name: type(node) for name, node in graph.nodes.items()} == {name: type(node) for name, node in nodes.items()}
@@ -377,7 +377,7 @@ def test_a_library_of_hdf5_that_is_not_there_is_an_error_of_reading(tmp_path):
 
 
 def test_a_connection_to_the_outside_closes_no_loop():
-    net = Network()
+    net = Composite()
     for name in ("a", "b"):
         net.add(name, nn.Identity())
     net.connect("a.out", "out")

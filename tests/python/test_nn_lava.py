@@ -150,7 +150,7 @@ def test_a_network_that_learns_in_fixed_point_deploys_with_its_spikes(device):
 
 def test_a_network_with_a_loop_deploys(device):
     torch.manual_seed(1)
-    net = snn.Network()
+    net = snn.Composite()
     net.add("dense", snn.LavaDense(4, 4, delay=0, scale=256))
     net.add("lif", snn.LavaLIF(du=0.9, dv=0.1, vth=0.5, bias=0.2, scale=256))
     net.add("back", snn.LavaDense(4, 4, delay=0, scale=256))
@@ -177,7 +177,7 @@ def test_wide_layers_learn_with_both_signs():
 
 def looped(**options):
     torch.manual_seed(1)
-    net = snn.Network(**options)
+    net = snn.Composite(**options)
     net.add("dense", snn.LavaDense(4, 4, delay=2, scale=256, **options))
     net.add("lif", snn.LavaLIF(du=0.9, dv=0.1, vth=0.5, bias=0.2, scale=256, **options))
     net.connect("in", "dense.in")

@@ -108,7 +108,7 @@ def test_time_distributed_is_one_call():
 
 
 def network_of(layer):
-    net = snn.Network()
+    net = snn.Composite()
     net.add("layer", layer)
     net.connect("in", "layer.in")
     net.connect("layer.out", "out")
@@ -166,7 +166,7 @@ def trained(norm):
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_a_sequential_calls_layers_that_treat_each_step_alike_once(kind):
-    """Values and gradients beside a loop over the steps; a Network calls all once a step; a Monitor sees sequences."""
+    """Values and gradients beside a loop over the steps; a Composite calls all once a step; a Monitor sees sequences."""
     make, shape, expected_calls = PLAIN[kind]
     layer, calls = make().double(), []
     nets = [snn.Sequential(copy.deepcopy(layer), snn.LIF(v_threshold=0.2)) for _ in range(2)]
@@ -272,7 +272,7 @@ def test_gradients_of_a_recurrent_cell_are_those_of_its_loop():
 
 
 def late_loop(*, delay_there, delay_back, from_rest=False, bias=True):
-    net = snn.Network()
+    net = snn.Composite()
     net.add("a", snn.Neuron("neuron two(x, y; v; k) { h = 0.5 * v + x * k; return tanh(h + y), h; v' = h - y }", k=snn.Learnable(0.7)))
     net.add("w", nn.Linear(4, 4, bias=bias))
     net.connect("x", "a.x")
@@ -362,7 +362,7 @@ def test_a_weight_whose_first_read_is_for_a_shape_has_its_gradient():
 def excitation_and_inhibition(order, delays, *, from_rest=False, shape=None):
     """e -> there -> i -> back -> e."""
     parts = {"e": snn.LIF(), "there": nn.Linear(3, 5), "i": snn.LIF(v_threshold=0.5), "back": nn.Linear(5, 3)}
-    net = snn.Network()
+    net = snn.Composite()
     for name in order:
         net.add(name, parts[name])
     net.connect("in", "e.in")
@@ -407,7 +407,7 @@ def test_a_loop_needs_no_shape_and_takes_any_batch(delays, order, from_rest):
 
 def test_a_loop_without_shapes_nests_and_compiles():
     inner = excitation_and_inhibition(("back", "i", "there", "e"), (1, 0, 2, 0), shape=(4, 3))
-    net = snn.Network()
+    net = snn.Composite()
     net.add("inner", inner)
     net.add("again", nn.Linear(3, 3).double())
     net.connect("in", "inner.in")
@@ -472,7 +472,7 @@ def test_a_state_of_another_type_or_width_is_refused(cell, steps):
 
 
 def test_a_term_of_a_loop_broadcasts_without_a_batch_as_with_one():
-    net = snn.Network()
+    net = snn.Composite()
     for name, part in (("lif", snn.LIF()), ("layer", nn.Linear(10, 1))):
         net.add(name, part)
     for source, target, delay in (("in", "lif.in", 0), ("lif.out", "layer.in", 1), ("layer.out", "lif.in", 0), ("lif.out", "out", 0)):
@@ -482,7 +482,7 @@ def test_a_term_of_a_loop_broadcasts_without_a_batch_as_with_one():
 
 
 def test_a_network_whose_output_is_delayed_has_its_shape_at_rest():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("layer", nn.Linear(4, 7))
     net.connect("in", "layer.in")
     net.connect("layer.out", "out", delay=1)
@@ -494,14 +494,14 @@ def test_a_network_whose_output_is_delayed_has_its_shape_at_rest():
 def test_parts_of_a_loop_whose_outputs_are_delayed_are_added_in_any_order(order):
     def made(order):
         torch.manual_seed(3)
-        parts = {name: snn.Network() for name in ("e", "there", "i", "back")}
+        parts = {name: snn.Composite() for name in ("e", "there", "i", "back")}
         for part, (n, m) in zip(parts.values(), ((5, 8), (8, 3), (3, 3), (3, 5))):
             part.add("layer", nn.Linear(n, m))
             part.add("lif", snn.LIF(v_threshold=0.1))
             part.connect("in", "layer.in")
             part.connect("layer.out", "lif.in")
             part.connect("lif.out", "out", delay=1)
-        net = snn.Network()
+        net = snn.Composite()
         for name in order:
             net.add(name, parts[name])
         net.connect("in", "e.in")
@@ -519,7 +519,7 @@ def test_a_pickle_without_what_is_found_from_connections_loads():
     net, x = snn.Recurrent(snn.LIF(), nn.Linear(4, 4)), 3 * torch.rand(5, 2, 4)
     y = net(x)
     file = {key: value for key, value in vars(net).items() if key not in ("_into", "_leaving", "_delayed")}
-    loaded = snn.Network.__new__(snn.Network)
+    loaded = snn.Composite.__new__(snn.Composite)
     loaded.__setstate__(file | {"state_names": net.state_names, "_plan": "of another version"})
     assert torch.equal(loaded(x), y) and loaded.state_names == net.state_names == ("cell_out_to_module_in",)
     assert torch.equal(pickle.loads(pickle.dumps(net))(x), y)
@@ -540,7 +540,7 @@ def test_a_network_of_many_parts_is_planned_in_time():
     planned = time.process_time() - start
     assert [stage.parts for stage in ring] == [tuple(parts)] and ring[0].is_loop
     for names in (parts[:3000], parts[2999::-1]):
-        net = snn.Network()
+        net = snn.Composite()
         for name in parts[:3000]:
             net.add(name, snn.IF())
         for source, target in zip(names, names[1:]):
@@ -563,7 +563,7 @@ def test_many_ports_of_a_network_are_found_without_a_search():
             compared += 1
             return str.__eq__(self, other)
 
-    net = snn.Network()
+    net = snn.Composite()
     net.add("a", nn.Identity())
     for i in range(300):
         net.connect("a.out", Name(f"out{i}"))
@@ -584,7 +584,7 @@ def test_delays(steps, device):
 
 
 def full_network():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("dense", nn.Linear(5, 4))
     net.add("lif", snn.LIF())
     net.add("lateral", nn.Linear(4, 4))
@@ -627,7 +627,7 @@ def test_parts_on_no_loop_run_over_all_steps_at_once():
 
 def test_networks_nest_and_have_several_ports():
     inner = snn.Recurrent(snn.LIF(), nn.Linear(4, 4))
-    net = snn.Network()
+    net = snn.Composite()
     net.add("inner", inner)
     net.add("two", snn.Neuron("neuron two(a, b; v) { h = 0.5 * v + a - b; return h, a * b; v' = h }"))
     net.connect("left", "inner.in")
@@ -648,15 +648,15 @@ def test_networks_nest_and_have_several_ports():
         (y, _), state = net(left[2 * i : 2 * i + 2], right[2 * i : 2 * i + 2], state)
         pieces.append(y)
     assert torch.equal(torch.cat(pieces), total)
-    with pytest.raises(TypeError, match="Network: takes 2 inputs, and a state after, but got 1 arguments"):
+    with pytest.raises(TypeError, match="Composite: takes 2 inputs, and a state after, but got 1 arguments"):
         net(left)
-    with pytest.raises(ValueError, match=r"Network: inputs have 6 steps and 5 \('right'\); they must have as many"):
+    with pytest.raises(ValueError, match=r"Composite: inputs have 6 steps and 5 \('right'\); they must have as many"):
         net(left, right[:5])
 
 
 def test_a_loop_that_starts_from_rest_starts_with_the_bias():
     def made(from_rest):
-        net = snn.Network()
+        net = snn.Composite()
         net.add("lif", snn.LIF())
         net.add("dense", nn.Linear(4, 4))
         net.connect("in", "lif.in")
@@ -672,7 +672,7 @@ def test_a_loop_that_starts_from_rest_starts_with_the_bias():
         s, v = lif_step(v, x[t] + sent[t])
         sent.append(net.dense(s))
         assert torch.equal(whole[t], s)
-    norm = snn.Network()
+    norm = snn.Composite()
     norm.add("norm", nn.BatchNorm1d(4))
     norm.connect("in", "norm.in")
     norm.connect("norm.out", "out", delay=1, from_rest=True)
@@ -684,17 +684,17 @@ def test_a_loop_that_starts_from_rest_starts_with_the_bias():
 
 
 def test_a_connection_may_need_its_shape():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("a", snn.LIF())
     net.add("b", snn.LIF())
     net.connect("a.out", "b.in")
     net.connect("b.out", "a.in", delay=1)
     net.connect("in", "out")
     with pytest.raises(
-        ValueError, match="Network: every input of 'a.in' is still in flight at the first step, .* shape=..."
+        ValueError, match="Composite: every input of 'a.in' is still in flight at the first step, .* shape=..."
     ):
         net(torch.rand(3, 2, 4))
-    other = snn.Network()
+    other = snn.Composite()
     other.add("a", snn.LIF())
     other.connect("a.out", "a.in", delay=1, shape=[2, 4])
     other.connect("in", "out")
@@ -707,12 +707,12 @@ def test_a_connection_may_need_its_shape():
 
 
 def test_variables_are_read_and_written_by_name():
-    inner = snn.Network(stateful=True)
+    inner = snn.Composite(stateful=True)
     inner.add("lif", snn.LIF(tau=snn.Learnable(3.0), stateful=True))
     inner.connect("in", "lif.in", delay=2)
     inner.connect("lif.out", "out")
     inner.alias("tau", "lif.tau")
-    net = snn.Network()
+    net = snn.Composite()
     net.add("inner", inner)
     net.connect("in", "inner.in")
     net.connect("inner.out", "out")
@@ -731,13 +731,13 @@ def test_variables_are_read_and_written_by_name():
     net.set("v", torch.full((2, 4), 0.5))
     assert (net.get("inner.lif.v") == 0.5).all()
     for wrong, message in [
-        (lambda: net.get("w"), "Network: there is no state, parameter, buffer or alias 'w'"),
-        (lambda: net.set("v", torch.zeros(3)), r"Network: 'v' has shape \[2, 4\], but the new value has \[3\]"),
+        (lambda: net.get("w"), "Composite: there is no state, parameter, buffer or alias 'w'"),
+        (lambda: net.set("v", torch.zeros(3)), r"Composite: 'v' has shape \[2, 4\], but the new value has \[3\]"),
         (
             lambda: net.alias("x", "inner.lif.q"),
-            "Network: the alias 'x' must name a state, parameter or buffer of a part below",
+            "Composite: the alias 'x' must name a state, parameter or buffer of a part below",
         ),
-        (lambda: net.alias("v", "inner.lif.v"), "Network: alias 'v': the name is taken"),
+        (lambda: net.alias("v", "inner.lif.v"), "Composite: alias 'v': the name is taken"),
         (
             lambda: net.alias("y", "inner.lif.tau", shape=[3]),
             r"the alias 'y' is to have shape \[3\], but 'inner.lif.tau' has shape \[\]",
@@ -748,7 +748,7 @@ def test_variables_are_read_and_written_by_name():
 
 
 def connected():
-    net = snn.Network()
+    net = snn.Composite()
     for name in ("a", "b", "c"):
         net.add(name, snn.LIF())
     net.connect("in", "a.in")
@@ -789,7 +789,7 @@ def connected():
         (lambda n: n.add("lif", 3), "part 'lif' must be a module of torch, but is int"),
         (lambda n: (n.add("d", snn.LIF()), n(torch.rand(3, 4))), "nothing is connected to 'd.in'"),
         (lambda n: n(), "takes 1 input, and a state after, but got 0 arguments"),
-        (lambda n: snn.Network()(), "nothing is connected to an input of the network"),
+        (lambda n: snn.Composite()(), "nothing is connected to an input of the network"),
         (lambda n: n(3.0), r"input 'in' must be a tensor \[T, \*shape\], time first, but is float"),
     ],
 )
@@ -797,7 +797,7 @@ def test_what_a_network_refuses(wrong, message):
     net = connected()
     with pytest.raises((TypeError, ValueError), match=message) as error:
         wrong(net)
-    assert str(error.value).startswith("Network: ") and "\n" not in str(error.value)
+    assert str(error.value).startswith("Composite: ") and "\n" not in str(error.value)
 
 
 def test_a_refused_connection_leaves_the_network_as_it_was():
@@ -810,7 +810,7 @@ def test_a_refused_connection_leaves_the_network_as_it_was():
 
 
 def test_errors_name_the_module_within_its_network():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("hidden", snn.Sequential(nn.Linear(4, 4), snn.LIF()))
     net.connect("in", "hidden.in")
     net.connect("hidden.out", "out")
@@ -879,7 +879,7 @@ def test_loihis_connections_are_their_operators(device):
 
 def test_a_network_of_loihis_modules():
     weight = ops.loihi_prepare_weights(torch.randint(-200, 200, (4, 4), dtype=torch.int32))
-    net = snn.Network()
+    net = snn.Composite()
     net.add("lif", snn.LoihiLIF(du=4095, dv=128, vth=2, bias_mant=torch.arange(0, 4000, 1000, dtype=torch.int32)))
     net.add("back", snn.LoihiDense(weight, delay=0))
     net.connect("in", "lif.in")
@@ -931,7 +931,7 @@ def test_neurons_of_others_are_not_called_where_the_batch_would_pass_for_time():
     x = 3 * torch.rand(6, 4, 12)
     expected = neuron.LIFNode(step_mode="m")(x)
     assert torch.equal(snn.Sequential(neuron.LIFNode())(x), expected), "single steps are called once a step"
-    for make in (lambda part: snn.Sequential(part), lambda part: snn.Network().add("a", part)):
+    for make in (lambda part: snn.Sequential(part), lambda part: snn.Composite().add("a", part)):
         with pytest.raises(ValueError, match="LIFNode in step mode 'm' takes sequences, but is called once a step here"):
             make(neuron.LIFNode(step_mode="m"))
     for mode in "sm":
@@ -940,9 +940,9 @@ def test_neurons_of_others_are_not_called_where_the_batch_would_pass_for_time():
 
 
 def test_a_part_is_no_port_and_a_delay_is_a_whole_number():
-    net = snn.Network()
+    net = snn.Composite()
     net.add("a", nn.Linear(4, 4))
-    with pytest.raises(ValueError, match="Network: 'a' is a part, not a port of the network; say 'a.in'"):
+    with pytest.raises(ValueError, match="Composite: 'a' is a part, not a port of the network; say 'a.in'"):
         net.connect("in", "a")
     with pytest.raises(ValueError, match="'a' is a part, not a port of the network; say 'a.out'"):
         net.connect("a", "out")
@@ -960,3 +960,14 @@ def test_steps_of_a_delay_fit_x():
 def test_bytes_are_no_values_to_encode(encoder):
     with pytest.raises(TypeError, match="x must be floating-point values between 0 and 1, but is torch.uint8; pass"):
         encoder.encode(torch.full((2, 3), 200, dtype=torch.uint8), steps=3)
+
+
+def test_the_names_of_version_0_1_still_work():
+    with pytest.warns(DeprecationWarning, match="use spikeforge.nn.Composite"):
+        assert snn.Network is snn.Composite
+    net, x = snn.Recurrent(snn.LIF(), nn.Linear(4, 4)), torch.rand(5, 2, 4)
+    text = pickle.dumps(net, protocol=2)  # the protocol of torch.save
+    for name in ("composite", "plan"):
+        text = text.replace(b"cspikeforge.nn.%s\n" % name.encode(), b"cspikeforge.nn.network\n")
+    assert b"spikeforge.nn.network" in text and b"spikeforge.nn.plan" not in text
+    assert torch.equal(pickle.loads(text)(x), net(x))

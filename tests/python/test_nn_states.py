@@ -248,7 +248,7 @@ def twice():
 
 def looped():
     """Its loop is stepped, and other parts come before and after."""
-    made = snn.Network(stateful=True)
+    made = snn.Composite(stateful=True)
     for name, part in (("first", snn.LIF(stateful=True)), ("lif", snn.LIF(stateful=True)), ("back", nn.Linear(5, 5)), ("last", nn.Linear(5, 5)), ("li", snn.LI(stateful=True))):
         made.add(name, part)
     for source, target, delay in (("in", "first.in", 0), ("first.out", "lif.in", 0), ("lif.out", "back.in", 0), ("back.out", "lif.in", 2), ("lif.out", "last.in", 1), ("last.out", "li.in", 0), ("li.out", "out", 0)):

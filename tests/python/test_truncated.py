@@ -159,7 +159,7 @@ class Net:
                 self.wires.append((source, target, draw.randint(0 if source < target else 1, 3)))
         self.wires = list(dict.fromkeys(self.wires))
         draw.shuffle(self.wires)
-        self.module = snn.Network()
+        self.module = snn.Composite()
         for i in draw.sample(range(count), count):
             self.module.add(f"p{i}", self.parts[i].module)
         for source, target, delay in self.wires:

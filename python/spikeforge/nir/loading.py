@@ -23,7 +23,7 @@ NEURONS = {
     "IF": spiking.IF, "LIF": spiking.LIF, "PLIF": spiking.PLIF, "CubaLIF": spiking.CubaLIF, "LI": spiking.LI,
 }  # fmt: skip
 FLAGS = ("decay_input", "detach_reset", "strict")
-NETWORK = spiking.Network()
+NETWORK = spiking.Composite()
 Row = dict[str, Any]
 
 
@@ -44,7 +44,7 @@ def load(
     learn_neurons: bool = False,
     fold_time: bool = False,
     max_bytes: int = 2 << 30,
-) -> spiking.Network:
+) -> spiking.Composite:
     """A network with the bits of ``spikeforge-nir run`` under the same options.
 
     Its parts have the nodes' names, with ``_`` for dots and after names that modules have (``train_``); :func:`save`
@@ -110,7 +110,7 @@ def made_of(rows: list[Row], device: torch.device, state: torch.dtype) -> Any:
         parent, _, name = row["path"].rpartition(".")
         owner = made[parent]
         made[row["path"]] = module
-        if isinstance(owner, spiking.Network):
+        if isinstance(owner, spiking.Composite):
             owner.add(name, module)
         elif isinstance(owner, spiking.TimeDistributed):
             owner.module = module
@@ -122,7 +122,7 @@ def made_of(rows: list[Row], device: torch.device, state: torch.dtype) -> Any:
     return made[""]
 
 
-def _connect(net: spiking.Network, row: Row) -> None:
+def _connect(net: spiking.Composite, row: Row) -> None:
     columns = (row[name] for name in ("sources", "targets", "delays", "from_rest", "shapes"))
     for source, target, delay, from_rest, shape in zip(*columns):
         net.connect(source, target, delay=delay, shape=shape or None, repeated=True, from_rest=bool(from_rest))
@@ -131,7 +131,7 @@ def _connect(net: spiking.Network, row: Row) -> None:
 def _module(row: Row) -> nn.Module:
     kind = row["kind"]
     if kind == "Network":
-        net = spiking.Network()
+        net = spiking.Composite()
         net._labels = {name: value for name, value in row.items() if name.startswith("labels/")}
         return net
     if kind == "TimeDistributed":

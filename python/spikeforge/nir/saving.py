@@ -30,7 +30,7 @@ def save(
     """Writes a network as a NIR file; an old one is replaced when the new one is whole.
 
     Args:
-        net: of modules of torch.nn and spikeforge.nn: a :class:`~spikeforge.nn.Network`, a Sequential, a neuron, or a
+        net: of modules of torch.nn and spikeforge.nn: a :class:`~spikeforge.nn.Composite`, a Sequential, a neuron, or a
             module of one's own whose forward calls them one after the other and adds what they give.
         example: what one step of one sample looks like, ``[*shape]``, without time and batch.
         dt: seconds of a step; may be left out for a network that :func:`load` made.
@@ -93,7 +93,7 @@ class Describer:
         row: Row = {"path": path, "kind": type(module).__name__}
         if isinstance(module, spiking.TimeDistributed):
             yield from self.rows(module.module, path, on_sequences=False)
-        elif isinstance(module, spiking.Network):
+        elif isinstance(module, spiking.Composite):
             wires = [Wire(*c.names, c.delay, c.from_rest) for c in module._connections]
             parts = [(name, part, has_states(part)) for name, part in module.parts()]
             yield from self._network(path, wires, parts, getattr(module, "_labels", None))
@@ -247,7 +247,7 @@ def _layer(module: nn.Module, row: Row, on_sequences: bool) -> Row | None:
         windows = {name: list(getattr(module, name)) for name in ("kernel_size", "stride", "padding")}
         return row | windows | {"sums": module.sums}
     if isinstance(module, nn.Flatten):
-        # Of [T, B, *shape], dimension 2 is the first of a step; C++ counts the batch alone.
+        # Dimension 2 of [T, B, *shape] is the first of a step; C++ counts the batch alone.
         counted = [d - 1 if on_sequences and d > 0 else d for d in (module.start_dim, module.end_dim)]
         return row | {"kind": "Flatten", "start_dim": counted[0], "end_dim": counted[1]}
     if isinstance(module, spiking.Delay):

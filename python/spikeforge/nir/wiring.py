@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from spikeforge.nn.network import _in_ports, _out_ports
+from spikeforge.nn.composite import _in_ports, _out_ports
 from spikeforge.nn.stateful import StatefulModule
 
 PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)  # in evaluation
@@ -53,7 +53,7 @@ def traced(module: nn.Module, path: str) -> tuple[list[Wire], list[tuple[str, nn
 
 
 def _defaults(module: nn.Module) -> dict[str, Any]:
-    """Of all arguments but the first."""
+    """Returns the default values of all arguments but the first."""
     arguments = list(inspect.signature(module.forward).parameters.values())[1:]
     return {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
 

@@ -1,15 +1,19 @@
 """Spiking neurons as modules of torch, and networks of them. See ``docs/python_modules.md``."""
 
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from spikeforge.nn.composite import Composite, Recurrent
 from spikeforge.nn.constant import Constant, Learnable
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_conv import DelayedConv1d, DelayedConv2d
 from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
+from spikeforge.nn.fusing import fuse
 from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
-from spikeforge.nn.layers import BatchNormNeuron, fuse
+from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
-from spikeforge.nn.network import Network, Recurrent
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
 from spikeforge.nn.own import LI, CubaLIF, Neuron
 from spikeforge.nn.pooling import AvgPool2d, MaxPool2d
@@ -19,6 +23,7 @@ __all__ = [
     "AdaptiveLIF",
     "AvgPool2d",
     "BatchNormNeuron",
+    "Composite",
     "Constant",
     "CubaLIF",
     "Delay",
@@ -42,7 +47,6 @@ __all__ = [
     "LoihiLIF",
     "LoihiSparse",
     "MaxPool2d",
-    "Network",
     "Neuron",
     "PLIF",
     "Poisson",
@@ -62,3 +66,13 @@ __all__ = [
     "set_run_config_",
     "set_states_",
 ]
+
+
+if not TYPE_CHECKING:  # with __getattr__, a type checker accepts any name
+
+    def __getattr__(name: str) -> Any:
+        if name == "Network":
+            message = "spikeforge.nn.Network is deprecated and goes in version 0.3: use spikeforge.nn.Composite"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            return Composite
+        raise AttributeError(f"module spikeforge.nn has no attribute {name}")
