@@ -1,4 +1,4 @@
-"""What became of each neuron of a network."""
+"""The report of `accelerate`: one entry for each neuron."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Report:
-    """What `accelerate` did: print it, or read `replaced`, `already` and `left`."""
+    """The report of `accelerate`: print it, or read `replaced`, `already` and `left`."""
 
     entries: tuple[Entry, ...] = ()
 
@@ -97,7 +97,7 @@ def _table(head: str, entries: list[Entry]) -> list[str]:
 
 
 def _shortened(names: list[str], width: int) -> str:
-    """As many names as fit, at least two, and how many there are besides."""
+    """Returns as many names as fit, at least two, and the number of the others."""
     text = ", ".join(names)
     shown = len(names)
     while len(text) > width and shown > 2:

@@ -160,7 +160,8 @@ def _half_threshold_text(node: Any, spike: str) -> str:
 
 
 def _exact(*numbers: float) -> bool:
-    """Whether to divide by each number and to multiply by its reciprocal gives the same bits: powers of two."""
+    """Returns True if division by each number and multiplication by its reciprocal give the same bits: powers of
+    two."""
     return all(math.isfinite(number) and math.frexp(number)[0] == 0.5 for number in numbers)
 
 
@@ -234,14 +235,14 @@ def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
 
 
 class Program(NamedTuple):
-    """What a node runs, and for which constants.
+    """The program of a node, and the constants for which it was written.
 
     Attributes:
-        attributes: the very objects that the node had as constants: while it has them, nothing has changed.
+        attributes: the constants of the node as objects: the program is valid while the node has these.
         signature: their values, without the surrogate object.
         what: the name of a predefined operator, or neuron text.
         options: the operator's options; None for a text.
-        starts: the numbers that the states start at.
+        starts: the initial values of the states.
     """
 
     attributes: tuple[Any, ...]
@@ -341,7 +342,7 @@ class Node(Replaced):
         return self.__dict__.get("_spikeforge_keeps_states", True)
 
     def _take(self, states):
-        """The states behind a sequence, if they are kept."""
+        """Keeps the states after a sequence, unless keep_states is False."""
         if self._keeps_states():
             self._memories.update(zip(self._memories, states))
 
@@ -361,7 +362,7 @@ class Node(Replaced):
         self.v_seq = sequences[0]
 
     def _fused(self, inputs):
-        """What the node runs; None where only SpikingJelly's own code can."""
+        """Returns the program of the node; None if only SpikingJelly's own code can run the call."""
         x = inputs[0]
         if (
             self._neuron_precision is not None
@@ -391,11 +392,11 @@ class Node(Replaced):
         return kept
 
     def _run(self, program, x, states, store=False, residual=None, last_states=True):
-        """Spikes, joined with the residual, and states: with `store` those of all steps, else the last ones, which may be
-        missing without `last_states`."""
+        """Spikes, joined with the residual, and states: with `store` those of all steps, else the last ones, which may
+        be missing without `last_states`."""
         norm, pool = norm_of(self), pool_of(self)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
-        # Of a pooling the residual has the maxima's sizes, and is joined by torch, unless they are those of x.
+        # After a pooling the residual has the maxima's sizes; torch joins it, unless they equal those of x.
         if residual is not None and (apart or not fits(residual[1], x)):
             spikes, states = self._run(program, x, states, store, last_states=last_states)
             return joined(spikes, residual), states
@@ -428,7 +429,7 @@ class Node(Replaced):
         return spikes, states
 
     def _text(self, program):
-        """Of a predefined operator too."""
+        """Returns the neuron text of a program, also of a predefined operator."""
         if program.options is None:
             return program.what
         kept = self.__dict__.get("_spikeforge_text")
@@ -463,7 +464,7 @@ globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """What is to become of a module; None for one that is no neuron of SpikingJelly."""
+    """Returns the verdict on a module; None if it is no neuron of SpikingJelly."""
     if ancestor(module, NEURONS) is None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)

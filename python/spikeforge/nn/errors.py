@@ -1,4 +1,4 @@
-"""What an operator refuses, in the name of the module, with what to do about it."""
+"""Turns an operator's errors into errors of the module, which say what to do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def explained(
 
 
 def first_line(error: Exception) -> str:
-    """What an operator says, without its own name."""
+    """Returns an operator's message without the operator's name."""
     return re.sub(r"^\w+(\(\w+\))?: ", "", str(error).split("\n")[0])
 
 
