@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from spikeforge.nn.composite import Recurrent
 from spikeforge.nn.containers import Sequential, TimeDistributed
-from spikeforge.nn.loops import _has_hooks, _why_not_linear, _why_not_neuron, text_of
+from spikeforge.nn.loops import _why_not_linear, _why_not_neuron, text_of
 from spikeforge.nn.own import Neuron
 from spikeforge.nn.parts import foreign_neurons
-from spikeforge.nn.stateful import has_states
+from spikeforge.nn.stateful import has_hooks, has_states
 
 ops = torch.ops.spikeforge
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -157,7 +157,7 @@ class Online(nn.Module):
                 "anew"
             )
         for name, part in self._replaced:
-            if _has_hooks(part):
+            if has_hooks(part):
                 raise ValueError(
                     f"Online: {name or 'the network'} ({type(part).__name__}) has hooks since this was made, such as a "
                     "Monitor's, which would not be called: remove them, or call the network itself"
@@ -451,7 +451,7 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
         reason = _why_not_linear(part.module) if recurrent else ""
         neuron = part.cell if recurrent else part
         reason = reason or _why_not_neuron(neuron)
-        if not reason and (_has_hooks(part) or _has_hooks(neuron)):
+        if not reason and (has_hooks(part) or has_hooks(neuron)):
             reason = "it has hooks, which would not be called"
         if not reason and isinstance(neuron, Neuron) and neuron.n_inputs != 1:
             reason = f"it has {neuron.n_inputs} inputs"
@@ -473,4 +473,4 @@ def _why_not_product(part: nn.Module) -> str:
         kind is not nn.Linear and type(part)._conv_forward is not kind._conv_forward
     ):
         return "it has a custom forward"
-    return "it has hooks" if _has_hooks(part) else ""
+    return "it has hooks" if has_hooks(part) else ""

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import torch
 
+import spikeforge.nn  # noqa: F401  first: spikeforge.nn.fusing imports modules of this package
 from spikeforge import _library
 from spikeforge.accelerate import replacing
 from spikeforge.accelerate.layers import Layers, layers
@@ -49,7 +50,8 @@ def accelerate(net: torch.nn.Module) -> Report:
 
 
 def restore(net: torch.nn.Module) -> list[str]:
-    """Gives what `accelerate` and `accelerate.layers` replaced its own dynamics back, in place; states and parameters stay.
+    """Gives what `accelerate` and `accelerate.layers` replaced its own dynamics back, in place; states and parameters
+    stay.
 
     Args:
         net: a network, or a neuron.

@@ -1,7 +1,7 @@
-"""The layers of a network with the largest tensors, for one part of the batch at a time: a convolution, its batch
-normalisation, a neuron and a max pooling that follow each other in a Sequential.
+"""The layers of a network whose tensors are the largest, a part of the batch at a time: a convolution, its batch
+normalisation, a neuron and a max pooling in a row in a Sequential.
 
-The convolution computes all of it. The other layers return their argument if it is that result."""
+The convolution computes the whole chain. The others return its result, which they recognise by identity."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from spikeforge._numbers import FLOATS, state_type
-from spikeforge.accelerate.watch import has_hooks
+from spikeforge.nn.layers import parameter, update_running
+from spikeforge.nn.pieces import Layer, Tensors, run_in_pieces, type_of_product
+from spikeforge.nn.pooling import max_pooled
+from spikeforge.nn.stateful import has_hooks
 
 _results: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
 
 
 def handed_on(module: nn.Module, x: Tensor) -> bool:
-    """True if x is the result of the whole layer, so that the module has nothing to compute."""
+    """Returns True if x is already the result of the chain that contains the module."""
     result = _results.get(module)
     return result is not None and result() is x
 
@@ -27,11 +30,11 @@ def handed_on(module: nn.Module, x: Tensor) -> bool:
 def chains(
     net: nn.Module, layers: Mapping[nn.Module, tuple[nn.Module, nn.Module]], is_pool: Any
 ) -> list[tuple[nn.Module, ...]]:
-    """Convolutions, normalisations, neurons and optional poolings that follow each other.
+    """Returns the chains of a convolution, a normalisation, a neuron and perhaps a pooling in a row.
 
     Args:
         layers: by convolution, the normalisation and the neuron after it.
-        is_pool: returns True for a pooling that can be included.
+        is_pool: returns True if the modules contain a pooling that can be part of the chain.
     """
     times: dict[nn.Module, int] = {}
     for _, module in net.named_modules(remove_duplicate=False):
@@ -51,8 +54,8 @@ def chains(
 
 
 def run(convolution: nn.Module, x: Tensor) -> Tensor | None:
-    """The result of the whole chain that begins with this convolution; None if its parts have to run one by one: in
-    evaluation, or with hooks on one of them."""
+    """Runs the whole chain that begins with this convolution. Returns None if its parts must run one by one: in
+    evaluation, or if one of them has hooks."""
     (norm, neuron, *pool), pieces = convolution.__dict__["_spikeforge_chain"]
     parts = (convolution, norm, neuron, *pool)
     if (
@@ -67,21 +70,15 @@ def run(convolution: nn.Module, x: Tensor) -> Tensor | None:
         or any(getattr(part, "step_mode", "m") != "m" or has_hooks(part) for part in parts)
     ):
         return None
-    from spikeforge.nn.pieces import type_of_product  # it takes the library's operators
-
     what = neuron._from_rest(x, state_type(type_of_product(x)))
     return None if what is None else _run(parts, x, *what, pieces)
 
 
 def _run(parts: tuple[nn.Module, ...], x: Tensor, text: str, params: list[Tensor], pieces: int) -> Tensor:
-    from spikeforge.nn.layers import parameter, update_running  # they take the library's operators
-    from spikeforge.nn.pieces import Layer, Tensors, run_in_pieces
-    from spikeforge.nn.pooling import max_pooled
-
     convolution, norm, neuron, *pool = parts
-    behind = (lambda spikes: max_pooled(pool[0], spikes)) if pool else (lambda spikes: spikes)
+    after = (lambda spikes: max_pooled(pool[0], spikes)) if pool else (lambda spikes: spikes)
     layer = Layer(
-        convolution._product, text, norm.eps, behind, min(pieces, x.shape[1]), convolution._bits, neuron._keeps_states()
+        convolution._product, text, norm.eps, after, min(pieces, x.shape[1]), convolution._bits, neuron._keeps_states()
     )
     of_norm = parameter(norm, "weight"), parameter(norm, "bias")
     tensors = Tensors(convolution.weight, convolution.bias, *of_norm, tuple(params))

@@ -1,4 +1,4 @@
-"""The layers around the neurons of a SpikingJelly network: batch normalisation in the neuron's own pass, and pooling."""
+"""Rewrites the layers around the neurons of a network of SpikingJelly: normalisation, pooling and residuals."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from spikeforge import _library
 from spikeforge.accelerate import in_pieces, products, replacing, residual
 from spikeforge.accelerate.replacing import Replaced
-from spikeforge.accelerate.watch import Watch, has_hooks, watched
+from spikeforge.accelerate.rewrites import Rewrite, find_rewrites
+from spikeforge.accelerate.watch import Watch
+from spikeforge.nn.pooling import has_byte_places, max_pooled
+from spikeforge.nn.stateful import has_hooks
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-Chain = tuple[nn.Module, "nn.Module | None", nn.Module]  # a normalisation, a pooling, if there is one, and a neuron
 LAYERS = "spikingjelly.activation_based.layer"
 NEURONS = "spikingjelly.activation_based.neuron"
 
@@ -23,17 +25,17 @@ class Layers:
     """The report of `layers`: print it.
 
     Attributes:
-        normalised: pairs of names: a batch normalisation, and the neuron whose pass includes it.
-        pooled: the names of poolings that save one byte per maximum.
-        pooled_before: pairs of names: one of these poolings, and the neuron that takes the maxima before its
+        normalised: pairs of names, of a batch normalisation and of the neuron in whose pass it runs.
+        pooled: the names of poolings that keep a byte for each maximum.
+        pooled_before: pairs of names, of one of these poolings and of the neuron that takes the maxima before its
             normalisation, which the pooling follows.
-        recomputed: the names of products that are recomputed in the backward pass, and the saved bits per number of
-            their input; 0 if it is saved unchanged.
-        joined: triples: the names of a module whose forward combines a residual with a neuron's spikes, and of that
-            neuron; and the operation: "add", "and", "iand".
+        recomputed: the names of products that the backward pass recomputes, and the bits that are kept of each
+            element of their input; 0: the input is kept as it is.
+        joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
+            neuron; and how: "add", "and", "iand".
         in_pieces: the names of convolutions that are computed in pieces, with the layers after them.
         stateless: the names of neurons that keep no states after a sequence.
-        keeping: the names of SpikingJelly's neurons that keep their states, since `accelerate` skipped them.
+        keeping: the names of SpikingJelly's neurons that keep theirs, because `accelerate` did not replace them.
     """
 
     normalised: tuple[tuple[str, str], ...]
@@ -75,31 +77,31 @@ def layers(
     """Fuses each batch normalisation into the SpikingJelly neuron that follows it, in place, and replaces max poolings
     by this library's operators. Call `accelerate(net)` first: only neurons that it has replaced are considered.
 
-    The network is run once, with `inputs`, in evaluation mode and without gradients, to find normalisations whose only
-    consumer is one neuron, with any Python code between them. Afterwards the normalisation returns its input, and the
-    neuron, in step mode "m", normalises it in its own pass. A max pooling of images may be between them: it returns its
-    input too, and the neuron takes the maxima before it normalises them. Code between them, except that of
-    SpikingJelly's containers, must not read the maxima's sizes; the network is run once more for each, to check that it
-    does not store them. If a module's forward combines the neuron's spikes s with a residual r, as s + r, s * r or
-    (1 - s) * r, that is fused as well. Modules, parameters, buffers and state_dict do not change; spikes are the same
-    within rounding. Modules with hooks are skipped. `accelerate.restore` undoes the changes; call it before one of the
-    modules is removed from the network or replaced, as convert_sync_batchnorm does.
+    The network is run once, with `inputs`, in evaluation mode and without gradients, to see which normalisation feeds
+    one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
+    on, and the neuron, in step mode "m", normalises it in its own pass. A max pooling of images may lie between them:
+    it hands its input on too, and the neuron takes the maxima before it normalises them. Code between them must not
+    read their sizes, but that of SpikingJelly's containers; the network is run once more for each, to see that none
+    are written down there. Where a module's forward joins the neuron's spikes s with a residual r, as s + r, s * r or
+    (1 - s) * r, that is done in the same pass too. Modules, parameters, buffers and state_dict stay what they are;
+    spikes are the same within rounding. Left alone are modules with hooks. `accelerate.restore` undoes it; do that
+    before one of them is taken out of the network or replaced, as convert_sync_batchnorm does.
 
     Args:
-        net: a network on which `accelerate` was called.
-        inputs: the arguments of a call: a small batch is enough.
-        recompute: linear layers and convolutions before those normalisations save their input, spikes as bits, and are
-            recomputed in the backward pass: their results, which are the largest tensors, are not saved. Spikes are then
-            the same within rounding on a CPU too.
-        pieces: with `recompute`, convolutions of a ``torch.nn.Sequential`` that are followed by a normalisation, a neuron
-            and optionally a max pooling are computed in this many pieces of the batch, with the layers after them: those
-            with the largest outputs, down to half of the largest. The tensors between these layers never exist as a
-            whole. Training computes such a convolution four times per step rather than twice; results are the same
-            within rounding.
-        keep_states: False: in step mode "m" a call does not change the neurons' states, so that every sequence begins
-            with the same ones: as with `reset_net` between sequences, in less memory and time. States of each step
-            (`store_v_seq`), and those that functional forwards return, are not affected. True: neurons keep their
-            states, as SpikingJelly's do; this is the initial setting. None: the setting of an earlier call.
+        net: a network that `accelerate` has seen.
+        inputs: what it is called with: a small batch is enough.
+        recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
+            made again in the backward pass: their results, which are the largest tensors, are not kept. On a CPU too
+            spikes are then the same within rounding only.
+        pieces: with `recompute`, the convolutions of a ``torch.nn.Sequential`` that a normalisation and a neuron follow
+            there, and perhaps a max pooling, are computed in so many pieces of the batch, with what follows: those that
+            give the most numbers, and at least half of it. What lies between them is never there as a whole. In
+            training such a convolution is made four times in a step in place of twice; results are the same within
+            rounding.
+        keep_states: False: in step mode "m" a call leaves the neurons' states as they were, so that every sequence
+            begins where the first one did: as with `reset_net` between sequences, in less memory and time. States of
+            each step (`store_v_seq`), and those that functional forwards return, are there as ever. True: they keep
+            them, as SpikingJelly's do, and as they do at first. None: as an earlier call said.
 
     Returns:
         The names of changed modules.
@@ -116,21 +118,15 @@ def layers(
         raise ValueError("accelerate.layers: pieces needs recompute=True")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
-    found, recomputed, watch = _found(net, inputs, recompute)
+    found, watch = _found(net, inputs, recompute)
+    recomputed = [rewrite for rewrite in found if rewrite.product is not None]
     if keep_states is not None:
         for neuron in _neurons(net):
             neuron.__dict__["_spikeforge_keeps_states"] = keep_states
     stateless = tuple(names[neuron] for neuron in _neurons(net) if not neuron._keeps_states())
     keeping = tuple(name for module, name in names.items() if stateless and _keeps_its_own(module))
-    for norm, pool, neuron in found:
-        replacing.replace(norm, HandingOn)
-        before = (norm,) if pool is None else (norm, pool)
-        for module in before:
-            module.__dict__["_spikeforge_neuron"] = (neuron,)  # in a tuple: it is no part of the module
-        neuron.__dict__["_spikeforge_norm"] = before
-    for norm, product, bits in recomputed:
-        products.recompute(product, bits)
-        norm.__dict__["_spikeforge_recompute"] = True
+    for rewrite in found:
+        _apply(rewrite)
     joined = [
         (names[module], names[neuron], mode)
         for module in list(names)
@@ -138,36 +134,47 @@ def layers(
     ]
     if watch is not None:
         joining = {net.get_submodule(name) for _, name, _ in joined}
-        for neuron, bits in watch.packing([(product, bits) for _, product, bits in recomputed], joining).items():
+        for neuron, bits in watch.packing(recomputed, joining).items():
             neuron.__dict__["_spikeforge_packs"] = bits
     pools = [module for module in names if _is_known_pool(module)]
     for pool in pools:
         replacing.replace(pool, BytePool)
-    pairs = {norm: neuron for norm, pool, neuron in found if pool is None}
-    chains = _put_in_pieces(net, pieces, pairs, recomputed, watch.given) if pieces > 1 and watch else []
+    chains = _put_in_pieces(net, pieces, recomputed, watch.given) if pieces > 1 and watch else []
     return Layers(
-        tuple((names[norm], names[neuron]) for norm, _, neuron in found),
+        tuple((names[rewrite.norm], names[rewrite.neuron]) for rewrite in found),
         tuple(names[pool] for pool in pools),
-        tuple((names[product], bits) for _, product, bits in recomputed),
+        tuple((names[rewrite.product], rewrite.bits) for rewrite in recomputed),
         tuple(joined),
         tuple(names[chain[0]] for chain in chains),
-        tuple((names[pool], names[neuron]) for _, pool, neuron in found if pool is not None),
+        tuple((names[rewrite.pool], names[rewrite.neuron]) for rewrite in found if rewrite.pool is not None),
         stateless,
         keeping,
     )
 
 
+def _apply(rewrite: Rewrite) -> None:
+    """Moves the work of a normalisation, and of a pooling, into the neuron's pass."""
+    replacing.replace(rewrite.norm, HandingOn)
+    before = (rewrite.norm,) if rewrite.pool is None else (rewrite.norm, rewrite.pool)
+    for module in before:
+        module.__dict__["_spikeforge_neuron"] = (rewrite.neuron,)  # in a tuple, so that it is no submodule
+    rewrite.neuron.__dict__["_spikeforge_norm"] = before
+    if rewrite.product is not None:
+        products.recompute(rewrite.product, rewrite.bits)
+        rewrite.norm.__dict__["_spikeforge_recompute"] = True
+
+
 def _put_in_pieces(
-    net: nn.Module, pieces: int, neurons: dict[nn.Module, nn.Module], recomputed: Any, given: dict[nn.Module, int]
+    net: nn.Module, pieces: int, recomputed: list[Rewrite], given: dict[nn.Module, int]
 ) -> list[tuple[nn.Module, ...]]:
-    """The layers of which the convolutions with the largest results are the first."""
-    behind = {
-        product: (norm, neurons[norm])
-        for norm, product, _ in recomputed
-        if norm in neurons and not isinstance(product, nn.Linear)
+    """Returns the layers that begin with the convolutions of the largest results, which now run in pieces."""
+    after = {
+        rewrite.product: (rewrite.norm, rewrite.neuron)
+        for rewrite in recomputed
+        if rewrite.pool is None and not isinstance(rewrite.product, nn.Linear)
     }
-    chains = in_pieces.chains(net, behind, lambda modules: any(isinstance(m, BytePool) for m in modules))
-    most = max((given[product] for _, product, _ in recomputed), default=0)
+    chains = in_pieces.chains(net, after, lambda modules: any(isinstance(m, BytePool) for m in modules))
+    most = max((given[rewrite.product] for rewrite in recomputed), default=0)
     chains = [chain for chain in chains if 2 * given[chain[0]] >= most]
     for product, *others in chains:
         product.__dict__["_spikeforge_chain"] = tuple(others), pieces
@@ -178,24 +185,25 @@ def _put_in_pieces(
 
 
 class HandingOn(Replaced):
-    """A batch normalisation whose input goes on to the neuron that normalises it."""
+    """A batch normalisation that returns its input, which the neuron normalises."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x if norm_of(_neuron_of(self)) is self else super().forward(x)
 
 
 def norm_of(neuron: Any) -> Any:
-    """The batch normalisation that a neuron runs: the two refer to each other; None for most neurons."""
+    """Returns the batch normalisation that runs in a neuron's pass, or None. Each refers to the other."""
     return _before(neuron)[0]
 
 
 def pool_of(neuron: Any) -> Any:
-    """The pooling after that normalisation, whose maxima the neuron takes; None for most neurons."""
+    """Returns the pooling after that normalisation, which runs in the neuron's pass too, or None."""
     return _before(neuron)[1]
 
 
 def _before(neuron: Any) -> tuple[Any, Any]:
-    """The normalisation and the pooling that a neuron runs. All refer to each other, and none has been restored."""
+    """Returns the normalisation and the pooling that run in a neuron's pass, if none of the modules has been
+    restored."""
     before = getattr(neuron, "__dict__", {}).get("_spikeforge_norm")
     if before is None or not all(isinstance(module, Replaced) for module in (neuron, *before)):
         return None, None
@@ -205,13 +213,13 @@ def _before(neuron: Any) -> tuple[Any, Any]:
 
 
 def _neuron_of(module: nn.Module) -> Any:
-    """The neuron that a normalisation or a pooling hands its input on to; None mostly."""
+    """Returns the neuron in whose pass a normalisation or a pooling runs, or None."""
     return module.__dict__.get("_spikeforge_neuron", (None,))[0]
 
 
 def normalised(neuron: nn.Module, x: Tensor) -> Tensor:
-    """The neuron's input: x `[T, B, C, ...]` after the normalisation and the pooling before it, if present, as torch
-    computes them."""
+    """Applies the normalisation and the pooling before a neuron, if it has them, to x `[T, B, C, ...]` by torch's
+    code."""
     norm, pool = _before(neuron)
     if norm is None:
         return x
@@ -221,35 +229,28 @@ def normalised(neuron: nn.Module, x: Tensor) -> Tensor:
 
 
 def is_recomputed(norm: nn.Module) -> bool:
-    """True if its input is recomputed in the backward pass."""
+    """Returns True if the backward pass recomputes the input of the normalisation."""
     return norm.__dict__.get("_spikeforge_recompute", False)
 
 
-def _found(
-    net: nn.Module, inputs: tuple[Any, ...], recompute: bool
-) -> tuple[list[Chain], list[tuple[nn.Module, nn.Module, int]], Watch | None]:
-    """Normalisations, poolings and neurons that may run together; normalisations, the products before them, and bits; and
-    what was watched."""
+def _found(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> tuple[list[Rewrite], Watch | None]:
+    """Returns the rewrites of neurons that have none yet, and the record of the call; None if there is nothing to
+    find."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
     neurons = {module for module in _neurons(net) if not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
-    if not norms or not free:
-        return [], [], None
-    candidates = {m for m in net.modules() if recompute and products.is_product(m) and not has_hooks(m)}
     pools = {module for module in net.modules() if _is_known_pool(module) and not has_hooks(module)}
-    watch = watched(net, inputs, norms, neurons, candidates, pools=pools)
-    chains = [chain for chain in watch.chains(net, inputs) if chain[-1] in free]
-    before = {chain[0]: watch.product_before(chain[0]) for chain in chains}
-    return chains, [(norm, *found) for norm, found in before.items() if found is not None], watch
+    rewrites, watch = find_rewrites(net, inputs, norms, neurons if free else (), pools, recompute)
+    return [rewrite for rewrite in rewrites if rewrite.neuron in free], watch
 
 
 def _neurons(net: nn.Module) -> list[nn.Module]:
-    """Those of SpikingJelly that `accelerate` has replaced."""
+    """Returns the neurons of SpikingJelly that `accelerate` has replaced."""
     return [module for module in net.modules() if hasattr(type(module), "takes_norm")]
 
 
 def _keeps_its_own(module: nn.Module) -> bool:
-    """True for a SpikingJelly neuron with states that was not replaced."""
+    """Returns True for a neuron of SpikingJelly with states that has not been replaced."""
     is_theirs = replacing.ancestor(module, NEURONS) is not None and not isinstance(module, Replaced)
     return is_theirs and bool(getattr(module, "_memories", None))
 
@@ -259,7 +260,7 @@ def _is_known_norm(module: nn.Module) -> bool:
 
 
 def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
-    """True for one of torch's modules, or SpikingJelly's of that name, that was not replaced."""
+    """Returns True if the module is of one of torch's classes, or SpikingJelly's of that name, and not replaced."""
     own = replacing.own_class(module)
     is_known = own in kinds or (own.__module__.startswith(LAYERS) and own.__mro__[1] in kinds)
     return is_known and not isinstance(module, Replaced)
@@ -269,7 +270,7 @@ def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
 
 
 class BytePool(Replaced):
-    """A maximum pooling of images, in torch's results."""
+    """A max pooling of images that keeps a byte for each maximum; its results are torch's."""
 
     def forward(self, x: Tensor) -> Tensor:
         dims = {"s": (3, 4), "m": (5,)}.get(getattr(self, "step_mode", "s"), ())
@@ -277,12 +278,8 @@ class BytePool(Replaced):
             return x
         if x.dim() not in dims or not x.is_floating_point() or self.return_indices:
             return super().forward(x)
-        from spikeforge.nn.pooling import max_pooled  # it takes the library's operators
-
         return max_pooled(self, x)
 
 
 def _is_known_pool(module: nn.Module) -> bool:
-    from spikeforge.nn.pooling import has_byte_places  # it takes the library's operators
-
     return _is_of(module, (nn.MaxPool2d,)) and "forward" not in module.__dict__ and has_byte_places(module)

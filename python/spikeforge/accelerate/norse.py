@@ -173,7 +173,7 @@ def _text(rule: Rule, method: str, box_reset: Any) -> str:
 
 
 class Cell(Replaced):
-    """Base of all replaced modules of Norse."""
+    """Base class of replaced modules of Norse."""
 
     def _prepare(self):
         self._kept()
@@ -338,7 +338,7 @@ _MIXINS: dict[type, type[Cell]] = {
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """The replacement of a module; None for one that is not a neuron of Norse."""
+    """Returns the verdict on a module; None if it is no neuron of Norse."""
     family = next((cls for cls in NEURONS if isinstance(module, cls)), None)
     if family is None:
         return None

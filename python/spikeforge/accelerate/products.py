@@ -1,4 +1,4 @@
-"""Linear layers and convolutions that save their input as bits, and are recomputed in the backward pass."""
+"""Linear layers and convolutions that keep bits of their input, and are recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ LAYERS = "spikingjelly.activation_based.layer"
 
 
 class Recomputed(Replaced):
-    """A product whose reader need not keep it: it keeps its input, in so many bits a number or as it is (0)."""
+    """A product that is recomputed in the backward pass from its input, kept in `_bits` bits per element (0: as it
+    is)."""
 
     @property
     def _bits(self) -> int:
@@ -36,7 +37,7 @@ class RecomputedConvolution(Recomputed):
         return super().forward(input) if result is None else result
 
     def _product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """By torch's own operator."""
+        """Computes the product by torch's own operator."""
         return super()._conv_forward(input, weight, bias)
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -47,7 +48,7 @@ class RecomputedConvolution(Recomputed):
 
 
 def is_product(module: nn.Module) -> bool:
-    """True for one of torch's products, or SpikingJelly's of that name, with options that the operators support."""
+    """Returns True for torch's products, and SpikingJelly's of that name, with options that the operators support."""
     own = replacing.own_class(module)
     if isinstance(module, Replaced) or "forward" in module.__dict__:
         return False
@@ -58,6 +59,6 @@ def is_product(module: nn.Module) -> bool:
 
 
 def recompute(product: nn.Module, bits: int) -> None:
-    """Makes a product save its input with `bits` bits per number, and support recomputation."""
+    """Makes a product keep its input, in `bits` bits per element (0: as it is), to be recomputed from it."""
     replacing.replace(product, RecomputedLinear if isinstance(product, nn.Linear) else RecomputedConvolution)
     product.__dict__["_spikeforge_bits"] = bits

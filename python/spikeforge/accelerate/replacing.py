@@ -1,8 +1,7 @@
-"""How a module gets another forward pass and stays what it is.
+"""Replaces the forward pass of a module in place.
 
-The object, its parameters, buffers, hooks and states stay; only its class becomes a subclass of its own class, which
-overrides the dynamics. So isinstance, state_dict, optimisers, repr and the library's own functions (reset, detach) go
-on as before.
+The object keeps its parameters, buffers, hooks and states; its class becomes a subclass of its class that overrides the
+dynamics. isinstance, state_dict, optimisers, repr and the library's own functions (reset, detach) work unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 
-# Attributes of replaced modules.
+# The attributes that replacing adds to a module.
 OWN = (
     "_spikeforge",
     "_spikeforge_bits",
@@ -37,7 +36,7 @@ class Replaced:
     mixin: ClassVar[type]
 
     def _prepare(self) -> None:
-        """Makes and keeps what the first call would make, so that torch.compile finds it."""
+        """Prepares what the first call would prepare, so that torch.compile does not trace it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _blank, (type(self).mixin, type(self).original), self.__dict__
@@ -45,7 +44,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The replacement of a neuron: a mixin and its operation, or no mixin and the reason."""
+    """The decision about a neuron: the mixin and what it runs, or no mixin and the reason."""
 
     mixin: type[Replaced] | None
     what: str
@@ -71,7 +70,7 @@ def replace(module: torch.nn.Module, mixin: type[Replaced]) -> None:
 
 
 def put_back(module: torch.nn.Module) -> bool:
-    """Gives the module its own dynamics back; False where it had them."""
+    """Restores the module's own dynamics; returns False if it was not replaced."""
     if not isinstance(module, Replaced):
         return False
     for name in OWN:
@@ -81,7 +80,7 @@ def put_back(module: torch.nn.Module) -> bool:
 
 
 def _blank(mixin: type[Replaced], original: type) -> torch.nn.Module:
-    """An empty object for unpickling and deepcopy."""
+    """Creates the empty module that unpickling and deepcopy fill with attributes."""
     cls = fused_class(mixin, original)
     return cls.__new__(cls)
 
@@ -92,7 +91,8 @@ def own_class(module: torch.nn.Module) -> type:
 
 
 def overridden(module: torch.nn.Module, base: type, harmless: Collection[str], dynamics: Collection[str]) -> str | None:
-    """The overrides of a subclass of `base`, or of the object itself, that could change the dynamics."""
+    """Returns the name of an attribute that a subclass of `base`, or the object, overrides and that may change the
+    dynamics."""
     for cls in own_class(module).__mro__:
         if cls is base:
             break

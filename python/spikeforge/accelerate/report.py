@@ -1,4 +1,4 @@
-"""The report of each neuron of a network."""
+"""The report of `accelerate`: one entry for each neuron."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _table(head: str, entries: list[Entry]) -> list[str]:
 
 
 def _shortened(names: list[str], width: int) -> str:
-    """As many names as fit, at least two, and the number of the others."""
+    """Returns as many names as fit, at least two, and the number of the others."""
     text = ", ".join(names)
     shown = len(names)
     while len(text) > width and shown > 2:

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from spikeforge.accelerate import replacing
 from spikeforge.accelerate.replacing import Replaced
-from spikeforge.accelerate.watch import has_hooks
+from spikeforge.nn.stateful import has_hooks
 
 SUMS = (operator.add, operator.iadd, torch.add)
 PRODUCTS = (operator.mul, operator.imul, torch.mul)
@@ -23,8 +23,8 @@ COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # wha
 
 
 class Joining(Replaced):
-    """A module whose forward passes residuals to its neurons. Hooks on those neurons see spikes: then it is the module's
-    own forward."""
+    """A module whose forward passes residuals to its neurons. Hooks on those neurons see spikes: then it is the
+    module's own forward."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if any(has_hooks(self.get_submodule(name)) for name in self.__dict__["_spikeforge_joined"]):
@@ -53,9 +53,11 @@ class Forward:
 def join(
     module: nn.Module, takes_residual: Callable[[nn.Module], bool], *, as_input: bool = False
 ) -> list[tuple[nn.Module, str]]:
-    """Fuses residuals of a module's forward into neurons below it; returns these neurons, and the operations.
+    """Moves the residuals that a module's forward joins with spikes into the passes of the neurons. Returns those
+    neurons, and the modes.
 
-    Forwards that torch.fx cannot trace, that differ in evaluation, and modules with hooks are skipped.
+    A module does not change if it has hooks, if torch.fx cannot trace its forward, or if the forward differs in
+    evaluation.
 
     Args:
         as_input: pass the residual as the neuron's second input, otherwise as ``residual=(mode, r)``.
@@ -71,7 +73,7 @@ def join(
     if not found:
         return []
     source = graph.python_code("self")
-    if not source.globals.keys() <= COMMON.keys():  # it calls a function of this trace
+    if not source.globals.keys() <= COMMON.keys():  # it calls a function that exists in this trace only
         return []
     replacing.replace(module, Joining)
     module.__dict__["_spikeforge_forward"] = Forward(source.src)
@@ -138,7 +140,7 @@ def _rewritten(
         join, mode, other = site
         if _reads(other, node):
             continue
-        with graph.inserting_before(join):  # where the residual is there
+        with graph.inserting_before(join):  # where the residual has been computed
             arguments = ((*node.args, other), {}) if as_input else (node.args, {"residual": (mode, other)})
             call = graph.call_module(node.target, *arguments)
         join.replace_all_uses_with(call)
@@ -149,7 +151,8 @@ def _rewritten(
 
 
 def _site(spikes: fx.Node) -> tuple[fx.Node, str, fx.Node] | None:
-    """The node that combines spikes, its operand, and the operation; None if the spikes have another use."""
+    """Returns the node that joins spikes with a residual, the mode and the residual; None if another node reads them
+    too."""
     user = _only_user(spikes)
     if user is None:
         return None
@@ -178,7 +181,7 @@ def _other(node: fx.Node, one: fx.Node) -> fx.Node | None:
 
 
 def _reads(node: fx.Node, other: fx.Node) -> bool:
-    """True if it is the other one or depends on it."""
+    """Returns True if `node` is `other` or is computed from it."""
     seen, todo = set(), [node]
     while todo:
         node = todo.pop()

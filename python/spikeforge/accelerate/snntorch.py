@@ -184,7 +184,7 @@ RULES: dict[type, Rule] = {
     ),
 }
 
-# The effect of a reset in the same step on the potential: `d` is 1 if it is due and not done yet.
+# The change of the potential by a reset in the same step: `d` is 1 where it is due and was not done yet.
 AT_ONCE = {"subtract": "h - d * threshold", "zero": "h - d * h", "none": "h"}
 
 
@@ -255,7 +255,7 @@ class Neuron(Replaced):
         self._unchanged()
 
     def _unchanged(self):
-        """True if the neuron still has the attributes from which its text was generated."""
+        """Returns True if the neuron's constants are those for which its text was written."""
         kept = self.__dict__.get("_spikeforge")
         if kept is None:
             kept = self._kept()
@@ -382,7 +382,7 @@ globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """The replacement of a module; None for one that is not a neuron of snnTorch."""
+    """Returns the verdict on a module; None if it is no neuron of snnTorch."""
     if ancestor(module, PACKAGE) is None or own_class(module).__name__ == "RecurrentOneToOne":
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)

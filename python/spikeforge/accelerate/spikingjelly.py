@@ -160,7 +160,8 @@ def _half_threshold_text(node: Any, spike: str) -> str:
 
 
 def _exact(*numbers: float) -> bool:
-    """True if division by each number and multiplication by its reciprocal give the same bits: powers of two."""
+    """Returns True if division by each number and multiplication by its reciprocal give the same bits: powers of
+    two."""
     return all(math.isfinite(number) and math.frexp(number)[0] == 0.5 for number in numbers)
 
 
@@ -237,10 +238,10 @@ def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
 
 
 class Program(NamedTuple):
-    """The operation of a node, and its constants.
+    """The program of a node, and the constants for which it was written.
 
     Attributes:
-        attributes: the objects that the node had as constants: while it has the same ones, nothing has changed.
+        attributes: the constants of the node as objects: the program is valid while the node has these.
         signature: their values, without the surrogate object.
         what: the name of a predefined operator, or neuron text.
         options: the operator's options; None for a text.
@@ -344,7 +345,7 @@ class Node(Replaced):
         return self.__dict__.get("_spikeforge_keeps_states", True)
 
     def _take(self, states):
-        """The states after a sequence, if they are kept."""
+        """Keeps the states after a sequence, unless keep_states is False."""
         if self._keeps_states():
             self._memories.update(zip(self._memories, states))
 
@@ -364,7 +365,7 @@ class Node(Replaced):
         self.v_seq = sequences[0]
 
     def _fused(self, inputs):
-        """The operation of the node; None if only SpikingJelly's own code can run it."""
+        """Returns the program of the node; None if only SpikingJelly's own code can run the call."""
         x = inputs[0]
         if (
             self._neuron_precision is not None
@@ -394,11 +395,11 @@ class Node(Replaced):
         return kept
 
     def _run(self, program, x, states, store=False, residual=None, last_states=True):
-        """Spikes, joined with the residual, and states: with `store` those of all steps, else the last ones, which may be
-        missing without `last_states`."""
+        """Spikes, joined with the residual, and states: with `store` those of all steps, else the last ones, which may
+        be missing without `last_states`."""
         norm, pool = norm_of(self), pool_of(self)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
-        # After a pooling the residual has the maxima's sizes, and torch combines it, unless they are those of x.
+        # After a pooling the residual has the maxima's sizes; torch joins it, unless they equal those of x.
         if residual is not None and (apart or not fits(residual[1], x)):
             spikes, states = self._run(program, x, states, store, last_states=last_states)
             return joined(spikes, residual), states
@@ -431,7 +432,7 @@ class Node(Replaced):
         return spikes, states
 
     def _text(self, program):
-        """Also for a predefined operator."""
+        """Returns the neuron text of a program, also of a predefined operator."""
         if program.options is None:
             return program.what
         kept = self.__dict__.get("_spikeforge_text")
@@ -466,7 +467,7 @@ globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """The replacement of a module; None for one that is not a neuron of SpikingJelly."""
+    """Returns the verdict on a module; None if it is no neuron of SpikingJelly."""
     if ancestor(module, NEURONS) is None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)

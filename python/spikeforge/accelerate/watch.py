@@ -1,4 +1,5 @@
-"""Traces one call of a network: the consumers and inputs of each normalisation, and the tensors that are spikes."""
+"""Records one call of a network: the readers of each normalisation, the product before it, and which tensors are
+spikes."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def watched(
     Args:
         norms, neurons, products: the modules that are looked at.
         fires: whether a neuron gives 0 and 1.
-        pools: max poolings that may stand between a normalisation and a neuron.
+        pools: max poolings that may be between a normalisation and a neuron.
     """
     watch = Watch(fires)
     hooks = watch.hooks(net, norms, pools, neurons, products)
@@ -39,11 +40,6 @@ def watched(
         net.eval()
         watch.results = net(*inputs)
     return watch
-
-
-def has_hooks(module: nn.Module) -> bool:
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "forward" in module.__dict__ or any(getattr(module, name) for name in names)
 
 
 @contextmanager
@@ -92,8 +88,8 @@ class Watch(TorchDispatchMode):
     # --- what was found
 
     def chains(self, net: nn.Module, inputs: Iterable[Any]) -> list[tuple[nn.Module, nn.Module | None, nn.Module]]:
-        """Normalisations whose only consumer is one neuron, as a sequence; and the pooling between them. `net` and `inputs`
-        are those of the traced call: it is repeated for each pooling."""
+        """Returns each normalisation that one neuron alone reads, as a sequence, with the pooling between them (or
+        None). `net` and `inputs` are those of the recorded call; the network runs once more for each pooling."""
         found = []
         for norm in self.normalised:
             reader = self._reader(norm)
@@ -106,7 +102,7 @@ class Watch(TorchDispatchMode):
         return found
 
     def _reader(self, giver: nn.Module) -> nn.Module | None:
-        """The one module that reads the one thing it gave, as it is."""
+        """Returns the one module that reads the one output of `giver`, unchanged."""
         outputs, readers = self.outputs[giver], self.readers[giver]
         reader = next(iter(readers)) if len(readers) == 1 else None
         if reader is None or len(outputs) != 1 or len(self.inputs[reader]) != 1:
@@ -120,8 +116,8 @@ class Watch(TorchDispatchMode):
     def _takes_images(
         self, net: nn.Module, inputs: Iterable[Any], norm: nn.Module, pool: nn.Module, neuron: nn.Module
     ) -> bool:
-        """True if the neuron receives the whole images `[T, B, C, H, W]` when normalisation and pooling return their inputs,
-        and the network's results keep their sizes: code in between may contain those of the maxima."""
+        """Returns True if the neuron receives the whole images `[T, B, C, H, W]` when normalisation and pooling return
+        their input, and the sizes of the network's results stay: code between may hard-code those of the maxima."""
         handed_on: list[Tensor] = []
         right: list[bool] = []
 
@@ -150,24 +146,22 @@ class Watch(TorchDispatchMode):
         return right == [True] and sizes == _sizes(self.results)
 
     def product_before(self, norm: nn.Module) -> tuple[nn.Module, int] | None:
-        """The product that a normalisation reads as it is, and the bits that each number of the product's input takes; 0
-        where it may be any number."""
+        """The product that a normalisation reads as it is, and the bits that each number of the product's input takes;
+        0 where it may be any number."""
         product = self.made_of.get(norm)
         if product is None or len(self.read[product]) != 1:
             return None
         most = self.read[product][0]
         return product, 0 if most is None or most > 15 else 1 if most <= 1 else 4
 
-    def packing(
-        self, products: Iterable[tuple[nn.Module, int]], joining: Collection[nn.Module]
-    ) -> dict[nn.Module, int]:
-        """The bits of each number in which neurons are to keep what they give, since these products read it and keep so
-        many; `joining` neurons give what their spikes are joined to."""
+    def packing(self, rewrites: Iterable[Any], joining: Collection[nn.Module]) -> dict[nn.Module, int]:
+        """Returns by neuron the bits of each element of its packed output, which the products of these rewrites read.
+        The output of `joining` neurons is their spikes joined with a residual."""
         found = {}
-        for product, bits in products:
-            neuron, joined = self.fed_by.get(product, (None, set()))
+        for rewrite in rewrites:
+            neuron, joined = self.fed_by.get(rewrite.product, (None, set()))
             givers = {neuron} - {None} or joined & set(joining)
-            found.update(dict.fromkeys(givers, bits) if bits else {})
+            found.update(dict.fromkeys(givers, rewrite.bits) if rewrite.bits else {})
         return found
 
     # --- watching
@@ -285,7 +279,7 @@ class Watch(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Calls without an effect: a dropout in evaluation, which returns its input, and queries of sizes."""
+    """Records calls that are no operators: a dropout in evaluation, which returns its input, and reads of sizes."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -330,7 +324,7 @@ PRODUCTS = {aten.mul.Tensor, aten.mul_.Tensor}
 
 
 def _most_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], most: Any) -> int | None:
-    """The most that a result may be, of whole numbers from 0; None where that is not known."""
+    """Returns the upper bound of a result of integers from 0; None if there is none."""
     if func in SAME:
         return most(args[0])
     if func in JOINED:
@@ -347,7 +341,7 @@ def _most_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], most: Any
 
 
 def _sizes(results: Any) -> list[Any]:
-    """A key of tensors; of numbers and texts the value, of other objects the class."""
+    """Returns the sizes of tensors, the values of scalars and strings, and the class of anything else."""
     parts = tree_flatten(results)[0]
     known = (bool, int, float, complex, str, type(None))
     return [p.shape if isinstance(p, Tensor) else repr(p) if isinstance(p, known) else type(p) for p in parts]
@@ -358,7 +352,7 @@ def _storage(t: Tensor) -> int:
 
 
 def _is_sequence_of(x: Tensor, y: Tensor) -> bool:
-    """True if x [T, B, C, ...] is a view of y [T * B, C, ...], or x is y."""
+    """Returns True if x is y, or x [T, B, C, ...] is a view of y [T * B, C, ...] with the same elements."""
     if x.dim() < 3 or x.numel() != y.numel():
         return False
     if x.dim() != y.dim():

@@ -39,14 +39,14 @@ def _needed() -> Any:
 
 
 def values_of(graph: nir.NIRGraph) -> dict[str, Any]:
-    """The values of a file that `nir.write` would write: ``{"node/nodes/lif/tau": tensor, ...}``."""
+    """Returns the values of a graph under the names that `nir.write` gives them: ``{"node/nodes/lif/tau": tensor, ...}``."""
     if not isinstance(graph, _needed().NIRNode):
         raise TypeError(f"load: expected a path or a nir.NIRGraph, but got {type(graph).__name__}")
     return dict(_placed("node", _fields(graph)))
 
 
 def _fields(node: nir.NIRNode) -> dict[str, Any]:
-    """The values of one node, without copies of its arrays."""
+    """Returns the fields of one node, without copies of its arrays."""
     fields = {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
     inputs, outputs = fields.pop("input_type"), fields.pop("output_type")
     if isinstance(node, nir.Input):

@@ -53,7 +53,7 @@ def traced(module: nn.Module, path: str) -> tuple[list[Wire], list[tuple[str, nn
 
 
 def _defaults(module: nn.Module) -> dict[str, Any]:
-    """The names of all arguments but the first."""
+    """Returns the default values of all arguments but the first."""
     arguments = list(inspect.signature(module.forward).parameters.values())[1:]
     return {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
 

@@ -1,7 +1,7 @@
 """Spiking neurons as modules of torch, and networks of them. See ``docs/modules.md``."""
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spikeforge.nn.composite import Composite, Recurrent
 from spikeforge.nn.constant import Constant, Learnable
@@ -10,8 +10,9 @@ from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_conv import DelayedConv1d, DelayedConv2d
 from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
+from spikeforge.nn.fusing import fuse
 from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
-from spikeforge.nn.layers import BatchNormNeuron, fuse
+from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF, LoihiSparse
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
 from spikeforge.nn.own import LI, CubaLIF, Neuron
@@ -69,12 +70,9 @@ __all__ = [
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker accepts any name
 
-    def __getattr__(name: str) -> type:
+    def __getattr__(name: str) -> Any:
         if name == "Network":
-            warnings.warn(
-                "spikeforge.nn.Network is deprecated and goes in version 0.3: use spikeforge.nn.Composite",
-                DeprecationWarning,
-                stacklevel=2,
-            )
+            message = "spikeforge.nn.Network is deprecated and goes in version 0.3: use spikeforge.nn.Composite"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
             return Composite
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module spikeforge.nn has no attribute {name}")

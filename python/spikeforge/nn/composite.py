@@ -1,4 +1,4 @@
-"""A network of modules that are connected by name."""
+"""Networks of named modules, with connections, delays and loops between their ports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spikeforge.nn import samples
 from spikeforge.nn.containers import Container
 from spikeforge.nn.loops import Loop, find_loop, prepare_loop, run_loop, takes
 from spikeforge.nn.parts import check_called_once_a_step, output_like, part_at_rest, run_part
-from spikeforge.nn.plan import Stage, make_plan, path_without_delay
+from spikeforge.nn.plan import Connection, Port, Stage, make_plan, path_without_delay
 from spikeforge.nn.stateful import (
     State,
     StatefulModule,
@@ -33,34 +33,13 @@ from spikeforge.nn.stateful import (
 OUTSIDE = None
 
 
-@dataclass(frozen=True)
-class Port:
-    """Output or input number `index` of a part; of no part: input or output of the network."""
-
-    part: str | None
-    index: int
-
-
-@dataclass
-class Connection:
-    """From an output to an input, some steps later."""
-
-    source: Port
-    target: Port
-    names: tuple[str, str]  # of the ports, as connect() was given them
-    delay: int = 0
-    shape: tuple[int, ...] | None = None
-    from_rest: bool = False
-    state: str = ""  # its name, where there is a delay
-
-
 @dataclass
 class Run:
-    """The values that one call has computed so far."""
+    """The intermediate results of one call."""
 
     inputs: Sequence[Tensor]
     steps: int
-    state: Mapping[str, State] | None  # of each part; None: the parts go on by themselves
+    state: Mapping[str, State] | None  # of each part; None: the parts keep their own
     lines: State = field(default_factory=dict)  # values in flight before the call, by the states of connections
     store: bool = False
     outputs: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
@@ -81,10 +60,10 @@ class Composite(Container):
     "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
     port are summed in the order in which they were made. A connection delays by 0 or more steps; what is in flight is
     a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal if a delay
-    of 1 or more lies on them. :func:`detach_` cuts the history of what is in flight: put a delay before a layer, not
+    of 1 or more is on them. :func:`detach_` cuts the history of what is in flight: put a delay before a layer, not
     after it, if the layer's weights learn from pieces of a sequence.
 
-    Parts that lie on no loop run over all steps at once, one after the other; the parts of a loop are stepped together,
+    Parts outside loops run over all steps at once, one after the other; the parts of a loop are stepped together,
     bit for bit as if the whole were stepped. But a neuron whose output comes back to it through an ``nn.Linear`` alone
     is one operator over time, ``recurrent_run``, whose sums agree with those of steps within rounding; ``repr`` says
     which loops are stepped, and why. A network is a module like any other, so networks nest. A
@@ -102,7 +81,7 @@ class Composite(Container):
         self._index_connections()
         self._aliases: dict[str, tuple[str, tuple[int, ...] | None]] = {}
         self._plan: list[Stage] | None = None
-        self._inputs: dict[str, int] = {}  # the numbers of the ports of the network itself
+        self._inputs: dict[str, int] = {}  # the indices of the network's own ports
         self._outputs: dict[str, int] = {}
 
     @property
@@ -169,17 +148,17 @@ class Composite(Container):
         """Connects an output to an input.
 
         Args:
-            source: "part.out", or an input of the network, which is created at its first use.
+            source: "part.out", or an input of the network, which is new where it has not been named before.
             target: "part.in", or an output of the network.
             delay: in steps.
             shape: of one step; needed only in a loop that no input of the network leads to.
-            repeated: allow a connection that exists already: it counts again.
-            from_rest: the values in flight at the start are the source's output in the resting state, without input
-                or spikes (a layer's bias, for example), rather than zeros.
+            repeated: the same connection may be there already: it counts again.
+            from_rest: the values in flight at the start are those that the source sends before the first step, when
+                nothing has been put in and no neuron has fired (a layer's bias, say), rather than zeros.
 
         Raises:
-            ValueError: for a port that does not exist, a duplicate connection, and a loop without a delay, whose path
-                the message shows.
+            ValueError: for a port that is not there, a connection made twice, and a loop without a delay, which it
+                spells out.
         """
         if isinstance(delay, bool) or not isinstance(delay, int):
             raise TypeError(
@@ -412,7 +391,7 @@ class Composite(Container):
     def _check_sequences(self, inputs: Sequence[Tensor]) -> None:
         if not self._inputs:
             raise ValueError(
-                f"{self._title()}: nothing is connected to an input of the network, so the number of steps is unknown"
+                f"{self._title()}: nothing is connected to an input of the network, so that it does not know its steps"
             )
         for name, x in zip(self._inputs, inputs):
             if not isinstance(x, Tensor) or x.dim() < 1:
@@ -438,7 +417,7 @@ class Composite(Container):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _sum(self, run: Run, target: Port) -> Tensor:
-        """The sum of all connections into a port over all steps, in the order of connecting."""
+        """Returns the sequences that all connections bring to a port, in the order of connecting."""
         return self._sum_of(run, self._into[target])
 
     def _sum_of(self, run: Run, connections: Sequence[Connection]) -> Tensor:
@@ -500,12 +479,12 @@ class Composite(Container):
             )
         if line.shape[1:] == coming.shape[1:] and line.dtype == coming.dtype and line.device == coming.device:
             return
-        if connection.state not in run.lines:  # not passed by a caller: it came from the source in an earlier step
+        if connection.state not in run.lines:  # nobody passed it: it came from the source in an earlier step
             self._refuse_sum(connection, line, coming)
         self._refuse_line(connection, line, coming)
 
     def _refuse_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
-        mend = "call spikeforge.nn.reset_(net) to restart" if self._memory.keeping else "pass None to start anew"
+        mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
         raise ValueError(
             f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), "
             "but now come "
@@ -581,7 +560,7 @@ class Composite(Container):
                 self._check_line(run, c, run.lines[c.state], like)
 
     def _loop(self, stage: Stage) -> Loop | str:
-        """The loops that are one operator over time, or the reasons why they are not."""
+        """Returns the loop that runs as one operator over time, or the reason why the parts are stepped."""
         return find_loop(self, stage.parts, self._touching(stage))
 
     def _touching(self, stage: Stage) -> list[Connection]:
@@ -605,7 +584,7 @@ class Composite(Container):
         connection = loop.back if loop.back.delay else loop.there
         line = run.lines.get(connection.state)
         x = inputs[loop.back.target.index]
-        weight = linear.weight  # read once: a parametrization recomputes it
+        weight = linear.weight  # read once: a parametrization computes it anew
         if not takes(loop, neuron, linear, x, weight):
             return False
         if line is not None:
@@ -633,7 +612,8 @@ class Composite(Container):
         self, run: Run, stage: Stage, port: Port, t: int, rows_into: dict, pending: dict, rows: dict
     ) -> Tensor:
         def row(c: Connection) -> Tensor | None:
-            """The value that a connection brings; if nothing is in flight yet, the value that its source has sent in this step."""
+            """The value that a connection brings; if nothing is in flight yet, the value that its source has sent in
+            this step."""
             if id(c) in rows_into:
                 return rows_into[id(c)][t]
             if c.delay and pending[id(c)]:
@@ -670,7 +650,7 @@ class Composite(Container):
         """Zeros of the shape of a step, for an input to which all that comes is still in flight.
 
         Args:
-            row: a step of what a connection brings, or of what its source has sent; None if neither is known yet.
+            row: a step of what a connection brings, or of what its source has sent; None if there is neither yet.
         """
         for c in self._into[port]:
             sent = self._step_of(c, parts, row)
@@ -687,8 +667,8 @@ class Composite(Container):
     def _step_of(
         self, wanted: Connection, parts: Sequence[str], row: Callable[[Connection], Tensor | None]
     ) -> Tensor | None:
-        """A step like those that a connection's source sends, which is found from what is known to come to the parts
-        before it; None if nothing leads there."""
+        """Returns a step of the shape and type that a connection's source sends, computed from the steps that reach the
+        parts before it; None if there are none."""
         found: dict[str, tuple[Tensor, ...]] = {}
 
         def step(c: Connection) -> Tensor | None:
@@ -723,7 +703,7 @@ class Composite(Container):
             run.lines[c.state] = value.expand(c.delay, *value.shape[1:])
 
     def _outputs_at_rest(self, inputs: Sequence[Tensor]) -> dict[str, tuple[Tensor, ...]]:
-        """Values in flight through delays have not arrived yet."""
+        """Returns each part's outputs before the first step, without the values in flight."""
         if self._plan is None:
             self._plan = self._make_plan()
         run = Run(inputs, 1, {})

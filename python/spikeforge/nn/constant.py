@@ -1,4 +1,4 @@
-"""A neuron's constants: numbers, tensors, and what is learned within bounds.
+"""A neuron's constants: scalars, tensors, and parameters that are learned within bounds.
 
 A constant is a number; a tensor, registered as a buffer; an ``nn.Parameter``, registered as it is; or a
 :class:`Learnable`.
@@ -163,7 +163,7 @@ class ConstantsModule(StatefulModule):
 
     def __init__(self, **options: Any):
         super().__init__(**options)
-        self._numbers: dict[str, float | None] = {}  # constants that are numbers
+        self._numbers: dict[str, float | None] = {}  # constants that are scalars
         self._placements: dict[str, Placement] = {}  # those that are tensors
         self._initial: dict[str, float | Tensor] = {}  # of what reset_parameters() resets
         self._constant_names: tuple[str, ...] = ()
@@ -253,7 +253,7 @@ class ConstantsModule(StatefulModule):
         self._prepare()
 
     def _fewest_dims(self, name: str, place: Placement) -> float:
-        """The size of x from which on a tensor is converted to another form."""
+        """Returns the number of dimensions of x from which the constant must be reshaped to broadcast."""
         value = getattr(self, name)
         if place.bounded:
             return 0
@@ -288,7 +288,7 @@ class ConstantsModule(StatefulModule):
         return self._placements[name].take(getattr(self, name), x_dims)
 
     def reset_parameters(self) -> None:
-        """Has every Learnable start again at its first value. An ``nn.Parameter`` that was passed is left as it is."""
+        """Resets every Learnable to its first value. An ``nn.Parameter`` that was passed does not change."""
         with torch.no_grad():
             for name, value in self._initial.items():
                 parameter = getattr(self, name)

@@ -15,12 +15,12 @@ from spikeforge.nn.stateful import (
     State,
     StatefulModule,
     States,
-    _has_hooks,
     _join,
     _title_below,
     _under,
     all_or_nothing,
     has_states,
+    is_called_plainly,
     stateful_modules,
 )
 
@@ -82,15 +82,15 @@ class Container(StatefulModule):
 
 
 class Sequential(Container):
-    """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``, which hands their
-    states on.
+    """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``,
+    which passes states to its parts and returns theirs.
 
     It makes one call for all steps to a torch layer whose result for a step depends on that step alone (Linear,
     convolutions, pooling, activations, Dropout, Flatten, LayerNorm, GroupNorm, BatchNorm in evaluation, and
     ``nn.Sequential`` of these), as ``nn.Sequential`` does: steps, pieces and whole sequences agree within rounding. Any
     other layer is called once a step: BatchNorm in training takes its statistics of each step, unless it comes as
-    :class:`TimeDistributed`. A custom module with neurons in it is called once, on the sequence. Parts are named "0", "1", ..., or as in an OrderedDict; slices,
-    item assignment and deletion are those of ``nn.Sequential``.
+    :class:`TimeDistributed`. A custom module with neurons in it is called once, on the sequence. Parts are named "0",
+    "1", ..., or as in an OrderedDict; slices, item assignment and deletion are those of ``nn.Sequential``.
     """
 
     def __init__(self, *parts: nn.Module | Mapping[str, nn.Module]):
@@ -112,7 +112,7 @@ class Sequential(Container):
     @property
     def fresh_outputs(self) -> bool:
         last = next(reversed(self._modules.values()), None)
-        return isinstance(last, StatefulModule) and last.fresh_outputs and not _has_hooks(last.__dict__)
+        return isinstance(last, StatefulModule) and last.fresh_outputs and is_called_plainly(last)
 
     def append(self, part: nn.Module) -> Sequential:
         self._add(next(name for name in map(str, count(len(self))) if name not in self._modules), part)
@@ -135,7 +135,7 @@ class Sequential(Container):
         self._name_parts(list(self._modules))
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """Returns the last part's output; ``y, state = net(x, state)`` with all states, ``{"1.v": ..., "3.v": ...}``."""
+        """Returns the output of the last part; ``y, state = net(x, state)`` with the states of all, ``{"1.v": ..., "3.v": ...}``."""
         if state is ... and not store_states:
             for part in self._modules.values():
                 (x, *_), _ = run_part(part, (x,), None, at_once=True)

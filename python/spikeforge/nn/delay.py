@@ -21,8 +21,8 @@ class Delay(StatefulModule):
         steps: whole numbers, 0 or more: an int, or an integer tensor ``[*shape]`` or what broadcasts to it.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before its
-    restart; `lengths` are ``[B]``.
+    With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before it
+    starts anew; `lengths` are ``[B]``.
 
     The state x is ``[longest delay, *shape]``, the oldest first. :func:`~spikeforge.nn.detach_` cuts its history: put
     the delay before a layer, not after it, if the layer's weights learn from pieces of a sequence.

@@ -46,7 +46,8 @@ class _DelayedConv(DelayedLayer):
         return tuple(sizes)
 
     def kernel(self) -> Tensor:
-        """Weights spread over the steps of their delays: ``[out, in / groups, max_delay + 1, *kernel_size]``, delay 0 first."""
+        """Weights spread over the steps of their delays: ``[out, in / groups, max_delay + 1, *kernel_size]``, delay 0
+        first."""
         return self.weight.unsqueeze(2) * spread(self.delay, self.max_delay, self.interpolation, self._narrowed())
 
     def _computed(self, x: Tensor, past: Tensor | None) -> Tensor:
@@ -81,7 +82,8 @@ class _DelayedConv(DelayedLayer):
 
 
 class DelayedConv1d(_DelayedConv):
-    """``nn.Conv1d`` with a learned delay for each weight of its kernels. State: x, the last inputs.
+    """``nn.Conv1d`` with a delay for each weight of its kernels, which is learned as the weights are. State: x, the
+    last inputs.
 
     Args:
         in_channels, out_channels: of x ``[T, B, in, size]`` and y ``[T, B, out, size]``.
@@ -100,13 +102,15 @@ class DelayedConv1d(_DelayedConv):
 
 
 class DelayedConv2d(_DelayedConv):
-    """``nn.Conv2d`` with a delay for each weight of its kernels, which is learned; x is ``[T, B, in, height, width]``. See :class:`DelayedConv1d`."""
+    """``nn.Conv2d`` with a delay for each weight of its kernels, which is learned; x is ``[T, B, in, height, width]``.
+    See :class:`DelayedConv1d`."""
 
     dims = 2
 
 
 def spread(delay: Tensor, max_delay: int, interpolation: str, width: float) -> Tensor:
-    """How much of each step 0, ..., max_delay a delay ``[out, in, *rest]`` has: ``[out, in, max_delay + 1, *rest]`` (docs/delays.md)."""
+    """How much of each step 0, ..., max_delay a delay ``[out, in, *rest]`` has: ``[out, in, max_delay + 1, *rest]``
+    (docs/delays.md)."""
     steps = torch.arange(max_delay + 1, dtype=delay.dtype, device=delay.device).view(-1, *[1] * (delay.dim() - 2))
     delay = delay.clamp(0, max_delay).unsqueeze(2)
     if interpolation == "linear":

@@ -29,7 +29,7 @@ NARROWEST = (
 
 
 class DelayedLayer(StatefulModule):
-    """Base of layers with learned delays. State: x, the last ``max_delay`` inputs."""
+    """Base class of layers with learned delays. State: x, the last ``max_delay`` inputs."""
 
     state_names = ("x",)
     takes_samples, takes_start = True, False
@@ -201,8 +201,12 @@ class DelayedLinear(DelayedLayer):
 
     @torch.no_grad()
     def deployed(self) -> Sequential:
-        """For one delay per input: a :class:`Delay` and an ``nn.Linear`` that compute the same with whole delays, for
-        NIR and TorchScript."""
+        """Returns a :class:`Delay` and an ``nn.Linear`` that compute the same with rounded delays, for NIR and
+        TorchScript.
+
+        Raises:
+            ValueError: the layer has a delay for each synapse, not one for each input.
+        """
         if self.delay.dim() != 1:
             raise ValueError(
                 "DelayedLinear: a delay for each synapse is no Delay before a Linear; it needs per='input'"

@@ -13,7 +13,7 @@ from spikeforge.nn.stateful import State, StatefulModule, States
 
 
 class Encoder(StatefulModule):
-    """Base of the encoders."""
+    """Base class of encoders."""
 
     def encode(self, x: Tensor, steps: int) -> Tensor:
         """The same values ``[*shape]`` for some steps: spikes ``[steps, *shape]``."""

@@ -1,4 +1,4 @@
-"""Errors of operators, with the name of the module and advice."""
+"""Turns an operator's errors into errors of the module, which say what to do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def explained(
 
 
 def first_line(error: Exception) -> str:
-    """The message of an operator's error, without its name."""
+    """Returns an operator's message without the operator's name."""
     return re.sub(r"^\w+(\(\w+\))?: ", "", str(error).split("\n")[0])
 
 

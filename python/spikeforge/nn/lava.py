@@ -40,7 +40,7 @@ FLOAT_LIF = """neuron lava_lif(x; u, v; du, dv, bias, vth) {{
 
 
 def straight_round(x: Tensor) -> Tensor:
-    """The nearest whole numbers, with the gradient of x."""
+    """Rounds x to the nearest integers; the gradient is that of x."""
     return x.detach().round() + (x - x.detach())
 
 
@@ -50,7 +50,7 @@ def as_spikes(x: Tensor) -> Tensor:
 
 
 class LavaModule(StatefulModule):
-    """Base of Lava's modules: the run configuration, and the scale between the two arithmetics."""
+    """Base class of Lava modules: the run configuration, and the scale between the two arithmetics."""
 
     def __init__(self, *, run_config: str, scale: int, stateful: bool, persistent_state: bool):
         super().__init__(stateful=stateful, persistent_state=persistent_state)
@@ -218,10 +218,10 @@ class LavaLIF(LavaModule):
 
 
 class LavaConnection(LavaModule):
-    """Base of the connections: weights, messages, and the values in flight, the state buffer.
+    """Base class of connections: weights, messages, and the values in flight (the state "buffer").
 
     In fixed point the weights become ``loihi_fake_quantize(scale / 2**weight_exp * weight)``: of `num_weight_bits`, and
-    even if signs are mixed. The output is `scale` times that of the floating-point configuration.
+    even where signs are mixed. The output is `scale` times that of the floating-point configuration.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class LavaConnection(LavaModule):
         raise NotImplementedError
 
     def _float(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
-        """All messages have the same delay."""
+        """A connection whose messages all have the same delay."""
         sent = self._sent(self._message(x))
         if buffer is None:
             buffer = sent.new_zeros((self._slots, *sent.shape[1:]))
@@ -304,8 +304,8 @@ class LavaConnection(LavaModule):
 class LavaDense(LavaConnection):
     """Lava's Dense: all to all, ``[T, *batch, in]`` to ``[T, *batch, out]``, `delay` steps later.
 
-    The state buffer holds the sums in flight, as the chip does. :func:`~spikeforge.nn.detach_` cuts their history, so in
-    truncated backpropagation a weight learns only from what arrives in the piece in which it was sent.
+    The state buffer holds the sums in flight, as the chip does. :func:`~spikeforge.nn.detach_` cuts their history, so
+    in truncated backpropagation a weight learns only from what arrives in the piece in which it was sent.
 
     Args:
         in_features, out_features: the weights are ``[out, in]``, and start as those of ``nn.Linear``.
@@ -344,14 +344,15 @@ class LavaDense(LavaConnection):
 
 
 class LavaDelayDense(LavaConnection):
-    """Lava's DelayDense: as :class:`LavaDense`, with a delay for each synapse. A message of step t arrives at t + 1 + delay.
+    """Lava's DelayDense: as :class:`LavaDense`, with a delay for each synapse. A message of step t arrives at t + 1 +
+    delay.
 
     Args:
         in_features, out_features: the weights are ``[out, in]``, and start as those of ``nn.Linear``.
         delays: whole numbers ``[out, in]``, 0 to max_delay.
         max_delay: 0 to 63; the largest of the delays where it is not given.
-        num_message_bits, num_weight_bits, sign_mode, weight_exp, scale, run_config, stateful, persistent_state: as those
-            of :class:`LavaDense`.
+        num_message_bits, num_weight_bits, sign_mode, weight_exp, scale, run_config, stateful, persistent_state: as
+            those of :class:`LavaDense`.
     """
 
     def __init__(
@@ -405,8 +406,8 @@ class LavaConv(LavaConnection):
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups: as those of ``nn.Conv2d``.
-        delay, num_message_bits, num_weight_bits, sign_mode, weight_exp, scale, run_config, stateful, persistent_state: as
-            those of :class:`LavaDense`.
+        delay, num_message_bits, num_weight_bits, sign_mode, weight_exp, scale, run_config, stateful, persistent_state:
+            as those of :class:`LavaDense`.
     """
 
     def __init__(
@@ -454,7 +455,7 @@ class LavaConv(LavaConnection):
 
 
 def set_run_config_(net: nn.Module, run_config: str) -> nn.Module:
-    """Has all Lava modules at and below `net` run in ``"float"`` or in ``"fixed"``, and returns `net`.
+    """Makes all Lava modules at and below `net` run in ``"float"`` or in ``"fixed"``, and returns `net`.
 
     States that are kept at and below `net` are of the other arithmetic, and are forgotten; where a module of a
     stateful network is switched alone, by its own ``run_config``, :func:`reset_` forgets those that the network keeps.

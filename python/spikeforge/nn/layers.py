@@ -1,5 +1,5 @@
-"""The layer around a neuron: batch normalisation before it and a residual connection after it, in the neuron's own
-pass over memory."""
+"""The layer around a neuron, in the neuron's own pass over memory: batch normalisation before it, a residual after
+it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from spikeforge._numbers import is_number, state_type
 from spikeforge.nn import samples
-from spikeforge.nn.containers import Container, Sequential, TimeDistributed
+from spikeforge.nn.containers import Container
 from spikeforge.nn.errors import ERRORS, explained
 from spikeforge.nn.neurons import PredefinedNeuron
 from spikeforge.nn.own import Neuron
@@ -46,9 +45,9 @@ class BatchNormNeuron(Container):
 
     Args:
         norm: a BatchNorm1d, 2d, 3d or SyncBatchNorm, whose parameters and buffers stay where they are; or an
-            ``nn.ModuleList`` of them, one for each step: batch normalisation through time (BNTT, Kim and Panda 2021), with
-            statistics, scale and shift of each step. A sequence then begins at the first of them, and has at most as many
-            steps.
+            ``nn.ModuleList`` of them, one for each step: batch normalisation through time (BNTT, Kim and Panda 2021),
+            with statistics, scale and shift of each step. A sequence then begins at the first of them, and has at most
+            as many steps.
         neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, with one input.
         residual: for a second input r of x's shape, what becomes of spikes s: "add" s + r, "and" s r, "iand"
             (1 - s) r (SEW-ResNet's ADD, AND and IAND).
@@ -59,8 +58,8 @@ class BatchNormNeuron(Container):
             sets it.) 0: it does not.
         pool: a max pooling (``torch.nn.MaxPool2d``) between the two, of ``[T, B, C, H, W]``: what is computed is
             the neuron of ``pool(norm(x))``. The maxima are taken before they are normalised (where
-            `norm.weight` is below 0, the least numbers), so that of x as a whole only the statistics are computed. Not with
-            `residual`.
+            `norm.weight` is below 0, the least numbers), so that of x as a whole only the statistics are computed. Not
+            with `residual`.
         recompute: x comes of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which make it
             again in the backward pass: it is not kept. (:func:`fuse` sets both.) On the CPU it then takes the fused
             operator too.
@@ -169,7 +168,7 @@ class BatchNormNeuron(Container):
         return (joined(torch.zeros_like(x), (self.residual, inputs[1]) if self.residual else None),)
 
     def _text_cell(self) -> TextCell:
-        """The neuron as text; recomputed if its constants have changed."""
+        """Returns the neuron as text; writes it again if its constants have changed."""
         neuron = self._modules["neuron"]
         if isinstance(neuron, Neuron):
             return neuron._quick.cell
@@ -182,13 +181,14 @@ class BatchNormNeuron(Container):
     def _run_for_outputs(
         self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool
     ) -> tuple[Tensor, State]:
-        """Runs without states: none are written."""
+        """Runs the neuron without writing states."""
         return self._run(inputs, state, store, last_states=False)
 
     def _run(
         self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool, last_states: bool = True
     ) -> tuple[Tensor, State]:
-        """The neuron's states by their own names: with `store` those of all steps, else the last ones, if requested."""
+        """Returns outputs, and states by the neuron's names: of all steps with `store`, else the last ones with
+        `last_states`."""
         samples.refuse(self, self._memory.samples, "statistics would include values after the ends of sequences")
         modules = self._modules  # attributes of a module take several times as long
         neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
@@ -241,7 +241,7 @@ class BatchNormNeuron(Container):
             raise ValueError(
                 "norm has statistics of each step from the first on: give all steps in one call, and no state"
             )
-        # Uses the parts of one split: the gradient of each slice would be as large as x.
+        # One split, because the gradient of each slice would be as large as x.
         rows = x.split(1)
         if all(self._is_better_apart(norm, x) for norm in norms):
             with _unmoved_by_errors(norms):
@@ -304,7 +304,7 @@ class BatchNormNeuron(Container):
 
 
 def joined(spikes: Tensor, residual: Residual) -> Tensor:
-    """By torch's operators."""
+    """Joins spikes with a residual by torch's operators."""
     if residual is None:
         return spikes
     mode, other = residual
@@ -314,7 +314,7 @@ def joined(spikes: Tensor, residual: Residual) -> Tensor:
 
 
 def fits(residual: Any, x: Tensor) -> bool:
-    """True if the operator supports a residual."""
+    """Returns True if the operator accepts this residual with x."""
     return isinstance(residual, Tensor) and residual.shape == x.shape and residual.dtype == x.dtype
 
 
@@ -326,8 +326,11 @@ def _normalised(norm: nn.Module, x: Tensor, pool: nn.Module | None) -> Tensor:
 def what_is_normalised(
     norm: nn.Module, pool: nn.Module | None, weight: Tensor | None, x: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None, int | Tensor]:
-    """x ``[T, B, C, ...]``, or of x ``[T, B, C, H, W]`` the numbers that `pool` takes of the normalised x, before they are
-    normalised by `weight`; and of the whole x what :func:`statistics_of` gives, for a pooling always mean and variance."""
+    """Returns the tensor that the neuron normalises, and the statistics of the whole x as :func:`statistics_of` does.
+
+    Without `pool` the tensor is x ``[T, B, C, ...]``; with it, the elements of x ``[T, B, C, H, W]`` that are the
+    maxima after normalisation by `weight`, and mean and variance are never None unless x is empty.
+    """
     mean, var, count = statistics_of(norm, x)
     if pool is None:
         return x, mean, var, count
@@ -400,16 +403,16 @@ def operator_for(x: Tensor) -> Any:
 
 
 def is_better_apart(x: Tensor) -> bool:
-    """True if a predefined neuron runs after torch's normalisation: on the CPU it is compiled, and a text would be
-    interpreted. But recorded kernels run on a GPU."""
+    """Returns True if torch's normalisation and the predefined neuron are faster than the fused text. On the CPU the
+    neuron is compiled, and text may be interpreted; but calls recorded on the CPU run on a GPU."""
     return x.device.type == "cpu" and (
         is_compiling() or torch._C._get_tracing_state() is not None or not records_kernels()
     )
 
 
 def statistics_of(norm: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor | None, int | Tensor]:
-    """Mean and variance that `norm` takes for x ``[T, B, C, ...]``, None for those of x, and of how many numbers they
-    are."""
+    """Returns the mean and variance ``[C]`` by which `norm` normalises x ``[T, B, C, ...]``, and the number of elements
+    that they cover. None: the operator computes them from x."""
     count = x.numel() // max(x.shape[CHANNELS], 1)
     if not norm.training and norm._buffers["running_mean"] is not None:
         # Copies: a step of training may change them before the backward pass.
@@ -428,13 +431,13 @@ def _joins_processes(norm: nn.Module) -> bool:
 
 
 def parameter(norm: nn.Module, name: str) -> Tensor | None:
-    """norm.name, in a fraction of the time; a parametrized one is only an attribute."""
+    """Reads a parameter without the cost of Module.__getattr__, except for a parametrized one."""
     own = norm._parameters
     return own[name] if name in own else getattr(norm, name)
 
 
 def dims_of(kind: type) -> tuple[int, int]:
-    """How many dimensions x with time has beside a norm of this class, at least and at most."""
+    """Returns the least and the largest number of dimensions of x, with time, for a norm of this class."""
     return DIMS.get(kind) or next(dims for base, dims in DIMS.items() if issubclass(kind, base))
 
 
@@ -469,7 +472,7 @@ def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tens
 
 
 def _is_made_of(module: nn.Module, kinds: tuple[type, ...], methods: Sequence[str]) -> bool:
-    """True if it is of one of these classes, with their behaviour unchanged."""
+    """Returns True if the module is of one of these kinds and overrides none of these methods."""
     return any(
         isinstance(module, kind) and all(getattr(type(module), name) is getattr(kind, name) for name in methods)
         for kind in kinds
@@ -483,12 +486,12 @@ def _sum_of_processes(t: Tensor, group: Any) -> Tensor:
 
 
 def is_sharded(x: Tensor) -> bool:
-    """True for a DTensor, the only tensor with placements."""
+    """Returns True for a DTensor, the only tensor with placements."""
     return getattr(x, "placements", None) is not None
 
 
 def statistics_of_shards(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Statistics of a DTensor, whose sums torch computes over its shards: ``[C]``, differentiable."""
+    """Returns mean and biased variance ``[C]`` of a DTensor, differentiable; torch sums over its ranks."""
     y = x.to(state_type(x.dtype))
     others = [dim for dim in range(x.dim()) if dim != CHANNELS]
     count = max(x.numel() // max(x.shape[CHANNELS], 1), 1)
@@ -497,8 +500,8 @@ def statistics_of_shards(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance ``[C]`` of the x ``[T, B, C, ...]`` of all processes together, and how many numbers a
-    channel has; differentiable."""
+    """Returns mean and biased variance ``[C]`` of x ``[T, B, C, ...]`` over all processes, differentiable, and the
+    number of elements of a channel."""
     if x.numel() > 0:
         mean, var = torch.ops.spikeforge.channel_statistics(x, CHANNELS)
     else:  # a sum of nothing, through which the gradients of the other processes' sums are called for here too
@@ -508,104 +511,3 @@ def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Ten
     total = sums[-1:].detach()
     joined = sums[:-1] / total
     return joined, _sum_of_processes(count * (var + (mean - joined) ** 2), group) / total, total
-
-
-def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
-    """Fuses each batch normalisation into the neuron that follows it, in place.
-
-    Without `inputs`, the function fuses neurons of this package that follow a :class:`~spikeforge.nn.TimeDistributed` which
-    is a batch normalisation, or ends in one, or in one and a max pooling of images, in a ``torch.nn.Sequential`` or
-    :class:`~spikeforge.nn.Sequential`. The neuron becomes a :class:`BatchNormNeuron`; the TimeDistributed keeps the
-    layers before the normalisation. Modules with hooks, with a custom forward, and those that are registered more than
-    once are skipped. A forward that calls the parts of a Sequential one by one would call the changed parts: do not pass
-    such networks.
-
-    With `inputs` the network is run once on them, in evaluation mode and without gradients, to find normalisations whose
-    only consumer is one neuron, with any Python code between the two: networks with any forward are fused. An Identity
-    replaces the normalisation. A max pooling of images may be between the two, if the code there does not read the
-    maxima's sizes; the network is run once more for each, to check that it does not store them. If a module's forward
-    combines such a neuron's spikes s with a residual r, as s + r, s * r or (1 - s) * r, that is fused as well.
-
-    Parameters keep their identity, so optimisers stay valid; their names and the names of states change
-    (``"1.norm.weight"``): load a checkpoint first.
-
-    Args:
-        inputs: the arguments of a call of `net`: a small batch is enough.
-        recompute: linear layers and convolutions before those normalisations save their input, spikes as bits, and are
-            recomputed in the backward pass: their results, which are the largest tensors, are not saved. Needs `inputs`.
-
-    Returns:
-        The names of the neurons that were fused.
-    """
-    if not isinstance(recompute, bool):
-        raise TypeError(f"fuse: recompute must be True or False, but is {recompute!r}")
-    if inputs:
-        from spikeforge.nn.watched import fuse_watched  # it takes this module
-
-        return fuse_watched(net, inputs, recompute)
-    if recompute:
-        raise ValueError(
-            "fuse: recompute=True needs inputs, to see which products are of spikes: fuse(net, x, recompute=True)"
-        )
-    times = _occurrences(net)
-    names = []
-    for path, container in list(net.named_modules()):
-        if type(container) not in (nn.Sequential, Sequential):
-            continue
-        parts = list(container._modules.items())
-        for (_, layer), (name, neuron) in zip(parts, parts[1:]):
-            norm, pool = _last_norm(layer)
-            taken = [module for module in (norm, pool) if module is not None]
-            if norm is None or not all(_is_free(module, times) for module in (neuron, layer, layer.module, *taken)):
-                continue
-            fused = _fused(norm, neuron, pool)
-            if fused is None:
-                continue
-            layer.module = _without_last(layer.module, len(taken))
-            _put(container, name, fused)
-            names.append(_join(path, name))
-    return names
-
-
-def _fused(norm: nn.Module, neuron: nn.Module, pool: nn.Module | None) -> BatchNormNeuron | None:
-    try:
-        fused = BatchNormNeuron(norm, neuron, pool=pool)
-    except (TypeError, ValueError):
-        return None
-    fused.training = neuron.training
-    return fused
-
-
-def _put(container: nn.Module, name: str, module: nn.Module) -> None:
-    container._modules[name] = module
-    if isinstance(container, Sequential):
-        container._name_parts([name])
-
-
-def _occurrences(net: nn.Module) -> dict[int, int]:
-    times: dict[int, int] = {}
-    for _, module in net.named_modules(remove_duplicate=False):
-        times[id(module)] = times.get(id(module), 0) + 1
-    return times
-
-
-def _is_free(module: nn.Module, times: Mapping[int, int]) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return times[id(module)] == 1 and not any(hooks) and "forward" not in module.__dict__
-
-
-def _last_norm(layer: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
-    """The normalisation at the end of a TimeDistributed, and the pooling after it."""
-    if type(layer) is not TimeDistributed:
-        return None, None
-    parts = list(layer.module) if type(layer.module) is nn.Sequential else [layer.module]
-    pool = parts.pop() if len(parts) > 1 and goes_before_norm(parts[-1]) else None
-    norm = parts[-1] if parts else None
-    return (norm, pool) if isinstance(norm, _BatchNorm) else (None, None)
-
-
-def _without_last(inner: nn.Module, count: int) -> nn.Module:
-    if type(inner) is not nn.Sequential:
-        return nn.Identity()
-    rest = list(inner)[:-count]
-    return rest[0] if len(rest) == 1 else nn.Sequential(*rest).train(inner.training)

@@ -1,7 +1,8 @@
 """Loihi's fixed-point neurons and connections as modules: the operators ``torch.ops.spikeforge.loihi_*``, bit for bit.
 
-All tensors are int32 (indices int64), copied and registered as buffers. Construction raises ValueError for values out of range.
-``docs/loihi.md`` has the ranges. Integers have no gradients: :mod:`spikeforge.nn.lava` has modules that learn.
+All tensors are int32 (indices int64), copied and registered as buffers. What is out of range is refused at
+construction. ``docs/loihi.md`` has the ranges. Integers have no gradients: :mod:`spikeforge.nn.lava` has modules that
+learn.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ RESERVED = (
 
 
 class LoihiModule(StatefulModule):
-    """Base of the fixed-point modules: calls whose errors name the module."""
+    """Base class of Loihi modules: calls whose errors name the module."""
 
     _taken = (torch.int32,)  # types of x
 
@@ -165,7 +166,7 @@ class LoihiLIF(LoihiModule):
 class LoihiConnection(LoihiModule):
     """A connection, ``[T, *batch, in]`` to ``[T, *batch, out]``.
 
-    State, if there is a delay: buffer, the values in flight.
+    State, if the connection has a delay: buffer, the values in flight.
     """
 
     fresh_outputs = True

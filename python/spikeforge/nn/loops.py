@@ -1,10 +1,10 @@
-"""Loops of a network that are one operator over time: a neuron whose output comes back to it through a Linear."""
+"""Loops that run as one operator over time: a neuron whose output comes back to it through a Linear."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,9 @@ from spikeforge.nn import samples
 from spikeforge.nn.errors import ERRORS, explained
 from spikeforge.nn.neurons import PredefinedNeuron
 from spikeforge.nn.own import Neuron
+from spikeforge.nn.plan import Connection
+from spikeforge.nn.stateful import has_hooks
 from spikeforge.nn.text import TextCell, predefined_cell
-
-if TYPE_CHECKING:
-    from spikeforge.nn.composite import Connection
 
 OPERATOR = torch.ops.spikeforge.recurrent_run.default
 
@@ -36,7 +35,7 @@ class Loop:
 
 
 def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connection]) -> Loop | str:
-    """The loop that these parts are, or why their steps are taken one by one."""
+    """Returns the loop that these parts form, or the reason why they are stepped."""
     if len(parts) != 2:
         return f"of {len(parts)} parts"
     linears = [name for name in parts if isinstance(network._modules[name], nn.Linear)]
@@ -61,7 +60,7 @@ def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connecti
 
 
 def _why_not_linear(module: nn.Module) -> str:
-    if type(module).forward is not nn.Linear.forward or _has_hooks(module):
+    if type(module).forward is not nn.Linear.forward or has_hooks(module):
         return "the Linear has a forward or hooks of its own"
     return "" if module.in_features == module.out_features else "the Linear is not square"
 
@@ -80,14 +79,8 @@ def _why_not_neuron(module: nn.Module) -> str:
     return ""
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    own = module.__dict__
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(own[name] for name in names) or "_compiled_call_impl" in own
-
-
 def text_of(neuron: nn.Module) -> TextCell:
-    """A neuron's text; that of a predefined one is recomputed if its constants have changed."""
+    """Returns a neuron's text; writes that of a predefined one again if its constants have changed."""
     if isinstance(neuron, Neuron):
         return neuron._quick.cell
     kept = neuron.__dict__.get("_text_in_loop")
@@ -98,7 +91,7 @@ def text_of(neuron: nn.Module) -> TextCell:
 
 
 def prepare_loop(network: Any, new: Connection) -> None:
-    """Writes the text of a neuron whose loop a connection may close: a graph's tracer could not."""
+    """Writes the text of a neuron whose loop a connection may close, because a graph's tracer cannot."""
     ends = new.source.part, new.target.part
     if None in ends or not any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
         return
@@ -110,10 +103,10 @@ def prepare_loop(network: Any, new: Connection) -> None:
 
 
 def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: Tensor) -> bool:
-    """True if the operator supports this input; other inputs are stepped, which also raises a network's errors."""
+    """Returns True if the operator accepts this input. Other inputs are stepped, where errors name the part."""
     return (
-        not _has_hooks(neuron)
-        and not _has_hooks(linear)
+        not has_hooks(neuron)
+        and not has_hooks(linear)
         and x.dim() >= 2
         and x.shape[-1] == linear.in_features
         and x.device == weight.device

@@ -1,6 +1,7 @@
-"""The former place of :mod:`spikeforge.nn.composite`, which pickles of version 0.1 name; removed after version 0.2."""
+"""The old names of spikeforge.nn.composite, by which version 0.1 pickled modules. It is removed in version 0.3."""
 
 from spikeforge.nn.composite import Composite as Network
 from spikeforge.nn.composite import Recurrent
+from spikeforge.nn.plan import Connection, Port
 
-__all__ = ["Network", "Recurrent"]
+__all__ = ["Connection", "Network", "Port", "Recurrent"]

@@ -19,7 +19,7 @@ from spikeforge.trace.graph import draws
 
 @runtime_checkable
 class Traced(Protocol):
-    """The attributes of a traced function besides its text; see :func:`spikeforge.neuron`."""
+    """A traced function: its text and the names in it; see :func:`spikeforge.neuron`."""
 
     text: str
     inputs: tuple[str, ...]
@@ -28,7 +28,7 @@ class Traced(Protocol):
 
 
 class QuickText:
-    """The values that a call of a custom neuron reads, in slots."""
+    """The attributes that a call of a custom neuron reads, in slots."""
 
     __slots__ = ("cell", "inputs", "memory")
 
@@ -210,7 +210,7 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
     """Current-based LIF: I' = I - I / tau_synapse + X, and this current charges V as a LIF of tau_membrane. States: v,
     i.
 
-    It is run as neuron text, in which numbers are constants.
+    It runs as neuron text, in which scalars are constants.
     """
 
     _op_name = "cuba_lif"

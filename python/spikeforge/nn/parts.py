@@ -1,4 +1,4 @@
-"""The parts of containers: modules that handle time, and layers of torch that do not."""
+"""Runs the parts of a container: modules with a time dimension, and layers of torch without one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_part(
 
 
 def foreign_neurons(layer: nn.Module) -> list[nn.Module]:
-    """Neurons of other libraries, whose states this package cannot read."""
+    """Returns the neurons of other libraries, whose states this package cannot read."""
     return [m for m in layer.modules() if any(base.__module__.startswith(FOREIGN) for base in type(m).__mro__)]
 
 
@@ -132,7 +132,8 @@ def seen_as(time: tuple[int, ...], call: Callable[[], Tensor]) -> Tensor:
 
 
 def unfolded(y: Tensor) -> Tensor:
-    """The output of the layer that is called, as a sequence ``[T, ...]``: one step of it where it is called once a step."""
+    """The output of the layer that is called, as a sequence ``[T, ...]``: one step of it where it is called once a
+    step."""
     if SEEN.time is None:
         return y
     return y.unflatten(0, SEEN.time) if SEEN.time else y.unsqueeze(0)
@@ -166,7 +167,7 @@ def _aligned(row: Tensor) -> Tensor:
 
 
 def part_at_rest(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The output of a part before the first step."""
+    """Returns a part's outputs before the first step."""
     return part.at_rest(inputs) if isinstance(part, StatefulModule) else run_part(part, inputs, NO_STATE)[0]
 
 

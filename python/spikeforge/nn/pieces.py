@@ -1,7 +1,7 @@
-"""A product, the normalisation after it, a neuron and a pooling, for one part of the batch at a time.
+"""Runs a product, a normalisation, a neuron and a pooling on a part of the batch at a time.
 
-The tensors between them exist for one part only, forward and backward: for large images they are larger than all
-tensors that a network saves."""
+The tensors between them exist for one part only, forward and backward. For large images they are larger than all that a
+network keeps."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ unpack_spikes = torch.ops.spikeforge.unpack_spikes.default
 
 
 class Layer(NamedTuple):
-    """The computation for each part.
+    """The computation of each part.
 
     Attributes:
         product: of x [N, ...], a weight and a bias.
         neuron: neuron text.
-        eps: of the normalisation.
-        behind: the function of spikes [T, B, C, ...] after the neuron, which treats each sample independently.
-        pieces: how many parts the batch has.
-        bits: saved bits per number of x; 0: x itself.
-        last_states: True if a sequence has last states.
+        eps: that of the normalisation.
+        after: a function of spikes [T, B, C, ...] that treats each sample separately.
+        pieces: the number of parts of the batch.
+        bits: the bits that are kept of each element of x; 0: x itself is kept.
+        last_states: return the states after a sequence.
     """
 
     product: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     neuron: str
     eps: float
-    behind: Callable[[Tensor], Tensor]
+    after: Callable[[Tensor], Tensor]
     pieces: int
     bits: int
     last_states: bool = True
@@ -46,14 +46,14 @@ class Layer(NamedTuple):
         return [slice(first, min(first + size, batch)) for first in range(0, batch, size)]
 
     def made(self, rows: Tensor, steps: int, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product for rows_of a part of the batch, [T, b, C, ...]."""
+        """Returns the product [T, b, C, ...] of the rows of a part of the batch."""
         return self.product(rows, weight, bias).unflatten(0, (steps, -1))
 
     def run(self, y: Tensor, of_channels: Sequence[Tensor | None], params: Sequence[Tensor]) -> list[Tensor]:
         """Results and last states."""
         options = {"eps": self.eps, "last_states": self.last_states}
         (spikes,), states, *_ = batch_norm_run(self.neuron, [y], [], list(params), *of_channels, **options)
-        return [self.behind(spikes), *states]
+        return [self.after(spikes), *states]
 
 
 class Tensors(NamedTuple):
@@ -77,12 +77,12 @@ class Tensors(NamedTuple):
 
 
 def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, list[Tensor], Tensor, Tensor, int]:
-    """The layer of x [T, B, ...], whose normalisation takes the statistics of the whole batch: its results, the neuron's
-    last states, if there are any, these statistics, and of how many numbers they are.
+    """Runs the layer on x [T, B, ...], with the statistics of the whole batch. Returns its results, the neuron's last
+    states, mean, variance, and the number of elements of a channel.
 
-    Gradients are those of the whole within rounding. The product is made four times in a step of training: for the
+    Gradients are those of the whole within rounding. The product is computed four times in a step of training: for the
     statistics, for the results, and in the backward pass for the sums over channels, and for the gradients that need
-    them. Kept are x, or its bits, and a few numbers for each channel.
+    them. The backward pass keeps x, or its bits, and a few scalars for each channel.
     """
     dtype = type_of_product(x)
     if dtype is not x.dtype:  # autocast
@@ -93,7 +93,7 @@ def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, li
 
 
 def type_of_product(x: Tensor) -> torch.dtype:
-    """x as autocast converts it for a product."""
+    """Returns the dtype to which autocast converts x for a product."""
     kind = x.device.type
     casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and x.dtype is not torch.float64
     return torch.get_autocast_dtype(kind) if casts else x.dtype
@@ -159,8 +159,8 @@ class _Backward:
         self.statistics = joined(means, variances, self.parts)
 
     def sums(self, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Gradients of the values that all samples share after the product; and those of each part's statistics, stored for
-        gradients()."""
+        """Gradients of what is the same for all samples behind the product; and those of each part's statistics, kept
+        for gradients()."""
         leaves = [_leaf(t) if wants else t for t, wants in zip((*self.tensors[:4], *self.tensors.params), wanted)]
         statistics = [_leaf(t) for t in self.statistics]
         asked = [*statistics, *(t for t, wants in zip(leaves, wanted) if wants)]

@@ -12,6 +12,27 @@ Neighbours = Callable[[str], Iterable[str]]
 
 
 @dataclass(frozen=True)
+class Port:
+    """Output or input number `index` of a part; of the network itself if `part` is None."""
+
+    part: str | None
+    index: int
+
+
+@dataclass
+class Connection:
+    """A connection from an output to an input, with a delay in steps."""
+
+    source: Port
+    target: Port
+    names: tuple[str, str]  # of the ports, as passed to connect()
+    delay: int = 0
+    shape: tuple[int, ...] | None = None
+    from_rest: bool = False
+    state: str = ""  # its name, if there is a delay
+
+
+@dataclass(frozen=True)
 class Stage:
     """One part, or the parts of a loop in the order of a step."""
 

@@ -40,14 +40,14 @@ class AvgPool2d(nn.AvgPool2d):
 
 
 def max_pooled(module: nn.MaxPool2d, x: Tensor, weight: Tensor | None = None) -> Tensor:
-    """x ``[..., C, H, W]`` by the options of torch's module; with `weight` ``[C]``, that of a normalisation of the maxima,
-    the numbers that will be the largest."""
+    """Pools x ``[..., C, H, W]`` by the options of torch's module. With the `weight` ``[C]`` of a normalisation that
+    follows, it selects the elements that are the largest after it."""
     windows = map(_numbers, (module.kernel_size, module.stride, module.padding, module.dilation))
     return max_pool2d(x, *windows, module.ceil_mode, weight=weight)
 
 
 def max_pooled_with_statistics(module: nn.MaxPool2d, x: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """max_pooled, and the mean and variance ``[C]`` of x ``[T, B, C, H, W]``."""
+    """Pools like max_pooled, and returns the mean and variance ``[C]`` of x ``[T, B, C, H, W]`` too."""
     if set(_numbers(module.dilation)) != {1}:
         return max_pooled(module, x, weight), *channel_statistics(x)
     windows = map(_numbers, (module.kernel_size, module.stride, module.padding))
@@ -55,14 +55,14 @@ def max_pooled_with_statistics(module: nn.MaxPool2d, x: Tensor, weight: Tensor |
 
 
 def has_byte_places(module: nn.MaxPool2d) -> bool:
-    """True if max_pooled supports its windows."""
+    """Returns True if max_pooled supports the windows of the module."""
     size = _numbers(module.kernel_size)
     return 0 < len(size) <= 2 and size[0] * size[-1] <= MOST_PLACES and not module.return_indices
 
 
 def goes_before_norm(module: nn.Module) -> bool:
-    """True if the maximum can be taken before the normalisation: the maximum of an increasing function is at the same
-    place, that of a decreasing one at the least number's."""
+    """Returns True if the pooling can run before a normalisation. The maximum of an increasing function is at the
+    maximum of its argument, that of a decreasing one at the minimum."""
     if not isinstance(module, nn.MaxPool2d) or type(module).forward not in (nn.MaxPool2d.forward, MaxPool2d.forward):
         return False
     return "forward" not in module.__dict__ and has_byte_places(module)

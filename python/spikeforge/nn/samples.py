@@ -1,7 +1,7 @@
-"""Batches of sequences that differ in length, or that restart: the arguments of a module's call.
+"""Batches of sequences of different lengths, or with several samples in a row.
 
-``net(x, lengths=lengths, start=start)`` applies to all neurons at and below `net`; a ``PackedSequence`` and a nested
-(jagged) tensor contain the lengths of their sequences, and the result has the same type.
+``net(x, lengths=lengths, start=start)`` sets both for all neurons at and below `net`; a ``PackedSequence`` and a nested
+(jagged) tensor contain their lengths, and the result is of the same kind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG = 2**40  # steps, more than any delay
 
 
 def say_more(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """True if the arguments of a call contain samples that differ in length or restart."""
+    """Returns True if the arguments of a call give lengths or starts of samples."""
     return "lengths" in kwargs or "start" in kwargs or len(args) > 0 and is_ragged(args[0])
 
 
@@ -29,8 +29,8 @@ def is_ragged(x: Any) -> bool:
 
 
 def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Returns True if these arguments of a call are for the modules below a module without states of its own: its `forward`
-    neither names them nor takes any."""
+    """Returns True if these arguments of a call are for the modules below a module without states of its own: its
+    `forward` neither names them nor takes any."""
     if not any(name in kwargs for name in NAMES):
         return False
     parameters = inspect.signature(net.forward).parameters
@@ -163,7 +163,7 @@ def _padded(module: Any, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Ca
 
 
 def check_start(title: str, start: Tensor, x: Tensor) -> None:
-    """The check of neurons, for a delay that uses the lengths before they do; x is ``[T, B, ...]``."""
+    """Checks `start` for a delay of x ``[T, B, ...]`` in the same way as neurons do."""
     if start.dtype is not torch.bool:
         raise TypeError(f"{title}: start must be bool, but is {str(start.dtype).removeprefix('torch.')}")
     sizes = list(start.shape)
@@ -182,8 +182,8 @@ def unheard(start: Tensor, delay: int | Tensor) -> Tensor:
 
 
 def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Tensor:
-    """Which steps of x ``[T, B, ...]`` are after the last one of their sample: ``[T, B, 1, ...]``. Neurons check `lengths`
-    by themselves."""
+    """Which steps of x ``[T, B, ...]`` are after the last one of their sample: ``[T, B, 1, ...]``. Neurons check
+    `lengths` by themselves."""
     if lengths.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{title}: lengths must be int32 or int64, but is {str(lengths.dtype).removeprefix('torch.')}")
     if x.dim() < least_dims or lengths.shape != x.shape[1:2]:
@@ -224,8 +224,8 @@ def leaving(
     start: Tensor | None = None,
     through: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """The values in flight after the last step of each sample: `through` of its last `delay` steps of `sent` ``[T, B,
-    ...]``, or of the values in flight `before`; zeros for values from before a restart."""
+    """Returns the values in flight after the last step of each sample: `through` applied to the last `delay` steps of
+    `sent` ``[T, B, ...]``, or to those in flight `before`; zeros for values sent before the sample's last start."""
     steps, device = sent.shape[0], sent.device
     ends = torch.full((sent.shape[1],), steps, device=device) if lengths is None else lengths.long().clamp(0, steps)
     places = ends + torch.arange(-delay, 0, device=device).unsqueeze(1)  # steps, [delay, B]

@@ -113,7 +113,7 @@ class StatefulModule(nn.Module):
     last step. ``start=start``, bool ``[T, B]``, resets a sample's states before those steps. A
     ``PackedSequence`` or a nested (jagged) tensor gives a result of the same type.
 
-    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits; they agree within rounding if a
+    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits; but within rounding where a
     layer of torch is called once for all steps (:class:`Sequential`, :class:`TimeDistributed`).
 
     Args:
@@ -140,12 +140,13 @@ class StatefulModule(nn.Module):
         self._path = ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """nn.Module.__call__, whose overhead is a quarter of a small neuron's time: used only if hooks need it."""
+        """Calls `forward` directly if there are no hooks; nn.Module.__call__ costs a quarter of a small neuron's
+        time."""
         if kwargs or (args and (type(args[0]) is not Tensor or args[0].is_nested)):
             if samples.say_more(args, kwargs):
                 return samples.call(self, args, kwargs)
         own = self.__dict__
-        if (  # _has_hooks, but a call of it would cost a thirtieth of a small neuron's
+        if (  # not is_called_plainly(self), but a call of it would cost a thirtieth of a small neuron's
             own["_forward_hooks"]
             or own["_forward_pre_hooks"]
             or own["_backward_hooks"]
@@ -164,7 +165,7 @@ class StatefulModule(nn.Module):
 
     @property
     def stateful(self) -> bool:
-        """True if the states are kept between calls."""
+        """True if the module keeps its states between calls."""
         return self._memory.keeping
 
     def step(self, *inputs: Any, state: States | EllipsisType = ...):
@@ -177,7 +178,7 @@ class StatefulModule(nn.Module):
             if not isinstance(x, Tensor):
                 raise TypeError(f"{self._title()}: step takes tensors [*shape], but got {_kind_of(x)}")
         rows = [x.unsqueeze(0) for x in inputs]
-        first = first_step_ if self.fresh_outputs and not _has_hooks(self.__dict__) else _first_step
+        first = first_step_ if self.fresh_outputs and is_called_plainly(self) else _first_step
         if state is ...:
             y = self(*rows)
             return tuple(map(first, y)) if type(y) is tuple else first(y)
@@ -219,7 +220,7 @@ class StatefulModule(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The output before the first step for these inputs ``[1, ...]``, with all neurons in the resting state."""
+        """Returns the outputs before the first step for these inputs ``[1, ...]``: zeros if the module has states."""
         if has_own_or_inner_states(self):
             return tuple(torch.zeros_like(inputs[0]) for _ in self.out_ports)
         return as_tuple(self(*inputs))
@@ -327,21 +328,18 @@ def _first_step(y: Tensor) -> Tensor:
     return y.squeeze(0) if is_dynamo_compiling() else y.squeeze(0).clone()
 
 
-def _has_hooks(own: dict[str, Any]) -> Any:
-    """Returns a true value if anything but `forward` takes part in a call of the module with these attributes."""
-    return (
-        own["_forward_hooks"]
-        or own["_forward_pre_hooks"]
-        or own["_backward_hooks"]
-        or own["_backward_pre_hooks"]
-        or _global_forward_hooks
-        or _global_forward_pre_hooks
-        or _global_backward_hooks
-        or _global_backward_pre_hooks
-        or "forward" in own
-        or "_compiled_call_impl" in own
-        or Module.__call__ is not MODULE_CALL
-    )
+def has_hooks(module: nn.Module) -> bool:
+    """Returns True if a call of the module runs anything but the `forward` of its class: its own hooks, or another
+    forward."""
+    own = module.__dict__
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(own[name] for name in names) or "forward" in own or "_compiled_call_impl" in own
+
+
+def is_called_plainly(module: nn.Module) -> bool:
+    """Returns True if a call of the module is one of its class's `forward`: no hooks of its own or of all modules."""
+    every = _global_forward_hooks or _global_forward_pre_hooks or _global_backward_hooks or _global_backward_pre_hooks
+    return not (every or Module.__call__ is not MODULE_CALL or has_hooks(module))
 
 
 def _kind_of(value: Any) -> str:
@@ -363,7 +361,7 @@ def shape_of(tensor: Tensor) -> str:
 
 
 def _unwrapped(net: nn.Module) -> nn.Module:
-    """The module inside torch.compile and the parallel wrappers, so that names do not contain them."""
+    """Returns the module that torch.compile and the parallel wrappers contain, so that names do not include them."""
     while True:
         inner = getattr(net, "_orig_mod", None)
         if inner is None and isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
@@ -381,7 +379,7 @@ def stateful_modules(net: nn.Module) -> Iterator[tuple[str, StatefulModule]]:
 
 
 def has_states(net: nn.Module) -> bool:
-    """True if `net` is, or contains, a module that handles time."""
+    """Returns True if `net` is, or contains, a StatefulModule."""
     return any(isinstance(module, StatefulModule) for module in net.modules())
 
 
@@ -410,12 +408,12 @@ def _under(prefix: str, state: Mapping[str, Tensor]) -> State:
 
 
 def own_state(module: StatefulModule, prefix: str, state: Mapping[str, Tensor]) -> State:
-    """The parameters and buffers of a module itself, without those of submodules."""
+    """Returns the states of the module itself, without those of the modules below it."""
     return {name: state[_join(prefix, name)] for name in module.state_names if _join(prefix, name) in state}
 
 
 def _title_below(net: nn.Module, path: str) -> None:
-    """Has messages call the modules at and below `net` by their names under `path`."""
+    """Sets the names in errors of the modules at and below `net` to those under `path`."""
     for name, module in net.named_modules():
         if isinstance(module, StatefulModule):
             module._path = _join(path, name) if name else path
@@ -431,8 +429,8 @@ def get_states(net: nn.Module) -> State:
 
 
 def set_states_(net: nn.Module, states: Mapping[str, Tensor]) -> None:
-    """Sets the states from which the next call continues, as returned by :func:`get_states` or a call; missing ones start
-    from their initial values.
+    """Sets the states from which the next call continues, as :func:`get_states` or a call returned them. States that
+    are missing are reset.
 
     Raises:
         ValueError: for a name that no module has, or that of a module that does not keep its states.
@@ -511,8 +509,9 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
         The result of net, and the states of all its neurons after the last step. The states that modules keep are
         neither read nor changed.
 
-    A checkpoint (:func:`spikeforge.checkpointed`, ``torch.utils.checkpoint``) goes around `call`: the states are among its
-    arguments. A checkpoint within `net` does not see them: its backward pass raises an error or gives wrong gradients.
+    A checkpoint (:func:`spikeforge.checkpointed`, ``torch.utils.checkpoint``) goes around `call`: the states are among
+    its arguments. A checkpoint within `net` does not see them: its backward pass raises an error or gives wrong
+    gradients.
     """
     modules = _named(net)
     state = {} if state is None else state

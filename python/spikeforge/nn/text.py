@@ -203,6 +203,7 @@ def _restored(
 
 # --- the predefined neurons
 
+
 def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     """A predefined neuron as text, in the operations of its operator, so that it has the operator's bits.
 
@@ -215,7 +216,13 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     params = [name for name in used if name in module._placements or not baked]
     options = {"decay_input": module.decay_input, "detach_reset": module.detach_reset}
     text = torch.ops.spikeforge.neuron_text(
-        module._op_name, _spike(module), params, list(numbers), list(numbers.values()), name=type(module).__name__, **options
+        module._op_name,
+        _spike(module),
+        params,
+        list(numbers),
+        list(numbers.values()),
+        name=type(module).__name__,
+        **options,
     )
 
     starts = dict.fromkeys(module.state_names, 0.0)

@@ -723,7 +723,7 @@ def test_the_demo_refuses_in_one_line(tmp_path):
         assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_values_before_the_first_step_are_neither_recorded_nor_counted():
+def test_what_precedes_the_first_step_is_neither_recorded_nor_counted():
     net = snn.Composite()
     net.add("fc", nn.Linear(5, 4))
     net.add("lif", snn.LIF())

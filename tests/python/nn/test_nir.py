@@ -14,7 +14,7 @@ from conftest import library_path
 from torch import nn
 
 import spikeforge
-from spikeforge.nn import IF, LI, LIF, PLIF, Constant, CubaLIF, Delay, Learnable, Composite, Recurrent, Sequential, TimeDistributed
+from spikeforge.nn import IF, LI, LIF, PLIF, Composite, Constant, CubaLIF, Delay, Learnable, Recurrent, Sequential, TimeDistributed
 
 nir = pytest.importorskip("nir")
 try:

@@ -78,7 +78,7 @@ MODULES = {
         nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)), snn.TimeDistributed(nn.Linear(4, 3)), snn.LI()
     ),
     "Recurrent": lambda: snn.Recurrent(snn.PLIF(), nn.Linear(5, 5)),
-    "Network": network,
+    "Composite": network,
 }
 DEFERRED = {
     "DelayedLinear": lambda: snn.DelayedLinear(5, 4, 3, delay=1.5),
@@ -96,7 +96,7 @@ def made(kind, device="cpu"):
     return module, scale * torch.rand(6, 3, 5, device=device)
 
 
-WITH_LAYERS = ("block", "Sequential", "Recurrent", "Network")
+WITH_LAYERS = ("block", "Sequential", "Recurrent", "Composite")
 
 
 def agree(kind, got, want):
@@ -167,7 +167,7 @@ def test_modules_follow_types(kind, device):
     assert all(value.dtype == (torch.float16 if "_to_" in name else torch.float32) for name, value in state.items())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind not in ("Delay", "Network")] + list(DEFERRED))
+@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind not in ("Delay", "Composite")] + list(DEFERRED))
 def test_the_default_device_is_of_new_parameters_alone(kind):
     """On the device "meta", which has no values, as deferred initialisation has it; "cuda" is what people set."""
     make = MODULES.get(kind) or DEFERRED[kind]
@@ -201,7 +201,7 @@ def test_kept_states_follow_to():
 
 
 @every
-@pytest.mark.long(but=r"LIF learned|Neuron|Network")
+@pytest.mark.long(but=r"LIF learned|Neuron|Composite")
 def test_compiled_whole(kind, device):
     module, x = made(kind, device)
     x.requires_grad_()
@@ -248,7 +248,7 @@ def test_traced_before_any_call(kind):
 
 
 @every
-@pytest.mark.long(but=r"LIF learned|Neuron|block|Network")
+@pytest.mark.long(but=r"LIF learned|Neuron|block|Composite")
 def test_exported(kind, device, tmp_path):
     module, x = made(kind, device)
     torch.export.save(torch.export.export(module, (x,)), tmp_path / "module.pt2")
@@ -262,7 +262,7 @@ def test_exported(kind, device, tmp_path):
     assert agree(kind, got, want) and states_agree(kind, got_state, state)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind != "Network"])  # it steps layers
+@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind != "Composite"])  # it steps layers
 def test_exported_for_any_number_of_steps(kind):
     module, x = made(kind)
     module.requires_grad_(False)

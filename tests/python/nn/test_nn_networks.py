@@ -962,6 +962,12 @@ def test_bytes_are_no_values_to_encode(encoder):
         encoder.encode(torch.full((2, 3), 200, dtype=torch.uint8), steps=3)
 
 
-def test_the_former_name_of_composite_warns():
+def test_the_names_of_version_0_1_still_work():
     with pytest.warns(DeprecationWarning, match="use spikeforge.nn.Composite"):
         assert snn.Network is snn.Composite
+    net, x = snn.Recurrent(snn.LIF(), nn.Linear(4, 4)), torch.rand(5, 2, 4)
+    text = pickle.dumps(net, protocol=2)  # the protocol of torch.save
+    for name in ("composite", "plan"):
+        text = text.replace(b"cspikeforge.nn.%s\n" % name.encode(), b"cspikeforge.nn.network\n")
+    assert b"spikeforge.nn.network" in text and b"spikeforge.nn.plan" not in text
+    assert torch.equal(pickle.loads(text)(x), net(x))

@@ -1,0 +1,65 @@
+"""Finds the layers of a network that run in a neuron's pass, for :func:`spikeforge.nn.fuse` and
+:func:`accelerate.layers`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from spikeforge.accelerate.products import is_product
+from spikeforge.accelerate.watch import Watch, watched
+from spikeforge.nn.stateful import has_hooks
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A normalisation that can run in the pass of the neuron after it.
+
+    Attributes:
+        norm, neuron: the two modules.
+        pool: the max pooling between them, if there is one.
+        product: the linear layer or convolution before `norm`, to be recomputed in the backward pass; None: it is kept.
+        bits: the bits that each element of the input of `product` takes; 0: the input is kept as it is.
+    """
+
+    norm: nn.Module
+    pool: nn.Module | None
+    neuron: nn.Module
+    product: nn.Module | None = None
+    bits: int = 0
+
+
+def occurrences(net: nn.Module) -> Counter[nn.Module]:
+    """Counts the names under which each module is registered in `net`."""
+    return Counter(module for _, module in net.named_modules(remove_duplicate=False))
+
+
+def find_rewrites(
+    net: nn.Module,
+    inputs: tuple[Any, ...],
+    norms: Collection[nn.Module],
+    neurons: Collection[nn.Module],
+    pools: Collection[nn.Module],
+    recompute: bool,
+    fires: Callable[[nn.Module], bool] = lambda neuron: True,
+) -> tuple[list[Rewrite], Watch | None]:
+    """Runs `net` once on `inputs`, and finds each normalisation whose result one neuron reads and nothing else.
+
+    Args:
+        norms, neurons, pools: the modules that may be rewritten.
+        recompute: find the product before each normalisation too.
+        fires: returns whether a neuron's output contains 0 and 1 alone.
+
+    Returns:
+        The rewrites, and the record of the call; None if there is nothing to find.
+    """
+    if not norms or not neurons:
+        return [], None
+    products = {module for module in net.modules() if recompute and is_product(module) and not has_hooks(module)}
+    watch = watched(net, inputs, norms, neurons, products, fires, pools)
+    chains = watch.chains(net, inputs)
+    return [Rewrite(*chain, *(watch.product_before(chain[0]) or ())) for chain in chains], watch
