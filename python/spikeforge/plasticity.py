@@ -354,9 +354,8 @@ class Plastic:
     def weights(self) -> Tensor:
         """The weights, in the shape of the argument ``weights``. A value written in place is used in the next step.
 
-        If a state of the rule decays, reading this property updates the states to the last step: read it again after
-            each
-        step before you write.
+        If a state of the rule decays, reading this property updates the states to the last step: read it again
+        after each step before you write.
         """
         return self.states[next(iter(self.rule.states))]
 
@@ -493,8 +492,7 @@ def triplet_stdp(
     """Triplet STDP over all pairs and triplets of spikes.
 
     Source: Pfister and Gerstner, Journal of Neuroscience 26 (2006). The defaults are its minimal model of visual
-        cortex, for
-    steps of 1 ms and weights of about 1.
+    cortex, for steps of 1 ms and weights of about 1.
     """
     numbers = dict(locals())
     return synapse(TRIPLET_STDP, **numbers)
@@ -564,8 +562,7 @@ def synaptic_scaling(
     """Synaptic scaling: multiplies all weights of a neuron until it fires ``target`` times per step.
 
     Sources: Turrigiano and others, Nature 391 (1998); van Rossum, Bi and Turrigiano, Journal of Neuroscience 20 (2000).
-        The
-    signal ``scale`` is the number of steps since it was last sent. A step with it processes all connections.
+    The signal ``scale`` is the number of steps since it was last sent. A step with it processes all connections.
     """
     return synapse(SYNAPTIC_SCALING, target=target, beta=beta, tau=tau, w_max=w_max)
 
@@ -582,9 +579,8 @@ synapse synaptic_scaling(w; r; target, beta, tau, w_max; scale) {
 def tsodyks_markram(*, use: float = 0.5, tau_f: float = 20.0, tau_d: float = 100.0) -> Synapse:
     """Short-term plasticity: a spike uses the share u of the remaining resources x, and sends w u x.
 
-    Source: Tsodyks, Pawelzik and Markram, Neural Computation 10 (1998). u decays with tau_f and grows by ``use`` (1 -
-        u) at a
-    spike; x recovers with tau_d. The weight does not change.
+    Source: Tsodyks, Pawelzik and Markram, Neural Computation 10 (1998). u decays with tau_f and grows by
+    ``use`` (1 - u) at a spike; x recovers with tau_d. The weight does not change.
     """
     return synapse(TSODYKS_MARKRAM, use=use, tau_f=tau_f, tau_d=tau_d)
 

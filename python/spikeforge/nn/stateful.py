@@ -332,14 +332,26 @@ def has_hooks(module: nn.Module) -> bool:
     """Returns True if a call of the module runs anything but the `forward` of its class: its own hooks, or another
     forward."""
     own = module.__dict__
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(own[name] for name in names) or "forward" in own or "_compiled_call_impl" in own
+    return bool(
+        own["_forward_hooks"]
+        or own["_forward_pre_hooks"]
+        or own["_backward_hooks"]
+        or own["_backward_pre_hooks"]
+        or "forward" in own
+        or "_compiled_call_impl" in own
+    )
 
 
 def is_called_plainly(module: nn.Module) -> bool:
     """Returns True if a call of the module is one of its class's `forward`: no hooks of its own or of all modules."""
-    every = _global_forward_hooks or _global_forward_pre_hooks or _global_backward_hooks or _global_backward_pre_hooks
-    return not (every or Module.__call__ is not MODULE_CALL or has_hooks(module))
+    return not (
+        has_hooks(module)
+        or _global_forward_hooks
+        or _global_forward_pre_hooks
+        or _global_backward_hooks
+        or _global_backward_pre_hooks
+        or Module.__call__ is not MODULE_CALL
+    )
 
 
 def _kind_of(value: Any) -> str:
