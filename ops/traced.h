@@ -84,7 +84,7 @@ class SPIKEFORGE_API Neuron {
   std::shared_ptr<const void> cell_;  // made once, and not dropped while the Neuron lives
 };
 
-// As graph::trace. Throws GraphError.
+// Calls graph::trace. Throws GraphError.
 template <class Lambda>
 Neuron trace(std::string name, std::vector<std::string> inputs, std::vector<State> states,
              std::vector<std::string> params, Lambda lambda) {

@@ -74,7 +74,7 @@ Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, Sh
       case PaddingMode::valid:
         out.push_back(window_count(size, 0, reach, stride, node));
         break;
-      // As many zeros as keep the size at stride 1; a stride then takes every stride-th.
+      // The number of zeros that keeps the size at stride 1; a stride then takes every stride-th.
       case PaddingMode::same:
         out.push_back(window_count(size, reach - 1, reach, stride, node));
         break;

@@ -62,7 +62,7 @@ std::optional<at::Tensor> scaled(const Norm& norm, const at::Tensor& x, double s
   return at::full({norm.options.num_features()}, scale, x.options().dtype(state_type(x.scalar_type())));
 }
 
-// As torch does: with the unbiased variance, and no update for an empty batch.
+// Follows torch: with the unbiased variance, and no update for an empty batch.
 void update_running(const Norm& norm, const at::Tensor& mean, const at::Tensor& var, double count) {
   const at::NoGradGuard no_grad;
   norm.num_batches_tracked.add_(1);

@@ -84,8 +84,8 @@ Population population(const Held& held, std::int64_t number) {
   return held->network.populations().at(static_cast<std::size_t>(number));
 }
 
-// As for the operator connect: numbers and laws of weights, then of delays. With a rule returns the number of a plastic
-// projection, else -1.
+// The arguments follow the operator connect: numbers and laws of weights, then of delays. With a rule returns the
+// number of a plastic projection, else -1.
 std::int64_t project(const Held& held, std::int64_t sources, std::int64_t targets, const std::string& rule,
                      double amount, const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers,
                      const Lists& arrays, const std::string& into, const std::string& plasticity,

@@ -32,7 +32,7 @@ Script expression(const std::string& name, const std::string& value) {
 
 std::string bias_of(const at::Tensor& bias) { return bias.defined() ? "self.bias" : "None"; }
 
-// As torch::nn::functional::linear, which is not at::linear.
+// Equals torch::nn::functional::linear, which is not at::linear.
 Script linear(const nn::LinearImpl& m) {
   std::string forward = "y = torch.matmul(x, torch.t(self.weight))\n";
   if (m.bias.defined())

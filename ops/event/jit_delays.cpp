@@ -105,7 +105,7 @@ void jit_deliver_autograd_(const JitDeliverCall& call) {
   without_gradient(jit_deliver_name, {call.product.weights, call.product.x, call.buffer}, [&] { call_deliver_(call); });
 }
 
-// As for csr_deliver_.
+// See csr_deliver_.
 void jit_deliver_negated_(const JitDeliverCall& call) {
   const auto& [weights, x, options, draw] = call.product;
   const at::Tensor w = weights.resolve_neg(), entries = x.resolve_neg(), buffer = call.buffer.resolve_neg(),

@@ -188,7 +188,7 @@ class ScanOnCpu {
   StateRows last_;             // [count][n], not used
 };
 
-// As many segments as the threads that the loop would leave idle. Each segment is run twice: to compute its map, and to
+// One segment for each thread that the loop would leave idle. Each segment is run twice: to compute its map, and to
 // walk it.
 std::int64_t segments_of(const ForwardLaunch& launch) {
   constexpr std::int64_t fewest = 3;

@@ -48,7 +48,7 @@ struct RecurrentBackwardCall : BackwardCall {
 // Throws TypeError and ValueError. Kernels may take for granted what it checks.
 void check(const RecurrentCall& call);
 
-// As prepare() of a multistep call, but with the first input, and the layout, contiguous beyond time: a sample's
+// Like prepare() of a multistep call, but with the first input, and the layout, contiguous beyond time: a sample's
 // neurons are neighbours.
 template <class Int = std::int64_t>
 Preparation<Int> prepare_samples(const MultistepCall& call);

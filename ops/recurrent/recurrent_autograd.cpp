@@ -120,7 +120,7 @@ struct RecurrentRule {
   }
 
  private:
-  // As in MultistepRule.
+  // See MultistepRule.
   static Tensors run_backward(const RecurrentBackwardCall& call) {
     if (at::GradMode::is_enabled() || any_dual(call) || has_tangent(call.w)) return call_backward(call);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

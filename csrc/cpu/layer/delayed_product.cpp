@@ -46,7 +46,7 @@ class Delayed {
     return fit < 1 ? 1 : fit;
   }
 
-  // As many vectors as fit into registers; returns their number.
+  // Processes the vectors that fit into registers; returns their number.
   template <int n>
   static std::int64_t add_some(const DelayedProduct& p, std::int64_t row, std::int64_t last_row, std::int64_t j,
                                std::int64_t vectors) {

@@ -46,7 +46,7 @@ class Names {
     if (on_) graph_.set_name(graph::Recording::current(name).id(value, name), name);
   }
 
-  // What the neuron computes from its parameters alone, which are the nodes from `first` on: inv_tau of a leaky neuron,
+  // The values that depend on the neuron's parameters alone, the nodes from `first` on: inv_tau of a leaky neuron,
   // and reciprocals by their parameter.
   void name_rates(std::size_t first, bool leaky) const {
     for (auto id = static_cast<graph::Id>(first); on_ && id < graph_.size(); ++id) {

@@ -149,7 +149,7 @@ std::size_t bytes_of_sums(const BackwardLaunch& launch, const ScanPlan& plan) {
   return launch.params.size() * neurons_of_a_warp(plan.schedule) * size_of_number(launch);
 }
 
-// As many blocks of the same neurons as the device holds at once, or fewer with the same number of turns.
+// The number of blocks of the same neurons that the device holds at once, or fewer with as many turns.
 std::int64_t blocks_of(const ScanPlan& plan, std::int64_t at_once) {
   static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
   std::int64_t blocks = std::clamp<std::int64_t>(at_once / plan.groups, 1, plan.tiles);

@@ -422,7 +422,7 @@ namespace {
 
 // The node as which the module of a node's metadata is exported; std::nullopt without such metadata.
 std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
-  // As wide as it was noted: what is learned or a tensor has been rounded to the module's type otherwise.
+  // In float64, as noted: learned values and tensors would otherwise be rounded to the module's type.
   const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
   if (!module) return {};
   std::vector<std::string> lost;

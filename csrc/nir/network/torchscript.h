@@ -3,9 +3,8 @@
 //   torch::jit::Module script = nir::to_torchscript(nir::read("network.nir"), {.dt = 1e-4});
 //   script.save("network.pt");
 #pragma once
-#include "csrc/nir/network/options.h"
 
-#include <string>
+#include "csrc/nir/network/options.h"
 
 namespace torch::jit {
 struct Module;
