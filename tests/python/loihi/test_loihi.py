@@ -1,10 +1,10 @@
 """Loihi's integer neurons and connections, bit for bit, against their equations in Python's own integers."""
 
-import io
 import random
 
 import pytest
 import torch
+from cases import all_equal, saved_and_loaded
 
 ops = torch.ops.spikeforge
 M = 2**23
@@ -73,14 +73,12 @@ def expected(x, states, params, ternary, form):
     states = [torch.zeros(shape, dtype=torch.int32) if s is None else s for s in states]
     states += [torch.zeros(shape, dtype=torch.int32)] * (3 - len(states))
     per_neuron = {k: torch.as_tensor(p).expand(shape).flatten().tolist() for k, p in params.items()}
-    columns = [
-        one_neuron(flat[:, n].tolist(), *(s.flatten()[n].item() for s in states),
-                   {k: p[n] for k, p in per_neuron.items()}, ternary, form)
-        for n in range(flat.shape[1])
-    ]
+    columns = []
+    for n in range(flat.shape[1]):
+        p = {k: values[n] for k, values in per_neuron.items()}
+        columns.append(one_neuron(flat[:, n].tolist(), *(s.flatten()[n].item() for s in states), p, ternary, form))
     results = torch.tensor(columns, dtype=torch.int32).reshape(flat.shape[1], len(x), 4).permute(2, 1, 0)
-    results = results.reshape(4, *x.shape)
-    return list(results[: 3 if form == "plain" else 4])
+    return list(results.reshape(4, *x.shape)[: 3 if form == "plain" else 4])
 
 
 # Numbers at every edge, and anything in between.
@@ -176,29 +174,14 @@ def test_the_edges_of_the_wrap_of_u_and_of_saturation(device):
     assert v.tolist() == [0, 64 - M, 0, M - 64, 0, 1 - M] and spikes.tolist() == [[1, 0, 1, 0, 1, 0]]
 
 
-def test_rounding_is_toward_zero(device):
-    v = torch.tensor([4095, -4095, 8191, -8191, 2, -2], dtype=torch.int32)
-    _, _, v = ops.loihi_lif(torch.zeros(1, 6, dtype=torch.int32, device=device), None, v.to(device), dv=2048, vth=131071)
-    assert v.tolist() == [2047, -2047, 4095, -4095, 1, -1]
-
-
-def test_lavas_two_tables(device):
-    x = torch.zeros(10, 1, dtype=torch.int32, device=device)
-    spikes, _, _ = ops.loihi_lif(x, bias_mant=2, bias_exp=6, vth=8)
-    assert spikes.flatten().nonzero().flatten().tolist() == [4, 9]
-    (spikes,), _ = ops.run(ops.lava_neuron("lif"), [x.float()], [], [torch.tensor(p) for p in (0.0, 0.0, 1.0, 4.0)])
-    assert spikes.flatten().nonzero().flatten().tolist() == [4, 9]
-
-
 @every_kind
 def test_an_input_wider_than_16_bits_is_int32_arithmetic(ternary, form, device, seeded):
     rng = random.Random(seeded)
     x, states, params = draw_case(ternary, form, rng, (40,), 12, tensors=False)
     x = draw_int32(x.shape, rng, lambda: rng.randint(-(2**31), 2**31 - 1))
     (x_, *states_), params_ = on(device, [x, *states], params)
-    for got, want in zip(op_of(ternary, form)(x_, *states_, **params_, store_states=True),
-                         expected(x, states, params, ternary, form)):
-        assert torch.equal(got.cpu(), want)
+    results = op_of(ternary, form)(x_, *states_, **params_, store_states=True)
+    assert all_equal([t.cpu() for t in results], expected(x, states, params, ternary, form))
 
 
 @every_kind
@@ -213,8 +196,7 @@ def test_chunks_are_one_run(ternary, form, device, seeded):
         for chunk in x.split([1, 0, 5, 16, 1, 14]):
             part, *states = op(chunk, *states, **params)
             spikes.append(part)
-        for a, b in zip(whole, [torch.cat(spikes), *states], strict=True):
-            assert torch.equal(a, b)
+        assert all_equal(whole, [torch.cat(spikes), *states])
 
 
 @pytest.mark.parametrize("shape", [(2051,), (1 << 17,), (7, 300)])
@@ -228,8 +210,8 @@ def test_every_schedule_has_the_same_bits(ternary, form, shape, device, seeded):
     spread = lambda t: t[..., torch.arange(count) % 16].reshape(*t.shape[:-1], *shape).contiguous()
     arguments = [spread(t).to(device) if t is not None else None for t in (x, *states)]
     torch.set_num_threads(2)
-    for a, b in zip(op_of(ternary, form)(*arguments, **params, store_states=True), want, strict=True):
-        assert torch.equal(a.cpu(), spread(b))
+    results = op_of(ternary, form)(*arguments, **params, store_states=True)
+    assert all_equal([t.cpu() for t in results], list(map(spread, want)))
 
 
 def test_any_layout_of_x_is_read(device):
@@ -238,11 +220,9 @@ def test_any_layout_of_x_is_read(device):
     want = ops.loihi_lif(x, dv=100, bias_mant=bias)
     for other in (x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2), x.repeat_interleave(2, -1)[..., ::2],
                   torch.stack([x, x], 1)[:, 0]):
-        for a, b in zip(ops.loihi_lif(other, dv=100, bias_mant=bias), want):
-            assert torch.equal(a, b)
+        assert all_equal(ops.loihi_lif(other, dv=100, bias_mant=bias), want)
     constant = x[:1].expand(9, -1, -1, -1)
-    for a, b in zip(ops.loihi_lif(constant, dv=7), ops.loihi_lif(constant.contiguous(), dv=7)):
-        assert torch.equal(a, b)
+    assert all_equal(ops.loihi_lif(constant, dv=7), ops.loihi_lif(constant.contiguous(), dv=7))
 
 
 @every_kind
@@ -267,8 +247,7 @@ def test_more_than_2_31_elements(cuda):
     x = torch.randint(-50, 100, (steps, neurons), dtype=torch.int32, device=cuda)
     spikes, u, v = ops.loihi_lif(x, dv=100, vth=200)
     few = ops.loihi_lif(x[:, seen].contiguous(), dv=100, vth=200)
-    for a, b in zip((spikes[:, seen], u[seen], v[seen]), few):
-        assert torch.equal(a, b)
+    assert all_equal((spikes[:, seen], u[seen], v[seen]), few)
 
 
 # --- connections -------------------------------------------------------------------------------------------------------
@@ -414,60 +393,15 @@ def test_weights_are_prepared_as_the_chip_holds_them(bits, mode, device, seeded)
         assert mode is None or torch.equal(again, got)
 
 
-def test_eight_mixed_bits_are_even_numbers(device):
-    w = ops.loihi_prepare_weights(torch.arange(-300, 300, device=device))
-    assert w.unique().tolist() == list(range(-256, 255, 2))
-    w = ops.loihi_prepare_weights(torch.arange(-300, 300, device=device), num_weight_bits=7)
-    assert w.unique().tolist() == list(range(-256, 253, 4))
-
-
 # --- floating point ----------------------------------------------------------------------------------------------------
 
 
-def floating_by_hand(x, name, p):
-    """In Python's own doubles, one neuron."""
-    u = v = 0.0
-    counter = end = 0
-    rows = []
-    for a in x:
-        counter += 1
-        if name == "lif_reset" and counter % p["interval"] == p["offset"] % p["interval"]:
-            u = v = 0.0
-        u = u * (1 - p["du"]) + a
-        if name != "lif_refractory" or end < counter:
-            v = v * (1 - p["dv"]) + u + p["bias"]
-        s = (v > p["vth_hi"]) - (v < p["vth_lo"]) if name == "ternary_lif" else int(v > p["vth"])
-        if s:
-            v, end = 0.0, counter + p.get("period", 0)
-        rows.append((s, u, v))
-    return rows
-
-
-FLOATING = {"lif": {}, "ternary_lif": {}, "lif_reset": {"interval": 7.0, "offset": -2.0}, "lif_refractory": {"period": 3.0}}
-
-
-@pytest.mark.parametrize("name", FLOATING)
-def test_floating_neurons_are_their_equations(name, device):
-    thresholds = {"vth_hi": 1.5, "vth_lo": -1.0} if name == "ternary_lif" else {"vth": 1.5}
-    params = {"du": 0.3, "dv": 0.25, "bias": 0.05, **thresholds, **FLOATING[name]}
-    x = torch.rand(60, 11, dtype=torch.float64) * 2 - 0.9
-    tensors = [torch.tensor(p, dtype=torch.float64) for p in params.values()]
-    (spikes,), (u, v, *_) = ops.run(ops.lava_neuron(name), [x.to(device)], [], tensors, store_states=True)
-    want = torch.tensor([floating_by_hand(x[:, n].tolist(), name, params) for n in range(11)], dtype=torch.float64)
-    for got, wanted in zip((spikes, u, v), want.permute(2, 1, 0)):
-        assert torch.equal(got.cpu(), wanted)
-    assert 0 < spikes.abs().mean() < 1
-    parts, states = [], []
-    for chunk in x.split([1, 22, 37]):
-        (part,), states = ops.run(ops.lava_neuron(name), [chunk.to(device)], states, tensors)
-        parts.append(part)
-    assert torch.equal(torch.cat(parts), spikes)
-
-
 def test_a_floating_neuron_at_its_threshold_does_not_fire(device):
-    (spikes,), _ = ops.run(ops.lava_neuron("lif"), [torch.tensor([[1.0, 1.0000001]], device=device)], [],
-                           [torch.tensor(p) for p in (0.0, 0.0, 0.0, 1.0)])
-    assert spikes.tolist() == [[0, 1]]
+    """The second is Lava's table of a neuron that its bias drives."""
+    for x, bias, vth, fires in (([[1.0, 1.0000001]], 0.0, 1.0, [1]), ([[0.0]] * 10, 1.0, 4.0, [4, 9])):
+        params = [torch.tensor(p) for p in (0.0, 0.0, bias, vth)]
+        (spikes,), _ = ops.run(ops.lava_neuron("lif"), [torch.tensor(x, device=device)], [], params)
+        assert spikes.flatten().nonzero().flatten().tolist() == fires
 
 
 # --- errors ------------------------------------------------------------------------------------------------------------
@@ -614,17 +548,12 @@ def test_compile_export_and_torchscript_keep_the_operators(device):
     batch = torch.export.Dim("batch", min=2, max=1024)
     dynamic = ({1: batch}, {1: batch}, {0: batch}, {0: batch}, {0: batch})
     program = torch.export.export(chip, arguments, dynamic_shapes=dynamic)
-    file = io.BytesIO()
-    torch.export.save(program, file)
-    file.seek(0)
-    loaded = torch.export.load(file).module()
+    loaded = saved_and_loaded(program, torch.export).module()
     assert any("loihi" in str(node.target) for node in program.graph.nodes)
     for run in (torch.compile(chip, fullgraph=True, backend="aot_eager"), loaded, torch.jit.script(chip)):
-        for a, b in zip(run(*arguments), want, strict=True):
-            assert torch.equal(a, b)
+        assert all_equal(run(*arguments), want)
     more = chip_arguments(device, batch=7)
-    for a, b in zip(loaded(*more), chip(*more), strict=True):
-        assert torch.equal(a, b)
+    assert all_equal(loaded(*more), chip(*more))
 
 
 def test_a_cuda_graph_goes_on_where_the_last_replay_stopped(cuda):
@@ -660,8 +589,7 @@ def test_calls_run_on_the_current_stream(cuda):
         torch.cuda._sleep(20_000_000)
         got = run(torch.zeros_like(x).copy_(x))
     torch.cuda.synchronize()
-    for a, b in zip(got, want):
-        assert torch.equal(a, b)
+    assert all_equal(got, want)
 
 
 # --- from float to fixed -------------------------------------------------------------------------------------------------
