@@ -9,25 +9,23 @@ import pickle
 import random
 import re
 import signal
-import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import REPOSITORY
+from cases import all_equal, assert_close, random_gradients
 from documentation import PAGES, code
 from reference import SURROGATES, Fire, Select
 
-sys.path.insert(0, str(REPOSITORY / "python"))
-
-import spikeforge  # noqa: E402
-from spikeforge import surrogate  # noqa: E402
-from spikeforge.trace import autograd_functions  # noqa: E402
-from spikeforge.trace import (  # noqa: E402
-    TracedNeuron, add_gradient, custom_gradient, detach, from_core, neuron, select, spike, spike_strict, surrogate_gradient, where,
+import spikeforge
+from spikeforge import surrogate
+from spikeforge.trace import (
+    TracedNeuron, add_gradient, autograd_functions, custom_gradient, detach, from_core, neuron, select, spike, spike_strict,
+    surrogate_gradient, where,
 )
 
 
@@ -46,21 +44,6 @@ def lif(x, v, *, tau=2.0, v_reset=-0.25):
     return s, {"v": select(s, v_reset, h)}
 
 
-def gradients(results, leaves, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    upstream = [torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r) for r in results]
-    pairs = [(r, u) for r, u in zip(results, upstream) if r.requires_grad]
-    found = torch.autograd.grad([r for r, _ in pairs], leaves, [u for _, u in pairs], allow_unused=True, retain_graph=True)
-    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves)]
-
-
-def assert_close(label, actual, expected, bound=1e-9):
-    assert actual.shape == expected.shape, f"{label} has shape {list(actual.shape)}, not {list(expected.shape)}"
-    scale = torch.nan_to_num(expected.double(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
-    close = torch.isclose(actual.double(), expected.double(), rtol=0, atol=bound * scale.item(), equal_nan=True)
-    assert close.all(), f"{label} differs by {(actual - expected).abs().max()}, of at most {scale}"
-
-
 def flat(result):
     outputs, states = result
     return [*(outputs if isinstance(outputs, tuple) else (outputs,)), *states.values()]
@@ -72,7 +55,7 @@ def assert_alike(actual, expected, leaves, bound=1e-9):
     assert len(actual) == len(expected)
     for i, (a, e) in enumerate(zip(actual, expected)):
         assert_close(f"result {i}", a.detach(), e.detach(), bound)
-    for i, (a, e) in enumerate(zip(gradients(actual, leaves), gradients(expected, leaves))):
+    for i, (a, e) in enumerate(zip(random_gradients(actual, leaves), random_gradients(expected, leaves))):
         assert_close(f"the gradient of leaf {i}", a, e, bound)
 
 
@@ -217,16 +200,18 @@ FUNCTIONS = {  # of x in (0.1, 0.9), y in (1.1, 2.9)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_torch_functions_of_values_are_those_of_tensors(name):
     function = FUNCTIONS[name]
-    def f(x, y): return function(x, y)
-    def g(x, y): return function(x) + 0 * y
+
+    def of_both(x, y):
+        return function(x, y)
+
+    def of_x(x, y):
+        return function(x) + 0 * y
+
+    x, y = doubles(2, 3, 40, low=0.1, high=0.9), doubles(2, 3, 40, low=1.1, high=2.9)
     try:
-        torch_function = f
-        x, y = doubles(2, 3, 40, low=0.1, high=0.9), doubles(2, 3, 40, low=1.1, high=2.9)
-        expected = f(x, y)
+        expected, traced = of_both(x, y), neuron(of_both)
     except TypeError:
-        torch_function = g
-        expected = g(x, y)
-    traced = neuron(torch_function)
+        expected, traced = of_x(x, y), neuron(of_x)
     # torch.where(c, 0.1, 0.7) is of torch's default type, float32; and so is the sixth in hardsigmoid's derivative.
     bound = 1e-7 if name in ("where of numbers", "booleans as numbers", "hardsigmoid") else 1e-12
     assert_alike(traced(x, y), (expected, {}), [x, y], bound)
@@ -318,7 +303,7 @@ def test_random_neurons_are_the_loops_of_their_functions(device):
         if not same:  # rounding may cross a jump of round, floor or spike
             flipped += 1
             continue
-        for i, (a, e) in enumerate(zip(gradients(flat(actual), leaves), gradients(flat(expected), leaves))):
+        for i, (a, e) in enumerate(zip(random_gradients(flat(actual), leaves), random_gradients(flat(expected), leaves))):
             if not torch.allclose(a, e, rtol=1e-6, atol=1e-8 * max(1.0, e.nan_to_num().abs().max().item()), equal_nan=True):
                 wrong += 1
                 print(f"seed {seed}: leaf {i} differs by {(a - e).abs().max()}\n{source}\n{traced.text}")
@@ -489,20 +474,6 @@ def test_autograd_functions_keep_their_backward(f):
     assert_alike(neuron(f, name="n")(x, y), (f(x, y), {}), [x, y])
 
 
-def test_an_autograd_function_that_is_not_linear_in_its_gradient_is_refused():
-    class Clipped(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return torch.sign(x)
-
-        @staticmethod
-        def backward(ctx, grad_output):
-            return torch.clamp(grad_output, -1, 1)
-
-    with pytest.raises(TypeError, match="Clipped.backward: returns a gradient that is not a multiple of its grad_output"):
-        neuron(lambda x: Clipped.apply(x), name="n")
-
-
 def test_tracing_leaves_torch_as_it_was():
     before = torch.autograd.Function.__dict__["apply"]
     with pytest.raises(TypeError):
@@ -531,7 +502,7 @@ def test_a_child_that_is_forked_while_a_thread_traces_can_trace():
 
 
 def test_threads_trace_side_by_side():
-    texts, barrier = [None] * 8, threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
     def work(i):
         def step(x, v):
@@ -542,14 +513,11 @@ def test_threads_trace_side_by_side():
             h = v * float(i) + x
             return Hat.apply(h, float(i + 1)), h
 
-        texts[i] = from_core(step, num_states=1, name="n").text
+        return from_core(step, num_states=1, name="n").text
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(text is not None and f"v * {i} + x" in text for i, text in enumerate(texts)), texts
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(work, range(8)))
+    assert all(f"v * {i} + x" in text for i, text in enumerate(texts)), texts
 
 
 # --- Python in the function --------------------------------------------------------------------------------------------
@@ -616,6 +584,16 @@ def test_a_partial_and_an_object_can_be_traced():
 WEIGHT, NUMBER = torch.rand(3), torch.tensor(0.5)
 
 
+class Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.sign(x)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        return torch.clamp(grad_output, -1, 1)
+
+
 def branches(x, v):
     if v > 1:
         return x, v
@@ -662,6 +640,8 @@ BAD = {
     "surrogate's type": (lambda x, v: (spike(x, 2.0), v), TypeError, ["not float"]),
     "expression": (lambda x, v: (spike(x, surrogate.Custom("1 / width")), v), ValueError, ['nothing above is called "width"']),
     "complex": (lambda x, v: (complex(x), v), TypeError, ["real"]),
+    "backward": (lambda x, v: (Clipped.apply(x), v), TypeError,
+                 ["Clipped.backward: returns a gradient that is not a multiple of its grad_output"]),
     "None": (lambda x, v: (x, None), TypeError, ["state v must be a value or a number, not NoneType"]),
 }
 
@@ -751,16 +731,15 @@ def test_states_are_handed_on_by_name_position_or_not_at_all():
     first, states = alif(x[:5], tau=2.0)
     second, after = alif(x[5:], **states, tau=2.0)
     assert torch.equal(torch.cat([first, second]), whole) and all(torch.equal(after[name], last[name]) for name in "va")
-    assert all(torch.equal(a, b) for a, b in zip(flat(alif(x[5:], *states.values(), tau=2.0)), flat((second, after))))
+    assert all_equal(flat(alif(x[5:], *states.values(), tau=2.0)), flat((second, after)))
     zero = torch.zeros(3, 4)
-    assert all(torch.equal(a, b) for a, b in zip(flat(alif(x, None, zero, tau=2.0)), flat((whole, last))))
-    assert all(torch.equal(a, b) for a, b in zip(flat(alif(x=x, v=zero, tau=torch.tensor(2.0))), flat((whole, last))))
+    assert all_equal(flat(alif(x, None, zero, tau=2.0)), flat((whole, last)))
+    assert all_equal(flat(alif(x=x, v=zero, tau=torch.tensor(2.0))), flat((whole, last)))
 
 
 def test_defaults_of_parameters_are_those_of_the_signature():
     x = doubles(5, 3)
-    for a, b in zip(flat(lif(x)), flat(lif(x, tau=2.0, v_reset=torch.tensor(-0.25, dtype=torch.float64)))):
-        assert torch.equal(a, b)
+    assert all_equal(flat(lif(x)), flat(lif(x, tau=2.0, v_reset=torch.tensor(-0.25, dtype=torch.float64))))
     assert not torch.equal(flat(lif(x))[1], flat(lif(x, v_reset=0.0))[1])
 
 
@@ -820,23 +799,26 @@ class Layer(torch.nn.Module):
         return spikes, y, alif(2 * x, **states, tau=2.5)[1]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_whole_it_is_the_same(backend):
+COMPILERS = {
+    "aot_eager": lambda layer, x: torch.compile(layer, fullgraph=True, backend="aot_eager"),
+    "inductor": lambda layer, x: torch.compile(layer, fullgraph=True, backend="inductor"),
+    "strict export": lambda layer, x: torch.export.export(layer, (x,), strict=True).module(),
+    "export": lambda layer, x: torch.export.export(layer, (x,), strict=False).module(),
+}
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_compiled_or_exported_it_is_the_same(compiler):
     layer, x = Layer(), 3 * torch.rand(6, 2, 4)
     torch._dynamo.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend=backend)
+    compiled = COMPILERS[compiler](layer, x)
     found, wanted = compiled(x), layer(x)
-    assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1]) and torch.equal(found[2]["v"], wanted[2]["v"])
-    by_compiled, by_eager = (torch.autograd.grad(r[1].sum() + r[2]["a"].sum(), layer.tau)[0] for r in (found, wanted))
+    assert all_equal([*found[:2], found[2]["v"]], [*wanted[:2], wanted[2]["v"]])
+    by_compiled, by_eager = (
+        torch.autograd.grad(results[1].sum() + results[2]["a"].sum(), list(module.parameters()))[0]
+        for results, module in ((found, compiled), (wanted, layer))
+    )
     assert torch.allclose(by_compiled, by_eager, rtol=1e-5)
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_exported_it_is_the_same(strict):
-    layer, x = Layer(), 3 * torch.rand(6, 2, 4)
-    program = torch.export.export(layer, (x,), strict=strict).module()
-    found, wanted = program(x), layer(x)
-    assert torch.equal(found[0], wanted[0]) and torch.equal(found[1], wanted[1]) and torch.equal(found[2]["v"], wanted[2]["v"])
 
 
 def test_a_traced_neuron_as_a_module_has_the_same_bits():
@@ -910,8 +892,8 @@ def assert_is_flexsn(core, num_states, inputs, static=(), **options):
         assert_close("a result", a.detach(), e.detach(), 1e-12)
     assert torch.equal(outputs[0], expected[0]), "spikes"
     their_leaves = [*inputs, *module.parameters()]
-    found, wanted = gradients([*outputs, *states.values()], leaves), gradients([*expected, *module.states], their_leaves)
-    for a, e in zip(found, wanted):
+    found = random_gradients([*outputs, *states.values()], leaves)
+    for a, e in zip(found, random_gradients([*expected, *module.states], their_leaves)):
         assert_close("a gradient", a, e, 1e-9)
     return traced, outputs[0]
 
