@@ -7,16 +7,18 @@ import json
 import shutil
 import subprocess
 import sys
-import warnings
 
 import numpy
 import pytest
 import torch
 
+from cases import saved_and_loaded
 from conftest import REPOSITORY, library_path
 
 sys.path.insert(0, str(REPOSITORY / "examples" / "python"))
 import digits  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 # On one line: on a GPU Inductor (torch 2.11) writes a line break in an argument into code that then does not parse.
 LEAKY = (
@@ -103,24 +105,18 @@ def trained(kind):
     return network.requires_grad_(False)
 
 
-def quietly(function):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function()
-
-
 def save_script(network, folder):
-    quietly(lambda: torch.jit.script(network).save(str(folder / "network.pt")))
+    torch.jit.script(network).save(str(folder / "network.pt"))
     return folder / "network.pt"
 
 
 def save_trace(network, folder):
-    quietly(lambda: torch.jit.trace(network, network.example).save(str(folder / "network.pt")))
+    torch.jit.trace(network, network.example).save(str(folder / "network.pt"))
     return folder / "network.pt"
 
 
 def exported(network):
-    return quietly(lambda: torch.export.export(network, (network.example,), dynamic_shapes=(network.dynamic,)))
+    return torch.export.export(network, (network.example,), dynamic_shapes=(network.dynamic,))
 
 
 def save_package(network, folder):
@@ -129,8 +125,7 @@ def save_package(network, folder):
     path = str(folder / "network.pt2")
     # On a GPU a * b + c is rounded once in what Inductor writes, unless it is told to round as eager code does.
     as_eager = {"emulate_precision_casts": True}
-    return quietly(lambda: torch._inductor.aoti_compile_and_package(
-        exported(network), package_path=path, inductor_configs=as_eager))
+    return torch._inductor.aoti_compile_and_package(exported(network), package_path=path, inductor_configs=as_eager)
 
 
 def program():
@@ -173,12 +168,11 @@ def test_a_saved_network_has_the_same_bits_in_cpp(save, kind, device, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Table, Recurrent, Digits])
-def test_an_exported_network_has_the_same_bits_at_any_size(kind, device, tmp_path):
+def test_an_exported_network_has_the_same_bits_at_any_size(kind, device):
     torch.manual_seed(3)
     network = trained(kind).to(device)
     network.example = network.example.to(device)
-    torch.export.save(exported(network), tmp_path / "network.pt2")
-    loaded = torch.export.load(tmp_path / "network.pt2").module()
+    loaded = saved_and_loaded(exported(network), torch.export).module()
     for size in kind.sizes:
         samples = 2 * torch.rand(*size, device=device) - 0.25
         assert torch.equal(loaded(samples), network(samples)), size
@@ -213,12 +207,12 @@ class Functional(Remembering):
 def test_states_are_carried_over_calls_by_a_script_and_by_an_exported_program(device):
     network = Remembering().to(device).requires_grad_(False)
     pieces = [2 * torch.rand(steps, 3, 5, device=device) for steps in (7, 2, 11)]
-    script = quietly(lambda: torch.jit.script(Remembering().to(device).requires_grad_(False)))
+    script = torch.jit.script(Remembering().to(device).requires_grad_(False))
     start = [torch.full((3, 5), value, device=device) for value in (0.25, 0.0)]
     steps = torch.export.Dim("steps", min=2, max=4096)
     with torch.no_grad():
-        program = quietly(lambda: torch.export.export(
-            Functional().to(device), (pieces[0], *start), dynamic_shapes=({0: steps}, {}, {}))).module()
+        exported = torch.export.export(Functional().to(device), (pieces[0], *start), dynamic_shapes=({0: steps}, {}, {}))
+        program = exported.module()
     states = start
     expected = torch.cat([network(piece) for piece in pieces])
     whole = Remembering().to(device)(torch.cat(pieces))
