@@ -98,24 +98,16 @@ def test_any_checkpoint_length(length, here, device, tmp_path):
     assert_same_gradients(results, here, f"a checkpoint every {length} steps")
 
 
-@pytest.mark.parametrize("rows", [1, 8, 32])  # 32 and more go through shared memory
-def test_any_number_of_rows_in_flight(rows, cuda, on_cuda, tmp_path):
-    results = in_another_process("cuda", tmp_path, SPIKEFORGE_PREFETCH=str(rows))
-    assert_same_forward(results, on_cuda, f"{rows} rows in flight", ALL)
-
-
-@pytest.mark.parametrize("segments", [1, 2, 4, 16])  # of 45 steps; 1: a thread walks them all
-def test_any_number_of_segments_side_by_side(segments, cuda, on_cuda, tmp_path):
-    results = in_another_process("cuda", tmp_path, SPIKEFORGE_SEGMENTS=str(segments))
-    assert_same_forward(results, on_cuda, f"{segments} segments", ALL)
-    assert_same_gradients(results, on_cuda, f"{segments} segments")
-
-
-@pytest.mark.parametrize("width", [1, 2, 4])
-def test_any_vector_width(width, cuda, on_cuda, tmp_path):
-    results = in_another_process("cuda", tmp_path, SPIKEFORGE_VECTOR_WIDTH=str(width))
-    assert_same_forward(results, on_cuda, f"{width} neurons a thread", ALL)
-    assert_same_gradients(results, on_cuda, f"{width} neurons a thread")
+@pytest.mark.parametrize("variable, value", [
+    *(("PREFETCH", rows) for rows in (1, 8, 32)),  # 32 and more go through shared memory
+    *(("SEGMENTS", count) for count in (1, 2, 4, 16)),  # of 45 steps; 1: a thread walks them all
+    *(("VECTOR_WIDTH", neurons) for neurons in (1, 2, 4)),
+])
+def test_any_schedule_of_a_gpu(variable, value, cuda, on_cuda, tmp_path):
+    results = in_another_process("cuda", tmp_path, **{f"SPIKEFORGE_{variable}": str(value)})
+    assert_same_forward(results, on_cuda, f"{variable} {value}", ALL)
+    if variable != "PREFETCH":
+        assert_same_gradients(results, on_cuda, f"{variable} {value}")
 
 
 def test_cpu_and_gpu(cuda, on_cpu, on_cuda):
@@ -168,19 +160,6 @@ def test_exponentials_agree_between_cpu_and_gpu(cuda):
     for neuron, inputs, here in one_steps():
         there = call(neuron, inputs.map(lambda name, t: t.to(cuda)), Options())[1].cpu()
         assert ulps_apart(there, here) <= ULPS, f"{neuron} {here.dtype}: {ulps_apart(there, here):.1f} ulp"
-
-
-@pytest.mark.parametrize("neuron", ALL)
-def test_training_and_inference_are_the_same_forward_pass(neuron, device):
-    """And so are the last state and the end of the sequence of states."""
-    for dtype in (torch.float32, torch.float16):
-        inputs = Inputs(random_x(neuron, 45, SHAPE, dtype, device), params=random_parameters(neuron, SHAPE, "per channel", dtype, device))
-        training = call(neuron, inputs.map(lambda name, t: t.clone().requires_grad_()), Options())
-        inference = call(neuron, inputs, Options())
-        sequences = call(neuron, inputs, Options(), store_v=True)
-        assert all(torch.equal(a, b) for a, b in zip(training, inference))
-        assert torch.equal(sequences[0], inference[0])
-        assert all(torch.equal(a[-1], b) for a, b in zip(sequences[1:], inference[1:]))
 
 
 @pytest.mark.parametrize("neuron", EXACT)

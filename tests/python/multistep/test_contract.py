@@ -384,18 +384,6 @@ def test_a_checkpointed_segment_has_the_same_gradient(device):
     assert torch.equal(*gradients)
 
 
-def test_truncated_backpropagation_through_time(device):
-    """A detached state stops the gradient; an attached one carries it through both calls as through one."""
-    x = random_x("lif", 8, (5,), torch.float64, device).requires_grad_()
-    spikes, v = ops.lif(x[:4])
-    attached = ops.lif(x[4:], v)[0].sum() + spikes.sum()
-    whole = ops.lif(x)[0].sum()
-    torch.testing.assert_close(torch.autograd.grad(attached, x)[0], torch.autograd.grad(whole, x)[0], rtol=1e-12, atol=1e-12)
-    spikes, v = ops.lif(x[:4])
-    detached = torch.autograd.grad(ops.lif(x[4:], v.detach())[0].sum(), x)[0]
-    assert detached[:4].eq(0).all() and detached[4:].ne(0).any()
-
-
 def test_the_same_tensor_may_be_two_arguments(device):
     x = random_x("qif", 8, (5,), torch.float64, device)
     same = torch.tensor(-0.1, dtype=torch.float64, device=device)

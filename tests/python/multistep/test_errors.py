@@ -25,7 +25,8 @@ def test_v_of_another_shape(neuron):
 
 X = torch.rand(5, 64, 128)
 WRONG = {
-    "w's shape": (ValueError, ["izhikevich: w must have shape [64, 128]", "but has [128]"], ops.izhikevich, (X, None, X[0, 0]), {}),
+    "w's shape": (ValueError, ["izhikevich: w must have shape [64, 128]", "but has [128]"], ops.izhikevich,
+                  (X, None, X[0, 0]), {}),
     "v over time": (ValueError, ["lif: v must have shape [64, 128]", "[5, 64, 128]"], ops.lif, (X, X), {}),
     "sparse": (TypeError, ["lif: x must be", ".to_dense()"], ops.lif, (X.to_sparse(),), {}),
     "csr": (TypeError, ["lif: x must be", ".to_dense()"], ops.lif, (X[0].to_sparse_csr(),), {}),
@@ -34,7 +35,8 @@ WRONG = {
     "no v_reset": (RuntimeError, ["v_reset"], ops.lif.tensor, (X,), dict(tau=torch.tensor(2.0))),
     **{f"{name} {value}": (ValueError, ["lif: ", name, "but is"], ops.lif, (X,), dict(surrogate=name, surrogate_args=[value]))
        for name, value in (("sigmoid", 0.0), ("sigmoid", math.nan), ("q_pseudo_spike", 1.0), ("rect", -1.0))},
-    **{f"{neuron} {name} {value}": (ValueError, [f"{neuron}: {name} must be", f"but is {value:g}"], getattr(ops, neuron), (X,), {name: value})
+    **{f"{neuron} {name} {value}": (ValueError, [f"{neuron}: {name} must be", f"but is {value:g}"], getattr(ops, neuron), (X,),
+                                    {name: value})
        for neuron, name in (("lif", "tau"), ("qif", "tau"), ("eif", "tau"), ("eif", "delta_t"), ("izhikevich", "tau"),
                             ("izhikevich", "tau_w"), ("adaptive_lif", "tau"))
        for value in (0.0, -1.0, math.nan, math.inf, -math.inf)},

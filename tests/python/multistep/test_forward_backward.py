@@ -4,7 +4,7 @@ those of the reference."""
 import pytest
 import torch
 from cases import (
-    DTYPES, FORMS, HALF, KINDS, NUMBERS, Inputs, Options, Tally, arguments_of, call, compare, forms, numbers,
+    DTYPES, FORMS, KINDS, NUMBERS, Inputs, Options, Tally, arguments_of, compare, forms, numbers,
     random_parameters, random_states, random_x, some_of, state_dtype,
 )
 from reference import NEURONS, SURROGATES
@@ -94,17 +94,3 @@ def test_a_gradient_asked_for_alone_is_right(neuron, dtype, device):
             inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), *random_states(neuron, SHAPE, dtype, device), params)
             compare(neuron, inputs, options, needs_grad=[name], tally=tally, case=f"only {name}")
     tally.finish()
-
-
-@pytest.mark.parametrize("dtype", HALF)
-@every_neuron
-def test_half_types_keep_their_state_in_float32(neuron, dtype, device):
-    """Two calls of T/2 steps, the state handed over, are one call of T steps, bit for bit."""
-    x = random_x(neuron, STEPS, SHAPE, dtype, device)
-    params = numbers(neuron, dtype=dtype, device=device)
-    whole = call(neuron, Inputs(x, params=params), Options())
-    first = call(neuron, Inputs(x[: STEPS // 2], params=params), Options())
-    second = call(neuron, Inputs(x[STEPS // 2 :], *first[1:], params=params), Options())
-    assert torch.equal(torch.cat((first[0], second[0])), whole[0]), f"{neuron}: spikes differ"
-    for a, b in zip(second[1:], whole[1:]):
-        assert a.dtype == torch.float32 and torch.equal(a, b), f"{neuron}: the state differs"

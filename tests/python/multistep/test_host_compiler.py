@@ -136,15 +136,6 @@ def test_a_child_that_is_forked_while_a_thread_compiles_runs_the_same_neuron(tmp
     assert list(folder.iterdir()) == []
 
 
-def test_a_process_that_is_killed_leaves_neither_its_compiler_nor_files(tmp_path):
-    program, folder = start(CALL + "result()", tmp_path, "echo $$ > pid; mv pid calls; sleep 60 & wait")
-    calls = tmp_path / "calls"
-    until(calls.exists)
-    assert len(list(folder.iterdir())) == 1
-    program.kill()
-    until(lambda: list(folder.iterdir()) == [] and not os.path.exists(f"/proc/{calls.read_text().strip()}"))
-
-
 FORK_AND_STAY = """
 thread = threading.Thread(target=result)
 thread.start()

@@ -122,24 +122,21 @@ def test_a_file_that_is_no_good_pack_is_refused(pack, tmp_path, content, words):
         ops.load_kernel_pack(str(path))
 
 
-def test_errors():
-    with pytest.raises(RuntimeError, match="write_kernel_pack: call record_kernels first"):
-        ops.write_kernel_pack("unused.pack")
-    with pytest.raises(ValueError, match='record_kernels: an architecture is sm_ and a number, such as sm_90, not "sm90"'):
-        ops.record_kernels(["sm90"])
-    with pytest.raises(ValueError, match="record_kernels: at least one architecture"):
-        ops.record_kernels([])
-    with pytest.raises(ValueError, match="it cannot be opened"):
-        ops.load_kernel_pack("/no/such/file")
+def test_errors(tmp_path):
+    os.mkfifo(tmp_path / "pipe.pack")  # which does not hang
+    for error, words, op, argument in [
+        (RuntimeError, "write_kernel_pack: call record_kernels first", ops.write_kernel_pack, "unused.pack"),
+        (ValueError, 'record_kernels: an architecture is sm_ and a number, such as sm_90, not "sm90"', ops.record_kernels,
+         ["sm90"]),
+        (ValueError, "record_kernels: at least one architecture", ops.record_kernels, []),
+        (ValueError, "it cannot be opened", ops.load_kernel_pack, "/no/such/file"),
+        (ValueError, "it cannot be opened: it is no plain file", ops.load_kernel_pack, str(tmp_path / "pipe.pack")),
+    ]:
+        with pytest.raises(error, match=words):
+            op(argument)
     ops.record_kernels(["sm_90"])
     with pytest.raises(ValueError, match="write_kernel_pack: kernel pack /no/such/folder/x: it cannot be written"):
         ops.write_kernel_pack("/no/such/folder/x")
-
-
-def test_a_pipe_in_place_of_a_pack_does_not_hang(tmp_path):
-    os.mkfifo(tmp_path / "pipe.pack")
-    with pytest.raises(ValueError, match="it cannot be opened: it is no plain file"):
-        ops.load_kernel_pack(str(tmp_path / "pipe.pack"))
 
 
 class Network(torch.nn.Module):
@@ -151,15 +148,23 @@ class Network(torch.nn.Module):
         return torch.ops.spikeforge.lif(self.layer(x), None, tau=2.0, v_reset=0.0)
 
 
+@pytest.fixture
+def tool(tmp_path):
+    """Runs spikeforge-pack for sm_90 in the test's folder."""
+    if not TOOL.exists():
+        pytest.skip("spikeforge-pack is not built")
+
+    def run(*arguments):
+        command = [str(TOOL), "--arch", "sm_90", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+
+    return run
+
+
 @pytest.mark.long
-@pytest.mark.skipif(not TOOL.exists(), reason="spikeforge-pack is not built")
-def test_the_tool_packs_what_a_torchscript_model_needs(tmp_path):
+def test_the_tool_packs_what_a_torchscript_model_needs(tool, tmp_path):
     torch.jit.script(Network()).save(tmp_path / "network.pt")
-
-    def tool(*arguments):
-        return subprocess.run([TOOL, *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
-
-    done = tool("--arch", "sm_90", tmp_path / "network.pt", "--input", "16,3,20", "--input", "16,500,20", "--train")
+    done = tool(tmp_path / "network.pt", "--input", "16,3,20", "--input", "16,500,20", "--train")
     assert done.returncode == 0, done.stderr
     assert ops.load_kernel_pack(str(tmp_path / "kernels.pack")) >= 2
     for arguments, words in [
@@ -172,9 +177,8 @@ def test_the_tool_packs_what_a_torchscript_model_needs(tmp_path):
         (("--neuron", "lip"), 'there is no predefined neuron "lip"'),
         ((), "name models, or --predefined"),
     ]:
-        failed = tool("--arch", "sm_90", *arguments, "-o", "other.pack")
-        assert failed.returncode != 0
-        assert words in failed.stderr
+        failed = tool(*arguments, "-o", "other.pack")
+        assert failed.returncode != 0 and words in failed.stderr
         assert not (tmp_path / "other.pack").exists()
 
 
@@ -188,16 +192,15 @@ class Writes(torch.nn.Module):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not TOOL.exists(), reason="spikeforge-pack is not built")
-def test_the_tool_looks_models_through_before_it_runs_them(tmp_path):
+def test_the_tool_looks_models_through_before_it_runs_them(tool, tmp_path):
     torch.jit.script(Writes(str(tmp_path / "written"))).save(tmp_path / "network.pt")
-    arguments = [TOOL, "--arch", "sm_90", tmp_path / "network.pt", "--input", "16,3,4"]
-    failed = subprocess.run([*map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+    arguments = [tmp_path / "network.pt", "--input", "16,3,4"]
+    failed = tool(*arguments)
     assert failed.returncode == 1 and "network.pt: it calls aten::from_file, which is not among the operators" in failed.stderr
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     if "has no Landlock" not in failed.stderr:  # and where it may call it, it may not write
-        failed = subprocess.run([*map(str, arguments), "--allow", "aten::from_file", "-o", str(elsewhere / "p.pack")], capture_output=True, text=True)
+        failed = tool(*arguments, "--allow", "aten::from_file", "-o", elsewhere / "p.pack")
         assert failed.returncode == 1, failed.stdout
     assert not (tmp_path / "written").exists()
 
@@ -214,12 +217,10 @@ class Crashes(torch.nn.Module):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not TOOL.exists(), reason="spikeforge-pack is not built")
-def test_models_that_give_nothing_or_crash_are_one_line(tmp_path):
+def test_models_that_give_nothing_or_crash_are_one_line(tool, tmp_path):
     for model, more, words in [(Nothing(), ["--train"], "the model gives no tensor"), (Crashes(), [], "a model crashed (signal 8)")]:
         torch.jit.script(model).save(tmp_path / "network.pt")
-        arguments = [TOOL, "--arch", "sm_90", tmp_path / "network.pt", "--input", "16,3,4", *more]
-        failed = subprocess.run([*map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+        failed = tool(tmp_path / "network.pt", "--input", "16,3,4", *more)
         assert failed.returncode == 1 and failed.stderr.startswith("spikeforge-pack: "), failed.stderr
         assert words in failed.stderr and failed.stderr.count("\n") == 1, failed.stderr
 

@@ -328,18 +328,6 @@ def test_vmap_over_samples(in_dims):
         assert torch.equal(grads[i], grad) and torch.equal(y[i], expected)
 
 
-def test_second_derivatives_and_forward_mode():
-    lengths, start = samples("cpu")
-    x = torch.randn(STEPS, len(LENGTHS), 2, dtype=torch.float64)
-
-    def smooth(x, start=None):
-        y, v = ops.lif(x, spiking=False, lengths=lengths, start=start)
-        return y.sum(0) + v
-
-    assert torch.autograd.gradgradcheck(lambda x: smooth(x, start), x.clone().requires_grad_())
-    assert torch.autograd.gradcheck(lambda x: smooth(x, start), x.clone().requires_grad_(), check_forward_ad=True)
-
-
 @pytest.mark.parametrize("neuron", ["lif", "izhikevich"])
 def test_second_derivatives_where_states_start_anew_at_parameters(neuron):
     """v_reset and w_rest are where a state begins again: a tensor each, and another number for each neuron."""

@@ -179,18 +179,6 @@ def test_values_that_are_no_spikes_never_give_a_wrong_gradient(device):
         assert run().isnan().all()
 
 
-def test_gradcheck_through_a_product_of_the_loops_bits():
-    """By the weight, and by what comes before the neuron along a smooth way round its spikes."""
-    r = torch.randint(0, 2, (2, 3, 4)).double()
-    weight = torch.randn(2, 4, dtype=torch.double, requires_grad=True)
-
-    def f(weight):
-        (y,), _ = ops.run(COUNTS, [(r * 3).requires_grad_()], [], [], bits=4)
-        return ops.linear(y, weight, bits=4)
-
-    assert torch.autograd.gradcheck(f, (weight,))
-
-
 def test_bits_compile_and_are_right_operators(device):
     weight = torch.randn(5, 8, 3, 3, device=device, requires_grad=True)
     x = torch.randn(4, 3, 8, 6, 6, device=device).mul_(2).requires_grad_()

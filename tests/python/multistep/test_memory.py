@@ -52,7 +52,8 @@ def test_checkpoints_of_any_strides_give_the_same_gradient(device):
     grad = torch.randn_like(spikes)
 
     def gradient(checkpoints):
-        return ops.lif_backward(grad, None, x, None, checkpoints, [None] * 3, NUMBERS, **LOWERED_LIF, needs_grad=[True] + [False] * 4)[0]
+        needs_grad = [True] + [False] * 4
+        return ops.lif_backward(grad, None, x, None, checkpoints, [None] * 3, NUMBERS, **LOWERED_LIF, needs_grad=needs_grad)[0]
 
     wanted = gradient(checkpoints)
     assert torch.equal(gradient(checkpoints.transpose(0, 3).contiguous().transpose(0, 3)), wanted)

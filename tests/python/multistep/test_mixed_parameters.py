@@ -121,11 +121,6 @@ def test_scripts_and_traces_take_both(device):
             assert torch.equal(grad, expected)
 
 
-def test_exported_programs_take_both(device):
-    network, x = Network().to(device), torch.randn(6, 4, 5, device=device)
-    assert torch.equal(saved_and_loaded(torch.export.export(network, (x,)), torch.export).module()(x), network(x))
-
-
 def test_compiled_calls_take_both(device):
     def function(x, tau):
         return ops.lif(x, tau=tau, v_threshold=0.9)[1] + ops.lif(x, tau=2.5, v_reset=None)[1]

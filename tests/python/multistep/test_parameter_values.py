@@ -164,8 +164,9 @@ def test_the_backward_operator_refuses_them_too():
     x = torch.rand(4, 3)
     checkpoints = ops.lif_forward(x, None, [None] * 3, [2.0, 1.0, 0.0], **LOWERED_LIF, save=True)[-1]
     refused(
-        ValueError, ["lif: tau must be finite and above 0, but is 0 at [1]"], ops.lif_backward, torch.ones(4, 3), None, x, None, checkpoints,
-        [torch.tensor([1.0, 0.0, 2.0]), None, None], [0.0, 1.0, 0.0], **LOWERED_LIF, needs_grad=[True] + [False] * 4,
+        ValueError, ["lif: tau must be finite and above 0, but is 0 at [1]"], ops.lif_backward,
+        torch.ones(4, 3), None, x, None, checkpoints, [torch.tensor([1.0, 0.0, 2.0]), None, None], [0.0, 1.0, 0.0],
+        **LOWERED_LIF, needs_grad=[True] + [False] * 4,
     )
 
 

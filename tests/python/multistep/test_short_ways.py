@@ -102,16 +102,6 @@ def test_a_tangent_is_carried_whatever_else_is_true(neuron, requires_grad, guard
             torch.testing.assert_close((upstream * result.tangent).sum(), grad.sum())
 
 
-def test_a_tangent_of_the_upstream_gradient_is_carried(device):
-    x = drive(device, requires_grad=True)
-    for output in ops.lif(x):
-        with forward_ad.dual_level():
-            upstream = forward_ad.make_dual(torch.rand_like(output), torch.ones_like(output))
-            (grad,) = torch.autograd.grad(output, x, upstream, retain_graph=True)
-            rate = forward_ad.unpack_dual(grad).tangent
-        torch.testing.assert_close(rate, torch.autograd.grad(output, x, torch.ones_like(output), retain_graph=True)[0])
-
-
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("guard", GUARDS)
 def test_vmap_without_gradients(guard, device):

@@ -40,17 +40,6 @@ def test_gradient_and_primitive_are_those_of_the_formula(name):
 
 
 @every
-def test_the_gradient_is_the_derivative_of_the_primitive(name):
-    for made, arguments in objects(name):
-        x = grid(name, arguments)
-        for kink in SURROGATES[name].kinks(*arguments):
-            x = x[(x - kink).abs() > 1e-3]
-        x.requires_grad_()
-        (slope,) = torch.autograd.grad(made.primitive(x).sum(), x)
-        assert torch.allclose(slope, made.gradient(x.detach()), rtol=1e-9, atol=1e-12)
-
-
-@every
 def test_a_neuron_takes_the_object_and_the_name(name, device):
     x = torch.linspace(-3, 3, 64, dtype=torch.float64, device=device).repeat(3, 1)
 

@@ -506,7 +506,8 @@ ERRORS = [
     (ValueError, ["run(alif): tau must be on cpu", "meta"], (ALIF, [X], [], [V.to("meta")])),
     (ValueError, ["run(two): y must have shape [4, 3]", "[4, 1]", "y.expand_as(x)"], (TWO, [X, X[:, :1]], [], [])),
     (TypeError, ["run(two): y must be Float, the type of x, but is Half"], (TWO, [X, X.half()], [], [])),
-    (ValueError, ["run(free): inputs must have 1 tensor (x), but has 0"], ("neuron free(x; v) { return x; v' = v }", [], [], [])),
+    (ValueError, ["run(free): inputs must have 1 tensor (x), but has 0"],
+     ("neuron free(x; v) { return x; v' = v }", [], [], [])),
     *((ValueError, ["run: ", " a neuron has at least one input: the number of steps is that of its inputs"],
        ("neuron free(; v) {\n  return v\n  v' = 0.5 * v\n}\n", [], states, [])) for states in ([], [V])),
 ]
