@@ -22,6 +22,7 @@
 // other, so networks nest.
 #pragma once
 
+#include "csrc/nn/composite_plan.h"
 #include "csrc/nn/part.h"
 
 #include <deque>
@@ -135,11 +136,6 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     Names inputs, outputs;
     CompositeImpl* network = nullptr;      // the part, if it is one
     std::vector<Stateful*> stateful = {};  // the part and those below it
-  };
-  struct Stage {  // of the plan: one part, or the parts of a loop in the order of a step
-    std::vector<int> nodes;
-    bool is_loop = false;
-    std::vector<int> edges_into, edges_within;  // of a loop
   };
   struct Run;
   struct Before;

@@ -92,14 +92,14 @@ def text_of(neuron: nn.Module) -> TextCell:
 
 def prepare_loop(network: Any, new: Connection) -> None:
     """Writes the text of a neuron whose loop a connection may close, because a graph's tracer cannot."""
-    ends = new.source.part, new.target.part
-    if None in ends or not any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
+    if new.source.part is None or new.target.part is None:
         return
-    modules = [network._modules[name] for name in ends]
-    for module in modules:
-        if any(isinstance(other, nn.Linear) for other in modules) and isinstance(module, PredefinedNeuron):
-            if not _why_not_neuron(module):
-                text_of(module)
+    modules = [network._modules[name] for name in (new.source.part, new.target.part)]
+    neurons = [module for module in modules if isinstance(module, PredefinedNeuron) and not _why_not_neuron(module)]
+    if not neurons or not any(isinstance(module, nn.Linear) for module in modules):
+        return
+    if any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
+        text_of(neurons[0])
 
 
 def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: Tensor) -> bool:
