@@ -62,24 +62,22 @@ template <NeuronKind kind>
 using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at::Tensor, at::Tensor>,
                                            std::tuple<at::Tensor, at::Tensor, at::Tensor>>;
 
-// LIFArguments and its kin: the parameters of neurons.def with their defaults, and what all neurons share.
+// For each neuron of neurons.def, LIFArguments and the like, its parameters with their defaults and the options that
+// all neurons share, and the function lif and the like.
 #define SPIKEFORGE_PARAM(name, default_value, legal) Param name = default_value;
 #define SPIKEFORGE_V_RESET(default_value) std::optional<Param> v_reset = default_value;
 #define SPIKEFORGE_DECAY_INPUT() bool decay_input = true;
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)           \
-  struct Struct##Arguments {                                                       \
-    params bool detach_reset = false; /* no gradient through S in the reset */     \
-    std::string surrogate = "sigmoid";                                             \
-    std::vector<double> surrogate_args = {}; /* none: its defaults */              \
-    bool spiking = true;                     /* else the surrogate's primitive */  \
-    bool store_v = false;                                                          \
-    MaybeTensor lengths = {}, start = {}; /* of samples that are shorter than T */ \
-  };
-#include "csrc/neuron/neurons.def"
-
 #define SPIKEFORGE_STATE(name) const MaybeTensor &name = {},
 #define SPIKEFORGE_TENSOR(name) const at::Tensor &name,
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                         \
+  struct Struct##Arguments {                                                                                     \
+    params bool detach_reset = false; /* no gradient through S in the reset */                                   \
+    std::string surrogate = "sigmoid";                                                                           \
+    std::vector<double> surrogate_args = {}; /* none: its defaults */                                            \
+    bool spiking = true;                     /* else the surrogate's primitive */                                \
+    bool store_v = false;                                                                                        \
+    MaybeTensor lengths = {}, start = {}; /* of samples that are shorter than T */                               \
+  };                                                                                                             \
   SPIKEFORGE_API SpikesAndStates<NeuronKind::name> name(                                                         \
       const at::Tensor& x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) \
                                const Struct##Arguments& arguments = {});

@@ -15,20 +15,6 @@
 
 namespace spikeforge::nn {
 
-#define SPIKEFORGE_CONSTANT(name) {#name, call.name},
-#define SPIKEFORGE_STATE(name) #name,
-#define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  Described describe(const Struct##Call& call) {                         \
-    return {#Struct,                                                     \
-            #name,                                                       \
-            {SPIKEFORGE_EACH(SPIKEFORGE_STATE, states)},                 \
-            {SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params}};     \
-  }
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_STATE
-#undef SPIKEFORGE_CONSTANT
-
 Described describe(const CubaLIFCall& call) {
   return {"CubaLIF",
           "cuba_lif",
@@ -39,20 +25,6 @@ Described describe(const CubaLIFCall& call) {
 namespace {
 
 MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
-
-// The operator, over states that may be undefined.
-#define SPIKEFORGE_PLACE(name) name,
-#define SPIKEFORGE_STATE(name) maybe(states_[name]),
-#define SPIKEFORGE_TENSOR(name) call.name.tensor(),
-#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                        \
-  auto run_operator(const at::Tensor& x, const Tensors& states_, const Struct##Call& call) {                  \
-    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                                       \
-    return op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) call); \
-  }
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_PLACE
-#undef SPIKEFORGE_STATE
-#undef SPIKEFORGE_TENSOR
 
 at::Tensor spread(const at::Tensor& x, const Param& value) {
   const auto options = x.options().dtype(state_type(x.scalar_type()));
@@ -289,8 +261,26 @@ void Predefined<Options>::pretty_print(std::ostream& stream) const {
   stream << "surrogate=" << options_.call().surrogate << ')';
 }
 
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) template class Predefined<Struct##Options>;
+// run_operator calls the operator with states that may be undefined.
+#define SPIKEFORGE_NAMED(name) {#name, this->name},
+#define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_NAMED(name)
+#define SPIKEFORGE_PLACE(name) name,
+#define SPIKEFORGE_STATE(name) maybe(states_[name]),
+#define SPIKEFORGE_TENSOR(name) call.name.tensor(),
+#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                        \
+  std::vector<std::pair<const char*, Param>> Struct##Call::constants() const {                                \
+    return {SPIKEFORGE_EACH(SPIKEFORGE_NAMED, tensors) params};                                               \
+  }                                                                                                           \
+  static auto run_operator(const at::Tensor& x, const Tensors& states_, const Struct##Call& call) {           \
+    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                                       \
+    return op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) call); \
+  }                                                                                                           \
+  template class Predefined<Struct##Options>;
 #include "csrc/neuron/neurons.def"
+#undef SPIKEFORGE_NAMED
+#undef SPIKEFORGE_PLACE
+#undef SPIKEFORGE_STATE
+#undef SPIKEFORGE_TENSOR
 template class Predefined<CubaLIFOptions>;
 
 }  // namespace spikeforge::nn

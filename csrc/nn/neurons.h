@@ -87,25 +87,25 @@ class PredefinedOptions {
     return set(#name, constant, [](Operator& call) -> Param& { return call.name; }); \
   }
 
-// The operator's arguments, the tensors that it requires among them.
+// For each neuron of neurons.def, LIFCall and the like, the operator's arguments with the tensors that it requires, and
+// LIFOptions and the like.
 #define SPIKEFORGE_TENSOR(name) Param name = 0.0;
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  struct Struct##Call : Struct##Arguments {                              \
-    SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)                          \
-  };
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_TENSOR
-
 #define SPIKEFORGE_LEARN(name) name(Learnable(0.0));
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
 #define SPIKEFORGE_DECAY_INPUT() \
   Own& decay_input(bool on) { return call_.decay_input = on, *this; }
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                               \
+  struct SPIKEFORGE_API Struct##Call : Struct##Arguments {                                                             \
+    static constexpr NeuronKind kind = NeuronKind::name;                                                               \
+    std::vector<std::pair<const char*, Param>> constants() const; /* all but v_reset */                                \
+    SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)                                                                        \
+  };                                                                                                                   \
   struct SPIKEFORGE_API Struct##Options : PredefinedOptions<Struct##Options, Struct##Call> {                           \
     Struct##Options(){SPIKEFORGE_EACH(SPIKEFORGE_LEARN, tensors)} SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params \
   };
 #include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_LEARN
+#undef SPIKEFORGE_TENSOR
 
 // I = I - I / tau_synapse + X, and this I charges V as X charges a LIF with tau_membrane. A traced cell.
 struct CubaLIFCall {

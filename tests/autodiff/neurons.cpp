@@ -153,10 +153,10 @@ void compare(const graph::Surrogate& surrogate, Seen& seen) {
 
 template <template <class> class Surrogate>
 void compare_all(const graph::Surrogate& surrogate, Seen& seen) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  compare<NeuronKind::name, float, Struct, Surrogate>(surrogate, seen);  \
-  compare<NeuronKind::name, double, Struct, Surrogate>(surrogate, seen);
-#include "csrc/neuron/neurons.def"
+  for_each_neuron([&]<NeuronKind kind>() {
+    compare<kind, float, NeuronStruct<kind>::template type, Surrogate>(surrogate, seen);
+    compare<kind, double, NeuronStruct<kind>::template type, Surrogate>(surrogate, seen);
+  });
 }
 
 }  // namespace

@@ -69,9 +69,10 @@ Run run_cell(const Case& c, const Upstream& g, const Options& options) {
 template <class F, class Options>
 Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
   const std::string& wanted = c.neuron->name;
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  if (wanted == #name) return run_cell<F, Struct>(c, g, options);
-#include "csrc/neuron/neurons.def"
+  for (const NeuronKind kind : all_neurons)
+    if (neuron_row(kind).name == wanted)
+      return with_kind(
+          kind, [&]<NeuronKind each>() { return run_cell<F, NeuronStruct<each>::template type>(c, g, options); });
   FAIL("no neuron is called " << wanted);
   return {};
 }

@@ -37,13 +37,7 @@ Loop loop_for(DType type) {
 }
 
 Loop predefined_loop(NeuronKind kind, DType type) {
-  switch (kind) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  case NeuronKind::name:                                                 \
-    return loop_for<Struct>(type);
-#include "csrc/neuron/neurons.def"
-  }
-  return {};
+  return with_kind(kind, [&]<NeuronKind each>() { return loop_for<NeuronStruct<each>::template type>(type); });
 }
 
 }  // namespace

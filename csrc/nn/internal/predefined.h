@@ -12,8 +12,11 @@ struct Described {
   std::vector<std::pair<const char*, Param>> constants;  // but v_reset
 };
 
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) Described describe(const Struct##Call& call);
-#include "csrc/neuron/neurons.def"
+template <class Call>
+Described describe(const Call& call) {
+  const NeuronRow& row = neuron_row(Call::kind);
+  return {row.type, row.name, {row.states.begin(), row.states.end()}, call.constants()};
+}
 Described describe(const CubaLIFCall& call);
 
 // All constants by name, v_reset after the others.

@@ -212,19 +212,20 @@ Tensors backward(const BackwardCall& call) {
 
 // Calls through the dispatcher.
 inline MultistepResults call_forward(const MultistepCall& call, bool save) {
-  return with_kind(call, [&]<NeuronKind kind>() { return lowered::forward<kind>(call, save); });
+  return with_kind(kind_of(call), [&]<NeuronKind kind>() { return lowered::forward<kind>(call, save); });
 }
 inline Tensors call_backward(const BackwardCall& call) {
-  return with_kind(call, [&]<NeuronKind kind>() { return lowered::backward<kind>(call); });
+  return with_kind(kind_of(call), [&]<NeuronKind kind>() { return lowered::backward<kind>(call); });
 }
 
 // Registers one device's kernels for all neurons.
 template <MultistepResults (*run_forward)(const MultistepCall&, bool), Tensors (*run_backward)(const BackwardCall&)>
 void register_lowered(torch::Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                      \
-  library.impl(#name "_forward", TORCH_FN((lowered::Forward<NeuronKind::name>::template call<run_forward>))); \
-  library.impl(#name "_backward", TORCH_FN((lowered::Backward<NeuronKind::name>::template call<run_backward>)));
-#include "csrc/neuron/neurons.def"
+  for_each_neuron([&]<NeuronKind kind>() {
+    const PredefinedCell& cell = predefined_cell(kind);
+    library.impl((cell.name + "_forward").c_str(), TORCH_FN((lowered::Forward<kind>::template call<run_forward>)));
+    library.impl(cell.backward_op.c_str(), TORCH_FN((lowered::Backward<kind>::template call<run_backward>)));
+  });
 }
 
 }  // namespace spikeforge::ops

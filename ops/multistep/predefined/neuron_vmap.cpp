@@ -22,9 +22,10 @@ SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
 }
 
 SPIKEFORGE_KERNELS(Batched, library) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  library.impl(#name "_backward", torch::CppFunction::makeFromBoxedFunction<refuse_batched<NeuronKind::name>>());
-#include "csrc/neuron/neurons.def"
+  for_each_neuron([&]<NeuronKind kind>() {
+    library.impl(predefined_cell(kind).backward_op.c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<refuse_batched<kind>>());
+  });
 }
 
 }  // namespace
