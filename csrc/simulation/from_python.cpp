@@ -160,6 +160,10 @@ read_synapse(const std::string& text) {
           of_traces, after,  s.states_decay(), s.post.has_value(), graph::print(s)};
 }
 
+std::tuple<double, double> weight_bounds(const std::string& rule, at::ArrayRef<double> params) {
+  return ops::plastic::weight_bounds(ops::plastic::rule_of(rule, "Plastic")->synapse, params);
+}
+
 void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {
   held->network.drive(population(held, targets), rate, {weight, into});
 }
@@ -313,6 +317,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define("modulate", ", str[] signals, Tensor[] values) -> ()", TORCH_FN(Alone<modulate>::call));
   library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
               TORCH_FN(read_synapse));
+  library.def("weight_bounds(str rule, float[] params) -> (float, float)", TORCH_FN(weight_bounds));
   library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));
   define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
   define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));
