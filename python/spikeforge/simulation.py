@@ -211,15 +211,13 @@ class Network:
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
             raise TypeError(
-                f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but is "
-                "a "
-                f"{type(neuron).__name__}"
+                f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but "
+                f"is a {type(neuron).__name__}"
             )
         if states is not None and not isinstance(states, Mapping):
             raise TypeError(
                 f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter "
-                "cannot "
-                "be called states here"
+                "cannot be called states here"
             )
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})

@@ -58,8 +58,7 @@ class Delay(StatefulModule):
         if x.dim() - 1 < self.steps.dim():
             raise ValueError(
                 f"{self._title()}: there is a delay for each of {shape_of(self.steps)}, but a step of x {shape_of(x)} "
-                "has fewer "
-                "dimensions; x is [T, *shape], time first"
+                "has fewer dimensions; x is [T, *shape], time first"
             )
         if not broadcasts(self.steps.shape, x.shape[1:]):
             raise ValueError(
@@ -104,9 +103,8 @@ class Delay(StatefulModule):
             kept = self._memory.keeping and past is (self._memory.states or {}).get("x")
             mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to start anew"
             raise ValueError(
-                f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this x "
-                "asks for "
-                f"{list(expected)} on {x.device}; {mend}"
+                f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this "
+                f"x asks for {list(expected)} on {x.device}; {mend}"
             )
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -34,8 +34,7 @@ _ADVICE = (
     ),
     (
         "write x * draw_once(bernoulli(keep)) / keep, which keeps one mask in all steps, or x * bernoulli(keep) / "
-        "keep, "
-        "with the functions of spikeforge.trace",
+        "keep, with the functions of spikeforge.trace",
         "dropout alpha_dropout feature_dropout",
     ),
     (

@@ -232,8 +232,7 @@ class TracedNeuron:
         if self.step is None:
             raise ValueError(
                 f"{self.name}: its function is not available: a neuron that was unpickled without its module has only "
-                "its "
-                "text"
+                "its text"
             )
         inputs, states, params = self._arguments(args, named)
         by_name = dict(zip(self.params, params))
