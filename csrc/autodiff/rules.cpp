@@ -172,10 +172,9 @@ graph::Graph slope_of(const graph::Surrogate& surrogate) {
 
 Contributions contributions(graph::Op op, const Site& site) {
   switch (op) {
-#define SPIKEFORGE_OP(name, ...) \
-  case graph::Op::name:          \
-    return rules::name(site);
-#include "csrc/graph/ops.def"
+#define SPIKEFORGE_OP(name, ...)                  \
+  case graph::Op::name: return rules::name(site); \
+      #include "csrc/graph/ops.def"
   }
   return {};
 }

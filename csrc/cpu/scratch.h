@@ -9,8 +9,7 @@ class Scratch {
  public:
   explicit Scratch(void* memory) : base_(static_cast<char*>(memory)) {}
 
-  template <class T>
-  T* take(std::size_t n) {
+  template <class T> T* take(std::size_t n) {
     T* piece = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
     used_ += (n * sizeof(T) + 63) / 64 * 64;  // NOLINT(bugprone-sizeof-expression): pieces may hold pointers
     return piece;

@@ -37,8 +37,7 @@ std::vector<graph::Value> call(Lambda& lambda, graph::Values values, std::intege
 // The lambda takes a Value for each argument, in the schema's order, and returns one, or a std::vector of one for each
 // result. Arguments are Tensor, which broadcast and are differentiable, and float. All tensors have one dtype: float16,
 // bfloat16, float32 or float64. It is differentiable once. Throws GraphError and c10::ValueError.
-template <class Lambda>
-CustomOp elementwise(std::string schema, Lambda lambda) {
+template <class Lambda> CustomOp elementwise(std::string schema, Lambda lambda) {
   constexpr int count = graph::detail::arity<Lambda>();
   static_assert(count > 0, "the lambda of elementwise takes a Value, by value, for each argument of the schema");
   if constexpr (std::is_pointer_v<Lambda>)

@@ -42,17 +42,14 @@ namespace detail {
 
 constexpr int most_lambda_arguments = 48;
 
-template <int>
-using OneValue = Value;
+template <int> using OneValue = Value;
 
-template <class Lambda, int... i>
-constexpr bool takes(std::integer_sequence<int, i...>) {
+template <class Lambda, int... i> constexpr bool takes(std::integer_sequence<int, i...>) {
   return std::is_invocable_v<Lambda&, OneValue<i>...>;
 }
 
 // How many Values the lambda takes; -1 if no number will do.
-template <class Lambda, int count = 0>
-constexpr int arity() {
+template <class Lambda, int count = 0> constexpr int arity() {
   if constexpr (takes<Lambda>(std::make_integer_sequence<int, count>{}))
     return count;
   else if constexpr (count < most_lambda_arguments)
@@ -70,8 +67,7 @@ Step call(Lambda& lambda, const std::vector<Value>& values, std::integer_sequenc
   return lambda(values[i]...);
 }
 
-template <class Lambda>
-Cell trace(Signature signature, Lambda& lambda) {
+template <class Lambda> Cell trace(Signature signature, Lambda& lambda) {
   constexpr int count = arity<Lambda>();
   if constexpr (count >= 0) {
     const std::size_t named = signature.inputs.size() + signature.states.size() + signature.params.size();

@@ -40,8 +40,7 @@ void* entry_point(const char* name) {
   return library ? dlsym(library, name) : nullptr;
 }
 
-template <class Function>
-void find(const char* name, Function& function) {
+template <class Function> void find(const char* name, Function& function) {
   function = reinterpret_cast<Function>(entry_point(name));
   if (!function)
     throw DriverError(

@@ -13,20 +13,16 @@
 namespace spikeforge {
 
 // NeuronStruct<NeuronKind::lif>::type<F, Options> is LIF<F, Options>.
-template <NeuronKind kind>
-struct NeuronStruct;
+template <NeuronKind kind> struct NeuronStruct;
 
 // `places` are the numbers that a struct's enum Param gives to the parameters of its row.
 #define SPIKEFORGE_PLACE(name) static_cast<int>(Neuron::name),
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_PLACE(name)
 #define SPIKEFORGE_V_RESET(default_value) SPIKEFORGE_PLACE(v_reset)
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                 \
-  template <>                                                                            \
-  struct NeuronStruct<NeuronKind::name> {                                                \
-    template <class F, class Options>                                                    \
-    using type = Struct<F, Options>;                                                     \
-    template <class Neuron>                                                              \
-    static constexpr int places[] = {SPIKEFORGE_EACH(SPIKEFORGE_PLACE, tensors) params}; \
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                         \
+  template <> struct NeuronStruct<NeuronKind::name> {                                                            \
+    template <class F, class Options> using type = Struct<F, Options>;                                           \
+    template <class Neuron> static constexpr int places[] = {SPIKEFORGE_EACH(SPIKEFORGE_PLACE, tensors) params}; \
   };
 #include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_PLACE

@@ -65,8 +65,7 @@ constexpr bool has_decay_input(NeuronKind kind) {
 }
 
 // f.operator()<kind>() for each neuron, in the order of the table.
-template <class F>
-void for_each_neuron(F&& f) {
+template <class F> void for_each_neuron(F&& f) {
   [&]<std::size_t... kind>(std::index_sequence<kind...>) {
     (f.template operator()<static_cast<NeuronKind>(kind)>(), ...);
   }
@@ -74,8 +73,7 @@ void for_each_neuron(F&& f) {
 }
 
 // f.operator()<kind>(), whose result has the same type for all neurons.
-template <std::size_t first = 0, class F>
-auto with_kind(NeuronKind kind, F&& f) {
+template <std::size_t first = 0, class F> auto with_kind(NeuronKind kind, F&& f) {
   if constexpr (first + 1 < std::size(neuron_rows))
     if (kind != static_cast<NeuronKind>(first)) return with_kind<first + 1>(kind, std::forward<F>(f));
   return f.template operator()<static_cast<NeuronKind>(first)>();

@@ -449,8 +449,7 @@ void add_to(at::Tensor& sum, const at::Tensor& term) { sum = sum.defined() ? sum
 
 // Tensors of the shape and type of what a part gives for these [1, ...]. The call changes nothing: a batch norm takes
 // no statistics, and nothing is drawn.
-template <class Node>
-Tensors outputs_like(const Node& node, const Tensors& inputs) {
+template <class Node> Tensors outputs_like(const Node& node, const Tensors& inputs) {
   const c10::NoGradGuard no_grad;
   std::vector<std::pair<torch::nn::Module*, bool>> modules;  // each before those below it
   node.part.module()->apply([&](torch::nn::Module& m) { modules.emplace_back(&m, m.is_training()); });
@@ -696,8 +695,7 @@ class KeptStatistics {
   KeptStatistics& operator=(const KeptStatistics&) = delete;
 
  private:
-  template <class Norm>
-  void keep(torch::nn::Module& module) {
+  template <class Norm> void keep(torch::nn::Module& module) {
     auto* const norm = dynamic_cast<Norm*>(&module);
     if (!norm || !norm->is_training() || !norm->running_mean.defined()) return;
     for (at::Tensor* statistic : {&norm->running_mean, &norm->running_var, &norm->num_batches_tracked}) {

@@ -142,8 +142,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
 
   // The known value of an edge, or the value that was sent along it: a tensor, or its name in a script; empty if there
   // is none.
-  template <class Value>
-  using Known = std::function<Value(int edge)>;
+  template <class Value> using Known = std::function<Value(int edge)>;
   // A step with the shape of an edge source's output, computed from the known inputs of the nodes before it, which
   // `call` runs; empty if none leads there.
   template <class Value>

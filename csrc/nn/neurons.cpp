@@ -32,8 +32,7 @@ at::Tensor spread(const at::Tensor& x, const Param& value) {
   return value.tensor().to(options).expand(x.sizes().slice(1));
 }
 
-template <class Call>
-Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
+template <class Call> Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
   const std::vector<Param> starts = starts_of(call, states.size());
   Tensors all = states;
   for (std::size_t s = 0; s < all.size(); ++s)
@@ -49,15 +48,13 @@ const CellParam& param_of(std::string_view neuron, std::string_view name) {
   TORCH_INTERNAL_ASSERT(false, neuron, " has no constant ", name);
 }
 
-template <class Call>
-bool starts_at_numbers(const Call& call, std::size_t states) {
+template <class Call> bool starts_at_numbers(const Call& call, std::size_t states) {
   return std::ranges::none_of(starts_of(call, states), &Param::is_tensor);
 }
 
 // The neuron as a traced cell; a strict one fires where H > v_threshold. Its parameters are tensors_of(call); numbers
 // are in the cell. Throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
-template <class Call>
-spikeforge::Neuron traced_cell(const Call& call, bool strict) {
+template <class Call> spikeforge::Neuron traced_cell(const Call& call, bool strict) {
   const Described neuron = describe(call);
   for (const auto& [name, param] : neuron.constants) {
     if (param.is_tensor()) continue;
@@ -85,8 +82,7 @@ spikeforge::Neuron traced_cell(const Call& call, bool strict) {
   return spikeforge::Neuron(trace_neuron(described));
 }
 
-template <class Options>
-constexpr bool is_always_traced = std::is_same_v<Options, CubaLIFOptions>;
+template <class Options> constexpr bool is_always_traced = std::is_same_v<Options, CubaLIFOptions>;
 
 }  // namespace
 
@@ -108,14 +104,12 @@ Predefined<Options>::Predefined(Options options)
   }
 }
 
-template <class Options>
-const char* Predefined<Options>::kind() const {
+template <class Options> const char* Predefined<Options>::kind() const {
   static const char* name = describe(typename Options::Operator()).module;
   return name;
 }
 
-template <class Options>
-typename Options::Operator Predefined<Options>::call_within_bounds() const {
+template <class Options> typename Options::Operator Predefined<Options>::call_within_bounds() const {
   auto call = call_;
   for (const auto& given : options_.given()) {
     Param& constant = given.in(call);
@@ -165,14 +159,12 @@ NeuronModule::Results Predefined<Options>::call_in(const Layer& layer, at::Tenso
   return layer(cell_ ? *cell_ : *cell_in_layer_, {&x, 1}, initial(x, states, arguments), tensors_of(arguments), store);
 }
 
-template <class Options>
-Script Predefined<Options>::script() const {
+template <class Options> Script Predefined<Options>::script() const {
   return cell_ ? cell_script() : operator_script();
 }
 
 // The call of its operator: all constants, and what differs from the operator's defaults.
-template <class Options>
-Script Predefined<Options>::operator_script() const {
+template <class Options> Script Predefined<Options>::operator_script() const {
   using Call = typename Options::Operator;
   const Described neuron = describe(call_);
   Script result{.name = neuron.module, .states = neuron.states};
@@ -216,8 +208,7 @@ Script Predefined<Options>::operator_script() const {
   return result;
 }
 
-template <class Options>
-Script Predefined<Options>::cell_script() const {
+template <class Options> Script Predefined<Options>::cell_script() const {
   const Described neuron = describe(call_);
   RunScript result{.name = neuron.module, .text = cell_->text(), .inputs = {"x"}, .states = {}, .params = {}};
   const auto add = [&](const Param& start, const char* name) {
@@ -241,8 +232,7 @@ Script Predefined<Options>::cell_script() const {
   return result.script();
 }
 
-template <class Options>
-void Predefined<Options>::pretty_print(std::ostream& stream) const {
+template <class Options> void Predefined<Options>::pretty_print(std::ostream& stream) const {
   stream << kind() << '(';
   auto constants = describe(options_.call()).constants;
   if (options_.call().v_reset) constants.emplace_back("v_reset", *options_.call().v_reset);

@@ -25,8 +25,7 @@ SPIKEFORGE_API Constant learned_from_tau(double tau);
 
 // The operator's options, and which constants were given as tensors or to be learned. `Call` is a struct of
 // ops/neuron.h.
-template <class Self, class Call>
-class PredefinedOptions {
+template <class Self, class Call> class PredefinedOptions {
  public:
   using Own = Self;
   using Operator = Call;
@@ -127,8 +126,7 @@ struct SPIKEFORGE_API CubaLIFOptions : PredefinedOptions<CubaLIFOptions, CubaLIF
 
 #undef SPIKEFORGE_CONSTANT
 
-template <class Options>
-class SPIKEFORGE_API Predefined : public NeuronModule {
+template <class Options> class SPIKEFORGE_API Predefined : public NeuronModule {
  public:
   explicit Predefined(Options options = {});
 

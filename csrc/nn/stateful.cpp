@@ -15,8 +15,7 @@ namespace {
 
 using torch::nn::Module;
 
-template <class Function>
-void for_all_stateful(Module& module, Function&& function) {
+template <class Function> void for_all_stateful(Module& module, Function&& function) {
   module.apply([&](Module& m) {
     if (auto* stateful = dynamic_cast<Stateful*>(&m)) function(*stateful);
   });
@@ -210,8 +209,7 @@ void Stateful::load(torch::serialize::InputArchive& archive) {
   read_buffers();
 }
 
-template <class To>
-void Stateful::move_states(const To& to) {
+template <class To> void Stateful::move_states(const To& to) {
   const std::size_t n = state_names().size();
   for (std::size_t i = 0; i < n; ++i)
     if (const at::Tensor value = own_state(i); value.defined()) set_own_state(i, to(value));
@@ -219,8 +217,7 @@ void Stateful::move_states(const To& to) {
 }
 
 // torch's own would make a matrix of integers one of floats.
-template <class Move>
-void Stateful::move_module(const Move& move) {
+template <class Move> void Stateful::move_module(const Move& move) {
   Tensors integers, values;
   for (const at::Tensor& buffer : buffers(/*recurse=*/false))
     if (at::isIntegralType(buffer.scalar_type(), /*includeBool=*/true)) {

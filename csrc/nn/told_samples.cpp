@@ -14,8 +14,7 @@
 namespace spikeforge::nn {
 namespace {
 
-template <class Impl>
-bool takes_statistics_as(const torch::nn::Module& module) {
+template <class Impl> bool takes_statistics_as(const torch::nn::Module& module) {
   const auto* const norm = dynamic_cast<const Impl*>(&module);
   return norm != nullptr && (norm->is_training() || !norm->running_mean.defined());
 }

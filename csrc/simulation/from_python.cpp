@@ -48,10 +48,8 @@ class Use {
 };
 
 // The kernel of an operator, for one thread at a time.
-template <auto>
-struct Alone;
-template <class Result, class... Args, Result (*kernel)(const Held&, Args...)>
-struct Alone<kernel> {
+template <auto> struct Alone;
+template <class Result, class... Args, Result (*kernel)(const Held&, Args...)> struct Alone<kernel> {
   static Result call(const Held& held, Args... args) {
     const Use use(held);
     const Undifferentiated mode;

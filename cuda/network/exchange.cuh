@@ -7,8 +7,7 @@ namespace spikeforge {
 namespace network {
 
 // Called by warps, with a row in `pieces`.
-template <class Matrix>
-__device__ __forceinline__ void send(const ExchangeArguments& a) {
+template <class Matrix> __device__ __forceinline__ void send(const ExchangeArguments& a) {
   const Sender<Matrix> sender(a.network);
   const int pieces = static_cast<int>(a.network.pieces), slots = static_cast<int>(a.network.slots);
   const Int room = a.network.room, warps = static_cast<Int>(gridDim.x) * (blockDim.x / 32);

@@ -40,14 +40,12 @@ __device__ __forceinline__ long long times(int t, long long stride) {
   return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) *
                                 static_cast<unsigned>(stride));
 }
-template <class E>
-__device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
+template <class E> __device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
   return static_cast<const E*>(rows.data) + times(t, rows.time_stride);
 }
 
 // The rows of a sequence one after the other: with a pointer that moves, an element's address is one instruction.
-template <class E>
-struct WalkedRows {
+template <class E> struct WalkedRows {
   E* row;
   long long stride;  // to the next
 
@@ -62,8 +60,7 @@ struct WalkedRows {
 
 // A store without a branch: the compiler moves nothing across a branch, and a step has little else to hide its
 // latencies.
-template <class Words>
-__device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
+template <class Words> __device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
   static_assert(sizeof(Words) == 4 || sizeof(Words) == 8 || sizeof(Words) == 16, "");
   const auto* const words = reinterpret_cast<const unsigned*>(&value);
   const unsigned is_wanted = wanted ? 1 : 0;
@@ -81,8 +78,7 @@ __device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& va
                  : "memory");
 }
 
-template <class Spec>
-struct Recurrent {
+template <class Spec> struct Recurrent {
   using Loop = Multistep<Spec>;
   using Cell = typename Spec::Cell;
   using T = typename Spec::Input;
@@ -143,8 +139,7 @@ struct Recurrent {
     int first_tile, count;  // of tiles
     int first[G];           // of a single tile: index of the lane's first neuron
 
-    template <class Args>
-    __device__ __forceinline__ explicit Lane(const Args& a) {
+    template <class Args> __device__ __forceinline__ explicit Lane(const Args& a) {
       lane = threadIdx.x % 32;
       const int warp = threadIdx.x % threads / 32;
       q = lane / 4;
@@ -179,8 +174,7 @@ struct Recurrent {
       return b * width + h;
     }
 
-    template <class E>
-    __device__ __forceinline__ Pack<E, W, true> load(const E* row, int n, int g) const {
+    template <class E> __device__ __forceinline__ Pack<E, W, true> load(const E* row, int n, int g) const {
       Pack<E, W, true> numbers;
       if constexpr (Spec::vectors) {
         numbers = *reinterpret_cast<const Pack<E, W, true>*>(row + index(n, g, 0));
@@ -291,8 +285,7 @@ struct Recurrent {
   // ---- rows in flight ----
 
   // A lane's own numbers of some rows, in shared memory. No other lane reads them.
-  template <class E, int depth>
-  struct Ring {
+  template <class E, int depth> struct Ring {
     using Slot = Pack<E, W, true>;
     static constexpr int bytes = depth * tiles * G * threads * static_cast<int>(sizeof(Slot));
     Slot* memory;
@@ -383,8 +376,7 @@ struct Recurrent {
     }
 
     // `first(t, sample, neuron)` are the numbers of a step before 0, of a sample among those of the cluster.
-    template <class First>
-    __device__ __forceinline__ void open(const First& first) const {
+    template <class First> __device__ __forceinline__ void open(const First& first) const {
       for (int t = -delay; t < 0; ++t) {
         if (as_bits) {
           for (int i = threadIdx.x; i < buffer / 4; i += threads)

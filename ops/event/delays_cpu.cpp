@@ -41,8 +41,7 @@ class Delivery {
   }
 
  private:
-  template <class C>
-  void run_in() const {
+  template <class C> void run_in() const {
     const Options& options = call_.product.options;
     if (options.transpose && in_.count() > 1) {
       at::parallel_for(0, in_.count(), 1, [&](std::int64_t first, std::int64_t last) {
@@ -53,8 +52,7 @@ class Delivery {
     for (std::int64_t v = 0; v < in_.count(); ++v) deliver<C>(v);
   }
 
-  template <class C>
-  void deliver(std::int64_t v) const {
+  template <class C> void deliver(std::int64_t v) const {
     const Values values = call_.product.options.values;
     const bool events = values == Values::event;
     const Bits bits = events ? pack(call_.product.x, in_, v) : Bits();

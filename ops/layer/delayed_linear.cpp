@@ -113,15 +113,13 @@ Spread Spread::expanded(c10::IntArrayRef sizes) const {
   return whole;
 }
 
-template <class K>
-at::Tensor Spread::value_at(const K& k) const {
+template <class K> at::Tensor Spread::value_at(const K& k) const {
   if (form_ != Interpolation::linear) return unscaled(k).first.div_(sum_);
   const at::Tensor fraction = delay_ - first_;
   return first_.eq(k) * (1 - fraction) + first_.eq(k - 1) * fraction;
 }
 
-template <class K>
-at::Tensor Spread::slope_at(const K& k) const {
+template <class K> at::Tensor Spread::slope_at(const K& k) const {
   at::Tensor slope;
   if (form_ == Interpolation::linear) {
     if (most_ == 0) return at::zeros_like(delay_);
@@ -147,8 +145,7 @@ at::Tensor Spread::own_slope(std::int64_t n) const {
   return n == 0 ? -inside : inside;
 }
 
-template <class K>
-std::pair<at::Tensor, at::Tensor> Spread::unscaled(const K& k) const {
+template <class K> std::pair<at::Tensor, at::Tensor> Spread::unscaled(const K& k) const {
   const at::Tensor away = k - delay_;
   if (form_ == Interpolation::gauss) {
     // Times a number for each delay, which the sum has too, so that a narrow one does not vanish between two steps.

@@ -41,8 +41,7 @@ std::size_t arguments_of(const LoihiCell& cell) { return 7 + cell.states.size() 
 
 // All overloads of one operator: x, the states, the parameters, store_states, lengths, start, surrogate,
 // surrogate_args, detach_reset. A parameter is a scalar, or a tensor with None for the default.
-template <bool ternary, LoihiForm form>
-void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+template <bool ternary, LoihiForm form> void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);
   const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, arguments_of(cell));
   auto next = arguments.begin();
@@ -79,8 +78,7 @@ void register_overloads(torch::Library& library, const LoihiCell& cell, torch::C
   for (const char* const overload : {"", ".bias", ".tensor"}) library.impl((cell.name + overload).c_str(), kernel());
 }
 
-template <bool ternary, LoihiForm form>
-void register_neuron(torch::Library& library, bool differentiable) {
+template <bool ternary, LoihiForm form> void register_neuron(torch::Library& library, bool differentiable) {
   using torch::CppFunction;
   const LoihiCell& cell = loihi_cell(ternary, form);
   if (differentiable)

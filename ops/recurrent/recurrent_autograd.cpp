@@ -16,8 +16,7 @@ namespace {
 
 using namespace autograd;
 
-template <class Predicate>
-bool any_tensor(const RecurrentCall& call, Predicate&& is) {
+template <class Predicate> bool any_tensor(const RecurrentCall& call, Predicate&& is) {
   return autograd::any_tensor(call, is) || is(call.w) || (call.spikes.defined() && is(call.spikes));
 }
 

@@ -22,8 +22,7 @@ at::Tensor in_panels(const at::Tensor& matrix) {
   return padded.view({padded.size(0), padded.size(1) / columns, columns}).transpose(0, 1).contiguous();
 }
 
-template <class AnyLaunch>
-Tiles tiles_of_call(const AnyLaunch& launch, const cpu::Program& program) {
+template <class AnyLaunch> Tiles tiles_of_call(const AnyLaunch& launch, const cpu::Program& program) {
   const Recurrence& recurrence = launch.recurrence;
   const std::int64_t samples =
       std::max<std::int64_t>(program.largest_tile / std::max<std::int64_t>(recurrence.width, 1), least_samples);

@@ -9,8 +9,7 @@ namespace spikeforge::ops::recurrent {
 namespace {
 
 // The scratch memory of a call's kernel, undefined if it needs none; std::nullopt if there is no kernel.
-template <class AnyLaunch>
-std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
+template <class AnyLaunch> std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
   const std::optional<std::int64_t> bytes = kernels::scratch_bytes(launch, gpu_of(x));
   if (!bytes) return {};
   if (*bytes == 0) return at::Tensor();

@@ -66,8 +66,7 @@ Run run_cell(const Case& c, const Upstream& g, const Options& options) {
   return run;
 }
 
-template <class F, class Options>
-Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
+template <class F, class Options> Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
   const std::string& wanted = c.neuron->name;
   for (const NeuronKind kind : all_neurons)
     if (neuron_row(kind).name == wanted)
@@ -125,8 +124,7 @@ struct Seen {
   int spikes = 0, silent = 0;
 };
 
-template <class F>
-Seen check_all_neurons(Real bound) {
+template <class F> Seen check_all_neurons(Real bound) {
   Seen seen;
   Random random(seed);
   for (const NeuronFacts& neuron : neurons()) {

@@ -85,16 +85,14 @@ struct Problem {
   }
 
   // [T, *shape] from one value for each step and neuron.
-  template <class Value>
-  Tensor sequence(Value&& value) const {
+  template <class Value> Tensor sequence(Value&& value) const {
     std::vector<Real> all;
     for (std::size_t t = 0; t < std::size_t(n_steps); ++t)
       for (std::size_t i = 0; i < cases.size(); ++i) all.push_back(value(i, t));
     return tensor_of(all, {n_steps, shape[0], shape[1], shape[2]});
   }
 
-  template <class Value>
-  Tensor one_step(Value&& value) const {
+  template <class Value> Tensor one_step(Value&& value) const {
     std::vector<Real> all;
     for (std::size_t i = 0; i < cases.size(); ++i) all.push_back(value(i));
     return tensor_of(all, shape);
@@ -123,8 +121,7 @@ struct Problem {
   }
 
   // A state's sequence, or its last step.
-  template <class Value>
-  Tensor returned(Value&& value) const {
+  template <class Value> Tensor returned(Value&& value) const {
     if (store_v) return sequence(value);
     return one_step([&](auto i) { return value(i, std::size_t(n_steps - 1)); });
   }

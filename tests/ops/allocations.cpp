@@ -25,8 +25,7 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace spikeforge::test {
 namespace {
 
-template <class Body>
-long allocations_of(Body&& body) {
+template <class Body> long allocations_of(Body&& body) {
   for (int i = 0; i < 3; ++i) body();  // the first calls fill tables and caches
   const long before = allocations;
   body();

@@ -17,8 +17,7 @@ void set(Param& param, const Call& call, const char* name) {
   if (const auto given = call.params.find(name); given != call.params.end()) param = given->second;
 }
 
-template <class Arguments>
-void set_options(Arguments& arguments, const Call& call) {
+template <class Arguments> void set_options(Arguments& arguments, const Call& call) {
   if (!call.form.hard_reset) arguments.v_reset = std::nullopt;
   arguments.detach_reset = call.form.detach_reset;
   arguments.surrogate = call.surrogate;
@@ -27,8 +26,7 @@ void set_options(Arguments& arguments, const Call& call) {
   arguments.store_v = call.store_v;
 }
 
-template <class Tuple>
-Tensors listed(const Tuple& results) {
+template <class Tuple> Tensors listed(const Tuple& results) {
   return std::apply([](const auto&... t) { return Tensors{t...}; }, results);
 }
 

@@ -9,30 +9,22 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <template <class, class> class Neuron>
-struct CellsOf {
-  template <class F, class Options>
-  using Law = Neuron<F, Options>;
+template <template <class, class> class Neuron> struct CellsOf {
+  template <class F, class Options> using Law = Neuron<F, Options>;
   template <class F, class Surrogate, class Options>
   using Cell = SpikingCell<F, Neuron<F, Options>, Surrogate, Options>;
 };
 
-template <template <class, class> class Neuron, class T, class Stored>
-constexpr Loop loop_of() {
+template <template <class, class> class Neuron, class T, class Stored> constexpr Loop loop_of() {
   return Multistep<CompiledRows<CellsOf<Neuron>, T, Stored>>::both_ways();
 }
 
-template <template <class, class> class Neuron>
-Loop loop_for(DType type) {
+template <template <class, class> class Neuron> Loop loop_for(DType type) {
   switch (type) {
-    case DType::f16:
-      return loop_of<Neuron, float, c10::Half>();
-    case DType::bf16:
-      return loop_of<Neuron, float, c10::BFloat16>();
-    case DType::f32:
-      return loop_of<Neuron, float, float>();
-    default:
-      return loop_of<Neuron, double, double>();
+    case DType::f16: return loop_of<Neuron, float, c10::Half>();
+    case DType::bf16: return loop_of<Neuron, float, c10::BFloat16>();
+    case DType::f32: return loop_of<Neuron, float, float>();
+    default: return loop_of<Neuron, double, double>();
   }
 }
 

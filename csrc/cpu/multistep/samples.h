@@ -57,8 +57,7 @@ class TileSamples {
   // use(first, last) for neurons [first, last) of the tile that are of one sample, or of several such:
 
   // and whose last step was step t - 1
-  template <class Use>
-  void each_of_length(std::int64_t t, const Use& use) const {
+  template <class Use> void each_of_length(std::int64_t t, const Use& use) const {
     if (t < shortest_ || (since_ < t && t < until_)) return;
     each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
       if (length_of(sample) == t) use(first, last);
@@ -66,8 +65,7 @@ class TileSamples {
   }
 
   // and that start anew before step t.
-  template <class Use>
-  void each_start(std::int64_t t, const Use& use) const {
+  template <class Use> void each_start(std::int64_t t, const Use& use) const {
     const unsigned char* const row = start_.data + t * start_.time_stride;
     each_run(start_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
       if (row[sample] != 0) use(first, last);
@@ -77,8 +75,7 @@ class TileSamples {
   // For a recurrent call: use(first, last, hears) for the samples that have a step t. A sample receives the results of
   // `delay` steps before, or in a backward pass, where the delay is negative, of as many later, unless it restarts
   // between them.
-  template <class Use>
-  void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
+  template <class Use> void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
     Run run{0, 0, false};
     for (std::int64_t n = begin_; n < end_; n += width) {
       const bool present = t < length_at(n), hears = present && this->hears(t, delay, n);
@@ -144,8 +141,7 @@ class TileSamples {
     });
   }
 
-  template <class Use>
-  void each_run(const SamplesView& view, const Use& use) const {
+  template <class Use> void each_run(const SamplesView& view, const Use& use) const {
     std::int64_t sample = sample_of(view, begin_), next = (begin_ / view.inner + 1) * view.inner;
     for (std::int64_t first = begin_; first < end_; first = next, next += view.inner) {
       use(first - begin_, (next < end_ ? next : end_) - begin_, sample);

@@ -20,8 +20,7 @@ constexpr int block_vectors = 2;
 // other are read from the cache for one sample only.
 constexpr std::int64_t dense_share = 3;  // in eighths
 
-template <class T, class Stored>
-class Product {
+template <class T, class Stored> class Product {
   using V = Vec<T>;
   static constexpr int lanes = V::lanes;
   static constexpr std::int64_t panel = panel_bytes / static_cast<std::int64_t>(sizeof(T));
@@ -197,38 +196,27 @@ class Product {
   static void multiply(int samples, const Feedback& feedback, const Heard& heard, std::int64_t t, std::int64_t first,
                        Stored* sum) {
     switch (samples) {
-      case 1:
-        return multiply_block<1>(feedback, heard, t, first, sum);
-      case 2:
-        return multiply_block<2>(feedback, heard, t, first, sum);
-      case 3:
-        return multiply_block<3>(feedback, heard, t, first, sum);
-      case 4:
-        return multiply_block<4>(feedback, heard, t, first, sum);
-      case 5:
-        return multiply_block<5>(feedback, heard, t, first, sum);
-      default:
-        return multiply_block<6>(feedback, heard, t, first, sum);
+      case 1: return multiply_block<1>(feedback, heard, t, first, sum);
+      case 2: return multiply_block<2>(feedback, heard, t, first, sum);
+      case 3: return multiply_block<3>(feedback, heard, t, first, sum);
+      case 4: return multiply_block<4>(feedback, heard, t, first, sum);
+      case 5: return multiply_block<5>(feedback, heard, t, first, sum);
+      default: return multiply_block<6>(feedback, heard, t, first, sum);
     }
   }
 };
 
-template <class T, class Stored>
-void choose(Feedback& feedback) {
+template <class T, class Stored> void choose(Feedback& feedback) {
   feedback.run = Product<T, Stored>::run;
   feedback.scratch_bytes = Product<T, Stored>::scratch_bytes(feedback.width);
 }
 
 void choose(DType type, Feedback& feedback) {
   switch (type) {
-    case DType::f16:
-      return choose<float, c10::Half>(feedback);
-    case DType::bf16:
-      return choose<float, c10::BFloat16>(feedback);
-    case DType::f32:
-      return choose<float, float>(feedback);
-    default:
-      return choose<double, double>(feedback);
+    case DType::f16: return choose<float, c10::Half>(feedback);
+    case DType::bf16: return choose<float, c10::BFloat16>(feedback);
+    case DType::f32: return choose<float, float>(feedback);
+    default: return choose<double, double>(feedback);
   }
 }
 

@@ -15,15 +15,11 @@ Place threads_of(ConnectStep step, const ConnectArguments& args) {
   switch (step) {
     case ConnectStep::count_lines:
     case ConnectStep::count_rows:
-    case ConnectStep::place_rows:
-      return args.total;
-    case ConnectStep::count_places:
-      return args.lines.count;
+    case ConnectStep::place_rows: return args.total;
+    case ConnectStep::count_places: return args.lines.count;
     case ConnectStep::draw:
-    case ConnectStep::sort:
-      return args.lines.count * block;
-    default:
-      return args.lines.count * 32;
+    case ConnectStep::sort: return args.lines.count * block;
+    default: return args.lines.count * 32;
   }
 }
 

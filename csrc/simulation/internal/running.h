@@ -116,8 +116,7 @@ class Running {
 
   // Calls f, which takes steps that `begin` announced. If it throws, the other ranks get a message, and the network is
   // in the middle of a step unless set_between_steps(true) was called last.
-  template <class F>
-  auto take_steps(F&& f) {
+  template <class F> auto take_steps(F&& f) {
     is_between_steps_ = true;
     others_throw_too_ = false;
     awaited_ = 0;

@@ -20,8 +20,7 @@ void add(PublicCall& call, const char* op, const char* name, const std::optional
   v_reset ? add(call, op, name, *v_reset) : call.soft_reset();
 }
 
-template <NeuronKind kind, class Arguments>
-SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
+template <NeuronKind kind, class Arguments> SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
   MultistepResults results = call_from_cpp(
       call.finish(a.detach_reset, a.surrogate, a.surrogate_args, a.spiking, a.store_v, /*bits=*/0, a.lengths, a.start));
   return [&]<std::size_t... s>(std::index_sequence<s...>) {

@@ -11,8 +11,7 @@ MultistepResults forward_mapped(const MultistepCall& call, bool save) {
 }
 Tensors backward_mapped(const BackwardCall& call) { return backward_batched(call, call_backward); }
 
-template <NeuronKind kind>
-void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
+template <NeuronKind kind> void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
   refuse_batched_gradients(predefined_cell(kind).backward_op);
 }
 

@@ -113,8 +113,7 @@ class ParamsOf {
  public:
   explicit ParamsOf(const MultistepCall& call) : call_(call) {}
 
-  template <class T>
-  std::decay_t<T> next() {
+  template <class T> std::decay_t<T> next() {
     using Value = std::decay_t<T>;
     if constexpr (std::is_same_v<Value, bool>) {
       return call_.form.decay_input;
@@ -222,8 +221,7 @@ inline bool was_dispatched_by_all(const MultistepCall& call) {
 }
 
 // The kernel of the overload `any`.
-template <Run run, NeuronKind kind>
-void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+template <Run run, NeuronKind kind> void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   constexpr std::size_t n_options = 8;
   const std::size_t n_arguments = op.schema().arguments().size();
   const c10::IValue* const arguments = stack->data() + (stack->size() - n_arguments);
@@ -251,8 +249,7 @@ void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (at::Tensor& state : results.states) stack->emplace_back(std::move(state));
 }
 
-template <Run run>
-void register_any(torch::Library& library) {
+template <Run run> void register_any(torch::Library& library) {
   for_each_neuron([&]<NeuronKind kind>() {
     library.impl((predefined_cell(kind).name + ".any").c_str(),
                  torch::CppFunction::makeFromBoxedFunction<call_any<run, kind>>());
@@ -260,8 +257,7 @@ void register_any(torch::Library& library) {
 }
 
 // All overloads of every public operator, under the library's dispatch key.
-template <Run run>
-void register_public(torch::Library& library) {
+template <Run run> void register_public(torch::Library& library) {
   register_any<run>(library);
   for_each_neuron([&]<NeuronKind kind>() {
     const std::string& name = predefined_cell(kind).name;

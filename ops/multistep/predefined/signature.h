@@ -14,22 +14,18 @@
 
 namespace spikeforge::ops {
 
-template <class... T>
-struct Types {};
+template <class... T> struct Types {};
 
 using OptionalTensor = const std::optional<at::Tensor>&;
 
-template <class T, std::size_t>
-using Repeated = T;
+template <class T, std::size_t> using Repeated = T;
 
-template <class T, std::size_t... i>
-Types<Repeated<T, i>...> repeat(std::index_sequence<i...>);
+template <class T, std::size_t... i> Types<Repeated<T, i>...> repeat(std::index_sequence<i...>);
 
 template <NeuronKind kind>
 using StateTypes = decltype(repeat<OptionalTensor>(std::make_index_sequence<state_count(kind)>{}));
 
-template <class T>
-using TensorFor = at::Tensor;
+template <class T> using TensorFor = at::Tensor;
 
 inline NeuronKind kind_of(const MultistepCall& call) { return static_cast<const PredefinedCell*>(call.cell)->kind; }
 
