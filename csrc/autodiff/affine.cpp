@@ -38,7 +38,7 @@ class Extraction {
     for (Id id = 0; id < graph.argument_count(); ++id) map_.argument(graph.name(id));
   }
 
-  Graph run(Range results) {
+  Graph build(Range results) {
     copies_.resize(graph_.size());
     forms_.resize(graph_.size());
     for (Id id = 0; id < graph_.size(); ++id) visit(id);
@@ -114,7 +114,7 @@ class Extraction {
 }  // namespace
 
 Graph affine_map(const Graph& graph, Range arguments, Range results) {
-  return Extraction(graph, arguments).run(results);
+  return Extraction(graph, arguments).build(results);
 }
 
 }  // namespace spikeforge::autodiff

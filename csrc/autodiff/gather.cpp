@@ -49,7 +49,7 @@ class Gathering {
     for (Id id = 0; id < graph.argument_count(); ++id) to_.argument(graph.name(id));
   }
 
-  Graph run() {
+  Graph build() {
     copies_.resize(from_.size());
     sums_.resize(from_.size());
     for (Id id = 0; id < from_.size(); ++id)
@@ -186,6 +186,6 @@ class Gathering {
 
 }  // namespace
 
-Graph gathered(const Graph& vjp, Range gradients) { return Gathering(vjp, gradients).run(); }
+Graph gathered(const Graph& vjp, Range gradients) { return Gathering(vjp, gradients).build(); }
 
 }  // namespace spikeforge::autodiff

@@ -28,7 +28,7 @@ inline std::vector<graph::Value> as_list(const graph::Value& value) { return {va
 inline std::vector<graph::Value> as_list(std::vector<graph::Value> values) { return values; }
 
 template <class Lambda, int... i>
-std::vector<graph::Value> call(Lambda& lambda, graph::Values values, std::integer_sequence<int, i...>) {
+std::vector<graph::Value> call_lambda(Lambda& lambda, graph::Values values, std::integer_sequence<int, i...>) {
   return as_list(lambda(values[i]...));
 }
 
@@ -43,7 +43,7 @@ template <class Lambda> CustomOp elementwise(std::string schema, Lambda lambda) 
   if constexpr (std::is_pointer_v<Lambda>)
     if (lambda == nullptr) custom_op::throw_null_lambda(schema);
   return custom_op::elementwise(std::move(schema), count, [&](graph::Values values) {
-    return custom_op::call(lambda, values, std::make_integer_sequence<int, count>{});
+    return custom_op::call_lambda(lambda, values, std::make_integer_sequence<int, count>{});
   });
 }
 

@@ -118,11 +118,11 @@ template <class F> F evaluate_node(const Node& node, std::span<const F> operands
   switch (node.op) {
 #define SPIKEFORGE_LEAF(name, result)
 #define SPIKEFORGE_DRAW(name, ...) \
-  case Op::name:                   \
-    throw std::logic_error("evaluate: a draw has no value without a seed");
-#define SPIKEFORGE_OP(name, ...)                                \
-  case Op::name: return call(Meaning<F>::name, node, operands); \
-      #include "csrc/graph/ops.def"
+  case Op::name: throw std::logic_error("evaluate: a draw has no value without a seed");
+// clang-format off
+#define SPIKEFORGE_OP(name, ...) case Op::name: return call(Meaning<F>::name, node, operands);
+#include "csrc/graph/ops.def"
+      // clang-format on
     case Op::argument:
     case Op::constant:
     case Op::truth: break;

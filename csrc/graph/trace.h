@@ -61,7 +61,7 @@ template <class Lambda, int count = 0> constexpr int arity() {
 [[noreturn]] SPIKEFORGE_API void throw_wrong_arity(const Signature& signature, int arity);
 
 template <class Lambda, int... i>
-Step call(Lambda& lambda, const std::vector<Value>& values, std::integer_sequence<int, i...>) {
+Step call_lambda(Lambda& lambda, const std::vector<Value>& values, std::integer_sequence<int, i...>) {
   static_assert(std::is_same_v<std::invoke_result_t<Lambda&, OneValue<i>...>, Step>,
                 "the lambda of a trace returns step({outputs...}, {next states...})");
   return lambda(values[i]...);
@@ -76,7 +76,7 @@ template <class Lambda> Cell trace(Signature signature, Lambda& lambda) {
       std::vector<Value> values(inputs.begin(), inputs.end());
       values.insert(values.end(), states.begin(), states.end());
       values.insert(values.end(), params.begin(), params.end());
-      return call(lambda, values, std::make_integer_sequence<int, count>{});
+      return call_lambda(lambda, values, std::make_integer_sequence<int, count>{});
     });
   } else {
     static_assert(std::is_invocable_r_v<Step, Lambda&, Values, Values, Values>,

@@ -193,7 +193,7 @@ class Inference {
     }
   }
 
-  std::vector<NodeShapes> run() {
+  std::vector<NodeShapes> infer() {
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       if (is_fixed(i))
         resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
@@ -299,7 +299,7 @@ class Inference {
 
 InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
                              const std::optional<Shape>& arriving) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report, arriving).run();
+  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report, arriving).infer();
   InnerShapes nested;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     if (std::holds_alternative<Input>(graph.nodes[i].node.kind) && nested.inputs++ == 0) nested.in = shapes[i].in;
@@ -353,7 +353,7 @@ void broadcast_parameters(N& n, const Node& node, const std::string& name, const
 template <class N, class... Others> constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
 
 void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& arriving) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).run();
+  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).infer();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const std::optional<Shape>& in = shapes[i].in;
     std::visit(
@@ -412,7 +412,7 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
 
 std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRule rule, Report* report,
                                      const std::optional<Shape>& arriving) {
-  return Inference(graph, "", rule, report, arriving).run();
+  return Inference(graph, "", rule, report, arriving).infer();
 }
 
 void fill_in_shapes(Graph& graph) { fill_in(graph, "", {}); }

@@ -178,7 +178,7 @@ void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t ro
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
   launch_.arguments.probe_row = row;
-  kernels::launch(launch_, plan_, *kernel_, ops::stream_of(running_.buffer_));
+  kernels::launch_network(launch_, plan_, *kernel_, ops::stream_of(running_.buffer_));
 }
 #else
 bool GpuSteps::plan() { return false; }

@@ -39,7 +39,7 @@ class Product {
         values_(options.values),
         transpose_(options.transpose) {}
 
-  void run() {
+  void compute() {
     if (weights_.type == DType::f64)
       run_in<double>();
     else
@@ -184,7 +184,7 @@ at::Tensor product_cpu(const ProductCall& call) {
     if (!specs.empty() && !call.options.unchecked) specs.push_back(check_kernel(stored));
     return specs;
   });
-  Product(weights, held.rows, x, y, call.options).run();
+  Product(weights, held.rows, x, y, call.options).compute();
   return y;
 }
 

@@ -33,7 +33,7 @@ class Delivery {
         offsets_(slot_offsets(call.buffer, call.step)),
         delays_(call.delays.contiguous()) {}
 
-  void run() const {
+  void deliver() const {
     if (weights_.type == DType::f64)
       run_in<double>();
     else
@@ -147,7 +147,7 @@ void deliver_cpu(const DeliverCall& call) {
     return specs;
   });
   if (call.buffer.numel() == 0) return;
-  Delivery(call, held).run();
+  Delivery(call, held).deliver();
 }
 
 }  // namespace spikeforge::ops::sparse

@@ -371,7 +371,7 @@ ByArgument layer_backward_cpu(const LayerBackward& layer) {
 // Returns true if it was launched.
 template <class One> bool launch_on(const at::Tensor& x, const One& one) {
   at::Tensor partial;
-  return launch(one, gpu_of(x), stream_of(x), [&](std::size_t bytes) {
+  return launch_batch_norm(one, gpu_of(x), stream_of(x), [&](std::size_t bytes) {
     partial = at::empty(static_cast<std::int64_t>(bytes), x.options().dtype(at::kByte).memory_format(std::nullopt));
     return partial.mutable_data_ptr();
   });

@@ -155,7 +155,7 @@ void run_cuda(const PoolLaunch& launch, const at::Tensor& beside) {
       "pooling on a GPU: an image, with its padding, must have fewer than 2^31 numbers, but has shape [",
       images.channels, ", ", images.height, ", ", images.width, "]");
   const c10::cuda::OptionalCUDAGuard guard(beside.device());
-  spikeforge::layers::launch(launch, gpu_of(beside), stream_of(beside));
+  spikeforge::layers::launch_pooling(launch, gpu_of(beside), stream_of(beside));
 }
 #endif
 

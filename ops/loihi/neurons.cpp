@@ -23,7 +23,7 @@ using Forward = std::vector<Tensor>(const Tensor&, const c10::List<MaybeTensor>&
                                     at::IntArrayRef, bool, std::string_view, bool, const MaybeTensor&,
                                     const MaybeTensor&);
 
-std::vector<Tensor> run(const LoihiCell& cell, const LoihiCall& call) {
+std::vector<Tensor> run_loihi(const LoihiCell& cell, const LoihiCall& call) {
   if (at::isFloatingType(call.x.scalar_type())) return run_differentiably(cell, call);
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::loihi_forward", "").typed<Forward>();
@@ -61,7 +61,7 @@ template <bool ternary, LoihiForm form> void run_boxed(const c10::OperatorHandle
   call.surrogate = (next++)->toStringRef();
   call.surrogate_args = (next++)->toDoubleVector();
   call.detach_reset = (next++)->toBool();
-  for (Tensor& result : run(cell, call)) torch::jit::push(*stack, std::move(result));
+  for (Tensor& result : run_loihi(cell, call)) torch::jit::push(*stack, std::move(result));
 }
 
 // Integers have no gradients: the operator stays whole. For other types of x it calls differentiable operators.
@@ -100,7 +100,7 @@ void register_neurons(torch::Library& library, bool differentiable) {
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { register_neurons(library, /*differentiable=*/false); }
 SPIKEFORGE_KERNELS(Autograd, library) { register_neurons(library, /*differentiable=*/true); }
 
-LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const LoihiOptions& o) {
+LoihiResults run_loihi(const Tensor& x, const LoihiState& state, bool ternary, const LoihiOptions& o) {
   LoihiCall call;
   call.x = x;
   call.states.push_back(state.u);
@@ -122,7 +122,7 @@ LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const L
   call.surrogate = o.surrogate;
   call.surrogate_args = o.surrogate_args;
   call.detach_reset = o.detach_reset;
-  std::vector<Tensor> results = run(loihi_cell(ternary, o.form), call);
+  std::vector<Tensor> results = run_loihi(loihi_cell(ternary, o.form), call);
   results.resize(4);
   return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(results[3])};
 }
@@ -131,11 +131,11 @@ LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const L
 }  // namespace ops
 
 LoihiResults loihi_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& options) {
-  return ops::run(x, state, /*ternary=*/false, options);
+  return ops::run_loihi(x, state, /*ternary=*/false, options);
 }
 
 LoihiResults loihi_ternary_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& options) {
-  return ops::run(x, state, /*ternary=*/true, options);
+  return ops::run_loihi(x, state, /*ternary=*/true, options);
 }
 
 }  // namespace spikeforge

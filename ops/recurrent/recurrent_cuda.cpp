@@ -27,7 +27,7 @@ std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool 
   void* const stream = stream_of(x);
   const std::optional<at::Tensor> scratch = with_scratch(described.launch, x);
   if (!scratch) return {};
-  kernels::launch(described.launch, gpu_of(x), stream);
+  kernels::launch_recurrent(described.launch, gpu_of(x), stream);
   return results;
 }
 
@@ -41,7 +41,7 @@ std::optional<Tensors> backward_at_once(const RecurrentBackwardCall& call) {
   void* const stream = stream_of(x);
   const std::optional<at::Tensor> scratch = with_scratch(described.launch, x);
   if (!scratch) return {};
-  kernels::launch(described.launch, gpu_of(x), stream);
+  kernels::launch_recurrent(described.launch, gpu_of(x), stream);
   return reduce_and_list(call, gradients);
 }
 

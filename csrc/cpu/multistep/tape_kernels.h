@@ -63,9 +63,10 @@ template <class T> Kernel<T> kernel_of(const Instruction& instruction) {
   switch (instruction.op) {
 #define SPIKEFORGE_LEAF(name, result)
 #define SPIKEFORGE_SPIKE(name)
-#define SPIKEFORGE_OP(name, ...)                                                    \
-  case graph::Op::name: return kernel_of<T, V, &Operation::name>(&Operation::name); \
-      #include "csrc/graph/ops.def"
+// clang-format off
+#define SPIKEFORGE_OP(name, ...) case graph::Op::name: return kernel_of<T, V, &Operation::name>(&Operation::name);
+#include "csrc/graph/ops.def"
+      // clang-format on
     case graph::Op::surrogate_gradient: return kernel_of<T>(instruction.surrogate);
     default: return nullptr;  // in no tape: spikes are lowered to comparisons
   }

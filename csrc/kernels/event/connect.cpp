@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__({block}) {name}(const __grid_consta
                               fmt::arg("block", block), fmt::arg("name", name), fmt::arg("function", function))};
 }
 
-void launch(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream) {
+void launch_connect_step(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream) {
   const Place blocks = std::clamp<Place>((threads_of(step, args) + block - 1) / block, 1,
                                          blocks_a_multiprocessor * device.multiprocessors);
   const ConnectSpec spec = spec_of(step, args.type);

@@ -629,10 +629,12 @@ Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
                          (!has_ring || bits * schedule.loop.width >= 8)};
 }
 
-bool launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+bool launch_batch_norm(const BatchNormForward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate) {
   return launch_layer(layer, device, stream, allocate);
 }
-bool launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+bool launch_batch_norm(const BatchNormBackward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate) {
   return launch_layer(layer, device, stream, allocate);
 }
 

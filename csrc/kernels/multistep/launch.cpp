@@ -51,10 +51,10 @@ template <class AnyLaunch> void note_any(const AnyLaunch& launch) {
 
 }  // namespace
 
-void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
+void launch_multistep(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
   launch_any(launch, device, stream, allocate);
 }
-void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
+void launch_multistep(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
   launch_any(launch, device, stream, allocate);
 }
 

@@ -96,8 +96,8 @@ using Allocate = std::function<void*(std::size_t bytes)>;
 
 // From a launch to a running kernel: chooses a schedule, finds the kernel for the spec, launches it. The device must be
 // current, and the stream, a cudaStream_t, one of its own. Nothing is waited for.
-void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
-void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
+void launch_multistep(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
+void launch_multistep(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
 
 // Notes the kernels that a launch on a GPU would need, where a pack is recorded: what every call on the CPU does.
 void note(const ForwardLaunch& launch);

@@ -60,10 +60,10 @@ std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch,
   return scratch_of(schedule_here(launch, device));
 }
 
-void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream) {
+void launch_recurrent(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream) {
   launch_any(launch, device, stream);
 }
-void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream) {
+void launch_recurrent(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream) {
   launch_any(launch, device, stream);
 }
 
