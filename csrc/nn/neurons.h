@@ -1,11 +1,10 @@
-// The predefined neurons as modules: IF, LIF, PLIF, QIF, EIF, Izhikevich, AdaptiveLIF; and CubaLIF, whose input charges
-// a current.
+// The predefined neurons of neurons.def as modules, such as LIF; and CubaLIF, whose input charges a current.
 //
 //   LIF lif(LIFOptions().tau(Learnable(2.0)).surrogate("atan").persistent_state(true));
 //   at::Tensor spikes = lif(x_seq);  // [T, *shape] to [T, *shape]; v is kept for the next call
 //
 // Equations, defaults and legal values are those of ops/neuron.h. Every constant is a number, a tensor that broadcasts
-// against shape, or learnable (constant.h). States: v; and w of Izhikevich, a of AdaptiveLIF, i of CubaLIF.
+// against shape, or learnable (constant.h). The states have the names of neurons.def; CubaLIF's are v and i.
 //
 // LIFOptions and the other options have a setter for each parameter of neurons.def. A tensor that the operator
 // requires, PLIF's w, is learned, from 0 unless another is given.

@@ -41,7 +41,7 @@ def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_with_samples(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``module(*args, **kwargs)``, during which the modules at and below it have `lengths` and `start`."""
     given = {name: kwargs.pop(name) for name in NAMES if kwargs.get(name, ...) is not ...}
     given = {name: value for name, value in given.items() if value is not None}
