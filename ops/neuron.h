@@ -11,9 +11,9 @@
 // docs/operators.md has the equations and parameters of each neuron, csrc/neuron/<neuron>.h the equation with its
 // derivative.
 //
-// `lengths`, int32 or int64 [B], is the number of steps of each sample (dimension 1 of x). Later spikes are 0, gradients
-// are those of each sample alone, and the returned states are those after its last step. `start`, bool [T, B], resets
-// the states of a sample to their initial values before the steps at which it is true.
+// `lengths`, int32 or int64 [B], is the number of steps of each sample (dimension 1 of x). Later spikes are 0,
+// gradients are those of each sample alone, and the returned states are those after its last step. `start`, bool [T,
+// B], resets the states of a sample to their initial values before the steps at which it is true.
 //
 // A neuron fires where H >= v_threshold; v_reset = std::nullopt is soft reset. Each returns (spikes, states...).
 //

@@ -4,7 +4,7 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Hands out pieces of the caller's memory, on cache lines; with no memory, it only counts.
+// Divides the caller's memory into pieces aligned to cache lines; without memory, it only counts them.
 class Scratch {
  public:
   explicit Scratch(void* memory) : base_(static_cast<char*>(memory)) {}

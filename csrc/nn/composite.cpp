@@ -1,6 +1,6 @@
 #include "csrc/nn/composite.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "csrc/nn/internal/step_of.h"
-#include "csrc/nn/internal/told_samples.h"
 #include "csrc/nn/internal/variable.h"
 #include "csrc/nn/neuron_module.h"
 #include "csrc/nn/recording.h"
@@ -400,7 +400,7 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
   if (samples().any()) {
     const at::Tensor line = edge.line.empty() ? zeros_of(sequence, delay) : waiting(edge);
     set_line(edge, leaving(samples(), sequence, delay, line));
-    return without_unheard(samples(), at::cat({line, sequence}).narrow(0, 0, steps), delay);
+    return without_restarted(samples(), at::cat({line, sequence}).narrow(0, 0, steps), delay);
   }
   if (edge.line.empty()) edge.line.assign(delay, at::zeros_like(sequence.narrow(0, 0, 1)));
   Tensors arriving;
@@ -592,8 +592,8 @@ std::optional<CompositeImpl::Loop> CompositeImpl::find_loop(const Stage& stage) 
 // Runs all steps of a loop that is one operator. Returns false, without an effect, if the loop has to be stepped, which
 // also reports errors.
 bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
-  const bool is_told = samples().any();
-  const std::optional<Loop> loop = run.steps > (is_told ? 0 : 1) ? find_loop(stage) : std::nullopt;
+  const bool has_samples = samples().any();
+  const std::optional<Loop> loop = run.steps > (has_samples ? 0 : 1) ? find_loop(stage) : std::nullopt;
   if (!loop) return false;
   Edge &there = edges_[loop->there], &back = edges_[loop->back];
   Edge& delayed = back.connection.delay > 0 ? back : there;
@@ -629,7 +629,7 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
     const std::int64_t early = std::min(delay, run.steps);
     const at::Tensor later = bias.defined() ? bias.expand_as(x) : at::zeros_like(x);
     const at::Tensor first = line.defined() ? line.narrow(0, 0, early) : zeros_of(x, early);
-    x = x + without_unheard(samples(), at::cat({first, later.narrow(0, early, run.steps - early)}), delay);
+    x = x + without_restarted(samples(), at::cat({first, later.narrow(0, early, run.steps - early)}), delay);
   } else if (line.defined() || bias.defined()) {
     const std::int64_t early = std::min(delay, run.steps);
     at::Tensor first = x.narrow(0, 0, early), later = x.narrow(0, early, run.steps - early);
@@ -653,7 +653,7 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
 
   const at::Tensor& spikes = run.outputs[loop->node][0];
   const auto through = [&](const at::Tensor& y) { return at::linear(y, weight, bias); };
-  if (is_told) {
+  if (has_samples) {
     set_line(delayed,
              results_wait ? leaving(samples(), spikes, delay, line, through) : leaving(samples(), spikes, delay, line));
     return true;

@@ -2,7 +2,7 @@
 #include "csrc/kernels/multistep/written_step.h"
 #include "csrc/nn/internal/predefined.h"
 #include "csrc/nn/internal/run_script.h"
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "ops/common/checks.h"
 #include "ops/multistep/surrogate.h"
 
@@ -140,11 +140,11 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
           run_operator(x, states, call));
     };
     if (!store && !samples().any()) return run(arguments);
-    auto told = arguments;
-    told.store_v = store;
-    told.lengths = maybe_given(samples().lengths);
-    told.start = maybe_given(samples().start);
-    return run(told);
+    auto with_samples = arguments;
+    with_samples.store_v = store;
+    with_samples.lengths = maybe_given(samples().lengths);
+    with_samples.start = maybe_given(samples().start);
+    return run(with_samples);
   }
   return {};
 }

@@ -1,5 +1,5 @@
 #include "csrc/nn/stateful.h"
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "csrc/nn/recording.h"
 
 #include <ATen/ops/cat.h>
@@ -73,7 +73,7 @@ at::Tensor Stateful::step(const at::Tensor& x) {
 
 Tensors Stateful::run(at::TensorList inputs, std::int64_t steps, const Samples& samples) {
   if (samples.any()) {
-    const ToldSamples told(*this, samples, inputs, steps);
+    const ScopedSamples scope(*this, samples, inputs, steps);
     return run(inputs, steps);
   }
   Tensors outputs = recordings_.empty() ? advance(inputs, steps) : run_and_record(inputs, steps);

@@ -124,7 +124,7 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
 
  private:
   friend class Recording;
-  friend class ToldSamples;
+  friend class ScopedSamples;
 
   void clone_(torch::nn::Module& from, const std::optional<torch::Device>& device) final;
   void assign(const Stateful& from);

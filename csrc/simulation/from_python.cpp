@@ -2,8 +2,8 @@
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
 #include "csrc/simulation/internal/large_pages.h"
 #include "csrc/simulation/internal/named_group.h"
+#include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/recorder.h"
-#include "csrc/simulation/internal/tell.h"
 #include "csrc/simulation/internal/undifferentiated.h"
 #include "csrc/simulation/network.h"
 #include "ops/common/library.h"
@@ -217,7 +217,7 @@ bool simulates(const Held& held) {
 
 std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, const Strings& states,
                                const Lists& neurons) {
-  std::vector<StateProbe> asked;
+  std::vector<StateProbe> requested;
   for (std::size_t i = 0; i < populations.size(); ++i) {
     const at::Tensor& given = neurons.get(i);
     const Population of = population(held, populations[i]);
@@ -228,9 +228,9 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
     TORCH_CHECK_VALUE(numbers.dim() == 1, "simulate: neurons of ", of.name, " must be numbers from 0 to ",
                       of.size() - 1, ", but have shape ", numbers.sizes());
     const auto* const begin = numbers.const_data_ptr<std::int64_t>();
-    asked.push_back({of, states.get(i), {begin, begin + numbers.numel()}});
+    requested.push_back({of, states.get(i), {begin, begin + numbers.numel()}});
   }
-  return asked;
+  return requested;
 }
 
 // Prepares steps that several calls take: builds the network, and checks that all ranks take them. Returns the number
@@ -259,7 +259,8 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::in
                                                        const Lists& neurons) {
   Running& running = held->network.running();
   std::vector<Probe> found;
-  for (const StateProbe& asked : probes(held, populations, states, neurons)) found.push_back(running.probe(asked));
+  for (const StateProbe& requested : probes(held, populations, states, neurons))
+    found.push_back(running.probe(requested));
   held->recorder.emplace(running, steps, spikes, std::move(found));
   return {held->recorder->fired(), held->recorder->states()};
 }
@@ -283,7 +284,7 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at
     const std::int64_t rows = states.empty() || states.get(0).dim() == 0 ? 0 : states.get(0).size(0);
     check_recorded("states", recorded.own, recorded.probes, /*own=*/true, rows, running.options());
     for (std::size_t k = 0; k < recorded.probes.size(); ++k)
-      recorded.whole.push_back(at::empty({recorded.own[k].size(0), recorded.probes[k].asked}, running.options()));
+      recorded.whole.push_back(at::empty({recorded.own[k].size(0), recorded.probes[k].requested}, running.options()));
     Recording found = in_whole(running, recorded, {{}, neurons, {}});
     return {std::move(found.neurons), std::move(found.states)};
   });

@@ -62,7 +62,7 @@ std::string indented(const std::string& body) {
 }
 
 // A state that is not persistent lives in a module of its own, which is saved and copied without it, and is no buffer,
-// so that no state_dict knows it. The class that has the state sees a property.
+// so that no state_dict contains it. The class that has the state sees a property.
 constexpr const char* holder_suffix = "_state";
 constexpr const char* holder_source = R"(
 def __getstate__(self) -> bool:
@@ -236,7 +236,7 @@ class Writer {
 
 // --- The example
 
-// Both draw the same random numbers, and whoever draws next draws as if nothing had been run.
+// Both draw the same random numbers, and later draws continue as if nothing had been run.
 class SameNumbers {
  public:
   explicit SameNumbers(c10::Device device)

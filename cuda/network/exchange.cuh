@@ -17,9 +17,9 @@ template <class Matrix> __device__ __forceinline__ void send(const ExchangeArgum
   for (Int rank = 0; rank < a.ranks; ++rank) {
     if (rank == a.left_out) continue;
     const unsigned* const list = a.all + rank * (1 + room);
-    const Int told = list[0], neurons = a.neurons[rank];
-    if (told > room && is_first) atomicMax(a.most, static_cast<unsigned>(told));
-    const Int tasks = (told < room ? told : room) * pieces;
+    const Int received = list[0], neurons = a.neurons[rank];
+    if (received > room && is_first) atomicMax(a.most, static_cast<unsigned>(received));
+    const Int tasks = (received < room ? received : room) * pieces;
     for (; task < tasks; task += warps) {
       const unsigned place = list[1 + task / pieces];
       const Int step = place / neurons;
@@ -30,7 +30,7 @@ template <class Matrix> __device__ __forceinline__ void send(const ExchangeArgum
     }
     task -= tasks;
   }
-  if (is_first && a.told != nullptr) a.told[0] = 0;
+  if (is_first && a.received != nullptr) a.received[0] = 0;
 }
 
 }  // namespace network

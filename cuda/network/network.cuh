@@ -58,7 +58,7 @@ template <class Plan> struct Shared {
   Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
   unsigned short fired[Plan::resident ? 1 : 2][Plan::at_once];
   int found[3];
-  int told[Plan::has_peers ? most_peers : 1];  // by each rank
+  int received[Plan::has_peers ? most_peers : 1];  // by each rank
 };
 
 // The connections of a spike that are sent: all, those of delay 1, or the others.
@@ -168,7 +168,7 @@ template <class Plan> class PeerSpikes {
 
   // Sends the spikes of a step that all blocks have published, by warp `mine`. Called by all threads.
   template <class Sender>
-  __device__ __forceinline__ void send(const Sender& sender, int t, int mine, int* told, int now, Int warp,
+  __device__ __forceinline__ void send(const Sender& sender, int t, int mine, int* received, int now, Int warp,
                                        Int warps) const {
     const Int rank = threadIdx.x;
     const bool is_other = rank < peers_.ranks && rank != peers_.rank;
@@ -179,10 +179,10 @@ template <class Plan> class PeerSpikes {
                    : "memory");
     Int task = warp;
     send_list(sender, peers_.rank, t, mine, now, task, warps);
-    if (is_other) told[rank] = wait_for(rank, t);
+    if (is_other) received[rank] = wait_for(rank, t);
     __syncthreads();
     for (Int other = 0; other < peers_.ranks; ++other)
-      if (other != peers_.rank) send_list(sender, other, t, told[other], now, task, warps);
+      if (other != peers_.rank) send_list(sender, other, t, received[other], now, task, warps);
   }
 
  private:
@@ -219,11 +219,11 @@ template <class Plan> class PeerSpikes {
 
   // Called by warps, with a row in pieces, the first by warp number `task`.
   template <class Sender>
-  __device__ __forceinline__ void send_list(const Sender& sender, Int rank, int t, int told, int now, Int& task,
+  __device__ __forceinline__ void send_list(const Sender& sender, Int rank, int t, int received, int now, Int& task,
                                             Int warps) const {
     const int* const list = neurons(peers_.rank, t, rank);
     const int pieces = static_cast<int>(sender.net.pieces);
-    const Int tasks = static_cast<Int>(told) * pieces;
+    const Int tasks = static_cast<Int>(received) * pieces;
     for (; task < tasks; task += warps) {
       const Spike spike = sender.row_of(sender.net.size + __ldcg(list + task / pieces));
       sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
@@ -442,9 +442,9 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
           peers.tell(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
         }
       }
-      if (net.told != nullptr) {
-        const unsigned at = atomicAdd(net.told, 1u);
-        if (at < net.room) net.told[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
+      if (net.received != nullptr) {
+        const unsigned at = atomicAdd(net.received, 1u);
+        if (at < net.room) net.received[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
       }
     }
 
@@ -539,7 +539,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
         if (!Plan::has_peers || net.peers.has_own != 0)
           sender.template send_listed<Part::all>(t % 3, walk.now, own_warp, all_warps);
         if constexpr (Plan::has_peers)
-          walk.peers.send(sender, t, __ldcg(net.counts + t % 3), shared.told, walk.now, own_warp, all_warps);
+          walk.peers.send(sender, t, __ldcg(net.counts + t % 3), shared.received, walk.now, own_warp, all_warps);
       }
       barrier.arrive();
       probes.record(net, t);

@@ -371,7 +371,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
         read_step(cells, at, rings, samples, t, n, step, grad.state[n]);
         exchange.wait(k, n);
         if constexpr (within) begin_sums(step);
-        product.template operator()<within>(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
+        product.template operator()<within>(exchange.memory, exchange.fed_back(k, n), at, n, step.sums, [&] {
           if (!Base::deferred) return;
           stored.store(at, n);  // of the step after; before one exists, a value that will be overwritten
           load(t);

@@ -88,7 +88,7 @@ template <class Spec> struct RecurrentForward : Recurrent<Spec> {
             for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
           exchange.wait(t, n);
           Values sums;
-          product(exchange.memory, exchange.heard(t, n), at, n, sums, [&] {
+          product(exchange.memory, exchange.fed_back(t, n), at, n, sums, [&] {
             exchange.expect(t, n);
             if (Spec::save) store_checkpoint(a, at, n, state[n], t / C - 1, t > 0 && t % C == 0);
             if (!deferred) return;

@@ -265,9 +265,9 @@ template <class Spec> struct Recurrent {
     if constexpr (Samples::has_start)
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        const bool hears = samples.hears(n, g);
+        const bool is_fed_back = samples.is_fed_back(n, g);
 #pragma unroll
-        for (int j = 0; j < W; ++j) sums[g][j] = select(hears, sums[g][j], F(0));
+        for (int j = 0; j < W; ++j) sums[g][j] = select(is_fed_back, sums[g][j], F(0));
       }
   }
 
@@ -345,7 +345,7 @@ template <class Spec> struct Recurrent {
     static constexpr int buffers = 2 * delay, message = shape.message_bytes(), buffer = tiles * message;
     static constexpr int masks = Spec::vectors ? 1 : W / 2;
     unsigned char* memory;
-    int told[G];  // where the lane's numbers lie in a message, or the warp's bits
+    int place_of[G];  // where the lane's numbers lie in a message, or the warp's bits
     // For pairs of numbers. Values after the last neuron must not be infinite: their weights are 0.
     unsigned are_there[masks];
     unsigned listener;      // memory of the block that the lane sends bits to
@@ -357,7 +357,7 @@ template <class Spec> struct Recurrent {
         outbox = static_cast<unsigned char*>(messages) + times(blockIdx.x / blocks, shape.messages_bytes());
 #pragma unroll
       for (int g = 0; g < G; ++g)
-        told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
+        place_of[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
 #pragma unroll
       for (int i = 0; i < masks; ++i)
         are_there[i] =
@@ -403,7 +403,7 @@ template <class Spec> struct Recurrent {
     }
 
     // The place in `memory` of the values that step t receives.
-    __device__ __forceinline__ int heard(int t, int n) const { return offset(t - delay, n); }
+    __device__ __forceinline__ int fed_back(int t, int n) const { return offset(t - delay, n); }
 
     // Until all of it is here.
     __device__ __forceinline__ void wait(int t, int n) const {
@@ -435,7 +435,7 @@ template <class Spec> struct Recurrent {
         words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);  // of lanes below 16
         words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
       }
-      const unsigned to = listener + offset(t, n) + told[g], barrier = listener + barrier_offset(t, n);
+      const unsigned to = listener + offset(t, n) + place_of[g], barrier = listener + barrier_offset(t, n);
       if (at.lane < blocks) send(to, words, barrier);
     }
 
@@ -450,7 +450,7 @@ template <class Spec> struct Recurrent {
       }
 #pragma unroll
       for (int p = 0; p < sent; ++p) {
-        const int to = offset(t, n) + p * piece_bytes + told[g];
+        const int to = offset(t, n) + p * piece_bytes + place_of[g];
         if constexpr (blocks == 1 || by_memory) {
           Pack<unsigned, W / 2, true> pack;
 #pragma unroll
@@ -474,7 +474,7 @@ template <class Spec> struct Recurrent {
         constexpr int bytes = 64 * W * G;
         publish_for_copies();
         __syncwarp();
-        const int to = offset(t, n) + (told[0] & ~(bytes - 1)) + at.lane * piece_bytes;
+        const int to = offset(t, n) + (place_of[0] & ~(bytes - 1)) + at.lane * piece_bytes;
         send_to_all<blocks>(at.lane < sent, shared_address(memory) + to, outbox + to, bytes,
                             shared_address(memory) + barrier_offset(t, n));
       }

@@ -67,7 +67,7 @@ template <class Spec> struct LayerSamples {
     if constexpr (has_start)
       if (at_start) deaf[n][g] = delay;
   }
-  __device__ __forceinline__ bool hears(int n, int g) {
+  __device__ __forceinline__ bool is_fed_back(int n, int g) {
     if constexpr (!has_start) return true;
     const bool nothing = deaf[n][g] > 0;
     if (nothing) --deaf[n][g];

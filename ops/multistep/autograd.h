@@ -236,23 +236,23 @@ struct BackwardRule {
 
   static void save(AutogradContext* ctx, const BackwardCall& call, variable_list given) {
     Kept::save(ctx, call, std::move(given));
-    c10::List<bool> asked, came;
-    for (const bool needs : call.needs_grad) asked.push_back(needs);
+    c10::List<bool> requested, came;
+    for (const bool needs : call.needs_grad) requested.push_back(needs);
     for (const at::TensorList list : {call.grad_outputs, call.grad_states})
       for (const at::Tensor& grad : list) came.push_back(grad.defined());
-    ctx->saved_data["asked"] = std::move(asked);
+    ctx->saved_data["requested"] = std::move(requested);
     ctx->saved_data["came"] = std::move(came);
   }
 
   // `directions` are the upstream gradients of the computed gradients: u in derivatives.h.
   static variable_list backward(AutogradContext* ctx, const variable_list& directions) {
     const Kept kept(ctx);
-    const c10::List<bool> asked = ctx->saved_data.at("asked").toBoolList(),
+    const c10::List<bool> requested = ctx->saved_data.at("requested").toBoolList(),
                           came = ctx->saved_data.at("came").toBoolList();
-    ByArgument tangents(asked.size());
+    ByArgument tangents(requested.size());
     auto direction = directions.begin();
     for (std::size_t i = 0; i < tangents.size(); ++i)
-      if (asked.get(i)) tangents[i] = *direction++;
+      if (requested.get(i)) tangents[i] = *direction++;
     Tensors grads;
     std::size_t count = kept.count();
     bool wants_grads = false;

@@ -286,14 +286,14 @@ class _Layer:
 
     def _text_and_parameters(self, current_like: Tensor) -> tuple[str, Sequence[Tensor], Sequence[Tensor]]:
         """Returns the neuron's text, its initial states ([] for those in the text), and its parameters."""
-        told: list = []
+        captured: list = []
 
         def layer(text: str, _: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
-            told.extend((text, states, params))
+            captured.extend((text, states, params))
             return [], []
 
         text_of(self.neuron).call(self.neuron, [current_like], {}, False, layer)
-        return tuple(told)
+        return tuple(captured)
 
     def _start_anew(
         self, memory: _Memory, rule: str, text: str, starts: Sequence[Tensor], params: Sequence[Tensor],

@@ -66,10 +66,10 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) { return at
 // ATen's function of the operation's name, but for those that have none of that name or meaning.
 Tensor operation(const Node& node, const Tensors& x) {
   switch (node.op) {
-#define SPIKEFORGE_UNARY(name) \
-  case Op::name:               \
-    return at::name(x[0]);     \
-#define SPIKEFORGE_TERNARY_OF(name, function) case Op::name : return function(x[0], x[1], x[2]);
+// clang-format off
+#define SPIKEFORGE_UNARY(name) case Op::name: return at::name(x[0]);
+#define SPIKEFORGE_TERNARY_OF(name, function) case Op::name: return function(x[0], x[1], x[2]);
+// clang-format on
 #define SPIKEFORGE_OP(...)
 #define SPIKEFORGE_BINARY(name)
 #define SPIKEFORGE_TERNARY(name)

@@ -170,10 +170,10 @@ template <class Rows> class Multistep {
   void feed_back(std::int64_t t, void* memory) const {
     if (feedback_ == nullptr) return;
     if (!tile_.launch.has_samples())
-      return feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, /*hears=*/true, memory);
+      return feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, /*is_fed_back=*/true, memory);
     samples_.each_present(t, feedback_->delay, feedback_->width,
-                          [&](std::int64_t first, std::int64_t last, bool hears) {
-                            feedback_->run(*feedback_, t, tile_.begin + first, tile_.begin + last, hears, memory);
+                          [&](std::int64_t first, std::int64_t last, bool is_fed_back) {
+                            feedback_->run(*feedback_, t, tile_.begin + first, tile_.begin + last, is_fed_back, memory);
                           });
   }
 

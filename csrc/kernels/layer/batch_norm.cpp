@@ -441,7 +441,7 @@ std::string print_gradient(const BackwardSpec& spec) {
 const KernelSpec& first_of(const ForwardSpec& spec) { return spec.run; }
 const KernelSpec& first_of(const BackwardSpec& spec) { return spec.sums; }
 
-// A kernel that hands its arguments to a function of cuda/layer/batch_norm.cuh, which is made for `specs`.
+// A kernel that passes its arguments to a function of cuda/layer/batch_norm.cuh, instantiated for `specs`.
 template <class Spec>
 jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::string_view function,
                                std::string_view args, std::string_view specs) {

@@ -1,4 +1,4 @@
-// One multistep call as plain data: what an operator hands to the CPU's loop or to a GPU kernel once every check is
+// One multistep call as plain data: what an operator passes to the CPU's loop or to a GPU kernel once every check is
 // done. Lists have one entry for each input, state, parameter or output of the cell; what they point to is the
 // caller's.
 #pragma once

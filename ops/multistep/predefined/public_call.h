@@ -210,14 +210,14 @@ inline MultistepResults call_public(const MultistepCall& call) {
 // True if the dispatcher considered all tensors of this call: it ignores arguments of any type, such as a parameter
 // that alone is mapped or differentiated by a transform.
 inline bool was_dispatched_by_all(const MultistepCall& call) {
-  c10::DispatchKeySet seen = call.inputs[0].key_set(), asked;
+  c10::DispatchKeySet seen = call.inputs[0].key_set(), requested;
   for (std::size_t s = 0; s < call.cell->states.size(); ++s)
     if (call.state(s).defined()) seen = seen | call.state(s).key_set();
   for (const at::Tensor* t : {&call.lengths, &call.start})
     if (t->defined()) seen = seen | t->key_set();
   for (const at::Tensor& param : call.params)
-    if (param.defined()) asked = asked | param.key_set();
-  return (asked - seen).empty();
+    if (param.defined()) requested = requested | param.key_set();
+  return (requested - seen).empty();
 }
 
 // The kernel of the overload `any`.

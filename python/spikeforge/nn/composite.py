@@ -454,20 +454,20 @@ class Composite(Container):
 
     def _shift(self, run: Run, connection: Connection, sequence: Tensor) -> Tensor:
         """The sequence, later by the delay."""
-        told = self._memory.samples or {}
+        bounds = self._memory.samples or {}
         line = run.lines.get(connection.state)
         if line is None:
             line = sequence.new_zeros((connection.delay, *sequence.shape[1:]))
         self._check_line(run, connection, line, sequence)
-        if told:
+        if bounds:
             samples.refuse(self, run.store, "store_states, of a network with delays")
-            if "start" in told:
-                samples.check_start(self._title(), told["start"], sequence)
-            run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **told)
+            if "start" in bounds:
+                samples.check_start(self._title(), bounds["start"], sequence)
+            run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **bounds)
             shifted, _ = samples.later(line, sequence)
-            if "start" not in told:
+            if "start" not in bounds:
                 return shifted
-            nothing = samples.unheard(told["start"], connection.delay)
+            nothing = samples.restarted(bounds["start"], connection.delay)
             return shifted.masked_fill(samples.beside(nothing, shifted), 0)
         shifted, rest = samples.later(line, sequence)
         if run.store:

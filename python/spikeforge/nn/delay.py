@@ -94,7 +94,7 @@ class Delay(StatefulModule):
             y = y.masked_fill(samples.ended(self._title(), lengths, x), 0)
         if start is not None:
             samples.check_start(self._title(), start, x)
-            y = y.masked_fill(samples.unheard(samples.beside(start, x), self.steps), 0)
+            y = y.masked_fill(samples.restarted(samples.beside(start, x), self.steps), 0)
         return y
 
     def _check_past(self, past: Tensor, x: Tensor) -> None:
@@ -104,7 +104,7 @@ class Delay(StatefulModule):
             mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to start anew"
             raise ValueError(
                 f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this "
-                f"x asks for {list(expected)} on {x.device}; {mend}"
+                f"x needs {list(expected)} on {x.device}; {mend}"
             )
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
