@@ -405,7 +405,7 @@ def test_delays_and_encoders_say_it_too():
     delay(sequence())
     with pytest.raises(
         ValueError,
-        match=r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x asks for \[2, 4, 5\] .*reset_",
+        match=r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x needs \[2, 4, 5\] .*reset_",
     ):
         delay(sequence(shape=(4, 5)))
     with pytest.raises(TypeError, match="Delay: steps must be whole numbers, but are float32; pass steps.long()"):
