@@ -192,4 +192,5 @@ except RuntimeError as error:  # a torch without CUDA brings no NVRTC
     print(error)
 
 # %%
-# :doc:`../custom_operators` describes all parts of an operator, including registration in C++ with a CPU function in C, and the error messages. The predefined products, which support all of torch's features, are in :doc:`../events`.
+# :doc:`../custom_operators` describes all parts of an operator, including registration in C++ with a CPU function in C,
+# and the error messages. The predefined products, which support all of torch's features, are in :doc:`../events`.

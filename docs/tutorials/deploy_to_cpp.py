@@ -149,4 +149,5 @@ except RuntimeError as error:  # a torch without CUDA brings no NVRTC
     print(error)
 
 # %%
-# :doc:`../deployment` compares TorchScript with AOTInductor, and describes how a program keeps states and how to run untrusted files.
+# :doc:`../deployment` compares TorchScript with AOTInductor, and describes how a program keeps states and how to run
+# untrusted files.

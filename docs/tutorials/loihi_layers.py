@@ -161,4 +161,6 @@ for t in range(STEPS):
 assert monitor["layer1.lif.v"][:, 0, 1].tolist() == expected
 
 # %%
-# :doc:`../loihi` describes the ranges, sparse connections, delays for each synapse, and ``loihi_quantize``, which converts a trained floating-point layer to fixed point and returns the errors. ``examples/dense_layer.cpp`` is this tutorial in C++.
+# :doc:`../loihi` describes the ranges, sparse connections, delays for each synapse, and ``loihi_quantize``, which
+# converts a trained floating-point layer to fixed point and returns the errors. ``examples/dense_layer.cpp`` is this
+# tutorial in C++.

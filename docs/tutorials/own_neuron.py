@@ -165,4 +165,5 @@ assert decay.grad != 0
 pyplot.show()
 
 # %%
-# :doc:`../custom_neurons` describes the operations that a function may use, and the equivalent lambdas in C++. :doc:`../neuron_text` describes the language of the text.
+# :doc:`../custom_neurons` describes the operations that a function may use, and the equivalent lambdas in C++.
+# :doc:`../neuron_text` describes the language of the text.
