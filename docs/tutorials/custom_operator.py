@@ -193,4 +193,4 @@ except RuntimeError as error:  # a torch without CUDA brings no NVRTC
 
 # %%
 # :doc:`../custom_operators` describes all parts of an operator, including registration in C++ with a CPU function in C,
-# and the error messages. The predefined products, which support all of torch's features, are in :doc:`../events`.
+# and the error messages. :doc:`../events` describes the event products of the library.
