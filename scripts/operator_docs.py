@@ -80,7 +80,7 @@ TEXT_BITS = """
     bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and `convolution`\
  that read it in training then need not pack; 0 where none does."""
 LAST_STATES = """
-    last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them. Not with `store_states`."""
+    last_states: False: the last states are not needed; the list of states is empty, and a GPU does not write them. Not with `store_states`."""
 TEXT_RESULTS = """
     store_states: return the states after each step rather than the last ones.
 

@@ -16,8 +16,7 @@ class Slot {
   Slot& operator=(const Slot&) = delete;
 
   // `make` returns a T, in place. If two threads come first, both create one, and one is kept.
-  template <class T, class Make>
-  T& get(Make&& make) const {
+  template <class T, class Make> T& get(Make&& make) const {
     if (Base* const there = content_.load(std::memory_order_acquire)) return static_cast<Content<T>*>(there)->value;
     auto made = std::make_unique<Content<T>>(std::forward<Make>(make));
     Base* there = nullptr;
@@ -30,10 +29,8 @@ class Slot {
   struct Base {
     virtual ~Base() = default;
   };
-  template <class T>
-  struct Content : Base {
-    template <class Make>
-    explicit Content(Make&& make) : value(std::forward<Make>(make)()) {}
+  template <class T> struct Content : Base {
+    template <class Make> explicit Content(Make&& make) : value(std::forward<Make>(make)()) {}
     T value;
   };
 

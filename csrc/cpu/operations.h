@@ -24,14 +24,12 @@ inline namespace CPU_CAPABILITY {
 constexpr std::int64_t granule = 32;
 
 // A row of a tile's numbers; or one vector that stands for all of them, where `step` is 0 rather than 1.
-template <class T>
-struct Row {
+template <class T> struct Row {
   T* data;
   std::int64_t step;
 };
 
-template <class T>
-struct Operations {
+template <class T> struct Operations {
   using V = at::vec::Vectorized<T>;
 
   static V mask(bool value) {
@@ -162,8 +160,7 @@ struct Operations {
                  first);
   }
 
-  template <class Law>
-  static V drawn(Law law, V bits) {
+  template <class Law> static V drawn(Law law, V bits) {
     T numbers[V::size()];
     bits.store(numbers);
     for (int i = 0; i < V::size(); ++i) {

@@ -51,14 +51,12 @@ struct Tile {
   static bool is_dense(const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; }
 
   // Row t of a sequence that is dense.
-  template <class Element>
-  const Element* row(const SequenceView& view, std::int64_t t) const {
+  template <class Element> const Element* row(const SequenceView& view, std::int64_t t) const {
     return static_cast<const Element*>(view.data) + t * view.time_stride + begin;
   }
 
   // Row t of a result, of N elements each.
-  template <class Element>
-  Element* result(void* data, std::int64_t t) const {
+  template <class Element> Element* result(void* data, std::int64_t t) const {
     return static_cast<Element*>(data) + t * launch.neurons + begin;
   }
 
@@ -80,8 +78,7 @@ struct Tile {
     return row < segment.last ? nullptr : row_after<Element>(view, -1, row);
   }
 
-  template <class Element>
-  Writing writing_of(const Element* data, std::int64_t rows) const {
+  template <class Element> Writing writing_of(const Element* data, std::int64_t rows) const {
     constexpr std::int64_t element = sizeof(Element);
     if (data == nullptr || is_read_again || rows * launch.neurons * element < large_result) return Writing::cached;
     const bool aligned =

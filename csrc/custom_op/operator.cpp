@@ -113,8 +113,7 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
 }
 
 // An std::function may be empty, as one from a null pointer is: detected before a call.
-template <class Function>
-void check_not_empty(const Operator& op, const char* part, const Function* function) {
+template <class Function> void check_not_empty(const Operator& op, const char* part, const Function* function) {
   TORCH_CHECK_VALUE(function == nullptr || *function, op.name, ": .", part, "(...) was given an empty function");
 }
 

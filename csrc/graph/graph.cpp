@@ -22,10 +22,8 @@ bool is_commutative(Op op) {
     case Op::equal:
     case Op::not_equal:
     case Op::logical_and:
-    case Op::logical_or:
-      return true;
-    default:
-      return false;
+    case Op::logical_or: return true;
+    default: return false;
   }
 }
 

@@ -117,12 +117,9 @@ void NeuronParser::outputs(const Token& keyword) {
 
 std::string quoted(const Token& token) {
   switch (token.kind) {
-    case Token::Kind::line_break:
-      return "the end of the line";
-    case Token::Kind::end:
-      return "the end of the text";
-    default:
-      return fmt::format("\"{}\"", token.text.substr(0, most_name_length));
+    case Token::Kind::line_break: return "the end of the line";
+    case Token::Kind::end: return "the end of the text";
+    default: return fmt::format("\"{}\"", token.text.substr(0, most_name_length));
   }
 }
 

@@ -40,8 +40,7 @@ class SynapseParser : Parser {
   void send(Event event, const Token& keyword);
   void check_traces(const Token& end) const;
 
-  template <class List>
-  static std::optional<std::size_t> find(const List& list, std::string_view name) {
+  template <class List> static std::optional<std::size_t> find(const List& list, std::string_view name) {
     const auto found = std::ranges::find(list, name, [](const auto& item) -> std::string_view {
       if constexpr (requires { item.name; })
         return item.name;

@@ -70,8 +70,7 @@ class Body {
     const OpInfo& known = info(node.op);
     const auto operand = [&](std::size_t i) -> const Expression& { return expressions_[node.operands[i]]; };
     switch (known.form) {
-      case Form::leaf:
-        return leaf(node);
+      case Form::leaf: return leaf(node);
       case Form::prefix:
         return {fmt::format("{}{}{}", known.text, known.text == "-" ? "" : " ", within(operand(0), binds_prefix)),
                 binds_prefix};
@@ -83,8 +82,7 @@ class Body {
       }
       case Form::call:
       case Form::spike:
-      case Form::draw:
-        break;
+      case Form::draw: break;
     }
     std::vector<std::string_view> operands;
     for (const Id x : graph_.operands(id)) operands.push_back(expressions_[x].text);

@@ -9,8 +9,7 @@
 namespace spikeforge::graph {
 namespace {
 
-template <class List>
-std::size_t place_of(const List& list, std::string_view name) {
+template <class List> std::size_t place_of(const List& list, std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(list, name, &List::value_type::name) - list.begin());
 }
 

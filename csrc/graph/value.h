@@ -100,12 +100,10 @@ class SPIKEFORGE_API Value {
     return apply(Op::spike_strict, {u}, surrogate);
   }
   // A surrogate of one's own, by its derivative at u: spike(v - 1, [](Value u) { return 1 / square(1 + abs(u)); }).
-  template <std::invocable<Value> Derivative>
-  friend Value spike(const Value& u, Derivative&& derivative) {
+  template <std::invocable<Value> Derivative> friend Value spike(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }
-  template <std::invocable<Value> Derivative>
-  friend Value spike_strict(const Value& u, Derivative&& derivative) {
+  template <std::invocable<Value> Derivative> friend Value spike_strict(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike_strict(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }
   // A surrogate's derivative at u, as a value. Differentiated itself, it is the surrogate's second derivative.

@@ -61,8 +61,8 @@ struct Driver {
   std::string describe(Result result) const;
 };
 
-// A kernel in the driver's hands: for every device of its architecture, for the life of the process. Nothing unloads
-// it: kernels live in a cache that outlives main, and by then the driver may be gone.
+// A kernel that the driver has loaded: for every device of its architecture, for the life of the process. Nothing
+// unloads it: kernels live in a cache that outlives main, and by then the driver may be gone.
 class LoadedKernel {
  public:
   LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::string name);

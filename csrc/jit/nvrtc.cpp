@@ -71,8 +71,7 @@ class Limit {
   std::atomic<bool> is_late_ = false, is_over_ = false;
 };
 
-template <class Function>
-void find(void* library, const char* name, Function& function) {
+template <class Function> void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (!function) throw NvrtcNotFound(fmt::format("it has no {}", name));
 }

@@ -62,12 +62,10 @@ std::shared_ptr<const Recorder> stop_recording();
 std::shared_ptr<Recorder> recorder();
 
 // Called by every call on the CPU, with a KernelsOn, which is only evaluated while a pack is recorded.
-template <class Kernels>
-void note(const Kernels& kernels_on) {
+template <class Kernels> void note(const Kernels& kernels_on) {
   if (const auto active = recorder()) active->add(kernels_on);
 }
-template <class Kernels>
-void note_by_arch(const Kernels& kernels_on) {
+template <class Kernels> void note_by_arch(const Kernels& kernels_on) {
   if (const auto active = recorder()) active->add_by_arch(kernels_on);
 }
 

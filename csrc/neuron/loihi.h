@@ -27,8 +27,7 @@ SPIKEFORGE_FN constexpr int loihi_params(bool ternary, LoihiForm form) {
 
 // A cell of cuda/multistep/multistep.cuh (neuron/cell.h has the interface), forward only. The CPU compiles it for
 // several instruction sets, each with a Variant of its own, so that no two of them share a function.
-template <bool ternary, LoihiForm form, class Variant = void>
-struct Loihi {
+template <bool ternary, LoihiForm form, class Variant = void> struct Loihi {
   static constexpr int n_inputs = 1, n_outputs = 1;
   static constexpr int n_states = loihi_states(form);
   enum State { u, v, counter };

@@ -44,10 +44,8 @@ class SPIKEFORGE_API Array {
   Array() : Array(DType::float64, {0}) {}
   Array(DType dtype, Shape shape);  // its bytes are not set
 
-  template <class T>
-  static Array of(Shape shape, std::span<const T> values);
-  template <class T>
-  static Array of(Shape shape, std::initializer_list<T> values) {
+  template <class T> static Array of(Shape shape, std::span<const T> values);
+  template <class T> static Array of(Shape shape, std::initializer_list<T> values) {
     return of<T>(std::move(shape), std::span<const T>(values.begin(), values.size()));
   }
   static Array full(Shape shape, double value, DType dtype = DType::float64);

@@ -81,14 +81,10 @@ Shape shape_of(hid_t dataset) {
   const SpaceId space(h5().H5Dget_space(dataset));
   require(static_cast<bool>(space), "its shape");
   switch (h5().H5Sget_simple_extent_type(space.get())) {
-    case H5S_SCALAR:
-      return {};
-    case H5S_NULL:
-      refuse("it is empty (a null dataspace)");
-    case H5S_SIMPLE:
-      break;
-    default:
-      refuse("its shape is of an unknown kind");
+    case H5S_SCALAR: return {};
+    case H5S_NULL: refuse("it is empty (a null dataspace)");
+    case H5S_SIMPLE: break;
+    default: refuse("its shape is of an unknown kind");
   }
   const int rank = h5().H5Sget_simple_extent_ndims(space.get());
   require(rank >= 0 && rank <= H5S_MAX_RANK, "its shape");
@@ -122,12 +118,9 @@ class RawReader {
   void read(std::span<std::byte> into, hid_t file_type) {
     if (into.empty()) return;
     switch (layout_.kind) {
-      case H5D_CONTIGUOUS:
-        return contiguous(into);
-      case H5D_COMPACT:
-        return compact(into, file_type);
-      default:
-        break;
+      case H5D_CONTIGUOUS: return contiguous(into);
+      case H5D_COMPACT: return compact(into, file_type);
+      default: break;
     }
     if (std::ranges::any_of(layout_.filters, [](const Filter& f) { return f.id == szip; }))
       by_libhdf5(into, file_type);
@@ -175,8 +168,7 @@ class RawReader {
 
   std::uint64_t chunk_bytes() const { return byte_count(layout_.chunk, element_size_); }
 
-  template <class Function>
-  void for_each_chunk(Function&& function) {
+  template <class Function> void for_each_chunk(Function&& function) {
     const std::size_t rank = shape_.size();
     if (layout_.chunk.size() != rank) refuse("its chunks have another number of dimensions than its shape");
     if (chunk_bytes() >= UINT32_MAX) refuse("its chunks are too large");
@@ -355,28 +347,20 @@ Value read_dataset(hid_t dataset, ReadingState& state) {
   switch (h5().H5Tget_class(type.get())) {
     case H5T_INTEGER:
     case H5T_FLOAT:
-    case H5T_ENUM:
-      return read_numbers(dataset, state, layout, shape, type.get());
+    case H5T_ENUM: return read_numbers(dataset, state, layout, shape, type.get());
     case H5T_STRING: {
       const htri_t is_variable = h5().H5Tis_variable_str(type.get());
       require(is_variable >= 0, "its type");
       if (is_variable) return variable_strings(dataset, state, layout, shape, type.get());
       return fixed_strings(dataset, state, layout, shape, type.get());
     }
-    case H5T_COMPOUND:
-      refuse("it is of a compound type (complex numbers are one): expected numbers or text");
-    case H5T_VLEN:
-      refuse("it is of a type of variable length: expected numbers or text");
-    case H5T_ARRAY:
-      refuse("it is of an array type: expected numbers or text");
-    case H5T_REFERENCE:
-      refuse("it is of a reference type: expected numbers or text");
-    case H5T_OPAQUE:
-      refuse("it is of an opaque type: expected numbers or text");
-    case H5T_BITFIELD:
-      refuse("it is of a bit field type: expected numbers or text");
-    default:
-      refuse("its type is of an unknown kind: expected numbers or text");
+    case H5T_COMPOUND: refuse("it is of a compound type (complex numbers are one): expected numbers or text");
+    case H5T_VLEN: refuse("it is of a type of variable length: expected numbers or text");
+    case H5T_ARRAY: refuse("it is of an array type: expected numbers or text");
+    case H5T_REFERENCE: refuse("it is of a reference type: expected numbers or text");
+    case H5T_OPAQUE: refuse("it is of an opaque type: expected numbers or text");
+    case H5T_BITFIELD: refuse("it is of a bit field type: expected numbers or text");
+    default: refuse("its type is of an unknown kind: expected numbers or text");
   }
 }
 

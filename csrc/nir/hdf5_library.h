@@ -55,8 +55,7 @@ class Hdf5Session {
 std::string hdf5_reason();
 
 // Closes itself.
-template <auto Hdf5::*Close>
-class Hid {
+template <auto Hdf5::*Close> class Hid {
  public:
   explicit Hid(hid_t id = H5I_INVALID_HID) : id_(id) {}
   Hid(Hid&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}

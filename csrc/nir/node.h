@@ -57,16 +57,14 @@ struct Scale {
 
 enum class PaddingMode { numbers, same, valid };
 
-template <int D>
-struct Padding {
+template <int D> struct Padding {
   PaddingMode mode = PaddingMode::numbers;
   std::array<std::int64_t, D> numbers{};  // zero elements on either side; only in the mode of that name
   bool operator==(const Padding&) const = default;
 };
 
 // Convolution over D dimensions: x is [groups * C, *space], weight [out, C, *kernel], bias [out].
-template <int D>
-struct Conv {
+template <int D> struct Conv {
   static constexpr std::string_view type = D == 1 ? "Conv1d" : "Conv2d";
   std::optional<std::array<std::int64_t, D>> input_shape;  // of space; absent: that of what arrives
   Array weight;
@@ -261,8 +259,7 @@ SPIKEFORGE_API bool operator==(const Graph& a, const Graph& b);
 SPIKEFORGE_API bool operator==(const Node& a, const Node& b);
 
 // The fields of a node that are arrays and present: field(name, array).
-template <class Field>
-void for_each_array(const Kind& kind, Field&& field) {
+template <class Field> void for_each_array(const Kind& kind, Field&& field) {
   std::visit(
       [&]<class N>(const N& n) {
         if constexpr (!std::is_same_v<N, Graph>)

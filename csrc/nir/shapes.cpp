@@ -42,15 +42,13 @@ bool broadcasts(const Shape& from, const Shape& to) {
   return std::equal(from.rbegin(), from.rend(), to.rbegin(), [](auto a, auto b) { return a == 1 || a == b; });
 }
 
-template <int D>
-Shape conv_input(const Conv<D>& n) {
+template <int D> Shape conv_input(const Conv<D>& n) {
   Shape shape{n.weight.shape()[1] * n.groups};
   shape.insert(shape.end(), n.input_shape->begin(), n.input_shape->end());
   return shape;
 }
 
-template <int D>
-Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, ShapeRule rule) {
+template <int D> Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, ShapeRule rule) {
   const Shape& weight = n.weight.shape();
   if (in.size() != D + 1)
     refuse(node, "",
@@ -71,13 +69,9 @@ Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, Sh
       case PaddingMode::numbers:
         out.push_back(window_count(size, 2 * n.padding.numbers[d], reach, stride, node));
         break;
-      case PaddingMode::valid:
-        out.push_back(window_count(size, 0, reach, stride, node));
-        break;
+      case PaddingMode::valid: out.push_back(window_count(size, 0, reach, stride, node)); break;
       // The number of zeros that keeps the size at stride 1; a stride then takes every stride-th.
-      case PaddingMode::same:
-        out.push_back(window_count(size, reach - 1, reach, stride, node));
-        break;
+      case PaddingMode::same: out.push_back(window_count(size, reach - 1, reach, stride, node)); break;
     }
   }
   return out;
@@ -199,7 +193,7 @@ class Inference {
     }
   }
 
-  std::vector<NodeShapes> run() {
+  std::vector<NodeShapes> infer() {
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       if (is_fixed(i))
         resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
@@ -305,7 +299,7 @@ class Inference {
 
 InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
                              const std::optional<Shape>& arriving) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report, arriving).run();
+  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report, arriving).infer();
   InnerShapes nested;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     if (std::holds_alternative<Input>(graph.nodes[i].node.kind) && nested.inputs++ == 0) nested.in = shapes[i].in;
@@ -356,11 +350,10 @@ void broadcast_parameters(N& n, const Node& node, const std::string& name, const
   });
 }
 
-template <class N, class... Others>
-constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
+template <class N, class... Others> constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
 
 void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& arriving) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).run();
+  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).infer();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const std::optional<Shape>& in = shapes[i].in;
     std::visit(
@@ -419,7 +412,7 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
 
 std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRule rule, Report* report,
                                      const std::optional<Shape>& arriving) {
-  return Inference(graph, "", rule, report, arriving).run();
+  return Inference(graph, "", rule, report, arriving).infer();
 }
 
 void fill_in_shapes(Graph& graph) { fill_in(graph, "", {}); }

@@ -22,6 +22,7 @@
 // other, so networks nest.
 #pragma once
 
+#include "csrc/nn/composite_plan.h"
 #include "csrc/nn/part.h"
 
 #include <deque>
@@ -136,18 +137,12 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     CompositeImpl* network = nullptr;      // the part, if it is one
     std::vector<Stateful*> stateful = {};  // the part and those below it
   };
-  struct Stage {  // of the plan: one part, or the parts of a loop in the order of a step
-    std::vector<int> nodes;
-    bool is_loop = false;
-    std::vector<int> edges_into, edges_within;  // of a loop
-  };
   struct Run;
   struct Before;
 
   // The known value of an edge, or the value that was sent along it: a tensor, or its name in a script; empty if there
   // is none.
-  template <class Value>
-  using Known = std::function<Value(int edge)>;
+  template <class Value> using Known = std::function<Value(int edge)>;
   // A step with the shape of an edge source's output, computed from the known inputs of the nodes before it, which
   // `call` runs; empty if none leads there.
   template <class Value>

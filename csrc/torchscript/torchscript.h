@@ -46,8 +46,7 @@ SPIKEFORGE_API void script_as(std::type_index type, std::function<Script(const t
                               std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> call);
 
 //   script_as<SumPool>([](const SumPool& pool) { return Script{.name = "SumPool", .forward = "return ..."}; });
-template <class Module, class Function>
-void script_as(Function script) {
+template <class Module, class Function> void script_as(Function script) {
   script_as(
       typeid(Module), [script](const torch::nn::Module& m) { return script(dynamic_cast<const Module&>(m)); },
       [](torch::nn::Module& m, const at::Tensor& x) { return dynamic_cast<Module&>(m).forward(x); });

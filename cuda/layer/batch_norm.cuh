@@ -18,14 +18,12 @@
 namespace spikeforge {
 namespace layers {
 
-template <class Spec, class Tiles = ChannelTiles>
-struct NormaliseAndRunArgs {
+template <class Spec, class Tiles = ChannelTiles> struct NormaliseAndRunArgs {
   ForwardArgs<typename Spec::Cell> run;
   NormaliseArguments<Tiles> norm;
 };
 
-template <class Sums, class Gradient, class Tiles = ChannelTiles>
-struct NormaliseAndRunGradArgs {
+template <class Sums, class Gradient, class Tiles = ChannelTiles> struct NormaliseAndRunGradArgs {
   BackwardArgs<typename Sums::Cell> sums;
   BackwardArgs<typename Gradient::Cell> gradient;
   NormaliseGradArguments<Tiles> norm;
@@ -34,8 +32,7 @@ struct NormaliseAndRunGradArgs {
 constexpr int block_of_tile = 256;
 
 // Tiles of a block in one strip, and the thread's part of them: a loop down the strip, or up.
-template <class Spec>
-struct Run {
+template <class Spec> struct Run {
   using Turns = typename Multistep<Spec>::Turns;
   int begin;   // of the strip, in the period
   int column;  // the thread's first neuron, in the period
@@ -63,8 +60,7 @@ struct Run {
 };
 
 // The block's runs: use(run, its number in all).
-template <class Spec, class Use>
-__device__ __forceinline__ void for_runs(const ChannelTiles& tiles, Use&& use) {
+template <class Spec, class Use> __device__ __forceinline__ void for_runs(const ChannelTiles& tiles, Use&& use) {
   const int block = static_cast<int>(blockIdx.x), count = tiles.strips * tiles.depth;
   int tile = block * tiles.each;
   const int end = tile + tiles.each < count ? tile + tiles.each : count;
@@ -211,8 +207,7 @@ __device__ __forceinline__ void finish_channels(const ChannelTiles& tiles, const
 }
 
 // x's elements in the turns of a thread, one after the other.
-template <class Spec>
-struct Elements {
+template <class Spec> struct Elements {
   using Input = typename Spec::Input;
   const Input* at;
   long long time_stride, to_next_turn;
@@ -251,8 +246,7 @@ struct ChannelOfNeuron {
   }
 };
 
-template <class F>
-__device__ __forceinline__ F middle(F a, F b, F c) {
+template <class F> __device__ __forceinline__ F middle(F a, F b, F c) {
   return maximum(minimum(a, b), minimum(maximum(a, b), c));
 }
 
@@ -306,8 +300,7 @@ __device__ __forceinline__ void add_up(const NormaliseAndRunArgs<Spec>& a, const
   }
 }
 
-template <class Spec>
-__device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
+template <class Spec> __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
   using F = typename Spec::Compute;
   constexpr int W = Spec::width;
   const NormaliseArguments<ChannelTiles>& norm = a.norm;
@@ -345,8 +338,7 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
 }
 
 // The parameters with gradients, which become sums over channels; scale and shift are the last.
-template <class Spec>
-__device__ constexpr int wanted_params() {
+template <class Spec> __device__ constexpr int wanted_params() {
   int count = 0;
   for (int j = 0; j < Spec::Cell::n_params; ++j) count += Spec::wants_grad_param(j);
   return count;

@@ -17,8 +17,7 @@ struct Item {
   long long image;
   int down, across, channel;
 
-  template <int W>
-  __device__ __forceinline__ bool find(const PoolArguments& a) {
+  template <int W> __device__ __forceinline__ bool find(const PoolArguments& a) {
     const unsigned item = blockIdx.x * blockDim.x + threadIdx.x;
     const unsigned column = quotient(item, a.lanes), row = quotient(column, a.across);
     const unsigned of_image = quotient(row, a.down);
@@ -40,8 +39,7 @@ struct Item {
 //   static constexpr int strip, columns;
 //   static constexpr int vector_in, vector_out;   columns of x's and of y's rows that are one access
 //   static constexpr bool is_mean, is_normalised;   is_normalised: a maximum that a normalisation follows
-template <class T, class F, int W, class Shape>
-struct Pooling {
+template <class T, class F, int W, class Shape> struct Pooling {
   static constexpr Window down = Shape::down, across = Shape::across;
   static constexpr int strip = Shape::strip, columns = Shape::columns;
 
@@ -65,8 +63,7 @@ struct Pooling {
     pack.unpack(values);
   }
 
-  template <int n>
-  static __device__ __forceinline__ void store(T* to, const F (&values)[n]) {
+  template <int n> static __device__ __forceinline__ void store(T* to, const F (&values)[n]) {
     Pack<T, n, true> pack;
     pack.pack(values);
     Lanes<n, true>::store(to, pack);
@@ -238,8 +235,7 @@ struct Pooling {
 
   // The gradients of windows [j - left, j + body + right) of row i, for each of their places what it is; and which
   // place has it, for maxima.
-  template <int left, int body, int right>
-  struct Upstream {
+  template <int left, int body, int right> struct Upstream {
     F grad[left + body + right][W];
     int which[left + body + right][W];
 

@@ -18,8 +18,7 @@ struct PlacesOfRow {
   int place[most];
 
   // Those of [begin, end) at which `is_one(i)`, up to the most.
-  template <class F>
-  __device__ __forceinline__ void find(int begin, int end, int* of_warps, const F& is_one) {
+  template <class F> __device__ __forceinline__ void find(int begin, int end, int* of_warps, const F& is_one) {
     if (threadIdx.x == 0) count = 0;
     __syncthreads();
     for (int first = begin; first < end && count < most; first += blockDim.x) {
@@ -34,16 +33,14 @@ struct PlacesOfRow {
   }
 };
 
-template <class T>
-__device__ __forceinline__ void exchange(T* values, Int a, Int b) {
+template <class T> __device__ __forceinline__ void exchange(T* values, Int a, Int b) {
   const T kept = values[a];
   values[a] = values[b];
   values[b] = kept;
 }
 
 // Numbers of as many bytes as these have; a weight of one byte is none of its own.
-template <class Weight, class Delay>
-__device__ __forceinline__ void near_first(const NearArguments& a) {
+template <class Weight, class Delay> __device__ __forceinline__ void near_first(const NearArguments& a) {
   __shared__ PlacesOfRow leaving, coming;
   __shared__ int of_warps[32];
   __shared__ int near;

@@ -10,8 +10,7 @@
 
 namespace spikeforge {
 
-template <class Cell>
-struct RecurrentBackwardArgs {
+template <class Cell> struct RecurrentBackwardArgs {
   long long steps, neurons;
   long long batch, width;
   double constants[max_surrogate_args];
@@ -28,14 +27,12 @@ struct RecurrentBackwardArgs {
   void* grad_params[room(Cell::n_params)];  // [N]: of neurons, at their samples or at one of several
 };
 
-template <class Spec>
-struct RecurrentBackward : Recurrent<Spec> {
+template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
   using Base = Recurrent<Spec>;
   using typename Base::Cell, typename Base::Cells, typename Base::Exchange, typename Base::F, typename Base::Lane,
       typename Base::Numbers, typename Base::Product, typename Base::Samples, typename Base::StateNumbers,
       typename Base::States, typename Base::T, typename Base::Values;
-  template <class E, int depth>
-  using Ring = typename Base::template Ring<E, depth>;
+  template <class E, int depth> using Ring = typename Base::template Ring<E, depth>;
   using Base::ahead, Base::block, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape,
       Base::threads, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
@@ -374,7 +371,7 @@ struct RecurrentBackward : Recurrent<Spec> {
         read_step(cells, at, rings, samples, t, n, step, grad.state[n]);
         exchange.wait(k, n);
         if constexpr (within) begin_sums(step);
-        product.template operator()<within>(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
+        product.template operator()<within>(exchange.memory, exchange.fed_back(k, n), at, n, step.sums, [&] {
           if (!Base::deferred) return;
           stored.store(at, n);  // of the step after; before one exists, a value that will be overwritten
           load(t);
@@ -557,8 +554,7 @@ struct RecurrentBackward : Recurrent<Spec> {
   }
 
   // use(n, g) for each sample that is the lane's.
-  template <class Use>
-  static __device__ __forceinline__ void for_each_sample(const Lane& at, const Use& use) {
+  template <class Use> static __device__ __forceinline__ void for_each_sample(const Lane& at, const Use& use) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n)
 #pragma unroll

@@ -26,21 +26,18 @@ struct SharedMaps {
   long long blocks;  // of the same neurons
 };
 
-template <class Cell>
-struct ScanArgs {
+template <class Cell> struct ScanArgs {
   ForwardArgs<Cell> loop;
   SharedMaps shared;
 };
 
-template <class Cell>
-struct ScanBackwardArgs {
+template <class Cell> struct ScanBackwardArgs {
   BackwardArgs<Cell> loop;
   SharedMaps shared;
 };
 
 // A block's view of the other blocks, and of its tiles: one in each turn.
-template <class Spec>
-struct Tiles : Multistep<Spec> {
+template <class Spec> struct Tiles : Multistep<Spec> {
   using Loop = Multistep<Spec>;
   using Loop::apply;
   using Loop::G, Loop::S, Loop::W;
@@ -156,8 +153,7 @@ struct Tiles : Multistep<Spec> {
   }
 };
 
-template <class Spec, class Composition>
-struct Scan {
+template <class Spec, class Composition> struct Scan {
   using Loop = Multistep<Spec>;
   using Composing = Multistep<Composition>;
   using Cell = typename Loop::Cell;
@@ -258,8 +254,7 @@ struct Scan {
   }
 };
 
-template <class Spec>
-struct ScanBackward {
+template <class Spec> struct ScanBackward {
   using Loop = Multistep<Spec>;
   using Cell = typename Loop::Cell;
   using F = typename Loop::F;

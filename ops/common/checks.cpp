@@ -25,19 +25,15 @@ bool is_at_most(c10::ScalarType type, c10::ScalarType state) {
 // The expected value of a parameter, for the part of a message before "but is".
 std::string expected(const CellParam& param, double number, DType arithmetic) {
   switch (param.legal) {
-    case Legal::unchecked:
-      break;
-    case Legal::any:
-      return "must be a number";
+    case Legal::unchecked: break;
+    case Legal::any: return "must be a number";
     case Legal::positive:
       if (std::isfinite(number) && number > 0)
         return std::string("must be finite and above 0 in ") + (arithmetic == DType::f64 ? "float64" : "float32") +
                ", and so must its reciprocal";
       return "must be finite and above 0";
-    case Legal::fraction:
-      return "must lie in [0, 1]";
-    case Legal::between:
-      return c10::str("must lie in [", param.least, ", ", param.most, "]");
+    case Legal::fraction: return "must lie in [0, 1]";
+    case Legal::between: return c10::str("must lie in [", param.least, ", ", param.most, "]");
   }
   return "";
 }

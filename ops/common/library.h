@@ -23,8 +23,7 @@ class Schemas {
   Schemas(torch::Library& library) : library_(library) {}  // NOLINT(google-explicit-constructor): for the macro below
 
   void def(const std::string& schema, const std::vector<at::Tag>& tags = {at::Tag::pt2_compliant_tag});
-  template <class Function>
-  void def(const char* schema, Function&& function) {
+  template <class Function> void def(const char* schema, Function&& function) {
     library_.def(schema, std::forward<Function>(function));
   }
 

@@ -31,8 +31,7 @@ class PackedResult {
 };
 
 // For a rule whose forward pass may keep them.
-template <class Rule>
-class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
+template <class Rule> class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
  public:
   void keep(Packed packed, std::int64_t bits) {
     packed_ = std::move(packed);

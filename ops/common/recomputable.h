@@ -25,8 +25,7 @@ class Recomputable {
 
 // The node of a rule that has `static at::Tensor again(AutogradContext*)` and permission to recompute in
 // saved_data["recompute"].
-template <class Rule>
-class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
+template <class Rule> class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
  public:
   bool is_willing() const override { return this->ctx_.saved_data.at("recompute").toBool(); }
   at::Tensor again() override {

@@ -31,8 +31,7 @@ inline bool wants_gradient(const at::Tensor& t) {
 }
 
 // The node of a rule. torch requests its name in every backward pass, and would demangle that of its type each time.
-template <class Rule>
-class RuleNode : public torch::autograd::CppNode<Rule> {
+template <class Rule> class RuleNode : public torch::autograd::CppNode<Rule> {
  public:
   std::string name() const override {
     static const std::string demangled = torch::autograd::CppNode<Rule>::name();

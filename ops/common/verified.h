@@ -82,8 +82,7 @@ struct HashOfMatrixKey {
 };
 
 // Bounded, and keeps no numbers alive. A storage is held weakly, so that no other can have its address.
-template <class Value>
-class MatrixMemory {
+template <class Value> class MatrixMemory {
  public:
   std::optional<Value> find(const MatrixKey& key) const {
     const std::scoped_lock lock(mutex_);

@@ -27,8 +27,7 @@ Values values_of() { return Values::number; }
 Values values_of(bool graded) { return event_values(graded); }
 
 // Graded is bool where entries are events.
-template <bool matrix, class... Graded>
-struct Operator {
+template <bool matrix, class... Graded> struct Operator {
   static at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
                         const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, Graded... graded,
                         bool deterministic, bool unchecked) {

@@ -163,8 +163,7 @@ SPIKEFORGE_KERNELS(Autograd, library) {
 }
 
 // f(arguments of the lowered operators), in their order.
-template <class Op>
-auto jit_call_with(const Op& op, const JitDeliverCall& call) {
+template <class Op> auto jit_call_with(const Op& op, const JitDeliverCall& call) {
   const auto& [weights, x, o, draw] = call.product;
   const std::array<double, 2> numbers = {call.delays.first, call.delays.second};
   const at::ArrayRef<double> delays(numbers.data(), static_cast<std::size_t>(numbers_of(call.delays.distribution)));

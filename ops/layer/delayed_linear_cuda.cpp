@@ -118,7 +118,7 @@ class CudaRows final : public Rows {
     TORCH_CHECK_VALUE(can_launch(call), "delayed_linear on a GPU: ", call.steps, " steps of ", call.lanes,
                       " samples, with ", call.rows_count, " x ", call.columns,
                       " delays, are more than it has threads for");
-    launch(call, gpu_of(in), stream_of(in));
+    launch_delayed_product(call, gpu_of(in), stream_of(in));
   }
 
   c10::ScalarType x_type_;

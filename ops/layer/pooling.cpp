@@ -155,7 +155,7 @@ void run_cuda(const PoolLaunch& launch, const at::Tensor& beside) {
       "pooling on a GPU: an image, with its padding, must have fewer than 2^31 numbers, but has shape [",
       images.channels, ", ", images.height, ", ", images.width, "]");
   const c10::cuda::OptionalCUDAGuard guard(beside.device());
-  spikeforge::layers::launch(launch, gpu_of(beside), stream_of(beside));
+  spikeforge::layers::launch_pooling(launch, gpu_of(beside), stream_of(beside));
 }
 #endif
 
@@ -324,8 +324,7 @@ at::Tensor mean_pool_backward(const at::Tensor& grad, Ints list, bool counts_pad
   return backward<run>({mean_backward_op, windows, true, {counts_padding, divisor}}, grad, {}, height, width);
 }
 
-template <Run* run>
-void register_all(torch::Library& library) {
+template <Run* run> void register_all(torch::Library& library) {
   library.impl(max_pool_op, TORCH_FN(max_pool<run>));
   library.impl(mean_pool_op, TORCH_FN(mean_pool<run>));
   library.impl(with_places_op, TORCH_FN(max_pool_with_places<run>));

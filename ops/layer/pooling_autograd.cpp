@@ -45,8 +45,7 @@ struct KeptPool {
   }
 };
 
-template <class Linear>
-variable_list gradient(const at::Tensor& grad, const Linear& linear) {
+template <class Linear> variable_list gradient(const at::Tensor& grad, const Linear& linear) {
   return {grad.defined() ? linear(grad) : at::Tensor()};
 }
 

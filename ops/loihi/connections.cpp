@@ -33,20 +33,13 @@ namespace {
 // The name in Python.
 std::string python_name(c10::ScalarType type) {
   switch (type) {
-    case at::kInt:
-      return "int32";
-    case at::kLong:
-      return "int64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    default:
-      return c10::toString(type);
+    case at::kInt: return "int32";
+    case at::kLong: return "int64";
+    case at::kHalf: return "float16";
+    case at::kBFloat16: return "bfloat16";
+    case at::kFloat: return "float32";
+    case at::kDouble: return "float64";
+    default: return c10::toString(type);
   }
 }
 
@@ -117,8 +110,7 @@ using Conv = YAndBuffer(const Tensor&, const Tensor&, const OptionalTensor&, at:
                         at::IntArrayRef, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 using Shape = Sizes<c10::SymInt>;
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
+template <class Signature> c10::TypedOperatorHandle<Signature> find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 

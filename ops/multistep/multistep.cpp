@@ -94,8 +94,7 @@ void check_dense(const MultistepCall& call) {
   if (!dense) check_arguments(call);
 }
 
-template <class Int>
-Preparation<Int> prepare(const MultistepCall& call) {
+template <class Int> Preparation<Int> prepare(const MultistepCall& call) {
   check_arguments(call);
   const c10::ScalarType type = call.inputs[0].scalar_type();
   Preparation<Int> prepared;
@@ -129,8 +128,7 @@ MultistepResults allocate_forward(const MultistepCall& call, const Preparation<I
   return results;
 }
 
-template <class Int>
-void check_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
+template <class Int> void check_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
   const Cell& cell = *call.cell;
   const at::Tensor& x = call.inputs[0];
   const Leader leader{cell.backward_op.c_str(), cell.inputs[0].c_str(), x};
@@ -156,8 +154,7 @@ void check_backward(const BackwardCall& call, const Preparation<Int>& prepared) 
   for (std::size_t j = 0; j < cell.params.size(); ++j) check_given(call.param(j), cell.params[j].name);
 }
 
-template <class Int>
-Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
+template <class Int> Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
   Gradients gradients;
   std::size_t next = 0;
   for (std::size_t i = 0; i < call.inputs.size(); ++i)

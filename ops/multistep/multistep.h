@@ -65,16 +65,14 @@ struct BackwardCall : MultistepCall {
 };
 
 // Every tensor of a call, in the order of the arguments, and what stands where it has none.
-template <class Body>
-void for_each_argument(const MultistepCall& call, Body&& body) {
+template <class Body> void for_each_argument(const MultistepCall& call, Body&& body) {
   for (const at::Tensor& input : call.inputs) body(input);
   for (std::size_t s = 0; s < call.cell->states.size(); ++s) body(call.state(s));
   for (std::size_t j = 0; j < call.cell->params.size(); ++j) body(call.param(j));
 }
 
 // Calls body for the tensors of the call only; most lists are empty.
-template <class Body>
-void for_each_tensor(const MultistepCall& call, Body&& body) {
+template <class Body> void for_each_tensor(const MultistepCall& call, Body&& body) {
   for (const at::TensorList list : {call.inputs, call.states, call.params})
     for (const at::Tensor& t : list)
       if (t.defined()) body(t);
@@ -93,8 +91,7 @@ void check_dense(const MultistepCall& call);
 
 // The arguments checked, the first input with dense steps, which gives the layout: kernels have no checks. Int is
 // c10::SymInt where a graph is traced.
-template <class Int>
-struct Preparation {
+template <class Int> struct Preparation {
   at::Tensor first_input;
   Layout<Int> layout;
   c10::TensorOptions options;        // of inputs and outputs
@@ -103,14 +100,12 @@ struct Preparation {
 };
 using Prepared = Preparation<std::int64_t>;
 
-template <class Int = std::int64_t>
-Preparation<Int> prepare(const MultistepCall& call);
+template <class Int = std::int64_t> Preparation<Int> prepare(const MultistepCall& call);
 
 template <class Int>
 MultistepResults allocate_forward(const MultistepCall& call, const Preparation<Int>& prepared, bool save);
 
-template <class Int>
-void check_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+template <class Int> void check_backward(const BackwardCall& call, const Preparation<Int>& prepared);
 
 // One tensor for each argument; undefined where no gradient is wanted. A parameter's broadcasts from its own shape to
 // [*shape], which is one value a neuron in the compute type, until reduce_and_list has summed it.
@@ -119,8 +114,7 @@ struct Gradients {
 };
 
 // For inputs and states; then for the parameters, one value a neuron.
-template <class Int>
-Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+template <class Int> Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared);
 template <class Int>
 void allocate_grad_params(const BackwardCall& call, const Preparation<Int>& prepared, Gradients& gradients);
 

@@ -55,8 +55,7 @@ using Backward = List(std::string_view, const OptionalTensorList&, const Optiona
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
                       OptionalTensor, OptionalTensor, OptionalTensor);
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
+template <class Signature> c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
 }
 

@@ -56,8 +56,7 @@ void check_spikes(const RecurrentCall& call) {
   check_device(leader, "spikes", call.spikes);
 }
 
-template <class Int>
-c10::ArrayRef<Int> sizes_of(const at::Tensor& t) {
+template <class Int> c10::ArrayRef<Int> sizes_of(const at::Tensor& t) {
   if constexpr (std::is_same_v<Int, c10::SymInt>)
     return t.sym_sizes();
   else
@@ -96,8 +95,7 @@ void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, c
                     ": the gradient of the current, arguments[", call.into, "], must be in needs_grad");
 }
 
-template <class Int>
-Preparation<Int> prepare_samples(const MultistepCall& call) {
+template <class Int> Preparation<Int> prepare_samples(const MultistepCall& call) {
   const at::Tensor& first = call.inputs[0];
   const c10::ScalarType type = first.scalar_type();
   Preparation<Int> prepared;
@@ -118,8 +116,7 @@ Preparation<Int> prepare_samples(const MultistepCall& call) {
   return prepared;
 }
 
-template <class Int>
-RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save) {
+template <class Int> RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save) {
   RecurrentResults results{allocate_forward(call, prepared, save), {}};
   if (save) results.current = prepared.layout.empty_sequence(prepared.options);
   return results;

@@ -50,11 +50,9 @@ void check(const RecurrentCall& call);
 
 // Like prepare() of a multistep call, but with the first input, and the layout, contiguous beyond time: a sample's
 // neurons are neighbours.
-template <class Int = std::int64_t>
-Preparation<Int> prepare_samples(const MultistepCall& call);
+template <class Int = std::int64_t> Preparation<Int> prepare_samples(const MultistepCall& call);
 
-template <class Int>
-RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save);
+template <class Int> RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save);
 
 // Launches, and what they point to.
 class DescribedForward {

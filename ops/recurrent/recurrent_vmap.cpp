@@ -64,8 +64,7 @@ Lists one_of(const Maps& maps, const MultistepCall& call, std::int64_t i) {
 }
 
 // always(j): whether parameter j is to have a dimension for the maps.
-template <class Always>
-Lists folded(const Maps& maps, const MultistepCall& call, const Always& always) {
+template <class Always> Lists folded(const Maps& maps, const MultistepCall& call, const Always& always) {
   const auto list = [](const Folded& tensors) { return Tensors(tensors.begin(), tensors.end()); };
   Lists lists{list(maps.folded(call.inputs, in_sequence)),
               list(maps.folded(call.states, in_step)),

@@ -117,8 +117,7 @@ def load_nir() -> None:
     if not file.is_file():
         raise ImportError(
             f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev), "
-            "and "
-            "which wheels of scripts/wheel hold"
+            "and which wheels of scripts/wheel hold"
         )
     try:
         torch.ops.load_library(str(file))
@@ -162,8 +161,7 @@ def _loaded_before() -> Path | None:
     if version is not None and version != _minor(__version__):
         raise ImportError(
             f"spikeforge {__version__} cannot use the operators of spikeforge {version}, which {file} has registered "
-            "in "
-            "this process: load one of the two"
+            "in this process: load one of the two"
         )
     return file
 

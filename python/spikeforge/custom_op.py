@@ -437,8 +437,7 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         if len(offered) != 1:
             raise ValueError(
                 f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in "
-                "dtypes, "
-                "or give a dict of functions by dtype"
+                "dtypes, or give a dict of functions by dtype"
             )
         _add_addresses(parts, {offered[0]: _address(parts, cpu)})
     elif callable(cpu):
@@ -446,8 +445,7 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
     else:
         raise TypeError(
             f"{parts.name}: cpu must be a function, the address of one, C++ source or a dict of addresses by dtype, "
-            "but "
-            f"is {_described(cpu)}"
+            f"but is {_described(cpu)}"
         )
 
 

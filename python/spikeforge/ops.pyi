@@ -130,7 +130,7 @@ def batch_norm_run(
         eps: added to the variance, 0 or more.
         bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
             `convolution` that read it in training then need not pack; 0 where none does.
-        last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them.
+        last_states: False: the last states are not needed; the list of states is empty, and a GPU does not write them.
             Not with `store_states`.
         store_states: return the states after each step rather than the last ones.
 
@@ -168,7 +168,7 @@ def batch_norm_run_tracked(
         momentum: how far running statistics move; None makes them the means over all calls.
         bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
             `convolution` that read it in training then need not pack; 0 where none does.
-        last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them.
+        last_states: False: the last states are not needed; the list of states is empty, and a GPU does not write them.
             Not with `store_states`.
         store_states: return the states after each step rather than the last ones.
 

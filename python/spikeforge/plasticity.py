@@ -133,8 +133,7 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
     if of_states[0] != 0:
         raise ValueError(
             f"synapse: {states[0]} of the rule {name} is its weight, whose values are arguments of Plastic and "
-            "Network; it "
-            f"cannot start at {of_states[0]:g}"
+            f"Network; it cannot start at {of_states[0]:g}"
         )
     body = printed.partition("{")[2]
     for signal in signals:
@@ -173,6 +172,19 @@ def _checked(rule: Synapse) -> Synapse:
     return rule
 
 
+def _check_bounds(rule: Synapse, weights: Tensor) -> None:
+    if weights.numel() == 0 or weights.is_meta:
+        return
+    bounds = torch.ops.spikeforge_simulation.weight_bounds(rule.text, list(rule.params.values()))
+    low, high = (torch.tensor(bound, dtype=weights.dtype, device="cpu").item() for bound in bounds)
+    least, most = (value.item() for value in weights.aminmax())
+    if least < low or most > high:
+        raise ValueError(
+            f"Plastic: weights are from {least:g} to {most:g}, but the rule {rule.name} keeps them from {low:g} to "
+            f"{high:g}: change its bounds, or the weights"
+        )
+
+
 def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, float]:
     for key in given:
         if key not in names:
@@ -207,6 +219,11 @@ class Plastic:
             row]; without both, weights are dense, [rows, cols].
         rows, cols: the shape of the matrix; optional where the tensors' shapes give it.
         states: initial values of other states, by name, scalars or tensors; by default those of the rule.
+
+    Raises:
+        ValueError: for shapes that do not fit, an illegal matrix, and weights outside the bounds of the rule, which the
+            first event would clamp.
+        TypeError: for arguments of another type.
     """
 
     @_ordinary()
@@ -264,6 +281,7 @@ class Plastic:
                     f"{', '.join(names[1:]) or 'none'}"
                 )
         own = weights.detach().flatten().clone()
+        _check_bounds(rule, own)
         kind: Any = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
         rest = []
         for key in names[1:]:
@@ -271,8 +289,7 @@ class Plastic:
             if start.dim() > 0 and start.shape != self.shape:
                 raise ValueError(
                     f"Plastic: the state {key} must be a number or have the shape of the weights, {list(self.shape)}, "
-                    "but "
-                    f"has {list(start.shape)}"
+                    f"but has {list(start.shape)}"
                 )
             rest.append(start.expand(self.shape).flatten().clone())
         self._states = [own, *rest]

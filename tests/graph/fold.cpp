@@ -26,8 +26,7 @@ struct Leaves {
   }
 };
 
-template <class F>
-void check_all(Op op, const Leaves& leaves) {
+template <class F> void check_all(Op op, const Leaves& leaves) {
   const OpInfo& known = info(op);
   const auto choices = [&](int i) -> const std::vector<Id>& {
     static const std::vector<Id> one = {0};

@@ -233,17 +233,10 @@ TEST_CASE("damaged texts are read or refused, and nothing else") {
     for (std::size_t i = 0, n = 1 + dice.below(3); i < n && !text.empty(); ++i) {
       const std::size_t at = dice.below(text.size());
       switch (dice.below(4)) {
-        case 0:
-          text[at] = alphabet[dice.below(alphabet.size())];
-          break;
-        case 1:
-          text.erase(at, 1 + dice.below(5));
-          break;
-        case 2:
-          text.insert(at, text.substr(dice.below(text.size()), dice.below(20)));
-          break;
-        default:
-          text.resize(at + 1);
+        case 0: text[at] = alphabet[dice.below(alphabet.size())]; break;
+        case 1: text.erase(at, 1 + dice.below(5)); break;
+        case 2: text.insert(at, text.substr(dice.below(text.size()), dice.below(20))); break;
+        default: text.resize(at + 1);
       }
     }
     INFO("seed " << seed << "\n" << text);

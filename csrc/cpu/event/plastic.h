@@ -25,8 +25,7 @@ struct PlasticBlock {
   PlasticBlock(const graph::Synapse& synapse, const graph::SynapseBlock& block, bool of_traces, bool sends);
 
   // The values of the numbers in the arithmetic of F for these parameters.
-  template <class F>
-  std::vector<double> numbers(std::span<const double> params) const;
+  template <class F> std::vector<double> numbers(std::span<const double> params) const;
 
   bool is_empty() const { return tape.results == 0; }
 

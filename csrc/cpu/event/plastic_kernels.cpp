@@ -20,8 +20,7 @@ constexpr std::int64_t connections_at_once = 512;
 constexpr std::int64_t least_in_place = 96;
 constexpr std::int64_t line = 64;  // bytes of memory that come at once
 
-template <class T>
-class Piece {
+template <class T> class Piece {
  public:
   Piece(const PlasticCall& call, Scratch& scratch) : call_(call), block_(call.block) {
     connection_ = scratch.take<std::int64_t>(connections_at_once);
@@ -196,8 +195,7 @@ class Piece {
   }
 
   // Calls f with the number of connection i as a function of i.
-  template <class Function>
-  void with_numbers(Function&& function) const {
+  template <class Function> void with_numbers(Function&& function) const {
     if (taken_.list == nullptr)
       function([first = taken_.first](std::int64_t i) { return first + i; });
     else
@@ -301,17 +299,12 @@ class Piece {
     });
   }
 
-  template <class Function>
-  static void with_memory(const PlasticState& state, Function&& function) {
+  template <class Function> static void with_memory(const PlasticState& state, Function&& function) {
     switch (state.type) {
-      case DType::f16:
-        return function(static_cast<c10::Half*>(state.data));
-      case DType::bf16:
-        return function(static_cast<c10::BFloat16*>(state.data));
-      case DType::f32:
-        return function(static_cast<float*>(state.data));
-      default:
-        return function(static_cast<double*>(state.data));
+      case DType::f16: return function(static_cast<c10::Half*>(state.data));
+      case DType::bf16: return function(static_cast<c10::BFloat16*>(state.data));
+      case DType::f32: return function(static_cast<float*>(state.data));
+      default: return function(static_cast<double*>(state.data));
     }
   }
 
@@ -336,8 +329,7 @@ class Piece {
   Kernel<T>* kernels_ = nullptr;
 };
 
-template <class Function>
-void with_type(DType type, Function&& function) {
+template <class Function> void with_type(DType type, Function&& function) {
   if (type == DType::f64)
     function(double{});
   else

@@ -9,8 +9,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <class T, class Stored>
-class Statistics {
+template <class T, class Stored> class Statistics {
   using V = Vec<T>;
   static constexpr std::int64_t lanes = V::lanes;
   static constexpr std::int64_t most_rows = 64;       // rows whose sums are combined in T

@@ -38,8 +38,7 @@ double divisor_of(const Pool& pool, const Images& images, std::int64_t i, std::i
 // The rows of results, or of gradients, that a thread computes one after the other. A row is stored as [columns,
 // channels]; the loop runs over neighbours with equal treatment: the channels of a column, or, for plain images, the
 // columns.
-template <class Stored>
-class Rows {
+template <class Stored> class Rows {
  public:
   using Number = Compute<Stored>;
 
@@ -105,8 +104,7 @@ class Rows {
 
   // f(first element of windows in their row, column in x's row of their place kx, elements, columns from one to the
   // next) for all that have one.
-  template <class F>
-  void over_columns(int kx, const F& f) const {
+  template <class F> void over_columns(int kx, const F& f) const {
     const Window& across = pool_.across;
     const std::int64_t offset = kx * across.dilation;
     const Range inside(across, offset, images_.width, images_.out_width);

@@ -8,13 +8,10 @@ namespace {
 
 struct Variant {};
 
-template <bool ternary>
-Loop loop_of(LoihiForm form) {
+template <bool ternary> Loop loop_of(LoihiForm form) {
   switch (form) {
-    case LoihiForm::plain:
-      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::plain, Variant>>>::forward_only();
-    case LoihiForm::reset:
-      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::reset, Variant>>>::forward_only();
+    case LoihiForm::plain: return Multistep<LoihiRows<Loihi<ternary, LoihiForm::plain, Variant>>>::forward_only();
+    case LoihiForm::reset: return Multistep<LoihiRows<Loihi<ternary, LoihiForm::reset, Variant>>>::forward_only();
     case LoihiForm::refractory:
       return Multistep<LoihiRows<Loihi<ternary, LoihiForm::refractory, Variant>>>::forward_only();
   }

@@ -16,8 +16,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
 // The loop's parameter (multistep.h), forward only.
-template <class Cell>
-class LoihiRows {
+template <class Cell> class LoihiRows {
   static constexpr int S = Cell::n_states;
   static constexpr std::size_t words = sizeof(Cell) / sizeof(int);
 

@@ -20,8 +20,7 @@ inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
                                  view.first);
 }
 
-template <class T>
-class DrawRows {
+template <class T> class DrawRows {
  public:
   using Bits = typename DrawnBits<T>::type;
 

@@ -10,8 +10,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <class Stored>
-class Fired {
+template <class Stored> class Fired {
   using T = Compute<Stored>;
   using V = Vec<T>;
   static constexpr std::int64_t columns = fired_panel_bytes / static_cast<std::int64_t>(sizeof(T));

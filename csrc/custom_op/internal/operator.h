@@ -58,8 +58,7 @@ class Operator {
   Arguments arguments(Values values) const { return {schema, values}; }
 
   // Visits the tensors of the arguments in order; undefined for a Tensor? that was not given.
-  template <class Visit>
-  void for_each_tensor(Values values, Visit&& visit) const;
+  template <class Visit> void for_each_tensor(Values values, Visit&& visit) const;
 
   // The results, allocated on the device of `leader` as the shape function says.
   TensorVector allocate(const Arguments& in, const at::Tensor& leader) const;
@@ -100,34 +99,26 @@ class Operator {
   mutable std::once_flag warned_of_copies_;
 };
 
-template <class Visit>
-void Operator::for_each_tensor(Values values, Visit&& visit) const {
+template <class Visit> void Operator::for_each_tensor(Values values, Visit&& visit) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     switch (kinds[i]) {
-      case ArgumentKind::tensor:
-        visit(i, values[i].toTensor());
-        break;
-      case ArgumentKind::maybe_tensor:
-        visit(i, values[i].isNone() ? at::Tensor() : values[i].toTensor());
-        break;
+      case ArgumentKind::tensor: visit(i, values[i].toTensor()); break;
+      case ArgumentKind::maybe_tensor: visit(i, values[i].isNone() ? at::Tensor() : values[i].toTensor()); break;
       case ArgumentKind::tensor_list:
         for (const at::Tensor& t : values[i].toTensorList()) visit(i, t);
         break;
       case ArgumentKind::maybe_tensor_list:
         for (const std::optional<at::Tensor> t : values[i].toOptionalTensorList()) visit(i, t.value_or(at::Tensor()));
         break;
-      default:
-        break;
+      default: break;
     }
   }
 }
 
 // The same value with its tensors exchanged, one after the other, by what `exchange` gives for each.
-template <class Exchange>
-c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& exchange) {
+template <class Exchange> c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& exchange) {
   switch (kind) {
-    case ArgumentKind::tensor:
-      return exchange(value.toTensor());
+    case ArgumentKind::tensor: return exchange(value.toTensor());
     case ArgumentKind::maybe_tensor: {
       at::Tensor t = exchange(value.isNone() ? at::Tensor() : value.toTensor());
       return t.defined() ? c10::IValue(std::move(t)) : c10::IValue();
@@ -145,8 +136,7 @@ c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& ex
       }
       return list;
     }
-    default:
-      return value;
+    default: return value;
   }
 }
 

@@ -58,8 +58,7 @@ class Parser {
   }
   [[noreturn]] void fail(const Token& at, const std::string& message) const { throw lexer_.error(at, message); }
   // An error of the graph is one of the text at this place.
-  template <class Function>
-  auto at(const Token& place, Function&& function) const {
+  template <class Function> auto at(const Token& place, Function&& function) const {
     try {
       return function();
     } catch (const TextError&) {
@@ -85,8 +84,7 @@ class Parser {
 
   // Parses statements between braces, of which the first is already read: statement() parses one. Returns the last
   // brace.
-  template <class Statement>
-  Token statements(Statement&& statement) {
+  template <class Statement> Token statements(Statement&& statement) {
     while (!sees("}")) {
       if (token_.kind == Token::Kind::line_break || sees(";")) {
         take();

@@ -106,8 +106,7 @@ struct RingTiles {
 // Arguments of a normalisation by the statistics of its own input, after the loop's arguments. Numbers per channel have
 // the compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, members, local channels, sums] and
 // [channels, sums].
-template <class Tiles>
-struct NormaliseArguments {
+template <class Tiles> struct NormaliseArguments {
   Tiles tiles;
   long long samples[3];  // elements of x, of the first channel; of the others they lie `inner` further each
   double share;          // of an element in its channel: 1 / how many there are
@@ -122,8 +121,7 @@ struct NormaliseArguments {
 };
 
 // Arguments of its gradient, after the arguments of both loops.
-template <class Tiles>
-struct NormaliseGradArguments {
+template <class Tiles> struct NormaliseGradArguments {
   Tiles tiles;
   double share;
   const void *rstd, *scale;

@@ -267,8 +267,7 @@ std::uint8_t team_of(const Layer& layer, const RingTiles& tiles, std::int64_t wi
 
 // Neurons of a thread: 16 bytes of a step, or less where sequences are long, since their states stay in registers. 0: a
 // step would be less than the 4 bytes that are copied at once.
-template <class Layer>
-std::int64_t width_of_ring(const Layer& layer, std::int64_t steps) {
+template <class Layer> std::int64_t width_of_ring(const Layer& layer, std::int64_t steps) {
   constexpr int most_unrolled = 4000;
   const Launch& run = first_loop(layer);
   const auto size = static_cast<std::int64_t>(size_of(run.type));
@@ -325,8 +324,7 @@ std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedul
   return schedule;
 }
 
-template <class AnyLaunch>
-Schedule in_turns(const AnyLaunch& launch, const jit::Device& device) {
+template <class AnyLaunch> Schedule in_turns(const AnyLaunch& launch, const jit::Device& device) {
   Schedule schedule = kernels::schedule_of(launch, device.multiprocessors);
   schedule.in_turns = true;
   return schedule;
@@ -443,7 +441,7 @@ std::string print_gradient(const BackwardSpec& spec) {
 const KernelSpec& first_of(const ForwardSpec& spec) { return spec.run; }
 const KernelSpec& first_of(const BackwardSpec& spec) { return spec.sums; }
 
-// A kernel that hands its arguments to a function of cuda/layer/batch_norm.cuh, which is made for `specs`.
+// A kernel that passes its arguments to a function of cuda/layer/batch_norm.cuh, instantiated for `specs`.
 template <class Spec>
 jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::string_view function,
                                std::string_view args, std::string_view specs) {
@@ -563,8 +561,7 @@ auto& tables_for(const ForwardSpec&, Kernels& kernels) { return kernels.forward;
 auto& tables_for(const BackwardSpec&, Kernels& kernels) { return kernels.backward; }
 
 // Dynamic shared memory of a block.
-template <class Layer>
-std::size_t ring_bytes(const Layer& layer, const LayerSchedule& schedule) {
+template <class Layer> std::size_t ring_bytes(const Layer& layer, const LayerSchedule& schedule) {
   const Block& block = schedule.block;
   return kinds_of_rows(layer) * block.slots * block.steps * block.threads * schedule.loop.width *
          static_cast<std::size_t>(size_of(first_loop(layer).type));
@@ -632,10 +629,12 @@ Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
                          (!has_ring || bits * schedule.loop.width >= 8)};
 }
 
-bool launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+bool launch_batch_norm(const BatchNormForward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate) {
   return launch_layer(layer, device, stream, allocate);
 }
-bool launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+bool launch_batch_norm(const BatchNormBackward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate) {
   return launch_layer(layer, device, stream, allocate);
 }
 

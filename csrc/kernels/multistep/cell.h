@@ -7,6 +7,7 @@
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/slot.h"
+#include "csrc/neuron/neuron_kind.h"
 #include "csrc/neuron/surrogate.h"
 #include "csrc/neuron/surrogate_kind.h"
 
@@ -31,10 +32,6 @@ struct CellForm {
 };
 
 using SurrogateArgs = std::array<double, max_surrogate_args>;
-
-// Values that a parameter may have. NaN is none of them, but where they are not checked; positive ones are finite, and
-// so are their reciprocals.
-enum class Legal : std::uint8_t { unchecked, any, positive, fraction, between };
 
 // NaN is in no range.
 struct LegalRange {

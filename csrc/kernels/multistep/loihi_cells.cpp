@@ -76,12 +76,9 @@ const LoihiCell& loihi_cell(bool ternary, LoihiForm form) {
 
 const char* name_of(LoihiForm form) {
   switch (form) {
-    case LoihiForm::plain:
-      return "plain";
-    case LoihiForm::reset:
-      return "reset";
-    case LoihiForm::refractory:
-      return "refractory";
+    case LoihiForm::plain: return "plain";
+    case LoihiForm::reset: return "reset";
+    case LoihiForm::refractory: return "refractory";
   }
   return "";
 }

@@ -19,32 +19,22 @@ const char* print(DType type) { return cuda_name(type); }
 
 const char* print(Operand operand) {
   switch (operand) {
-    case Operand::absent:
-      return "Source::absent";
-    case Operand::f16:
-      return "Source::f16";
-    case Operand::bf16:
-      return "Source::bf16";
-    case Operand::f32:
-      return "Source::f32";
-    case Operand::f64:
-      return "Source::f64";
-    case Operand::i32:
-      return "Source::i32";
+    case Operand::absent: return "Source::absent";
+    case Operand::f16: return "Source::f16";
+    case Operand::bf16: return "Source::bf16";
+    case Operand::f32: return "Source::f32";
+    case Operand::f64: return "Source::f64";
+    case Operand::i32: return "Source::i32";
   }
   return "";
 }
 
 const char* print(Spread spread) {
   switch (spread) {
-    case Spread::one:
-      return "Spread::one";
-    case Spread::by_warp:
-      return "Spread::by_warp";
-    case Spread::by_channel:
-      return "Spread::by_channel";
-    case Spread::by_neuron:
-      return "Spread::by_neuron";
+    case Spread::one: return "Spread::one";
+    case Spread::by_warp: return "Spread::by_warp";
+    case Spread::by_channel: return "Spread::by_channel";
+    case Spread::by_neuron: return "Spread::by_neuron";
   }
   return "";
 }
@@ -71,8 +61,7 @@ GradKind kind_of(const SequenceView& view) {
 }
 
 // The same for the places of a spec as for those of a const one.
-template <class Spec>
-struct PlacesOf {
+template <class Spec> struct PlacesOf {
   explicit PlacesOf(Spec& spec) {
     auto all = spec.places.items();
     const auto take = [&all](std::size_t count) {

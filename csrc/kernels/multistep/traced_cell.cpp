@@ -28,16 +28,14 @@ int cost_of(Op op) {
   switch (op) {
     case Op::argument:
     case Op::constant:
-    case Op::truth:
-      return 0;
+    case Op::truth: return 0;
     case Op::divide:
     case Op::reciprocal:
     case Op::sqrt:
     case Op::rsqrt:
     case Op::exp:
     case Op::exp2:
-    case Op::surrogate_gradient:
-      return 8;
+    case Op::surrogate_gradient: return 8;
     case Op::expm1:
     case Op::log:
     case Op::log1p:
@@ -53,16 +51,14 @@ int cost_of(Op op) {
     case Op::softplus:
     case Op::gelu:
     case Op::silu:
-    case Op::elu:
-      return 20;
+    case Op::elu: return 20;
     case Op::sin:
     case Op::cos:
     case Op::tan:
     case Op::pow:
     case Op::atan2:
     case Op::fmod:
-    case Op::remainder:
-      return 60;
+    case Op::remainder: return 60;
     case Op::logical_or:
     case Op::logical_and:
     case Op::logical_not:
@@ -94,15 +90,11 @@ int cost_of(Op op) {
     case Op::spike:
     case Op::spike_strict:
     case Op::detach:
-    case Op::add_gradient:
-      return 1;
+    case Op::add_gradient: return 1;
     case Op::uniform:
-    case Op::bernoulli:
-      return 40;  // mostly Philox's multiplications
-    case Op::normal:
-      return 60;
-    case Op::poisson:
-      return 300;
+    case Op::bernoulli: return 40;  // mostly Philox's multiplications
+    case Op::normal: return 60;
+    case Op::poisson: return 300;
   }
   return 1;
 }

@@ -71,6 +71,7 @@ void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchang
           void* stream);
 
 // Launches so many steps, which `launch.arguments` say; nothing is waited for. The device must be current.
-void launch(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel, void* stream);
+void launch_network(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel,
+                    void* stream);
 
 }  // namespace spikeforge::kernels

@@ -52,9 +52,9 @@ namespace kernels {
 std::optional<std::int64_t> scratch_bytes(const RecurrentForwardLaunch& launch, const jit::Device& device);
 std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch, const jit::Device& device);
 
-// Finds the kernel of a call that has one, and launches it. Otherwise as launch() of a multistep call.
-void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
-void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
+// Finds the kernel of a call that has one, and launches it. Otherwise as launch_multistep().
+void launch_recurrent(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
+void launch_recurrent(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
 
 // Notes their kernels, where a pack is recorded.
 void note(const RecurrentForwardLaunch& launch);

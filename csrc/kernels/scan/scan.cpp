@@ -22,8 +22,7 @@ std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t segment_of(const ForwardLaunch&, const Schedule& schedule) { return schedule.rows; }
 std::int64_t segment_of(const BackwardLaunch&, const Schedule& schedule) { return schedule.checkpoint; }
 
-template <class AnyLaunch>
-ScanPlan plan_of(const AnyLaunch& launch, const Schedule& schedule) {
+template <class AnyLaunch> ScanPlan plan_of(const AnyLaunch& launch, const Schedule& schedule) {
   return {schedule, divided(launch.neurons, neurons_of_a_warp(schedule)),
           divided(launch.steps, segment_of(launch, schedule) * schedule.segments)};
 }
@@ -81,10 +80,7 @@ struct ScanBackwardSpec {
   bool operator==(const ScanBackwardSpec&) const = default;
 };
 struct HashOfScanSpec {
-  template <class Spec>
-  std::size_t operator()(const Spec& spec) const {
-    return HashOfSpec()(spec.run);
-  }
+  template <class Spec> std::size_t operator()(const Spec& spec) const { return HashOfSpec()(spec.run); }
 };
 
 ScanForwardSpec scan_spec(const ForwardLaunch& launch, const ScanPlan& plan) {

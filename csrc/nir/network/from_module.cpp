@@ -28,10 +28,7 @@
 namespace spikeforge::nir {
 namespace {
 
-template <std::size_t D>
-std::array<std::int64_t, D> numbers(const torch::ExpandingArray<D>& values) {
-  return *values;
-}
+template <std::size_t D> std::array<std::int64_t, D> numbers(const torch::ExpandingArray<D>& values) { return *values; }
 
 class Exporter {
  public:
@@ -352,8 +349,7 @@ class Exporter {
     return {Affine{array_of(weight), array_of(bias)}, {}};
   }
 
-  template <int D, class Module>
-  Node conv(const Module& m, const std::string& path, const Shape& shape) const {
+  template <int D, class Module> Node conv(const Module& m, const std::string& path, const Shape& shape) const {
     Conv<D> node;
     const auto& o = m.options;
     if (!std::holds_alternative<torch::enumtype::kZeros>(o.padding_mode()))

@@ -35,8 +35,9 @@ void note_start(Node& node);
 // What a node's cell depends on: the options, else the node's metadata, else the defaults.
 CellOptions decide(const Node& node, const ModuleOptions& options);
 
-// The module that was exported as this node; nothing where the metadata say nothing, where an option asks for something
-// else, or where the node's fields are not those that it is exported with: dt is another, or somebody has changed them.
+// The module that was exported as this node; nothing if the metadata do not describe one, if an option requires
+// something else, or where the node's fields are not those that it is exported with: dt is another, or somebody has
+// changed them.
 std::optional<nn::Part> restore(const Node& node, const Shape& shape, const ModuleOptions& options);
 
 }  // namespace spikeforge::nir

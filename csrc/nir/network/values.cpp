@@ -83,8 +83,7 @@ void add_values(const Group& group, const std::string& place, c10::impl::Generic
     if (const auto* array = std::get_if<Array>(&member.value))
       values.insert(inner, shared_tensor(*array));
     else if (const auto* strings = std::get_if<Strings>(&member.value))
-      values.insert(inner, strings->values.empty() ? c10::IValue(at::empty(strings->shape))  // lists without a type
-                                                   : nested(strings->values, strings->shape));
+      values.insert(inner, nested(strings->values, strings->shape));
     else
       add_values(std::get<Group>(member.value), inner, values);
   }

@@ -100,18 +100,15 @@ class CpuSteps {
   void end(std::int64_t step);
   void run_step(Parts& parts);
   void set_step(std::int64_t step);
-  template <class T>
-  void run_part(Part& part);
+  template <class T> void run_part(Part& part);
   void deliver(Part& part) const;
   void deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step) const;
   void deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
                   std::int64_t first, std::int64_t last) const;
   void end_block();
-  template <class T>
-  void take(std::int64_t first, std::int64_t last) const;
+  template <class T> void take(std::int64_t first, std::int64_t last) const;
   void drive(std::int64_t first, std::int64_t last) const;
-  template <class T>
-  void list_fired(Part& part) const;
+  template <class T> void list_fired(Part& part) const;
   void record(std::int64_t row, std::int64_t step, const CpuRecord& record) const;
 
   Running& running_;

@@ -73,7 +73,7 @@ class Exchange {
   bool as_bits() const { return bit_words_ <= capacity_; }
   std::int64_t words() const { return header + (as_bits() ? bit_words_ : capacity_); }
   void write(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::int64_t words, bool as_bits);
-  void tell(std::int64_t first, std::int64_t steps, std::int64_t words);
+  void send_header(std::int64_t first, std::int64_t steps, std::int64_t words);
   std::int64_t most_spikes(std::int64_t first, std::int64_t steps, std::int64_t words) const;
   void read(std::int64_t words, bool as_bits, std::span<std::vector<std::int64_t>> all) const;
   void keep_room(std::int64_t spikes);

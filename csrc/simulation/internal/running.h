@@ -3,9 +3,9 @@
 
 #include "csrc/simulation/internal/description.h"
 #include "csrc/simulation/internal/exchange.h"
+#include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/partition.h"
 #include "csrc/simulation/internal/plastic.h"
-#include "csrc/simulation/internal/tell.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -53,7 +53,7 @@ struct Probe {
   const Group* group = nullptr;
   std::size_t state = 0;
   at::Tensor neurons, places;
-  std::int64_t asked = 0, most = 0;
+  std::int64_t requested = 0, most = 0;
 };
 
 // Tensors for the states that a call records: `own` for own neurons, [steps, neurons of the probe], and `whole`,
@@ -102,7 +102,7 @@ class Running {
   std::int64_t step() const { return step_.item<std::int64_t>(); }
 
   // Throws ValueError for a population, a state or a neuron that is not there.
-  Probe probe(const StateProbe& asked) const;
+  Probe probe(const StateProbe& requested) const;
 
   // Throws c10::Error where steps ended in the middle, so that tensors are those of no step.
   void check_is_whole() const;
@@ -116,8 +116,7 @@ class Running {
 
   // Calls f, which takes steps that `begin` announced. If it throws, the other ranks get a message, and the network is
   // in the middle of a step unless set_between_steps(true) was called last.
-  template <class F>
-  auto take_steps(F&& f) {
+  template <class F> auto take_steps(F&& f) {
     is_between_steps_ = true;
     others_throw_too_ = false;
     awaited_ = 0;
@@ -134,7 +133,7 @@ class Running {
   void end_step(bool is_last) { is_between_steps_ = is_last || ranks_ == nullptr; }
   bool is_between_steps() const { return is_between_steps_; }
 
-  // The numbers of all ranks at the beginning of a call (tell.h), or of this one if there are no others.
+  // The numbers of all ranks at the beginning of a call (notices.h), or of this one if there are no others.
   std::vector<Numbers> gather_notices(Topic topic, const std::function<Numbers()>& prepare);
   void join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own, const at::Tensor& places);
 
@@ -180,7 +179,7 @@ class Running {
   struct Extent;
   void make_rings(const Description& description, const Extent& own, const Extent& all);
   std::vector<Changing> changing() const;
-  std::int64_t most_of_a_rank(const StateProbe& asked) const;
+  std::int64_t most_of_a_rank(const StateProbe& requested) const;
   std::vector<GroupPart> parts_of(const Group& group) const;
   void deliver_by_operators();
   at::Tensor gather_spikes(const at::Tensor& own);

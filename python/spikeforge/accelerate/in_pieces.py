@@ -53,7 +53,7 @@ def chains(
     return found
 
 
-def run(convolution: nn.Module, x: Tensor) -> Tensor | None:
+def run_pieces(convolution: nn.Module, x: Tensor) -> Tensor | None:
     """Runs the whole chain that begins with this convolution. Returns None if its parts must run one by one: in
     evaluation, or if one of them has hooks."""
     (norm, neuron, *pool), pieces = convolution.__dict__["_spikeforge_chain"]

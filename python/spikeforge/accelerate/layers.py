@@ -77,15 +77,14 @@ def layers(
     """Fuses each batch normalisation into the SpikingJelly neuron that follows it, in place, and replaces max poolings
     by this library's operators. Call `accelerate(net)` first: only neurons that it has replaced are considered.
 
-    The network is run once, with `inputs`, in evaluation mode and without gradients, to see which normalisation feeds
-    one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
-    on, and the neuron, in step mode "m", normalises it in its own pass. A max pooling of images may lie between them:
-    it hands its input on too, and the neuron takes the maxima before it normalises them. Code between them must not
-    read their sizes, but that of SpikingJelly's containers; the network is run once more for each, to see that none
-    are written down there. Where a module's forward joins the neuron's spikes s with a residual r, as s + r, s * r or
-    (1 - s) * r, that is done in the same pass too. Modules, parameters, buffers and state_dict stay what they are;
-    spikes are the same within rounding. Left alone are modules with hooks. `accelerate.restore` undoes it; do that
-    before one of them is taken out of the network or replaced, as convert_sync_batchnorm does.
+    The network runs once on `inputs`, in evaluation mode and without gradients, to find each normalisation whose output
+    only one neuron reads. The normalisation then returns its input, and the neuron, in step mode "m", normalises it in
+    its own pass. A max pooling of images may be between the two if no other code than SpikingJelly's containers reads
+    the sizes of its result; the network runs once more for each pooling to check this. If a module's forward joins the
+    spikes s with a residual r, as s + r, s * r or (1 - s) * r, the neuron computes that too. Modules, parameters,
+    buffers and state_dict do not change; spikes agree within rounding. Modules with hooks are not fused.
+    `accelerate.restore` undoes the fusion; call it before one of these modules is removed from the network or replaced,
+    as convert_sync_batchnorm does.
 
     Args:
         net: a network that `accelerate` has seen.

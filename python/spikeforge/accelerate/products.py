@@ -33,7 +33,7 @@ class RecomputedLinear(Recomputed):
 
 class RecomputedConvolution(Recomputed):
     def forward(self, input: Tensor) -> Tensor:
-        result = in_pieces.run(self, input) if "_spikeforge_chain" in self.__dict__ else None
+        result = in_pieces.run_pieces(self, input) if "_spikeforge_chain" in self.__dict__ else None
         return super().forward(input) if result is None else result
 
     def _product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

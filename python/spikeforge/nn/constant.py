@@ -183,8 +183,7 @@ class ConstantsModule(StatefulModule):
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not learnable and value.requires_grad:
             raise ValueError(
                 f"{self._title()}: {name} requires a gradient, but is no nn.Parameter, which alone a module trains; "
-                "pass "
-                f"nn.Parameter({name}) or Learnable({name})"
+                f"pass nn.Parameter({name}) or Learnable({name})"
             )
         if not (value is None and name == "v_reset") and not is_number(value) and not isinstance(value, Tensor):
             raise TypeError(

@@ -92,14 +92,14 @@ def text_of(neuron: nn.Module) -> TextCell:
 
 def prepare_loop(network: Any, new: Connection) -> None:
     """Writes the text of a neuron whose loop a connection may close, because a graph's tracer cannot."""
-    ends = new.source.part, new.target.part
-    if None in ends or not any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
+    if new.source.part is None or new.target.part is None:
         return
-    modules = [network._modules[name] for name in ends]
-    for module in modules:
-        if any(isinstance(other, nn.Linear) for other in modules) and isinstance(module, PredefinedNeuron):
-            if not _why_not_neuron(module):
-                text_of(module)
+    modules = [network._modules[name] for name in (new.source.part, new.target.part)]
+    neurons = [module for module in modules if isinstance(module, PredefinedNeuron) and not _why_not_neuron(module)]
+    if not neurons or not any(isinstance(module, nn.Linear) for module in modules):
+        return
+    if any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
+        text_of(neurons[0])
 
 
 def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: Tensor) -> bool:
@@ -136,13 +136,13 @@ def run_loop(
     x = inputs[into]
     weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
     sends_products = loop.back.delay > 0
-    told = neuron._memory.samples or {}
-    if "start" in told:
-        samples.check_start(neuron._title(), told["start"], x)
+    bounds = neuron._memory.samples or {}
+    if "start" in bounds:
+        samples.check_start(neuron._title(), bounds["start"], x)
     if not sends_products:
         inputs[into] = x if bias is None else x + bias
     elif line is not None or bias is not None:
-        inputs[into] = _with_products_of_before(x, bias, line, delay, told.get("start"))
+        inputs[into] = _with_products_of_before(x, bias, line, delay, bounds.get("start"))
     spikes = None if sends_products else line
 
     def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
@@ -153,9 +153,9 @@ def run_loop(
         outputs, after = text_of(neuron).call(neuron, inputs, state, False, layer)
     except ERRORS as error:
         raise explained(neuron, error, inputs, state)
-    if told:
+    if bounds:
         through = (lambda y: nn.functional.linear(y, weight, bias)) if sends_products else None
-        leaving = samples.leaving(outputs[0], delay, line, **told, through=through)
+        leaving = samples.leaving(outputs[0], delay, line, **bounds, through=through)
         return tuple(outputs), dict(zip(neuron.state_names, after)), leaving
     recent = outputs[0][-delay:]
     leaving = nn.functional.linear(recent, weight, bias) if sends_products else recent
@@ -175,4 +175,4 @@ def _with_products_of_before(
     if start is None:
         return torch.cat((x[:delay] + first, x[delay:] + later))
     arriving = torch.cat((first, later.expand_as(x[delay:])))
-    return x + arriving.masked_fill(samples.beside(samples.unheard(start, delay), arriving), 0)
+    return x + arriving.masked_fill(samples.beside(samples.restarted(start, delay), arriving), 0)

@@ -144,7 +144,7 @@ class StatefulModule(nn.Module):
         time."""
         if kwargs or (args and (type(args[0]) is not Tensor or args[0].is_nested)):
             if samples.say_more(args, kwargs):
-                return samples.call(self, args, kwargs)
+                return samples.call_with_samples(self, args, kwargs)
         own = self.__dict__
         if (  # not is_called_plainly(self), but a call of it would cost a thirtieth of a small neuron's
             own["_forward_hooks"]
@@ -536,7 +536,7 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
         if isinstance(net, StatefulModule) or not samples.reach(_unwrapped(net), x, kwargs):
             y = net(x, *args, **kwargs)
         else:
-            y = samples.call(net, (x, *args), kwargs)
+            y = samples.call_with_samples(net, (x, *args), kwargs)
         after = {
             _join(prefix, name): value
             for prefix, module in modules

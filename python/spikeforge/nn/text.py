@@ -161,7 +161,7 @@ class TextCell:
         )
 
     def samples_of(self, module: ConstantsModule) -> Mapping[str, Tensor]:
-        """The lengths and starts that a module is told of."""
+        """The lengths and starts that a call passed to a module."""
         samples = module._memory.samples or {}
         if "start" in samples and not self.starts_by_itself:
             raise ValueError("start: the states must start at numbers, but one starts at a tensor")

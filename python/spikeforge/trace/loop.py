@@ -35,7 +35,7 @@ class _NumbersOfType(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def run(
+def run_steps(
     signature: Signature,
     step: Callable,
     inputs: Sequence[Tensor],

@@ -150,7 +150,7 @@ RULES = {
 
 def weights_and_equations(name, m, dtype=torch.float64, delay=None):
     rule, equations = RULES[name]
-    weights = torch.rand(len(m.indices)).to(dtype)
+    weights = (0.9 * torch.rand(len(m.indices))).to(dtype)
     delay = torch.zeros(len(m.indices), dtype=torch.long) if delay is None else delay
     return rule, weights, equations(rule.params, (m.rows, m.cols), m.row_of_connections(), m.indices.long(), delay, weights)
 
@@ -196,7 +196,7 @@ def test_each_step_and_a_signal_for_each_neuron(device):
 
 def test_dense_and_ell_connections_learn_as_those_by_rows(device):
     rule = RULES["pair"][0]
-    weights = torch.rand(7, 5, dtype=torch.float64, device=device)
+    weights = 0.9 * torch.rand(7, 5, dtype=torch.float64, device=device)
     columns = torch.arange(5, dtype=torch.int32, device=device).repeat(7, 1)
     made = [
         spikeforge.Plastic(rule, weights), spikeforge.Plastic(rule, weights, columns, cols=5),
@@ -706,7 +706,10 @@ def test_wrong_arguments_of_rules_are_refused_in_words():
     refused(ValueError, "synapse: the rule pair_stdp has no parameter tau; it has a_plus, ", lambda: rule(tau=1))
     with pytest.raises(ValueError, match="synapse: the parameter k of the rule s is not given"):
         spikeforge.synapse("synapse s(w;; k) { }")
-    weights = torch.rand(3, 4)
+    weights = 0.9 * torch.rand(3, 4)
+    for wrong in (weights - 0.5, weights + 1):
+        with pytest.raises(ValueError, match="Plastic: weights are from .*, but the rule pair_stdp keeps them from 0 to 0.9: change its bounds"):
+            spikeforge.Plastic(rule, wrong)
     with pytest.raises(ValueError, match=r"plastic_step: pre must have shape \[rows\] = \[3\], without a batch.* but has \[2, 3\]"):
         spikeforge.Plastic(rule, weights).step(torch.zeros(2, 3), torch.zeros(4))
     with pytest.raises(ValueError, match="Plastic: the rule pair_stdp has no signal reward; it has none"):
@@ -722,7 +725,7 @@ def test_wrong_arguments_of_rules_are_refused_in_words():
 
 
 def test_arguments_that_contradict_each_other_are_refused():
-    weights, indices, indptr = torch.rand(3, 2), torch.tensor([[0, 1], [0, 1], [1, 2]], dtype=torch.int32), torch.tensor([0, 2, 4, 6])
+    weights, indices, indptr = 0.9 * torch.rand(3, 2), torch.tensor([[0, 1], [0, 1], [1, 2]], dtype=torch.int32), torch.tensor([0, 2, 4, 6])
     for rule in (RULES["pair"][0], RULES["short_term"][0]):
         make = lambda *args, **sizes: spikeforge.Plastic(rule, *args, **sizes)
         make(weights, rows=3, cols=2), make(weights, indices, rows=3, cols=3), make(weights.flatten(), indices, cols=3), make(weights, indices, indptr, rows=3, cols=3)

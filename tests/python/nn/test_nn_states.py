@@ -353,7 +353,7 @@ def test_another_batch_is_an_error_and_never_a_silent_restart(kind, other, messa
 def test_delays_and_encoders_say_it_too():
     delay = snn.Delay(2, stateful=True)
     delay(sequence())
-    words = r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x asks for \[2, 4, 5\] .*reset_"
+    words = r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x needs \[2, 4, 5\] .*reset_"
     refused(ValueError, words, lambda: delay(sequence(shape=(4, 5))))
     with pytest.raises(TypeError, match="Delay: steps must be whole numbers, but are float32; pass steps.long()"):
         snn.Delay(torch.ones(3))
