@@ -1,4 +1,4 @@
-"""Plain loops over time, networks and checks that several files of tests use. Nothing in this file knows how the library works."""
+"""Plain loops over time, networks and checks that several files of tests use."""
 
 import subprocess
 import sys
@@ -70,6 +70,15 @@ def composite(connections, /, stateful=False, **parts):
     return net
 
 
+TWO = """
+neuron two(x, y; v = 0.25, a; tau, beta) {   # two inputs, two outputs
+  h = v + (x - v) / tau + beta * y
+  s = spike(h - (1 + a), atan(2))
+  return s, h
+  v' = select(s, 0, h)
+  a' = 0.9 * a + s
+}
+"""
 STATEFUL = {
     "IF": snn.IF,
     "LIF": lambda: snn.LIF(tau=3.0, v_reset=None),

@@ -28,16 +28,6 @@ def test_gradcheck_of_float_products(transpose, shared, device):
 
 @both_weights
 @both_orders
-def test_gradcheck_of_weights(transpose, shared, device):
-    """Events do not depend on weights: there the derivative is an ordinary one."""
-    for graded in (False, True):
-        m, weights, x = small(device, shared, transpose)
-        run = lambda w: ops.event_csrmv(w, m.indices, m.indptr, x.detach(), **m.size, transpose=transpose, graded=graded)
-        assert torch.autograd.gradcheck(run, (weights,))
-
-
-@both_weights
-@both_orders
 def test_the_gradient_of_events_is_that_of_the_float_product(transpose, shared, device):
     """Straight through: also where there was no event, and for bool events the weights' gradient alone."""
     for graded in (False, True):

@@ -40,7 +40,8 @@ class Block(nn.Module):
 def looped():
     """A network with a layer in a loop, one called once a step, and one called once for all steps."""
     net = composite(
-        "in -> dense.in, dense.out -> once.in, once.out -> lif.in, lif.out -> lateral.in, lateral.out -> lif.in 2, lif.out -> out",
+        "in -> dense.in, dense.out -> once.in, once.out -> lif.in, lif.out -> lateral.in, lateral.out -> lif.in 2, "
+        "lif.out -> out",
         dense=snn.TimeDistributed(nn.Sequential(nn.Linear(5, 4), nn.Identity())), once=nn.Linear(4, 4),
         lif=snn.LIF(tau=TAU, surrogate="atan"), lateral=nn.Linear(4, 4, bias=False),
     )
@@ -56,7 +57,6 @@ def sequence(steps=9, batch=3, features=5):
 
 
 # --- Monitor ----------------------------------------------------------------------------------------------------------
-
 
 def test_it_records_what_the_equations_say(device):
     block, x = Block().double().to(device), sequence().double().to(device)
@@ -306,7 +306,6 @@ def test_monitors_refuse_wrong_arguments():
 
 
 # --- count ------------------------------------------------------------------------------------------------------------
-
 
 def reached(layer, x):
     """Pairs of a spike and an output that it reaches, by sending each spike alone through a layer of ones."""
@@ -631,7 +630,6 @@ def test_the_program_of_the_documentation_runs(tmp_path):
 
 
 # --- the demo ---------------------------------------------------------------------------------------------------------
-
 
 def demo(*options, cwd):
     command = [sys.executable, "-m", "spikeforge.demo", *map(str, options)]

@@ -42,7 +42,6 @@ def with_exact_products(net, x):
 
 # --- sequences ----------------------------------------------------------------------------------------------------------
 
-
 def test_a_sequential_is_its_parts_one_after_the_other(device):
     net = snn.Sequential(nn.Linear(5, 4), snn.LIF(), nn.Linear(4, 3), snn.LI()).to(device)
     nn.init.uniform_(net[0].weight)
@@ -199,7 +198,6 @@ def test_a_sequential_is_sliced_and_changed_as_torchs():
 
 # --- recurrence, delays --------------------------------------------------------------------------------------------------
 
-
 def test_a_recurrent_cell_is_its_loop(device):
     net = snn.Recurrent(snn.LIF(tau=2.0), nn.Linear(5, 5)).to(device).double()
     x = 3 * torch.rand(9, 4, 5, device=device, dtype=torch.float64)
@@ -257,20 +255,18 @@ def test_a_loop_through_a_linear_is_one_operator_and_the_same_as_its_steps(kind,
             found.append(y)
     assert sum(event.name == "spikeforge::recurrent_run" for event in profile.events()) == 2
     want, last = stepped(*x, None)
-    outputs = [torch.cat(column) for column in zip(*found)] if isinstance(want, tuple) else [torch.cat(found)]
-    for got, expected in zip([*outputs, *state.values()], [*(want if isinstance(want, tuple) else [want]), *last.values()]):
-        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    several = isinstance(want, tuple)
+    outputs = [torch.cat(column) for column in zip(*found)] if several else [torch.cat(found)]
+    results = [*outputs, *state.values()], [*(want if several else [want]), *last.values()]
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
     assert list(state) == list(last)
-    of_net = torch.autograd.grad(sum(y.sin().sum() for y in (*outputs, *state.values())), [*x, *net.parameters()])
-    of_steps = torch.autograd.grad(
-        sum(y.sin().sum() for y in (*(want if isinstance(want, tuple) else [want]), *last.values())), [*x, *stepped.parameters()]
-    )
-    torch.testing.assert_close(of_net, of_steps, rtol=1e-9, atol=1e-12)
+    losses = (sum(y.sin().sum() for y in each) for each in results)
+    grads = [torch.autograd.grad(loss, [*x, *each.parameters()]) for loss, each in zip(losses, (net, stepped))]
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "spiking, nested, steps, most", [(True, False, 1, 1), (True, False, 5, 1), (True, True, 5, 2), (False, False, 5, 2)]
-)
+@pytest.mark.parametrize("spiking, nested, steps, most", [(True, False, 1, 1), (True, False, 5, 1), (True, True, 5, 2),
+                                                          (False, False, 5, 2)])
 def test_a_recurrent_layer_reads_a_parametrised_weight_once_a_call_or_twice_where_it_is_stepped(spiking, nested, steps, most):
     class Reads(nn.Module):
         count = 0
@@ -427,8 +423,8 @@ def test_parts_of_a_loop_whose_outputs_are_delayed_are_added_in_any_order(order)
             name: composite(of_part, layer=nn.Linear(n, m), lif=snn.LIF(v_threshold=0.1))
             for name, n, m in (("e", 5, 8), ("there", 8, 3), ("i", 3, 3), ("back", 3, 5))
         }
-        connections = "in -> e.in, e.out -> there.in 1, there.out -> i.in 1, i.out -> back.in 1, back.out -> e.in 1, e.out -> out"
-        return composite(connections, **{name: parts[name] for name in order})
+        loop = "e.out -> there.in 1, there.out -> i.in 1, i.out -> back.in 1, back.out -> e.in 1"
+        return composite(f"in -> e.in, {loop}, e.out -> out", **{name: parts[name] for name in order})
 
     x = 4 * torch.rand(9, 2, 5)
     y = made(order)(x)
@@ -527,8 +523,8 @@ def test_a_network_is_its_connections(device):
 
 def test_parts_on_no_loop_run_over_all_steps_at_once():
     net, calls = full_network(), []
-    for name in ("lif", "read"):
-        getattr(net, name).register_forward_hook(lambda module, args, out: calls.append((module._path, len(args[0]))))
+    for part in (net.lif, net.read):
+        part.register_forward_hook(lambda module, args, out: calls.append((module._path, len(args[0]))))
     net(torch.rand(6, 3, 5))
     assert calls == [("lif", 1)] * 6 + [("read", 6)]
 
@@ -575,7 +571,6 @@ def test_a_connection_may_need_its_shape():
 
 # --- names ---------------------------------------------------------------------------------------------------------------
 
-
 def test_variables_are_read_and_written_by_name():
     lif = snn.LIF(tau=snn.Learnable(3.0), stateful=True)
     inner = composite("in -> lif.in 2, lif.out -> out", stateful=True, lif=lif)
@@ -607,36 +602,33 @@ def connected():
     return composite("in -> a.in, a.out -> b.in, b.out -> c.in", a=snn.LIF(), b=snn.LIF(), c=snn.LIF())
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        (lambda n: n.connect("c.out", "a.in"),
-         r"connecting 'c.out' to 'a.in' closes the loop a -> b -> c -> a without a delay; give .* delay=1"),
-        (lambda n: n.connect("b.out", "b.in"), "closes the loop b -> b without a delay"),
-        (lambda n: n.connect("a.out", "b.in"), "'a.out' is connected to 'b.in' already"),
-        (lambda n: n.connect("a.spikes", "b.in"), "'a' has no output 'spikes'; it has out"),
-        (lambda n: n.connect("a.out", "b.x"), "'b' has no input 'x'; it has in"),
-        (lambda n: n.connect("d.out", "b.in"), "there is no part 'd' for the port 'd.out'"),
-        (lambda n: n.connect("a.out", "a"), "'a' is a part, not a port of the network; say 'a.in'"),
-        (lambda n: n.connect("a", "out"), "'a' is a part, not a port of the network; say 'a.out'"),
-        *((lambda n, delay=delay: n.connect("in", "b.in", delay=delay),
-           "the delay from 'in' to 'b.in' must be a whole number of steps, but is") for delay in (1.5, True, "2")),
-        (lambda n: n.connect("a.out", "b.in", delay=-1), "the delay from 'a.out' to 'b.in' must be 0 or more steps, but is -1"),
-        (lambda n: n.add("a", snn.LIF()), "part 'a': the name is taken"),
-        (lambda n: n.add("x.y", snn.LIF()), "part 'x.y' must be a name without dots"),
-        (lambda n: n.add("forward", snn.LIF()), "part 'forward': the name is taken"),
-        (lambda n: n.add(3, snn.LIF()), "name of a part must be a str, but is int: 3"),
-        (lambda n: (n.connect("b.out", "a.in", delay=1), n.add("b_out_to_a_in", snn.LIF())),
-         "part 'b_out_to_a_in': the connection from 'b.out' to 'a.in' has a state of this name; choose another name"),
-        (lambda n: (n.add("b_out_to_a_in", snn.LIF()), n.connect("b.out", "a.in", delay=1)),
-         "connection from 'b.out' to 'a.in': rename what has the name of its state 'b_out_to_a_in': the name is taken"),
-        (lambda n: n.add("lif", 3), "part 'lif' must be a module of torch, but is int"),
-        (lambda n: (n.add("d", snn.LIF()), n(torch.rand(3, 4))), "nothing is connected to 'd.in'"),
-        (lambda n: n(), "takes 1 input, and a state after, but got 0 arguments"),
-        (lambda n: snn.Composite()(), "nothing is connected to an input of the network"),
-        (lambda n: n(3.0), r"input 'in' must be a tensor \[T, \*shape\], time first, but is float"),
-    ],
-)
+@pytest.mark.parametrize("wrong, message", [
+    (lambda n: n.connect("c.out", "a.in"),
+     r"connecting 'c.out' to 'a.in' closes the loop a -> b -> c -> a without a delay; give .* delay=1"),
+    (lambda n: n.connect("b.out", "b.in"), "closes the loop b -> b without a delay"),
+    (lambda n: n.connect("a.out", "b.in"), "'a.out' is connected to 'b.in' already"),
+    (lambda n: n.connect("a.spikes", "b.in"), "'a' has no output 'spikes'; it has out"),
+    (lambda n: n.connect("a.out", "b.x"), "'b' has no input 'x'; it has in"),
+    (lambda n: n.connect("d.out", "b.in"), "there is no part 'd' for the port 'd.out'"),
+    (lambda n: n.connect("a.out", "a"), "'a' is a part, not a port of the network; say 'a.in'"),
+    (lambda n: n.connect("a", "out"), "'a' is a part, not a port of the network; say 'a.out'"),
+    *((lambda n, delay=delay: n.connect("in", "b.in", delay=delay),
+       "the delay from 'in' to 'b.in' must be a whole number of steps, but is") for delay in (1.5, True, "2")),
+    (lambda n: n.connect("a.out", "b.in", delay=-1), "the delay from 'a.out' to 'b.in' must be 0 or more steps, but is -1"),
+    (lambda n: n.add("a", snn.LIF()), "part 'a': the name is taken"),
+    (lambda n: n.add("x.y", snn.LIF()), "part 'x.y' must be a name without dots"),
+    (lambda n: n.add("forward", snn.LIF()), "part 'forward': the name is taken"),
+    (lambda n: n.add(3, snn.LIF()), "name of a part must be a str, but is int: 3"),
+    (lambda n: (n.connect("b.out", "a.in", delay=1), n.add("b_out_to_a_in", snn.LIF())),
+     "part 'b_out_to_a_in': the connection from 'b.out' to 'a.in' has a state of this name; choose another name"),
+    (lambda n: (n.add("b_out_to_a_in", snn.LIF()), n.connect("b.out", "a.in", delay=1)),
+     "connection from 'b.out' to 'a.in': rename what has the name of its state 'b_out_to_a_in': the name is taken"),
+    (lambda n: n.add("lif", 3), "part 'lif' must be a module of torch, but is int"),
+    (lambda n: (n.add("d", snn.LIF()), n(torch.rand(3, 4))), "nothing is connected to 'd.in'"),
+    (lambda n: n(), "takes 1 input, and a state after, but got 0 arguments"),
+    (lambda n: snn.Composite()(), "nothing is connected to an input of the network"),
+    (lambda n: n(3.0), r"input 'in' must be a tensor \[T, \*shape\], time first, but is float"),
+])
 def test_a_network_refuses_wrong_connections_and_calls(wrong, message):
     net = connected()
     with pytest.raises((TypeError, ValueError), match=message) as error:
@@ -664,41 +656,26 @@ def test_errors_name_the_module_within_its_network():
 
 # --- fixed point ---------------------------------------------------------------------------------------------------------
 
-
 def spikes_of(*shape):
     return (torch.rand(shape) < 0.4).int()
 
 
+LOIHI_FORMS = {"plain": {}, "reset": {"reset_interval": 3, "reset_offset": 1}, "refractory": {"refractory_period": 2}}
+
+
 @pytest.mark.parametrize("ternary", [False, True])
-@pytest.mark.parametrize(
-    "form, steps",
-    [("plain", {}), ("reset", {"reset_interval": 3, "reset_offset": 1}), ("refractory", {"refractory_period": 2})],
-)
-@pytest.mark.parametrize("tensors", ["none", "bias", "all"])
-def test_loihis_neurons_are_their_operators(ternary, form, steps, tensors, device):
-    constants = {
-        "du": 2000,
-        "dv": 300,
-        "bias_mant": 900,
-        "bias_exp": 1,
-        **({"vth_hi": 30, "vth_lo": -20} if ternary else {"vth": 25}),
-    }
+@pytest.mark.parametrize("form", LOIHI_FORMS)
+@pytest.mark.parametrize("tensors", [(), ("bias_mant",), ("du", "dv", "bias_mant", "bias_exp", "vth", "vth_hi", "vth_lo")])
+def test_loihis_neurons_are_their_operators(ternary, form, tensors, device):
+    steps = LOIHI_FORMS[form]
+    constants = dict(du=2000, dv=300, bias_mant=900, bias_exp=1) | (dict(vth_hi=30, vth_lo=-20) if ternary else dict(vth=25))
     name = f"loihi{'_ternary' if ternary else ''}_lif{'' if form == 'plain' else '_' + form}"
     x = 600 * torch.randint(-5, 10, (12, 2, 4), dtype=torch.int32, device=device)
     want = getattr(ops, name)(x, **constants, **steps)
-    given = {
-        key: torch.full((4,), value, dtype=torch.int32)
-        if tensors == "all" or (tensors, key) == ("bias", "bias_mant")
-        else value
-        for key, value in constants.items()
-    }
+    given = constants | {key: torch.full((4,), constants[key], dtype=torch.int32) for key in tensors if key in constants}
     module = snn.LoihiLIF(ternary=ternary, form=form, **given, **steps).to(device)
     y, state = module(x, None)
-    assert (
-        torch.equal(y, want[0])
-        and all(torch.equal(a, b) for a, b in zip(state.values(), want[1:]))
-        and len(state) == len(want) - 1
-    )
+    assert len(state) == len(want) - 1 and all(map(torch.equal, (y, *state.values()), want))
     assert y.abs().sum() > 0 and torch.equal(in_all_ways(module, x), y)
     assert torch.equal(module.half()(x), y), "integers stay integers"
 
@@ -726,24 +703,20 @@ def test_a_network_of_loihis_modules():
     assert y.dtype == torch.int32 and 0 < y.sum() < y.numel()
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        (lambda: snn.LoihiLIF(du=5000), r"LoihiLIF: du must lie in \[-1, 4095\], but is 5000"),
-        (lambda: snn.LoihiLIF(du=torch.tensor([5000], dtype=torch.int32)), "LoihiLIF: du must lie in"),
-        (lambda: snn.LoihiLIF(vth_hi=3),
-         "LoihiLIF: vth_hi is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth"),
-        (lambda: snn.LoihiLIF(form="soft"), "LoihiLIF: form must be plain, reset, refractory, but is 'soft'"),
-        (lambda: snn.LoihiLIF(du=1.0), "LoihiLIF: du must be a whole number or an int32 tensor, but is float"),
-        (lambda: snn.LoihiLIF()(torch.rand(3, 4).half()),
-         r"LoihiLIF: x must be int32 or float32 or float64, but is float16; pass x.to\(torch.int32\)"),
-        (lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}), "LoihiLIF: v must have shape .*; pass None to restart"),
-        (lambda: snn.LoihiDense(torch.rand(3, 4)),
-         r"LoihiDense: weight must be Int, but is Float; pass weight.to\(torch.int32\)"),
-        (lambda: snn.LoihiDense(spikes_of(3, 4), delay=65), "LoihiDense: delay must lie in"),
-        (lambda: snn.LoihiDense(spikes_of(3, 4))(spikes_of(2, 5)), "LoihiDense: "),
-    ],
-)
+@pytest.mark.parametrize("wrong, message", [
+    (lambda: snn.LoihiLIF(du=5000), r"LoihiLIF: du must lie in \[-1, 4095\], but is 5000"),
+    (lambda: snn.LoihiLIF(du=torch.tensor([5000], dtype=torch.int32)), "LoihiLIF: du must lie in"),
+    (lambda: snn.LoihiLIF(vth_hi=3),
+     "LoihiLIF: vth_hi is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth"),
+    (lambda: snn.LoihiLIF(form="soft"), "LoihiLIF: form must be plain, reset, refractory, but is 'soft'"),
+    (lambda: snn.LoihiLIF(du=1.0), "LoihiLIF: du must be a whole number or an int32 tensor, but is float"),
+    (lambda: snn.LoihiLIF()(torch.rand(3, 4).half()),
+     r"LoihiLIF: x must be int32 or float32 or float64, but is float16; pass x.to\(torch.int32\)"),
+    (lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}), "LoihiLIF: v must have shape .*; pass None to restart"),
+    (lambda: snn.LoihiDense(torch.rand(3, 4)), r"LoihiDense: weight must be Int, but is Float; pass weight.to\(torch.int32\)"),
+    (lambda: snn.LoihiDense(spikes_of(3, 4), delay=65), "LoihiDense: delay must lie in"),
+    (lambda: snn.LoihiDense(spikes_of(3, 4))(spikes_of(2, 5)), "LoihiDense: "),
+])
 def test_loihis_modules_refuse_wrong_arguments(wrong, message):
     with pytest.raises((TypeError, ValueError), match=message) as error:
         wrong()
@@ -751,7 +724,6 @@ def test_loihis_modules_refuse_wrong_arguments(wrong, message):
 
 
 # --- what is refused, in a line --------------------------------------------------------------------------------------
-
 
 def test_neurons_of_others_are_not_called_where_the_batch_would_pass_for_time():
     neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
