@@ -41,10 +41,10 @@ def read_stubs():
 
 
 def predefined_neurons():
-    from spikeforge.nn.neurons import PredefinedNeuron
+    from spikeforge.nn import neurons
 
-    kinds = [kind for base in PredefinedNeuron.__subclasses__() for kind in base.__subclasses__()]
-    return sorted(kinds, key=lambda kind: list(read_stubs()).index(kind._op_name))
+    operators = read_stubs()
+    return [kind for kind in vars(neurons).values() if getattr(kind, "_op_name", None) in operators]
 
 
 class Operators(SphinxDirective):

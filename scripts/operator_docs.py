@@ -383,20 +383,27 @@ GEOMETRY = """
     dilation: likewise.
     groups: the number of groups of channels."""
 
-DETAILS = {
-    "integrate_and_fire": neuron("h = v + x.", []),
-    "lif": neuron(LIF_CHARGE, ["tau", "decay_input"]),
-    "plif": neuron(LIF_CHARGE, ["w", "decay_input"]),
-    "qif": neuron("h = v + (x + a0 (v - v_rest) (v - v_c)) / tau.", ["tau", "v_c", "a0", "v_rest"]),
-    "eif": neuron("h = v + (x + v_rest - v + delta_t exp((v - theta_rh) / delta_t)) / tau.",
-                  ["tau", "delta_t", "theta_rh", "v_rest"]),
-    "izhikevich": neuron(
-        "h = v + (x + a0 (v - v_rest) (v - v_c) - w) / tau; next w = w + (a (h - v_rest) - w) / tau_w + b s.",
-        ["tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"], states="vw"),
-    "adaptive_lif": neuron(
-        "The charge h is that of `lif`. The threshold is v_threshold + b a, where next a = decay a + s.",
-        ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="va",
-        b="coefficient of a in the threshold"),
+# The summary of each predefined neuron, and its details.
+NEURONS = {
+    "integrate_and_fire": ("Integrate-and-fire", neuron("h = v + x.", [])),
+    "lif": ("Leaky integrate-and-fire", neuron(LIF_CHARGE, ["tau", "decay_input"])),
+    "plif": ("Leaky integrate-and-fire with 1/tau = sigmoid(w),", neuron(LIF_CHARGE, ["w", "decay_input"])),
+    "qif": ("Quadratic integrate-and-fire",
+            neuron("h = v + (x + a0 (v - v_rest) (v - v_c)) / tau.", ["tau", "v_c", "a0", "v_rest"])),
+    "eif": ("Exponential integrate-and-fire",
+            neuron("h = v + (x + v_rest - v + delta_t exp((v - theta_rh) / delta_t)) / tau.",
+                   ["tau", "delta_t", "theta_rh", "v_rest"])),
+    "izhikevich": (
+        "Izhikevich neuron with its recovery variable w,",
+        neuron("h = v + (x + a0 (v - v_rest) (v - v_c) - w) / tau; next w = w + (a (h - v_rest) - w) / tau_w + b s.",
+               ["tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"], states="vw")),
+    "adaptive_lif": (
+        "Leaky integrate-and-fire whose threshold v_threshold + b a rises with each spike,",
+        neuron("The charge h is that of `lif`. The threshold is v_threshold + b a, where next a = decay a + s.",
+               ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="va",
+               b="coefficient of a in the threshold")),
+}
+DETAILS = {name: details for name, (_, details) in NEURONS.items()} | {
     "run": f"""
 Args:{TEXT_CALL.format(shape="")}{TEXT_BITS}
     scan: allow steps to be computed in parallel, for few neurons and a long sequence, with different rounding. The neuron must have

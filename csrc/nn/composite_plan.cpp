@@ -1,5 +1,5 @@
 #include "csrc/nn/composite_plan.h"
-#include "csrc/base/components.h"
+#include "csrc/base/graph_order.h"
 #include "ops/common/library.h"
 
 #include <ATen/core/List.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "csrc/simulation/internal/description.h"
-#include "csrc/simulation/internal/exchange.h"
+#include "csrc/simulation/internal/host_exchange.h"
 #include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/partition.h"
 #include "csrc/simulation/internal/plastic.h"

@@ -13,15 +13,7 @@ from loops import TWO, refused
 from spikeforge import surrogate
 from torch import nn
 
-PREDEFINED = {
-    "integrate_and_fire": snn.IF,
-    "lif": snn.LIF,
-    "plif": snn.PLIF,
-    "qif": snn.QIF,
-    "eif": snn.EIF,
-    "izhikevich": snn.Izhikevich,
-    "adaptive_lif": snn.AdaptiveLIF,
-}
+PREDEFINED = {kind._op_name: kind for kind in vars(snn).values() if getattr(kind, "_op_name", None) in reference.NEURONS}
 OTHERS = {  # numbers that are not the defaults
     "tau": 2.7, "v_threshold": 0.85, "v_reset": -0.15, "v_c": 0.7, "a0": 1.2, "v_rest": -0.05, "delta_t": 0.9, "theta_rh": 0.6,
     "w_rest": 0.1, "tau_w": 3.1, "a": 0.2, "b": 0.15, "decay": 0.8, "w": -0.4,

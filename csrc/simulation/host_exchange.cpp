@@ -1,4 +1,4 @@
-#include "csrc/simulation/internal/exchange.h"
+#include "csrc/simulation/internal/host_exchange.h"
 #include "csrc/simulation/internal/notices.h"
 
 #include <ATen/ops/from_blob.h>

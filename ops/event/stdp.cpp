@@ -6,7 +6,7 @@
 // then each weight that changed is clipped to w_min and w_max, where given. stdp_post reads the matrix by columns:
 // indices, indptr and slots of csr_transpose, computed once; slots says which weight a nonzero has. An entry is an
 // event where it is true, or x > 0. The names that end with _ change the weights in place.
-#include "ops/event/plasticity.h"
+#include "ops/event/stdp.h"
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
