@@ -1,4 +1,4 @@
-// Operators of one's own: a schema, a shape function, a CPU function, a CUDA source string and a vjp become an operator
+// Custom operators: a schema, a shape function, a CPU function, a CUDA source string and a vjp become an operator
 // of torch, torch.ops.<namespace>.<name>, which works in eager mode, autograd, torch.compile, torch.export, torch.vmap
 // and TorchScript as torch's own do.
 //

@@ -99,7 +99,7 @@ class SPIKEFORGE_API Value {
   friend Value spike_strict(const Value& u, const Surrogate& surrogate) {
     return apply(Op::spike_strict, {u}, surrogate);
   }
-  // A surrogate of one's own, by its derivative at u: spike(v - 1, [](Value u) { return 1 / square(1 + abs(u)); }).
+  // A custom surrogate, by its derivative at u: spike(v - 1, [](Value u) { return 1 / square(1 + abs(u)); }).
   template <std::invocable<Value> Derivative> friend Value spike(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }

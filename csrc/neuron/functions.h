@@ -1,4 +1,4 @@
-// Functions of torch that the neurons here do without and a neuron of one's own may call, to the letter: NaN, signs of
+// Functions of torch that no predefined neuron uses and a custom neuron may call, exact in NaN, signs of
 // zero and halves included. They are what graph/evaluate.cpp says, in terms of portable.h.
 #pragma once
 

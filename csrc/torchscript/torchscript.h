@@ -7,7 +7,7 @@
 //
 // Works for every module of spikeforge::nn, for torch::nn's Linear, Conv1d/2d, BatchNorm1d/2d, average, maximum and
 // adaptive average pooling, ConstantPad1d/2d, Flatten, Dropout, ReLU, Sigmoid, Tanh, Identity and Sequential, and for
-// modules of one's own that say how they are written: a Stateful by overriding script(), others by script_as. Any other
+// custom modules that define their script: a Stateful by overriding script(), others by script_as. Any other
 // is refused with its path: "to_torchscript: net.encoder.2 (Embedding): ...".
 //
 // forward takes every input of the module and gives every output: one tensor, or a tuple of several. It has the bits of

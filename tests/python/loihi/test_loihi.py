@@ -537,7 +537,7 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_quantize(W.float() + 1, v_threshold=1e9), ValueError, r"loihi_quantize: no weight_exp in \[-8, 7\] fits"),
     (lambda: ops.lava_neuron("odd"), ValueError, "lava_neuron: name must be lif, ternary_lif, .* but is odd"),
     (lambda: ops.loihi_neuron("odd"), ValueError, "loihi_neuron: name must be lif, lif_reset, .* but is odd"),
-    (lambda: ops.loihi_neuron("rf", surrogate="none"), ValueError, "loihi_neuron: surrogate none is for neurons of one's own"),
+    (lambda: ops.loihi_neuron("rf", surrogate="none"), ValueError, "loihi_neuron: surrogate none is for custom neurons"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
