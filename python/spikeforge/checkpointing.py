@@ -15,14 +15,9 @@ COMBINATIONS = ("cat", "sum", "list")
 
 
 def checkpointed(
-    run: Callable[..., tuple[Any, Any]],
-    inputs: Inputs,
-    states: Any = None,
-    *,
-    segments: int | None = None,
-    combine: str = "cat",
-    truncated: bool = False,
-) -> tuple[Any, Any]:
+    run: Callable[..., tuple[Any, Any]], inputs: Inputs, states: Any = None, *, segments: int | None = None,
+    combine: str = "cat", truncated: bool = False,
+) -> tuple[Any, Any]:  # fmt: skip
     """Runs a sequence in segments, and recomputes each segment in the backward pass.
 
     The memory is that of one segment, the states between segments and a few autograd nodes for each operator of `run`;

@@ -157,20 +157,13 @@ def _overload(name: str) -> torch._ops.OpOverload:
 
 
 def custom_op(
-    schema: str,
-    *,
-    shapes: Any,
-    cpu: Any = None,
-    cuda: str | CudaKernel | Callable[..., Any] | None = None,
-    vjp: Callable[..., Any] | str | CustomOp | None = None,
-    jvp: Callable[..., Any] | None = None,
-    vmap: Callable[..., Any] | Literal["batched"] | None = None,
-    differentiable: Sequence[str] | None = None,
-    save_results: bool = False,
-    zero_results: bool | Sequence[int] = False,
+    schema: str, *, shapes: Any, cpu: Any = None, cuda: str | CudaKernel | Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | str | CustomOp | None = None, jvp: Callable[..., Any] | None = None,
+    vmap: Callable[..., Any] | Literal["batched"] | None = None, differentiable: Sequence[str] | None = None,
+    save_results: bool = False, zero_results: bool | Sequence[int] = False,
     dtypes: Mapping[str, torch.dtype | Sequence[torch.dtype]] | None = None,
     on_missing_device: Literal["error", "cpu"] = "error",
-) -> CustomOp:
+) -> CustomOp:  # fmt: skip
     """Registers a custom operator, `torch.ops.<namespace>.<name>`, and returns it::
 
         scaled = spikeforge.custom_op(

@@ -242,17 +242,9 @@ class _Layer:
             inputs = None if feedback is None else [_RandomFeedback.apply(x, feedback)]
             joined = self._with_last_spikes(x if feedback is None else x.detach(), memory)
             outputs, states, memory.traces = ops.online_linear(
-                text,
-                joined,
-                weight,
-                bias,
-                states,
-                params,
-                memory.traces,
-                rule=rule,
-                inputs=inputs,
+                text, joined, weight, bias, states, params, memory.traces, rule=rule, inputs=inputs,
                 learned=self._learned(),
-            )
+            )  # fmt: skip
         elif self.product is not None:
             outputs, states, memory.traces = self._convolved(text, x, states, params, memory.traces, current_like)
         else:

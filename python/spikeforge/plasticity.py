@@ -228,16 +228,9 @@ class Plastic:
 
     @_ordinary()
     def __init__(
-        self,
-        rule: Synapse,
-        weights: Tensor,
-        indices: Tensor | None = None,
-        indptr: Tensor | None = None,
-        *,
-        rows: int | None = None,
-        cols: int | None = None,
-        states: Mapping[str, float | Tensor] | None = None,
-    ):
+        self, rule: Synapse, weights: Tensor, indices: Tensor | None = None, indptr: Tensor | None = None, *,
+        rows: int | None = None, cols: int | None = None, states: Mapping[str, float | Tensor] | None = None,
+    ):  # fmt: skip
         if not isinstance(rule, Synapse):
             raise TypeError(
                 f"Plastic: rule must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {rule!r}"
@@ -457,14 +450,9 @@ def _same(name: str, given: int | None, own: int) -> int:
 
 
 def pair_stdp(
-    *,
-    a_plus: float = 0.01,
-    a_minus: float = 0.0105,
-    tau_plus: float = 20.0,
-    tau_minus: float = 20.0,
-    w_min: float = 0.0,
-    w_max: float = 1.0,
-) -> Synapse:
+    *, a_plus: float = 0.01, a_minus: float = 0.0105, tau_plus: float = 20.0, tau_minus: float = 20.0,
+    w_min: float = 0.0, w_max: float = 1.0,
+) -> Synapse:  # fmt: skip
     """Pair-based STDP over all pairs of spikes.
 
     The weight changes by a_plus exp(-dt / tau_plus) if the postsynaptic spike comes dt after the presynaptic one, and
@@ -494,18 +482,10 @@ synapse pair_stdp(w; x, y; a_plus, a_minus, tau_plus, tau_minus, w_min, w_max) {
 
 
 def triplet_stdp(
-    *,
-    a2_plus: float = 0.0,
-    a2_minus: float = 7.1e-3,
-    a3_plus: float = 6.5e-3,
-    a3_minus: float = 0.0,
-    tau_plus: float = 16.8,
-    tau_minus: float = 33.7,
-    tau_x: float = 101.0,
-    tau_y: float = 114.0,
-    w_min: float = 0.0,
+    *, a2_plus: float = 0.0, a2_minus: float = 7.1e-3, a3_plus: float = 6.5e-3, a3_minus: float = 0.0,
+    tau_plus: float = 16.8, tau_minus: float = 33.7, tau_x: float = 101.0, tau_y: float = 114.0, w_min: float = 0.0,
     w_max: float = math.inf,
-) -> Synapse:
+) -> Synapse:  # fmt: skip
     """Triplet STDP over all pairs and triplets of spikes.
 
     Source: Pfister and Gerstner, Journal of Neuroscience 26 (2006). The defaults are its minimal model of visual
@@ -537,16 +517,9 @@ synapse triplet_stdp(w; r1, r2, o1, o2;
 
 
 def reward_stdp(
-    *,
-    a_plus: float = 1.0,
-    a_minus: float = 1.0,
-    tau_plus: float = 20.0,
-    tau_minus: float = 20.0,
-    tau_c: float = 1000.0,
-    rate: float = 0.001,
-    w_min: float = 0.0,
-    w_max: float = 1.0,
-) -> Synapse:
+    *, a_plus: float = 1.0, a_minus: float = 1.0, tau_plus: float = 20.0, tau_minus: float = 20.0,
+    tau_c: float = 1000.0, rate: float = 0.001, w_min: float = 0.0, w_max: float = 1.0,
+) -> Synapse:  # fmt: skip
     """Reward-modulated STDP: pairs of spikes change an eligibility c, which decays; ``reward`` adds rate reward c to w.
 
     Source: Izhikevich, Cerebral Cortex 17 (2007). A step with a reward processes all connections.

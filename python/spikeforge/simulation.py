@@ -153,15 +153,9 @@ class Network:
     """
 
     def __init__(
-        self,
-        *,
-        seed: int = 0,
-        dtype: torch.dtype | None = None,
-        weight_dtype: torch.dtype | None = None,
-        device: torch.device | str = "cpu",
-        deterministic: bool = False,
-        group: Any = None,
-    ):
+        self, *, seed: int = 0, dtype: torch.dtype | None = None, weight_dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu", deterministic: bool = False, group: Any = None,
+    ):  # fmt: skip
         self.seed = check_seed("Network: seed", seed)
         self.dtype = check_dtype("Network: dtype", dtype) or torch.get_default_dtype()
         self.weight_dtype = check_dtype("Network: weight_dtype", weight_dtype) or self.dtype
@@ -185,16 +179,9 @@ class Network:
         return self.populations[-1].stop if self.populations else 0
 
     def populate(
-        self,
-        name: str,
-        size: int,
-        neuron: str | Traced,
-        /,
-        *,
-        states: Mapping[str, float | Tensor] | None = None,
-        area: str = "",
-        **params: float | Tensor,
-    ) -> Population:
+        self, name: str, size: int, neuron: str | Traced, /, *, states: Mapping[str, float | Tensor] | None = None,
+        area: str = "", **params: float | Tensor,
+    ) -> Population:  # fmt: skip
         """Adds a population of ``size`` neurons.
 
         Args:
@@ -239,16 +226,10 @@ class Network:
         return made
 
     def project(
-        self,
-        sources: Population,
-        targets: Population,
-        rule: Rule,
-        *,
-        weight: float | Law | Tensor | Sequence[float] = 1.0,
-        delay: float | Law | Tensor | Sequence[float] = 1,
-        into: str | None = None,
-        plasticity: Synapse | None = None,
-    ) -> int | None:
+        self, sources: Population, targets: Population, rule: Rule, *,
+        weight: float | Law | Tensor | Sequence[float] = 1.0, delay: float | Law | Tensor | Sequence[float] = 1,
+        into: str | None = None, plasticity: Synapse | None = None,
+    ) -> int | None:  # fmt: skip
         """Connects two populations; see :class:`spikeforge.Projection`.
 
         Args:

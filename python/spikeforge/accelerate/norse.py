@@ -87,14 +87,9 @@ LIF = ("h = v + mem * (v_leak - v + j)", *HARD, "i' = j + syn * j")
 LIF_PARAMETERS = {**SYNAPSE, **MEMBRANE, **_fields("v_leak", "v_th", "v_reset")}
 LI = ("j = i + x", "h = v + mem * (v_leak - v + j)", "return h", "v' = h", "i' = j + syn * j")
 LSNN = (
-    "h = v + mem * (v_leak - v + i)",
-    "k = b + adapt * (v_th - b)",
-    "u = h - k",
-    "s = $SPIKE",
-    "return s",
-    "v' = select($S, v_reset, h)",
-    "b' = k + $S * beta",
-)
+    "h = v + mem * (v_leak - v + i)", "k = b + adapt * (v_th - b)", "u = h - k", "s = $SPIKE", "return s",
+    "v' = select($S, v_reset, h)", "b' = k + $S * beta",
+)  # fmt: skip
 LSNN_PARAMETERS = {**LIF_PARAMETERS, "adapt": lambda p, dt: dt * p.tau_adapt_inv, **_fields("beta")}
 IZHIKEVICH = (
     "h = v + rate * (sq * square(v) + mn * v + bias - w + x)",

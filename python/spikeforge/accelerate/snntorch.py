@@ -24,17 +24,9 @@ NOTES = (
     "in float16 and bfloat16 states are kept in float32, where snnTorch rounds them to the input's type at each step",
 )
 HARMLESS = (
-    "reset_mem",
-    "init_leaky",
-    "init_synaptic",
-    "init_lapicque",
-    "init_alpha",
-    "init_rleaky",
-    "init_rsynaptic",
-    "extra_repr",
-    "reset_hidden",
-    "detach_hidden",
-)
+    "reset_mem", "init_leaky", "init_synaptic", "init_lapicque", "init_alpha", "init_rleaky", "init_rsynaptic",
+    "extra_repr", "reset_hidden", "detach_hidden",
+)  # fmt: skip
 DYNAMICS = ("forward", "fire", "mem_reset", "_base_state_function")
 RESETS = {"_base_sub": ("subtract", 0), "_base_zero": ("zero", 1), "_base_int": ("none", 2)}
 
@@ -289,9 +281,7 @@ class Neuron(Replaced):
             value = (
                 self._tau_alpha()
                 if name == "tau_alpha"
-                else self.graded_spikes_factor
-                if name == "graded"
-                else getattr(self, name)
+                else getattr(self, "graded_spikes_factor" if name == "graded" else name)
             )
             if value.ndim and (
                 value.is_floating_point()

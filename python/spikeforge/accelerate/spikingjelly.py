@@ -32,14 +32,9 @@ NOTES = (
 )
 HARMLESS = ("extra_repr", "supported_step_mode", "reset", "detach")
 DYNAMICS = (
-    "forward",
-    "single_step_forward",
-    "multi_step_forward",
-    "functional_forward",
-    "single_step_functional_forward",
-    "multi_step_functional_forward",
-    "materialize_states",
-)
+    "forward", "single_step_forward", "multi_step_forward", "functional_forward", "single_step_functional_forward",
+    "multi_step_functional_forward", "materialize_states",
+)  # fmt: skip
 QIF = ("tau", "v_c", "a0", "v_rest")  # the constants of nodes that are predefined neurons here
 IZHIKEVICH = (*QIF, "w_rest", "tau_w", "a", "b")
 EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
@@ -118,15 +113,9 @@ def _predefined(name: str, *constants: str, **attributes: str) -> Callable[[Any,
         if node.v_reset is not None:
             numbers["v_reset"] = float(node.v_reset)
         return torch.ops.spikeforge.neuron_text(
-            name,
-            f"spike(u, {spike})",
-            [],
-            list(numbers),
-            list(numbers.values()),
-            detach_reset=bool(node.detach_reset),
-            decay_input=bool(getattr(node, "decay_input", True)),
-            divides=True,
-        )
+            name, f"spike(u, {spike})", [], list(numbers), list(numbers.values()),
+            detach_reset=bool(node.detach_reset), decay_input=bool(getattr(node, "decay_input", True)), divides=True,
+        )  # fmt: skip
 
     return text
 
@@ -262,15 +251,9 @@ def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
     numbers = getattr(function, "__dict__", {})
     read = [numbers.get(name) for name in SURROGATES.get(type(function), ("", ()))[1]]
     return (
-        function,
-        numbers.get("spiking"),
-        numbers.get("forward"),
-        *read,
-        own.get("v_threshold"),
-        own.get("v_reset"),
-        own.get("detach_reset"),
-        *[own.get(name) for name in rule.constants],
-    )
+        function, numbers.get("spiking"), numbers.get("forward"), *read, own.get("v_threshold"), own.get("v_reset"),
+        own.get("detach_reset"), *[own.get(name) for name in rule.constants],
+    )  # fmt: skip
 
 
 def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, dict[str, Any] | None]:

@@ -19,14 +19,10 @@ aten = torch.ops.aten
 
 
 def watched(
-    net: nn.Module,
-    inputs: Iterable[Any],
-    norms: Collection[nn.Module],
-    neurons: Collection[nn.Module],
-    products: Collection[nn.Module] = (),
-    fires: Callable[[nn.Module], bool] = lambda neuron: True,
+    net: nn.Module, inputs: Iterable[Any], norms: Collection[nn.Module], neurons: Collection[nn.Module],
+    products: Collection[nn.Module] = (), fires: Callable[[nn.Module], bool] = lambda neuron: True,
     pools: Collection[nn.Module] = (),
-) -> Watch:
+) -> Watch:  # fmt: skip
     """Runs `net` once, in evaluation mode and without gradients; it is as before afterwards.
 
     Args:

@@ -92,15 +92,10 @@ DELAYED = Family(
 STATISTICS = Family(_channels, roles=OF_CHANNELS)
 
 FAMILIES = {
-    "recurrent_run": RECURRENT,
-    "batch_norm_run": NORMALISED,
-    "channel_statistics": STATISTICS,
-    "max_pool2d": POOLING,
-    "max_pool2d_with_places": POOLING,
-    "max_pool2d_statistics": POOLED_STATISTICS,
-    "avg_pool2d": POOLING,
+    "recurrent_run": RECURRENT, "batch_norm_run": NORMALISED, "channel_statistics": STATISTICS, "max_pool2d": POOLING,
+    "max_pool2d_with_places": POOLING, "max_pool2d_statistics": POOLED_STATISTICS, "avg_pool2d": POOLING,
     "delayed_linear": DELAYED,
-}
+}  # fmt: skip
 
 
 class Call:

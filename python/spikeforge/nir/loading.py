@@ -28,23 +28,12 @@ Row = dict[str, Any]
 
 
 def load(
-    source: str | os.PathLike[str] | nir.NIRGraph,
-    *,
-    dt: float,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    reset: str | None = None,
-    if_scaling: str | None = None,
-    comparison: str | None = None,
-    cuba_current: str | None = None,
-    recurrent_start: str | None = None,
-    delays: str = "exact",
-    shapes: str = "strict",
-    surrogate: str | surrogates.Surrogate | None = None,
-    learn_neurons: bool = False,
-    fold_time: bool = False,
-    max_bytes: int = 2 << 30,
-) -> spiking.Composite:
+    source: str | os.PathLike[str] | nir.NIRGraph, *, dt: float, device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32, reset: str | None = None, if_scaling: str | None = None,
+    comparison: str | None = None, cuba_current: str | None = None, recurrent_start: str | None = None,
+    delays: str = "exact", shapes: str = "strict", surrogate: str | surrogates.Surrogate | None = None,
+    learn_neurons: bool = False, fold_time: bool = False, max_bytes: int = 2 << 30,
+) -> spiking.Composite:  # fmt: skip
     """A network with the bits of ``spikeforge-nir run`` under the same options.
 
     Its parts have the nodes' names, with ``_`` for dots and after names that modules have (``train_``); :func:`save`

@@ -123,14 +123,10 @@ class Describer:
             labels: names and metadata of nodes, as the graph had them that the network was loaded from.
         """
         yield {
-            "path": path,
-            "kind": "Composite",
-            "sources": [wire.source for wire in wires],
-            "targets": [wire.target for wire in wires],
-            "delays": [wire.delay for wire in wires],
-            "from_rest": [int(wire.from_rest) for wire in wires],
-            **(labels or {}),
-        }
+            "path": path, "kind": "Composite", "sources": [wire.source for wire in wires],
+            "targets": [wire.target for wire in wires], "delays": [wire.delay for wire in wires],
+            "from_rest": [int(wire.from_rest) for wire in wires], **(labels or {}),
+        }  # fmt: skip
         for name, part, on_sequences in parts:
             yield from self.rows(part, _below(path, name), on_sequences=on_sequences)
 
@@ -235,14 +231,10 @@ def _layer(module: nn.Module, row: Row, on_sequences: bool) -> Row | None:
         return _convolution(module, row)
     if isinstance(module, nn.AvgPool2d):
         return row | {
-            "kind": "AvgPool2d",
-            "kernel_size": _pair(module.kernel_size),
-            "stride": _pair(module.stride),
-            "padding": _pair(module.padding),
-            "ceil_mode": module.ceil_mode,
-            "count_include_pad": module.count_include_pad,
-            "divisor_override": module.divisor_override,
-        }
+            "kind": "AvgPool2d", "kernel_size": _pair(module.kernel_size), "stride": _pair(module.stride),
+            "padding": _pair(module.padding), "ceil_mode": module.ceil_mode,
+            "count_include_pad": module.count_include_pad, "divisor_override": module.divisor_override,
+        }  # fmt: skip
     if isinstance(module, WindowPool):
         windows = {name: list(getattr(module, name)) for name in ("kernel_size", "stride", "padding")}
         return row | windows | {"sums": module.sums}
@@ -263,14 +255,9 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, row: Row) -> Row:
         raise ValueError(f"{row['path'] or '/'}: NIR pads convolutions with zeros only")
     padding = module.padding if isinstance(module.padding, str) else _pair(module.padding, dims)
     return row | {
-        "kind": f"Conv{dims}d",
-        "weight": module.weight,
-        "bias": module.bias,
-        "stride": _pair(module.stride, dims),
-        "dilation": _pair(module.dilation, dims),
-        "groups": module.groups,
-        "padding": padding,
-    }
+        "kind": f"Conv{dims}d", "weight": module.weight, "bias": module.bias, "stride": _pair(module.stride, dims),
+        "dilation": _pair(module.dilation, dims), "groups": module.groups, "padding": padding,
+    }  # fmt: skip
 
 
 def _is_padded_convolution(module: nn.Module) -> bool:

@@ -140,15 +140,9 @@ class Composite(Container):
         self._plan = None
 
     def connect(
-        self,
-        source: str,
-        target: str,
-        *,
-        delay: int = 0,
-        shape: Sequence[int] | None = None,
-        repeated: bool = False,
+        self, source: str, target: str, *, delay: int = 0, shape: Sequence[int] | None = None, repeated: bool = False,
         from_rest: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Connects an output to an input.
 
         Args:

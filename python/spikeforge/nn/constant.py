@@ -61,28 +61,17 @@ class Learnable(Constant):
     """
 
     def __init__(
-        self,
-        value: float | Tensor,
-        *,
-        min: float | None = None,
-        max: float | None = None,
-        per_channel: int | None = None,
-        shape: tuple[int, ...] | None = None,
-        dim: int = CHANNELS,
-    ):
+        self, value: float | Tensor, *, min: float | None = None, max: float | None = None,
+        per_channel: int | None = None, shape: tuple[int, ...] | None = None, dim: int = CHANNELS,
+    ):  # fmt: skip
         super().__init__(value, dim=dim)
-        if (
-            min is not None
-            and max is not None
-            and not min <= max
-            or any(b is not None and math.isnan(b) for b in (min, max))
-        ):
+        low, high = (-math.inf if min is None else min), (math.inf if max is None else max)
+        if not low <= high:  # false for NaN
             raise ValueError(f"Learnable: min must not be above max, and neither NaN, but they are {min} and {max}")
         if per_channel is not None and shape is not None:
             raise ValueError("Learnable: give per_channel or shape, not both")
         if not isinstance(value, Tensor) and not is_number(value):
             raise TypeError(f"Learnable: it must start at a number or a tensor, but is {type(value).__name__}")
-        low, high = (-math.inf if min is None else min), (math.inf if max is None else max)
         start = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
         outside = start[~((start >= low) & (start <= high))]
         if outside.numel():

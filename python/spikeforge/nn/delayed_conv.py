@@ -64,14 +64,9 @@ class _DelayedConv(DelayedLayer):
         images = torch.cat((past, x)).movedim(0, 2)  # [B, C, time, *sizes]
         convolve = nn.functional.conv2d if self.dims == 1 else nn.functional.conv3d
         y = convolve(
-            images,
-            self.kernel().flip(2),
-            self.bias,
-            (1, *self.stride),
-            (0, *self.padding),
-            (1, *self.dilation),
+            images, self.kernel().flip(2), self.bias, (1, *self.stride), (0, *self.padding), (1, *self.dilation),
             self.groups,
-        )
+        )  # fmt: skip
         if torch.compiler.is_compiling():
             return y.movedim(2, 0)
         return y.transpose_(0, 2).transpose_(1, 2)  # [time, B, C, *sizes], not a view

@@ -197,11 +197,8 @@ class LavaLIF(LavaModule):
         kind = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
         number = lambda value: torch.full((), value, dtype=kind, device=x.device)
         params = [number(self.du), number(self.dv), self.bias.to(kind), number(self.vth)]
-        states = (
-            []
-            if u is None and v is None
-            else [x.new_zeros(x.shape[1:], dtype=kind) if s is None else s for s in (u, v)]
-        )
+        given = () if u is None and v is None else (u, v)
+        states = [x.new_zeros(x.shape[1:], dtype=kind) if s is None else s for s in given]
         (spikes,), (u, v) = ops.run(text, [x], states, params, store_states=store, **samples)
         return spikes, u, v
 
@@ -434,14 +431,9 @@ class LavaConv(LavaConnection):
 
     def _fixed(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
         return ops.loihi_conv(
-            x,
-            self.quantized_weight(),
-            buffer,
-            delay=self._slots,
-            groups=self.groups,
-            **self.geometry,
+            x, self.quantized_weight(), buffer, delay=self._slots, groups=self.groups, **self.geometry,
             **self._numbers(),
-        )
+        )  # fmt: skip
 
     def _sent(self, message: Tensor) -> Tensor:
         images = message.reshape(-1, *message.shape[-3:])

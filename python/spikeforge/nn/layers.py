@@ -68,16 +68,9 @@ class BatchNormNeuron(Container):
     """
 
     def __init__(
-        self,
-        norm: nn.Module,
-        neuron: nn.Module,
-        *,
-        residual: str | None = None,
-        scale: float = 1.0,
-        bits: int = 0,
-        pool: nn.MaxPool2d | None = None,
-        recompute: bool = False,
-    ):
+        self, norm: nn.Module, neuron: nn.Module, *, residual: str | None = None, scale: float = 1.0, bits: int = 0,
+        pool: nn.MaxPool2d | None = None, recompute: bool = False,
+    ):  # fmt: skip
         super().__init__()
         norms = list(norm) if isinstance(norm, nn.ModuleList) else [norm]
         if not norms:
@@ -207,14 +200,9 @@ class BatchNormNeuron(Container):
             raise explained(neuron, error, (x,), state)
 
     def _normalised_run(
-        self,
-        norm: nn.Module,
-        x: Tensor,
-        residual: Residual,
-        state: Mapping[str, Tensor],
-        store: bool,
+        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool,
         last_states: bool,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, State]:  # fmt: skip
         neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
             with _unmoved_by_errors([norm]):
@@ -340,15 +328,9 @@ def what_is_normalised(
 
 
 def normalised_run(
-    call: Sequence[Any],
-    norm: nn.Module,
-    weight: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    count: int | Tensor,
-    residual: Residual,
-    **options: Any,
-) -> tuple[list[Tensor], list[Tensor]]:
+    call: Sequence[Any], norm: nn.Module, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
+    count: int | Tensor, residual: Residual, **options: Any,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """Outputs and states of a neuron that normalises its input, whose running statistics move.
 
     Args:

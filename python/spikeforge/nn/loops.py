@@ -115,14 +115,9 @@ def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: T
 
 
 def run_loop(
-    loop: Loop,
-    neuron: nn.Module,
-    weight: Tensor,
-    bias: Tensor | None,
-    inputs: Sequence[Tensor],
-    state: dict[str, Tensor],
-    line: Tensor | None,
-) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Tensor]:
+    loop: Loop, neuron: nn.Module, weight: Tensor, bias: Tensor | None, inputs: Sequence[Tensor],
+    state: dict[str, Tensor], line: Tensor | None,
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Tensor]:  # fmt: skip
     """Outputs, states, and what is in flight at the end.
 
     Args:

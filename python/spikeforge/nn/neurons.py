@@ -115,17 +115,10 @@ class PredefinedNeuron(ConstantsModule):
         return constants
 
     def __init__(
-        self,
-        constants: Mapping[str, Any],
-        *,
-        detach_reset: bool,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom,
-        spiking: bool,
-        strict: bool,
-        stateful: bool,
-        persistent_state: bool,
-        decay_input: bool = True,
-    ):
+        self, constants: Mapping[str, Any], *, detach_reset: bool,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom, spiking: bool, strict: bool, stateful: bool,
+        persistent_state: bool, decay_input: bool = True,
+    ):  # fmt: skip
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._ready = False
         self.decay_input, self.detach_reset, self.spiking, self.strict = decay_input, detach_reset, spiking, strict

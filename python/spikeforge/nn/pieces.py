@@ -146,14 +146,9 @@ class _Backward:
     """The two passes of a backward pass over all parts."""
 
     def __init__(
-        self,
-        layer: Layer,
-        x: Tensor,
-        tensors: Tensors,
-        means: Tensor,
-        variances: Tensor,
+        self, layer: Layer, x: Tensor, tensors: Tensors, means: Tensor, variances: Tensor,
         grads: Sequence[Tensor | None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.layer, self.x, self.tensors, self.parts = layer, x, tensors, layer.parts(x)
         self.means, self.variances, self.grads = means, variances, grads
         self.statistics = joined(means, variances, self.parts)

@@ -71,29 +71,15 @@ class TextCell:
     """
 
     __slots__ = (
-        "initial",
-        "inputs",
-        "made",
-        "numbers",
-        "params",
-        "passes_gradient",
-        "rule",
-        "scan",
-        "starts_by_itself",
-        "taken",
-        "text",
-    )
+        "initial", "inputs", "made", "numbers", "params", "passes_gradient", "rule", "scan", "starts_by_itself",
+        "taken", "text",
+    )  # fmt: skip
 
     def __init__(
-        self,
-        text: str,
-        inputs: int,
-        params: Sequence[str],
-        initial: Mapping[str, float | str],
-        rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
-        scan: bool = False,
+        self, text: str, inputs: int, params: Sequence[str], initial: Mapping[str, float | str],
+        rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None, scan: bool = False,
         passes_gradient: bool = True,
-    ):
+    ):  # fmt: skip
         # torch.compile copies it into a comment of the code that it writes.
         self.text = torch.ops.spikeforge.text_on_a_line(text)
         self.inputs, self.params, self.initial, self.rule = inputs, tuple(params), dict(initial), rule
@@ -216,14 +202,9 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     params = [name for name in used if name in module._placements or not baked]
     options = {"decay_input": module.decay_input, "detach_reset": module.detach_reset}
     text = torch.ops.spikeforge.neuron_text(
-        module._op_name,
-        _spike(module),
-        params,
-        list(numbers),
-        list(numbers.values()),
-        name=type(module).__name__,
+        module._op_name, _spike(module), params, list(numbers), list(numbers.values()), name=type(module).__name__,
         **options,
-    )
+    )  # fmt: skip
 
     starts = dict.fromkeys(module.state_names, 0.0)
     starts["v"] = 0.0 if soft else "v_reset"

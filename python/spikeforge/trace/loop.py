@@ -36,14 +36,9 @@ class _NumbersOfType(TorchFunctionMode):
 
 
 def run_steps(
-    signature: Signature,
-    step: Callable,
-    inputs: Sequence[Tensor],
-    states: Sequence[Tensor],
-    params: Mapping[str, Tensor],
-    output_count: int,
-    store_states: bool,
-) -> tuple[list[Tensor], list[Tensor]]:
+    signature: Signature, step: Callable, inputs: Sequence[Tensor], states: Sequence[Tensor],
+    params: Mapping[str, Tensor], output_count: int, store_states: bool,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """Returns outputs [T, *shape], and the last states [*shape] or those of all steps, with the operator's dtypes."""
     x = inputs[0]
     dtype = state_type(x.dtype)
