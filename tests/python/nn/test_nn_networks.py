@@ -439,6 +439,8 @@ def test_a_pickle_without_what_is_found_from_connections_loads():
     loaded.__setstate__(file | {"state_names": net.state_names, "_plan": "of another version"})
     assert torch.equal(loaded(x), y) and loaded.state_names == net.state_names == ("cell_out_to_module_in",)
     assert torch.equal(pickle.loads(pickle.dumps(net))(x), y)
+    of_0_1 = pickle.dumps(net, protocol=0).replace(b"cspikeforge.nn.composite\n", b"cspikeforge.nn.network\n")
+    assert b"nn.network" in of_0_1 and torch.equal(pickle.loads(of_0_1)(x), y)
 
 
 def test_a_network_of_many_parts_is_planned_in_time():
