@@ -464,6 +464,16 @@ def test_a_network_of_many_parts_is_planned_in_time():
         y, state = net(torch.ones(2, 1, 1), None)
         assert y.sum() == 2 and len(state) == 3000
     assert planned < 5 and time.process_time() - start < 30
+    start = time.process_time()
+    net = snn.Composite()
+    net.add("hub", snn.IF())
+    for i in range(3000):  # many connections into and from one port
+        net.add(f"a{i}", snn.IF()), net.add(f"b{i}", snn.IF())
+        for source, target in (("in", f"a{i}.in"), ("hub.out", f"b{i}.in"), (f"a{i}.out", "hub.in"), (f"b{i}.out", "out")):
+            net.connect(source, target)
+    with pytest.raises(ValueError, match="closes the loop a7 -> hub -> b5 -> a7 without a delay"):
+        net.connect("b5.out", "a7.in")
+    assert len(net._make_plan()) == 6001 and time.process_time() - start < 10
 
 
 def test_many_ports_of_a_network_are_found_without_a_search():
