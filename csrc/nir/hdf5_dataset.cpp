@@ -70,7 +70,8 @@ Layout layout_of(hid_t dataset) {
     const int rank = h5().H5Pget_chunk(properties.get(), H5S_MAX_RANK, sizes);
     require(rank > 0 && rank <= H5S_MAX_RANK, "the shape of its chunks");
     for (int d = 0; d < rank; ++d) {
-      if (sizes[d] == 0 || sizes[d] > UINT32_MAX) refuse("its chunks have {} elements in a dimension", sizes[d]);
+      if (sizes[d] == 0 || sizes[d] > UINT32_MAX)
+        refuse("its chunks have {} elements in a dimension; 1 to 2^32 - 1 are supported", sizes[d]);
       layout.chunk.push_back(static_cast<std::int64_t>(sizes[d]));
     }
   }
@@ -146,11 +147,11 @@ class RawReader {
   void contiguous(std::span<std::byte> into) {
     const haddr_t offset = h5().H5Dget_offset(dataset_);
     if (offset == HADDR_UNDEF) refuse("its data were never written");
-    if (!state_.source.read(offset, into)) refuse("its data lie beyond the end of the file");
+    if (!state_.source.read(offset, into)) refuse("its data are beyond the end of the file");
   }
 
   void compact(std::span<std::byte> into, hid_t file_type) {
-    if (h5().H5Dget_storage_size(dataset_) != into.size()) refuse("its data are of another size than its shape");
+    if (h5().H5Dget_storage_size(dataset_) != into.size()) refuse("the size of its data does not match its shape");
     by_libhdf5(into, file_type);
   }
 
@@ -170,7 +171,7 @@ class RawReader {
 
   template <class Function> void for_each_chunk(Function&& function) {
     const std::size_t rank = shape_.size();
-    if (layout_.chunk.size() != rank) refuse("its chunks have another number of dimensions than its shape");
+    if (layout_.chunk.size() != rank) refuse("its chunks and its shape have different numbers of dimensions");
     if (chunk_bytes() >= UINT32_MAX) refuse("its chunks are too large");
     std::vector<hsize_t> at(rank, 0);
     std::vector<std::byte> stored;

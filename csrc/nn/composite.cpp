@@ -379,7 +379,7 @@ void CompositeImpl::check_sum(const Stage& stage, const Edge& edge, const at::Te
     if (edges_[e].to == edge.to) check_line(edges_[e], sum);
   TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' returns a step of shape ",
                     term.sizes().slice(1), ", but '", name_of(edge.to, false), "' takes ", sum.sizes().slice(1),
-                    " from elsewhere; they must be alike");
+                    " from other parts; the shapes must match");
 }
 
 void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
@@ -388,8 +388,8 @@ void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
   const bool fits = now.sizes().slice(1) == next.sizes().slice(1) && now.scalar_type() == next.scalar_type() &&
                     now.device() == next.device();
   TORCH_CHECK_VALUE(fits, title(), ": the state ", edge.state, " holds values of shape ", now.sizes().slice(1), " (",
-                    now.scalar_type(), ", ", now.device(), "), but now come ", next.sizes().slice(1), " (",
-                    next.scalar_type(), ", ", next.device(), "); call reset() to restart");
+                    now.scalar_type(), ", ", now.device(), "), but the new values have shape ", next.sizes().slice(1),
+                    " (", next.scalar_type(), ", ", next.device(), "); call reset() to restart");
 }
 
 // The sequence, later by the delay.

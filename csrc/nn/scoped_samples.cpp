@@ -40,7 +40,7 @@ void check_shapes(const Stateful& module, const Samples& samples, at::TensorList
                       x.defined() ? "has shape " + c10::str(x.sizes()) : "is undefined");
     const auto check = [&](const char* name, const at::Tensor& t, at::IntArrayRef shape) {
       TORCH_CHECK_VALUE(!t.defined() || t.sizes() == shape, module.title(), ": ", name, " must have shape ", shape,
-                        " beside an input of shape ", x.sizes(), ", but has ", t.sizes());
+                        " for an input of shape ", x.sizes(), ", but has ", t.sizes());
     };
     check("lengths", samples.lengths, {x.size(1)});
     check("start", samples.start, {steps, x.size(1)});

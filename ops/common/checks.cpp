@@ -88,7 +88,7 @@ void check_type(const Leader& leader, const char* name, const at::Tensor& t) {
   TORCH_CHECK_TYPE(t.layout() == c10::kStrided, leader.op, ": ", name, " must be a dense tensor, but its layout is ",
                    t.layout());
   TORCH_CHECK_TYPE(t.scalar_type() == type || t.scalar_type() == state, leader.op, ": ", name, " must be ", type,
-                   state == type ? std::string() : std::string(" or ") + toString(state), " beside a ", type, " ",
+                   state == type ? std::string() : std::string(" or ") + toString(state), " for a ", type, " ",
                    leader.name, ", but is ", t.scalar_type());
 }
 

@@ -318,7 +318,7 @@ class Plastic:
                 raise ValueError(f"{wrong}it has no {key!r}")
         if state.get("rule", self.rule.text) != self.rule.text:
             header = str(state["rule"]).partition(" {")[0]
-            raise ValueError(f"{wrong}its rule is another, {header}")
+            raise ValueError(f"{wrong}it belongs to another rule, {header}")
         for key, own in (("states", self._states), ("traces", self._traces)):
             given = state[key]
             if not isinstance(given, (list, tuple)) or not all(isinstance(t, Tensor) for t in given):

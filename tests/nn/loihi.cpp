@@ -262,7 +262,7 @@ TEST_CASE("fixed-point modules refuse wrong arguments") {
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().dv(at::full({3}, -1, at::kInt))); }) ==
         "LoihiLIF: loihi_lif: dv must lie in [0, 4096], but has values from -1 to -1");
   CHECK_THAT(message_of([] { LoihiLIF(LoihiLIFOptions().bias_mant(at::full({3}, 1.0))); }),
-             has_text("LoihiLIF: loihi_lif: bias_mant must be Int beside a Int x, but is Float"));
+             has_text("LoihiLIF: loihi_lif: bias_mant must be Int for a Int x, but is Float"));
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().vth_lo(3)); }) ==
         "LoihiLIF: vth_lo is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth");
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().form(LoihiForm::reset).refractory_period(3)); }) ==

@@ -107,10 +107,10 @@ Group group_of_values(const c10::impl::GenericDict& values) {
     for (std::size_t start = 0, end = 0; end != std::string::npos; start = end + 1) {
       end = place.find('/', start);
       tree = &tree->member(place.substr(start, end == std::string::npos ? end : end - start));
-      if (tree->value) throw Error("", place, "is a value and a group");
+      if (tree->value) throw Error("", place, "is both a value and a group");
     }
     if (entry.value().isNone()) continue;
-    if (!tree->members.empty()) throw Error("", place, "is a value and a group");
+    if (!tree->members.empty()) throw Error("", place, "is both a value and a group");
     tree->value = value_of(entry.value(), place);
   }
   return root.group();

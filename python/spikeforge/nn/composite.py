@@ -435,7 +435,7 @@ class Composite(Container):
         source, target = connection.names
         raise ValueError(
             f"{self._title()}: '{source}' has an output of shape {shape_of(term[0])} ({_kind(term)}), but '{target}' "
-            f"takes {list(total.shape[1:])} ({_kind(total)}) from elsewhere; they must be alike"
+            f"takes {list(total.shape[1:])} ({_kind(total)}) from other parts; they must match"
         )
 
     def _sent(self, run: Run, connection: Connection) -> Tensor:
@@ -485,7 +485,7 @@ class Composite(Container):
         mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
         raise ValueError(
             f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} "
-            f"({_kind(line)}), but now come {list(coming.shape[1:])} ({_kind(coming)}); {mend}"
+            f"({_kind(line)}), but the new values have shape {list(coming.shape[1:])} ({_kind(coming)}); {mend}"
         )
 
     def _run_stage(self, run: Run, name: str) -> None:

@@ -480,7 +480,7 @@ def test_a_state_that_is_refused_changes_nothing():
         (None, ValueError, "it has no 'states'"),
         ({key: value for key, value in good.items() if key != "traces"}, ValueError, "it has no 'traces'"),
         ({key: value for key, value in good.items() if key != "step"}, ValueError, "it has no 'step'"),
-        (other.state_dict(), ValueError, r"its rule is another, synapse f\(w; x; k\)"),
+        (other.state_dict(), ValueError, r"it belongs to another rule, synapse f\(w; x; k\)"),
         ({**good, "states": None}, TypeError, "its states must be a list of tensors, but are None"),
         ({**good, "traces": [1.0]}, TypeError, r"its traces must be a list of tensors, but are \[1.0\]"),
         ({**good, "traces": [torch.zeros(3)]}, ValueError, "its traces have other sizes or types"),
@@ -645,7 +645,7 @@ def test_wrong_functions_of_a_rule_are_refused_in_words():
         with pytest.raises(error, match=words):
             spikeforge.synapse(type("r", (), {"states": "w", "traces": "x", **members}), **params)
 
-    refused(TypeError, r"r: on_pre takes v, which is none of the rule's names: w, x, k", {"k": 1}, on_pre=lambda v: {})
+    refused(TypeError, r"r: on_pre takes v, which is not a name of the rule: w, x, k", {"k": 1}, on_pre=lambda v: {})
     refused(TypeError, r"r: on_pre must return a dict of next values, such as \{'w': ...\}, but returns Value", on_pre=lambda w: w)
     refused(ValueError, "r: on_post returns a value of 'send'; it can return those of w, x$", on_post=lambda w: {"send": w})
     refused(ValueError, "r: on_spike is no event; a rule has states, traces, signals, decay, on_pre, on_post, on_m, each_step", signals=["m"], on_spike=lambda w: {})

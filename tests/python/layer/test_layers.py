@@ -477,7 +477,7 @@ def wrong_calls():
     yield "channel_dim must be a dimension of x besides time, but is -4", ValueError, dict(channel_dim=-4)
     for name in ("weight", "bias"):
         yield rf"{name} must have shape \[5\], one number for each channel, but has \[4\]", ValueError, {name: long}
-        yield f"{name} must be Float beside a Float x, but is Double", TypeError, {name: c.double()}
+        yield f"{name} must be Float for a Float x, but is Double", TypeError, {name: c.double()}
         yield f"{name} must be on cpu", ValueError, {name: c.to("meta")}
     yield r"mean must have shape \[5\]", ValueError, dict(mean=long, var=c)
     yield "mean and var are given together, or neither", ValueError, dict(mean=c)

@@ -497,7 +497,7 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_lif(X.long()), TypeError, r"loihi_lif: x must be int32, but is Long; pass x.to\(torch.int32\)"),
     (lambda: ops.loihi_lif(torch.tensor(1, dtype=torch.int32)), ValueError, "loihi_lif: x must have shape"),
     (lambda: ops.loihi_lif(X, torch.zeros(3, dtype=torch.int32)), ValueError, r"loihi_lif: u must have shape \[4\]"),
-    (lambda: ops.loihi_lif(X, None, torch.zeros(4)), TypeError, "loihi_lif: v must be Int beside a Int x, but is Float"),
+    (lambda: ops.loihi_lif(X, None, torch.zeros(4)), TypeError, "loihi_lif: v must be Int for a Int x, but is Float"),
     (lambda: ops.loihi_lif(X, torch.full((4,), 2**23 + 1, dtype=torch.int32)), ValueError, r"loihi_lif: u must lie in \[-8388608, 8388608\]"),
     (lambda: ops.loihi_lif(X, bias_mant=torch.zeros(3, dtype=torch.int32)), ValueError, "loihi_lif: bias_mant must broadcast"),
     (lambda: ops.loihi_lif_reset(X, reset_interval=0), ValueError, r"loihi_lif_reset: reset_interval must lie in \[1, "),

@@ -358,7 +358,7 @@ W = torch.zeros(2, 4)
 
 @pytest.mark.parametrize("call, error, words", [
     (lambda: ops.loihi_lif(X.half()), TypeError, "loihi_lif: x must be int32, or float32 or float64 to be differentiated, but is Half"),
-    (lambda: ops.loihi_lif(X, X[0].double()), TypeError, "loihi_lif: u must be Float or Int beside a Float x, but is Double"),
+    (lambda: ops.loihi_lif(X, X[0].double()), TypeError, "loihi_lif: u must be Float or Int for a Float x, but is Double"),
     (lambda: ops.loihi_lif(X, bias_mant=X[0] + 0.5), ValueError, "loihi_lif: bias_mant must hold whole numbers, but has others"),
     (lambda: ops.loihi_lif(X, du=X[0] + torch.inf), ValueError, r"loihi_lif: du must lie in \[-1, 4095\], but has values from inf to inf"),
     (lambda: ops.loihi_lif(X, X[0] - 1e30), ValueError, r"loihi_lif: u must lie in \[-8388608, 8388608\], but has values from -1.*e\+30"),

@@ -114,7 +114,7 @@ def test_a_traced_neuron_converts_parameters_of_lower_precision():
 
 
 def test_a_parameter_of_higher_precision_is_refused():
-    with pytest.raises(TypeError, match="lif: tau must be Float beside a Float x, but is Double"):
+    with pytest.raises(TypeError, match="lif: tau must be Float for a Float x, but is Double"):
         call("lif", torch.rand(4, 3), tau=torch.full((3,), 2.0, dtype=torch.float64))
 
 

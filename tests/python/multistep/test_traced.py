@@ -726,7 +726,7 @@ ERRORS = [
     (ValueError, ["run(alif): x must have shape [T, *shape]"], (ALIF, [TAU], [], [TAU])),
     (TypeError, ["run(alif): x must be a dense tensor"], (ALIF, [X.to_sparse()], [], [TAU])),
     (ValueError, ["run(alif): a must have shape [3]", "[4]"], (ALIF, [X], [V, torch.rand(4)], [TAU])),
-    (TypeError, ["run(alif): v must be Float beside a Float x, but is Double"], (ALIF, [X], [V.double(), V], [TAU])),
+    (TypeError, ["run(alif): v must be Float for a Float x, but is Double"], (ALIF, [X], [V.double(), V], [TAU])),
     (ValueError, ["run(alif): tau must broadcast against [3]", "[2]"], (ALIF, [X], [], [torch.rand(2)])),
     (ValueError, ["run(alif): tau must be on cpu", "meta"], (ALIF, [X], [], [V.to("meta")])),
     (ValueError, ["run(two): y must have shape [4, 3]", "[4, 1]", "y.expand_as(x)"], (TWO, [X, X[:, :1]], [], [])),

@@ -193,7 +193,7 @@ REFUSED = {
     "products": (Branching(lambda m, x: m.a(x) * 2, a=nn.Linear(3, 3)), "NIR has no node for mul"),
     "a module twice": (Branching(lambda m, x: m.a(m.a(x)), a=nn.Linear(3, 3)), "it calls a twice"),
     "control flow": (Branching(lambda m, x: m.a(x) if x.sum() > 0 else x, a=nn.Linear(3, 3)), "its forward cannot be followed"),
-    "shapes": (nn.Sequential(nn.Linear(4, 2)), "node 0, field weight: it takes [4], but [3] arrives"),
+    "shapes": (nn.Sequential(nn.Linear(4, 2)), "node 0, field weight: it takes [4], but the input has shape [3]"),
 }
 
 
@@ -325,7 +325,7 @@ def test_constants_that_were_changed_are_saved_whole_or_refused_by_name():
     net.n.r = 2.0  # a number fits
     assert graphs.to_graph(net, torch.zeros(6)).nodes["n"].r.tolist() == [2.0] * 6
     net.n.r = torch.ones(1, 4)
-    with pytest.raises(ValueError, match=r"node n: its parameters have shape \[1, 4\], but \[6\] arrives"):
+    with pytest.raises(ValueError, match=r"node n: its parameters have shape \[1, 4\], but the input has shape \[6\]"):
         graphs.to_graph(net, torch.zeros(6))
 
 

@@ -373,7 +373,7 @@ def test_finding_a_shape_changes_nothing():
 
 
 def test_a_state_of_another_batch_is_refused():
-    words = r"the state cell_out_to_module_in holds values of shape \[{}, 4\] .*, but now come \[{}, 4\] .*; {}"
+    words = r"the state cell_out_to_module_in holds values of shape \[{}, 4\] .*, but the new values have shape \[{}, 4\] .*; {}"
     net = snn.Recurrent(snn.LIF(), nn.Linear(4, 4), stateful=True)
     for steps in (1, 3):
         for before, now in ((3, 2), (3, 1), (1, 3)):
@@ -398,7 +398,7 @@ def test_a_state_of_another_type_or_width_is_refused(cell, steps):
         refused(ValueError, "the state cell_out_to_module_in .*" + words, lambda: net(x, {"cell_out_to_module_in": state}))
     net(x)
     net.bfloat16()
-    refused(ValueError, r"holds values .* \(float32, cpu\), but now come \[2, 4\] \(bfloat16, cpu\)", lambda: net(x.bfloat16()))
+    refused(ValueError, r"holds values .* \(float32, cpu\), but the new values have shape \[2, 4\] \(bfloat16, cpu\)", lambda: net(x.bfloat16()))
 
 
 def test_a_term_of_a_loop_broadcasts_without_a_batch_as_with_one():
