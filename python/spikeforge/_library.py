@@ -51,7 +51,7 @@ def held(folders: list[Path]) -> list[Library]:
 
 
 def fitting(libraries: list[Library], torch_version: str, cuda: bool) -> Library | None:
-    """Returns the library for this torch, or None. A torch with CUDA takes one without CUDA if there is no other."""
+    """Returns the library for this torch, or None. A torch with CUDA prefers a library with CUDA."""
     fit = [library for library in libraries if library.torch == _minor(torch_version) and (cuda or not library.cuda)]
     return fit[0] if fit else None
 

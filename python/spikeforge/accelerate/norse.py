@@ -333,7 +333,7 @@ _MIXINS: dict[type, type[Cell]] = {
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """Returns the verdict on a module; None if it is no neuron of Norse."""
+    """Returns whether and how a module is replaced; None if it is not a neuron of Norse."""
     family = next((cls for cls in NEURONS if isinstance(module, cls)), None)
     if family is None:
         return None

@@ -205,7 +205,7 @@ class Neuron(Replaced):
     """A neuron of snnTorch whose step is one operator."""
 
     def _step(self, input_, given):
-        """Output of a step as the neuron's forward returns it; `given` are the states that the caller passed."""
+        """Returns the result of the neuron's forward for a step; `given` has the states that the caller passed."""
         if not self._unchanged() or (self.init_hidden and any(value is not None for value in given.values())):
             return None
         rule = RULES[type(self).of_neuron]

@@ -50,10 +50,10 @@ class Rule:
     Attributes:
         constants: the attributes that are numbers (or booleans), beside v_threshold, v_reset and detach_reset.
         states: the memories in SpikingJelly's order, with the value that each starts at.
-        text: neuron text of a node with these numbers.
-        operator: the predefined operator and its options, where it evaluates in the same order.
-        parameters: the tensors that the text takes.
-        notes: what is not the same in the last place.
+        text: returns the neuron text of a node with these constants.
+        operator: returns the predefined operator and its options, if it evaluates in the same order.
+        parameters: returns the tensors that are the text's parameters.
+        notes: differences in the last place, for the report.
     """
 
     constants: tuple[str, ...]
@@ -245,7 +245,7 @@ class Program(NamedTuple):
 
 
 def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
-    """All that `_signature` looks at, as it is; fast, since every call compares it."""
+    """Returns all that `_signature` reads, unchanged. It is fast, since every call compares it."""
     own = node.__dict__
     function = own["_modules"].get("surrogate_function") or node.surrogate_function
     numbers = getattr(function, "__dict__", {})
@@ -267,7 +267,7 @@ def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, di
 
 
 def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
-    """A memory as the operator takes it; None for the neuron's own start, also where the shape is another one."""
+    """Returns a memory as the operator takes it; None if it has its initial value, or another shape than x."""
     if not isinstance(value, torch.Tensor):
         return None if value == start else torch.full(x.shape[1:], value, dtype=state_type(x.dtype), device=x.device)
     if value.shape != x.shape[1:]:
@@ -328,7 +328,7 @@ class Node(Replaced):
         return self.__dict__.get("_spikeforge_keeps_states", True)
 
     def _take(self, states):
-        """Keeps the states after a sequence, unless keep_states is False."""
+        """Stores the states after a sequence, unless keep_states is False."""
         if self._keeps_states():
             self._memories.update(zip(self._memories, states))
 

@@ -185,7 +185,7 @@ class Call:
         return number
 
     def check_shapes(self) -> None:
-        """Checks the whole shapes by a call on meta tensors: all ranks must raise for the same calls."""
+        """Checks the global shapes by a call on meta tensors, so that all ranks raise for the same calls."""
         if any(name.startswith("grad") for name in self.given):
             return  # checked in the forward pass
         with disable_proxy_modes_tracing():

@@ -51,7 +51,7 @@ def load(
         recurrent_start: what cycles bring in the first step: "zero", or "apply" (layers applied to zeros). None: what
             this package has written into the file, else "zero".
         delays: those that are no whole number of steps are refused ("exact") or rounded ("nearest").
-        shapes: "strict", or "tolerant": parameters broadcast, and what a file says of shapes may be wrong or missing.
+        shapes: "strict", or "tolerant": parameters broadcast, and the shapes in a file may be wrong or missing.
         surrogate: of neurons and thresholds, for training.
         learn_neurons: constants of neurons are parameters too.
         fold_time: layers are called once for all steps, rather than once a step: faster, and the same but for last
@@ -156,7 +156,7 @@ def _detached(value: Tensor | None) -> Tensor | None:
 
 
 def _take(layer: nn.Module, row: Row) -> nn.Module:
-    """The layer, made without memory, with the tensors of the description."""
+    """Sets the weight and bias of a layer on the meta device to those of the description."""
     for name in ("weight", "bias"):
         if row.get(name) is not None:
             setattr(layer, name, nn.Parameter(row[name].detach()))

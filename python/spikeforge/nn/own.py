@@ -1,4 +1,4 @@
-"""Neurons of one's own as modules, and two that are written so: the current-based LIF and the leaky integrator."""
+"""Custom neurons as modules, and two that are defined this way: the current-based LIF and the leaky integrator."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_called_plainly(module: nn.Module) -> bool:
-    """Returns True if a call of the module is one of its class's `forward`: no hooks of its own or of all modules."""
+    """Returns True if a call of the module only calls its class's `forward`: no hooks exist, global ones included."""
     return not (
         has_hooks(module)
         or _global_forward_hooks
@@ -412,7 +412,7 @@ def _join(prefix: str, name: str) -> str:
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> State:
-    """The part of a state that belongs to the module of that name."""
+    """Returns the part of a state that belongs to the submodule at `prefix`."""
     if not prefix:
         return dict(state)
     start = prefix + "."

@@ -29,7 +29,7 @@ def neuron(
     constants: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Makes a neuron of a Python function that computes one step::
+    """Makes a neuron from a Python function that computes one step::
 
         @spikeforge.neuron(states={"v": 0.0})
         def lif(x, v, *, tau=2.0):
