@@ -164,10 +164,10 @@ pid_t start(std::vector<std::string> words, std::vector<std::string> variables, 
   return id;
 }
 
-// The ends of pipes at which shells wait. A child of fork(), which may live longer than this process, closes them.
+// The write ends of the pipes that shells read. A child of fork() closes its copies, since it may outlive this process.
 class WriteEnds {
  public:
-  // The pipe's other end.
+  // Opens a pipe and returns its read end.
   static FileDescriptor open(FileDescriptor& write_end) {
     const std::scoped_lock lock(list().mutex);
     int ends[2];

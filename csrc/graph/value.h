@@ -93,9 +93,9 @@ class SPIKEFORGE_API Value {
     return apply(Op::where, {condition, a, b});
   }
 
-  // 1 where u >= 0, else 0; differentiated as the surrogate says: spike(v - 1, surrogate::atan(2)).
+  // 1 if u >= 0, else 0; its derivative is the surrogate's: spike(v - 1, surrogate::atan(2)).
   friend Value spike(const Value& u, const Surrogate& surrogate) { return apply(Op::spike, {u}, surrogate); }
-  // 1 where u > 0.
+  // 1 if u > 0, else 0.
   friend Value spike_strict(const Value& u, const Surrogate& surrogate) {
     return apply(Op::spike_strict, {u}, surrogate);
   }

@@ -89,7 +89,7 @@ SPIKEFORGE_PLAIN_FN double as_double(DoubleWord bits) {
 SPIKEFORGE_PLAIN_FN float nan_float() { return as_float(0x7fc00000U); }
 SPIKEFORGE_PLAIN_FN double nan_double() { return as_double(0x7ff8000000000000ULL); }
 
-// ---- functions that are rounded alike everywhere ----
+// ---- functions with the same rounding on all devices ----
 
 // ln((1 + s) / (1 - s)) for |s| <= 0.172: 2 s (1 + s^2 / 3 + s^4 / 5 + ...).
 SPIKEFORGE_PLAIN_FN double log_of_ratio(double s) {

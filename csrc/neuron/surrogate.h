@@ -259,7 +259,7 @@ template <class F> struct SpikeRateEscape {
   F beta, slope;
 };
 
-// The density of the normal distribution around 0 and its integral from 0 on, with deviation 1 / (width √2).
+// The density of the normal distribution with mean 0 and standard deviation 1 / (width √2), and its integral from 0.
 template <class F> SPIKEFORGE_FN F bell(F width, F x) {
   return F(.56418958354775628695) * width * fast_exp(-square(width), square(x));
 }

@@ -170,7 +170,7 @@ void inject(const Held& held, std::int64_t targets, const at::Tensor& current, c
   held->network.inject(population(held, targets), current, into);
 }
 
-// Copies but for the weights, which steps read where they are.
+// Returns copies, except of the weights: they share memory with those that the steps read.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> build(const Held& held) {
   const Connectivity& matrix = held->network.build();
   return {matrix.indices.clone(), matrix.indptr.clone(), matrix.weights.detach(), matrix.delays.clone()};

@@ -35,13 +35,13 @@ struct Module;
 
 namespace spikeforge {
 
-// example: its inputs, [T, ...] each (or what a layer of torch takes). A copy of the module and the script are run on
-// them: c10::ValueError unless their results agree, bit by bit on the CPU (of a tree in which a module is used
-// twice, in shape and type). c10::NotImplementedError for a module that
-// cannot be written.
+// Converts a module to TorchScript. `example` has its inputs, [T, ...] each (for a layer of torch, the inputs of that
+// layer). A copy of the module and the script run on them. Throws c10::ValueError unless their results agree: bit by
+// bit on the CPU, or in shape and type if a module occurs twice in the tree. Throws c10::NotImplementedError for a
+// module that has no TorchScript form.
 SPIKEFORGE_API torch::jit::Module to_torchscript(const torch::nn::Module& module, at::TensorList example);
 
-// How modules of exactly this class are written, and called.
+// Registers how modules of exactly this class are converted to TorchScript, and called.
 SPIKEFORGE_API void script_as(std::type_index type, std::function<Script(const torch::nn::Module&)> script,
                               std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> call);
 

@@ -38,7 +38,7 @@ template <class Block, class F> __device__ __forceinline__ void load_params(cons
   for (int i = 0; i < Block::n_params; ++i) params[i] = static_cast<F>(a.params[i]);
 }
 
-// The lines that fired, in any order, and how many there are.
+// Writes the lines that fired, in any order, and their number.
 __device__ __forceinline__ void list_fired(const FiredArguments& a) {
   __shared__ int of_warps[32];
   __shared__ int begin;
@@ -52,8 +52,8 @@ __device__ __forceinline__ void list_fired(const FiredArguments& a) {
   }
 }
 
-// A warp takes 32 connections of a line, and then those that are `pieces` times as many further on: few neurons fire,
-// and each has many connections.
+// Each line is divided among `pieces` warps, because few neurons fire and each has many connections. A warp processes
+// 32 connections at a time, with a stride of 32 * pieces.
 template <class Block, class F, class W>
 __device__ __forceinline__ void plastic_connections(const PlasticArguments& a) {
   if (is_refused(a) || (a.comes != nullptr && *a.comes == 0)) return;

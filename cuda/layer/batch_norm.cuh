@@ -1,7 +1,8 @@
-// A layer's normalisation by the statistics of its own input around the multistep loop, in one cooperative launch per
-// pass. Each block first sums its tiles' part of two sums per channel; after a grid barrier blocks compute the channel
-// constants of the loop from all parts; after another the loop runs. It processes the neurons in reverse order: those
-// that the sums read last are still in the cache. No sum depends on the order in which blocks run.
+// Batch normalisation by the statistics of the batch, fused with the multistep loop of the neuron, in one cooperative
+// launch per pass. First, each block computes its tiles' part of two sums per channel. After a grid barrier, the blocks
+// compute the channel constants of the loop from all parts. After a second barrier, the loop runs. The loop processes
+// the neurons in reverse order, because those that the sums read last are still in the cache. No sum depends on the
+// order in which blocks run.
 //
 // A Spec is the loop's (multistep.cuh), with neighbours, in_turns and one segment; its last parameters are
 // graph::Layer's.

@@ -47,7 +47,7 @@ template <class T, class F, int W, class Shape> struct Pooling {
     return static_cast<unsigned>(i) < static_cast<unsigned>(size);
   }
 
-  // True if a window has an element at this distance from its begin.
+  // True if a window has an element at this distance from its start.
   static __device__ __forceinline__ constexpr bool has_place(const Window& window, int distance) {
     return distance >= 0 && distance % window.dilation == 0 && distance / window.dilation < window.size;
   }
@@ -233,8 +233,8 @@ template <class T, class F, int W, class Shape> struct Pooling {
     }
   }
 
-  // The gradients of windows [j - left, j + body + right) of row i, for each of their places what it is; and which
-  // place has it, for maxima.
+  // The gradients of windows [j - left, j + body + right) of row i. For maxima, also the place in the window that each
+  // gradient belongs to; for means, each gradient is divided by the window's divisor.
   template <int left, int body, int right> struct Upstream {
     F grad[left + body + right][W];
     int which[left + body + right][W];
@@ -265,7 +265,7 @@ template <class T, class F, int W, class Shape> struct Pooling {
     }
   };
 
-  // The gradient that every number of x has besides.
+  // The part of x's gradient that comes from the statistics: an affine function of x.
   struct Share {
     F mean[W], offset[W], slope[W];
 
@@ -287,7 +287,7 @@ template <class T, class F, int W, class Shape> struct Pooling {
     }
   };
 
-  // A thread takes stride times stride places for each of its results.
+  // For each of its windows, a thread computes the gradients of stride x stride elements of x.
   static __device__ __forceinline__ void backward(const PoolArguments& a) {
     Item at;
     if (!at.find<W>(a)) return;

@@ -131,8 +131,8 @@ template <class Spec> struct Recurrent {
 
   // ---- distribution of work ----
 
-  // The neurons and samples that a lane owns. After the last neuron and sample it repeats the computation of their
-  // owner, and drops the results.
+  // The neurons and samples that a lane owns. Lanes after the last neuron or sample compute the last one again, and
+  // discard the results.
   struct Lane {
     int lane, q, c, row, part, rank;  // row: of warps
     int neuron, width, batch;
@@ -151,7 +151,7 @@ template <class Spec> struct Recurrent {
       width = static_cast<int>(a.width);
       batch = static_cast<int>(a.batch);
       const int all = (batch + 7) / 8, cluster = blockIdx.x / blocks, clusters = gridDim.x / blocks;
-      // The first clusters have one more than the last, which may have to wait for them.
+      // If tiles do not divide evenly, the first clusters have one tile more: the last may start after them.
       first_tile = cluster * (all / clusters) + ::min(cluster, all % clusters);
       count = all / clusters + (cluster < all % clusters ? 1 : 0);
 #pragma unroll
@@ -340,16 +340,17 @@ template <class Spec> struct Recurrent {
     return neuron / 32 * 32 + odd * 16 + (W == 2 ? neuron / 16 % 2 * 8 : 0);
   }
 
-  // Step t's messages lie in buffer t % buffers; those of steps before 0 are made by open().
+  // Step t's messages are stored in buffer t % buffers; open() writes those of steps before 0.
   struct Exchange {
     static constexpr int buffers = 2 * delay, message = shape.message_bytes(), buffer = tiles * message;
     static constexpr int masks = Spec::vectors ? 1 : W / 2;
     unsigned char* memory;
-    int place_of[G];  // where the lane's numbers lie in a message, or the warp's bits
-    // For pairs of numbers. Values after the last neuron must not be infinite: their weights are 0.
+    int place_of[G];  // offset of the lane's values in a message, or of the warp's bits
+    // Masks for pairs of values. They clear values after the last neuron, which might be infinite and have weights of
+    // 0.
     unsigned are_there[masks];
-    unsigned listener;      // memory of the block that the lane sends bits to
-    unsigned char* outbox;  // by memory: of the cluster, [buffers][tiles][message]
+    unsigned listener;      // address of `memory` in the block that the lane sends bits to
+    unsigned char* outbox;  // if by_memory: global memory of the cluster, [buffers][tiles][message]
 
     __device__ __forceinline__ Exchange(unsigned char*& rest, void* messages, const Lane& at) : memory(rest) {
       rest += exchange_bytes;
@@ -375,7 +376,8 @@ template <class Spec> struct Recurrent {
       return {shared_address(memory) + barrier_offset(t, n)};
     }
 
-    // `first(t, sample, neuron)` are the numbers of a step before 0, of a sample among those of the cluster.
+    // Writes the messages of the steps before 0. `first(t, sample, neuron)` returns a value of such a step; `sample` is
+    // an index within the cluster.
     template <class First> __device__ __forceinline__ void open(const First& first) const {
       for (int t = -delay; t < 0; ++t) {
         if (as_bits) {

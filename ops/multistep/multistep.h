@@ -21,17 +21,17 @@ using Tensors = c10::SmallVector<at::Tensor, 4>;
 // Lists have one entry for each input, state and parameter of the cell.
 struct MultistepCall {
   const Cell* cell = nullptr;
-  // Keeps a cell of a text alive, which may be dropped otherwise; empty for a cell that lives as long as the process.
-  // Objects that outlive a call, such as autograd's nodes, hold a copy of it, or the text.
+  // Owns a cell that was parsed from text, because the cache of cells may evict it; empty for a cell with static
+  // lifetime. Objects that outlive a call, such as autograd's nodes, hold a copy of the pointer, or the text.
   std::shared_ptr<const Cell> holder;
   at::TensorList inputs;
-  at::TensorList states;          // undefined: the cell's own; the list may be empty where all are
-  at::TensorList params;          // undefined: the number; the list may be empty where all are
-  c10::ArrayRef<double> numbers;  // may be empty where all parameters are tensors
+  at::TensorList states;          // undefined: the cell's initial state; empty list: all undefined
+  at::TensorList params;          // undefined: the scalar in `numbers`; empty list: all undefined
+  c10::ArrayRef<double> numbers;  // may be empty if all parameters are tensors
   CellForm form;
   SurrogateArgs surrogate_args{};
   bool store_states = false;
-  bool last_states = true;  // false: where no sequences are stored there are none among the results
+  bool last_states = true;  // false: without stored sequences, the results have no states
   // Bits per number of the first output, which are stored for the backward passes of products that read it; 0: none.
   std::int64_t bits = 0;
   // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
@@ -41,7 +41,7 @@ struct MultistepCall {
   // 0.
   at::Tensor seed, offset;
   bool scan = false;         // forward; for a cell with a composition (csrc/kernels/scan)
-  const char* op = nullptr;  // as messages begin, of an operator that is not the cell's own
+  const char* op = nullptr;  // prefix of error messages, if it is not the name of the cell's operator
 
   const char* op_name() const { return op != nullptr ? op : cell->forward_op.c_str(); }
   bool has_samples() const { return lengths.defined() || start.defined(); }

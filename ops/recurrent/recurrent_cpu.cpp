@@ -10,7 +10,7 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// Samples of a tile at the least: the matrix is read from the cache once for some of them.
+// The minimum number of samples of a tile: a read of the matrix from the cache serves several samples.
 constexpr std::int64_t least_samples = 12;
 
 // [panels, rows, columns of a panel], in the type of the arithmetic.
@@ -29,7 +29,7 @@ template <class AnyLaunch> Tiles tiles_of_call(const AnyLaunch& launch, const cp
   return tiles_of_samples(recurrence.batch, recurrence.width, launch.steps, samples);
 }
 
-// A list of views with another in one place.
+// Returns the list of views with the view at one index replaced.
 c10::SmallVector<SequenceView, 4> replaced(std::span<const SequenceView> views, std::size_t at,
                                            const SequenceView& view) {
   c10::SmallVector<SequenceView, 4> list(views.begin(), views.end());

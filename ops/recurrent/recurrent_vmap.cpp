@@ -30,7 +30,7 @@ class Maps : public FoldingLevel {
     return of_map;
   }
 
-  // The lists of results of all maps, put together: run(i) gives those of one.
+  // Calls run(i) for each index of the mapped dimension, and stacks each of its results over i.
   Tensors each_list(const std::function<Tensors(std::int64_t)>& run) const {
     std::vector<List> columns;
     for (std::int64_t i = 0; i < count(); ++i) {

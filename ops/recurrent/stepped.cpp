@@ -46,14 +46,14 @@ at::Tensor unless_ended(const MultistepCall& call, std::int64_t t, const at::Ten
   return call.lengths.defined() ? state.masked_fill(call.lengths <= t, 0) : state;
 }
 
-// The received values at step t over `delay` steps, or zeros if a sample restarts between.
+// The spikes that arrive at step t, sent `delay` steps before it; zeros for samples that restart between the two steps.
 at::Tensor as_fed_back(const at::Tensor& start, std::int64_t t, std::int64_t delay, const at::Tensor& fed_back) {
   if (!start.defined()) return fed_back;
   const std::int64_t from = std::max<std::int64_t>(t - delay + 1, 0);
   return fed_back.masked_fill(start.narrow(0, from, t - from + 1).any(0, /*keepdim=*/true), 0);
 }
 
-// x[t] with what comes back.
+// x[t] plus the product of the weights and the spikes that arrive.
 at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spikes) {
   at::Tensor x = call.x().narrow(0, t, 1);
   const std::int64_t from = t - call.delay;

@@ -70,7 +70,7 @@ template <class C> C sum_of_places(const C* sums) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-// Sums in eight places: neighbouring additions do not wait for each other.
+// Sums in eight accumulators, so that consecutive additions do not depend on each other.
 template <class C, class Term> C sum_of(std::int64_t n, Term&& term) {
   constexpr int places = 8;
   C sums[places] = {};
@@ -81,7 +81,7 @@ template <class C, class Term> C sum_of(std::int64_t n, Term&& term) {
   return sum_of_places(sums);
 }
 
-// The weights of events; what others are is not read into the sum.
+// Sums the weights of events. Weights of other entries do not enter the sum, even if they are NaN.
 template <class W>
 Compute<W> sum_of_weights(const std::int32_t* columns, const W* weights, std::int64_t n, const std::uint32_t* bits) {
 #if defined(SPIKEFORGE_WORDS_OF_EIGHT)

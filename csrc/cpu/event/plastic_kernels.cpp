@@ -14,11 +14,11 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-// Connections that are taken at once: their rows stay in the first-level cache.
+// Connections of a piece: their rows stay in the L1 cache.
 constexpr std::int64_t connections_at_once = 512;
-// So many of one row are worth a piece of their own.
+// A row with at least this many connections gets pieces of its own; shorter rows share a piece.
 constexpr std::int64_t least_in_place = 96;
-constexpr std::int64_t line = 64;  // bytes of memory that come at once
+constexpr std::int64_t line = 64;  // bytes of a cache line
 
 template <class T> class Piece {
  public:

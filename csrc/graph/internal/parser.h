@@ -82,15 +82,15 @@ class Parser {
     } while (take_if(","));
   }
 
-  // Parses statements between braces, of which the first is already read: statement() parses one. Returns the last
-  // brace.
+  // Parses statements up to a closing brace, after the opening one; statement() parses one statement. Returns the
+  // closing brace.
   template <class Statement> Token statements(Statement&& statement) {
     while (!sees("}")) {
       if (token_.kind == Token::Kind::line_break || sees(";")) {
         take();
         continue;
       }
-      bool is_closed = false;  // by a brace, after which another may follow at once
+      bool is_closed = false;  // by a brace, after which the next statement needs no separator
       if constexpr (std::is_same_v<decltype(statement()), bool>)
         is_closed = statement();
       else
@@ -106,7 +106,7 @@ class Parser {
     if (token_.kind != Token::Kind::end)
       fail(token_, fmt::format("expected nothing after the {}, but found {}", what, quoted(token_)));
   }
-  // name = expression, of which the name is read.
+  // Parses "= expression" of an assignment, after its name.
   void assignment(const Token& name);
 
   // Expressions.

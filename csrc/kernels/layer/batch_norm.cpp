@@ -287,7 +287,8 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) 
   return fits(layer, schedule_of(layer, device));
 }
 
-// Strips of a ring may be of any width: threads do not share bytes there.
+// With a ring, a strip may have any width, so two threads cannot combine their bits into one byte: each thread must
+// have whole bytes.
 Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
   const LayerSchedule schedule = schedule_of(layer, device);
   const bool has_ring = schedule.block.slots > 0;

@@ -101,9 +101,9 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
   return spec;
 }
 
-// A function of the Spec that returns the answer for a constant index. An array of all answers takes NVRTC longer: it
-// is stored in memory, and read in place only once loops over indices are unrolled. The most frequent answer comes
-// last, after those that differ.
+// Prints a member function of the Spec that returns the value for a constant index. An array of all values takes NVRTC
+// longer: NVRTC stores it in memory, and replaces its elements by constants only after it has unrolled the loops over
+// indices. The most frequent value is last, after those that differ.
 std::string table(std::string_view type, std::string_view name, const std::vector<std::string>& answers) {
   const auto count = [&](const std::string& answer) { return std::ranges::count(answers, answer); };
   const std::string& common = *std::ranges::max_element(answers, {}, count);
