@@ -36,7 +36,7 @@ inline PlainFile open_plain_file(const std::string& path) {
   return file;
 }
 
-// False where a write failed; errno says why.
+// Returns false if a write failed, with the reason in errno.
 inline bool write_all(int file, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());

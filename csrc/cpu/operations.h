@@ -23,7 +23,7 @@ inline namespace CPU_CAPABILITY {
 // Elements to which rows are padded: a whole number of vectors of every type, and of cache lines.
 constexpr std::int64_t granule = 32;
 
-// A row of a tile's numbers; or one vector that stands for all of them, where `step` is 0 rather than 1.
+// A row of a tile's values. If `step` is 0 rather than 1, one vector replaces the row.
 template <class T> struct Row {
   T* data;
   std::int64_t step;

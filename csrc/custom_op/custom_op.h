@@ -11,7 +11,7 @@
 //       .vjp([](const Arguments& in, Tensors grads) { return std::vector{grads[0] * in.number("factor")}; })
 //       .registered();
 //
-// docs/custom_operators.md is a guide, definition.h says what each function gets and gives.
+// docs/custom_operators.md is a guide; definition.h documents the arguments and results of each function.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -61,13 +61,13 @@ class SPIKEFORGE_API CustomOp {
   CustomOp& shapes(custom_op::ShapeFunction function);
   CustomOp& cpu(custom_op::Kernel kernel);
   CustomOp& cuda(custom_op::CudaKernel kernel);
-  CustomOp& cuda(custom_op::Kernel kernel);  // a host function, which launches what it likes
+  CustomOp& cuda(custom_op::Kernel kernel);  // a host function, which launches kernels itself
 
-  // Calls with tensors of a device without a kernel run the CPU's, on copies, and a warning says so once.
+  // Calls on a device without a kernel run the CPU kernel on copies, with one warning.
   CustomOp& cpu_for_missing_devices();
 
   // The gradient: a function, or the name of an operator that is registered already. That one takes a Tensor for each
-  // result's gradient, then the arguments of this operator (and its results, under save_results), and gives one
+  // result's gradient, then the arguments of this operator (and its results, under save_results), and returns one
   // gradient for each differentiable argument. Without a vjp the operator refuses to be differentiated.
   CustomOp& vjp(custom_op::Vjp function);
   CustomOp& vjp(std::string name);

@@ -56,7 +56,7 @@ class Body {
     }
     expressions_[id] = expression(id);
     if (info(node.op).form == Form::leaf || no_statements_) return;
-    // Draws are numbered in the order of the text, so that one among several stands where it is made.
+    // Draws are numbered in the order of the text, so that each of several draws is printed where it is made.
     const bool may_be_inline = !is_draw(node.op) || draws_ == 1;
     if (graph_.name(id).empty() && uses_[id] == 1 && may_be_inline && expressions_[id].text.size() <= longest_inline)
       return;

@@ -23,7 +23,7 @@ std::vector<std::string_view> split_lines(std::string_view text) {
   return lines;
 }
 
-// The number that stands right before `words`, as in "0 bytes spill stores".
+// Returns the number directly before `words`, as in "0 bytes spill stores".
 int number_before(std::string_view line, std::string_view words) {
   const std::size_t end = line.find(words);
   if (end == std::string_view::npos) return 0;

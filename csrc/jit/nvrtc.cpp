@@ -137,7 +137,7 @@ class Program {
       check(functions_.set_flow_callback(program_, &Limit::is_reached, &limit), "nvrtcSetFlowCallback");
   }
 
-  // The result is the caller's to judge: after a failure the log says more than the code.
+  // The caller checks the result: after a failure the log has more information than the error code.
   NvrtcFunctions::Result compile(const std::vector<std::string>& options) {
     std::vector<const char*> pointers;
     pointers.reserve(options.size());

@@ -38,10 +38,10 @@ struct NvrtcFunctions;
 
 class Nvrtc {
  public:
-  // The one of nvrtc_places(). Throws NvrtcNotFound, and looks again at the next call.
+  // Opens NVRTC from nvrtc_places(). Throws NvrtcNotFound; the next call searches again.
   static const Nvrtc& get();
 
-  // The first place that opens; never closed again.
+  // Opens the first of these libraries that exists, and never closes it.
   static Nvrtc open(const std::vector<std::string>& places);
 
   int major = 0;

@@ -1,5 +1,5 @@
 // Functions of torch that no predefined neuron uses and a custom neuron may call, exact in NaN, signs of
-// zero and halves included. They are what graph/evaluate.cpp says, in terms of portable.h.
+// zero and halves included. They match graph/evaluate.cpp, in terms of portable.h.
 #pragma once
 
 #include "csrc/neuron/portable.h"

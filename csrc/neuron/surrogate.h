@@ -246,7 +246,7 @@ template <class F> struct Triangular {
   F threshold;
 };
 
-// Its maximum lies at x = 1.
+// Its maximum is at x = 1.
 template <class F> struct SpikeRateEscape {
   SPIKEFORGE_FN explicit SpikeRateEscape(const double* args) : beta(args[0]), slope(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const { return slope * fast_exp(-beta, abs(x - F(1))); }

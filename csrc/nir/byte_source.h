@@ -25,7 +25,7 @@ class SPIKEFORGE_API ByteSource {
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // False where any byte lies beyond the end.
+  // Returns false if a byte is beyond the end.
   bool read(std::uint64_t offset, std::span<std::byte> into) const;
 
  private:

@@ -217,7 +217,7 @@ class RawReader {
     std::size_t count, from, to;
   };
 
-  // The part of a chunk that lies within the shape. Rows reach over dimensions that the chunk has whole.
+  // The part of a chunk within the shape. A row spans the trailing dimensions in which the chunk is complete.
   void place(std::span<const std::byte> chunk, std::span<const hsize_t> at, std::span<std::byte> into) const {
     std::vector<Axis> axes;
     std::size_t from = element_size_, to = element_size_, row = element_size_, first = 0;

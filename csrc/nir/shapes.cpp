@@ -170,7 +170,7 @@ std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeR
 
 class Inference {
  public:
-  // arriving: at the graph's first Input, which a tolerant rule trusts more than what that says.
+  // arriving: the shape at the graph's first Input; under the tolerant rule, it has precedence over the declared one.
   Inference(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
             const std::optional<Shape>& arriving = {})
       : graph_(graph),

@@ -81,7 +81,7 @@ std::uint32_t noted_words(const Noted<T>* params, const Surrogate& surrogate, co
   std::uint32_t words = 0;
   for (int i = 0; i < static_cast<int>(sizeof cell) / size; ++i)
     if (std::memcmp(reinterpret_cast<const char*>(&cell) + i * size, &noted, size) == 0) {
-      if (i < first) __builtin_trap();  // the layout is not what Words says
+      if (i < first) __builtin_trap();  // the layout differs from that of Words
       words |= 1u << (i - first);
     }
   return words;

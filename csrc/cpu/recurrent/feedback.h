@@ -18,12 +18,12 @@
 
 namespace spikeforge::cpu {
 
-// The matrix is kept in panels of so many bytes of each row, in the type of the arithmetic, the last one filled up with
-// zeros: [panels, rows, columns of a panel].
+// The matrix is stored in panels, [panels, rows, columns of a panel], in the type of the arithmetic. A panel has this
+// number of bytes of each row; the last panel is padded with zeros.
 constexpr std::int64_t panel_bytes = 256;
 
 struct Feedback {
-  std::int64_t width = 0;  // a sample has so many neurons
+  std::int64_t width = 0;  // neurons per sample
   std::int64_t delay = 1;  // in steps; negative in a backward pass
   const void* matrix = nullptr;
   SequenceView fed_back;  // [T, N] of the call's type
@@ -39,7 +39,7 @@ struct Feedback {
               void* scratch) = nullptr;
 };
 
-// Chooses `run` for sequences of a type, and says how much memory it takes.
+// Sets `run` to the function for sequences of a type, and `scratch_bytes` to the memory that it needs.
 using ChooseFeedback = void (*)(DType type, Feedback& feedback);
 
 // Once for each instruction set: feedback.cpp.

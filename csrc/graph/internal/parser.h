@@ -68,8 +68,8 @@ class Parser {
     }
   }
 
-  // A list of names in a header, up to ";" or ")": add(name) takes each, and reads what follows it. `seen` has those of
-  // all lists, of which there are too many where `bound` is said.
+  // A list of names in a header, up to ";" or ")": add(name) processes each, and reads what follows it. `seen` has the
+  // names of all lists; `bound` is the error message if there are too many.
   template <class Add>
   void names(std::string_view what, std::string_view bound, std::set<std::string_view>& seen, Add&& add) {
     if (sees(";") || sees(")")) return;

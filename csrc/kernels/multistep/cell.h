@@ -83,8 +83,8 @@ class Cell {
   const Maker maker;
   std::size_t number = 0;           // by which cell_of_number finds one that lives as long as the process
   std::string name;                 // as the operator, or the text, has it
-  std::string forward_op;           // as messages of a call begin
-  std::string backward_op;          // and those of its backward pass
+  std::string forward_op;           // prefix of error messages of a call
+  std::string backward_op;          // prefix of those of its backward pass
   std::vector<std::string> inputs;  // at least one
   std::vector<std::string> states;
   std::vector<std::string> outputs;
@@ -92,9 +92,9 @@ class Cell {
 
   bool draws = false;       // random numbers: a call has a seed
   bool is_integer = false;  // int32 throughout, and forward only
-  int kept_values = 0;      // numbers of a step that its backward pass keeps, besides the incoming gradients
-  int forward_cost = 0;     // of a step, in simple instructions: what bounds unrolling; of no account where it is 0
-  int backward_cost = 0;    // of its vjp, which computes what it needs of the step again
+  int kept_values = 0;      // values of a step that its backward pass keeps, without the incoming gradients
+  int forward_cost = 0;     // of a step, in simple instructions: it bounds unrolling, unless it is 0
+  int backward_cost = 0;    // of its vjp, which recomputes the values of the step that it needs
 
   // Data of other components, stored for the cell and destroyed with it.
   Slot loaded_kernels;     // launch.cpp

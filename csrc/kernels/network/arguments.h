@@ -55,7 +55,7 @@ struct Peers {
   char* const* memory;      // [ranks]: that of each, as this one sees it
   Int room;                 // at least the neurons of any
   Int has_own;              // whether the first rows of the matrix, those of own neurons, have connections
-  Int* exchanges;           // so many were before; raised at the end
+  Int* exchanges;           // number of earlier exchanges; incremented at the end
   unsigned long long wait;  // nanoseconds, for a rank that does not come
   int* missing;             // then becomes its number + 1, and no rank is waited for
 };
@@ -67,7 +67,7 @@ struct Arguments {
   const int* near;                 // [size], where each connection has a delay of its own
   Int steps, size, columns, slots;
   void* ring;                  // [slots, columns]
-  Int* step;                   // so many steps were before; raised at the end
+  Int* step;                   // number of earlier steps; incremented at the end
   const void* current;         // [columns], or null
   void* spikes;                // [size]: the first output of the last step
   unsigned char* fired;        // [steps, size], or null

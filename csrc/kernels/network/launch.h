@@ -70,7 +70,7 @@ jit::KernelSource print_send(const NetworkLaunch& launch);
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
           void* stream);
 
-// Launches so many steps, which `launch.arguments` say; nothing is waited for. The device must be current.
+// Launches the steps in `launch.arguments`, asynchronously. The device must be current.
 void launch_network(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel,
                     void* stream);
 

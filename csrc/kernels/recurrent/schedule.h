@@ -10,7 +10,8 @@
 
 namespace spikeforge::kernels {
 
-// How many clusters of so many blocks, each of so many bytes of shared memory, a device has room for at once.
+// Returns the maximum number of resident clusters of a device, for this number of blocks and bytes of shared memory per
+// block.
 using MostClusters = std::function<int(int blocks, int bytes)>;
 
 struct RecurrentSchedule {

@@ -163,7 +163,7 @@ void launch_any(const AnyLaunch& launch, const ScanPlan& plan, const jit::Device
   const unsigned block = max_block_size(plan.schedule);
   const std::int64_t blocks = blocks_of(plan, std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors);
   const auto all = static_cast<std::size_t>(plan.groups * blocks);
-  // Maps of three turns; cuda/scan/scan.cuh says why.
+  // Maps of three turns; cuda/scan/scan.cuh explains why.
   const std::size_t of_maps = blocks == 1 ? 0 : 3 * all * bytes_of_map(launch, plan.schedule);
   const std::size_t of_sums = blocks == 1 ? 0 : all * bytes_of_sums(launch, plan);
   SharedMaps shared{nullptr, nullptr, blocks};

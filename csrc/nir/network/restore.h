@@ -12,22 +12,22 @@ namespace spikeforge::nir {
 std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
                                    std::vector<std::string>& lost);
 
-// What stands in that group: of a neuron that came from a NIR graph, what differs from the defaults. Nothing for other
-// modules.
+// Returns the contents of that group: for a neuron that came from a NIR graph, the options that differ from the
+// defaults. Returns nullopt for other modules.
 std::optional<Group> notes_of_neuron(const torch::nn::Module& module);
 
-// The neuron of spikeforge::nn that a node's metadata are of; nothing where they are of none. Throws where they say
-// what no module takes.
+// Returns the neuron of spikeforge::nn that a node's metadata describe, or nullopt if they describe none. Throws if the
+// metadata have values that no module accepts.
 std::optional<nn::Part> neuron_of_metadata(const Node& node, const ModuleOptions& options);
 
-// The dt with which a graph's modules were exported, where the metadata say one.
+// The dt with which a graph's modules were exported, if the metadata have it.
 std::optional<double> dt_of_metadata(const Graph& graph);
 
-// A node's metadata without that group, which is written anew.
+// Returns a node's metadata without that group, which is written again on export.
 Group without_notes(Group metadata);
 
-// The first step of a cycle that is cut after this node: the option says it, else the node's metadata, else it is
-// zeros.
+// The values at the first step of a cycle that is cut after this node: from the option, else from the node's metadata,
+// else zeros.
 RecurrentStart decide_start(const Node& node, const ModuleOptions& options);
 // Writes into the metadata that it brings what a silent network gives.
 void note_start(Node& node);
