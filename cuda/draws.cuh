@@ -7,8 +7,8 @@
 
 namespace spikeforge {
 
-// Seed and offset are read where they lie on the device: a captured graph draws anew when they have changed. Neuron i
-// of memory has the index that its place in the shape says: see DrawsView of kernels/multistep/launch.h.
+// Seed and offset are read from device memory, so that replays of a captured graph draw other numbers when they change.
+// Neuron i in memory has the index of its position in the shape: see DrawsView of kernels/multistep/launch.h.
 struct DrawArgs {
   const long long* seed;
   long long seed_number;

@@ -6,8 +6,8 @@
 //   monitor.write_npy("run/");        // run/lif.v.npy, run/lif.out.npy
 //   monitor.write_csv("run.csv");     // a row a step; scripts/plot_monitor.py draws either
 //
-// It records from its construction to its end, through any number of calls, into tensors that are allocated once where
-// a Simulation says how many steps there will be.
+// It records from its construction to its end, through any number of calls, into tensors. If a
+// Simulation sets the number of steps, they are allocated once.
 #pragma once
 
 #include "csrc/nn/composite.h"

@@ -480,7 +480,7 @@ std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
 at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
   try {
     return at::empty({steps, neurons}, options);
-  } catch (const c10::OutOfMemoryError&) {  // a GPU's, which says enough
+  } catch (const c10::OutOfMemoryError&) {  // a GPU's, whose message is sufficient
     throw;
   } catch (const c10::Error&) {
     TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
@@ -694,9 +694,9 @@ const at::Tensor& Running::advance() {
   return spikes_;
 }
 
-// Deterministic sums are whole numbers, as many as the largest weight and the number of connections let them be. For
-// the same sums on any number of ranks the last row, which has no connections, has an entry that makes up for what the
-// other ranks have.
+// Deterministic sums are in fixed point, whose scale depends on the largest weight and the number of connections. So
+// that sums are the same for any number of ranks, the last row, which has no connections, has an entry that accounts
+// for the weights and connections of the other ranks.
 void Running::deliver_by_operators() {
   const std::int64_t rows = matrix_.indptr.numel() - 1;
   const Connections connections{matrix_.weights, matrix_.indices, matrix_.indptr, rows, columns_};

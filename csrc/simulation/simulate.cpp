@@ -75,7 +75,8 @@ Recording by_operators(Running& running, std::int64_t first, std::int64_t steps,
   return record.take();
 }
 
-// Steps of a launch: so many that launching costs nothing beside them, and that spikes of all neurons take little room.
+// The number of steps of a launch: high enough that launches take a negligible time, and low enough that the memory for
+// spikes of all neurons is small.
 std::int64_t steps_of_a_launch(const Running& running, std::int64_t at_once) {
   constexpr std::int64_t most = 1024, most_spikes = std::int64_t{1} << 27;
   const std::int64_t steps = std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);

@@ -8,14 +8,14 @@
 // Works for every module of spikeforge::nn, for torch::nn's Linear, Conv1d/2d, BatchNorm1d/2d, average, maximum and
 // adaptive average pooling, ConstantPad1d/2d, Flatten, Dropout, ReLU, Sigmoid, Tanh, Identity and Sequential, and for
 // custom modules that define their script: a Stateful by overriding script(), others by script_as. Any other
-// is refused with its path: "to_torchscript: net.encoder.2 (Embedding): ...".
+// module raises an error with its path: "to_torchscript: net.encoder.2 (Embedding): ...".
 //
-// forward takes every input of the module and gives every output: one tensor, or a tuple of several. It has the bits of
-// the module's own forward, from states that do not exist, whatever states the module has now. Parameters and buffers
-// have the module's names (a name that is taken in Python gets an underscore: "lambda_") and are shared with it until
-// saved. States are buffers by their names, and one of shape [0] stands for a state that does not exist; they live from
-// call to call. Two methods, of the root and of every module that has states: reset() forgets them, detach_state() cuts
-// their history.
+// forward takes every input of the module and returns every output: one tensor, or a tuple of several. It has the bits
+// of the module's own forward, from states that do not exist, whatever states the module has now. Parameters and
+// buffers have the module's names (a name that is taken in Python gets an underscore: "lambda_") and are shared with it
+// until saved. States are buffers by their names, and a state that does not exist has shape [0]. Calls keep their
+// values. The root and every module with states have two methods: reset() removes the states, detach_state() detaches
+// them from the graph.
 //
 // freeze(script.eval(), {"reset"}) and optimize_for_inference(frozen, {"reset"}) keep states, and keep reset() where it
 // is named; they fold BatchNorm into convolutions, which changes last bits.

@@ -345,8 +345,8 @@ template <class Spec> __device__ constexpr int wanted_params() {
   return count;
 }
 
-// The loop runs twice: for the sums, which are the gradients by scale and shift and by what parameters the neuron has
-// besides; and for the gradient of x.
+// The loop runs twice: first for the sums, which are the gradients by scale, shift and the neuron's other parameters,
+// and then for the gradient of x.
 template <class Sums, class Gradient>
 __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGradArgs<Sums, Gradient>& a) {
   using F = typename Sums::Compute;

@@ -461,8 +461,9 @@ template <class Sums, class Block> class RingBackward {
   TileRing ring_;
 };
 
-// The loop runs for the sums, which are the gradients by scale and shift and by what parameters the neuron has besides;
-// finish(passes, place, table) makes x's gradient, with the block's channels' center, scale, shift, offset and slope.
+// Runs the loop for the sums, which are the gradients by scale, shift and the neuron's other parameters. Then
+// finish(passes, place, table) computes the gradient of x; the table has center, scale, shift, offset and slope of the
+// block's channels.
 template <class Sums, class Block, class Finish>
 __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cell>& a,
                                            const NormaliseGradArguments<RingTiles>& norm, Finish&& finish) {

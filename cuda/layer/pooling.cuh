@@ -111,8 +111,8 @@ template <class T, class F, int W, class Shape> struct Pooling {
     return Shape::is_mean ? F(0) : -static_cast<F>(__int_as_float(0x7f800000));
   }
 
-  // Takes the next number of a maximum, or of a sum. `starts`: no earlier number lies within the image. Among equal
-  // numbers the first is taken, and NaN before any number, as torch does.
+  // Adds the next value to a maximum or a sum. `starts`: true if no earlier value is within the image. The first of
+  // equal values is chosen, and NaN over any number, as in torch.
   static __device__ __forceinline__ void take(F& so_far, int& place, F next, int next_place, bool starts) {
     if (Shape::is_mean) {
       so_far = starts ? next : so_far + next;

@@ -478,7 +478,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ void end() const { own.store(walk.group); }
   };
 
-  // Those of a block that has too many for that: as many at once as its threads take.
+  // The neurons of a block that has more than fit its threads' registers: its threads process them in a loop.
   struct InTurns {
     Walk& walk;
     const Int begin, last;

@@ -42,12 +42,12 @@ template <class Int> at::Tensor with_dense_steps(const at::Tensor& x);
 // For an x from with_dense_steps.
 template <class Int> Layout<Int> layout_of(const at::Tensor& x);
 
-// The order of a layout's neurons where it is that of the shape, or one in which a slow and a fast part of the
-// dimensions have changed places, as channels have in channels-last: of so many neurons each. Nothing for another.
+// Returns the order of a layout's neurons if it is that of the shape, or one that swaps two groups of dimensions, as
+// channels-last does: `fast` and `slow` are their numbers of neurons. Returns nullopt for other layouts.
 template <class Int> struct Order { Int fast, slow; };
 template <class Int> std::optional<Order<Int>> order_of(const Layout<Int>& layout);
 
-// Copies that had to be made, to be kept for as long as something points to them.
+// Temporary copies, kept as long as pointers to them are in use.
 using Copies = std::vector<at::Tensor>;
 
 // The functions below read a tensor in place if they can, and otherwise a copy in the layout's order.

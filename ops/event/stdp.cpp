@@ -4,8 +4,8 @@
 //   stdp_pre   for every event i: w_ij += trace[j] over row i;     events [rows], trace [cols]
 //   stdp_post  for every event j: w_ij += trace[i] over column j;  events [cols], trace [rows]
 // then each weight that changed is clipped to w_min and w_max, where given. stdp_post reads the matrix by columns:
-// indices, indptr and slots of csr_transpose, computed once; slots says which weight a nonzero has. An entry is an
-// event where it is true, or x > 0. The names that end with _ change the weights in place.
+// indices, indptr and slots of csr_transpose, computed once; slots has the index of each nonzero's weight. An entry is
+// an event where it is true, or x > 0. The names that end with _ change the weights in place.
 #include "ops/event/stdp.h"
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"

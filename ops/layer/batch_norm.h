@@ -51,7 +51,7 @@ struct LayerCall {
   std::optional<graph::Residual> joins() const {
     return residual.defined() ? graph::residual_of(residual_mode) : std::nullopt;
   }
-  // The tensors besides the lists.
+  // The tensors that are not in lists.
   std::array<at::Tensor, 5> own() const { return {weight, bias, mean, var, residual}; }
 };
 

@@ -468,8 +468,8 @@ List backward_kernel(std::string_view neuron, const traced::OptionalTensorList& 
 
 LayerResults call_layer_forward(const LayerCall& call, bool save) {
 #if defined(SPIKEFORGE_WITH_CUDA)
-  // The lowered operator changes no argument: where nothing looks at calls on the way, its kernel moves running
-  // statistics too.
+  // The lowered operator changes no argument. If no mode, transform or profiler intercepts calls, its kernel is called
+  // directly, and updates running statistics too.
   if (call.running != nullptr && calls_go_to_cuda(call)) return layer_forward_cuda(call, save);
 #endif
   static const auto handle = traced::find<Forward>("spikeforge::batch_norm_run_forward");

@@ -71,9 +71,10 @@ std::array<std::int64_t, 2> pair(const char* op, const char* name, Ints given, s
   return {given.front(), given.back()};
 }
 
-// ---- how images lie in memory ----
+// ---- memory formats of images ----
 
-// [..., C, H, W] as [images, H, W, channels]: channels last where x lies like that, else plain, as images of a channel.
+// [..., C, H, W] as [images, H, W, channels]: if x is channels last, with its channels; else as images with one
+// channel.
 bool is_channels_last(const at::Tensor& x) { return !x.is_contiguous() && x.movedim(-3, -1).is_contiguous(); }
 
 at::Tensor in_order(const at::Tensor& x, bool channels_last) {
@@ -173,7 +174,7 @@ at::Tensor as_read(const at::Tensor& numbers, const at::Tensor& x) {
   return numbers.to(state_type(x.scalar_type())).contiguous();
 }
 
-// For maxima with statistics: x's numbers have another gradient besides.
+// For maxima with statistics: x has an additional gradient from the statistics.
 struct OfStatistics {
   const at::Tensor &x, &mean, &offset, &slope;
 };

@@ -64,7 +64,7 @@ struct BackwardCall : MultistepCall {
   c10::SmallVector<bool, 16> needs_grad;  // over inputs, states, parameters
 };
 
-// Every tensor of a call, in the order of the arguments, and what stands where it has none.
+// Calls body for every argument of a call, in order; arguments that were not passed are undefined tensors.
 template <class Body> void for_each_argument(const MultistepCall& call, Body&& body) {
   for (const at::Tensor& input : call.inputs) body(input);
   for (std::size_t s = 0; s < call.cell->states.size(); ++s) body(call.state(s));

@@ -23,12 +23,12 @@
 
 namespace spikeforge::ops {
 
-// The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read, and c10::Error
-// where the neurons in use leave no room for one more; `caller` begins the message.
+// Returns the cell of a text. Throws ValueError, with line, column and caret, if the text cannot be parsed, and
+// c10::Error if the neurons in use exceed the memory limit; the messages start with `caller`.
 std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller = "run");
 
-// Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also where its states are not
-// affine in themselves, or too many.
+// Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also if the next states are not
+// affine in the states, or if there are too many.
 MultistepCall traced_call(std::shared_ptr<const TracedCell> cell, at::TensorList inputs, at::TensorList states,
                           at::TensorList params, bool store_states, std::int64_t bits = 0, bool scan = false);
 inline MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states,

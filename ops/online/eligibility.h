@@ -1,4 +1,4 @@
-// The operators of online learning, besides `run` and a product; online_linear consists of them.
+// The operators of online learning, in addition to `run` and a product; online_linear consists of them.
 #pragma once
 
 #include "ops/multistep/text_call.h"

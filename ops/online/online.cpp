@@ -73,7 +73,7 @@ struct Call {
   }
 };
 
-// Checks the product's arguments besides x. Under autocast it casts them.
+// Checks the product's arguments except x. Under autocast it casts them.
 void check_beside(const char* name, const at::Tensor& t, const at::Tensor& x) {
   TORCH_CHECK_TYPE(is_supported(t.scalar_type()) &&
                        (t.scalar_type() == x.scalar_type() || at::autocast::is_autocast_enabled(x.device().type())),

@@ -112,7 +112,7 @@ Tensors call_backward(const RecurrentBackwardCall& call);
 
 // inputs, states, parameters.
 List arguments_of(const MultistepCall& call);
-// The other way; the call then points into the list. Throws ValueError where there are not as many as the neuron takes.
+// The inverse; the call then points into the list. Throws ValueError if the number of arguments is not the neuron's.
 void set_arguments(MultistepCall& call, at::TensorList arguments);
 
 // A call of the neuron, with no tensors yet.

@@ -139,7 +139,7 @@ RecurrentResults forward_autograd(const RecurrentCall& call, bool save) {
 
 RecurrentResults run_autograd(const RecurrentCall& call) { return forward_autograd(call, /*save=*/false); }
 
-// The backward pass has no derivative of its own: throws an error that says so.
+// Throws the error for second derivatives: the backward pass is not differentiable.
 struct RefusingRule {
   static constexpr bool is_traceable = true;
 

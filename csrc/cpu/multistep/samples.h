@@ -1,4 +1,4 @@
-// The samples that neighbouring neurons belong to: how many steps they have, and where they start anew.
+// The samples that contiguous neurons belong to: their lengths, and the steps at which they start anew.
 #pragma once
 
 #include "csrc/cpu/scratch.h"
@@ -54,9 +54,9 @@ class TileSamples {
     return {ended_, n_ended_};
   }
 
-  // use(first, last) for neurons [first, last) of the tile that are of one sample, or of several such:
+  // The functions below call use(first, last) for neurons [first, last) of the tile: those of one or more samples.
 
-  // and whose last step was step t - 1
+  // Samples whose last step was t - 1.
   template <class Use> void each_of_length(std::int64_t t, const Use& use) const {
     if (t < shortest_ || (since_ < t && t < until_)) return;
     each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
@@ -64,7 +64,7 @@ class TileSamples {
     });
   }
 
-  // and that start anew before step t.
+  // Samples that start anew before step t.
   template <class Use> void each_start(std::int64_t t, const Use& use) const {
     const unsigned char* const row = start_.data + t * start_.time_stride;
     each_run(start_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
@@ -73,8 +73,8 @@ class TileSamples {
   }
 
   // For a recurrent call: use(first, last, is_fed_back) for the samples that have a step t. A sample receives the
-  // results of `delay` steps before, or in a backward pass, where the delay is negative, of as many later, unless it
-  // restarts between them.
+  // results of step t - delay, which is a later step in a backward pass, where the delay is negative; it receives none
+  // if it restarts between the two steps.
   template <class Use> void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
     Run run{0, 0, false};
     for (std::int64_t n = begin_; n < end_; n += width) {

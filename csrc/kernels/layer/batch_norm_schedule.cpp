@@ -18,8 +18,9 @@ std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 // The number of aligned groups that n consecutive elements can touch.
 std::int64_t touched(std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; }
 
-// Strips at most `widest` threads wide, and a multiple of `unit`. Blocks take tiles of one strip only, and some of them
-// fewer; or all as many, some of them on in the next strip.
+// The width of a strip is a multiple of `unit`, and at most `widest` threads. With `of_one_strip`, a block processes
+// tiles of one strip only, and some blocks have fewer tiles; otherwise all blocks have the same number, and some
+// continue in the next strip.
 ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t unit, std::int64_t widest,
                       std::int64_t blocks, bool of_one_strip) {
   constexpr std::int64_t most_for_itself = 8 * Block().threads;  // parts of sums

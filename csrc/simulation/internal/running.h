@@ -94,7 +94,7 @@ class Running {
   std::int64_t number() const { return number_; }
   bool is_shared() const { return exchange_.has_value(); }
   Exchange& exchange() { return *exchange_; }
-  // Spikes go between ranks or areas after so many steps; 0 where none do.
+  // The number of steps between two exchanges of spikes among ranks or areas; 0 without exchanges.
   std::int64_t block() const { return block_; }
   at::TensorOptions options() const { return buffer_.options(); }
   std::int64_t size() const { return size_; }
@@ -144,7 +144,7 @@ class Running {
   // The changing tensors of this rank, in the order of `state`.
   std::vector<at::Tensor> own_state() const;
 
-  // Notes that so many steps by operators follow: the other ranks wait for the spikes of each.
+  // Sets the number of steps by operators that follow: the other ranks wait for the spikes of each.
   void expect(std::int64_t steps) { awaited_ = ranks_ != nullptr && device_.is_cpu() ? steps : 0; }
   // One step by operators. The spikes of it, valid until the next. Waits for nothing, and can be captured in a CUDA
   // graph once it has run.
@@ -197,7 +197,7 @@ class Running {
   std::int64_t awaited_ = 0;  // steps by operators, for whose spikes the other ranks wait
   std::optional<Exchange> exchange_;
   std::int64_t block_ = 0;
-  int doublings_ = 0;  // of the entry that stands for what other ranks have (deliver_by_operators)
+  int doublings_ = 0;  // of the entry that accounts for the weights of other ranks (deliver_by_operators)
   const std::vector<Population> populations_;
   const bool deterministic_;
   const c10::Device device_;

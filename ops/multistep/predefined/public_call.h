@@ -60,7 +60,7 @@ class PublicCall {
     add(value.toScalar());
   }
 
-  // The options that all neurons share, and the call: what it points to lies here.
+  // Sets the options that all neurons share, and returns the call, which points to members of this object.
   const MultistepCall& finish(bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
                               bool spiking, bool store_v, std::int64_t bits, const std::optional<at::Tensor>& lengths,
                               const std::optional<at::Tensor>& start) {

@@ -23,8 +23,8 @@ struct Rows {
   std::string tensors, any, numbers, optional_tensors;
 };
 
-// The parameters of all overloads. None is the default, but for v_reset, where it is soft reset; that has to be said
-// where the parameters are tensors.
+// The parameters of all overloads. None is the default value, except for v_reset, where None is soft reset; overloads
+// whose parameters are tensors require it explicitly.
 Rows rows_of(const NeuronRow& neuron) {
   Rows rows;
   for (const char* const tensor : neuron.tensors) rows.tensors += fmt::format("Tensor {}, ", tensor);
