@@ -48,7 +48,7 @@ std::array<std::uint64_t, 11> words_of(const Node& node) {
 void check_law(Op law, double number) {
   const std::string_view name = info(law).text;
   if (law == Op::bernoulli && !(0 <= number && number <= 1))
-    throw GraphError(fmt::format("{}: the probability must lie in [0, 1], but is {}", name, text_of(number)));
+    throw GraphError(fmt::format("{}: the probability must be in [0, 1], but is {}", name, text_of(number)));
   if (law == Op::poisson && !(0 <= number && std::isfinite(number)))
     throw GraphError(fmt::format("{}: the rate must be finite and not negative, but is {}", name, text_of(number)));
 }

@@ -159,7 +159,7 @@ void SynapseParser::declare_arguments(Graph& graph, bool params_alone) {
 }
 
 void SynapseParser::block(Event event, std::optional<SynapseBlock>& block, const Token& keyword) {
-  if (block) fail(keyword, "each event stands once in a synapse");
+  if (block) fail(keyword, "each event may occur once in a synapse");
   block.emplace(SynapseBlock{.graph = Graph(most_nodes), .states = {}, .traces = {}});
   declare_arguments(block->graph, false);
   states_.assign(made_.states.size(), std::nullopt);
@@ -218,7 +218,7 @@ void SynapseParser::next_value(Event event, const Token& name) {
 
 void SynapseParser::send(Event event, const Token& keyword) {
   if (event != Event::pre) fail(keyword, "send is legal in on pre only: it sends a presynaptic spike");
-  if (sent_) fail(keyword, "send stands once");
+  if (sent_) fail(keyword, "send may occur once");
   sent_ = Next{keyword, expression()};
 }
 

@@ -37,7 +37,7 @@ void SynapseEvent::next(std::string_view name, const Value& value) {
 }
 
 void SynapseEvent::send(const Value& value) {
-  if (!sent_.empty()) throw GraphError("send stands once");
+  if (!sent_.empty()) throw GraphError("send may occur once");
   sent_.push_back(recording_.id(value, "send"));
 }
 

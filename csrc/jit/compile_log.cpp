@@ -92,7 +92,7 @@ std::string excerpt_of_errors(std::string_view log, std::span<const EmbeddedHead
 
 std::string installation_hint(std::string_view log) {
   if (log.find("libnvrtc-builtins") == std::string_view::npos) return "";
-  return "NVRTC lacks its second library, libnvrtc-builtins, which must lie in the folder of libnvrtc and have the "
+  return "NVRTC lacks its second library, libnvrtc-builtins, which must be in the folder of libnvrtc and have the "
          "same "
          "version. Reinstall NVRTC (pip install --force-reinstall nvidia-cuda-nvrtc), or let SPIKEFORGE_NVRTC name "
          "a "

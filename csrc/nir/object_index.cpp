@@ -242,7 +242,7 @@ void ObjectIndexChecker::symbols(std::uint64_t address, const Names& names) {
     if (std::find(first, names.end(), std::byte{0}) == names.end()) damaged("a member's name has no end");
     // A soft link has no object.
     if (!is_address(object) && !(cached == 2 && is_undefined(object)))
-      damaged("a member lies beyond the end of the file");
+      damaged("a member is beyond the end of the file");
   }
 }
 
@@ -275,7 +275,7 @@ void ObjectIndexChecker::chunk_tree(std::uint64_t address, int level, std::size_
     if (below >= 0)
       chunk_tree(child, below, key_size);
     else if (!is_address(child))
-      damaged("a chunk lies beyond the end of the file");
+      damaged("a chunk is beyond the end of the file");
   });
 }
 

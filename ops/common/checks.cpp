@@ -32,8 +32,8 @@ std::string expected(const CellParam& param, double number, DType arithmetic) {
         return std::string("must be finite and above 0 in ") + (arithmetic == DType::f64 ? "float64" : "float32") +
                ", and so must its reciprocal";
       return "must be finite and above 0";
-    case Legal::fraction: return "must lie in [0, 1]";
-    case Legal::between: return c10::str("must lie in [", param.least, ", ", param.most, "]");
+    case Legal::fraction: return "must be in [0, 1]";
+    case Legal::between: return c10::str("must be in [", param.least, ", ", param.most, "]");
   }
   return "";
 }

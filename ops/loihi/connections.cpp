@@ -24,7 +24,7 @@ namespace spikeforge {
 namespace ops {
 
 void check_number(const char* op, const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
-  TORCH_CHECK_VALUE(least <= value && value <= most, op, ": ", name, " must lie in [", least, ", ", most, "], but is ",
+  TORCH_CHECK_VALUE(least <= value && value <= most, op, ": ", name, " must be in [", least, ", ", most, "], but is ",
                     value);
 }
 
@@ -60,7 +60,7 @@ void check_elements(const char* op, const char* name, const at::Tensor& t, std::
   const auto lowest = low.item<double>(), highest = high.item<double>();
   if (static_cast<double>(least) <= lowest && highest <= static_cast<double>(most)) return;
   // In the fewest digits: without an exponent where a whole number has few.
-  C10_THROW_ERROR(ValueError, fmt::format("{}: {} must lie in [{}, {}], but has values from {} to {}", op, name, least,
+  C10_THROW_ERROR(ValueError, fmt::format("{}: {} must be in [{}, {}], but has values from {} to {}", op, name, least,
                                           most, lowest, highest));
 }
 

@@ -79,7 +79,7 @@ void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::in
   const at::Tensor all = lengths.contiguous();
   const auto check = [&](const auto* numbers) {
     for (std::int64_t i = 0; i < all.numel(); ++i)
-      TORCH_CHECK_VALUE(0 <= numbers[i] && numbers[i] <= steps, call.op_name(), ": lengths must lie in [0, ", steps,
+      TORCH_CHECK_VALUE(0 <= numbers[i] && numbers[i] <= steps, call.op_name(), ": lengths must be in [0, ", steps,
                         "], the steps of ", call.cell->inputs[0], ", but one is ", numbers[i], ", of sample ", i);
   };
   if (all.scalar_type() == at::kLong)

@@ -22,8 +22,7 @@ void check_options(const char* name, const MultistepCall& call, const at::Tensor
   const Leader leader = leader_of(name, call);
   const at::Tensor& x = leader.tensor;
   TORCH_CHECK_VALUE(x.dim() >= 2, name, ": ", leader.name, " must be [T, *batch, H], but has shape ", x.sym_sizes());
-  TORCH_CHECK_VALUE(!call.cell->outputs.empty(), name, ": ", call.cell->name,
-                    " has no output, so that nothing comes back");
+  TORCH_CHECK_VALUE(!call.cell->outputs.empty(), name, ": ", call.cell->name, " has no output to feed back");
   const auto inputs = static_cast<std::int64_t>(call.inputs.size());
   TORCH_CHECK_VALUE(into >= 0 && into < inputs, name, ": into must be the number of an input, 0 to ", inputs - 1,
                     ", but is ", into);

@@ -394,7 +394,7 @@ def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
         raise TypeError(f"{name}: shapes must give a torch.dtype for each result, but gave {dtype!r}")
     sizes = tuple(arguments[size] if isinstance(size, str) else size for size in sizes)
     if any(isinstance(size, int) and size < 0 for size in sizes):
-        raise ValueError(f"{name}: its shape function gives the shape {list(sizes)}: sizes must not be negative")
+        raise ValueError(f"{name}: its shape function returns the shape {list(sizes)}: sizes must not be negative")
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 

@@ -190,8 +190,8 @@ TEST_CASE("words of other languages are answered with those of this one") {
 }
 
 TEST_CASE("draws that cannot be are refused") {
-  CHECK(error_in("a = bernoulli(1.5)") == "bernoulli: the probability must lie in [0, 1], but is 1.5");
-  CHECK(error_in("a = bernoulli(nan)") == "bernoulli: the probability must lie in [0, 1], but is nan");
+  CHECK(error_in("a = bernoulli(1.5)") == "bernoulli: the probability must be in [0, 1], but is 1.5");
+  CHECK(error_in("a = bernoulli(nan)") == "bernoulli: the probability must be in [0, 1], but is nan");
   CHECK(error_in("a = poisson(-1)") == "poisson: the rate must be finite and not negative, but is -1");
   CHECK(error_in("a = bernoulli()") == "bernoulli takes 1 operand, but 0 are given");
   CHECK_THAT(error_in("a = normal(0, 1)"), has_text("write mean + deviation * normal()"));

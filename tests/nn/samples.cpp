@@ -203,7 +203,7 @@ TEST_CASE("modules without samples refuse lengths") {
   refused(nn::LIF(), "lengths must have shape [4] for an input of shape [9, 4, 6], but has [3]",
           {.lengths = at::tensor({1, 2, 3})});
   refused(nn::LIF(), "start must have shape [9, 4]", {.start = samples.start.narrow(0, 0, 3)});
-  refused(nn::LIF(), "lengths must lie in [0, 9]", {.lengths = at::tensor({1, 2, 3, 10})});
+  refused(nn::LIF(), "lengths must be in [0, 9]", {.lengths = at::tensor({1, 2, 3, 10})});
 }
 
 TEST_CASE("a Sequential of torch calls a neuron with the sequence alone") {

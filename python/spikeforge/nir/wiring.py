@@ -95,7 +95,7 @@ class _Wiring:
 
     def _value(self, node: fx.Node, value: Any) -> list[str]:
         if not isinstance(value, fx.Node):
-            raise self._refuse(f"{_spelled(node)} takes something that no module gives: {str(value)[:40]}")
+            raise self._refuse(f"{_spelled(node)} takes a value that is not the output of a module: {str(value)[:40]}")
         return self.sources[value]
 
     def _join(self, sources: list[str], target: str) -> None:

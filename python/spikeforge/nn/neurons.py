@@ -303,7 +303,7 @@ class PLIF(WithDecayInput, _Predefined):
     def _converted(constants: dict[str, Any]) -> dict[str, Any]:
         w, init_tau = constants["w"], constants.pop("init_tau")
         if w is not None and init_tau is not None:
-            raise ValueError("PLIF: give w or init_tau, not both: init_tau says where w starts")
+            raise ValueError("PLIF: pass w or init_tau, not both: init_tau determines the initial w")
         if init_tau is not None:
             if not is_number(init_tau) or not (1 < init_tau < math.inf):
                 raise ValueError(f"PLIF: init_tau must be a finite number above 1, but is {init_tau}")
@@ -370,7 +370,7 @@ class AdaptiveLIF(WithDecayInput, _Predefined):
     """A LIF whose threshold grows with its spikes: it fires at H >= v_threshold + b A, and A' = decay A + S. States: v,
     a.
 
-    decay lies between 0 and 1. A soft reset subtracts the threshold that was crossed.
+    decay is between 0 and 1. A soft reset subtracts the threshold that was crossed.
     """
 
     _op_name = "adaptive_lif"

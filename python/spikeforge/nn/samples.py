@@ -29,8 +29,8 @@ def is_ragged(x: Any) -> bool:
 
 
 def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Returns True if these arguments of a call are for the modules below a module without states of its own: its
-    `forward` neither names them nor takes any."""
+    """Returns True if lengths and starts in the arguments of a call are for submodules, because the module's `forward`
+    neither names them nor has ``**kwargs``."""
     if not any(name in kwargs for name in NAMES):
         return False
     parameters = inspect.signature(net.forward).parameters
@@ -200,7 +200,7 @@ def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Ten
     if len(wrong):
         sample = int(wrong[0])
         raise ValueError(
-            f"{title}: lengths must lie in [0, {x.shape[0]}], the steps of x, but one is {int(lengths[sample])}, of sample "
+            f"{title}: lengths must be in [0, {x.shape[0]}], the steps of x, but one is {int(lengths[sample])}, of sample "
             f"{sample}"
         )
     return beside(torch.arange(x.shape[0], device=x.device).view(-1, 1) >= lengths.to(x.device), x)

@@ -670,7 +670,7 @@ REFUSED = {
     "synapse s(w; x) { on pre { x' = x }; each step { x' = 0 } }": "column 50: \"x\" is a trace, which changes in on pre or on post",
     "synapse s(w) { on now { } }": "column 19: \"now\" is no event",
     "synapse s(w) { on pre { w' = w; w' = 0 } }": "column 33: w' has a value already",
-    "synapse s(w) { on pre { }; on pre { } }": "column 31: each event stands once in a synapse",
+    "synapse s(w) { on pre { }; on pre { } }": "column 31: each event may occur once in a synapse",
     "synapse s(w) { on pre { w' = w > 0 } }": "column 25: a state is a number, not a boolean",
     "synapse s(w) { on pre { w' = w + normal() } }": "a synapse draws no random numbers",
     "synapse s(w) { on post { send w } }": "column 26: send is legal in on pre only",

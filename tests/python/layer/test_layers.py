@@ -472,9 +472,9 @@ def test_nothing_has_gradients_of_zero(shape, given, device):
 def wrong_calls():
     x, tau, c = torch.randn(4, 3, 5, 6), torch.tensor(2.0), torch.ones(5)
     long = torch.ones(4)
-    yield "channel_dim must be a dimension of x besides time, but is 0", ValueError, dict(channel_dim=0)
-    yield "channel_dim must be a dimension of x besides time, but is 4", ValueError, dict(channel_dim=4)
-    yield "channel_dim must be a dimension of x besides time, but is -4", ValueError, dict(channel_dim=-4)
+    yield "channel_dim must be a dimension of x other than time, but is 0", ValueError, dict(channel_dim=0)
+    yield "channel_dim must be a dimension of x other than time, but is 4", ValueError, dict(channel_dim=4)
+    yield "channel_dim must be a dimension of x other than time, but is -4", ValueError, dict(channel_dim=-4)
     for name in ("weight", "bias"):
         yield rf"{name} must have shape \[5\], one number for each channel, but has \[4\]", ValueError, {name: long}
         yield f"{name} must be Float for a Float x, but is Double", TypeError, {name: c.double()}
@@ -505,7 +505,7 @@ def test_wrong_calls_are_refused_in_words(words, error, changed):
 
 @pytest.mark.parametrize(("words", "error", "x"), [
     ("must be float16, bfloat16, float32 or float64, but is Int", TypeError, torch.ones(2, 3, 4, dtype=torch.int32)),
-    (r"channel_dim must be a dimension of x besides time, but is 2 where x has shape \[4, 5\]", ValueError, torch.ones(4, 5)),
+    (r"channel_dim must be a dimension of x other than time, but is 2 where x has shape \[4, 5\]", ValueError, torch.ones(4, 5)),
     (r"x has no elements: its shape is \[0, 3, 5\]", ValueError, torch.ones(0, 3, 5)),
     ("x must be a dense tensor", TypeError, torch.ones(2, 3, 4).to_sparse()),
 ])

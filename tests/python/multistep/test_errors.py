@@ -78,7 +78,7 @@ def test_a_time_constant_that_is_none(neuron, name, value):
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, math.inf])
 def test_a_decay_that_is_no_fraction(value):
-    words = ["adaptive_lif: decay must lie in [0, 1]", f"but is {value:g}"]
+    words = ["adaptive_lif: decay must be in [0, 1]", f"but is {value:g}"]
     refused(ValueError, words, ops.adaptive_lif, torch.rand(4, 3), decay=value)
 
 

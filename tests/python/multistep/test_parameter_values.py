@@ -215,7 +215,7 @@ def test_nan_is_no_number(neuron):
 def test_loihis_tensors_are_checked():
     x = torch.ones(4, 3, dtype=torch.int32)
     bad = torch.tensor([5, 4096, 7], dtype=torch.int32)
-    refused(["loihi_lif: du must lie in [-1, 4095], but has values from 5 to 4096"], ops.loihi_lif, x, du=bad)
+    refused(["loihi_lif: du must be in [-1, 4095], but has values from 5 to 4096"], ops.loihi_lif, x, du=bad)
 
 
 # --- on a GPU: NaN spreads ------------------------------------------------------------------------------------------

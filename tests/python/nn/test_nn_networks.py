@@ -716,8 +716,8 @@ def test_a_network_of_loihis_modules():
 
 
 @pytest.mark.parametrize("wrong, message", [
-    (lambda: snn.LoihiLIF(du=5000), r"LoihiLIF: du must lie in \[-1, 4095\], but is 5000"),
-    (lambda: snn.LoihiLIF(du=torch.tensor([5000], dtype=torch.int32)), "LoihiLIF: du must lie in"),
+    (lambda: snn.LoihiLIF(du=5000), r"LoihiLIF: du must be in \[-1, 4095\], but is 5000"),
+    (lambda: snn.LoihiLIF(du=torch.tensor([5000], dtype=torch.int32)), "LoihiLIF: du must be in"),
     (lambda: snn.LoihiLIF(vth_hi=3),
      "LoihiLIF: vth_hi is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth"),
     (lambda: snn.LoihiLIF(form="soft"), "LoihiLIF: form must be plain, reset, refractory, but is 'soft'"),
@@ -726,7 +726,7 @@ def test_a_network_of_loihis_modules():
      r"LoihiLIF: x must be int32 or float32 or float64, but is float16; pass x.to\(torch.int32\)"),
     (lambda: snn.LoihiLIF()(spikes_of(3, 4), {"v": spikes_of(3)}), "LoihiLIF: v must have shape .*; pass None to restart"),
     (lambda: snn.LoihiDense(torch.rand(3, 4)), r"LoihiDense: weight must be Int, but is Float; pass weight.to\(torch.int32\)"),
-    (lambda: snn.LoihiDense(spikes_of(3, 4), delay=65), "LoihiDense: delay must lie in"),
+    (lambda: snn.LoihiDense(spikes_of(3, 4), delay=65), "LoihiDense: delay must be in"),
     (lambda: snn.LoihiDense(spikes_of(3, 4))(spikes_of(2, 5)), "LoihiDense: "),
 ])
 def test_loihis_modules_refuse_wrong_arguments(wrong, message):
