@@ -32,9 +32,8 @@ struct Geometry {
   int coefficients;  // backward: numbers of a neuron's derivative at a step, which needs no inputs and states then
   int input_rows;    // backward: of the ring that they come into, checkpoint + ahead or more; apart, two checkpoints
   bool state_gradients;  // backward: true if there are gradients of the state sequences
-  bool
-      apart;  // backward: true if an equal number of additional warps recomputes, and passes coefficients to the others
-  bool by_memory;  // true if values reach the blocks of the cluster through global memory, by one copy for all
+  bool apart;            // backward: true if additional warps recompute, and pass coefficients to the others
+  bool by_memory;        // true if values reach the blocks of the cluster through global memory, by one copy for all
 
   SPIKEFORGE_ON_BOTH constexpr int own() const { return padded / blocks; }
   SPIKEFORGE_ON_BOTH constexpr int threads() const { return own() / row * 32 * split; }

@@ -87,20 +87,20 @@ def layers(
     as convert_sync_batchnorm does.
 
     Args:
-        net: a network that `accelerate` has seen.
-        inputs: what it is called with: a small batch is enough.
+        net: a network to which `accelerate` was applied.
+        inputs: the arguments of a call; a small batch is enough.
         recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
-            made again in the backward pass: their results, which are the largest tensors, are not kept. On a CPU too
+            recomputed in the backward pass: their results, which are the largest tensors, are not saved. On a CPU too
             spikes are then the same within rounding only.
-        pieces: with `recompute`, the convolutions of a ``torch.nn.Sequential`` that a normalisation and a neuron follow
-            there, and perhaps a max pooling, are computed in so many pieces of the batch, with what follows: those that
-            give the most numbers, and at least half of it. What lies between them is never there as a whole. In
-            training such a convolution is made four times in a step in place of twice; results are the same within
-            rounding.
-        keep_states: False: in step mode "m" a call leaves the neurons' states as they were, so that every sequence
-            begins where the first one did: as with `reset_net` between sequences, in less memory and time. States of
-            each step (`store_v_seq`), and those that functional forwards return, are there as ever. True: they keep
-            them, as SpikingJelly's do, and as they do at first. None: as an earlier call said.
+        pieces: with `recompute`, the number of pieces of the batch in which chains of layers in a
+            ``torch.nn.Sequential`` are computed: a convolution, its normalisation, the neuron and, if present, a max
+            pooling. It applies to convolutions whose result has at least half as many elements as the largest one.
+            Tensors between the layers of a chain are never allocated as a whole. In training such a convolution is
+            computed four times per step instead of twice; results are the same within rounding.
+        keep_states: False: in step mode "m" a call does not change the neurons' states, so that every sequence starts
+            from the same states, as with `reset_net` between sequences, in less memory and time. States of each step
+            (`store_v_seq`), and those that functional forwards return, are available as before. True: calls change the
+            states, as in SpikingJelly; this is the initial setting. None: the setting of an earlier call.
 
     Returns:
         The names of changed modules.

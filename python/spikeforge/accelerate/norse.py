@@ -211,7 +211,7 @@ class Cell(Replaced):
 
 
 def _parameter(value, dtype, device):
-    """A parameter as a tensor of the states' type; a tensor of one value may lie on the CPU."""
+    """Returns a parameter as a tensor of the states' type; a tensor with one element may be on the CPU."""
     if isinstance(value, torch.Tensor):
         return value if value.dtype == dtype else value.to(dtype)
     return torch.full((), value, dtype=dtype, device=device)
@@ -222,9 +222,9 @@ def _reaches(value, shape):
 
 
 def _state(value, dtype, shape, device):
-    """A state in the operator's type and shape; None for one of a wider type or shape, or on another device.
+    """Returns a state in the operator's type and shape; None if its type or shape is wider, or its device differs.
 
-    Norse's cells start at v_leak, a tensor of one value, which may lie on the CPU beside inputs on a GPU.
+    Norse's cells start at v_leak, a tensor with one element, which may be on the CPU if inputs are on a GPU.
     """
     value = torch.as_tensor(value)
     if value.device != device:

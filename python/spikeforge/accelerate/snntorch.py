@@ -1,7 +1,7 @@
-"""The neurons of snnTorch 1.0 as operators: one step a call, in the order of snnTorch's own arithmetic.
+"""The neurons of snnTorch 1.0 as operators: one step per call, in the order of snnTorch's own arithmetic.
 
-snnTorch fires above the threshold, and resets by the spike of the step before: it looks at the potential that the
-step before left, finds whether that fired, and subtracts the threshold from (or zeroes) what this step computes.
+snnTorch fires above the threshold, and resets by the spike of the previous step: if the potential after the previous
+step was above the threshold, the current step subtracts the threshold from its result, or sets it to zero.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The neurons of SpikingJelly 2.0 as operators.
 
-Charges are evaluated in the order that SpikingJelly evaluates them in, so that float32 gives the same bits.
-SpikingJelly divides by tau; the predefined operators multiply by 1/tau, which is the same for powers of two. Other
-values of tau take neuron text.
+Charges are evaluated in SpikingJelly's order, so float32 results have the same bits. SpikingJelly divides by tau; the
+predefined operators multiply by 1/tau, which is the same for powers of two. Neurons with other values of tau run as
+neuron text.
 """
 
 from __future__ import annotations

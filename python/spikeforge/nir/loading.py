@@ -48,15 +48,15 @@ def load(
         if_scaling: what IF adds in a step: "ode" (dt r x) or "per-step" (r x).
         comparison: neurons fire where v is "gt" (above) or "ge" (at or above) the threshold.
         cuba_current: the current that charges a membrane: "new", with this step's input, or "old".
-        recurrent_start: what cycles bring in the first step: "zero", or "apply" (layers applied to zeros). None: what
-            this package has written into the file, else "zero".
-        delays: those that are no whole number of steps are refused ("exact") or rounded ("nearest").
+        recurrent_start: the input from cycles in the first step: "zero", or "apply" (layers applied to zeros). None:
+            the value that this package stored in the file, else "zero".
+        delays: those that are not a whole number of steps raise an error ("exact") or are rounded ("nearest").
         shapes: "strict", or "tolerant": parameters broadcast, and the shapes in a file may be wrong or missing.
         surrogate: of neurons and thresholds, for training.
         learn_neurons: constants of neurons are parameters too.
         fold_time: layers are called once for all steps, rather than once a step: faster, and the same but for last
             bits.
-        max_bytes: of all arrays and strings of a file; one that wants more is refused.
+        max_bytes: limit for all arrays and strings of a file; a larger file raises an error.
 
     Raises:
         ValueError: names file, node and field of what cannot be read or represented.

@@ -27,13 +27,13 @@ KINDS = {kind: name for name, kind in NEURONS.items()}
 def save(
     net: nn.Module, example: Tensor, path: str | os.PathLike[str], *, dt: float | None = None, compression: int = 0
 ) -> None:
-    """Writes a network as a NIR file; an old one is replaced when the new one is whole.
+    """Writes a network as a NIR file. An existing file is replaced when the new one is complete.
 
     Args:
         net: of modules of torch.nn and spikeforge.nn: a :class:`~spikeforge.nn.Composite`, a Sequential, a neuron, or a
-            module of one's own whose forward calls them one after the other and adds what they give.
-        example: what one step of one sample looks like, ``[*shape]``, without time and batch.
-        dt: seconds of a step; may be left out for a network that :func:`load` made.
+            custom module whose forward calls them one after the other and adds their outputs.
+        example: one step of one sample, ``[*shape]``, without time and batch.
+        dt: seconds of a step; optional for a network from :func:`load`.
         compression: of deflate, 1 to 9; 0: none.
 
     What NIR cannot say (soft reset, firing at the threshold itself, surrogates, what is learned) is in the metadata,
@@ -69,7 +69,7 @@ def _described(what: str, net: nn.Module, example: Tensor, dt: float | None) -> 
 
 
 def _without_empty(row: Row) -> Row:
-    """An empty list has no type for C++. None says that something does not apply, and among labels a group is empty."""
+    """Removes empty lists, which have no type in C++, and None outside of labels, where it means an empty group."""
     return {
         name: value
         for name, value in row.items()
@@ -174,7 +174,7 @@ class Describer:
         return place.take(value, self._dims_at(module) if by_channel else 0).detach().cpu()
 
     def _dims_at(self, module: nn.Module) -> int:
-        """Dimensions of the x that comes to a neuron, ``[T, B, *shape]``."""
+        """Returns the number of dimensions of a neuron's input, ``[T, B, *shape]``."""
         if self._dims is None:
             self._dims = self._dims_of_all()
         if module not in self._dims:

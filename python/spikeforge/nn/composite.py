@@ -64,10 +64,10 @@ class Composite(Container):
     after it, if the layer's weights learn from pieces of a sequence.
 
     Parts outside loops run over all steps at once, one after the other; the parts of a loop are stepped together,
-    bit for bit as if the whole were stepped. But a neuron whose output comes back to it through an ``nn.Linear`` alone
-    is one operator over time, ``recurrent_run``, whose sums agree with those of steps within rounding; ``repr`` says
+    bit for bit as if the whole were stepped. But a neuron whose output feeds back to it only through an ``nn.Linear``
+    is one operator over time, ``recurrent_run``, whose sums agree with those of steps within rounding; ``repr`` shows
     which loops are stepped, and why. A network is a module like any other, so networks nest. A
-    layer of torch is called once a step unless it comes as :class:`~spikeforge.nn.TimeDistributed`.
+    layer of torch is called once per step unless it is wrapped in :class:`~spikeforge.nn.TimeDistributed`.
 
     A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections
     name them.
@@ -644,10 +644,10 @@ class Composite(Container):
     def _zeros_into(
         self, run: Run, parts: Sequence[str], port: Port, row: Callable[[Connection], Tensor | None]
     ) -> Tensor:
-        """Zeros of the shape of a step, for an input to which all that comes is still in flight.
+        """Returns zeros of the shape of a step, for an input whose values are all still in flight.
 
         Args:
-            row: a step of what a connection brings, or of what its source has sent; None if there is neither yet.
+            row: returns a step that a connection delivers, or that its source has sent; None if there is neither yet.
         """
         for c in self._into[port]:
             sent = self._step_of(c, parts, row)
@@ -766,15 +766,15 @@ class Composite(Container):
 
 
 class Recurrent(Composite):
-    """A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero.
+    """A cell whose output feeds back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero.
 
     Args:
-        cell: a neuron, or what contains some.
+        cell: a neuron, or a module that contains neurons.
         module: a layer of torch, or any other module: ``Recurrent(LIF(), nn.Linear(8, 8))``.
 
     The parts are called "cell" and "module". The state "cell_out_to_module_in" is the last output, so that the next
     piece of a sequence differentiates through the module, also after :func:`detach_`. With an ``nn.Linear`` and a
-    neuron all steps are one operator, as :class:`Composite` says.
+    neuron all steps are one operator; see :class:`Composite`.
     """
 
     def __init__(self, cell: nn.Module, module: nn.Module, *, stateful: bool = False, persistent_state: bool = False):

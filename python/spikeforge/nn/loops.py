@@ -1,4 +1,4 @@
-"""Loops that run as one operator over time: a neuron whose output comes back to it through a Linear."""
+"""Loops that run as one operator over time: a neuron whose output feeds back to it through a Linear."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def run_loop(
     loop: Loop, neuron: nn.Module, weight: Tensor, bias: Tensor | None, inputs: Sequence[Tensor],
     state: dict[str, Tensor], line: Tensor | None,
 ) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Tensor]:  # fmt: skip
-    """Outputs, states, and what is in flight at the end.
+    """Returns outputs, states, and the values in flight at the end.
 
     Args:
         weight, bias: those of the Linear.
-        inputs: of all steps, without what comes back.
-        line: what is in flight at the start, ``[delay, *shape]``: outputs of the neuron, or those of the Linear if the
+        inputs: of all steps, without the feedback.
+        line: the values in flight at the start, ``[delay, *shape]``: outputs of the neuron, or of the Linear if the
             delay is after it; None: zeros.
     """
     into, delay = loop.back.target.index, loop.delay
@@ -163,8 +163,8 @@ def run_loop(
 def _with_products_of_before(
     x: Tensor, bias: Tensor | None, line: Tensor | None, delay: int, start: Tensor | None
 ) -> Tensor:
-    """x and what a Linear with the delay after it adds besides the products of this call's spikes: what is in flight in
-    the first steps, then its bias; nothing across the start of a sample."""
+    """Adds to x the output of a Linear before the delay, without the products of this call's spikes: the values in
+    flight in the first steps, then the bias. Nothing is added across the start of a sample."""
     first = torch.zeros_like(x[:delay]) if line is None else line[: x.shape[0]]
     later = x.new_zeros(()) if bias is None else bias
     if start is None:

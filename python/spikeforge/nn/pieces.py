@@ -57,7 +57,7 @@ class Layer(NamedTuple):
 
 
 class Tensors(NamedTuple):
-    """All that a layer may have a gradient by, besides its x.
+    """The tensors of a layer that may have a gradient, except its x.
 
     Attributes:
         weight, bias: of the product.

@@ -64,9 +64,9 @@ class TextCell:
 
     Args:
         params: the constants that the text has as parameters.
-        initial: where each state starts: a number, or the name of a constant.
-        rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
-        scan: whether steps may be taken side by side.
+        initial: the initial value of each state: a number, or the name of a constant.
+        rule: returns the initial states from inputs and parameters instead, or [] if the text defines them.
+        scan: whether steps may be computed in parallel.
         passes_gradient: False warns when an input requires a gradient.
     """
 
