@@ -158,7 +158,7 @@ Id Graph::like(const Node& node, std::span<const Id> operands) {
 }
 
 void Graph::add_result(Id id) {
-  if (id >= nodes_.size() || kind(id) != Kind::number) throw GraphError("a result is a number");
+  if (id >= nodes_.size() || kind(id) != Kind::number) throw GraphError("a result must be a number, not a boolean");
   results_.push_back(id);
 }
 

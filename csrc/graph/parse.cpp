@@ -269,7 +269,7 @@ Id Parser::call(const Token& function) {
 
 Id Parser::custom_gradient(const Token& function, std::span<const Id> list) {
   if (list.size() % 2 == 0)
-    fail(function, "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+    fail(function, "custom_gradient takes a value, and then pairs: a variable, and the derivative by it");
   Id value = make(function, Op::detach, list.first(1));
   for (std::size_t i = 1; i < list.size(); i += 2)
     value = make(function, Op::add_gradient, std::array{value, list[i], list[i + 1]});

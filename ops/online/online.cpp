@@ -272,7 +272,7 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
   if (rule == OnlineTraces::ottt) call.response = response_text(neuron, into);
   const std::size_t wanted = traces_wanted(call, rule);
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
-                    " of the call before, or none, but are ", traces.size());
+                    " of the previous call, or none, but are ", traces.size());
   check_traces(call, rule);
 
   const bool of_synapses = rule == OnlineTraces::eprop;

@@ -598,7 +598,7 @@ def _vmap_function(parts: _Parts, vmap: Callable[..., Any]) -> Callable[..., Any
         results = _tensors(name, "its vmap", returned[0])
         dims = returned[1] if isinstance(returned[1], (list, tuple)) else [returned[1]] * count
         if len(dims) != len(results):
-            raise ValueError(f"{name}: its vmap gave {len(results)} results, but {len(dims)} out_dims")
+            raise ValueError(f"{name}: its vmap returned {len(results)} results, but {len(dims)} out_dims")
         return [
             result.expand(size, *result.shape) if dim is None else result.movedim(dim, 0)
             for result, dim in zip(results, dims)

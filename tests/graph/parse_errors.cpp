@@ -152,9 +152,9 @@ TEST_CASE("surrogates' and custom gradients' errors") {
   CHECK(error_in("a = spike(x, atan(2)") == "expected \")\" or \",\" after the operands of spike, but found \"}\"");
   CHECK(error_in("a = spike(x, atan(2 3))") == "expected \")\" after the surrogate's numbers, but found \"3\"");
   CHECK(error_in("a = custom_gradient()") ==
-        "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+        "custom_gradient takes a value, and then pairs: a variable, and the derivative by it");
   CHECK(error_in("a = custom_gradient(x, v)") ==
-        "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+        "custom_gradient takes a value, and then pairs: a variable, and the derivative by it");
 }
 
 TEST_CASE("words of other languages are answered with those of this one") {

@@ -487,7 +487,7 @@ def test_a_name_is_taken_once(register):
 
 
 WRONG_CALLS = {
-    "its CPU function must return 2 tensors, one for each result, but gave 1": dict(cpu=identity),
+    "its CPU function must return 2 tensors, one for each result, but returned 1": dict(cpu=identity),
     "its CPU function must return a tensor for each result, but returned a NoneType": dict(cpu=lambda x: None),
     "its CPU function must return a tensor for each result, but returned a tuple of Tensor, int": dict(cpu=lambda x: (x, 1)),
     r"its CPU function returned result 1 the shape \[1\], but its shape function declares \[2\]": dict(cpu=lambda x: (x, x[:1])),
