@@ -63,7 +63,7 @@ SPIKEFORGE_API Connectivity connect(std::int64_t rows, std::int64_t cols, c10::A
                                     std::int64_t seed, at::ScalarType weight_type = at::kFloat,
                                     c10::Device device = c10::kCPU);
 
-// A part of a matrix: some of its columns, and its rows wherever each projection has them.
+// A part of a matrix: some of its columns, and the rows of each projection at other indices.
 struct ConnectivityPart {
   at::Tensor columns;                    // int32 [cols]: the new index of each column; -1 for an omitted one
   std::vector<std::int64_t> first_rows;  // of each projection: the row that its first source becomes

@@ -124,7 +124,7 @@ SPIKEFORGE_API void stdp_pre_(Connections& matrix, const at::Tensor& events, con
 SPIKEFORGE_API void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events,
                                const at::Tensor& trace, const ClipRange& range = {});
 
-// Further arguments of plastic_step_. `params` are the numbers of the rule's parameters, in its order.
+// Further arguments of plastic_step_. `params` are the values of the rule's parameters, in its order.
 struct PlasticOptions {
   std::vector<double> params = {};
   std::vector<std::optional<at::Tensor>> signals = {};  // of no dimension or [cols] each

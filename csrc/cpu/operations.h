@@ -78,7 +78,7 @@ template <class T> struct Operations {
   static V cosh(V x) { return x.cosh(); }
   static V tanh(V x) { return x.tanh(); }
   static V erf(V x) {
-    // at::vec's for float loses the digits of what is small.
+    // at::vec's erf is inaccurate for small float arguments.
     if constexpr (std::is_same_v<T, float>)
       return x.map(::erff);
     else

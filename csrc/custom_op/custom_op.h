@@ -41,9 +41,10 @@ class SPIKEFORGE_API RegisteredOp {
   // another number of arguments.
   std::vector<at::Tensor> operator()(std::vector<c10::IValue> arguments) const;
 
-  // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data is not read: they may be
-  // on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not wait. Needs
-  // no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around the error.
+  // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data are not read: they may
+  // be on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not wait.
+  // Needs no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around the
+  // error.
   void compile(const std::string& arch, std::vector<c10::IValue> arguments) const;
 
  private:

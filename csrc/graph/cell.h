@@ -46,7 +46,7 @@ class SPIKEFORGE_API Cell {
   // A graph with its arguments, to be filled. Throws GraphError for a name that is not legal or not unique.
   explicit Cell(Signature signature);
 
-  // Ends it. Throws GraphError unless there is an output and a next state for each state.
+  // Sets the results. Throws GraphError unless there is an output, and a next state for each state.
   void finish(std::span<const Id> outputs, std::span<const Id> next_states);
 
   const Signature& signature() const { return signature_; }

@@ -144,7 +144,7 @@ void SynapseParser::each() {
   block(Event::step, made_.each_step, keyword);
 }
 
-// Arguments have the same places in all blocks.
+// Arguments have the same indices in all blocks.
 void SynapseParser::declare_arguments(Graph& graph, bool params_alone) {
   scope_.clear();
   graph_ = &graph;

@@ -16,12 +16,12 @@
 
 namespace spikeforge::jit {
 
-// Throws PackError for an arch that is no "sm_90".
+// Throws PackError for an arch that is not of the form "sm_90".
 void check_arch(const std::string& arch);
 
-// Takes the source of a kernel that is needed.
+// Receives the source of a required kernel.
 using Want = std::function<void(KernelSource)>;
-// Gives `want` the kernels of a call on a device.
+// Calls `want` for each kernel of a call on a device.
 using KernelsOn = std::function<void(const Device&, const Want&)>;
 
 class Recorder {

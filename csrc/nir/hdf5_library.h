@@ -54,7 +54,7 @@ class Hdf5Session {
 // libhdf5's innermost reason for the failure of the last call.
 std::string hdf5_reason();
 
-// Closes itself.
+// Owns a handle, and closes it.
 template <auto Hdf5::*Close> class Hid {
  public:
   explicit Hid(hid_t id = H5I_INVALID_HID) : id_(id) {}

@@ -209,7 +209,7 @@ std::vector<at::Tensor> state(const Held& held) { return held->network.state(); 
 
 void load_state(const Held& held, const Lists& tensors) { held->network.load_state(tensors.vec()); }
 
-// True if `simulate` is the fastest way: on a GPU whose steps are operators, a graph of them is.
+// True if `simulate` is the fastest code path. On a GPU whose steps are operators, a CUDA graph of steps is faster.
 bool simulates(const Held& held) {
   Running& running = held->network.running();
   return running.options().device().is_cpu() || running.gpu_steps() != nullptr;

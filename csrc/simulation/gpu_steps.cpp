@@ -52,8 +52,8 @@ struct RateTables {
 
 constexpr std::int64_t steps_of_a_graph = 50;
 
-// The longest block for which an exchange by GPUs' memory in each step takes no longer than one all-gather after all of
-// them.
+// The maximum number of steps between exchanges for which an exchange through peer memory in each step is not slower
+// than one all-gather after all steps.
 constexpr std::int64_t most_told_each_step = 5;
 
 template <class T> at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {

@@ -33,8 +33,8 @@ template <class T> __device__ __forceinline__ T sum_up_to_lane(T x) {
   return x;
 }
 
-// Over this thread and those before it. `of_warps` is shared memory for 32, which may be used again once a later
-// __syncthreads has passed.
+// Inclusive prefix sum over the threads of a block. `of_warps` is shared memory for 32 values, which may be reused
+// after a later __syncthreads.
 __device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
   const int lane = threadIdx.x & 31;
   const int warp = threadIdx.x / 32;

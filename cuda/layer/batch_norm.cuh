@@ -88,7 +88,8 @@ __device__ __forceinline__ void for_runs_backwards(const ChannelTiles& tiles, Us
   }
 }
 
-// From each thread's sums of its lanes to those of the channels of the strip that begins there, [S, slots].
+// Adds the threads' sums of their lanes to sums of channels, and stores these for the strip that starts at `begin`,
+// [S, slots].
 template <int S, class F, int W>
 __device__ __forceinline__ void store_sums(const ChannelTiles& tiles, int begin, const F (&sums)[S][W], F* to) {
   __shared__ F of_lanes[S][block_of_tile * W];

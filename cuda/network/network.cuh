@@ -53,7 +53,7 @@ struct Plan {
 };
 
 // The neurons of a block that have fired, counted from the first of a turn. The list of one turn is read while the next
-// turn runs; there is one counter more, since one is cleared meanwhile.
+// turn runs. There is a third counter, which is cleared meanwhile.
 template <class Plan> struct Shared {
   Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
   unsigned short fired[Plan::resident ? 1 : 2][Plan::at_once];

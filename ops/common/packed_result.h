@@ -30,7 +30,7 @@ class PackedResult {
   }
 };
 
-// For a rule whose forward pass may keep them.
+// The node of a rule whose forward pass may save its result as bits.
 template <class Rule> class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
  public:
   void keep(Packed packed, std::int64_t bits) {

@@ -89,7 +89,7 @@ class Unanswered {
     count_ = checks_.size();
   }
 
-  // Takes those that are answered; null, or one that found something wrong.
+  // Removes the completed checks. Returns one that found an illegal value, or null.
   SharedCheck take() {
     if (count_ == 0) return nullptr;
     const std::scoped_lock lock(mutex_);

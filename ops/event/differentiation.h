@@ -55,8 +55,8 @@ inline Draw saved_draw(AutogradContext* ctx) {
           static_cast<Distribution>(data.at("distribution").toInt())};
 }
 
-// The gradient of a distribution's parameters, in which a result is linear: for each unit vector of them, the sum of
-// the result times `grad`.
+// The gradient of a distribution's parameters. A result is linear in them, so each element is the sum of `grad` times
+// the result for a unit vector of parameters.
 template <class F> at::Tensor sums_of_units(const Draw& draw, const at::Tensor& grad, F&& result) {
   std::vector<at::Tensor> sums;
   for (const at::Tensor& unit : at::eye(numbers_of(draw.distribution), grad.options()).unbind())

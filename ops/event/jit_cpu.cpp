@@ -30,11 +30,11 @@ at::Tensor entries_of(const at::Tensor& x, Values values, c10::ScalarType type) 
   return at::where(active, x.to(type), at::zeros({}, x.options().dtype(type))).contiguous();
 }
 
-// Sums of weights times entries; of a constant distribution of entries alone.
+// Sums of weights times entries; for a constant distribution, sums of entries only.
 template <Distribution distribution, class Sum> struct Random {
   RandomRows matrix;
   Sum first, second;  // of the weights
-  bool numbers;       // else an entry of 0 is nothing, whatever the weight
+  bool numbers;       // else an entry of 0 contributes 0, even for an infinite or NaN weight
   std::int64_t n;
 
   void add(Sum* to, const Sum* entries, float drawn) const {

@@ -86,11 +86,11 @@ void check_arguments(const MultistepCall& call);
 void check_lengths(const MultistepCall& call);
 // The same of others than the call's, int64 or int32.
 void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::int64_t steps);
-// Refuses layouts that are not dense, with a message; the dispatcher would only report a missing kernel.
+// Throws for layouts that are not dense; the dispatcher would only report a missing kernel.
 void check_dense(const MultistepCall& call);
 
-// The arguments checked, the first input with dense steps, which gives the layout: kernels have no checks. Int is
-// c10::SymInt where a graph is traced.
+// The checked arguments, since kernels have no checks. The first input has dense steps, and determines the layout. Int
+// is c10::SymInt when a graph is traced.
 template <class Int> struct Preparation {
   at::Tensor first_input;
   Layout<Int> layout;

@@ -70,7 +70,7 @@ template <class T> class Piece {
     for (std::size_t i = 0; i < tape.temporaries; ++i) rows_[tape.temporary(i)] = row_of(temporaries, i);
   }
 
-  // Long rows are read where they are, and short ones put together.
+  // A long row is processed in place; short rows are collected into one piece.
   void connections(const PlasticWalk& walk) {
     by_columns_ = walk.by_columns;
     const bool sums = block_ != nullptr && block_->sends && call_.sent != nullptr;

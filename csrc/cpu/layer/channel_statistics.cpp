@@ -49,7 +49,7 @@ template <class T, class Stored> class Statistics {
       join(center.value[c], sum.value[c], squares.value[c], rows, static_cast<double>(before), moments[c]);
   }
 
-  // A channel's elements are neighbours: a vector of them at a time.
+  // For contiguous elements of a channel: processes a vector of them at a time.
   static void along_elements(const Stored* x, std::int64_t rows, std::int64_t channels, std::int64_t inner,
                              Moments* moments) {
     for (std::int64_t r = 0; r < rows; ++r)

@@ -100,7 +100,7 @@ template <class T> class Delayed {
     }
   }
 
-  // All steps, of which those count that `in` has something in.
+  // Sums over the listed steps only, in which `in` is not zero.
   static void sums_of_listed(const DelayedSums& s, std::int64_t row, std::int64_t last_row) {
     const DelayedProduct& p = s.product;
     for (std::int64_t c = 0; c < p.columns; ++c) {

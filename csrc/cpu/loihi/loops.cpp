@@ -1,4 +1,4 @@
-// Compiled once for each instruction set (CPU_CAPABILITY), with the same care as predefined_loops.cpp.
+// Compiled once for each instruction set (CPU_CAPABILITY), under the rules at the top of predefined_loops.cpp.
 #include "csrc/cpu/loihi/rows.h"
 #include "csrc/cpu/multistep/multistep.h"
 

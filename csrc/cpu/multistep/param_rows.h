@@ -57,7 +57,7 @@ const T* param_in_place(const ParamView& param, std::int64_t begin, std::int64_t
   return static_cast<const T*>(param.data) + place;
 }
 
-// `row` has param_row_size(padded) numbers, of which those after `count` repeat the last.
+// `row` has param_row_size(padded) values; those after `count` repeat the last one.
 template <class T> void load_param_row(const ParamView& param, std::int64_t begin, std::int64_t count, T* row) {
   const std::int64_t padded = (count + granule - 1) / granule * granule;
   const std::int64_t period = param.count * param.inner, first = period < count ? period : count;

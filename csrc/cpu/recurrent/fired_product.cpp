@@ -58,7 +58,7 @@ template <class Stored> class Fired {
   }
 
  private:
-  // The columns of all rows, one after the other, in the compute type.
+  // Copies `count` columns of all rows to the panel, row after row, in the compute type.
   static void read_panel(const FiredProduct& product, std::int64_t column, std::int64_t count, T* panel) {
     const Stored* const gradients = static_cast<const Stored*>(product.gradients) + column;
     for (std::int64_t r = 0; r < product.rows; ++r) {

@@ -89,10 +89,10 @@ struct RandomRows {
   float columns_a_bit;
 };
 
-// Delays that are drawn, whole numbers:
+// Random delays, in whole steps:
 //   constant   first
-//   uniform    from first to second, both of them too
-//   normal     mean first, deviation second: rounded, and clipped to [0, most]
+//   uniform    from first to second, inclusive
+//   normal     mean first, standard deviation second: rounded, and clipped to [0, most]
 struct RandomDelays {
   float first, second;
   int most;

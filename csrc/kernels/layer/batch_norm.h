@@ -42,7 +42,7 @@ struct BatchNormBackward {
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device);
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
 
-// The additional work of a layer's launch; the caller does the rest.
+// The additional work that a layer's launch includes; the caller does the work whose member is false.
 struct Besides {
   bool moves_running = false;  // running statistics
   bool writes_bits = false;    // the bits that the loop writes

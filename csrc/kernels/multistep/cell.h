@@ -45,7 +45,8 @@ struct CellParam {
   double default_value = 0;
   Legal legal = Legal::unchecked;
   std::int64_t least = 0, most = 0;  // of `between`
-  // For integers, the value that a GPU uses for all parameters of a neuron with an illegal one; otherwise it uses NaN.
+  // If a neuron has an illegal parameter, a GPU replaces all of its parameters: by this value for integers, else by
+  // NaN.
   std::int64_t poison = 0;
 
   bool is_checked() const { return legal != Legal::unchecked; }

@@ -25,8 +25,8 @@ struct PartialSums {
 PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, const Schedule& schedule,
                          std::int64_t at_once);
 
-// Blocks that share the outer rows where channels alone do not keep a device busy: for more than one, the sums of each
-// come first, and are then summed as sizes [parts, count, 1].
+// The number of blocks that share the outer rows if there are too few channels to occupy a device. If it is more than
+// one, each block writes its own sums, which are then summed as sizes [parts, count, 1].
 std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiprocessors);
 
 // `count` sums of the same sizes and of the compute type; the device and the stream are as for launch_multistep().

@@ -136,7 +136,7 @@ class Builder {
   at::Tensor weight(const Array& array) const {
     return (takes_ ? taken_tensor : tensor_of)(array, options_.dtype, options_.device);
   }
-  // One number serves for all, as readers of NIR have it.
+  // A single number applies to all outputs, as in other readers of NIR.
   at::Tensor bias(const Array& array, const Shape& shape) const {
     return array.shape() == shape ? weight(array) : weight(array).reshape({}).expand(shape).clone();
   }

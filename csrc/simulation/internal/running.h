@@ -34,8 +34,8 @@ struct Group {
   std::int64_t size() const { return end - begin; }
 };
 
-// Own neurons first, ..., first + size - 1 of a group, counted within it, that one call steps. The numbers that neuron
-// `first` draws are those of neuron `drawn` of the whole group.
+// The neurons of this rank that one call steps: first, ..., first + size - 1 of a group. Neuron `first` draws the
+// random numbers of neuron `drawn` of the whole group.
 struct GroupPart {
   std::int64_t first = 0, size = 0, drawn = 0;
 };
@@ -64,8 +64,8 @@ struct RecordedStates {
   std::vector<at::Tensor> own, whole;
 };
 
-// A tensor that changes in a step, and where its last dimension's elements are in that of the whole network; `places`
-// are not defined where all ranks have the same.
+// A tensor that changes in a step. `places` are the indices of its last dimension's elements in the whole network;
+// undefined if all ranks have the same tensor.
 struct Changing {
   at::Tensor tensor, places;
   std::int64_t whole = 0;
