@@ -230,7 +230,7 @@ def custom_op(
 
 
 class _Parts:
-    """The parts of an operator by their names in C++, and the operators made of its functions."""
+    """The parts of an operator by their names in C++, and the operators that its functions define."""
 
     def __init__(
         self,

@@ -233,8 +233,7 @@ def is_recomputed(norm: nn.Module) -> bool:
 
 
 def _found(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> tuple[list[Rewrite], Watch | None]:
-    """Returns the rewrites of neurons that have none yet, and the record of the call; None if there is nothing to
-    find."""
+    """Returns the rewrites of neurons that have none yet, and the record of the call; None if there are none."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
     neurons = {module for module in _neurons(net) if not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
@@ -259,7 +258,7 @@ def _is_known_norm(module: nn.Module) -> bool:
 
 
 def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
-    """Returns True if the module is of one of torch's classes, or SpikingJelly's of that name, and not replaced."""
+    """Returns True if the module's class is torch's, or SpikingJelly's of the same name, and it is not replaced."""
     own = replacing.own_class(module)
     is_known = own in kinds or (own.__module__.startswith(LAYERS) and own.__mro__[1] in kinds)
     return is_known and not isinstance(module, Replaced)

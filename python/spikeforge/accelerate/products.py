@@ -48,7 +48,7 @@ class RecomputedConvolution(Recomputed):
 
 
 def is_product(module: nn.Module) -> bool:
-    """Returns True for torch's products, and SpikingJelly's of that name, with options that the operators support."""
+    """Returns True for torch's products, and SpikingJelly's of the same name, with supported options."""
     own = replacing.own_class(module)
     if isinstance(module, Replaced) or "forward" in module.__dict__:
         return False

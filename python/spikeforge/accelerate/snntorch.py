@@ -336,7 +336,7 @@ class AlphaSynapse(Neuron):
 
 
 class RecurrentMembrane(Neuron):
-    """RLeaky."""
+    """Implements RLeaky."""
 
     def forward(self, input_, spk=None, mem=None):
         outputs = self._step(input_, {"spk": spk, "mem": mem})

@@ -36,8 +36,9 @@ def save(
         dt: seconds of a step; optional for a network from :func:`load`.
         compression: of deflate, 1 to 9; 0: none.
 
-    What NIR cannot say (soft reset, firing at the threshold itself, surrogates, what is learned) is in the metadata,
-    from which :func:`load` makes the same modules again, with a warning for what other programs will do otherwise.
+    Properties that NIR cannot express (soft reset, firing at the threshold itself, surrogates, learned constants) are
+    in the metadata, from which :func:`load` restores the same modules. A warning lists what other programs interpret
+    differently.
 
     Raises:
         ValueError: names the module that NIR cannot express.
@@ -131,7 +132,7 @@ class Describer:
             yield from self.rows(part, _below(path, name), on_sequences=on_sequences)
 
     def _traced(self, module: nn.Module, path: str, on_sequences: bool) -> Iterator[Row]:
-        """A module of one's own."""
+        """Describes a custom module."""
         if not any(True for _ in module.children()):
             raise ValueError(f"{path or '/'}: NIR has no node for {type(module).__name__}")
         wires, parts = traced(module, path)

@@ -104,8 +104,8 @@ class DelayedConv2d(_DelayedConv):
 
 
 def spread(delay: Tensor, max_delay: int, interpolation: str, width: float) -> Tensor:
-    """How much of each step 0, ..., max_delay a delay ``[out, in, *rest]`` has: ``[out, in, max_delay + 1, *rest]``
-    (docs/delays.md)."""
+    """Returns the weight of each step 0, ..., max_delay for delays ``[out, in, *rest]``: ``[out, in, max_delay + 1,
+    *rest]`` (docs/delays.md)."""
     steps = torch.arange(max_delay + 1, dtype=delay.dtype, device=delay.device).view(-1, *[1] * (delay.dim() - 2))
     delay = delay.clamp(0, max_delay).unsqueeze(2)
     if interpolation == "linear":

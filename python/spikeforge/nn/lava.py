@@ -269,7 +269,7 @@ class LavaConnection(LavaModule):
         raise NotImplementedError
 
     def _float(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A connection whose messages all have the same delay."""
+        """Computes a connection in floating point, where all messages have the same delay."""
         sent = self._sent(self._message(x))
         if buffer is None:
             buffer = sent.new_zeros((self._slots, *sent.shape[1:]))

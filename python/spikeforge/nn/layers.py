@@ -1,5 +1,4 @@
-"""The layer around a neuron, in the neuron's own pass over memory: batch normalisation before it, a residual after
-it."""
+"""Batch normalisation before a neuron and a residual after it, fused into the neuron's pass over memory."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ HEADER = re.compile(r"\s*neuron\s+([A-Za-z_]\w*)\s*\(([^)]*)\)")
 
 
 def read_header(text: str) -> Header:
-    """Raises ValueError where the text does not begin as one of a neuron."""
+    """Parses the header of neuron text. Raises ValueError if the text does not start with one."""
     found = HEADER.match(re.sub(r"#[^\n]*", "", text))
     if not found:
         start = " ".join(text.split())[:40]
@@ -98,7 +98,7 @@ class TextCell:
         return _restored, (*made_of, self.numbers, self.taken, self.scan, self.passes_gradient)
 
     def check(self) -> int:
-        """How many outputs there are; ValueError where the text is not legal."""
+        """Returns the number of outputs. Raises ValueError if the text is not legal."""
         nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
         outputs, _ = OPERATOR(self.text, [nothing] * self.inputs, [], [one] * len(self.params), scan=self.scan)
         return len(outputs)
@@ -227,7 +227,7 @@ def _spike(module: Any) -> str:
 
 @contextmanager
 def _not_traced() -> Iterator[None]:
-    """What is made within is a constant of the graph that torch.jit.trace makes."""
+    """Disables torch.jit.trace, so that tensors created in the context are constants of its graph."""
     state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)
     try:
