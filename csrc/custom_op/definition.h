@@ -28,7 +28,7 @@ using Kernel = std::function<void(Tensors out, const Arguments& in)>;
 // operators, or of other custom operators: torch.compile traces through it, and a second derivative differentiates it.
 using Vjp = std::function<std::vector<at::Tensor>(const Arguments& in, Tensors grads)>;
 
-// The tangents of the results from those of the differentiable arguments: zeros where there is none.
+// The tangents of the results from those of the differentiable arguments: zeros if there are none.
 using Jvp = std::function<std::vector<at::Tensor>(const Arguments& in, Tensors tangents)>;
 
 // The results of `size` calls at once, their dimension 0; in.is_mapped is true for arguments that have such a

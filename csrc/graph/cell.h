@@ -18,7 +18,7 @@ constexpr std::size_t most_arguments = 256;
 constexpr std::size_t most_outputs = 256;
 constexpr std::size_t most_name_length = 64;
 
-// A state and the number it starts at where no initial state is given.
+// A state and its initial value for calls that do not pass one.
 struct State {
   State(const char* name) : name(name) {}                                                   // NOLINT
   State(std::string name, double initial = 0) : name(std::move(name)), initial(initial) {}  // NOLINT

@@ -33,7 +33,7 @@ inline constexpr const char* minimal_language = "--minimal";
 // The options of every kernel's compilation.
 const std::vector<std::string>& base_options();
 
-// NVRTC's functions, opened at run time: the library must load where there is none.
+// NVRTC's functions, opened at run time: so that the library loads without NVRTC.
 struct NvrtcFunctions;
 
 class Nvrtc {

@@ -56,7 +56,7 @@ class Recorder {
 
 // The calls of this process, from here on, in all its threads; a second start forgets what the first noted.
 void start_recording(std::vector<std::string> archs);
-// Ends it. Null where none was started.
+// Ends the recording, and returns it; null if none was started.
 std::shared_ptr<const Recorder> stop_recording();
 // Null mostly.
 std::shared_ptr<Recorder> recorder();

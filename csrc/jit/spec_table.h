@@ -29,7 +29,7 @@ template <class Spec, class Hash = HashOfSpecBytes<Spec>> class SpecTable {
   // The process's own.
   static SpecTable& of(const Device& device);
 
-  // Compiled and loaded where it is not there yet.
+  // Returns the kernel; compiles and loads it at its first use.
   const LoadedKernel& get(const Spec& spec, const Device& device) {
     return get(spec, device, [] {});
   }

@@ -34,7 +34,7 @@ using Shape = std::vector<std::int64_t>;
 
 SPIKEFORGE_API std::string text_of(const Shape& shape);  // [2, 34, 34]
 
-// The number of elements. Throws std::overflow_error where it is beyond an int64.
+// The number of elements. Throws std::overflow_error if it exceeds int64.
 SPIKEFORGE_API std::int64_t count_of(const Shape& shape);
 
 // Numbers of one type: contiguous, the last dimension fastest, in the machine's byte order. A copy shares the bytes,

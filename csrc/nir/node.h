@@ -230,14 +230,14 @@ struct SPIKEFORGE_API Graph {
   std::vector<Edge> edges;       // the same edge may be there twice; from a node to itself is an edge
   Group metadata;
 
-  // Null where there is none.
+  // Null if there is none.
   const NamedNode* find(std::string_view name) const;
 };
 
 using Kind = std::variant<Input, Output, Affine, Linear, Scale, Conv1d, Conv2d, SumPool2d, AvgPool2d, Flatten, Delay,
                           Threshold, I, LI, IF, LIF, CubaLI, CubaLIF, Graph>;
 
-// An empty one of that type; an Input where there is none of it.
+// Returns an empty node of that type, or an Input if the type is unknown.
 SPIKEFORGE_API Kind kind_named(std::string_view type);
 
 struct SPIKEFORGE_API Node {

@@ -45,7 +45,7 @@ SPIKEFORGE_API std::string list(at::ArrayRef<double> values);
 SPIKEFORGE_API std::string attribute(const std::string& name);
 // The name of a variable: in addition, characters that a variable's name cannot have become underscores.
 SPIKEFORGE_API std::string identifier(const std::string& name);
-// self.name, or getattr(self, "name") where that is no Python.
+// self.name, or getattr(self, "name") if that is not valid Python.
 SPIKEFORGE_API std::string member(const std::string& name, const std::string& of = "self");
 
 // Functions of state that several modules use.

@@ -23,7 +23,7 @@ template <std::size_t D> std::string list(const torch::ExpandingArray<D>& values
   return script::list(at::IntArrayRef(*values));
 }
 
-// What is one expression of x.
+// The script of a module that is one expression of x.
 Script expression(const std::string& name, const std::string& value) {
   Script script{.name = name, .forward = "return " + value};
   return script;

@@ -105,8 +105,8 @@ template <class Spec> struct Tiles : Multistep<Spec> {
         shared.maps)[tile / blocks % 3 * static_cast<int>(gridDim.x) + first + tile % blocks];
   }
 
-  // From what the states are before the block's last tile, or before all, to what they are before this one. `order`
-  // gives the g-th warp's map in the order in which they are applied.
+  // Advances the states from the start of the block's previous tile, or of the sequence, to the start of this one.
+  // `order` returns the index of the g-th map in the order of their application.
   template <class Order>
   __device__ __forceinline__ void advance(int tile, const AffineMaps (&maps)[G], AffineMaps (&joined)[G],
                                           const Order& order, States& state) const {

@@ -36,7 +36,7 @@ template <class Int> struct Layout {
 
 using PlainLayout = Layout<std::int64_t>;
 
-// x itself where its non-time dimensions are dense, else a contiguous copy.
+// Returns x if its non-time dimensions are dense, else a contiguous copy.
 template <class Int> at::Tensor with_dense_steps(const at::Tensor& x);
 
 // For an x from with_dense_steps.

@@ -21,7 +21,7 @@ namespace spikeforge {
 
 // The choices that a predefined neuron leaves to the call; other cells have made theirs, and leave these as they are.
 struct CellForm {
-  bool hard_reset = true;     // V = v_reset where it fired; else V = H - v_threshold * S
+  bool hard_reset = true;     // V = v_reset if it fired; else V = H - v_threshold * S
   bool detach_reset = false;  // no gradient through S in the reset
   bool spiking = true;        // else Θ is replaced by the surrogate's primitive
   bool decay_input = true;    // LIF and its kin: X is divided by tau
@@ -112,7 +112,7 @@ class Cell {
   explicit Cell(Maker maker) : maker(maker) {}
 };
 
-// Gives a cell that lives as long as the process a number. Throws std::length_error where there are too many.
+// Assigns a number to a cell with static lifetime. Throws std::length_error if there are too many.
 void enroll(Cell& cell);
 const Cell& cell_of_number(std::size_t number);
 

@@ -212,7 +212,7 @@ Group notes_of(const nn::LIImpl& neuron) {
   return notes;
 }
 
-// What differs from the defaults.
+// Returns the options that differ from the defaults.
 Group notes_of(const NodeNeuronImpl& neuron) {
   const CellOptions& cell = neuron.cell_options();
   const CellOptions defaults{cell.dt};

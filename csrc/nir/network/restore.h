@@ -1,5 +1,5 @@
-// What NIR cannot say, and spikeforge therefore writes into a node's metadata, in a group "spikeforge": the module with
-// its constants in steps, its reset, comparison and surrogate. Other programs may leave it aside.
+// Properties of a module that NIR cannot express, which are stored in a node's metadata, in a group "spikeforge": the
+// kind of module, its constants in steps, its reset, comparison and surrogate. Other programs may ignore them.
 #pragma once
 #include "csrc/nir/network/cell.h"
 #include "csrc/nn/part.h"
