@@ -31,7 +31,7 @@ Number = float | Tensor | Learnable
 
 
 class Quick:
-    """The attributes that a call of a predefined neuron reads, in slots, which are faster than a module's attributes."""
+    """The attributes that a call of a predefined neuron reads, in slots: faster than a module's attributes."""
 
     __slots__ = ("builtin", "keywords", "memory", "mixes", "name", "op", "taken")
 
