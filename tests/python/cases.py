@@ -1,13 +1,16 @@
 """Random inputs, the call of an operator, and its comparison with the reference."""
 
+import io
 import os
 import zlib
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Optional
 
+import pytest
 import torch
 from reference import NEURONS, SURROGATES, run
+from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 HALF = (torch.float16, torch.bfloat16)
@@ -58,6 +61,12 @@ class Options:
         if not NEURONS[neuron].has_decay_input:
             del options["decay_input"]
         return options
+
+
+# What lif_forward and lif_backward take beside tensors.
+LOWERED_LIF = dict(
+    decay_input=True, hard_reset=True, detach_reset=False, surrogate="sigmoid", surrogate_args=[], spiking=True, store_v=False,
+)
 
 
 @dataclass
@@ -111,6 +120,30 @@ def prepare_call(neuron, inputs, options, store_v=False):
 def call(neuron, inputs, options, store_v=False):
     overload, args, kwargs = prepare_call(neuron, inputs, options, store_v)
     return overload(*args, **kwargs)
+
+
+class Calls(TorchDispatchMode):
+    """The library's operators that are called below autograd: name, arguments, keyword arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "spikeforge":
+            self.seen.append((func._opname, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def count(self, name):
+        return [seen for seen, *_ in self.seen].count(name)
+
+
+def saved_and_loaded(module, package=torch.jit):
+    """A script, or an exported program with torch.export, as a file holds it."""
+    file = io.BytesIO()
+    package.save(module, file)
+    file.seek(0)
+    return package.load(file)
 
 
 # --- random inputs -------------------------------------------------------------------------------------------------
@@ -266,8 +299,10 @@ def gradients(outputs, upstream, leaves):
     return torch.autograd.grad(outs, leaves, gs, allow_unused=True)
 
 
-def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, tally=None, case=""):
+def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, used=(0, 1, 2), tally=None, case=""):
     """One call, forward and backward, against the reference: spikes, states, and the gradient of every tensor.
+
+    The loss depends on the results that `used` lists; the others' upstream gradients are undefined.
 
     The neurons that came too near to a jump get no upstream gradient, so that all the others' gradients, and the sums
     over neurons, can be compared in full.
@@ -318,6 +353,7 @@ def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, tally=No
         upstream.append(g)
     for label, actual, reference in zip(labels, results, wanted):
         assert actual.requires_grad or not reference.requires_grad, f"{case}{label} does not require a gradient"
+    results, wanted, upstream = ([each[i] for i in used if i < len(results)] for each in (results, wanted, upstream))
     got = gradients(results, upstream, [leaves.tensors()[name] for name in names])
     want = gradients(wanted, upstream, [wide.tensors()[name] for name in names])
     for name, actual, reference in zip(names, got, want):
@@ -332,3 +368,48 @@ def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, tally=No
         scale = reduce_to(reference.abs(), leaf.shape).max() if leaf.numel() else None
         bound = max(BOUND[leaf.dtype], BOUND[state_dtype(dtype)])
         assert_within(label, actual.cpu(), reduce_to(reference, leaf.shape), bound, scale)
+
+
+def all_equal(actual, expected):
+    return len(actual) == len(expected) and all(map(torch.equal, actual, expected))
+
+
+def weighted(y):
+    """A loss to which each element of y contributes differently."""
+    return (y * torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
+
+
+def random_gradients(results, leaves, seed=0, retain_graph=True):
+    """Along random upstream gradients; zeros where a leaf has none."""
+    generator = torch.Generator().manual_seed(seed)
+    upstream = [torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r) for r in results]
+    pairs = [(r, u) for r, u in zip(results, upstream) if r.requires_grad]
+    results, upstream = zip(*pairs)
+    found = torch.autograd.grad(results, leaves, upstream, retain_graph, allow_unused=True)
+    return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves)]
+
+
+def assert_close(label, actual, expected, bound=1e-9):
+    """Relative to the largest finite number; infinities and NaN are where they are expected."""
+    assert actual.shape == expected.shape, f"{label} has shape {list(actual.shape)}, not {list(expected.shape)}"
+    scale = torch.nan_to_num(expected.double(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
+    close = torch.isclose(actual.double(), expected.double(), rtol=0, atol=bound * scale.item(), equal_nan=True)
+    assert close.all(), f"{label} differs by {(actual - expected).abs().max()}, of at most {scale}"
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+def refused(error, words, function, *args, **kwargs):
+    """function raises, its first line holds all the words, and the tensors it was given are as before."""
+    tensors = [a for a in (*args, *kwargs.values()) if torch.is_tensor(a) and a.layout == torch.strided and not a.is_meta]
+    before = [(t.clone(), t._version, t.stride()) for t in tensors]
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    message = str(caught.value).splitlines()[0]
+    for word in words:
+        assert word in message, f"{word!r} is not in: {message}"
+    for t, (value, version, stride) in zip(tensors, before):
+        torch.testing.assert_close(t, value, rtol=0, atol=0, equal_nan=True)
+        assert t._version == version and t.stride() == stride and t.grad is None, "an argument was changed"
+    return message

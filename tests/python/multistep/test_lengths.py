@@ -11,7 +11,9 @@ from torch.library import opcheck
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, unpack_sequence
 
 import reference
-from cases import BOUND, Inputs, Options, assert_within, prepare_call, random_parameters, random_states, random_x
+from cases import (
+    BOUND, LOWERED_LIF, Inputs, Options, assert_within, gradients, prepare_call, random_parameters, random_states, random_x,
+)
 from reference import NEURONS
 
 import spikeforge.nn as snn
@@ -66,6 +68,31 @@ def joined(run, steps, lengths, start, given):
     return sequences, [torch.stack(of_all) for of_all in zip(*last)]
 
 
+def assert_same(label, found, expected, bound, scale=None):
+    """Within the bound, or the same bits where it is None."""
+    found, expected = found.detach().cpu(), expected.detach().cpu().nan_to_num(0)
+    if bound is None:
+        assert torch.equal(found, expected), label
+    else:
+        assert_within(label, found, expected.double(), bound, scale)
+
+
+def assert_as_alone(found, expected, leaves, lengths, *, within=None, bound=1e-10, alone=None):
+    """The same results, to the bit or within a bound, and gradients. `alone` are the leaves of the expected results."""
+    for k, (y, e) in enumerate(zip(found, expected, strict=True)):
+        assert_same(f"result {k}", y, e, within, torch.tensor(1.0))
+    upstream = [torch.randn(y.shape, dtype=y.dtype) for y in expected]
+    steps = leaves[0].shape[:2]
+    nan = [behind(g.to(y), lengths) if g.shape[:2] == steps else g.to(y) for g, y in zip(upstream, found)]
+    grads = gradients(found, nan, leaves)
+    wanted = gradients(expected, upstream, leaves if alone is None else alone)
+    for k, (grad, e) in enumerate(zip(grads, wanted, strict=True)):
+        if e is None:
+            assert grad is None or not grad.any(), f"gradient {k}"
+        else:
+            assert_same(f"gradient {k}", grad, e, bound)
+
+
 def of_neuron(value, b, shape):
     """A parameter as sample b has it."""
     return value.expand(shape)[b] if torch.is_tensor(value) and value.dim() else value
@@ -105,19 +132,8 @@ def compare(neuron, shape, device, lengths, start, *, store, states, options=Opt
     found = with_samples(neuron, inputs, options, lengths, start, store)
     host = inputs.map(lambda name, t: t.detach().cpu().requires_grad_())
     expected = by_reference(neuron, host, options, lengths.cpu(), None if start is None else start.cpu(), store)
-    upstream = [torch.randn(y.shape, dtype=y.dtype) for y in expected]
-    leaves, host_leaves = inputs.tensors(), host.tensors()
-    nan = [behind(g.to(device), lengths) if g.shape == x.shape else g.to(device) for g in upstream]
-    grads = torch.autograd.grad(found, list(leaves.values()), nan, allow_unused=True)
-    wanted = torch.autograd.grad(expected, list(host_leaves.values()), upstream, allow_unused=True)
-    for k, (y, e) in enumerate(zip(found, expected)):
-        assert_within(f"{neuron} result {k}", y.cpu(), e.detach(), 1e-10, torch.tensor(1.0))
-    for name, grad, e in zip(leaves, grads, wanted):
-        if e is None:
-            assert grad is None or not grad.any(), name
-            continue
-        e = e.nan_to_num(0) if name == "x" else e
-        assert_within(f"{neuron} gradient of {name}", grad.cpu(), e, 1e-10, e.abs().max().clamp(min=1))
+    leaves, alone = list(inputs.tensors().values()), list(host.tensors().values())
+    assert_as_alone(found, expected, leaves, lengths, within=1e-10, alone=alone)
 
 
 @pytest.mark.parametrize("neuron", NEURONS)
@@ -171,31 +187,22 @@ def test_each_type_has_the_bits_of_each_sample_alone(dtype, inner, device):
     v = random_states("lif", x.shape[1:], dtype, device)[0]
     tau = torch.tensor(2.5, dtype=dtype, device=device)
     x, given = behind(x, lengths).requires_grad_(), v.clone().requires_grad_()
-    upstream = torch.randn_like(x)
 
     def run(b, t0, t1, states):
         y, last = ops.lif(x[t0:t1, b], None if states is None else states[0][b], tau=tau, v_reset=0.25)
         return [y], [last]
 
-    y, last = ops.lif(x, given, tau=tau, v_reset=0.25, lengths=lengths, start=start)
-    (expected,), (expected_last,) = joined(run, STEPS, lengths, start, [given])
-    assert torch.equal(y, expected) and torch.equal(last, expected_last)
-    grads = torch.autograd.grad((y, last), (x, given), (behind(upstream, lengths), torch.ones_like(last)))
-    wanted = torch.autograd.grad((expected, expected_last), (x, given), (upstream, torch.ones_like(last)))
-    for grad, e in zip(grads, wanted):
-        e = e.nan_to_num(0)
-        if device.type == "cpu":
-            assert torch.equal(grad, e)
-        else:  # segments side by side are joined, which rounds otherwise
-            assert_within("gradient", grad, e.double(), BOUND[dtype])
+    found = ops.lif(x, given, tau=tau, v_reset=0.25, lengths=lengths, start=start)
+    sequences, last = joined(run, STEPS, lengths, start, [given])
+    # On a GPU segments side by side are joined, which rounds otherwise.
+    assert_as_alone(found, sequences + last, [x, given], lengths, bound=None if device.type == "cpu" else BOUND[dtype])
 
 
 def test_a_text_is_as_each_sample_alone(device):
     lengths, start = samples(device)
     x, y = (torch.randn(STEPS, len(LENGTHS), 70, dtype=torch.float64, device=device) + 0.6 for _ in range(2))
     tau = torch.rand(70, dtype=torch.float64, device=device) + 1.5
-    leaves = [behind(x, lengths), behind(y, lengths), tau]
-    leaves = [t.requires_grad_() for t in leaves]
+    leaves = [t.requires_grad_() for t in (behind(x, lengths), behind(y, lengths), tau)]
 
     def run(b, t0, t1, states):
         inputs = [leaves[0][t0:t1, b], leaves[1][t0:t1, b]]
@@ -204,14 +211,7 @@ def test_a_text_is_as_each_sample_alone(device):
 
     outputs, last = ops.run(LEAKY, leaves[:2], [], leaves[2:], lengths=lengths, start=start)
     expected, expected_last = joined(run, STEPS, lengths, start, None)
-    for found, e in zip((*outputs, *last), (*expected, *expected_last)):
-        assert torch.equal(found, e)
-    upstream = [torch.randn_like(t) for t in (*outputs, *last)]
-    nan = [behind(g, lengths) if g.shape == x.shape else g for g in upstream]
-    grads = torch.autograd.grad((*outputs, *last), leaves, nan)
-    wanted = torch.autograd.grad((*expected, *expected_last), leaves, upstream)
-    for name, grad, e in zip("x y tau".split(), grads, wanted):
-        assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-10)
+    assert_as_alone(outputs + last, expected + expected_last, leaves, lengths)
 
 
 @pytest.mark.parametrize("batch, inner", [(130, 1), (70, 40), (70, 64), (66, 1100)])
@@ -257,14 +257,8 @@ def test_long_sequences_of_few_neurons_are_as_each_alone(device):
         return [y], last
 
     found = neuron(x, lengths=lengths, start=start)
-    (expected,), last = joined(run, steps, lengths, start, None)
-    assert torch.equal(found[0], expected) and all(map(torch.equal, found[1:], last))
-    upstream = [torch.randn_like(t) for t in found]
-    nan = [behind(upstream[0], lengths), *upstream[1:]]
-    grads = torch.autograd.grad(found, (x, rest), nan)
-    wanted = torch.autograd.grad((expected, *last), (x, rest), upstream)
-    for name, grad, e in zip(("x", "w_rest"), grads, wanted):
-        assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-9)
+    sequences, last = joined(run, steps, lengths, start, None)
+    assert_as_alone(found, sequences + last, [x, rest], lengths, bound=1e-9)
 
 
 def test_loihi_is_as_each_sample_alone(device):
@@ -300,8 +294,7 @@ def test_opcheck_of_samples():
     opcheck(ops.lif.default, (x,), dict(lengths=lengths, start=start))
     opcheck(ops.run.default, (LEAKY, [x, x], [], [torch.tensor(2.0).double()]), dict(lengths=lengths, start=start))
     aligned = dict(lengths=lengths.view(3, 1), start=start.view(4, 3, 1))
-    numbers = dict(decay_input=True, hard_reset=True, detach_reset=False, surrogate="atan", surrogate_args=[2.0], spiking=True)
-    opcheck(ops.lif_forward.default, (x, None, [None] * 3, [2.0, 1.0, 0.0]), dict(numbers, store_v=False, save=True, **aligned))
+    opcheck(ops.lif_forward.default, (x, None, [None] * 3, [2.0, 1.0, 0.0]), dict(LOWERED_LIF, save=True, **aligned))
 
 
 def test_compiled_with_dynamic_shapes():
@@ -419,15 +412,7 @@ def test_a_recurrent_layer_is_as_each_sample_alone(delay, width, device):
 
     outputs, last = ops.recurrent_run(LEAKY, [x, y], w, [], [tau], before, delay=delay, lengths=lengths, start=start)
     expected, expected_last = joined(run, STEPS, lengths, start, ())
-    leaves = [x, y, w, tau, before]
-    for found, e in zip((*outputs, *last), (*expected, *expected_last)):
-        assert_within("result", found, e, 1e-10, torch.tensor(1.0, device=device))
-    upstream = [torch.randn_like(t) for t in (*outputs, *last)]
-    nan = [behind(g, lengths) if g.shape == x.shape else g for g in upstream]
-    grads = torch.autograd.grad((*outputs, *last), leaves, nan)
-    wanted = torch.autograd.grad((*expected, *expected_last), leaves, upstream)
-    for name, grad, e in zip("x y w tau spikes".split(), grads, wanted):
-        assert_within(f"gradient of {name}", grad, e.nan_to_num(0), 1e-10)
+    assert_as_alone(outputs + last, expected + expected_last, [x, y, w, tau, before], lengths, within=1e-10)
 
 
 def test_a_recurrent_layer_that_is_stepped_stores_zeros_behind_the_ends():
@@ -506,20 +491,9 @@ def test_layers_with_delays_have_each_sample_alone(kind, device):
 
     y, after = layer(x, {"x": before}, lengths=lengths, start=start)
     (expected,), (last,) = joined(run, STEPS, lengths, start, ())
-    last = last.movedim(0, 1)
-    assert_within("result", y, expected, 1e-12)
-    assert_within("state", after["x"], last, 1e-12, torch.tensor(1.0, device=device))
-    assert_within("result without a state", layer(x, lengths=lengths, start=start), layer(x, {"x": torch.zeros_like(before)}, lengths=lengths, start=start)[0], 1e-12)
-    upstream = [torch.randn_like(y), torch.randn_like(last)]
-    leaves = [x, before, *layer.parameters()]
-    grads = torch.autograd.grad((y, after["x"]), leaves, [behind(upstream[0], lengths), upstream[1]])
-    if not depth:  # there is no state
-        last = last + 0 * expected.sum()
-    wanted = torch.autograd.grad((expected, last), leaves, upstream, allow_unused=True)
-    for k, (grad, e) in enumerate(zip(grads, wanted)):
-        if grad.numel():
-            e = e.nan_to_num(0)
-            assert_within(f"gradient {k}", grad, e, 1e-10, e.abs().max().clamp(min=1))
+    from_rest = layer(x, {"x": torch.zeros_like(before)}, lengths=lengths, start=start)[0]
+    assert_within("result without a state", layer(x, lengths=lengths, start=start), from_rest, 1e-12)
+    assert_as_alone((y, after["x"]), (expected, last.movedim(0, 1)), [x, before, *layer.parameters()], lengths, within=1e-12)
 
 
 def test_a_delay_of_no_steps_gives_nothing_after_the_end():

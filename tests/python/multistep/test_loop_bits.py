@@ -4,14 +4,14 @@ Oracles are pack_spikes of the same output, and the gradients of the same call w
 
 import pytest
 import torch
+from cases import DTYPES, Calls, all_equal, weighted
+from test_recompute import Block
 from torch import nn
 from torch.library import opcheck
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import spikeforge.nn as snn
 
 ops = torch.ops.spikeforge
-TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 LEAKY = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
 COUNTS = "neuron counts(x) { return floor(x) }"  # whatever x has
 LAYOUTS = {
@@ -46,7 +46,7 @@ def assert_packed(results, bits, valid=True):
 SHAPES = [(9, 2, 3, 5, 7), (4, 1, 8, 1, 1), (17, 2, 8, 4, 4), (1, 3, 8, 5, 5), (3, 1, 1, 1, 1), (2, 4, 64, 33, 32)]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_loop_writes_the_bits_that_packing_gives(layout, dtype, device):
     for shape in SHAPES:
@@ -62,7 +62,7 @@ def test_the_loop_writes_the_bits_that_packing_gives(layout, dtype, device):
         assert_packed(ops.run_forward(COUNTS, [LAYOUTS[layout](sums)], store_states=False, save=True, bits=4), 4, valid=False)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_normalised_neuron_does_with_its_residual(layout, dtype, device):
     for shape in [(5, 2, 3, 5, 7), (4, 2, 8, 4, 4), (3, 2, 40, 4, 4), (2, 4, 64, 33, 32)]:
@@ -82,7 +82,7 @@ def test_large_results_and_all_threads_write_the_same_bits(device):
         assert_packed(ops.run_forward(LEAKY, [x, torch.tensor(2.0)], store_states=False, save=True, bits=bits), bits)
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_predefined_neurons_write_them_too(dtype, device):
     """Seen by the gradient of a weight, of which each number is a sum of other spikes."""
     for n in (1, 7, 8, 72, 4104):
@@ -104,18 +104,6 @@ def test_no_steps_and_no_neurons_have_no_bits(device):
             assert packed.numel() == 0 and valid.item() is True
 
 
-class Calls(TorchDispatchMode):
-    """How often an operator is called."""
-
-    def __init__(self, op):
-        super().__init__()
-        self.op, self.count = op, 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is self.op
-        return func(*args, **(kwargs or {}))
-
-
 def neurons(device):
     """Bits, and functions of x [T, B, 8, H, W] and of bits. Predefined operators pack for themselves, once, where somebody
     looks at calls on the way, as these tests do: what they are lowered to gives no bits."""
@@ -134,11 +122,11 @@ def gradients(neuron, weight, kept, bits, change=lambda y: y):
     """Of a neuron and a product behind it; and how often something was packed for it."""
     torch.manual_seed(2)
     x = torch.randn(4, 3, 8, 6, 6, device=weight.device).mul_(2).requires_grad_()
-    with Calls(ops.pack_spikes.default) as calls:
+    with Calls() as calls:
         y = change(neuron(x, kept))
         z = ops.convolution(y.flatten(0, 1), weight, bits=bits)
-        found = torch.autograd.grad((z * torch.linspace(0.5, 1.5, z.numel(), device=z.device).view_as(z)).sum(), [x, weight])
-    return found, calls.count
+        found = torch.autograd.grad(weighted(z), [x, weight])
+    return found, calls.count("pack_spikes")
 
 
 def test_a_product_takes_the_bits_of_the_neuron_before_it(device):
@@ -147,13 +135,13 @@ def test_a_product_takes_the_bits_of_the_neuron_before_it(device):
         expected, packed = gradients(neuron, weight, 0, bits)
         found, then = gradients(neuron, weight, bits, bits)
         assert (packed, then) == (1, own)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected)) and found[1].any() and found[0].any()
+        assert all_equal(found, expected) and found[1].any() and found[0].any()
         x = torch.randn(4, 3, 8, 6, 6, device=device).mul_(2).requires_grad_()
-        with Calls(ops.pack_spikes.default) as calls:  # two products of the same, linear ones too
+        with Calls() as calls:  # two products of the same, linear ones too
             y = neuron(x, bits)
             ops.convolution(y.flatten(0, 1), weight, bits=bits)
             ops.linear(y, torch.randn(2, 6, device=device, requires_grad=True), bits=bits)
-        assert calls.count == own
+        assert calls.count("pack_spikes") == own
 
 
 def test_bits_of_something_else_are_never_taken(device):
@@ -173,7 +161,7 @@ def test_bits_of_something_else_are_never_taken(device):
         expected, _ = gradients(neuron, weight, 0, bits, change)
         found, packed = gradients(neuron, weight, kept, bits, change)
         assert packed == 1, name
-        assert all(torch.equal(a, b) for a, b in zip(found, expected)), name
+        assert all_equal(found, expected), name
 
 
 def test_values_that_are_no_spikes_never_give_a_wrong_gradient(device):
@@ -215,7 +203,7 @@ def test_bits_compile_and_are_right_operators(device):
 
     def found(f):
         z = f(x, weight)
-        return torch.autograd.grad((z * torch.linspace(0.5, 1.5, z.numel(), device=device).view_as(z)).sum(), [x, weight])
+        return torch.autograd.grad(weighted(z), [x, weight])
 
     for got, expected in zip(found(torch.compile(f, fullgraph=True, backend="aot_eager")), found(f)):
         torch.testing.assert_close(got, expected)
@@ -246,38 +234,24 @@ def test_wrong_bits_are_refused_in_words():
         snn.BatchNormNeuron(nn.BatchNorm1d(8), snn.LIF(), bits=3)
 
 
-class Block(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.layers = nn.ModuleList(
-            snn.TimeDistributed(nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)) for _ in range(2)
-        )
-        self.neurons = nn.ModuleList(snn.LIF(surrogate="atan") for _ in range(2))
-
-    def forward(self, x):
-        return x + self.neurons[1](self.layers[1](self.neurons[0](self.layers[0](x))))
-
-
 def test_fuse_pairs_neurons_with_the_products_behind_them(device):
     """Spikes as one bit, their sums as four; nothing is packed by itself but what no neuron gives."""
     stem = snn.TimeDistributed(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8))
-    net = nn.Sequential(stem, snn.LIF(surrogate="atan"), snn.MaxPool2d(2), Block(8), Block(8), Block(8)).to(device)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.constant_(module.bias, 1.0)
+    net = nn.Sequential(stem, snn.LIF(surrogate="atan"), snn.MaxPool2d(2), *(Block("add") for _ in range(3))).to(device)
+    nn.init.constant_(stem.module[1].bias, 1.0)
     x = torch.rand(4, 2, 3, 8, 8, device=device)
     snn.fuse(net, x, recompute=True)
-    assert [(block.neurons[0].bits, block.neurons[1].bits) for block in net[3:]] == [(1, 4), (1, 4), (1, 0)]
-    assert net[1].bits == 0 and "bits=4" in str(net[3].neurons[1])
+    assert [(block.fire1.bits, block.fire2.bits) for block in net[3:]] == [(1, 4), (1, 4), (1, 0)]
+    assert net[1].bits == 0 and "bits=4" in str(net[3].fire2)
     losses = []
     for packs in (True, False):
         if not packs:
             for module in net.modules():
                 if isinstance(module, snn.BatchNormNeuron):
                     module.bits = 0
-        with Calls(ops.pack_spikes.default) as calls:
+        with Calls() as calls:
             y = net(x)
-        losses.append((calls.count, torch.autograd.grad((y * torch.linspace(0.5, 1.5, y.numel(), device=device).view_as(y)).sum(), list(net.parameters()))))
+        losses.append((calls.count("pack_spikes"), torch.autograd.grad(weighted(y), list(net.parameters()))))
     (few, found), (many, expected) = losses
     assert (few, many) == (1, 6)  # of the pooling
-    assert all(torch.equal(a, b) for a, b in zip(found, expected))
+    assert all_equal(found, expected)

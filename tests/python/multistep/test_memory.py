@@ -8,12 +8,11 @@ import threading
 
 import pytest
 import torch
+from cases import LOWERED_LIF
 from conftest import library_path
 
 ops = torch.ops.spikeforge
-
 NUMBERS = [2.0, 1.0, 0.0]
-OPTIONS = dict(decay_input=True, hard_reset=True, detach_reset=False, surrogate="sigmoid", surrogate_args=[], spiking=True, store_v=False)
 
 
 def empty_views(device):
@@ -49,11 +48,11 @@ def test_x_may_come_back_from_a_saved_tensor_hook_with_other_strides(device, nam
 
 def test_checkpoints_of_any_strides_give_the_same_gradient(device):
     x = torch.randn(40, 6, 10, device=device)
-    spikes, v, checkpoints = ops.lif_forward(x, None, [None] * 3, NUMBERS, **OPTIONS, save=True)
+    spikes, v, checkpoints = ops.lif_forward(x, None, [None] * 3, NUMBERS, **LOWERED_LIF, save=True)
     grad = torch.randn_like(spikes)
 
     def gradient(checkpoints):
-        return ops.lif_backward(grad, None, x, None, checkpoints, [None] * 3, NUMBERS, **OPTIONS, needs_grad=[True] + [False] * 4)[0]
+        return ops.lif_backward(grad, None, x, None, checkpoints, [None] * 3, NUMBERS, **LOWERED_LIF, needs_grad=[True] + [False] * 4)[0]
 
     wanted = gradient(checkpoints)
     assert torch.equal(gradient(checkpoints.transpose(0, 3).contiguous().transpose(0, 3)), wanted)
@@ -133,17 +132,16 @@ def test_a_large_result_can_grow_be_shared_and_outlive_its_thread():
 @pytest.mark.parametrize("megabytes, kept", [("0", False), ("1000", True)])
 def test_the_kept_memory_is_bounded(megabytes, kept):
     program = """
-import resource, sys, torch
+import sys, torch
 torch.ops.load_library(sys.argv[1])
 x = torch.rand(16, 2**20)
 lif = lambda: torch.ops.spikeforge.lif(x)[0]
 for _ in range(3): lif()
-with open("/proc/self/status") as status:
-    print(next(int(line.split()[1]) for line in status if line.startswith("VmSize")))
+mapped = lambda: next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize"))
+print(mapped())
 held = [lif() for _ in range(8)]
 del held
-with open("/proc/self/status") as status:
-    print(next(int(line.split()[1]) for line in status if line.startswith("VmSize")))
+print(mapped())
 """
     environment = {"SPIKEFORGE_RESULT_CACHE_MB": megabytes}
     done = subprocess.run([sys.executable, "-c", program, str(library_path())], env={**os.environ, **environment}, text=True,

@@ -1,10 +1,8 @@
 """Calls whose parameters are numbers, tensors or both: the overload `any`, which Python's calls take."""
 
-import io
-
 import pytest
 import torch
-from cases import NUMBERS, SHAPE, Inputs, Options, call, numbers, operator, random_parameters, random_states, random_x, sample
+from cases import NUMBERS, SHAPE, all_equal, operator, random_parameters, random_states, random_x, saved_and_loaded
 from reference import NEURONS
 
 ops = torch.ops.spikeforge
@@ -24,10 +22,6 @@ def mixed(neuron, device, dtype=torch.float32, gradients=False):
 
 def as_tensors(neuron, params, device):
     return {name: value if torch.is_tensor(value) else torch.tensor(value, device=device) for name, value in params.items()}
-
-
-def all_equal(actual, expected):
-    return len(actual) == len(expected) and all(torch.equal(a, e) for a, e in zip(actual, expected))
 
 
 @pytest.fixture
@@ -80,6 +74,8 @@ def test_a_parameter_that_is_not_given_has_its_default(neuron, device):
     assert all_equal(operator(neuron)(x, *more, v_threshold=None), operator(neuron)(x, *more)), "None is the default"
     soft = operator(neuron)(x, *more, v_reset=None)
     assert all_equal(soft, operator(neuron).default(x, *more, v_reset=None)), "but for v_reset, where it is soft reset"
+    soft_by_tensors = operator(neuron).tensor(x, *more, v_threshold=threshold, v_reset=None)
+    assert all_equal(soft_by_tensors, operator(neuron).default(x, *more, v_threshold=0.9, v_reset=None))
     assert not torch.equal(soft[1], operator(neuron)(x, *more)[1])
 
 
@@ -113,13 +109,6 @@ class Network(torch.nn.Module):
         return spikes + torch.ops.spikeforge.lif(x, None, tau=3.0, v_reset=None)[1] + v
 
 
-def saved_and_loaded(module):
-    file = io.BytesIO()
-    torch.jit.save(module, file)
-    file.seek(0)
-    return torch.jit.load(file)
-
-
 def test_scripts_and_traces_take_both(device):
     network, x = Network().to(device), torch.randn(6, 4, 5, device=device)
     want = network(x)
@@ -132,10 +121,9 @@ def test_scripts_and_traces_take_both(device):
             assert torch.equal(grad, expected)
 
 
-def test_exported_programs_take_both(device, tmp_path):
+def test_exported_programs_take_both(device):
     network, x = Network().to(device), torch.randn(6, 4, 5, device=device)
-    torch.export.save(torch.export.export(network, (x,)), tmp_path / "network.pt2")
-    assert torch.equal(torch.export.load(tmp_path / "network.pt2").module()(x), network(x))
+    assert torch.equal(saved_and_loaded(torch.export.export(network, (x,)), torch.export).module()(x), network(x))
 
 
 def test_compiled_calls_take_both(device):
@@ -157,13 +145,6 @@ def test_a_number_that_changes_becomes_a_symbol_of_the_graph(overload, whole, de
     compiled = torch.compile(lambda x, tau: op(x, tau=tau)[1] + 1, backend="aot_eager", fullgraph=whole)
     for tau in (2.0, 3.0, 4.5):
         assert torch.equal(compiled(x, tau), op(x, tau=tau)[1] + 1)
-
-
-def test_vmap_over_a_tensor_beside_numbers(device):
-    x = torch.randn(6, 5, device=device)
-    tau = torch.linspace(1.5, 4, 3, device=device)
-    got = torch.func.vmap(lambda tau: ops.lif(x, tau=tau, v_threshold=0.9)[1])(tau)
-    assert torch.equal(got, torch.stack([ops.lif(x, tau=t, v_threshold=0.9)[1] for t in tau]))
 
 
 def test_a_call_with_tensors_is_captured(cuda):

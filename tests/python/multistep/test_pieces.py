@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cases import weighted
 from conftest import REPOSITORY
 from torch import nn
 from torch.nn import functional as F
@@ -125,7 +126,7 @@ def test_a_network_in_pieces_takes_the_same_step(keep_states, device):
     def step(net, x):
         with Largest() as largest:
             y = net(x)
-            gradients = torch.autograd.grad((y * torch.linspace(0.5, 1.5, y.numel(), device=device).view_as(y)).sum(), list(net.parameters()))
+            gradients = torch.autograd.grad(weighted(y), list(net.parameters()))
         states = [module.v for module in net if hasattr(module, "v")]
         functional.reset_net(net)
         return [y.detach(), *gradients, *states, *[buffer.clone() for buffer in net.buffers()]], largest.numbers

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from cases import all_equal, weighted
 from torch import nn
 from torch.library import opcheck
 
@@ -36,10 +37,6 @@ def kept_by(run):
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         result = run()
     return result, sum(t.untyped_storage().nbytes() for t in kept.values() if not (t.is_leaf and t.requires_grad))
-
-
-def weighted(y):
-    return (y * torch.linspace(0.5, 1.5, y.numel(), device=y.device).view_as(y)).sum()
 
 
 def spikes(*shape, most=1, device="cpu"):
@@ -79,7 +76,7 @@ def test_gradients_have_the_same_bits_and_the_product_is_not_kept(kind, bits, de
         results.append((y.detach(), kept, torch.autograd.grad(weighted(y), [x, *parameters])))
     (y, before, expected), (got, after, gradients) = results
     assert torch.equal(got, y) and y.any()
-    assert all(torch.equal(a, b) for a, b in zip(gradients, expected)) and gradients[0].any()
+    assert all_equal(gradients, expected) and gradients[0].any()
     assert before - after == y.numel() * 4, (before, after)  # one number for each: it is kept no more
 
 
@@ -102,7 +99,7 @@ def test_under_autocast_what_was_cast_is_made_again(device):
         assert y.dtype == torch.bfloat16
         gradients.append((kept, torch.autograd.grad(weighted(y.float()), parameters)))
     assert gradients[0][0] - gradients[1][0] == (y.numel() - OUT) * 2  # the bias that was cast is kept
-    assert all(torch.equal(a, b) for a, b in zip(gradients[0][1], gradients[1][1]))
+    assert all_equal(gradients[0][1], gradients[1][1])
     y = run(x, 1, True)
     with torch.autocast(device.type, torch.bfloat16):  # of the backward pass alone: nothing is cast
         (found,) = torch.autograd.grad(weighted(y), parameters[0])
@@ -110,50 +107,29 @@ def test_under_autocast_what_was_cast_is_made_again(device):
     assert torch.equal(found, expected)
 
 
-def test_a_neuron_without_normalisation_keeps_no_product_either(device):
-    weight = torch.randn(OUT, C, device=device, requires_grad=True)
-    x, results = spikes(T, B, C, device=device), []
-    for recompute in (False, True):
-        y, kept = kept_by(lambda: ops.lif(ops.linear(x, weight, recompute=recompute), surrogate="atan")[0])
-        results.append((kept, torch.autograd.grad(weighted(y), weight)[0]))
-    assert results[0][0] - results[1][0] == T * B * OUT * 4 and torch.equal(results[0][1], results[1][1])
+lif_of = lambda y: ops.lif(y, surrogate="atan")[0]
+USES = {  # functions of a product [T, B, OUT], and whether nothing keeps it then
+    "a neuron without normalisation": (lif_of, True),
+    "statistics over processes": (lambda y: torch.cat(ops.channel_statistics(y)), True),
+    "written to without being told": (lambda y: lif_of(y.detach().mul_(0.5) is None or y), False),
+    "written to": (lambda y: lif_of(y.mul_(0.5)), False),
+    "a multiple": (lambda y: lif_of(y * 0.5), False),
+    "cast": (lambda y: lif_of(y.double()), False),
+    "a part": (lambda y: lif_of(y[2:, :, 3:9]), False),
+    "transposed": (lambda y: lif_of(y.transpose(1, 2)), False),
+    "a sample": (lambda y: lif_of(y[:, 1]), False),
+}
 
 
-def test_statistics_of_a_product_do_not_keep_it_either(device):
-    """Statistics over processes, like SyncBatchNorm's."""
+@pytest.mark.parametrize("use", USES)
+def test_any_use_of_a_product_has_the_gradient_of_one_that_is_kept(use, device):
     weight, x, results = torch.randn(OUT, C, device=device, requires_grad=True), spikes(T, B, C, device=device), []
+    function, is_dropped = USES[use]
     for recompute in (False, True):
-        (mean, var), kept = kept_by(lambda: ops.channel_statistics(ops.linear(x, weight, recompute=recompute)))
-        results.append((kept, torch.autograd.grad(weighted(mean) + weighted(var), weight)[0]))
-    assert results[0][0] - results[1][0] == T * B * OUT * 4 and torch.equal(results[0][1], results[1][1])
-
-
-def test_a_product_that_was_written_to_or_cast_is_kept(device):
-    weight = torch.randn(OUT, C, device=device, requires_grad=True)
-    x = spikes(T, B, C, device=device)
-    changes = (
-        lambda y: y.detach().mul_(0.5) is None or y,
-        lambda y: y.mul_(0.5),
-        lambda y: y * 0.5,
-        lambda y: y.double(),
-    )
-    for change in changes:
-        gradients = []
-        for recompute in (False, True):
-            y = ops.lif(change(ops.linear(x, weight, recompute=recompute)), surrogate="atan")[0]
-            gradients.append(torch.autograd.grad(weighted(y), weight)[0])
-        assert torch.equal(*gradients) and gradients[0].any()
-
-
-def test_a_view_of_a_part_is_made_again_as_it_was(device):
-    weight = torch.randn(OUT, C, device=device, requires_grad=True)
-    x = spikes(T, B, C, device=device)
-    for view in (lambda y: y[2:, :, 3:9], lambda y: y.transpose(1, 2), lambda y: y[:, 1]):
-        gradients = []
-        for recompute in (False, True):
-            y = ops.lif(view(ops.linear(x, weight, recompute=recompute)), surrogate="atan")[0]
-            gradients.append(torch.autograd.grad(weighted(y), weight)[0])
-        assert torch.equal(*gradients) and gradients[0].any()
+        y, kept = kept_by(lambda: function(ops.linear(x, weight, recompute=recompute)))
+        results.append((kept, torch.autograd.grad(weighted(y), weight)[0]))
+    assert torch.equal(results[0][1], results[1][1]) and results[0][1].any()
+    assert not is_dropped or results[0][0] - results[1][0] == T * B * OUT * 4
 
 
 def test_changes_of_what_it_is_made_of_are_noticed(device):
@@ -250,8 +226,7 @@ def test_a_network_with_residuals_compiles_without_a_break(kind, recompute):
         y, expected = compiled(x), net(x)
         assert torch.equal(y, expected) and y.any()
         gradients = [torch.autograd.grad(weighted(y), list(model.parameters())) for y, model in ((y, some), (expected, net))]
-        for got, wanted in zip(*gradients):
-            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)
 
 
 def test_the_input_of_a_product_decides_its_bits(device):

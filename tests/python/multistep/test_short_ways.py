@@ -6,26 +6,12 @@ import contextlib
 import pytest
 import torch
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from cases import Options, call, random_x, sample
+from cases import Calls, Options, all_equal, call, random_x, sample
 from reference import NEURONS
 
 ops = torch.ops.spikeforge
 every_neuron = pytest.mark.parametrize("neuron", NEURONS)
-
-
-class Seen(TorchDispatchMode):
-    """The operators that a mode sees below autograd."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "spikeforge":
-            self.calls.append((function._opname, (kwargs or {}).get("save")))
-        return function(*args, **(kwargs or {}))
 
 
 def drive(device, requires_grad=False):
@@ -67,13 +53,12 @@ def test_a_result_without_a_gradient_is_an_ordinary_tensor(guard, device):
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_a_mode_sees_the_lowered_operators(requires_grad):
     x = drive("cpu", requires_grad)
-    with Seen() as seen:
+    with Calls() as calls:
         spikes, _ = ops.lif(x)
-    assert seen.calls == [("lif_forward", requires_grad)]
-    if requires_grad:
-        with Seen() as seen:
+        if requires_grad:
             torch.autograd.grad(spikes.sum(), x)
-        assert seen.calls == [("lif_backward", None)]
+    seen = [(name, options.get("save")) for name, _, options in calls.seen]
+    assert seen == [("lif_forward", requires_grad)] + [("lif_backward", None)] * requires_grad
 
 
 def test_a_profiler_sees_the_lowered_operators():
@@ -85,12 +70,11 @@ def test_a_profiler_sees_the_lowered_operators():
     assert {"spikeforge::lif_forward", "spikeforge::lif_backward"} <= names
 
 
-
 def test_an_input_in_inference_mode_needs_no_gradient(device):
     with torch.inference_mode():
         x = drive(device)
     expected = ops.lif(x.clone())
-    assert all(torch.equal(a, e) for a, e in zip(ops.lif(x), expected))
+    assert all_equal(ops.lif(x), expected)
     weight = torch.zeros((), device=device, requires_grad=True)
     with pytest.raises(RuntimeError, match="(?i)inference tensor"):
         ops.plif(x, weight)
@@ -135,7 +119,7 @@ def test_vmap_without_gradients(guard, device):
     with GUARDS[guard]():
         mapped = torch.func.vmap(lambda x: tuple(ops.lif(x)))(x)
         one_by_one = [torch.stack(parts) for parts in zip(*(ops.lif(each) for each in x))]
-    assert all(torch.equal(a, e) for a, e in zip(mapped, one_by_one))
+    assert all_equal(mapped, one_by_one)
 
 
 # --- the backward pass ---------------------------------------------------------------------------------------------

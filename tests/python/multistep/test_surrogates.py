@@ -48,21 +48,15 @@ def away_from_jumps(name, arguments, x):
     return x[clear]
 
 
+@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
 @each
-def test_every_surrogate_is_its_formula_in_float64(name, arguments, device):
-    x = away_from_jumps(name, arguments, grid(name, torch.float64, device))
-    expected = SURROGATES[name].gradient(x.cpu(), *arguments)
-    error = (surrogate_of(name, arguments, x).cpu() - expected).abs().max()
-    assert error <= 1e-12 * expected.abs().max(), f"{name}{arguments}: error {error:.2e}"
-
-
-@each
-def test_every_surrogate_is_good_to_1e_6_of_its_maximum_in_float32(name, arguments, device):
-    x = away_from_jumps(name, arguments, grid(name, torch.float32, device))
+def test_every_surrogate_is_its_formula(name, arguments, dtype, bound, device):
+    """As good as its maximum, times the bound."""
+    x = away_from_jumps(name, arguments, grid(name, dtype, device))
     expected = SURROGATES[name].gradient(x.cpu().double(), *arguments)
     error = (surrogate_of(name, arguments, x).cpu().double() - expected).abs() / expected.abs().max()
     worst = error.argmax()
-    assert error[worst] <= 1e-6, f"{name}{arguments} at x = {x[worst].item()}: off by {error[worst]:.2e} of its maximum"
+    assert error[worst] <= bound, f"{name}{arguments} at x = {x[worst].item()}: off by {error[worst]:.2e} of its maximum"
 
 
 @pytest.mark.parametrize("name", sorted(POSITIVE))
@@ -87,16 +81,6 @@ def test_every_primitive_is_its_formula(name, arguments, device):
         assert error.max() <= bound, f"{name}{arguments} {dtype} at x = {x[error.argmax()].item()}: error {error.max():.2e}"
 
 
-@pytest.mark.parametrize("name", SURROGATES)
-def test_the_primitive_at_zero_is_a_half_or_zero(name, device):
-    zero = {
-        "leaky_k_relu", "log_tailed_relu", "nonzero_sign_log_abs", "super_spike", "fake_numerical_gradient", "fast_sigmoid",
-        "zenke_super_spike", "straight_through", "triangular", "spike_rate_escape",
-    }
-    spike = smooth_spike_of(name, (), torch.zeros(1, dtype=torch.float64, device=device))
-    assert spike.item() == (0.0 if name in zero else 0.5)
-
-
 BOUNDARIES = [  # name, arguments, x, the gradient there
     ("leaky_k_relu", (0.25, 2.0), 0.0, 2.0),
     ("leaky_k_relu", (0.25, 2.0), -1e-6, 0.25),
@@ -117,35 +101,6 @@ BOUNDARIES = [  # name, arguments, x, the gradient there
     ("triangular", (0.5,), -0.0, -0.5),
     ("triangular", (0.5,), -1e-6, 0.5),
 ]
-
-# What others compute by these names, from their published formulas with their own defaults: snnTorch's fast_sigmoid,
-# straight_through_estimator, triangular and spike_rate_escape; Zenke and Ganguli 2018, as SpyTorch and Norse have it;
-# Yin et al. 2021, ActFun_adp "g" and "multi-gaussian".
-PEERS = [  # name, x, the gradient there
-    ("fast_sigmoid", 0.0, 1.0),
-    ("fast_sigmoid", 0.04, 0.25),
-    ("fast_sigmoid", -0.2, 1 / 36),
-    ("zenke_super_spike", 0.0, 1.0),
-    ("zenke_super_spike", -0.01, 0.25),
-    ("zenke_super_spike", 0.09, 0.01),
-    ("straight_through", -3.0, 1.0),
-    ("straight_through", 0.5, 1.0),
-    ("triangular", -0.3, 1.0),
-    ("triangular", 0.3, -1.0),
-    ("spike_rate_escape", 1.0, 25.0),
-    ("spike_rate_escape", 0.0, 25 * 0.36787944117144233),
-    ("spike_rate_escape", 3.0, 25 * 0.1353352832366127),
-    ("gaussian", 0.0, 0.5 * 0.7978845608028654),
-    ("gaussian", 0.5, 0.5 * 0.48394144903828673),
-    ("multi_gaussian", 0.0, 0.43911163665655056),
-    ("multi_gaussian", 1.5, -0.012324155156654928),
-]
-
-
-@pytest.mark.parametrize("name, x, expected", PEERS)
-def test_a_peers_surrogate_has_its_values(name, x, expected, device):
-    at = torch.tensor([x], dtype=torch.float64, device=device)
-    assert surrogate_of(name, (), at).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("name, arguments, x, expected", BOUNDARIES)

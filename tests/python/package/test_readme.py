@@ -28,39 +28,64 @@ def run(*command, cwd=REPOSITORY):
 
 # --- programs ----------------------------------------------------------------------------------------------------------
 
+# Blocks of a program, each with what holds after it; and what the program prints.
+PROGRAMS = [
+    ({"quick start in Python": "tau = net[1].tau; assert tau.grad.isfinite().all() and tau.grad.abs().sum() > 0; "
+                               "assert spikes.sum() > 0 and torch.equal(monitor['1.v'] == 0, spikes > 0)"},
+     r"of all steps fired, v is \[10, 4, 8\]"),
+    ({"first use of the package": "assert 0 < spikes.mean() < 1 and tau.grad.abs().sum() > 0"}, "of all steps fired"),
+    ({"a neuron as text": "assert 0 < spikes.mean() < 1 and tau.grad.abs().sum() > 0", "a scan": "assert v.shape == x.shape",
+      "a neuron that draws": ""}, "of all steps fired"),
+    ({"fixed point in Python": "assert 0.03 < spikes.mean() < 0.9 and (fixed == spikes).float().mean() > 0.99"},
+     "of all steps agree"),
+    ({"floating point in Python": "assert 0 < spikes.mean() < 1 and u.shape == (4, 8)"}, ""),
+    ({"training in fixed point in Python": "assert loss < 0.01 and 0.1 < fixed.float().mean() < 0.3",
+      "lava modules in Python": "assert (floating == fixed).float().mean() > 0.9 and fixed.any()"}, ""),
+    ({"samples of different lengths": "assert spikes[:20].sum() > 0; "
+                                      "assert spikes[20:, 1].sum() == spikes[57:, 2].sum() == 0"}, ""),
+    ({"a recurrent layer": "assert w.grad.abs().sum() > 0 and tau.grad.abs().sum() > 0",
+      "a recurrent layer with a mask": "spikes.sum().backward(); assert bias.grad.abs().sum() > 0"}, ""),
+    ({"a sequence in segments": "weight = first.module.weight; assert loss > 0 and weight.grad.abs().max() > 0; "
+                                "before = weight.detach().clone()",
+      "truncated backpropagation": "assert not torch.equal(weight, before)"}, ""),
+    ({"learned delays": "layer = net[0]; assert layer.width < 12 and bool((layer.delay == layer.delay.round()).all())"}, ""),
+    ({"events in Python": "assert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols",
+      "events with delays": "assert 0 < buffer.sum() < arrived"}, "spikes reached.*are on their way"),
+    ({"plasticity of functions": """from spikeforge import plasticity
+text = plasticity.PAIR_STDP.replace("pair_stdp", "stdp").replace(", w_min, w_max) {", ") {")
+assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1"), **stdp.params)"""}, ""),
+    ({"plasticity in Python": "assert (network.weights(learns) != first).sum() > 100 and len(arrives) == 50"},
+     "weights changed"),
+    ({"networks in Python": "assert 800 < len(steps) < 30_000 and network.size == 1000"}, "v of the first is"),
+    ({"surrogates in Python": "of_both = [torch.autograd.grad(each.sum(), x)[0] for each in (spikes, same)]; "
+                              "assert torch.equal(spikes, same) and torch.equal(*of_both); "
+                              "assert isinstance(layer.surrogate, surrogate.ATan)"}, ""),
+]
 
-def test_the_python_program_runs_and_learns_tau():
-    program = code("quick start in Python")
-    program += "\ntau = net[1].tau\nassert spikes.sum() > 0 and tau.grad.isfinite().all() and tau.grad.abs().sum() > 0\n"
-    program += "assert torch.equal(monitor['1.v'] == 0, spikes > 0)\n"
-    output = run(sys.executable, "-c", program)
-    assert "of all steps fired, v is [10, 4, 8]" in output
 
-
-def test_the_python_program_of_a_neuron_of_ones_own_runs():
-    program = code("a neuron as text") + "\nassert 0 < spikes.mean() < 1 and tau.grad.abs().sum() > 0\n"
-    program += code("a scan") + "\nassert v.shape == x.shape\n"
-    program += code("a neuron that draws")
-    assert "of all steps fired" in run(sys.executable, "-c", program)
-
-
-def test_the_python_program_of_fixed_point_runs():
-    program = code("fixed point in Python") + "\nassert 0.03 < spikes.mean() < 0.9 and (fixed == spikes).float().mean() > 0.99\n"
-    assert "of all steps agree" in run(sys.executable, "-c", program)
-
-
-def test_the_python_program_of_floating_point_neurons_runs():
+@pytest.mark.parametrize("blocks, printed", PROGRAMS, ids=[next(iter(blocks)) for blocks, _ in PROGRAMS])
+def test_a_python_program_runs(blocks, printed, capsys):
     names = {}
-    exec(code("floating point in Python"), names)
-    assert 0 < names["spikes"].mean() < 1 and names["u"].shape == (4, 8)
+    for block, check in blocks.items():
+        exec(compile(code(block), block, "exec"), names)
+        exec(check, names)
+    assert re.search(printed, capsys.readouterr().out, re.DOTALL)
 
 
-def test_the_python_programs_of_training_in_fixed_point_run():
+@pytest.mark.parametrize("name", ["constants in Python", "a refractory neuron", "cookbook", "with torch", "padded batches"])
+def test_the_python_programs_of_the_guides_run(name):
+    exec(code(name), {"torch": torch, "snn": spikeforge.nn})
+
+
+def test_the_programs_of_learning_online_run(capsys):
     names = {}
-    exec(code("training in fixed point in Python"), names)
-    assert names["loss"] < 0.01 and 0.1 < names["fixed"].float().mean() < 0.3
-    exec(code("lava modules in Python"), names)
-    assert (names["floating"] == names["fixed"]).float().mean() > 0.9 and names["fixed"].any()
+    exec(code("learning while a sequence runs"), names)
+    assert names["online"].traces == [[], []]
+    exec(code("the trace of an input"), names)
+    printed, shown = capsys.readouterr().out.strip(), code("the trace of an input").strip().splitlines()[-1]
+    assert shown == f"# {printed}"
+    exec(code("one layer that learns online"), names)
+    assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
 
 
 def test_the_table_of_lavas_other_neurons_names_their_arguments():
@@ -70,15 +95,6 @@ def test_the_table_of_lavas_other_neurons_names_their_arguments():
             assert re.sub(r"\s*=[^,;]*", "", header).strip() == arguments.strip("; ").strip(), name
             if fixed != "the same text":
                 torch.ops.spikeforge.loihi_neuron(name)
-
-
-@pytest.mark.parametrize("name", ["constants in Python", "a refractory neuron", "cookbook", "with torch"])
-def test_the_python_programs_of_the_guides_run(name):
-    exec(code(name), {"torch": torch, "snn": spikeforge.nn})
-
-
-def test_the_python_program_of_padded_batches_runs():
-    exec(code("padded batches"), {"torch": torch, "snn": spikeforge.nn})
 
 
 @pytest.mark.parametrize(("name", "library"), [("coming from snnTorch", "snntorch"), ("coming from Norse", "norse")])
@@ -111,74 +127,6 @@ def test_the_neurons_of_other_libraries_equal_those_of_the_table():
         assert expected.any() and torch.equal(eval(ours.strip("`"), dict(vars(spikeforge.nn)))(x), expected), theirs
         compared += 1
     assert compared == 7
-
-
-def test_the_python_program_of_samples_of_different_lengths_runs():
-    names = {}
-    exec(code("samples of different lengths"), names)
-    spikes = names["spikes"]
-    assert spikes[:20].sum() > 0 and spikes[20:, 1].sum() == 0 and spikes[57:, 2].sum() == 0
-
-
-def test_the_python_programs_of_recurrent_layers_run():
-    names = {}
-    exec(code("a recurrent layer"), names)
-    assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
-    exec(code("a recurrent layer with a mask"), names)
-    names["spikes"].sum().backward()
-    assert names["bias"].grad.abs().sum() > 0
-
-
-def test_the_programs_of_long_sequences_run():
-    names = {}
-    exec(code("a sequence in segments"), names)
-    weight = names["first"].module.weight
-    assert names["loss"] > 0 and weight.grad.abs().max() > 0
-    before = weight.detach().clone()
-    exec(code("truncated backpropagation"), names)
-    assert not torch.equal(weight, before)
-
-
-def test_the_programs_of_learning_online_run(capsys):
-    names = {}
-    exec(code("learning while a sequence runs"), names)
-    assert names["online"].traces == [[], []]
-    exec(code("the trace of an input"), names)
-    printed, shown = capsys.readouterr().out.strip(), code("the trace of an input").strip().splitlines()[-1]
-    assert shown == f"# {printed}"
-    exec(code("one layer that learns online"), names)
-    assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
-
-
-def test_the_program_of_learned_delays_runs():
-    names = {}
-    exec(code("learned delays"), names)
-    layer = names["net"][0]
-    assert layer.width < 12 and bool((layer.delay == layer.delay.round()).all())
-
-
-def test_the_python_program_of_events_runs():
-    program = code("events in Python") + "\nassert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols\n"
-    program += code("events with delays") + "\nassert 0 < buffer.sum() < arrived\n"
-    output = run(sys.executable, "-c", program)
-    assert "spikes reached" in output and "are on their way" in output
-
-
-def test_the_python_program_of_plasticity_runs(capsys):
-    functions = code("plasticity of functions") + """
-from spikeforge import plasticity
-text = plasticity.PAIR_STDP.replace("pair_stdp", "stdp").replace(", w_min, w_max) {", ") {").replace("w_min", "0").replace("w_max", "1")
-assert stdp == spikeforge.synapse(text, **stdp.params)
-"""
-    exec(functions, {})
-    program = code("plasticity in Python") + "\nassert (network.weights(learns) != first).sum() > 100 and len(arrives) == 50\n"
-    exec(compile(program, "docs/plasticity.md", "exec"), {})
-    assert "weights changed" in capsys.readouterr().out
-
-
-def test_the_python_program_of_networks_runs():
-    program = code("networks in Python") + "\nassert 800 < len(steps) < 30_000 and network.size == 1000\n"
-    assert "v of the first is" in run(sys.executable, "-c", program)
 
 
 def build_against(prefix, program, folder):
@@ -235,15 +183,6 @@ def test_the_programs_are_as_short_as_they_claim():
 
     assert len(statements(code("quick start in Python"))) <= 10
     assert len(statements(code("quick start in C++"))) <= 15
-
-
-def test_an_operator_and_a_module_take_a_surrogate_as_its_page_says():
-    names = {}
-    exec(code("surrogates in Python"), names)
-    x = names["x"]
-    of_both = [torch.autograd.grad(spikes.sum(), x)[0] for spikes in (names["spikes"], names["same"])]
-    assert torch.equal(names["spikes"], names["same"]) and torch.equal(*of_both)
-    assert isinstance(names["layer"].surrogate, surrogate.ATan)
 
 
 def test_surrogates_are_as_wide_as_their_page_says():
