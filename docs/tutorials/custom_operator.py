@@ -1,5 +1,5 @@
 """
-Custom operators
+A first operator
 ================
 
 A computation that is neither a neuron nor part of a library, such as a new kind of connection, can be written as two
