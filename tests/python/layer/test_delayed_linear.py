@@ -386,7 +386,7 @@ def test_the_state_of_another_layer_is_refused():
     snn.DelayedLinear(3, 4, 9).load_state_dict(state)
     forms = torch.tensor([[9.0, 3.0, 0.5], [9.0, 0.0, -1.0], [9.0, 0.0, math.nan]])
     for form in ({}, None, {"interpolation": "xx", "width": 1.0}, {"interpolation": "gauss", "width": -1.0}, *forms, forms):
-        with pytest.raises(ValueError, match="this is no state of such a layer"):
+        with pytest.raises(ValueError, match="this is not a state of such a layer"):
             snn.DelayedLinear(3, 4, 9).load_state_dict({**state, "_extra_state": form})
     refused(ValueError, "delay must be finite", lambda: snn.DelayedLinear(3, 4, 2, delay=float("nan")))
 
