@@ -28,7 +28,7 @@ def test_every_predefined_neuron_has_a_module_and_its_text():
 
 
 def constants(name, soft=False):
-    params = {key: OTHERS[key] for key in reference.NEURONS[name].params}
+    params = {key: OTHERS.get(key, 0.7) for key in reference.NEURONS[name].params}
     if name == "plif":
         params["w"] = torch.tensor(params["w"], dtype=torch.float64)  # always a tensor
     return dict(params, v_reset=None) if soft else params
