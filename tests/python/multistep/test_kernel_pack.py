@@ -167,7 +167,7 @@ def test_the_tool_packs_what_a_torchscript_model_needs(tmp_path):
         ((tmp_path / "none.pt", "--input", "16,3,21"), "none.pt: open file failed"),
         ((tmp_path / "kernels.pack", "--input", "16,3,21"), "kernels.pack: PytorchStreamReader failed reading zip archive"),
         ((tmp_path / "network.pt", "--input", "16,3,x"), "16,3,x is no shape"),
-        ((tmp_path / "network.pt", "--input", "16,3,20:int8"), "the type in 16,3,20:int8 is none of"),
+        ((tmp_path / "network.pt", "--input", "16,3,20:int8"), "the type in 16,3,20:int8 is not float16"),
         ((tmp_path / "network.pt",), "a model needs the shapes of its inputs"),
         (("--neuron", "lip"), 'there is no predefined neuron "lip"'),
         ((), "name models, or --predefined"),
