@@ -29,8 +29,7 @@ double now() {
   return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
 }
 
-template <class Body>
-double milliseconds(Body&& body) {
+template <class Body> double milliseconds(Body&& body) {
   const double start = now();
   body();
   return now() - start;

@@ -23,8 +23,7 @@ namespace nn = spikeforge::nn;
 using Clock = std::chrono::steady_clock;
 
 // The least of several measurements: what is above it is other programs' doing.
-template <class Body>
-double microseconds(int calls, Body&& body) {
+template <class Body> double microseconds(int calls, Body&& body) {
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 30; ++i) {
     const auto start = Clock::now();

@@ -30,8 +30,7 @@ void wait_for(c10::Device device) {
 
 // The least of many short measurements: what is above it is other programs' doing. Each begins with an idle GPU and
 // ends before its queue is full, so that it is the host's time.
-template <class Body>
-double microseconds(c10::Device device, Body&& body) {
+template <class Body> double microseconds(c10::Device device, Body&& body) {
   constexpr int calls = 50, measurements = 400;
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < measurements; ++i) {

@@ -52,6 +52,14 @@ foreach(header IN LISTS public_headers)
 endforeach()
 spikeforge_write_public_header("${PROJECT_SOURCE_DIR}/csrc/base/version.h" version.h)
 
+# Headers that were public in an earlier build are not installed.
+list(TRANSFORM public_headers REPLACE "^csrc/" "" OUTPUT_VARIABLE written)
+file(GLOB_RECURSE stale RELATIVE "${SPIKEFORGE_PUBLIC_INCLUDE}/spikeforge" "${SPIKEFORGE_PUBLIC_INCLUDE}/spikeforge/*")
+list(REMOVE_ITEM stale ${written} version.h)
+foreach(header IN LISTS stale)
+  file(REMOVE "${SPIKEFORGE_PUBLIC_INCLUDE}/spikeforge/${header}")
+endforeach()
+
 function(spikeforge_install_headers)
   install(DIRECTORY "${SPIKEFORGE_PUBLIC_INCLUDE}/spikeforge" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 endfunction()

@@ -31,8 +31,8 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// A barrier that counts bytes which others send: a phase ends once one thread of the block has said how many to expect,
-// and they are here.
+// A barrier (mbarrier) that counts the bytes that other blocks send. A phase ends when one thread of the block has set
+// the expected number of bytes, and they have arrived.
 struct ByteBarrier {
   unsigned address;
 

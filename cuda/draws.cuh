@@ -7,8 +7,8 @@
 
 namespace spikeforge {
 
-// Seed and offset are read where they lie on the device: a captured graph draws anew when they have changed. Neuron i
-// of memory has the index that its place in the shape says: see DrawsView of kernels/multistep/launch.h.
+// Seed and offset are read from device memory, so that replays of a captured graph draw other numbers when they change.
+// Neuron i in memory has the index of its position in the shape: see DrawsView of kernels/multistep/launch.h.
 struct DrawArgs {
   const long long* seed;
   long long seed_number;
@@ -25,25 +25,17 @@ struct DrawArgs {
   }
 };
 
-template <class Args>
-struct WithDraws : Args {
-  DrawArgs draws;
-};
+template <class Args> struct WithDraws : Args { DrawArgs draws; };
 
 // True if the cell draws random numbers.
-template <class Cell, class = int>
-struct DrawsOf {
-  static constexpr bool any = false;
-};
-template <class Cell>
-struct DrawsOf<Cell, decltype(static_cast<int>(Cell::draws))> {
+template <class Cell, class = int> struct DrawsOf { static constexpr bool any = false; };
+template <class Cell> struct DrawsOf<Cell, decltype(static_cast<int>(Cell::draws))> {
   static constexpr bool any = Cell::draws;
 };
 
 // The draws of a thread's W neurons. `in_order`: neurons are stored in the order of the shape, and the index of the
 // first is a multiple of 4. Neighbours then begin at a multiple of W and share calls of Philox.
-template <int W, bool in_order, bool neighbours>
-struct NeuronDraws {
+template <int W, bool in_order, bool neighbours> struct NeuronDraws {
   static constexpr bool share = in_order && neighbours && (W == 2 || W == 4);
   static constexpr int W_or_one = share ? 1 : W;
   DoubleWord key, first_step, index[W_or_one];

@@ -3,8 +3,8 @@
 
 namespace spikeforge {
 
-// The word that the driver gives each cooperative launch for its barriers, 0 in its lower 31 bits before and after
-// each. Its place is what programs are compiled to since CUDA 9 (cooperative_groups/details/driver_abi.h).
+// Returns the word that the driver allocates for the barriers of a cooperative launch. Its lower 31 bits are 0 before
+// and after each barrier. Its address is part of the ABI since CUDA 9 (cooperative_groups/details/driver_abi.h).
 __device__ __forceinline__ unsigned* barrier_of_launch() {
   unsigned high, low;
   asm("mov.u32 %0, %%envreg1;" : "=r"(high));
@@ -28,8 +28,9 @@ __device__ __forceinline__ void wait_for_grid() {
   __syncthreads();
 }
 
-// The same with a way to memory less, how the word stands before is read when the kernel begins, since it does not
-// change until this block has come; and in two halves: what a block does between them need not be seen by the others.
+// The same barrier with one memory access less: the word's initial value is read at the start of the kernel, since it
+// does not change before this block arrives. It has two halves, arrive() and wait(): writes of a block between them
+// need not be visible to other blocks.
 class GridBarrier {
  public:
   __device__ __forceinline__ GridBarrier() {

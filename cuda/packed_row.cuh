@@ -8,8 +8,7 @@
 namespace spikeforge {
 
 // The number's bits; none, and all_legal false, where it is no whole number that there are bits for.
-template <int bits, class F>
-__device__ __forceinline__ unsigned bits_of(F value, bool& all_legal) {
+template <int bits, class F> __device__ __forceinline__ unsigned bits_of(F value, bool& all_legal) {
   constexpr int most = (1 << bits) - 1;
   const bool is_within = value >= F(0) && value <= F(most);  // NaN is not
   const unsigned whole = is_within ? static_cast<unsigned>(value) : 0;
@@ -20,8 +19,7 @@ __device__ __forceinline__ unsigned bits_of(F value, bool& all_legal) {
 
 // A thread's part of a row of bits, one row after the other. Threads that share a byte are neighbours in a warp, and
 // process the same steps of the same row: rows, and the first element of a warp, start at whole bytes.
-template <class Neurons, int W, int bits>
-struct PackedRow {
+template <class Neurons, int W, int bits> struct PackedRow {
   static constexpr int beside = Neurons::stride == 1 ? W : 1;  // neurons of a thread beside each other
   static constexpr int bits_of_thread = beside * bits;
   static constexpr int sharing = bits_of_thread < 8 ? 8 / bits_of_thread : 1;  // threads of a byte
@@ -36,8 +34,7 @@ struct PackedRow {
         is_mine(threadIdx.x % sharing == 0 && (Neurons::stride != 1 || n.own(0))) {}
 
   // `F` is the type of arithmetic.
-  template <class F, class Values>
-  __device__ __forceinline__ void store(const Values& y) {
+  template <class F, class Values> __device__ __forceinline__ void store(const Values& y) {
     F values[W];
     y.unpack(values);
     unsigned char* const to = row.next();
@@ -69,11 +66,9 @@ struct PackedRow {
   }
 };
 
-template <class Neurons, int W>
-struct PackedRow<Neurons, W, 0> {
+template <class Neurons, int W> struct PackedRow<Neurons, W, 0> {
   __device__ __forceinline__ PackedRow(unsigned char*, unsigned char*, long long, Neurons) {}
-  template <class F, class Values>
-  __device__ __forceinline__ void store(const Values&) {}
+  template <class F, class Values> __device__ __forceinline__ void store(const Values&) {}
 };
 
 }  // namespace spikeforge

@@ -7,8 +7,7 @@
 
 namespace spikeforge {
 
-template <int S>
-struct alignas(S % 2 == 0 ? 8 : 4) PublishedSums {
+template <int S> struct alignas(S % 2 == 0 ? 8 : 4) PublishedSums {
   static constexpr unsigned unpublished = 0xffffffff, other_nan = 0x7fffffff;  // two of many NaNs
   unsigned word[S];
 
@@ -18,8 +17,7 @@ struct alignas(S % 2 == 0 ? 8 : 4) PublishedSums {
   }
 
   // `sums` are the s-th one and those that follow it, as far as there are any.
-  template <int n>
-  __device__ __forceinline__ void publish(int s, const float (&sums)[n]) {
+  template <int n> __device__ __forceinline__ void publish(int s, const float (&sums)[n]) {
 #pragma unroll
     for (int i = 0; i < n; ++i)
       if (s + i < S) publish(&word[s + i], sums[i]);

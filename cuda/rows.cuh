@@ -33,8 +33,7 @@ struct ParamSource {
 };
 
 // The values of a thread's neurons at one step, as they lie in memory.
-template <class T, int W, bool neighbours>
-struct alignas(neighbours ? sizeof(T) * W : sizeof(T)) Pack {
+template <class T, int W, bool neighbours> struct alignas(neighbours ? sizeof(T) * W : sizeof(T)) Pack {
   T lane[W];
 
   __device__ __forceinline__ void fill(T value) {
@@ -42,14 +41,12 @@ struct alignas(neighbours ? sizeof(T) * W : sizeof(T)) Pack {
     for (int k = 0; k < W; ++k) lane[k] = value;
   }
 
-  template <class F>
-  __device__ __forceinline__ void unpack(F (&values)[W]) const {
+  template <class F> __device__ __forceinline__ void unpack(F (&values)[W]) const {
 #pragma unroll
     for (int k = 0; k < W; ++k) values[k] = convert<F>(lane[k]);
   }
 
-  template <class F>
-  __device__ __forceinline__ void pack(const F (&values)[W]) {
+  template <class F> __device__ __forceinline__ void pack(const F (&values)[W]) {
 #pragma unroll
     for (int k = 0; k < W; ++k) lane[k] = convert<T>(values[k]);
   }
@@ -57,8 +54,7 @@ struct alignas(neighbours ? sizeof(T) * W : sizeof(T)) Pack {
 
 // Neighbouring halves stay in the words they were loaded in until they are used: taking them apart would wait for the
 // load.
-template <class Half, int W>
-struct alignas(2 * W) PairPack {
+template <class Half, int W> struct alignas(2 * W) PairPack {
   unsigned pair[W / 2];
 
   __device__ __forceinline__ void fill(Half value) {
@@ -76,23 +72,16 @@ struct alignas(2 * W) PairPack {
     for (int k = 0; k < W / 2; ++k) pair[k] = pack_pair<Half>(values[2 * k], values[2 * k + 1]);
   }
 };
-template <>
-struct Pack<f16, 2, true> : PairPack<f16, 2> {};
-template <>
-struct Pack<f16, 4, true> : PairPack<f16, 4> {};
-template <>
-struct Pack<bf16, 2, true> : PairPack<bf16, 2> {};
-template <>
-struct Pack<bf16, 4, true> : PairPack<bf16, 4> {};
-template <>
-struct Pack<f16, 8, true> : PairPack<f16, 8> {};
-template <>
-struct Pack<bf16, 8, true> : PairPack<bf16, 8> {};
+template <> struct Pack<f16, 2, true> : PairPack<f16, 2> {};
+template <> struct Pack<f16, 4, true> : PairPack<f16, 4> {};
+template <> struct Pack<bf16, 2, true> : PairPack<bf16, 2> {};
+template <> struct Pack<bf16, 4, true> : PairPack<bf16, 4> {};
+template <> struct Pack<f16, 8, true> : PairPack<f16, 8> {};
+template <> struct Pack<bf16, 8, true> : PairPack<bf16, 8> {};
 
 // In accesses of 16 bytes, or of 8. Left to itself the compiler takes some of a loop's stores apart into words, each an
 // access of its own (batch norm and LIF, 26 MB of float32 on an H200: 10.6 passes rather than 9.3).
-template <class Values>
-__device__ __forceinline__ void store_whole(void* to, const Values& values) {
+template <class Values> __device__ __forceinline__ void store_whole(void* to, const Values& values) {
 #if __CUDA_ARCH__ >= 800
   constexpr int words = sizeof(Values) / 4;
   unsigned word[words];
@@ -112,8 +101,7 @@ __device__ __forceinline__ void store_whole(void* to, const Values& values) {
 
 // The neurons that a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements. Else
 // the thread's neurons lie a warp apart: W accesses, each of 32 neighbours for the warp, at one address.
-template <int W, bool neighbours, bool whole_stores = false>
-struct Lanes {
+template <int W, bool neighbours, bool whole_stores = false> struct Lanes {
   static constexpr int stride = neighbours ? 1 : 32;
   static constexpr int span = neighbours ? W : 32 * W;  // neurons of a thread, or of a warp
   long long first, start;
@@ -140,8 +128,7 @@ struct Lanes {
   }
 
   // `p` points to the first lane.
-  template <class T>
-  static __device__ __forceinline__ Pack<T, W, neighbours> load(const T* p) {
+  template <class T> static __device__ __forceinline__ Pack<T, W, neighbours> load(const T* p) {
     using Values = Pack<T, W, neighbours>;
     if constexpr (neighbours) {
       return *reinterpret_cast<const Values*>(p);
@@ -153,8 +140,7 @@ struct Lanes {
     }
   }
 
-  template <class T>
-  static __device__ __forceinline__ void store(T* p, const Pack<T, W, neighbours>& values) {
+  template <class T> static __device__ __forceinline__ void store(T* p, const Pack<T, W, neighbours>& values) {
     if constexpr (neighbours && whole_stores && sizeof values % 8 == 0) {
       store_whole(p, values);
     } else if constexpr (neighbours) {
@@ -167,8 +153,7 @@ struct Lanes {
 };
 
 // A place in a sequence that goes on row by row, forward or back: an addition a row.
-template <class T>
-struct Cursor {
+template <class T> struct Cursor {
   T* at;
   long long step;
 
@@ -180,8 +165,7 @@ struct Cursor {
 };
 
 // Copies to shared memory that go on while the thread computes; they end in the order of their groups.
-template <int bytes>
-__device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
+template <int bytes> __device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
                :
@@ -214,8 +198,7 @@ struct CachePolicy {
 };
 
 // copy_to_shared for what is read once: 16 bytes at once pass the first-level cache by.
-template <int bytes>
-__device__ __forceinline__ void stream_to_shared(void* to, const void* from, CachePolicy policy) {
+template <int bytes> __device__ __forceinline__ void stream_to_shared(void* to, const void* from, CachePolicy policy) {
 #if __CUDA_ARCH__ >= 800
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
   if constexpr (bytes == 16)
@@ -240,48 +223,30 @@ __device__ __forceinline__ void end_of_copies() {
 }
 
 // Waits until at most `groups` groups are in flight.
-template <int groups>
-__device__ __forceinline__ void wait_for_copies() {
+template <int groups> __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif
 }
 
-template <class F>
-__device__ __forceinline__ F load_as(Source source, const void* data, long long i) {
+template <class F> __device__ __forceinline__ F load_as(Source source, const void* data, long long i) {
   switch (source) {
-    case Source::f16:
-      return convert<F>(convert<float>(static_cast<const f16*>(data)[i]));
-    case Source::bf16:
-      return convert<F>(convert<float>(static_cast<const bf16*>(data)[i]));
-    case Source::f32:
-      return convert<F>(static_cast<const float*>(data)[i]);
-    case Source::f64:
-      return convert<F>(static_cast<const double*>(data)[i]);
-    case Source::i32:
-      return convert<F>(static_cast<const int*>(data)[i]);
-    default:
-      return F(0);
+    case Source::f16: return convert<F>(convert<float>(static_cast<const f16*>(data)[i]));
+    case Source::bf16: return convert<F>(convert<float>(static_cast<const bf16*>(data)[i]));
+    case Source::f32: return convert<F>(static_cast<const float*>(data)[i]);
+    case Source::f64: return convert<F>(static_cast<const double*>(data)[i]);
+    case Source::i32: return convert<F>(static_cast<const int*>(data)[i]);
+    default: return F(0);
   }
 }
 
-template <class F>
-__device__ __forceinline__ void store_as(Source target, void* data, long long i, F value) {
+template <class F> __device__ __forceinline__ void store_as(Source target, void* data, long long i, F value) {
   switch (target) {
-    case Source::f16:
-      static_cast<f16*>(data)[i] = convert<f16>(convert<float>(value));
-      return;
-    case Source::bf16:
-      static_cast<bf16*>(data)[i] = convert<bf16>(convert<float>(value));
-      return;
-    case Source::f32:
-      static_cast<float*>(data)[i] = convert<float>(value);
-      return;
-    case Source::f64:
-      static_cast<double*>(data)[i] = convert<double>(value);
-      return;
-    default:
-      return;
+    case Source::f16: static_cast<f16*>(data)[i] = convert<f16>(convert<float>(value)); return;
+    case Source::bf16: static_cast<bf16*>(data)[i] = convert<bf16>(convert<float>(value)); return;
+    case Source::f32: static_cast<float*>(data)[i] = convert<float>(value); return;
+    case Source::f64: static_cast<double*>(data)[i] = convert<double>(value); return;
+    default: return;
   }
 }
 
@@ -291,8 +256,7 @@ struct ParamPlace {
 
   // A division costs ten times what a step does: parameters of the same sizes share it. `wide`: i may be too large for
   // 32 bits, of which a division costs a tenth.
-  template <bool wide>
-  __device__ __forceinline__ void find(const ParamSource& param, long long i) {
+  template <bool wide> __device__ __forceinline__ void find(const ParamSource& param, long long i) {
     if (param.inner == inner && param.count == count) return;
     inner = param.inner;
     count = param.count;

@@ -12,24 +12,16 @@ struct SampleArgs {
   long long start_inner, start_count, start_stride;
 };
 
-template <class Args>
-struct WithSamples : Args {
-  SampleArgs samples;
-};
+template <class Args> struct WithSamples : Args { SampleArgs samples; };
 
 // True if the Spec's kernels process samples.
-template <class Spec, class = int>
-struct SamplesOf {
-  static constexpr bool has_lengths = false, has_start = false;
-};
-template <class Spec>
-struct SamplesOf<Spec, decltype(static_cast<int>(Spec::has_lengths))> {
+template <class Spec, class = int> struct SamplesOf { static constexpr bool has_lengths = false, has_start = false; };
+template <class Spec> struct SamplesOf<Spec, decltype(static_cast<int>(Spec::has_lengths))> {
   static constexpr bool has_lengths = Spec::has_lengths, has_start = Spec::has_start;
 };
 
 // Neurons of a sample that ends after so many steps.
-template <class Neurons>
-struct OfSample : Neurons {
+template <class Neurons> struct OfSample : Neurons {
   int steps = 0;
   const unsigned char* anew = nullptr;  // whether it starts anew before step 0
   long long anew_stride = 0;

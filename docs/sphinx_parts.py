@@ -40,8 +40,16 @@ def read_stubs():
     return {name: (signature(overloads), ast.get_docstring(overloads[0])) for name, overloads in operators.items()}
 
 
+def predefined_neurons():
+    from spikeforge.nn import neurons
+
+    operators = read_stubs()
+    return [kind for kind in vars(neurons).values() if getattr(kind, "_op_name", None) in operators]
+
+
 class Operators(SphinxDirective):
-    """`.. operators:: lif plif` describes these operators, in this order."""
+    """`.. operators:: run recurrent_run` describes these operators, in this order, and `.. operators:: neurons` those of the
+    predefined neurons."""
 
     has_content = False
     required_arguments = 1
@@ -50,10 +58,21 @@ class Operators(SphinxDirective):
     def run(self):
         self.env.note_dependency(str(STUBS))
         operators, lines = read_stubs(), []
-        for name in self.arguments[0].split():
+        names = self.arguments[0].split()
+        if names == ["neurons"]:
+            names = [kind._op_name for kind in predefined_neurons()]
+        for name in names:
             signature, docstring = operators[name]
             lines += [f".. py:function:: {signature}", ""]
             lines += [f"   {line}" for line in as_restructured_text(GoogleDocstring(docstring, Config()).lines())] + [""]
+        return self.parse_text_to_nodes("\n".join(lines), offset=self.lineno)
+
+
+class Neurons(SphinxDirective):
+    """The modules of the predefined neurons."""
+
+    def run(self):
+        lines = [line for kind in predefined_neurons() for line in (f".. autoclass:: spikeforge.nn.{kind.__name__}", "")]
         return self.parse_text_to_nodes("\n".join(lines), offset=self.lineno)
 
 
@@ -86,5 +105,6 @@ class OrderOfTheIndex:
 def setup(app):
     app.connect("autodoc-process-docstring", read_docstring, priority=900)  # after napoleon
     app.add_directive("operators", Operators)
+    app.add_directive("neurons", Neurons)
     app.add_directive("surrogates", Surrogates)
     return {"parallel_read_safe": True}

@@ -63,17 +63,17 @@ SPIKEFORGE_API Connectivity connect(std::int64_t rows, std::int64_t cols, c10::A
                                     std::int64_t seed, at::ScalarType weight_type = at::kFloat,
                                     c10::Device device = c10::kCPU);
 
-// A part of a matrix: some of its columns, and its rows wherever each projection has them.
+// A part of a matrix: some of its columns, and the rows of each projection at other indices.
 struct ConnectivityPart {
-  at::Tensor columns;                    // int32 [cols]: what each column becomes; -1 of one that is left out
+  at::Tensor columns;                    // int32 [cols]: the new index of each column; -1 for an omitted one
   std::vector<std::int64_t> first_rows;  // of each projection: the row that its first source becomes
   std::int64_t rows = 0;                 // of the part
 };
 
-// Those connections that `connect` draws, bit for bit, which go to the columns of a part; their rows and columns are
-// numbered as the part says. A projection to none of its columns is not drawn. Another is drawn whole, one after the
-// other, and what is left out of it forgotten: memory beyond twice the result is 20 bytes, and those of its numbers,
-// for each connection of the largest projection.
+// Returns the connections of connect() to the columns of a part, bit for bit, with the part's row and column indices.
+// Projections to other columns only are not drawn. The others are drawn completely, one after the other, and
+// connections to other columns are discarded. Memory beyond twice the result: for each connection of the largest
+// projection, 20 bytes and the bytes of its weight and delay.
 SPIKEFORGE_API Connectivity connect_part(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
                                          const ConnectivityPart& part, std::int64_t seed,
                                          at::ScalarType weight_type = at::kFloat, c10::Device device = c10::kCPU);

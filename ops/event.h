@@ -57,7 +57,7 @@ SPIKEFORGE_API at::Tensor sparse_mm(const Connections& matrix, const at::Tensor&
                                     const ProductOptions& options = {});
 
 // A random matrix [rows, cols] that is drawn anew at every call and never stored: every entry is a connection with
-// probability `prob`; `seed` says which matrix it is, on every device the same.
+// probability `prob`. `seed` determines the matrix, which is the same on every device.
 struct RandomConnections {
   at::Tensor weights;  // of law "constant" [1]; "uniform" [2], from, to; "normal" [2], mean, deviation
   std::string_view law = "constant";
@@ -107,7 +107,7 @@ SPIKEFORGE_API at::Tensor event_linear(const at::Tensor& events, const at::Tenso
 SPIKEFORGE_API at::Tensor pack_events(const at::Tensor& events);
 SPIKEFORGE_API at::Tensor unpack_events(const at::Tensor& packed, std::int64_t n);
 
-// A matrix by columns, for stdp_post_: `slots`, int64, says which of the matrix's weights a connection has.
+// A matrix by columns, for stdp_post_: `slots`, int64, has the index of each connection's weight in the matrix.
 struct ByColumns {
   at::Tensor indices, indptr, slots;
 };
@@ -124,17 +124,17 @@ SPIKEFORGE_API void stdp_pre_(Connections& matrix, const at::Tensor& events, con
 SPIKEFORGE_API void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events,
                                const at::Tensor& trace, const ClipRange& range = {});
 
-// Further arguments of plastic_step_. `params` are the numbers of the rule's parameters, in its order.
+// Further arguments of plastic_step_. `params` are the values of the rule's parameters, in its order.
 struct PlasticOptions {
   std::vector<double> params = {};
   std::vector<std::optional<at::Tensor>> signals = {};  // of no dimension or [cols] each
   std::optional<at::Tensor> step = std::nullopt;        // int64, of no dimension; of rules with a state that decays
-  bool sends = false;                                   // whether what arrives is summed
-  bool refresh = false;                                 // brings states that decay to `step`, and does nothing else
+  bool sends = false;                                   // true to return the sums that arrive
+  bool refresh = false;                                 // only updates states that decay to `step`
 };
-// In place, a step of connections that learn by a rule, which is synapse text (docs/plasticity.md): `states`
+// Computes a step of plastic connections in place. `rule` is synapse text (docs/plasticity.md). `states`
 // [connections] begin with matrix.weights; `traces` are [rows] or [cols]. Spikes `pre` [rows] arrive and neurons `post`
-// [cols] fire. Returns what arrives [cols], or no elements. `columns` is by_columns(matrix).
+// [cols] fire. Returns the sums that arrive, [cols], or no elements without `sends`. `columns` is by_columns(matrix).
 SPIKEFORGE_API at::Tensor plastic_step_(std::string_view rule, at::TensorList states, at::TensorList traces,
                                         const Connections& matrix, const ByColumns& columns, const at::Tensor& pre,
                                         const at::Tensor& post, const PlasticOptions& options = {});

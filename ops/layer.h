@@ -84,8 +84,9 @@ struct DelayedLinearOptions {
 };
 
 // y[t] = Σ_i weight[o, i] x[t - delay[o, i], i] + bias[o]: x [T, *batch, I], weight [O, I], delay [O, I] or, one for
-// each input, [I], from 0 to max_delay steps (at most 4096), which need not be whole: docs/delays.md says how they are
-// spread over whole steps. Differentiable by all tensors, once. Memory does not grow with max_delay but by the past.
+// each input, [I], from 0 to max_delay steps (at most 4096), which need not be whole: docs/delays.md describes how they
+// are distributed over whole steps. Differentiable by all tensors, once. Memory does not grow with max_delay but by the
+// past.
 SPIKEFORGE_API at::Tensor delayed_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
                                          std::int64_t max_delay, const DelayedLinearOptions& options = {});
 

@@ -102,13 +102,13 @@ SPIKEFORGE_API OptimizedWeights loihi_optimize_weight_bits(const at::Tensor& wei
                                                            std::optional<std::string_view> sign_mode = std::nullopt);
 
 struct LoihiConnectionOptions {
-  std::int64_t delay = 1;             // [0, 64] steps until a message arrives; 1 is Lava's own
+  std::int64_t delay = 1;             // [0, 64] steps until a message arrives; Lava has 1
   std::int64_t weight_exp = 0;        // [-8, 7]: the sum is shifted to the left, or arithmetically to the right
   std::int64_t num_message_bits = 0;  // 0: a message is a spike, and anything but 0 counts as 1
 };
 
-// y is what arrives, [T, *batch, out]; buffer, [delay, *batch, out], what will arrive in the steps after: to be given
-// to the next call. Nothing saturates: sums are exact modulo 2^32.
+// y [T, *batch, out] is the sum that arrives in each step. buffer [delay, *batch, out] has the sums for later steps:
+// pass it to the next call. Nothing saturates: sums are exact modulo 2^32.
 struct Arrivals {
   at::Tensor y, buffer;
 };
@@ -123,14 +123,15 @@ SPIKEFORGE_API Arrivals loihi_sparse(const at::Tensor& x, const at::Tensor& crow
                                      const at::Tensor& values, const std::optional<at::Tensor>& buffer = std::nullopt,
                                      const LoihiConnectionOptions& options = {});
 
-// A delay of its own for each synapse: delays [out, in], from 0 to max_delay <= 63. A message of step t arrives at
-// t + 1 + delay. The buffer has max_delay + 1 slots; options.delay is not read. Each delay's sum is shifted by itself.
+// With one delay per synapse: delays [out, in], from 0 to max_delay <= 63. A message of step t arrives at
+// t + 1 + delay. The buffer has max_delay + 1 slots; options.delay is not read. The sum of each delay is shifted
+// separately.
 SPIKEFORGE_API Arrivals loihi_delay_dense(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delays,
                                           std::int64_t max_delay,
                                           const std::optional<at::Tensor>& buffer = std::nullopt,
                                           const LoihiConnectionOptions& options = {});
 
-// A convolution of two dimensions: height, width; one number stands for both.
+// A convolution in two dimensions: height, width. A single number applies to both.
 struct LoihiConvGeometry {
   std::vector<std::int64_t> stride = {1}, padding = {0}, dilation = {1};
   std::int64_t groups = 1;
@@ -162,9 +163,8 @@ struct FixedLayer {
   at::Tensor weight;     // [out, in], prepared
   at::Tensor bias_mant;  // [out]
   std::int64_t bias_exp = 0, weight_exp = 0, dv = 0, vth = 0;
-  double scale = 1;  // of currents: a float current of 1 is so much of x; 64 times that of v
-  // The worst error of what stands for the float numbers. The first two are relative to the largest weight and to the
-  // threshold.
+  double scale = 1;  // of currents: a float current of 1 is `scale` in x, and 64 scale in v
+  // The maximum rounding errors. The first two are relative to the largest weight and to the threshold.
   double weight_error = 0, bias_error = 0;
   double threshold_error = 0;  // relative
   double decay_error = 0;      // of 1 / tau

@@ -3,25 +3,19 @@
 // x is [T, *shape], time first; float16, bfloat16, float32 or float64; on a CPU or a CUDA device. Spikes have x's
 // shape, type and layout. States are [*shape], float32 for half types, else x's type; a call returns the last ones, or
 // with `store_v` their sequences [T, *shape]. A parameter is a number or a tensor that broadcasts against shape, and is
-// differentiable. An initial state that is not given is v_reset (0 under soft reset) for v, w_rest for Izhikevich's w,
-// 0 for the others.
+// differentiable. If an initial state is not given, v starts at v_reset (0 under soft reset), Izhikevich's w at w_rest,
+// and other states at 0.
 //
-//   integrate_and_fire(x, v, {.v_threshold = 1.0, .v_reset = 0.0})    H = V + X
-//   lif(x, v, {.tau = 2.0})         H = V + (X - (V - Vr)) / tau, or without decay_input V - (V - Vr) / tau + X
-//   plif(x, w, v, {})               as LIF, with 1/tau = sigmoid(w)
-//   qif(x, v, {})                   H = V + (X + a0 (V - v_rest)(V - v_c)) / tau
-//   eif(x, v, {})                   H = V + (X + v_rest - V + delta_t exp((V - theta_rh) / delta_t)) / tau
-//   izhikevich(x, v, w, {})         H = V + (X + a0 (V - v_rest)(V - v_c) - W) / tau;
-//                                   Z = W + (a (H - v_rest) - W) / tau_w; W = Z + b S
-//   adaptive_lif(x, v, a, {})       as LIF, which fires where H >= v_threshold + b A; A = decay A + S
+//   auto [spikes, v] = lif(x, {}, {.tau = 2.0, .v_reset = std::nullopt});
 //
-// `lengths`, int32 or int64 [B], says how many steps each sample has, an index of x's dimension 1; spikes behind them
-// are 0, gradients are those of each sample alone, and the states returned those after its last step. Before the steps
-// where `start`, bool [T, B], is true a sample's states start anew, as where none are given.
+// docs/operators.md has the equations and parameters of each neuron, csrc/neuron/<neuron>.h the equation with its
+// derivative.
 //
-// Vr is v_reset, or 0 under soft reset, which is v_reset = std::nullopt. A neuron fires where H >= v_threshold. Each
-// returns (spikes, states...). Equations: Fang et al., Science Advances 9, eadi1480 (2023); csrc/neuron/<neuron>.h has
-// each with its derivative, and docs/derivations.md how it comes about.
+// `lengths`, int32 or int64 [B], is the number of steps of each sample (dimension 1 of x). Later spikes are 0,
+// gradients are those of each sample alone, and the returned states are those after its last step. `start`, bool [T,
+// B], resets the states of a sample to their initial values before the steps at which it is true.
+//
+// A neuron fires where H >= v_threshold; v_reset = std::nullopt is soft reset. Each returns (spikes, states...).
 //
 // Errors are c10::TypeError and c10::ValueError and name operator and argument.
 #pragma once
@@ -62,24 +56,22 @@ template <NeuronKind kind>
 using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at::Tensor, at::Tensor>,
                                            std::tuple<at::Tensor, at::Tensor, at::Tensor>>;
 
-// LIFArguments and its kin: the parameters of neurons.def with their defaults, and what all neurons share.
+// For each neuron of neurons.def, LIFArguments and the like, its parameters with their defaults and the options that
+// all neurons share, and the function lif and the like.
 #define SPIKEFORGE_PARAM(name, default_value, legal) Param name = default_value;
 #define SPIKEFORGE_V_RESET(default_value) std::optional<Param> v_reset = default_value;
 #define SPIKEFORGE_DECAY_INPUT() bool decay_input = true;
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)           \
-  struct Struct##Arguments {                                                       \
-    params bool detach_reset = false; /* no gradient through S in the reset */     \
-    std::string surrogate = "sigmoid";                                             \
-    std::vector<double> surrogate_args = {}; /* none: its defaults */              \
-    bool spiking = true;                     /* else the surrogate's primitive */  \
-    bool store_v = false;                                                          \
-    MaybeTensor lengths = {}, start = {}; /* of samples that are shorter than T */ \
-  };
-#include "csrc/neuron/neurons.def"
-
 #define SPIKEFORGE_STATE(name) const MaybeTensor &name = {},
 #define SPIKEFORGE_TENSOR(name) const at::Tensor &name,
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                         \
+  struct Struct##Arguments {                                                                                     \
+    params bool detach_reset = false; /* no gradient through S in the reset */                                   \
+    std::string surrogate = "sigmoid";                                                                           \
+    std::vector<double> surrogate_args = {}; /* none: its defaults */                                            \
+    bool spiking = true;                     /* else the surrogate's primitive */                                \
+    bool store_v = false;                                                                                        \
+    MaybeTensor lengths = {}, start = {}; /* of samples that are shorter than T */                               \
+  };                                                                                                             \
   SPIKEFORGE_API SpikesAndStates<NeuronKind::name> name(                                                         \
       const at::Tensor& x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) \
                                const Struct##Arguments& arguments = {});

@@ -26,32 +26,32 @@ struct OnlineLayer {
   std::vector<at::Tensor> traces;   // for the next call; none of them has a gradient
 };
 
-// What a neuron's trace is of.
+// The kind of traces.
 //
 // e-prop (Bellec et al. 2020, "A solution to the learning dilemma for recurrent networks of spiking neurons"): a trace
-// for each synapse, e = dv/dw: e[t] = ∂v[t]/∂v[t-1] e[t-1] + ∂v[t]/∂w, where both are the neuron's own derivatives.
-// Exact for a layer by itself: the gradients of all pieces sum to those of backpropagation through time.
+// for each synapse, e = dv/dw: e[t] = ∂v[t]/∂v[t-1] e[t-1] + ∂v[t]/∂w, where both derivatives are local to the neuron.
+// Exact for a single layer: the gradients of all pieces sum to those of backpropagation through time.
 //
-// OTTT (Xiao et al. 2022, "Online training through time for spiking neural networks"): a trace for each input, which is
-// what it leaves in a neuron that does not fire (autodiff/response.h); the reset is not differentiated. The parameters
+// OTTT (Xiao et al. 2022, "Online training through time for spiking neural networks"): a trace for each input: its
+// effect on a neuron that does not fire (autodiff/response.h); the reset is not differentiated. The parameters
 // are numbers or 0-dimensional.
 enum class OnlineTraces : std::uint8_t { eprop, ottt };
 
 struct OnlineOptions {
   OnlineTraces traces = OnlineTraces::eprop;
   std::int64_t into = 0;  // the input that x weight^T + bias is added to
-  // Of a neuron with several inputs: one for each, [T, *batch, N]; that of `into` is added to.
+  // For a neuron with several inputs: one for each, [T, *batch, N]; x weight^T + bias is added to that of `into`.
   std::vector<at::Tensor> inputs = {};
-  // Which parameters have traces under e-prop; by default those that require a gradient at this call.
+  // The indices of parameters with traces under e-prop; by default those that require a gradient in this call.
   std::optional<std::vector<std::int64_t>> learned = std::nullopt;
 };
 
 // x is [T, *batch, I], weight [N, I], bias [N] or undefined; states and params are those of the neuron, states [*batch,
-// N] or none. Gradients of this piece's outputs and states reach x, weight, bias and params; what came before the piece
-// counts by the traces alone, and gives no gradient to earlier x. The gradient of params is exact under e-prop, and
-// that of this piece alone under OTTT. Traces: under e-prop for each state [*batch, N, I], with a bias for each state
-// [*batch, N], and for each learned one of params for each state [*batch, N]; under OTTT [*batch, I] for each state of
-// the response, and [*batch, 1] with a bias; in the states' type.
+// N] or none. Gradients of this piece's outputs and states reach x, weight, bias and params; earlier pieces
+// contribute through the traces only, and earlier x gets no gradient. The gradient of params is exact under e-prop, and
+// that of this piece only under OTTT. Traces, in the states' type: under e-prop, for each state, [*batch, N, I], with a
+// bias [*batch, N], and for each learned parameter [*batch, N]; under OTTT, for each state of the response, [*batch,
+// I], and with a bias [*batch, 1].
 //
 // Errors are c10::TypeError and c10::ValueError and name the operator and the argument; c10::NotImplementedError for a
 // neuron that draws random numbers.

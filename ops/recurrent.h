@@ -18,18 +18,19 @@ namespace spikeforge {
 
 struct RecurrentOptions {
   std::optional<at::Tensor> spikes = std::nullopt;  // s before the first step: [delay, *batch, H]; none: zeros
-  std::int64_t into = 0;                            // the input that what comes back is added to
+  std::int64_t into = 0;                            // the input that the feedback is added to
   std::int64_t delay = 1;                           // in steps, at least 1
   bool store_states = false;
-  std::optional<at::Tensor> lengths = std::nullopt;  // of samples, and before which steps they start anew (neuron.h);
-  std::optional<at::Tensor> start = std::nullopt;    // nothing comes back across a start
+  std::optional<at::Tensor> lengths = std::nullopt;  // of samples (neuron.h)
+  std::optional<at::Tensor> start = std::nullopt;    // where samples start anew; there is no feedback across a start
 };
 
-// What the neuron does with s[t - delay] @ w added to one of its inputs at each step t, s being its first output. The
-// inputs are [T, *batch, H], w is [H, H] of their type, w[i, j] from neuron i to neuron j; states and parameters are
-// as for the neuron itself, and so are the results. The sum is rounded to the inputs' type before the neuron takes it.
+// Runs a neuron with feedback: at each step t, s[t - delay] @ w is added to one of its inputs, where s is its first
+// output. The inputs are [T, *batch, H], w is [H, H] of their type, w[i, j] from neuron i to neuron j; states and
+// parameters are as for the neuron itself, and so are the results. The sum is rounded to the inputs' type before the
+// neuron reads it.
 //
-// Differentiable by inputs, w, states, parameters and spikes, once; in forward mode too. Errors are c10::TypeError and
+// Differentiable once by inputs, w, states, parameters and spikes, in forward mode too. Errors are c10::TypeError and
 // c10::ValueError and name the operator and the argument.
 SPIKEFORGE_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> recurrent_run(
     const Neuron& neuron, at::TensorList inputs, const at::Tensor& w, at::TensorList states = {},

@@ -43,45 +43,47 @@ namespace surrogate = graph::surrogate;
 // A value: cheap to move, and to call from several threads.
 class SPIKEFORGE_API Neuron {
  public:
-  // Throws c10::ValueError for a text that is not legal, with line, column and a caret below the place, and c10::Error
-  // where the Neurons that live leave no room for one more (SPIKEFORGE_NEURONS_LIMIT_MB).
+  // Throws c10::ValueError for a text that is not legal, with line, column and a caret below the position, and
+  // c10::Error if existing Neurons use all memory that is allowed for them (SPIKEFORGE_NEURONS_LIMIT_MB).
   explicit Neuron(std::string text);
   explicit Neuron(const graph::Cell& cell);
 
   // inputs: one [T, *shape] for each input, time first, all of one shape, type (float16, bfloat16, float32, float64)
-  // and device. states: one [*shape] for each state, or none: they start at the neuron's own constants. params: one for
-  // each parameter, which broadcasts against shape, and may be 0-dimensional on the CPU. States and parameters have
-  // the inputs' type, or float32 beside half types.
+  // and device. states: one [*shape] for each state, or none: they start at the initial values in the text. params: one
+  // for each parameter, which broadcasts against shape, and may be 0-dimensional on the CPU. States and parameters have
+  // the inputs' type, or float32 for inputs of half types.
   //
-  // Gives the outputs, [T, *shape] of the inputs' type and layout, and the last states, [*shape], float32 beside half
-  // types; with `store_states` their sequences [T, *shape]. With `scan` the steps may be taken side by side, as a scan
-  // over time, which rounds in another way; c10::ValueError unless the next states are affine in the states, and these
-  // are 1 to 4. `lengths` and `start` say how long each sample is, an index of dimension 1, and where it starts anew
-  // (neuron.h); with them the loop runs. `seed` and `offset`, int64 of one element, on the CPU or the inputs' device,
-  // are those of a neuron that draws random numbers: equal ones give equal numbers, and a sequence goes on by the
-  // states and an offset of the steps so far; without a seed torch's generator gives one. All of it is differentiable,
-  // once. Errors are c10::TypeError and c10::ValueError and name the neuron and the argument.
+  // Returns the outputs, [T, *shape] in the inputs' type and layout, and the last states, [*shape], in float32 for half
+  // types; with `store_states`, the sequences of states [T, *shape]. `scan` allows steps in parallel, as a scan over
+  // time, which rounds differently; it throws c10::ValueError unless there are 1 to 4 states, and the next states are
+  // affine in them. `lengths` has the number of steps of each sample, an index of dimension 1; `start` is true where it
+  // starts anew (neuron.h). With either, the loop runs instead of a scan. `seed` and `offset`, int64 with one element,
+  // on the CPU or the inputs' device, are for neurons that draw random numbers: equal values give equal numbers. To
+  // continue a sequence, pass its last states, and the number of steps so far as `offset`. Without a seed, torch's
+  // generator draws one. Everything is differentiable once. Errors are c10::TypeError and c10::ValueError and name the
+  // neuron and the argument.
   std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> operator()(
       at::TensorList inputs, at::TensorList states = {}, at::TensorList params = {}, bool store_states = false,
       bool scan = false, const std::optional<at::Tensor>& lengths = {}, const std::optional<at::Tensor>& start = {},
       const std::optional<at::Tensor>& seed = {}, const std::optional<at::Tensor>& offset = {}) const;
 
-  // Of a neuron without states and one step, [1, *shape]: the gradients of those inputs that are wanted, in their
-  // order, from those of all outputs. What an operator made of a neuron (custom_op/elementwise.h) is differentiated by.
+  // For a neuron without states and a single step, [1, *shape]: returns the gradients of the inputs for which `wanted`
+  // is true, in order, from the gradients of all outputs. Operators built from a neuron (custom_op/elementwise.h) use
+  // it.
   std::vector<at::Tensor> input_gradients(at::TensorList inputs, at::TensorList params, at::TensorList grad_outputs,
                                           const std::vector<bool>& wanted) const;
 
   // The CUDA source of the forward and the backward kernel for inputs of this type, in training, with a tensor for each
-  // state and parameter: to look at, or to profile against. Needs no GPU. Throws c10::TypeError for a type that
+  // state and parameter, for reading or profiling. Needs no GPU. Throws c10::TypeError for a type that
   // inputs cannot have.
   std::string print_cuda(c10::ScalarType dtype = c10::ScalarType::Float) const;
 
-  // What torch.ops.spikeforge.run takes.
+  // The text, as an argument of torch.ops.spikeforge.run.
   const std::string& text() const { return text_; }
 
  private:
   std::string text_;
-  std::shared_ptr<const void> cell_;  // made once, and not dropped while the Neuron lives
+  std::shared_ptr<const void> cell_;  // created once, and kept as long as the Neuron exists
 };
 
 // Calls graph::trace. Throws GraphError.

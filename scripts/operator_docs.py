@@ -1,14 +1,14 @@
-"""The docstrings of the operators below their first line: equations, arguments, results, errors, sources.
+"""The docstrings of the operators after their summary line: equations, arguments, results, errors, sources.
 
-They are docstrings in Google's style. `write_stubs` joins them to its DESCRIPTIONS.
+They are docstrings in Google's style. `write_stubs` appends them to its DESCRIPTIONS.
 """
 
-# --- what several of them take
+# --- shared arguments
 
 DTYPES = "float16, bfloat16, float32 or float64"
 SAMPLES = """
-    lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its end.
-    start: before which steps samples start anew, bool [T, B]."""
+    lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its end.
+    start: true where a sample restarts before the step, bool [T, B]."""
 
 # --- predefined neurons
 
@@ -16,24 +16,24 @@ FANG = "Fang et al., Science Advances 9, eadi1480 (2023)"
 ARGUMENTS = {
     "tau": "time constant in steps, > 0",
     "decay_input": "divide x by tau too",
-    "v_c": "the critical voltage, above which v runs away",
-    "a0": "sharpness of the square",
+    "v_c": "the critical voltage, above which v diverges",
+    "a0": "coefficient of the quadratic term",
     "delta_t": "sharpness of the exponential, > 0",
-    "theta_rh": "the rheobase threshold, from where the exponential takes over",
+    "theta_rh": "the rheobase threshold, above which the exponential term dominates",
     "v_rest": "the resting voltage",
-    "w_rest": "where w starts",
+    "w_rest": "the default initial value of w",
     "tau_w": "time constant of w in steps, > 0",
-    "a": "how w follows v",
-    "b": "what a spike adds to w",
+    "a": "coupling of w to v",
+    "b": "increment of w at a spike",
     "w": "1 / tau = sigmoid(w): a tensor that broadcasts against shape",
-    "decay": "what is left of a after a step, 0 to 1",
+    "decay": "the factor of a in each step, 0 to 1",
 }
 
 
 STATES = {
-    "v": "voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset",
-    "w": "recovery before the first step, [*shape]; where it is not given, w_rest",
-    "a": "how far the threshold has adapted before the first step, [*shape]; where it is not given, 0",
+    "v": "voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset",
+    "w": "recovery before the first step, [*shape]; by default w_rest",
+    "a": "adaptation of the threshold before the first step, [*shape]; by default 0",
 }
 
 
@@ -42,27 +42,27 @@ def neuron(equations, parameters, source=FANG, states="v", **changed):
     starts = "\n".join(f"    {name}: {STATES[name]}." for name in states)
     own = "\n".join(f"    {name}: {words[name]}." for name in parameters)
     return f"""
-{equations} It fires where h >= v_threshold; then v is v_reset, or under soft reset h less the threshold.
+{equations} The neuron fires if h >= v_threshold; then v is v_reset, or under soft reset h minus the threshold.
 
 Args:
     x: input, [T, *shape], of {DTYPES}.
 {starts}
 {own}
-    v_threshold: where it fires.
-    v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+    v_threshold: the threshold.
+    v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
     detach_reset: no gradient flows through the spike in the reset.
     surrogate: name of the spike's derivative (docs/surrogates.md).
-    surrogate_args: its numbers, in the order of their table; [] for the defaults.
-    spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-    store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-    bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not pack; 0 where\
- none does.{SAMPLES}
+    surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+    spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+    store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+    bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in training; 0 if\
+ there is none.{SAMPLES}
 
-Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
 Raises:
-    ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-    TypeError: for a dtype that it does not take; half types have states of float32.
+    ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+    TypeError: if a dtype is not supported; states are float32 for half types.
 
 Source: {source}."""
 
@@ -74,27 +74,27 @@ LIF_CHARGE = "h = v + (x - (v - v_reset)) / tau, or without `decay_input` h = v 
 TEXT_CALL = """
     neuron: the neuron text.
     inputs: each [T, *shape]{shape}, of one floating-point dtype.
-    states: each [*shape]; [] starts all of them at the text's own numbers.
-    params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient."""
+    states: each [*shape]; [] starts all of them at the initial values in the text.
+    params: tensors that broadcast against shape, in the order of the text; each receives a gradient."""
 TEXT_BITS = """
-    bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and `convolution`\
- that read it in training then need not pack; 0 where none does."""
+    bits: also save the first output in this number of bits per element, 1 or 4 (sums up to 15), so that a following `linear` or\
+ `convolution` does not pack it in training; 0 if there is none."""
 LAST_STATES = """
-    last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them. Not with `store_states`."""
+    last_states: False: the last states are not needed; the list of states is empty, and a GPU does not write them. Not with `store_states`."""
 TEXT_RESULTS = """
-    store_states: return the states after each step rather than the last ones.
+    store_states: return the states after each step instead of the last ones.
 
 Raises:
-    ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
-    TypeError: for dtypes that do not fit."""
+    ValueError: if the text is not legal (the message has the line), or if the number or a shape of tensors does not match it.
+    TypeError: if dtypes do not match."""
 
 NORM = """
-    weight: what the normalised number is multiplied by, [C]; None is 1.
-    bias: what is then added, [C]; None is 0."""
+    weight: the factor of the normalized value, [C]; None is 1.
+    bias: added afterwards, [C]; None is 0."""
 RESIDUAL = """
-    residual: of the spikes' shape, joined to the first output.
+    residual: a tensor r of the shape of the spikes s, combined with the first output.
     residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
-    channel_dim: any dimension of x but time.
+    channel_dim: any dimension of x except time.
     eps: added to the variance, 0 or more."""
 
 # --- events
@@ -103,34 +103,34 @@ MATRIX_SIZES = """
     rows: of the stored matrix.
     cols: of the stored matrix."""
 UNCHECKED = """
-    unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes other memory."""
-ROWS_OF = "rows that fired alone are read"
+    unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes invalid memory."""
+ROWS_OF = "only rows with an event are read"
 PRODUCT = """
-A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which {read}.
+A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and {read}.
 
 Args:
-    weights: [nonzeros], or a single element that all share; {dtypes}.
+    weights: [nonzeros], or a single element that all nonzeros share; {dtypes}.
     indices: int32{indices}.{indptr}
-    {entries}: {shape}; with `transpose`, [..., rows{n}]; {boolean}{dtypes}, whatever that of the weights is.
+    {entries}: {shape}; with `transpose`, [..., rows{n}]; {boolean}{dtypes}, independent of the dtype of the weights.
     {sizes}
-    transpose: e A rather than A e.{graded}
-    deterministic: the same bits in every call, also where a GPU adds in any order.{unchecked}
+    transpose: e A instead of A e.{graded}
+    deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.{unchecked}
 
 Returns:
     [..., rows{n}], or with `transpose` [..., cols{n}], of the weights' dtype. Gradients reach weights and {entries}.
 
 Raises:
-    ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-    TypeError: for other dtypes, and for what is not dense."""
-GRADED = "\n    graded: an event counts its number rather than 1."
+    ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+    TypeError: for other dtypes, and for tensors that are not dense."""
+GRADED = "\n    graded: an event counts its value instead of 1."
 
 
 def product(csr, events, matrix):
     entries = "events" if events else "matrix" if matrix else "vector"
     return PRODUCT.format(
-        read=ROWS_OF if events else "all are read",
-        indices=" [nonzeros], the columns of row 0, then those of row 1, in any order" if csr else ", the columns, [rows, nonzeros a row]",
-        indptr="\n    indptr: int32 or int64 [rows + 1], where rows begin." if csr else "",
+        read=ROWS_OF if events else "all rows are read",
+        indices=" [nonzeros], the columns of row 0, then those of row 1, in any order" if csr else ", the columns, [rows, nonzeros per row]",
+        indptr="\n    indptr: int32 or int64 [rows + 1], the start of each row." if csr else "",
         entries=entries, shape="[..., cols, n]" if matrix else "[..., cols]", n=", n" if matrix else "",
         sizes=(MATRIX_SIZES if csr else "\n    cols: of the stored matrix.").strip(), graded=GRADED if events else "",
         boolean="bool, " if events else "", dtypes=DTYPES, unchecked=UNCHECKED,
@@ -142,19 +142,19 @@ The input of step t is in buffer[t % slots]; an event of step t through a connec
 buffer[(t + d) % slots].
 
 Args:
-    weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+    weights: [nonzeros], or a single element that all nonzeros share; float64, float32, float16 or bfloat16.
     indices: int32{indices}.{indptr}
     events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-    delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+    delays: uint8 or int32, of the shape of indices or a single element, 0 to slots - 1.
     buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for half types.
     step: int64, 0-dimensional, on the CPU or the buffer's device.
 {sizes}
-    transpose: e A rather than A e.
-    graded: an event counts its number rather than 1.
-    deterministic: the same bits in every call, also where a GPU adds in any order.{unchecked}
+    transpose: e A instead of A e.
+    graded: an event counts its value instead of 1.
+    deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.{unchecked}
 {end}
 Raises:
-    ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next call)."""
+    ValueError: if shapes do not match, or an index, a delay or a step is out of bounds (on a GPU at the next call)."""
 DELAYED_NEW = """
 Returns:
     The new buffer. Gradients reach weights, events (straight through) and buffer.
@@ -163,61 +163,61 @@ Returns:
 
 def delayed(csr, in_place=False):
     return DELAYED.format(
-        indices=" [nonzeros], the columns of row 0, then those of row 1" if csr else ", the columns, [rows, nonzeros a row]",
-        indptr="\n    indptr: int32 or int64 [rows + 1], where rows begin." if csr else "",
+        indices=" [nonzeros], the columns of row 0, then those of row 1" if csr else ", the columns, [rows, nonzeros per row]",
+        indptr="\n    indptr: int32 or int64 [rows + 1], the start of each row." if csr else "",
         sizes=(MATRIX_SIZES if csr else "\n    cols: of the stored matrix.").strip("\n"), unchecked=UNCHECKED,
         end="" if in_place else DELAYED_NEW,
     )
 
 
 DRAWN_DELAYS = f"""
-The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
+The matrix is that of `jit_csrmv` with the same seed; each nonzero also has a delay, drawn from a hash of its position.
 
 Args:
-    weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean, deviation); {DTYPES}.
+    weights: the parameters of the law: [1] for "constant", [2] for "uniform" (low, high) and "normal" (mean, standard deviation); {DTYPES}.
     events: [*batch, cols]; with `transpose`, [*batch, rows]; {DTYPES}, or bool unless `values` is "number".
     buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for half types.
     step: int64, 0-dimensional, on the CPU or the buffer's device.
-    delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them too), [mean, deviation] for
-        "normal" (rounded, and clipped to the slots).{MATRIX_SIZES}
-    prob: of each entry to be a nonzero, 0 to 1.
-    seed: which matrix it is.
-    law: of the weights: "constant", "uniform" or "normal".
-    delay_law: of the delays: "constant", "uniform" or "normal".
-    transpose: e A rather than A e.
-    values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
-    deterministic: the same bits in every call, also where a GPU adds in any order.
+    delays: the parameters of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both ends included), [mean,
+        standard deviation] for "normal" (rounded, and clipped to the slots).{MATRIX_SIZES}
+    prob: the probability of each entry to be a nonzero, 0 to 1.
+    seed: the seed of the matrix.
+    law: the law of the weights: "constant", "uniform" or "normal".
+    delay_law: the law of the delays: "constant", "uniform" or "normal".
+    transpose: e A instead of A e.
+    values: the interpretation of entries: "event" (1 if > 0), "graded" (the value if > 0) or "number" (the value).
+    deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
 
 Raises:
-    ValueError: for a probability, a law, a delay or a shape that is not legal."""
+    ValueError: if a probability, a law, a delay or a shape is not legal."""
 TAKE = """
 Args:
     buffer: [slots, *batch, neurons], float32 or float64.
     step: int64, 0-dimensional, on the CPU or the buffer's device.
 
 Raises:
-    ValueError: for a step below 0, and for shapes that do not fit."""
+    ValueError: if the step is below 0, or shapes do not match."""
 
 RANDOM = """
-Each entry of the [rows, cols] matrix is a nonzero with probability `prob`; `seed` says which matrix it is, on every device alike. It is
-drawn anew in each call.
+Each entry of the [rows, cols] matrix is a nonzero with probability `prob`. `seed` determines the matrix, which is
+the same on every device and drawn again in each call.
 
 Args:
-    weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean, deviation); {dtypes}.
+    weights: the parameters of the law: [1] for "constant", [2] for "uniform" (low, high) and "normal" (mean, standard deviation); {dtypes}.
     events: [..., cols{n}]; with `transpose`, [..., rows{n}]; {dtypes}, or bool unless `values` is "number".{sizes}
-    prob: of each entry to be a nonzero, 0 to 1.
-    seed: which matrix it is.
+    prob: the probability of each entry to be a nonzero, 0 to 1.
+    seed: the seed of the matrix.
     law: the law of the nonzeros, "constant", "uniform" or "normal". Their positions do not depend on it.
     transpose: e A, [..., rows{n}] in and [..., cols{n}] out.
-    values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
-    deterministic: the same bits in every call, also where a GPU adds in any order.
+    values: the interpretation of entries: "event" (1 if > 0), "graded" (the value if > 0) or "number" (the value).
+    deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
 
 Returns:
     [..., rows{n}], or with `transpose` [..., cols{n}], of the weights' dtype. Gradients reach weights and events.
 
 Raises:
-    ValueError: for a probability, a law or a shape that is not legal.
-    TypeError: for other dtypes, and for what is not dense."""
+    ValueError: if a probability, a law or a shape is not legal.
+    TypeError: for other dtypes, and for tensors that are not dense."""
 
 
 def random(n):
@@ -225,28 +225,28 @@ def random(n):
 
 
 STDP = """
-For every {line} with an event, w_ij += trace_{other} of its nonzeros; those weights are then clipped to w_min and w_max.
+For every {line} with an event, w_ij += trace_{other} for its nonzeros; these weights are then clipped to [w_min, w_max].
 
 Args:
-    weights: [nonzeros], one for each; {dtypes}.{matrix}
-    events: [{size}], an event where true or > 0; bool, {dtypes}.
-    trace: [{other_size}], what a nonzero gains; of the weights' dtype, or float32 beside half types.{sizes}
-    w_min: what weights that changed are raised to; None sets no bound.
-    w_max: what weights that changed are lowered to; None sets no bound.{unchecked}
+    weights: [nonzeros]; {dtypes}.{matrix}
+    events: [{size}], an event if true or > 0; bool, {dtypes}.
+    trace: [{other_size}], the increments of the weights; of the weights' dtype, or float32 for half types.{sizes}
+    w_min: the lower bound of changed weights; None sets no bound.
+    w_max: the upper bound of changed weights; None sets no bound.{unchecked}
 
 There are no gradients. {writes}
 
 Raises:
-    ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an index out of\
+    ValueError: if shapes do not match, if all nonzeros share a single weight, if w_min is above w_max, or if an index is out of\
  bounds (on a GPU at the next call).
     TypeError: for other dtypes."""
 ROWS = """
     indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-    indptr: int32 or int64 [rows + 1], where rows begin."""
+    indptr: int32 or int64 [rows + 1], the start of each row."""
 COLUMNS = """
-    indices: of the transpose, int32 [nonzeros]: what `csr_transpose` gives of the CSR matrix, computed once.
-    indptr: of the transpose, [cols + 1], from there too.
-    slots: which of the weights each nonzero of the transpose has, int64 [nonzeros], from there too."""
+    indices: of the transpose, int32 [nonzeros]: a result of `csr_transpose` for the CSR matrix, computed once.
+    indptr: of the transpose, [cols + 1], also a result of `csr_transpose`.
+    slots: the index of the weight of each nonzero of the transpose, int64 [nonzeros], also a result of `csr_transpose`."""
 
 
 def stdp(pre, in_place):
@@ -254,7 +254,7 @@ def stdp(pre, in_place):
         line="row i" if pre else "column j", other="j" if pre else "i", size="rows" if pre else "cols",
         other_size="cols" if pre else "rows",
         matrix=ROWS if pre else COLUMNS, sizes=MATRIX_SIZES, unchecked=UNCHECKED, dtypes=DTYPES,
-        writes="The weights are changed in place." if in_place else "The weights given stay as they are.",
+        writes="The weights are changed in place." if in_place else "The given weights are not changed.",
     )
 
 
@@ -262,26 +262,26 @@ def plastic(in_place):
     return f"""
 Args:
     rule: synapse text, docs/plasticity.md.
-    states: [nonzeros] each, in the order of the rule: weights of any floating dtype ({DTYPES}), others of the dtype that they are computed in. Where\
- one decays, behind them int32 [nonzeros], the step that each nonzero is of.
+    states: [nonzeros] each, in the order of the rule: weights of any floating dtype ({DTYPES}), others of the dtype of the arithmetic. If\
+ one decays, int32 [nonzeros] follows, the last updated step of each nonzero.
     traces: [rows] or [cols] each, in the order of the rule, of the dtype of the arithmetic.{ROWS}
-    by_columns: what `csr_transpose` gives, computed once, for rules with `on post`; else [].
-    pre: [rows], a spike that arrives where true or > 0; bool, {DTYPES}.
-    post: [cols], a spike where true or > 0; bool, {DTYPES}.
-    signals: a number, of no dimension, or [cols], or None, for each signal of the rule; [] for none.
-    step: int64, of no dimension, the number of the step; for rules with a state that decays.
-    params: a number for each parameter of the rule.{MATRIX_SIZES}
-    sends: sum what arrives at the neurons after.
-    refresh: do nothing but bring states that decay to this step.{UNCHECKED}
+    by_columns: the result of `csr_transpose`, computed once, for rules with `on post`; else [].
+    pre: [rows], an arriving spike if true or > 0; bool, {DTYPES}.
+    post: [cols], a spike if true or > 0; bool, {DTYPES}.
+    signals: a 0-dimensional tensor, or [cols], or None, for each signal of the rule; [] for none.
+    step: int64, 0-dimensional, the number of the step; for rules with a state that decays.
+    params: a scalar for each parameter of the rule.{MATRIX_SIZES}
+    sends: return the sums of the arriving weights for the postsynaptic neurons.
+    refresh: only update states that decay to this step.{UNCHECKED}
 
 Returns:
-    {"" if in_place else "The new states and traces, and "}what arrived, [cols], or without `sends` no elements.
+    {"" if in_place else "The new states and traces, and "}the sums that arrive, [cols], or an empty tensor without `sends`.
 
-There are no gradients, and no batch.{" States and traces are changed in place." if in_place else ""} On a GPU sums of what arrives are\
- in any order.
+There are no gradients, and no batch.{" States and traces are changed in place." if in_place else ""} On a GPU the order of\
+ the sums is undefined.
 
 Raises:
-    ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index out of bounds.
+    ValueError: if the text is not legal (the message has line and column), shapes do not match, or an index is out of bounds.
     TypeError: for other dtypes.
     NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals."""
 
@@ -290,46 +290,46 @@ Raises:
 
 LOIHI_NEURON = """
 Args:
-    x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to 2**17.
-    u: current before the first step, [*shape], of the type of x; 0 where it is not given.
-    v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.{state}
-    du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-    dv: v decays by dv / 4096 a step, 0 to 4096.
+    x: [T, *shape], where 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to 2**17.
+    u: current before the first step, [*shape], of the type of x; by default 0.
+    v: voltage before the first step, [*shape], of the type of x; by default 0.{state}
+    du: u decays by (du + 1) / 4096 in each step, -1 to 4095; -1 is no decay.
+    dv: v decays by dv / 4096 in each step, 0 to 4096.
     bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
-    bias_exp: its exponent, -31 to 7.
+    bias_exp: the exponent of the bias, -31 to 7.
     {threshold}
-    {extra}store_states: return the states after each step rather than the last ones.{samples}
-    surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
-    surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
-    detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
+    {extra}store_states: return the states after each step instead of the last ones.{samples}
+    surrogate: for a floating-point x, the surrogate; its argument is the voltage above the threshold, in units of the threshold.
+    surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+    detach_reset: for a floating-point x, no gradient flows through the spike in the reset.
 
-Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant` beside\
- numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a floating-point x\
- the results have its type and the same values, and gradients, straight through rounding and wraps; integers have none.
+Parameters are all scalars, or all tensors that broadcast against shape, or a tensor `bias_mant` with scalars. For tensors, None\
+ selects the default. Tensors are int32, or of the type of a floating-point x. For a floating-point x the results have its type,\
+ the same values, and gradients, straight through rounding and wraps; integers have no gradients.
 
 Raises:
-    ValueError: for a number out of its range.
-    TypeError: for another dtype.
+    ValueError: if a value is out of its range.
+    TypeError: for other dtypes.
 
-Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes."""
+Source: the fixed-point models of Lava (github.com/lava-nc/lava), which have the chip's bits."""
 
 
 def loihi(ternary=False, extra="", state=""):
     threshold = (
-        "vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.\n"
-        "    vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072." if ternary
-        else "vth: it fires where v > 64 vth, 0 to 131072."
+        "vth_hi: the neuron emits 1 if v > 64 vth_hi, -131072 to 131072.\n"
+        "    vth_lo: the neuron emits -1 if v < 64 vth_lo, -131072 to 131072." if ternary
+        else "vth: the neuron fires if v > 64 vth, 0 to 131072."
     )
     return LOIHI_NEURON.format(threshold=threshold, extra=extra, state=state, samples=SAMPLES)
 
 
 RESET = {
-    "extra": "reset_interval: u and v are set to 0 every so many steps, 1 or more.\n    reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.\n    ",
-    "state": "\n    phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.",
+    "extra": "reset_interval: the number of steps between resets of u and v to 0, 1 or more.\n    reset_offset: the number of a step with a reset, counted from 1 and modulo `reset_interval`; u and v are 0 before it.\n    ",
+    "state": "\n    phase: the number of completed steps modulo `reset_interval`, int32 [*shape]; by default 0.",
 }
 REFRACTORY = {
-    "extra": "refractory_period: steps for which v stays as it is after a spike.\n    ",
-    "state": "\n    wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.",
+    "extra": "refractory_period: the number of steps in which v is held after a spike.\n    ",
+    "state": "\n    wait: the number of remaining steps in which v is held, int32 [*shape]; by default 0.",
 }
 CONNECTION = """
 Args:
@@ -337,72 +337,79 @@ Args:
     {weight}
     buffer: the pending input, {buffer}, of the type of x; by default 0.
     weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
-    num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
+    num_message_bits: the number of bits of a message; 0 if messages are spikes, so that any nonzero value counts as 1.
 
 Returns:
-    y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x, beside weights\
- of its type, they have gradients: those of the product of numbers, straight through the shift.
+    y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. For a floating-point x and weights\
+ of its type they have gradients: those of the product, straight through the shift.
 
 Raises:
-    ValueError: for a shape or a number out of its range.
-    TypeError: for another dtype."""
+    ValueError: if a shape does not match, or a value is out of its range.
+    TypeError: for other dtypes."""
 
 # --- layers
 
-OF_A_NORMALISATION = """
-    weight: [C], that of a normalisation which follows. Where it is below 0 a window gives its least number, of which\
- that normalisation will make the largest."""
+NORMALIZATION_WEIGHT = """
+    weight: [C], the weight of a normalization that follows. For channels with a negative weight the result is the minimum of a window,\
+ which this normalization maps to the maximum."""
 POOLING = """
 Args:
     x: images with any dimensions before the channels, plain or channels last; the result has the same layout.
-    kernel_size: rows and columns of a window, of at most 256 places.
-    stride: from a window to the next, in rows and columns; kernel_size where it is [].
-    padding: what is put around an image, in rows and columns, {padding}; at most half of kernel_size.{dilation}
-    ceil_mode: round the number of windows up, not down: the last one may reach over the edge.{more}
+    kernel_size: rows and columns of a window, at most 256 elements.
+    stride: from a window to the next, in rows and columns; [] for kernel_size.
+    padding: the padding around an image, in rows and columns, {padding}; at most half of kernel_size.{dilation}
+    ceil_mode: round the number of windows up instead of down; the last one may extend beyond the edge.{more}
 
-Instead of two numbers a single one is for both dimensions.
+A single number applies to both dimensions.
 
 Raises:
-    ValueError: for a window of more than 256 places, and for what does not fit.
-    TypeError: for a dtype other than {dtypes}, and for what is not dense."""
+    ValueError: if a window has more than 256 elements, or arguments do not match.
+    TypeError: for a dtype other than {dtypes}, and for tensors that are not dense."""
 PRODUCT_OF_SPIKES = """
 Args:
     x: {x}, of {dtypes}; spikes 0 or 1, or counts up to 15 with `bits=4`.
     weight: {weight}.
     bias: [out], or None.{geometry}
-    bits: how many bits of each number of x are kept, 1 or 4; 0 keeps x as it is.
-    recompute: the result is not kept by what follows, but made again in the backward pass.
+    bits: the number of bits that are saved for each element of x, 1 or 4; 0 saves x itself.
+    recompute: following operators do not save the result; it is recomputed in the backward pass.
 
 Raises:
-    ValueError: for shapes that do not fit, and on the CPU for a number that does not fit in these bits. On a GPU it makes the\
+    ValueError: if shapes do not match, or, on the CPU, if a value does not fit in these bits. On a GPU such a value makes the\
  weight's gradient NaN.
-    TypeError: for another dtype of x, and for what is not dense."""
+    TypeError: for other dtypes of x, and for tensors that are not dense."""
 GEOMETRY = """
-    stride: a number for each dimension of space, or one for all.
-    padding: likewise, of zeros.
+    stride: a number for each spatial dimension, or one for all.
+    padding: the zero padding, likewise.
     dilation: likewise.
-    groups: parts into which the channels are divided."""
+    groups: the number of groups of channels."""
 
-DETAILS = {
-    "integrate_and_fire": neuron("h = v + x.", []),
-    "lif": neuron(LIF_CHARGE, ["tau", "decay_input"]),
-    "plif": neuron(LIF_CHARGE, ["w", "decay_input"]),
-    "qif": neuron("h = v + (x + a0 (v - v_rest) (v - v_c)) / tau.", ["tau", "v_c", "a0", "v_rest"]),
-    "eif": neuron("h = v + (x + v_rest - v + delta_t exp((v - theta_rh) / delta_t)) / tau.",
-                  ["tau", "delta_t", "theta_rh", "v_rest"]),
-    "izhikevich": neuron(
-        "h = v + (x + a0 (v - v_rest) (v - v_c) - w) / tau; next w = w + (a (h - v_rest) - w) / tau_w + b s.",
-        ["tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"], states="vw"),
-    "adaptive_lif": neuron(
-        "The charge h is that of `lif`. The threshold is v_threshold + b a, where next a = decay a + s.",
-        ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="va",
-        b="how much the threshold rises with a"),
+# The summary of each predefined neuron, and its details.
+NEURONS = {
+    "integrate_and_fire": ("Integrate-and-fire", neuron("h = v + x.", [])),
+    "lif": ("Leaky integrate-and-fire", neuron(LIF_CHARGE, ["tau", "decay_input"])),
+    "plif": ("Leaky integrate-and-fire with 1/tau = sigmoid(w),", neuron(LIF_CHARGE, ["w", "decay_input"])),
+    "qif": ("Quadratic integrate-and-fire",
+            neuron("h = v + (x + a0 (v - v_rest) (v - v_c)) / tau.", ["tau", "v_c", "a0", "v_rest"])),
+    "eif": ("Exponential integrate-and-fire",
+            neuron("h = v + (x + v_rest - v + delta_t exp((v - theta_rh) / delta_t)) / tau.",
+                   ["tau", "delta_t", "theta_rh", "v_rest"])),
+    "izhikevich": (
+        "Izhikevich neuron with its recovery variable w,",
+        neuron("h = v + (x + a0 (v - v_rest) (v - v_c) - w) / tau; next w = w + (a (h - v_rest) - w) / tau_w + b s.",
+               ["tau", "v_c", "a0", "v_rest", "w_rest", "tau_w", "a", "b"], states="vw")),
+    "adaptive_lif": (
+        "Leaky integrate-and-fire whose threshold v_threshold + b a rises with each spike,",
+        neuron("The charge h is that of `lif`. The threshold is v_threshold + b a, where next a = decay a + s.",
+               ["tau", "decay_input", "decay", "b"], source="the charge of " + FANG, states="va",
+               b="coefficient of a in the threshold")),
+}
+DETAILS = {name: details for name, (_, details) in NEURONS.items()} | {
     "run": f"""
 Args:{TEXT_CALL.format(shape="")}{TEXT_BITS}
-    scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
-        For 1 to 4 states, of which the next are affine in them.
-    seed: of a neuron that draws random numbers: int64 of one element, on the CPU or x's device; equal seeds draw equal numbers. By default
-        torch's generator gives one.
+    scan: allow steps to be computed in parallel, for few neurons and a long sequence, with different rounding. The neuron must have
+        1 to 4 states, and its next states must be affine in them.
+    seed: for neurons that draw random numbers, an int64 of one element, on the CPU or x's device; equal seeds draw equal numbers. By
+        default torch's generator draws it.
     offset: the number of the first step, as `seed`; by default 0.{SAMPLES}{TEXT_RESULTS}
 
 Returns:
@@ -411,62 +418,62 @@ Returns:
 Before step t, inputs[into][t] + s[t - delay] @ w becomes the input number `into`, where s is the first output.
 
 Args:{TEXT_CALL.format(shape=" = [T, *batch, H]")}
-    w: [H, H]; w[i, j] leads from neuron i to neuron j.
-    spikes: s before the first step, [delay, *batch, H], the oldest first; zeros where it is not given.
+    w: [H, H]; w[i, j] is the weight from neuron i to neuron j.
+    spikes: s before the first step, [delay, *batch, H], the oldest first; by default zeros.
     into: the input that the current is added to.
     delay: in steps, 1 or more.{SAMPLES}{TEXT_RESULTS}
 
 Returns:
     The outputs, each [T, *batch, H], and the states.""",
     "online_linear": """
-A neuron after x weight^T + bias, with traces instead of earlier steps. docs/online.md derives them.
+A neuron after x weight^T + bias, with traces in place of the preceding steps. docs/online.md derives them.
 
 Args:
-    neuron: its text.
+    neuron: the neuron text.
     x: [T, *batch, I], the steps of this call.
     weight: [N, I].
     bias: [N].
-    states: before the call, each [*batch, N]; none for the text's own.
-    params: the neuron's, which broadcast against [*batch, N].
-    traces: what the call before returned; none before the first.
+    states: before the call, each [*batch, N]; empty for the initial values in the text.
+    params: the neuron's parameters, which broadcast against [*batch, N].
+    traces: the traces that the preceding call returned; empty in the first call.
     rule: "eprop" or "ottt".
     into: the input that the product is added to.
-    inputs: one [T, *batch, N] for each input of the neuron; none where the product is the only one.
-    learned: which parameters have traces under e-prop; by default those that require a gradient at this call.
+    inputs: one [T, *batch, N] for each input of the neuron; empty if the product is the only input.
+    learned: the indices of the parameters with traces under e-prop; by default those that require a gradient at this call.
 
 Returns:
     The outputs, each [T, *batch, N]; the states; and the traces.
 
 Raises:
-    ValueError: for shapes that do not fit, and traces of another layer.
+    ValueError: if shapes do not match, or traces belong to another layer.
     NotImplementedError: for a neuron that draws random numbers.""",
     "delayed_linear": """
-y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md says how delays between steps are spread.
+y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md describes the interpolation of fractional delays.
 
 Args:
     x: [T, *batch, I].
     weight: [O, I].
-    delay: in steps, [O, I] or, one for each input, [I]; below 0 and above max_delay it counts as these.
+    delay: in steps, [O, I] or, one for each input, [I]; clamped to 0 and max_delay.
     bias: [O].
     max_delay: the longest delay, 0 to 4096.
     interpolation: "linear", "triangle" or "gauss".
-    width: of triangle and gauss, in steps.
-    past: the inputs of the max_delay steps before, [max_delay, *batch, I], the oldest first; zeros where it is not given.
+    width: the width of "triangle" and "gauss", in steps.
+    past: the inputs of the preceding max_delay steps, [max_delay, *batch, I], the oldest first; by default zeros.
 
 Returns:
     y, [T, *batch, O].
 
 Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.""",
     "local_jacobian": """
-How a neuron's states after some steps depend on those before, and on what came in. Nothing of it has a gradient.
+The derivatives of a neuron's states after some steps with respect to the states before, and to the inputs. The results have no gradients.
 
 Args:
-    neuron: its text.
+    neuron: the neuron text.
     inputs: each [T, *shape].
     states: before the steps, each [*shape].
     params: broadcast against shape.
-    into: which input.
-    of_params: which parameters.
+    into: the index of the input.
+    of_params: the indices of the parameters.
 
 Returns:
     dv_k / du_l for each pair of states, row after row, [*shape]; dv_k / dx[t] for each state, [T, *shape]; and dv_k / dp for
@@ -476,9 +483,9 @@ A state whose gradient reaches a leaf through a trace, d state / d leaf.
 
 Args:
     state: [*batch, N].
-    leaf: what was trained: a weight [N, I], or what broadcasts against the state.
-    trace: [*batch, N, I] of a weight; with outer [*batch, I]; else [*batch, N] or [*batch, 1].
-    outer: the trace is that of inputs, the same for all neurons.
+    leaf: the trained tensor: a weight [N, I], or a tensor that broadcasts against the state.
+    trace: [*batch, N, I] for a weight; with outer [*batch, I]; else [*batch, N] or [*batch, 1].
+    outer: the trace is that of the inputs, the same for all neurons.
 
 Returns:
     The state.""",
@@ -487,7 +494,7 @@ Returns:
 
 Args:
     grad: [*batch, N].
-    trace: [*batch, N, I], of its type.
+    trace: [*batch, N, I], of the type of grad.
 
 Returns:
     [N, I].""",
@@ -495,7 +502,7 @@ Returns:
 e_k becomes the sum of transitions_kl e_l and of drives_k[t] x[t].
 
 Args:
-    traces: one for each state, [*batch, N, I]; none for zeros.
+    traces: one for each state, [*batch, N, I]; empty for zeros.
     transitions: one for each pair of states, [*batch, N].
     drives: one for each state, [T, *batch, N]; without x [*batch, N].
     x: [T, *batch, I].
@@ -503,30 +510,30 @@ Args:
 Returns:
     The traces.""",
     "trace_of_input": """
-What an input leaves in the states of a neuron that does not fire, as neuron text: run on x, its states are the traces of
+Neuron text of the response of a non-firing neuron's states to an input: run on x, its states are the traces of
 rule="ottt".
 
 Args:
-    neuron: its text.
-    into: which input.
+    neuron: the neuron text.
+    into: the index of the input.
 
 Returns:
     The text.""",
     "batch_norm_run": f"""
-The first input x becomes (x - mean) / sqrt(var + eps) * weight + bias, with one number for each channel.
+The first input x becomes (x - mean) / sqrt(var + eps) * weight + bias, with one value per channel.
 
 Args:{TEXT_CALL.format(shape="")}{NORM}
-    mean: [C]; where it is not given, mean and var are those of x over all dimensions but the channels'.
-    var: [C], beside mean.{RESIDUAL}{TEXT_BITS}{LAST_STATES}{TEXT_RESULTS}
+    mean: [C]; by default mean and var are those of x over all dimensions except the channels'.
+    var: [C], given together with mean.{RESIDUAL}{TEXT_BITS}{LAST_STATES}{TEXT_RESULTS}
 
 Returns:
-    The outputs, the states, and the mean and the variance that were used.""",
+    The outputs, the states, the mean and the variance.""",
     "batch_norm_run_tracked": f"""
 Args:{TEXT_CALL.format(shape="")}
-    running_mean: [C], moved towards the mean of x, in place.
-    running_var: [C], moved towards the variance of x (divided by the count less one), in place.
-    num_batches_tracked: int64, counted up in place.{NORM}{RESIDUAL}
-    momentum: how far running statistics move; None makes them the means over all calls.{TEXT_BITS}{LAST_STATES}{TEXT_RESULTS}
+    running_mean: [C], updated in place with the mean of x.
+    running_var: [C], updated in place with the unbiased variance of x.
+    num_batches_tracked: int64, incremented in place.{NORM}{RESIDUAL}
+    momentum: the weight of the new statistics in the running ones; None averages over all calls.{TEXT_BITS}{LAST_STATES}{TEXT_RESULTS}
 
 Returns:
     The outputs and the states.""",
@@ -534,32 +541,32 @@ Returns:
 Args:
     neuron: the name of its operator, or ``cuba_lif``.
     spike: neuron text of the spike at u = H - v_threshold: ``spike(u, atan(2))``.
-    params: the constants that the text has as parameters, in this order.
-    names: the constants that are numbers. One that is also a parameter gives the number that a state starts at. Without v_reset
-        the reset is soft.
-    numbers: their values.
+    params: the constants that are parameters of the text, in this order.
+    names: the constants with a fixed value. For a constant that is also a parameter, the value is the initial value of a state.
+        Without v_reset the reset is soft.
+    numbers: the values of these constants.
     name: the name of the text; by default the neuron's.
     detach_reset: no gradient flows through the spike in the reset.
     decay_input: divide the input by tau too, for neurons with this option.
-    divides: divides by time constants, where the operator multiplies by their reciprocals.
+    divides: divide by time constants, while the operator multiplies by their reciprocals.
 
 Raises:
-    ValueError: for an unknown neuron, a missing constant, and a spike that cannot be read.""",
+    ValueError: if the neuron is unknown, a constant is missing, or the spike is not legal.""",
     "text_on_a_line": """
 Args:
     neuron: the neuron text.
 
 Raises:
-    ValueError: for a text that is not legal, with its line.
+    ValueError: if the text is not legal; the message has the line.
 
-Inductor (torch 2.11) writes line breaks in an argument into code that does not parse: packages for GPUs want a text on one line.""",
+Inductor (torch 2.11) writes line breaks in an argument into code that does not parse: packages for GPUs need a text on one line.""",
     "print_cuda": """
 Args:
     neuron: the neuron text.
-    dtype: of the inputs.
+    dtype: the dtype of the inputs.
 
 Returns:
-    The source of the kernels of the forward and the backward pass. It needs no GPU.""",
+    The source of the kernels of the forward and the backward pass. The call needs no GPU.""",
     "lava_neuron": """
 Args:
     name: "lif", "ternary_lif", "lif_reset" or "lif_refractory", whose parameters are du, dv, bias and vth (vth_hi and vth_lo), then interval\
@@ -573,67 +580,67 @@ Source: the floating-point models of Lava (github.com/lava-nc/lava).""",
     "channel_statistics": f"""
 Args:
     x: a sequence [T, B, C, ...] of {DTYPES}.
-    channel_dim: where the channels are: any dimension but time; negative ones count from the end.
+    channel_dim: the dimension of the channels, any except time; negative values count from the end.
 
 Returns:
     mean and var, [C], over all other dimensions; the variance is divided by the count. In float32 for half types.
 
 Raises:
-    ValueError: for an x without elements, and a dimension that it does not have.
-    TypeError: for another dtype, and for sparse tensors.""",
+    ValueError: if x has no elements, or does not have this dimension.
+    TypeError: for other dtypes, and for sparse tensors.""",
     "max_pool2d": POOLING.format(
-        dilation="\n    dilation: from a place of a window to the next, in rows and columns.", more=OF_A_NORMALISATION,
+        dilation="\n    dilation: from an element of a window to the next, in rows and columns.", more=NORMALIZATION_WEIGHT,
         dtypes=DTYPES, padding="which is never the maximum")
-    + "\n\nOne byte is kept for each result, where torch keeps eight.",
+    + "\n\nIt saves one byte for each result; torch saves eight.",
     "max_pool2d_statistics": POOLING.format(
-        dilation="", more=OF_A_NORMALISATION, dtypes=DTYPES, padding="which is never the maximum")
+        dilation="", more=NORMALIZATION_WEIGHT, dtypes=DTYPES, padding="which is never the maximum")
     + """
 
 Returns:
-    y, the maxima; and the mean and the biased variance of all of x, [C], in float32 for half types; 0 and 1 of nothing.
+    y, the maxima; and the mean and the biased variance of all of x, [C], in float32 for half types; 0 and 1 if x is empty.
 
-`batch_norm_run` of y with this mean and variance is the pooling of what it gives of x. The backward pass goes over x once.""",
+`batch_norm_run` of y with this mean and variance equals the pooling of its result for x. The backward pass reads x once.""",
     "max_pool2d_with_places": """
 Args:
     x: images with any dimensions before the channels.
-    windows: kernel_size, stride, padding and dilation, of rows and columns each: eight numbers.
-    ceil_mode: round the number of windows up, not down.
-    weight: as of `max_pool2d`.
+    windows: kernel_size, stride, padding and dilation, each for rows and columns: eight numbers.
+    ceil_mode: round the number of windows up instead of down.
+    weight: as in `max_pool2d`.
 
 Returns:
-    The maxima, and the places as uint8, counted row by row in the window.
+    The maxima, and their positions as uint8, counted row by row in the window.
 
 Raises:
-    ValueError: for windows of more than 256 places, and for what does not fit.
-    TypeError: as `max_pool2d`.""",
+    ValueError: if windows have more than 256 elements, or arguments do not match.
+    TypeError: as for `max_pool2d`.""",
     "avg_pool2d": POOLING.format(
-        dilation="", dtypes=DTYPES, padding="of zeros", more="\n    count_include_pad: padding counts in a mean.\n    divisor_override: divide sums by this instead."),
+        dilation="", dtypes=DTYPES, padding="of zeros", more="\n    count_include_pad: include the padding in a mean.\n    divisor_override: divide sums by this number instead."),
     "linear": PRODUCT_OF_SPIKES.format(x="[..., in]", weight="[out, in]", geometry="", dtypes=DTYPES),
     "convolution": PRODUCT_OF_SPIKES.format(
-        x="[B, C, ...] with 1 to 3 dimensions of space", weight="[out, C / groups, *kernel]", geometry=GEOMETRY, dtypes=DTYPES),
+        x="[B, C, ...] with 1 to 3 spatial dimensions", weight="[out, C / groups, *kernel]", geometry=GEOMETRY, dtypes=DTYPES),
     "pack_spikes": f"""
 Args:
-    x: numbers of {DTYPES}, dense in some order of its dimensions.
-    bits: 1, for numbers 0 and 1; or 4, for 0 to 15.
+    x: values of {DTYPES}, dense in some order of its dimensions.
+    bits: 1, for values 0 and 1; or 4, for 0 to 15.
 
 Returns:
-    The bits, uint8 [bytes], and whether all numbers were such, bool [].
+    The bits, uint8 [bytes], and whether all values were in this range, bool [].
 
 Raises:
-    ValueError: for other bits.
-    TypeError: for another dtype, and for what is not dense.""",
+    ValueError: for other values of bits.
+    TypeError: for other dtypes, and for tensors that are not dense.""",
     "unpack_spikes": """
 Args:
-    packed: what `pack_spikes` gave.
-    valid: what it gave beside it.
-    size: of the tensor to make.
-    stride: of the tensor to make, that of a dense one.
-    bits: those that `pack_spikes` was given.
-    dtype: of the tensor to make.
+    packed: the first result of `pack_spikes`.
+    valid: its second result.
+    size: the size of the result.
+    stride: the stride of the result, that of a dense tensor.
+    bits: the argument `bits` of `pack_spikes`.
+    dtype: the dtype of the result.
 
 Raises:
-    ValueError: for a size whose numbers these are not.
-    TypeError: for another dtype.""",
+    ValueError: if the size does not match the packed elements.
+    TypeError: for other dtypes.""",
     "event_csrmv": product(True, True, False), "event_csrmm": product(True, True, True),
     "csrmv": product(True, False, False), "csrmm": product(True, False, True),
     "event_ellmv": product(False, True, False), "event_ellmm": product(False, True, True),
@@ -645,20 +652,20 @@ Raises:
     "jit_csrmv": random(""), "jit_csrmm": random(", n"),
     "event_linear": f"""
 Args:
-    events: [..., in], an event where true or > 0; bool, {DTYPES}. Or int32 bits [..., ceil(in / 32)] of `pack_events`.
-    weight: [in, out], of {DTYPES}; rows of inputs that did not fire are not read.
+    events: [..., in], an event if true or > 0; bool, {DTYPES}. Or int32 bits [..., ceil(in / 32)] of `pack_events`.
+    weight: [in, out], of {DTYPES}; the rows of inputs without an event are not read.
     bias: [out], of the weight's dtype, or None.
-    graded: an event counts its number rather than 1; not of bits.
+    graded: an event counts its value instead of 1; not with bits.
 
 Returns:
     [..., out] of the weight's dtype. Gradients reach events (straight through), weight and bias.
 
 Raises:
-    ValueError: for shapes and devices that do not fit, and for bits with `graded`.
-    TypeError: for other dtypes, and for what is not dense.""",
+    ValueError: if shapes or devices do not match, and for bits with `graded`.
+    TypeError: for other dtypes, and for tensors that are not dense.""",
     "pack_events": f"""
 Args:
-    events: [..., n], an event where true or > 0; bool, {DTYPES}.
+    events: [..., n], an event if true or > 0; bool, {DTYPES}.
 
 Returns:
     int32, [..., ceil(n / 32)]: entry 32 w + b is bit b of word w.
@@ -669,36 +676,36 @@ Raises:
     "unpack_events": """
 Args:
     packed: int32, [..., ceil(n / 32)].
-    n: how many entries a row has.
+    n: the number of entries of a row.
 
 Returns:
     bool, [..., n].
 
 Raises:
-    ValueError: for a shape that does not hold n entries.
-    TypeError: for anything but int32.""",
+    ValueError: if the shape does not match n entries.
+    TypeError: for a dtype other than int32.""",
     "connect": """
-The same network for any number of threads and on every device. Lists are of all projections, one after the other.
+The network is the same for any number of threads and on every device. Lists contain the values of all projections in order.
 
 Args:
     rows: of the matrix.
     cols: of the matrix; column j belongs to neuron j % rows.
-    seed: which network it is.
-    rules: names of rules, one a projection.
-    ranges: begin and end of its rows, begin and end of its columns.
+    seed: the seed of the network.
+    rules: the names of the rules, one for each projection.
+    ranges: for each projection, begin and end of its rows, and begin and end of its columns.
     amounts: the probability, degree or number of connections.
-    choices: whether autapses, and multapses, are allowed; whether weights, and delays, out of bounds are drawn again.
-    laws: names of the laws of weights and of delays.
-    numbers: of each law first, second, low and high.
-    arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
-    dtype: of the weights, float64, float32 or float16; None: torch's default.
-    device: where the matrix is made.
+    choices: whether autapses and multapses are allowed, and whether weights and delays out of bounds are drawn again.
+    laws: the names of the laws of weights and of delays.
+    numbers: for each law first, second, low and high.
+    arrays: for the rule "arrays" sources and targets, and for the law "array" weights and delays.
+    dtype: the dtype of the weights, float64, float32 or float16; by default torch's default dtype.
+    device: the device of the matrix.
 
 Returns:
-    indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same; delays alike, uint8 or int32.
+    indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] if all are equal; delays likewise, uint8 or int32.
 
 Raises:
-    ValueError: for what cannot be drawn; it names the projection.""",
+    ValueError: if a projection cannot be drawn; the message names it.""",
     "csr_check": """
 Args:
     indices: int32 [nonzeros], in [0, cols).
@@ -708,14 +715,14 @@ Args:
     sorted: also raise if the columns of a row do not ascend.
 
 Raises:
-    ValueError: names the row and the index that are wrong.""",
+    ValueError: if an index is wrong; the message names the row and the index.""",
     "csr_transpose": f"""
 Args:{ROWS}
     rows: of the matrix.
     cols: of the matrix.
 
 Returns:
-    indices and indptr of the transpose, and slots: which nonzero of the matrix each of its nonzeros is.
+    indices and indptr of the transpose, and slots, the index in the matrix of each of its nonzeros.
 
 Raises:
     ValueError: for an index out of bounds.""",
@@ -726,22 +733,22 @@ Raises:
     "loihi_lif_reset": loihi(**RESET), "loihi_ternary_lif_reset": loihi(True, **RESET),
     "loihi_lif_refractory": loihi(**REFRACTORY), "loihi_ternary_lif_refractory": loihi(True, **REFRACTORY),
     "loihi_dense": CONNECTION.format(
-        weight="weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.\n    delay: in steps, 0 to 64.",
+        weight="weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.\n    delay: the delay in steps, 0 to 64.",
         buffer="[delay, *batch, out]"),
     "loihi_sparse": CONNECTION.format(
-        weight="crow_indices: where the rows of the weights [out, in] begin, int64 [out + 1].\n"
-               "    col_indices: of their nonzeros, int64.\n"
-               "    values: of their nonzeros, of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`.\n    delay: in steps, 0 to 64.",
+        weight="crow_indices: the start of each row of the weights [out, in], int64 [out + 1].\n"
+               "    col_indices: the columns of their nonzeros, int64.\n"
+               "    values: the values of their nonzeros, of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`.\n    delay: the delay in steps, 0 to 64.",
         buffer="[delay, *batch, out]"),
     "loihi_delay_dense": CONNECTION.format(
         weight="weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.\n"
-               "    delays: of each synapse, int32 [out, in] steps, 0 to max_delay.",
+               "    delays: the delay of each synapse in steps, int32 [out, in], 0 to max_delay.",
         buffer="[max_delay, *batch, out]").replace(
             "    weight_exp", "    max_delay: the longest delay, 0 to 63.\n    weight_exp", 1),
     "loihi_conv": CONNECTION.format(
-        weight="weight: [out, in / groups, height, width], of the type of x, prepared, -256 to 255, as that of torch's conv2d.\n"
-               "    stride: in height and width.\n    padding: zeros around an image, in height and width.\n"
-               "    dilation: in height and width.\n    groups: of channels.\n    delay: in steps, 0 to 64.",
+        weight="weight: [out, in / groups, height, width], of the type of x, prepared, -256 to 255, in the layout of torch's conv2d.\n"
+               "    stride: the stride in height and width.\n    padding: zeros around an image, in height and width.\n"
+               "    dilation: the dilation in height and width.\n    groups: the number of groups of channels.\n    delay: the delay in steps, 0 to 64.",
         buffer="[delay, *batch, out, height, width]").replace("[T, *batch, in]", "[T, *batch, in, height, width]").replace(
             "y [T, *batch, out]", "y [T, *batch, out, height, width]").replace(
             "Sums are exact modulo 2**32.", "Sums wrap around at 24 bits.").replace("through the shift", "through shift and wrap"),
@@ -749,76 +756,76 @@ Raises:
 Args:
     weight: floating point.
     num_weight_bits: 1 to 8.
-    sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights, truncated toward zero, where it is not given.
-    truncate: as `loihi_prepare_weights` does, and not to the nearest number that the chip has.
+    sign_mode: "mixed", "excitatory" or "inhibitory"; by default determined by the signs of the weights, truncated toward zero.
+    truncate: truncate as `loihi_prepare_weights` does, instead of rounding to the nearest value that the chip can represent.
 
 Returns:
     Whole numbers in the type of weight. The gradient is that of a clip to the range of the sign mode.
 
 Raises:
-    ValueError: for a NaN, and a number out of its range.
-    TypeError: for weights that are no floating-point numbers.""",
+    ValueError: for a NaN, or if a value is out of its range.
+    TypeError: if weights are not floating point.""",
     "loihi_optimize_weight_bits": """
 Args:
     weight: whole numbers in the range of the sign mode; others are truncated toward zero.
-    sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights where it is not given.
+    sign_mode: "mixed", "excitatory" or "inhibitory"; by default determined by the signs of the weights.
 
 Returns:
     The weights times the largest 2**-weight_exp that fits, int32 on the CPU; the fewest bits that hold these; and weight_exp, -8 to 0.
 
 Raises:
-    ValueError: for a weight out of the range.""",
+    ValueError: if a weight is out of range.""",
     "loihi_neuron": """
 Args:
     name: lif, lif_reset, lif_refractory, ternary_lif, ternary_lif_reset, ternary_lif_refractory, atrlif, rf, delta, sigma_delta or sigma_delta_unit.
-    surrogate: of its spikes.
-    surrogate_args: the surrogate's numbers; [] for its defaults.
+    surrogate: the surrogate of its spikes.
+    surrogate_args: the surrogate's arguments; [] for the defaults.
 
 Returns:
-    The neuron text, for `run`: on float32 or float64 that hold whole numbers.
+    The neuron text, for `run` with float32 or float64 tensors that hold whole numbers.
 
 Raises:
-    ValueError: for another name.""",
+    ValueError: for any other name.""",
     "loihi_prepare_weights": """
 Args:
     weight: int32, clipped to -256 and 255.
-    num_weight_bits: 1 to 8; weights are rounded to as many bits, and to even numbers where signs are mixed.
-    sign_mode: of the chip; read off the weights where it is not given.
+    num_weight_bits: 1 to 8; weights are rounded to this number of bits, and to even numbers if signs are mixed.
+    sign_mode: "mixed", "excitatory" or "inhibitory"; by default determined by the signs of the weights.
 
 Source: Lava's Dense (github.com/lava-nc/lava).""",
     "loihi_quantize": """
 Args:
-    weight: of the layer, [out, in].
-    bias: of the layer, [out], or None.
+    weight: the weight of the layer, [out, in].
+    bias: the bias of the layer, [out], or None.
     tau: the time constant of the `lif` after it, with a hard reset to 0.
-    decay_input: of the `lif`.
-    v_threshold: of the `lif`.
-    input_scale: what a message of 1 is worth.
-    largest_message: the largest that comes.
+    decay_input: the same argument of the `lif`.
+    v_threshold: the same argument of the `lif`.
+    input_scale: the input that a message of 1 represents.
+    largest_message: the largest message.
     num_weight_bits: 1 to 8.
 
 Returns:
-    Weights, bias_mant, bias_exp, weight_exp, dv, vth and scale for `loihi_dense` and `loihi_lif`; then the worst errors: of a weight, relative to\
- the largest; of the bias, relative to the threshold; of the threshold; and of 1 / tau.
+    Weights, bias_mant, bias_exp, weight_exp, dv, vth and scale for `loihi_dense` and `loihi_lif`; then the largest errors: of a weight, relative to\
+ the largest; of the bias, relative to the threshold; of the threshold, relative to its own value; of 1 / tau, absolute.
 
 Raises:
-    ValueError: for a layer that does not fit into the chip's numbers.""",
+    ValueError: if a layer does not fit into the chip's fields.""",
     "record_kernels": """
 Args:
-    archs: such as ["sm_80", "sm_90"].
+    archs: the architectures, such as ["sm_80", "sm_90"].
 
 Raises:
-    ValueError: for an architecture that NVRTC does not know.""",
+    ValueError: for an architecture that NVRTC does not support.""",
     "write_kernel_pack": """
 Args:
-    path: of the file. `SPIKEFORGE_KERNEL_PACK` names it to a program.
+    path: the path of the file. Programs read it if `SPIKEFORGE_KERNEL_PACK` is set to this path.
 
 Raises:
-    RuntimeError: where there is no NVRTC, or nothing was recorded.""",
+    RuntimeError: if NVRTC is not available, or nothing was recorded.""",
     "load_kernel_pack": """
 Args:
-    path: of the file.
+    path: the path of the file.
 
 Raises:
-    ValueError: for a file that is no pack of this build of the library.""",
+    ValueError: if the file is not a pack of this build of the library.""",
 }

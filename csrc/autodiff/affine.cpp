@@ -38,7 +38,7 @@ class Extraction {
     for (Id id = 0; id < graph.argument_count(); ++id) map_.argument(graph.name(id));
   }
 
-  Graph run(Range results) {
+  Graph build(Range results) {
     copies_.resize(graph_.size());
     forms_.resize(graph_.size());
     for (Id id = 0; id < graph_.size(); ++id) visit(id);
@@ -79,12 +79,9 @@ class Extraction {
     const auto of = [&](std::size_t i) -> const Term& { return forms_[x[i]][j]; };
     const auto factor = [&](std::size_t i) { return recording_.value(copies_[x[i]]); };
     switch (graph_[id].op) {
-      case Op::add:
-        return sum(of(0), of(1));
-      case Op::subtract:
-        return sum(of(0), negative(of(1)));
-      case Op::neg:
-        return negative(of(0));
+      case Op::add: return sum(of(0), of(1));
+      case Op::subtract: return sum(of(0), negative(of(1)));
+      case Op::neg: return negative(of(0));
       case Op::multiply: {
         if (varies(x[0]) == varies(x[1])) break;
         const std::size_t linear = varies(x[0]) ? 0 : 1;
@@ -100,8 +97,7 @@ class Extraction {
         if (varies(x[0])) break;
         if (!of(1) && !of(2)) return {};
         return graph::apply(Op::where, {factor(0), of(1).value_or(0), of(2).value_or(0)});
-      default:
-        break;
+      default: break;
     }
     throw NotAffine(graph_[id].op, fmt::format("affine_map: node {} ({}) is not affine", id, info(graph_[id].op).name));
   }
@@ -118,7 +114,7 @@ class Extraction {
 }  // namespace
 
 Graph affine_map(const Graph& graph, Range arguments, Range results) {
-  return Extraction(graph, arguments).run(results);
+  return Extraction(graph, arguments).build(results);
 }
 
 }  // namespace spikeforge::autodiff

@@ -26,12 +26,9 @@ std::string reason(Op op) {
   if (op == Op::where || info.result == graph::Kind::boolean)
     return "a condition on a state chooses it, as a reset does";
   switch (op) {
-    case Op::multiply:
-      return "it multiplies two values that depend on states";
-    case Op::divide:
-      return "it divides by a value that depends on a state";
-    default:
-      return fmt::format("it takes {} of a value that depends on a state", info.name);
+    case Op::multiply: return "it multiplies two values that depend on states";
+    case Op::divide: return "it divides by a value that depends on a state";
+    default: return fmt::format("it takes {} of a value that depends on a state", info.name);
   }
 }
 

@@ -49,7 +49,7 @@ class Gathering {
     for (Id id = 0; id < graph.argument_count(); ++id) to_.argument(graph.name(id));
   }
 
-  Graph run() {
+  Graph build() {
     copies_.resize(from_.size());
     sums_.resize(from_.size());
     for (Id id = 0; id < from_.size(); ++id)
@@ -95,12 +95,9 @@ class Gathering {
   Sum sum_at(Id id) {
     const std::span<const Id> x = from_.operands(id);
     switch (from_[id].op) {
-      case Op::add:
-        return added(sum_of(x[0]), sum_of(x[1]));
-      case Op::subtract:
-        return added(sum_of(x[0]), negative(sum_of(x[1])));
-      case Op::neg:
-        return negative(sum_of(x[0]));
+      case Op::add: return added(sum_of(x[0]), sum_of(x[1]));
+      case Op::subtract: return added(sum_of(x[0]), negative(sum_of(x[1])));
+      case Op::neg: return negative(sum_of(x[0]));
       case Op::multiply:
         if (varies(x[0]) != varies(x[1])) {
           const std::size_t linear = varies(x[0]) ? 0 : 1;
@@ -110,8 +107,7 @@ class Gathering {
       case Op::where:
         if (!varies(x[0])) return chosen(recording_.value(copies_[x[0]]), sum_of(x[1]), sum_of(x[2]));
         break;
-      default:
-        break;
+      default: break;
     }
     // Anything else is left as it is.
     for (const Id operand : x) copies_[operand] = copy_of(operand);
@@ -190,6 +186,6 @@ class Gathering {
 
 }  // namespace
 
-Graph gathered(const Graph& vjp, Range gradients) { return Gathering(vjp, gradients).run(); }
+Graph gathered(const Graph& vjp, Range gradients) { return Gathering(vjp, gradients).build(); }
 
 }  // namespace spikeforge::autodiff

@@ -48,7 +48,7 @@ class Forward {
       place(primal.param(j), both_.param(j), params[j] ? std::optional(both_.param(next++)) : std::nullopt);
   }
 
-  Cell run() {
+  Cell build() {
     const Graph& graph = primal_.graph();
     for (Id id = static_cast<Id>(graph.argument_count()); id < graph.size(); ++id) {
       copies_[id] = graph::copy_node(both_.graph(), graph, id, copies_);
@@ -115,7 +115,7 @@ class Forward {
 }  // namespace
 
 Cell jvp(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bool>& params) {
-  return Forward(cell, inputs, params).run();
+  return Forward(cell, inputs, params).build();
 }
 
 }  // namespace spikeforge::autodiff

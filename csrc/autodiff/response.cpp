@@ -24,7 +24,7 @@ Cell silent(const Cell& cell) {
   std::vector<bool> is_spike(graph.size());
   for (Id id = static_cast<Id>(graph.argument_count()); id < graph.size(); ++id) {
     is_spike[id] = graph.is(id, Op::spike) || graph.is(id, Op::spike_strict) ||
-                   (graph.is(id, Op::add_gradient) && is_spike[graph.operands(id)[0]]);  // a surrogate of one's own
+                   (graph.is(id, Op::add_gradient) && is_spike[graph.operands(id)[0]]);  // a custom surrogate
     copies[id] = is_spike[id] ? copy.graph().constant(0) : graph::copy_node(copy.graph(), graph, id, copies);
   }
   std::vector<Id> outputs, next_states;

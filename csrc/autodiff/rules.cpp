@@ -172,10 +172,10 @@ graph::Graph slope_of(const graph::Surrogate& surrogate) {
 
 Contributions contributions(graph::Op op, const Site& site) {
   switch (op) {
-#define SPIKEFORGE_OP(name, ...) \
-  case graph::Op::name:          \
-    return rules::name(site);
+// clang-format off
+#define SPIKEFORGE_OP(name, ...) case graph::Op::name: return rules::name(site);
 #include "csrc/graph/ops.def"
+    // clang-format on
   }
   return {};
 }

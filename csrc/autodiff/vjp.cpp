@@ -35,7 +35,7 @@ class Backward {
         values_(lower_into(vjp_, primal)),
         adjoints_(primal.size()) {}
 
-  Graph run() {
+  Graph build() {
     for (std::size_t k = 0; k < primal_.results().size(); ++k)
       accumulate(primal_.results()[k], Adjoint(value(static_cast<Id>(primal_.argument_count() + k))));
     for (Id id = static_cast<Id>(primal_.size()); id-- > primal_.argument_count();)
@@ -68,7 +68,7 @@ class Backward {
 
 }  // namespace
 
-Graph vjp(const Graph& primal) { return Backward(primal).run(); }
+Graph vjp(const Graph& primal) { return Backward(primal).build(); }
 
 std::size_t count_slopes(const Graph& primal) {
   std::vector<bool> reached(primal.size());  // by a gradient

@@ -7,8 +7,7 @@ namespace spikeforge {
 
 // Up to `most` elements in place, for descriptions that a hot call makes: no allocation, and what is not used costs
 // nothing.
-template <class T, std::size_t most>
-class BoundedList {
+template <class T, std::size_t most> class BoundedList {
  public:
   BoundedList() {}  // elements beyond size() stay as they are  NOLINT(modernize-use-equals-default)
   BoundedList(const BoundedList& other) { *this = other; }

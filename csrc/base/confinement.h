@@ -10,7 +10,7 @@
 namespace spikeforge {
 
 struct Confinement {
-  bool files = false;  // nothing can be written, made, renamed or deleted but where it was allowed
+  bool files = false;  // files can be written, created, renamed and deleted in allowed places only
   bool calls = false;  // no program can be started, no process made or reached, no socket opened, nothing typed into a
                        // terminal, and no file's permissions or attributes changed, wherever it is
 };

@@ -36,7 +36,7 @@ inline PlainFile open_plain_file(const std::string& path) {
   return file;
 }
 
-// False where a write failed; errno says why.
+// Returns false if a write failed, with the reason in errno.
 inline bool write_all(int file, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());
@@ -47,7 +47,7 @@ inline bool write_all(int file, std::string_view bytes) {
   return true;
 }
 
-// The next `size` bytes; false where there are fewer.
+// Reads the next `size` bytes; returns false if there are fewer.
 inline bool read_into(int file, char* bytes, std::size_t size) {
   while (size > 0) {
     const ssize_t got = ::read(file, bytes, size);

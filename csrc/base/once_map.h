@@ -17,8 +17,7 @@ namespace spikeforge {
 // A map whose values are created by the first caller that requests the key; other callers of that key wait for it, and
 // callers of other keys do not. An exception reaches all waiting callers and leaves no entry: the next call tries
 // again. A child of fork() creates a value itself if a thread of its parent was creating it.
-template <class Key, class Value, class Hash>
-class OnceMap {
+template <class Key, class Value, class Hash> class OnceMap {
  public:
   using Pointer = std::shared_ptr<const Value>;
   struct Found {
@@ -26,8 +25,7 @@ class OnceMap {
     bool was_there;
   };
 
-  template <class Make>
-  Found get(const Key& key, Make&& make) {
+  template <class Make> Found get(const Key& key, Make&& make) {
     std::unique_lock lock(mutex_);
     if (const auto at = values_.find(key); at != values_.end() && at->second.is_coming()) {
       const std::shared_future<Pointer> value = at->second.value;

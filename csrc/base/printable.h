@@ -9,7 +9,7 @@
 
 namespace spikeforge {
 
-// Bytes of the UTF-8 character that a text begins with; 0 where it begins with none. The text is not empty.
+// The number of bytes of the UTF-8 character at the start of a text; 0 if there is none. The text must not be empty.
 inline std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::size_t length = byte(0) < 0x80         ? 1

@@ -16,8 +16,7 @@ namespace spikeforge {
 // Writers, one at a time, put an entry into a free slot, or publish a table of twice the size. Neither entries nor old
 // tables are freed before the map is: a reader may still use them, and to detect that none does would cost every
 // reader a write. All old tables together are smaller than the newest.
-template <class Key, class Value, class Hash>
-class PublishedMap {
+template <class Key, class Value, class Hash> class PublishedMap {
  public:
   PublishedMap() = default;
   PublishedMap(const PublishedMap&) = delete;

@@ -1,7 +1,6 @@
 #pragma once
 #include <atomic>
 #include <memory>
-#include <utility>
 
 namespace spikeforge {
 
@@ -16,10 +15,9 @@ class Slot {
   Slot& operator=(const Slot&) = delete;
 
   // `make` returns a T, in place. If two threads come first, both create one, and one is kept.
-  template <class T, class Make>
-  T& get(Make&& make) const {
+  template <class T, class Make> T& get(const Make& make) const {
     if (Base* const there = content_.load(std::memory_order_acquire)) return static_cast<Content<T>*>(there)->value;
-    auto made = std::make_unique<Content<T>>(std::forward<Make>(make));
+    auto made = std::make_unique<Content<T>>(make);
     Base* there = nullptr;
     if (content_.compare_exchange_strong(there, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
       return made.release()->value;
@@ -30,10 +28,8 @@ class Slot {
   struct Base {
     virtual ~Base() = default;
   };
-  template <class T>
-  struct Content : Base {
-    template <class Make>
-    explicit Content(Make&& make) : value(std::forward<Make>(make)()) {}
+  template <class T> struct Content : Base {
+    template <class Make> explicit Content(const Make& make) : value(make()) {}
     T value;
   };
 

@@ -1,4 +1,4 @@
-// The library's version, the one place that says it: CMakeLists.txt reads it here.
+// The library's version. It is defined only here; CMakeLists.txt reads this file.
 #pragma once
 
 #define SPIKEFORGE_VERSION_MAJOR 0

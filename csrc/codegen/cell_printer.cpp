@@ -54,28 +54,17 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
     case Op::greater:
     case Op::greater_equal:
     case Op::equal:
-    case Op::not_equal:
-      return fmt::format("{} {} {}", x[0], graph::info(node.op).text, x[1]);
-    case Op::logical_or:
-      return fmt::format("either({}, {})", x[0], x[1]);
-    case Op::logical_and:
-      return fmt::format("both({}, {})", x[0], x[1]);
-    case Op::logical_not:
-      return fmt::format("inverse({})", x[0]);
-    case Op::neg:
-      return "-" + x[0];
-    case Op::reciprocal:
-      return "F(1) / " + x[0];
-    case Op::rsqrt:
-      return fmt::format("F(1) / sqrt({})", x[0]);
-    case Op::sigmoid:
-      return fmt::format("logistic({})", x[0]);
-    case Op::round:
-      return fmt::format("rint({})", x[0]);
-    case Op::where:
-      return fmt::format("select({}, {}, {})", x[0], x[1], x[2]);
-    case Op::surrogate_gradient:
-      return surrogate_gradient(x[0], node.surrogate);
+    case Op::not_equal: return fmt::format("{} {} {}", x[0], graph::info(node.op).text, x[1]);
+    case Op::logical_or: return fmt::format("either({}, {})", x[0], x[1]);
+    case Op::logical_and: return fmt::format("both({}, {})", x[0], x[1]);
+    case Op::logical_not: return fmt::format("inverse({})", x[0]);
+    case Op::neg: return "-" + x[0];
+    case Op::reciprocal: return "F(1) / " + x[0];
+    case Op::rsqrt: return fmt::format("F(1) / sqrt({})", x[0]);
+    case Op::sigmoid: return fmt::format("logistic({})", x[0]);
+    case Op::round: return fmt::format("rint({})", x[0]);
+    case Op::where: return fmt::format("select({}, {}, {})", x[0], x[1], x[2]);
+    case Op::surrogate_gradient: return surrogate_gradient(x[0], node.surrogate);
     case Op::argument:
     case Op::constant:
     case Op::truth:
@@ -87,19 +76,14 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
     case Op::normal:
     case Op::uniform:
     case Op::bernoulli:
-    case Op::poisson:
-      throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", name));
-    default:
-      break;
+    case Op::poisson: throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", name));
+    default: break;
   }
   // All others are functions of their name.
   switch (graph::info(node.op).arity) {
-    case 1:
-      return fmt::format("{}({})", name, x[0]);
-    case 2:
-      return fmt::format("{}({}, {})", name, x[0], x[1]);
-    default:
-      return fmt::format("{}({}, {}, {})", name, x[0], x[1], x[2]);
+    case 1: return fmt::format("{}({})", name, x[0]);
+    case 2: return fmt::format("{}({}, {})", name, x[0], x[1]);
+    default: return fmt::format("{}({}, {}, {})", name, x[0], x[1], x[2]);
   }
 }
 

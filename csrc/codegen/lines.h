@@ -11,8 +11,7 @@ namespace spikeforge::codegen {
 
 class Lines {
  public:
-  template <class... Args>
-  void operator()(fmt::format_string<Args...> format, Args&&... values) {
+  template <class... Args> void operator()(fmt::format_string<Args...> format, Args&&... values) {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(values)...);
     text_ += '\n';
   }

@@ -11,21 +11,15 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-template <class Element>
-using Compute = std::conditional_t<std::is_same_v<Element, double>, double, float>;
+template <class Element> using Compute = std::conditional_t<std::is_same_v<Element, double>, double, float>;
 
 // Calls f with a value of an element's type, which is floating point.
-template <class F>
-auto with_element(DType type, F&& f) {
+template <class F> auto with_element(DType type, F&& f) {
   switch (type) {
-    case DType::f16:
-      return f(c10::Half());
-    case DType::bf16:
-      return f(c10::BFloat16());
-    case DType::f32:
-      return f(float());
-    default:
-      return f(double());
+    case DType::f16: return f(c10::Half());
+    case DType::bf16: return f(c10::BFloat16());
+    case DType::f32: return f(float());
+    default: return f(double());
   }
 }
 

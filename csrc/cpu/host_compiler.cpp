@@ -164,10 +164,10 @@ pid_t start(std::vector<std::string> words, std::vector<std::string> variables, 
   return id;
 }
 
-// The ends of pipes at which shells wait. A child of fork(), which may live longer than this process, closes them.
+// The write ends of the pipes that shells read. A child of fork() closes its copies, since it may outlive this process.
 class WriteEnds {
  public:
-  // The pipe's other end.
+  // Opens a pipe and returns its read end.
   static FileDescriptor open(FileDescriptor& write_end) {
     const std::scoped_lock lock(list().mutex);
     int ends[2];
@@ -250,8 +250,8 @@ class WorkFolder {
 
 // Runs the compiler in the folder's process group. Its output goes to `log`, and its temporary files go to the folder.
 // Returns whether it ended well.
-bool run(const std::vector<std::string>& words, const WorkFolder& folder, const std::string& log,
-         std::chrono::milliseconds longest) {
+bool run_compiler(const std::vector<std::string>& words, const WorkFolder& folder, const std::string& log,
+                  std::chrono::milliseconds longest) {
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const pid_t id = start(words, environment_with(folder.path()), nothing.get(), log, folder.group());
   Child child(id, folder.group() == 0 ? id : folder.group());
@@ -324,7 +324,8 @@ std::string compile(const std::string& command, const std::vector<std::string>& 
        {"-I" + folder.path(), "-isystem" + torch_folder + "/../include", folder.path() + "/tapes.cpp",
         std::string("-o"), object, "-L" + torch_folder, std::string("-ltorch_cpu"), std::string("-lc10")})
     words.push_back(word);
-  if (!run(words, folder, log, longest)) fail(fmt::format("{} failed: {}", command, first_error(read_file(log))));
+  if (!run_compiler(words, folder, log, longest))
+    fail(fmt::format("{} failed: {}", command, first_error(read_file(log))));
   std::string bytes = read_file(object);
   if (bytes.empty()) fail(fmt::format("{} wrote nothing", command));
   return bytes;

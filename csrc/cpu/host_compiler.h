@@ -22,7 +22,7 @@ class SharedObject {
   }
   ~SharedObject();
 
-  void* find(const char* symbol) const;  // null where it is not there
+  void* find(const char* symbol) const;  // null if there is none
 
  private:
   void* handle_ = nullptr;

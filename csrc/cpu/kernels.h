@@ -22,7 +22,7 @@ struct TapeFunctions {
   TapeFunction step = nullptr, advance = nullptr, backward = nullptr;
 };
 
-// The context of a loop besides its launch.
+// The arguments of a loop in addition to its launch.
 struct LoopContext {
   // The program of a traced cell.
   const TracedProgram* program = nullptr;
@@ -32,9 +32,10 @@ struct LoopContext {
   const Feedback* feedback = nullptr;
 };
 
-// Runs the neurons [begin, end) through the whole sequence, of a recurrent call whole samples. `scratch`, on a cache
-// line, holds what the function of that name says for so many neurons. False: one of their parameters is a tensor with
-// a value that is not legal.
+// The loops over time of a cell. forward() and backward() run the neurons [begin, end) through the whole sequence; for
+// a recurrent call, these are whole samples. `scratch` is aligned to a cache line, and has the number of bytes that
+// forward_scratch() or backward_scratch() returns for end - begin neurons. They return false if a tensor parameter of
+// these neurons has an illegal value.
 struct Loop {
   std::size_t (*forward_scratch)(const ForwardLaunch&, const LoopContext&, std::int64_t neurons);
   bool (*forward)(const ForwardLaunch&, const LoopContext&, std::int64_t begin, std::int64_t end, void* scratch);
@@ -52,7 +53,8 @@ SPIKEFORGE_EACH_SET(Loop, predefined_loop, (NeuronKind kind, DType type));
 SPIKEFORGE_EACH_SET(Loop, traced_loop, (DType type));
 SPIKEFORGE_EACH_SET(Loop, loihi_loop, (bool ternary, LoihiForm form));
 
-// The widest set that this processor has, no wider than SPIKEFORGE_CPU_CAPABILITY (default, avx2, avx512) says.
+// The loops for the widest instruction set of this processor, limited by SPIKEFORGE_CPU_CAPABILITY (default, avx2,
+// avx512).
 const Loops& loops();
 const char* capability();
 

@@ -13,8 +13,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
 // A granule of them.
-template <class T, class Stored>
-struct Granule {
+template <class T, class Stored> struct Granule {
   static void load(const Stored* from, T* to) {
     using V = at::vec::Vectorized<float>;
     for (std::int64_t i = 0; i < granule; i += V::size()) {
@@ -34,8 +33,7 @@ struct Granule {
 };
 
 // `to` has room up to the next granule, which is filled with zeros.
-template <class T, class Stored>
-void load_numbers(const Stored* from, T* to, std::int64_t count) {
+template <class T, class Stored> void load_numbers(const Stored* from, T* to, std::int64_t count) {
   const std::int64_t padded = (count + granule - 1) / granule * granule;
   if constexpr (std::is_same_v<T, Stored>) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
@@ -50,8 +48,7 @@ void load_numbers(const Stored* from, T* to, std::int64_t count) {
   }
 }
 
-template <class T, class Stored>
-void store_numbers(const T* from, Stored* to, std::int64_t count) {
+template <class T, class Stored> void store_numbers(const T* from, Stored* to, std::int64_t count) {
   if constexpr (std::is_same_v<T, Stored>) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
   } else {
@@ -66,8 +63,7 @@ void store_numbers(const T* from, Stored* to, std::int64_t count) {
 
 // Calls f with a value of the type that a state or a parameter has beside arithmetic in T: T itself, or a half type
 // beside float.
-template <class T, class F>
-auto with_type(DType type, F&& f) {
+template <class T, class F> auto with_type(DType type, F&& f) {
   if constexpr (std::is_same_v<T, float>) {
     if (type == DType::f16) return f(c10::Half());
     if (type == DType::bf16) return f(c10::BFloat16());

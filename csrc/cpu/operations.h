@@ -23,15 +23,13 @@ inline namespace CPU_CAPABILITY {
 // Elements to which rows are padded: a whole number of vectors of every type, and of cache lines.
 constexpr std::int64_t granule = 32;
 
-// A row of a tile's numbers; or one vector that stands for all of them, where `step` is 0 rather than 1.
-template <class T>
-struct Row {
+// A row of a tile's values. If `step` is 0 rather than 1, one vector replaces the row.
+template <class T> struct Row {
   T* data;
   std::int64_t step;
 };
 
-template <class T>
-struct Operations {
+template <class T> struct Operations {
   using V = at::vec::Vectorized<T>;
 
   static V mask(bool value) {
@@ -80,7 +78,7 @@ struct Operations {
   static V cosh(V x) { return x.cosh(); }
   static V tanh(V x) { return x.tanh(); }
   static V erf(V x) {
-    // at::vec's for float loses the digits of what is small.
+    // at::vec's erf is inaccurate for small float arguments.
     if constexpr (std::is_same_v<T, float>)
       return x.map(::erff);
     else
@@ -162,8 +160,7 @@ struct Operations {
                  first);
   }
 
-  template <class Law>
-  static V drawn(Law law, V bits) {
+  template <class Law> static V drawn(Law law, V bits) {
     T numbers[V::size()];
     bits.store(numbers);
     for (int i = 0; i < V::size(); ++i) {

@@ -4,13 +4,12 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Hands out pieces of the caller's memory, on cache lines; with no memory, it only counts.
+// Divides the caller's memory into pieces aligned to cache lines; without memory, it only counts them.
 class Scratch {
  public:
   explicit Scratch(void* memory) : base_(static_cast<char*>(memory)) {}
 
-  template <class T>
-  T* take(std::size_t n) {
+  template <class T> T* take(std::size_t n) {
     T* piece = base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr;
     used_ += (n * sizeof(T) + 63) / 64 * 64;  // NOLINT(bugprone-sizeof-expression): pieces may hold pointers
     return piece;

@@ -25,9 +25,9 @@ struct Range {
 // In ascending order, whole granules each: they end within the tile's padded rows.
 using Ranges = std::span<const Range>;
 
-// How a result of so many rows is written: past the caches, where it is too large for its reader to find it there; from
-// the registers, where rows begin on cache lines, else from a piece of a row that is put together in the cache. Staging
-// costs 5 % (float16, forward), an odd N written through the caches 25 % (float32).
+// How a result is written. `cached`: by normal stores. `streamed`: by non-temporal stores from registers, for results
+// that are too large to stay in the cache, if rows start on cache lines. `staged`: the same for other rows, from pieces
+// that are assembled in the cache. Staging costs 5 % (float16, forward); normal stores of an odd N cost 25 % (float32).
 enum class Writing { cached, streamed, staged };
 
 struct Tile {
@@ -51,19 +51,16 @@ struct Tile {
   static bool is_dense(const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; }
 
   // Row t of a sequence that is dense.
-  template <class Element>
-  const Element* row(const SequenceView& view, std::int64_t t) const {
+  template <class Element> const Element* row(const SequenceView& view, std::int64_t t) const {
     return static_cast<const Element*>(view.data) + t * view.time_stride + begin;
   }
 
   // Row t of a result, of N elements each.
-  template <class Element>
-  Element* result(void* data, std::int64_t t) const {
+  template <class Element> Element* result(void* data, std::int64_t t) const {
     return static_cast<Element*>(data) + t * launch.neurons + begin;
   }
 
-  // The row that is read after the current one: step t, or, if there is none, step `first` of the next tile; null:
-  // none.
+  // The row that is read after the current one: step t, or else step `first` of the next tile; null if there is none.
   template <class Element>
   const Element* row_after(const SequenceView& view, std::int64_t t, std::int64_t first) const {
     if (!is_dense(view)) return nullptr;
@@ -71,8 +68,8 @@ struct Tile {
     return begin + count < launch.neurons ? row<Element>(view, first) + count : nullptr;
   }
 
-  // While the steps of a segment run backward, what is recomputed after it: as many rows from its end on. The segment
-  // is the one before in time, or the next tile's last.
+  // The row to prefetch at step t of a backward segment: the segment that is recomputed next has the same number of
+  // rows. It is the segment before this one in time, or the last one of the next tile.
   template <class Element>
   const Element* row_later(const SequenceView& view, std::int64_t t, const Segment& segment) const {
     if (segment.t0 > 0) return row_after<Element>(view, 2 * segment.t0 - 1 - t, 0);
@@ -80,8 +77,7 @@ struct Tile {
     return row < segment.last ? nullptr : row_after<Element>(view, -1, row);
   }
 
-  template <class Element>
-  Writing writing_of(const Element* data, std::int64_t rows) const {
+  template <class Element> Writing writing_of(const Element* data, std::int64_t rows) const {
     constexpr std::int64_t element = sizeof(Element);
     if (data == nullptr || is_read_again || rows * launch.neurons * element < large_result) return Writing::cached;
     const bool aligned =

@@ -30,21 +30,13 @@ constexpr int vector_bytes = 16;  // SSE2 and NEON; GCC splits wider vectors bad
 #endif
 
 // `count` lanes of T as one of the compiler's vectors. (The attribute is lost where it depends on T.)
-template <class T, int count>
-struct LanesOf {
-  typedef T type __attribute__((vector_size(sizeof(T) * count)));
-};
-template <class T, int count>
-using Lanes = typename LanesOf<T, count>::type;
+template <class T, int count> struct LanesOf { typedef T type __attribute__((vector_size(sizeof(T) * count))); };
+template <class T, int count> using Lanes = typename LanesOf<T, count>::type;
 
 // Lanes of all ones or all zeros, as comparisons give them.
-template <class Bits>
-struct Mask {
-  Bits bits;
-};
+template <class Bits> struct Mask { Bits bits; };
 
-template <class T>
-struct Vec {
+template <class T> struct Vec {
   static constexpr int lanes = vector_bytes / sizeof(T);
   using Simd = Lanes<T, lanes>;
   using Bits = Lanes<std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>, lanes>;
@@ -144,8 +136,7 @@ struct Vec {
   Native native() const { return __builtin_bit_cast(Native, value); }
   static Vec from_native(Native x) { return __builtin_bit_cast(Simd, x); }
 
-  template <class OfNative, class OfLane>
-  Vec apply(OfNative of_native, OfLane of_lane) const {
+  template <class OfNative, class OfLane> Vec apply(OfNative of_native, OfLane of_lane) const {
     if constexpr (has_native) {
       return from_native(of_native(native()));
     } else {
@@ -158,24 +149,20 @@ struct Vec {
 
 // ---- rows: a vector from and to memory, converted between the stored type and the arithmetic's ----
 
-template <class Value>
-Value read(const void* p) {
+template <class Value> Value read(const void* p) {
   Value value;
   std::memcpy(&value, p, sizeof value);
   return value;
 }
 
-template <class T, class Stored>
-struct Conversion;
+template <class T, class Stored> struct Conversion;
 
-template <class T>
-struct Conversion<T, T> {
+template <class T> struct Conversion<T, T> {
   static Vec<T> load(const T* p) { return read<typename Vec<T>::Simd>(p); }
   static auto stored(Vec<T> x) { return x.value; }
 };
 
-template <>
-struct Conversion<float, c10::BFloat16> {
+template <> struct Conversion<float, c10::BFloat16> {
   static constexpr int lanes = Vec<float>::lanes;
   using Words = Lanes<std::uint32_t, lanes>;
   using Halves = Lanes<std::uint16_t, lanes>;
@@ -205,8 +192,7 @@ struct Conversion<float, c10::BFloat16> {
 #endif
 };
 
-template <>
-struct Conversion<float, c10::Half> {
+template <> struct Conversion<float, c10::Half> {
 #if defined(CPU_CAPABILITY_AVX512)
   static Vec<float> load(const c10::Half* p) { return _mm512_cvtph_ps(read<__m256i>(p)); }
   static __m256i stored(Vec<float> x) {
@@ -233,13 +219,9 @@ struct Conversion<float, c10::Half> {
 #endif
 };
 
-template <class T, class Stored>
-Vec<T> load_row(const Stored* p) {
-  return Conversion<T, Stored>::load(p);
-}
+template <class T, class Stored> Vec<T> load_row(const Stored* p) { return Conversion<T, Stored>::load(p); }
 
-template <class T, class Stored>
-void store_row(Stored* p, Vec<T> x) {
+template <class T, class Stored> void store_row(Stored* p, Vec<T> x) {
   const auto stored = Conversion<T, Stored>::stored(x);
   std::memcpy(p, &stored, sizeof stored);
 }
@@ -254,8 +236,7 @@ constexpr int line_bytes = 64;
 constexpr std::int64_t large_result = std::int64_t{8} << 20;
 
 // p is a multiple of the value's size.
-template <class Value>
-void stream_value(void* p, Value value) {
+template <class Value> void stream_value(void* p, Value value) {
 #if defined(__AVX512F__)
   if constexpr (sizeof value == 64)
     return _mm512_stream_si512(static_cast<__m512i*>(p), __builtin_bit_cast(__m512i, value));
@@ -271,8 +252,7 @@ void stream_value(void* p, Value value) {
   std::memcpy(p, &value, sizeof value);
 }
 
-template <class T, class Stored>
-void stream_row(Stored* p, Vec<T> x) {
+template <class T, class Stored> void stream_row(Stored* p, Vec<T> x) {
   stream_value(p, Conversion<T, Stored>::stored(x));
 }
 

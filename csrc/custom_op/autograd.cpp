@@ -191,7 +191,7 @@ class AutogradKernel final : public c10::OperatorKernel {
     handle.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, &stack);
   }
 
-  // The operator at the primal values, which may be differentiated in reverse mode besides, and its rule for tangents.
+  // The operator at the primal values, which reverse mode may differentiate too, and its rule for tangents.
   void with_tangents(const c10::OperatorHandle& handle, torch::jit::Stack& stack) const {
     const Operator& op = *op_;
     TORCH_CHECK_NOT_IMPLEMENTED(

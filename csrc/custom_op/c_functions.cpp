@@ -30,17 +30,10 @@ class Parameters {
     sizes_.reserve(tensors);
     for (std::size_t i = 0; i < op.argument_count(); ++i) {
       switch (op.kinds[i]) {
-        case ArgumentKind::integer:
-          integers_.push_back(in.integer(i));
-          break;
-        case ArgumentKind::truth:
-          integers_.push_back(in.flag(i) ? 1 : 0);
-          break;
-        case ArgumentKind::number:
-          numbers_.push_back(in.number(i));
-          break;
-        default:
-          add(in.value(i).isNone() ? nullptr : &in.value(i).toTensor(), /*is_result=*/false);
+        case ArgumentKind::integer: integers_.push_back(in.integer(i)); break;
+        case ArgumentKind::truth: integers_.push_back(in.flag(i) ? 1 : 0); break;
+        case ArgumentKind::number: numbers_.push_back(in.number(i)); break;
+        default: add(in.value(i).isNone() ? nullptr : &in.value(i).toTensor(), /*is_result=*/false);
       }
     }
     for (const at::Tensor& t : out) add(&t, /*is_result=*/true);
@@ -139,8 +132,7 @@ class OfSource {
     CFunction function;
   };
 
-  template <class Visit>
-  void each_tensor(Tensors out, const Arguments& in, Visit&& visit) const {
+  template <class Visit> void each_tensor(Tensors out, const Arguments& in, Visit&& visit) const {
     for (std::size_t i = 0; i < op_.argument_count(); ++i)
       if (holds_tensors(op_.kinds[i])) visit(op_.argument_name(i), tensor_or_none(in.value(i)), false);
     for (std::size_t i = 0; i < out.size(); ++i) visit(op_.result_name(i), out[i], true);
@@ -189,17 +181,10 @@ class OfSource {
     for (std::size_t i = 0; i < op_.argument_count(); ++i) {
       const std::string name = op_.argument_name(i);
       switch (op_.kinds[i]) {
-        case ArgumentKind::integer:
-          add(name, Kind::integer, fmt::format("integers[{}]", integers++));
-          break;
-        case ArgumentKind::truth:
-          add(name, Kind::truth, fmt::format("integers[{}] != 0", integers++));
-          break;
-        case ArgumentKind::number:
-          add(name, Kind::number, fmt::format("numbers[{}]", numbers++));
-          break;
-        default:
-          add_tensor(name, tensor_or_none(in.value(i)), Kind::argument);
+        case ArgumentKind::integer: add(name, Kind::integer, fmt::format("integers[{}]", integers++)); break;
+        case ArgumentKind::truth: add(name, Kind::truth, fmt::format("integers[{}] != 0", integers++)); break;
+        case ArgumentKind::number: add(name, Kind::number, fmt::format("numbers[{}]", numbers++)); break;
+        default: add_tensor(name, tensor_or_none(in.value(i)), Kind::argument);
       }
     }
     for (std::size_t i = 0; i < out.size(); ++i) add_tensor(op_.result_name(i), out[i], Kind::result);

@@ -31,8 +31,7 @@ at::Tensor tensor_of(const c10::IValue& value) { return value.isTensor() ? value
 // Parameters laid out as the device lays them out.
 class Buffer {
  public:
-  template <class T>
-  void add(const T& value) {
+  template <class T> void add(const T& value) {
     const std::size_t begin = (bytes_.size() + alignof(T) - 1) / alignof(T) * alignof(T);
     bytes_.resize(begin + sizeof(T));
     std::memcpy(bytes_.data() + begin, &value, sizeof(T));
@@ -103,22 +102,15 @@ std::string CudaKernels::key(const Arguments& in, Tensors out, int arch) const {
   return key;
 }
 
-template <class Use>
-decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& use) const {
+template <class Use> decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& use) const {
   using Kind = CudaParameter::Kind;
   std::vector<CudaParameter> parameters;
   for (std::size_t i = 0; i < op_.argument_count(); ++i) {
     const std::string name = op_.argument_name(i);
     switch (op_.kinds[i]) {
-      case ArgumentKind::integer:
-        parameters.push_back({name, Kind::integer, ""});
-        break;
-      case ArgumentKind::number:
-        parameters.push_back({name, Kind::number, ""});
-        break;
-      case ArgumentKind::truth:
-        parameters.push_back({name, Kind::truth, ""});
-        break;
+      case ArgumentKind::integer: parameters.push_back({name, Kind::integer, ""}); break;
+      case ArgumentKind::number: parameters.push_back({name, Kind::number, ""}); break;
+      case ArgumentKind::truth: parameters.push_back({name, Kind::truth, ""}); break;
       default: {
         const at::Tensor t = tensor_of(in.value(i));
         parameters.push_back({name, Kind::argument, t.defined() ? element_name(op_, name, t.scalar_type()) : "float"});
@@ -172,17 +164,10 @@ void CudaKernels::launch(const Arguments& in, Tensors out, const jit::Device& de
   Buffer buffer;
   for (std::size_t i = 0; i < op_.argument_count(); ++i) {
     switch (op_.kinds[i]) {
-      case ArgumentKind::integer:
-        buffer.add(static_cast<long long>(in.integer(i)));
-        break;
-      case ArgumentKind::number:
-        buffer.add(in.number(i));
-        break;
-      case ArgumentKind::truth:
-        buffer.add(in.flag(i));
-        break;
-      default:
-        add_tensor(buffer, op_, op_.argument_name(i), tensor_of(in.value(i)), /*is_result=*/false);
+      case ArgumentKind::integer: buffer.add(static_cast<long long>(in.integer(i))); break;
+      case ArgumentKind::number: buffer.add(in.number(i)); break;
+      case ArgumentKind::truth: buffer.add(in.flag(i)); break;
+      default: add_tensor(buffer, op_, op_.argument_name(i), tensor_of(in.value(i)), /*is_result=*/false);
     }
   }
   for (std::size_t i = 0; i < out.size(); ++i) add_tensor(buffer, op_, op_.result_name(i), out[i], /*is_result=*/true);

@@ -16,16 +16,11 @@ bool is_array(const CudaParameter& parameter) {
 
 std::string type_of(const CudaParameter& parameter) {
   switch (parameter.kind) {
-    case Kind::argument:
-      return fmt::format("Array<const {}_t>", parameter.name);
-    case Kind::result:
-      return fmt::format("Array<{}_t>", parameter.name);
-    case Kind::integer:
-      return "long long";
-    case Kind::number:
-      return "double";
-    case Kind::truth:
-      return "bool";
+    case Kind::argument: return fmt::format("Array<const {}_t>", parameter.name);
+    case Kind::result: return fmt::format("Array<{}_t>", parameter.name);
+    case Kind::integer: return "long long";
+    case Kind::number: return "double";
+    case Kind::truth: return "bool";
   }
   return "";
 }

@@ -1,4 +1,4 @@
-// Operators of one's own: a schema, a shape function, a CPU function, a CUDA source string and a vjp become an operator
+// Custom operators: a schema, a shape function, a CPU function, a CUDA source string and a vjp become an operator
 // of torch, torch.ops.<namespace>.<name>, which works in eager mode, autograd, torch.compile, torch.export, torch.vmap
 // and TorchScript as torch's own do.
 //
@@ -11,7 +11,7 @@
 //       .vjp([](const Arguments& in, Tensors grads) { return std::vector{grads[0] * in.number("factor")}; })
 //       .registered();
 //
-// docs/custom_operators.md is a guide, definition.h says what each function gets and gives.
+// docs/custom_operators.md is a guide; definition.h documents the arguments and results of each function.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -41,9 +41,10 @@ class SPIKEFORGE_API RegisteredOp {
   // another number of arguments.
   std::vector<at::Tensor> operator()(std::vector<c10::IValue> arguments) const;
 
-  // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data is not read: they may be
-  // on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not wait. Needs
-  // no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around the error.
+  // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data are not read: they may
+  // be on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not wait.
+  // Needs no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around the
+  // error.
   void compile(const std::string& arch, std::vector<c10::IValue> arguments) const;
 
  private:
@@ -61,13 +62,13 @@ class SPIKEFORGE_API CustomOp {
   CustomOp& shapes(custom_op::ShapeFunction function);
   CustomOp& cpu(custom_op::Kernel kernel);
   CustomOp& cuda(custom_op::CudaKernel kernel);
-  CustomOp& cuda(custom_op::Kernel kernel);  // a host function, which launches what it likes
+  CustomOp& cuda(custom_op::Kernel kernel);  // a host function, which launches kernels itself
 
-  // Calls with tensors of a device without a kernel run the CPU's, on copies, and a warning says so once.
+  // Calls on a device without a kernel run the CPU kernel on copies, with one warning.
   CustomOp& cpu_for_missing_devices();
 
   // The gradient: a function, or the name of an operator that is registered already. That one takes a Tensor for each
-  // result's gradient, then the arguments of this operator (and its results, under save_results), and gives one
+  // result's gradient, then the arguments of this operator (and its results, under save_results), and returns one
   // gradient for each differentiable argument. Without a vjp the operator refuses to be differentiated.
   CustomOp& vjp(custom_op::Vjp function);
   CustomOp& vjp(std::string name);

@@ -16,8 +16,8 @@
 
 namespace spikeforge::custom_op {
 
-// Sizes and dtype of every result, from sizes, dtypes and numbers of the arguments. Also called without data: it must
-// not look into a tensor.
+// Returns the sizes and dtype of every result, from the sizes and dtypes of the arguments, and the scalars. It must not
+// read the data of a tensor, because meta and fake tensors have none.
 using ShapeFunction = std::function<std::vector<Result>(const Arguments& in)>;
 
 // Writes the results, which are allocated and contiguous, from the arguments, whose tensors are made contiguous.
@@ -28,10 +28,11 @@ using Kernel = std::function<void(Tensors out, const Arguments& in)>;
 // operators, or of other custom operators: torch.compile traces through it, and a second derivative differentiates it.
 using Vjp = std::function<std::vector<at::Tensor>(const Arguments& in, Tensors grads)>;
 
-// The tangents of the results from those of the differentiable arguments: zeros where there is none.
+// The tangents of the results from those of the differentiable arguments: zeros if there are none.
 using Jvp = std::function<std::vector<at::Tensor>(const Arguments& in, Tensors tangents)>;
 
-// The results of `size` calls at once, their dimension 0; in.is_mapped says which arguments have such a dimension.
+// The results of `size` calls at once, their dimension 0; in.is_mapped is true for arguments that have such a
+// dimension.
 using Batching = std::function<std::vector<at::Tensor>(const Arguments& in, std::int64_t size)>;
 
 // Returns the results rather than writing them: for operators composed of others.

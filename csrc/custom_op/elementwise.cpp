@@ -40,7 +40,7 @@ struct Call {
   }
 };
 
-std::vector<at::Tensor> run(const Plan& plan, const Arguments& in) {
+std::vector<at::Tensor> run_elementwise(const Plan& plan, const Arguments& in) {
   const Call call(plan, in);
   std::vector<at::Tensor> outputs = std::get<0>((*plan.neuron)(call.inputs, {}, call.params));
   for (at::Tensor& t : outputs) t = t.squeeze(0);
@@ -123,7 +123,7 @@ CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBod
     return std::vector<Result>(plan.results,
                                {c10::SymIntArrayRef(broadcast_shape(plan, in)), in.dtype(plan.tensors[0])});
   });
-  op.compute([plan](const Arguments& in) { return run(plan, in); });
+  op.compute([plan](const Arguments& in) { return run_elementwise(plan, in); });
   op.vjp([plan](const Arguments& in, Tensors grads) { return gradients(plan, in, grads); });
   op.differentiable(std::move(differentiable));
   return op;

@@ -28,7 +28,7 @@ inline std::vector<graph::Value> as_list(const graph::Value& value) { return {va
 inline std::vector<graph::Value> as_list(std::vector<graph::Value> values) { return values; }
 
 template <class Lambda, int... i>
-std::vector<graph::Value> call(Lambda& lambda, graph::Values values, std::integer_sequence<int, i...>) {
+std::vector<graph::Value> call_lambda(Lambda& lambda, graph::Values values, std::integer_sequence<int, i...>) {
   return as_list(lambda(values[i]...));
 }
 
@@ -37,14 +37,13 @@ std::vector<graph::Value> call(Lambda& lambda, graph::Values values, std::intege
 // The lambda takes a Value for each argument, in the schema's order, and returns one, or a std::vector of one for each
 // result. Arguments are Tensor, which broadcast and are differentiable, and float. All tensors have one dtype: float16,
 // bfloat16, float32 or float64. It is differentiable once. Throws GraphError and c10::ValueError.
-template <class Lambda>
-CustomOp elementwise(std::string schema, Lambda lambda) {
+template <class Lambda> CustomOp elementwise(std::string schema, Lambda lambda) {
   constexpr int count = graph::detail::arity<Lambda>();
   static_assert(count > 0, "the lambda of elementwise takes a Value, by value, for each argument of the schema");
   if constexpr (std::is_pointer_v<Lambda>)
     if (lambda == nullptr) custom_op::throw_null_lambda(schema);
   return custom_op::elementwise(std::move(schema), count, [&](graph::Values values) {
-    return custom_op::call(lambda, values, std::make_integer_sequence<int, count>{});
+    return custom_op::call_lambda(lambda, values, std::make_integer_sequence<int, count>{});
   });
 }
 

@@ -361,12 +361,8 @@ void compile(Stack& stack) {
 // (int number) -> ()
 void unregister(Stack& stack) { Registered::get().remove(torch::jit::pop(stack).toInt()); }
 
-template <void (*function)(Stack&)>
-void boxed(const c10::OperatorHandle&, Stack* stack) {
-  function(*stack);
-}
-template <void (*function)(Stack&)>
-torch::CppFunction kernel() {
+template <void (*function)(Stack&)> void boxed(const c10::OperatorHandle&, Stack* stack) { function(*stack); }
+template <void (*function)(Stack&)> torch::CppFunction kernel() {
   return torch::CppFunction::makeFromBoxedFunction<&boxed<function>>();
 }
 

@@ -113,8 +113,7 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
 }
 
 // An std::function may be empty, as one from a null pointer is: detected before a call.
-template <class Function>
-void check_not_empty(const Operator& op, const char* part, const Function* function) {
+template <class Function> void check_not_empty(const Operator& op, const char* part, const Function* function) {
   TORCH_CHECK_VALUE(function == nullptr || *function, op.name, ": .", part, "(...) was given an empty function");
 }
 
@@ -277,7 +276,8 @@ void Operator::check_names_of_types() const {
 
 void Operator::check_results(const char* whose, const TensorVector& results) const {
   TORCH_CHECK_VALUE(results.size() == result_count(), name, ": ", whose, " must return ", result_count(),
-                    result_count() == 1 ? " tensor" : " tensors", ", one for each result, but gave ", results.size());
+                    result_count() == 1 ? " tensor" : " tensors", ", one for each result, but returned ",
+                    results.size());
   for (std::size_t i = 0; i < results.size(); ++i)
     TORCH_CHECK_VALUE(results[i].defined(), name, ": ", whose, " gave an undefined tensor for result ", i);
 }
@@ -306,7 +306,7 @@ void Operator::run_on_cpu(torch::jit::Stack& stack) const {
   call_of_user(name, "its CPU function", [&] { std::get<Kernel>(definition.cpu)(out, in); });
   for (std::size_t i = 0; i < out.size(); ++i)
     TORCH_CHECK_VALUE(out[i].numel() == numels[i], name, ": its CPU function resized result ", i, ", from ", numels[i],
-                      " to ", out[i].numel(), " elements; sizes are the shape function's");
+                      " to ", out[i].numel(), " elements; the shape function determines the sizes");
   replace(stack, std::move(out));
 }
 

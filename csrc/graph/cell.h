@@ -18,7 +18,7 @@ constexpr std::size_t most_arguments = 256;
 constexpr std::size_t most_outputs = 256;
 constexpr std::size_t most_name_length = 64;
 
-// A state and the number it starts at where no initial state is given.
+// A state and its initial value for calls that do not pass one.
 struct State {
   State(const char* name) : name(name) {}                                                   // NOLINT
   State(std::string name, double initial = 0) : name(std::move(name)), initial(initial) {}  // NOLINT
@@ -46,7 +46,7 @@ class SPIKEFORGE_API Cell {
   // A graph with its arguments, to be filled. Throws GraphError for a name that is not legal or not unique.
   explicit Cell(Signature signature);
 
-  // Ends it. Throws GraphError unless there is an output and a next state for each state.
+  // Sets the results. Throws GraphError unless there is an output, and a next state for each state.
   void finish(std::span<const Id> outputs, std::span<const Id> next_states);
 
   const Signature& signature() const { return signature_; }

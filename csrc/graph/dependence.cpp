@@ -22,8 +22,7 @@ bool draws(const Graph& graph) {
 
 namespace {
 
-template <class Predicate>
-std::vector<bool> dependent(const Graph& graph, Predicate&& is_source) {
+template <class Predicate> std::vector<bool> dependent(const Graph& graph, Predicate&& is_source) {
   std::vector<bool> depends(graph.size());
   for (Id id = 0; id < graph.size(); ++id) {
     depends[id] = is_source(graph[id]);

@@ -12,8 +12,7 @@ namespace spikeforge::graph {
 namespace {
 
 // One function an operation, of its name. `if` and `?:` are meant: these are numbers.
-template <class F>
-struct Meaning {
+template <class F> struct Meaning {
   static F logical_or(F a, F b) { return a != 0 || b != 0; }
   static F logical_and(F a, F b) { return a != 0 && b != 0; }
   static F logical_not(F a) { return a == 0; }
@@ -100,8 +99,7 @@ struct Meaning {
   static F add_gradient(F f, F, F) { return f; }
 };
 
-template <class F, class... Parameters>
-F call(F (*function)(Parameters...), const Node& node, std::span<const F> x) {
+template <class F, class... Parameters> F call(F (*function)(Parameters...), const Node& node, std::span<const F> x) {
   if constexpr (std::is_same_v<void(Parameters...), void(F, const Surrogate&)>) {
     return function(x[0], node.surrogate);
   } else {
@@ -116,27 +114,23 @@ F call(F (*function)(Parameters...), const Node& node, std::span<const F> x) {
 
 }  // namespace
 
-template <class F>
-F evaluate_node(const Node& node, std::span<const F> operands) {
+template <class F> F evaluate_node(const Node& node, std::span<const F> operands) {
   switch (node.op) {
 #define SPIKEFORGE_LEAF(name, result)
 #define SPIKEFORGE_DRAW(name, ...) \
-  case Op::name:                   \
-    throw std::logic_error("evaluate: a draw has no value without a seed");
-#define SPIKEFORGE_OP(name, ...) \
-  case Op::name:                 \
-    return call(Meaning<F>::name, node, operands);
+  case Op::name: throw std::logic_error("evaluate: a draw has no value without a seed");
+// clang-format off
+#define SPIKEFORGE_OP(name, ...) case Op::name: return call(Meaning<F>::name, node, operands);
 #include "csrc/graph/ops.def"
+      // clang-format on
     case Op::argument:
     case Op::constant:
-    case Op::truth:
-      break;
+    case Op::truth: break;
   }
   return static_cast<F>(node.number);
 }
 
-template <class F>
-std::vector<F> evaluate_nodes(const Graph& graph, std::span<const F> arguments) {
+template <class F> std::vector<F> evaluate_nodes(const Graph& graph, std::span<const F> arguments) {
   if (arguments.size() != graph.argument_count())
     throw GraphError(fmt::format("a graph of {} arguments is given {}", graph.argument_count(), arguments.size()));
   std::vector<F> values;
@@ -148,8 +142,7 @@ std::vector<F> evaluate_nodes(const Graph& graph, std::span<const F> arguments) 
   return values;
 }
 
-template <class F>
-std::vector<F> evaluate(const Graph& graph, std::span<const F> arguments) {
+template <class F> std::vector<F> evaluate(const Graph& graph, std::span<const F> arguments) {
   const std::vector<F> values = evaluate_nodes(graph, arguments);
   std::vector<F> results;
   for (const Id result : graph.results()) results.push_back(values[result]);

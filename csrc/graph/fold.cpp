@@ -48,16 +48,11 @@ std::optional<Id> fold_where(Graph& graph, Id condition, Id a, Id b) {
 
 std::optional<Id> fold(Graph& graph, Op op, std::span<const Id> x, const Surrogate& surrogate) {
   switch (op) {
-    case Op::neg:
-      return fold_neg(graph, x[0]);
-    case Op::abs:
-      return fold_abs(graph, x[0]);
-    case Op::logical_not:
-      return fold_not(graph, x[0]);
-    case Op::logical_and:
-      return fold_junction(graph, x[0], x[1], true);
-    case Op::logical_or:
-      return fold_junction(graph, x[0], x[1], false);
+    case Op::neg: return fold_neg(graph, x[0]);
+    case Op::abs: return fold_abs(graph, x[0]);
+    case Op::logical_not: return fold_not(graph, x[0]);
+    case Op::logical_and: return fold_junction(graph, x[0], x[1], true);
+    case Op::logical_or: return fold_junction(graph, x[0], x[1], false);
     case Op::add:
       if (graph.is(x[1], Op::neg)) return graph.make(Op::subtract, {x[0], graph.operands(x[1])[0]});
       if (graph.is(x[0], Op::neg)) return graph.make(Op::subtract, {x[1], graph.operands(x[0])[0]});
@@ -77,8 +72,7 @@ std::optional<Id> fold(Graph& graph, Op op, std::span<const Id> x, const Surroga
       if (graph.is_constant(x[0], 0)) return x[2];
       if (graph.is_constant(x[0], 1)) return x[1];
       return std::nullopt;
-    case Op::where:
-      return fold_where(graph, x[0], x[1], x[2]);
+    case Op::where: return fold_where(graph, x[0], x[1], x[2]);
     case Op::detach:
       if (graph.is(x[0], Op::detach) || graph.is(x[0], Op::constant)) return x[0];
       return std::nullopt;
@@ -88,8 +82,7 @@ std::optional<Id> fold(Graph& graph, Op op, std::span<const Id> x, const Surroga
     case Op::surrogate_gradient:
       if (!surrogate.kind) return graph.constant(0);
       return std::nullopt;
-    default:
-      return std::nullopt;
+    default: return std::nullopt;
   }
 }
 

@@ -22,10 +22,8 @@ bool is_commutative(Op op) {
     case Op::equal:
     case Op::not_equal:
     case Op::logical_and:
-    case Op::logical_or:
-      return true;
-    default:
-      return false;
+    case Op::logical_or: return true;
+    default: return false;
   }
 }
 
@@ -50,7 +48,7 @@ std::array<std::uint64_t, 11> words_of(const Node& node) {
 void check_law(Op law, double number) {
   const std::string_view name = info(law).text;
   if (law == Op::bernoulli && !(0 <= number && number <= 1))
-    throw GraphError(fmt::format("{}: the probability must lie in [0, 1], but is {}", name, text_of(number)));
+    throw GraphError(fmt::format("{}: the probability must be in [0, 1], but is {}", name, text_of(number)));
   if (law == Op::poisson && !(0 <= number && std::isfinite(number)))
     throw GraphError(fmt::format("{}: the rate must be finite and not negative, but is {}", name, text_of(number)));
 }
@@ -160,7 +158,7 @@ Id Graph::like(const Node& node, std::span<const Id> operands) {
 }
 
 void Graph::add_result(Id id) {
-  if (id >= nodes_.size() || kind(id) != Kind::number) throw GraphError("a result is a number");
+  if (id >= nodes_.size() || kind(id) != Kind::number) throw GraphError("a result must be a number, not a boolean");
   results_.push_back(id);
 }
 

@@ -21,12 +21,9 @@ Signature with_arguments(const Cell& neuron, const Layer& around) {
 
 Value joined(Residual residual, const Value& spike, const Value& other) {
   switch (residual) {
-    case Residual::add:
-      return spike + other;
-    case Residual::logical_and:
-      return spike * other;
-    case Residual::inhibit:
-      return (1 - spike) * other;
+    case Residual::add: return spike + other;
+    case Residual::logical_and: return spike * other;
+    case Residual::inhibit: return (1 - spike) * other;
   }
   return spike;
 }
@@ -41,12 +38,9 @@ std::optional<Residual> residual_of(std::string_view name) {
 
 std::string_view name_of(Residual residual) {
   switch (residual) {
-    case Residual::add:
-      return "add";
-    case Residual::logical_and:
-      return "and";
-    case Residual::inhibit:
-      return "iand";
+    case Residual::add: return "add";
+    case Residual::logical_and: return "and";
+    case Residual::inhibit: return "iand";
   }
   return "";
 }

@@ -11,13 +11,10 @@ Id lower_node(Graph& to, const Node& node, std::span<const Id> x) {
       const Op above = node.op == Op::spike ? Op::greater_equal : Op::greater;
       return to.make(Op::where, {to.make(above, {x[0], to.constant(0)}), to.constant(1), to.constant(0)});
     }
-    case Op::select:
-      return to.make(Op::where, {fires(to, x[0]), x[1], x[2]});
+    case Op::select: return to.make(Op::where, {fires(to, x[0]), x[1], x[2]});
     case Op::detach:
-    case Op::add_gradient:
-      return x[0];
-    default:
-      return to.like(node, x);
+    case Op::add_gradient: return x[0];
+    default: return to.like(node, x);
   }
 }
 

@@ -31,8 +31,7 @@ constexpr auto with_defaults = [] {
   return ops;
 }();
 
-template <class Predicate>
-std::optional<Op> find(Predicate&& is_it) {
+template <class Predicate> std::optional<Op> find(Predicate&& is_it) {
   for (std::size_t i = 0; i < with_defaults.size(); ++i)
     if (is_it(with_defaults[i])) return static_cast<Op>(i);
   return std::nullopt;

@@ -117,12 +117,9 @@ void NeuronParser::outputs(const Token& keyword) {
 
 std::string quoted(const Token& token) {
   switch (token.kind) {
-    case Token::Kind::line_break:
-      return "the end of the line";
-    case Token::Kind::end:
-      return "the end of the text";
-    default:
-      return fmt::format("\"{}\"", token.text.substr(0, most_name_length));
+    case Token::Kind::line_break: return "the end of the line";
+    case Token::Kind::end: return "the end of the text";
+    default: return fmt::format("\"{}\"", token.text.substr(0, most_name_length));
   }
 }
 
@@ -272,7 +269,7 @@ Id Parser::call(const Token& function) {
 
 Id Parser::custom_gradient(const Token& function, std::span<const Id> list) {
   if (list.size() % 2 == 0)
-    fail(function, "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+    fail(function, "custom_gradient takes a value, and then pairs: a variable, and the derivative by it");
   Id value = make(function, Op::detach, list.first(1));
   for (std::size_t i = 1; i < list.size(); i += 2)
     value = make(function, Op::add_gradient, std::array{value, list[i], list[i + 1]});

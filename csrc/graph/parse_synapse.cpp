@@ -40,8 +40,7 @@ class SynapseParser : Parser {
   void send(Event event, const Token& keyword);
   void check_traces(const Token& end) const;
 
-  template <class List>
-  static std::optional<std::size_t> find(const List& list, std::string_view name) {
+  template <class List> static std::optional<std::size_t> find(const List& list, std::string_view name) {
     const auto found = std::ranges::find(list, name, [](const auto& item) -> std::string_view {
       if constexpr (requires { item.name; })
         return item.name;
@@ -145,7 +144,7 @@ void SynapseParser::each() {
   block(Event::step, made_.each_step, keyword);
 }
 
-// Arguments have the same places in all blocks.
+// Arguments have the same indices in all blocks.
 void SynapseParser::declare_arguments(Graph& graph, bool params_alone) {
   scope_.clear();
   graph_ = &graph;
@@ -160,7 +159,7 @@ void SynapseParser::declare_arguments(Graph& graph, bool params_alone) {
 }
 
 void SynapseParser::block(Event event, std::optional<SynapseBlock>& block, const Token& keyword) {
-  if (block) fail(keyword, "each event stands once in a synapse");
+  if (block) fail(keyword, "each event may occur once in a synapse");
   block.emplace(SynapseBlock{.graph = Graph(most_nodes), .states = {}, .traces = {}});
   declare_arguments(block->graph, false);
   states_.assign(made_.states.size(), std::nullopt);
@@ -219,7 +218,7 @@ void SynapseParser::next_value(Event event, const Token& name) {
 
 void SynapseParser::send(Event event, const Token& keyword) {
   if (event != Event::pre) fail(keyword, "send is legal in on pre only: it sends a presynaptic spike");
-  if (sent_) fail(keyword, "send stands once");
+  if (sent_) fail(keyword, "send may occur once");
   sent_ = Next{keyword, expression()};
 }
 

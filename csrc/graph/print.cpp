@@ -56,7 +56,7 @@ class Body {
     }
     expressions_[id] = expression(id);
     if (info(node.op).form == Form::leaf || no_statements_) return;
-    // Draws are numbered in the order of the text, so that one among several stands where it is made.
+    // Draws are numbered in the order of the text, so that each of several draws is printed where it is made.
     const bool may_be_inline = !is_draw(node.op) || draws_ == 1;
     if (graph_.name(id).empty() && uses_[id] == 1 && may_be_inline && expressions_[id].text.size() <= longest_inline)
       return;
@@ -70,8 +70,7 @@ class Body {
     const OpInfo& known = info(node.op);
     const auto operand = [&](std::size_t i) -> const Expression& { return expressions_[node.operands[i]]; };
     switch (known.form) {
-      case Form::leaf:
-        return leaf(node);
+      case Form::leaf: return leaf(node);
       case Form::prefix:
         return {fmt::format("{}{}{}", known.text, known.text == "-" ? "" : " ", within(operand(0), binds_prefix)),
                 binds_prefix};
@@ -83,8 +82,7 @@ class Body {
       }
       case Form::call:
       case Form::spike:
-      case Form::draw:
-        break;
+      case Form::draw: break;
     }
     std::vector<std::string_view> operands;
     for (const Id x : graph_.operands(id)) operands.push_back(expressions_[x].text);

@@ -51,8 +51,7 @@ namespace surrogate {
 inline Surrogate none() { return {}; }
 
 #define SPIKEFORGE_SURROGATE(name, Struct, ...)                                    \
-  template <class... Numbers>                                                      \
-  Surrogate name(Numbers... numbers) {                                             \
+  template <class... Numbers> Surrogate name(Numbers... numbers) {                 \
     return make_surrogate(SurrogateKind::name, {static_cast<double>(numbers)...}); \
   }
 #include "csrc/neuron/surrogate.def"

@@ -12,8 +12,7 @@ struct Mask {
 // A Value with the interface of a number of neuron/portable.h: Value's own select requires a spike.
 class Symbol {
  public:
-  template <Number T>
-  Symbol(T number) : value(number) {}  // NOLINT(google-explicit-constructor)
+  template <Number T> Symbol(T number) : value(number) {}  // NOLINT(google-explicit-constructor)
   explicit Symbol(const Value& value) : value(value) {}
 
   friend Symbol operator-(const Symbol& x) { return Symbol(-x.value); }
@@ -47,8 +46,7 @@ class Symbol {
 };
 
 // what(struct) of the surrogate's struct.
-template <class What>
-Value with_struct(const Surrogate& surrogate, What&& what) {
+template <class What> Value with_struct(const Surrogate& surrogate, What&& what) {
   switch (*surrogate.kind) {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \
   case SurrogateKind::name:                     \

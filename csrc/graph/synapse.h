@@ -36,10 +36,10 @@ struct Trace {
 // The update at an event. Arguments: states, traces, parameters, signals.
 struct SynapseBlock {
   Graph graph;                      // results: next values of `states`, then of `traces`, then what is sent
-  std::vector<std::size_t> states;  // that change, by their numbers
+  std::vector<std::size_t> states;  // indices of those that change
   std::vector<std::size_t> traces;  // of the neuron that fired
   bool sends = false;
-  bool sends_by_itself = false;  // the text says nothing of it: the first state, as it is before
+  bool sends_by_itself = false;  // without "send" in the text: sends the first state's value before the update
 };
 
 // A value becomes target + (value - target) exp(-1 / tau) in a step. The graph has the parameters as arguments, and the
@@ -55,7 +55,7 @@ struct Synapse {
   std::vector<State> states;  // at least one
   std::vector<Trace> traces;
   std::vector<std::string> params, signals;
-  SynapseBlock pre;  // is there in every synapse, and sends
+  SynapseBlock pre;  // every synapse has it, and it sends
   std::optional<SynapseBlock> post, each_step;
   std::vector<std::optional<SynapseBlock>> on_signal;  // one for each signal
   std::vector<Decay> decays;

@@ -43,7 +43,7 @@ constexpr int most_nesting = 200;
 
 // Nodes that nothing uses are left out. Nodes without a name that are used twice, or by a long expression, get one.
 SPIKEFORGE_API std::string print(const Cell& cell);
-// A text without line breaks and comments, which says the same. torch.compile copies the strings of operators into
+// Returns an equivalent text without line breaks and comments. torch.compile copies the strings of operators into
 // comments of the code that it writes, and a second line is then no comment.
 SPIKEFORGE_API std::string on_a_line(std::string_view text);
 

@@ -42,17 +42,14 @@ namespace detail {
 
 constexpr int most_lambda_arguments = 48;
 
-template <int>
-using OneValue = Value;
+template <int> using OneValue = Value;
 
-template <class Lambda, int... i>
-constexpr bool takes(std::integer_sequence<int, i...>) {
+template <class Lambda, int... i> constexpr bool takes(std::integer_sequence<int, i...>) {
   return std::is_invocable_v<Lambda&, OneValue<i>...>;
 }
 
 // How many Values the lambda takes; -1 if no number will do.
-template <class Lambda, int count = 0>
-constexpr int arity() {
+template <class Lambda, int count = 0> constexpr int arity() {
   if constexpr (takes<Lambda>(std::make_integer_sequence<int, count>{}))
     return count;
   else if constexpr (count < most_lambda_arguments)
@@ -64,14 +61,13 @@ constexpr int arity() {
 [[noreturn]] SPIKEFORGE_API void throw_wrong_arity(const Signature& signature, int arity);
 
 template <class Lambda, int... i>
-Step call(Lambda& lambda, const std::vector<Value>& values, std::integer_sequence<int, i...>) {
+Step call_lambda(Lambda& lambda, const std::vector<Value>& values, std::integer_sequence<int, i...>) {
   static_assert(std::is_same_v<std::invoke_result_t<Lambda&, OneValue<i>...>, Step>,
                 "the lambda of a trace returns step({outputs...}, {next states...})");
   return lambda(values[i]...);
 }
 
-template <class Lambda>
-Cell trace(Signature signature, Lambda& lambda) {
+template <class Lambda> Cell trace(Signature signature, Lambda& lambda) {
   constexpr int count = arity<Lambda>();
   if constexpr (count >= 0) {
     const std::size_t named = signature.inputs.size() + signature.states.size() + signature.params.size();
@@ -80,7 +76,7 @@ Cell trace(Signature signature, Lambda& lambda) {
       std::vector<Value> values(inputs.begin(), inputs.end());
       values.insert(values.end(), states.begin(), states.end());
       values.insert(values.end(), params.begin(), params.end());
-      return call(lambda, values, std::make_integer_sequence<int, count>{});
+      return call_lambda(lambda, values, std::make_integer_sequence<int, count>{});
     });
   } else {
     static_assert(std::is_invocable_r_v<Step, Lambda&, Values, Values, Values>,

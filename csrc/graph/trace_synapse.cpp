@@ -9,8 +9,7 @@
 namespace spikeforge::graph {
 namespace {
 
-template <class List>
-std::size_t place_of(const List& list, std::string_view name) {
+template <class List> std::size_t place_of(const List& list, std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(list, name, &List::value_type::name) - list.begin());
 }
 
@@ -38,7 +37,7 @@ void SynapseEvent::next(std::string_view name, const Value& value) {
 }
 
 void SynapseEvent::send(const Value& value) {
-  if (!sent_.empty()) throw GraphError("send stands once");
+  if (!sent_.empty()) throw GraphError("send may occur once");
   sent_.push_back(recording_.id(value, "send"));
 }
 

@@ -1,4 +1,4 @@
-// From C++ lambdas to a rule of synapse.h, one for each event.
+// Traces C++ lambdas, one for each event, to a rule of synapse.h.
 //
 //   const Synapse stdp = trace_synapse(
 //       {.name = "stdp", .states = {"w"}, .traces = {"x", "y"}, .params = {"a_plus", "a_minus", "tau"}},

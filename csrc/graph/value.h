@@ -93,19 +93,17 @@ class SPIKEFORGE_API Value {
     return apply(Op::where, {condition, a, b});
   }
 
-  // 1 where u >= 0, else 0; differentiated as the surrogate says: spike(v - 1, surrogate::atan(2)).
+  // 1 if u >= 0, else 0; its derivative is the surrogate's: spike(v - 1, surrogate::atan(2)).
   friend Value spike(const Value& u, const Surrogate& surrogate) { return apply(Op::spike, {u}, surrogate); }
-  // 1 where u > 0.
+  // 1 if u > 0, else 0.
   friend Value spike_strict(const Value& u, const Surrogate& surrogate) {
     return apply(Op::spike_strict, {u}, surrogate);
   }
-  // A surrogate of one's own, by its derivative at u: spike(v - 1, [](Value u) { return 1 / square(1 + abs(u)); }).
-  template <std::invocable<Value> Derivative>
-  friend Value spike(const Value& u, Derivative&& derivative) {
+  // A custom surrogate, by its derivative at u: spike(v - 1, [](Value u) { return 1 / square(1 + abs(u)); }).
+  template <std::invocable<Value> Derivative> friend Value spike(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }
-  template <std::invocable<Value> Derivative>
-  friend Value spike_strict(const Value& u, Derivative&& derivative) {
+  template <std::invocable<Value> Derivative> friend Value spike_strict(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike_strict(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }
   // A surrogate's derivative at u, as a value. Differentiated itself, it is the surrogate's second derivative.

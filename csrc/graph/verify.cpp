@@ -8,8 +8,7 @@
 namespace spikeforge::graph {
 namespace {
 
-template <class... Args>
-void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+template <class... Args> void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
   if (!holds) throw GraphError("not a graph: " + fmt::format(format, std::forward<Args>(args)...));
 }
 

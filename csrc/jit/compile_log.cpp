@@ -23,7 +23,7 @@ std::vector<std::string_view> split_lines(std::string_view text) {
   return lines;
 }
 
-// The number that stands right before `words`, as in "0 bytes spill stores".
+// Returns the number directly before `words`, as in "0 bytes spill stores".
 int number_before(std::string_view line, std::string_view words) {
   const std::size_t end = line.find(words);
   if (end == std::string_view::npos) return 0;
@@ -92,7 +92,7 @@ std::string excerpt_of_errors(std::string_view log, std::span<const EmbeddedHead
 
 std::string installation_hint(std::string_view log) {
   if (log.find("libnvrtc-builtins") == std::string_view::npos) return "";
-  return "NVRTC lacks its second library, libnvrtc-builtins, which must lie in the folder of libnvrtc and have the "
+  return "NVRTC lacks its second library, libnvrtc-builtins, which must be in the folder of libnvrtc and have the "
          "same "
          "version. Reinstall NVRTC (pip install --force-reinstall nvidia-cuda-nvrtc), or let SPIKEFORGE_NVRTC name "
          "a "

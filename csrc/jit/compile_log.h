@@ -15,7 +15,7 @@ struct ResourceUsage {
   int stack_bytes = 0;
 };
 
-// From what ptxas prints under -v; nothing where it printed nothing.
+// Parses the output of ptxas -v. Returns nullopt if there is none.
 std::optional<ResourceUsage> parse_resource_usage(std::string_view log);
 
 // The lines of `files` around the first errors in NVRTC's log, numbered; empty where the log names no line.

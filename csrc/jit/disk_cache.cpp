@@ -107,7 +107,7 @@ bool only_user_writes(const struct stat& status) {
   return status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// O_NONBLOCK, because the opening of a pipe would wait for a writer.
+// O_NONBLOCK, because open() of a named pipe would wait for a writer.
 FileDescriptor open_entry(const FileDescriptor& folder, const std::string& name) {
   return FileDescriptor(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
 }

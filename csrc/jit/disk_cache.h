@@ -41,7 +41,7 @@ class DiskCache {
 
   explicit DiskCache(Config config);
 
-  // The process's own, as the environment says at the first call.
+  // Returns the cache of this process, which the environment variables configure at the first call.
   static DiskCache& get();
 
   // `stem` is the readable beginning of the file's name. A hit makes the entry the most recently used.

@@ -40,8 +40,7 @@ void* entry_point(const char* name) {
   return library ? dlsym(library, name) : nullptr;
 }
 
-template <class Function>
-void find(const char* name, Function& function) {
+template <class Function> void find(const char* name, Function& function) {
   function = reinterpret_cast<Function>(entry_point(name));
   if (!function)
     throw DriverError(
@@ -148,10 +147,11 @@ int LoadedKernel::blocks_at_once(unsigned block, std::size_t shared_bytes) const
 }
 
 void LoadedKernel::allow_shared(int bytes, int device) const {
-  const std::uint64_t asked = (std::uint64_t{static_cast<unsigned>(device)} + 1) << 32 | static_cast<unsigned>(bytes);
-  if (allowed_->load(std::memory_order_relaxed) == asked) return;
+  const std::uint64_t requested =
+      (std::uint64_t{static_cast<unsigned>(device)} + 1) << 32 | static_cast<unsigned>(bytes);
+  if (allowed_->load(std::memory_order_relaxed) == requested) return;
   set_attribute(8, bytes, device, "the size of its shared memory");  // MAX_DYNAMIC_SHARED_SIZE_BYTES
-  allowed_->store(asked, std::memory_order_relaxed);
+  allowed_->store(requested, std::memory_order_relaxed);
 }
 
 void LoadedKernel::allow_large_clusters(int device) const {

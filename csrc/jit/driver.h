@@ -51,7 +51,7 @@ struct Driver {
   Result (*get_error_name)(Result, const char**) = nullptr;
   Result (*get_error_string)(Result, const char**) = nullptr;
 
-  // Throws DriverError on a machine without a driver, and looks again at the next call.
+  // Throws DriverError on a machine without a driver; the next call searches for it again.
   static const Driver& get();
 
   // The CUDA runtime's index of the current context's device.
@@ -61,8 +61,8 @@ struct Driver {
   std::string describe(Result result) const;
 };
 
-// A kernel in the driver's hands: for every device of its architecture, for the life of the process. Nothing unloads
-// it: kernels live in a cache that outlives main, and by then the driver may be gone.
+// A kernel that the driver has loaded: for every device of its architecture, for the life of the process. Nothing
+// unloads it: kernels live in a cache that outlives main, and by then the driver may be gone.
 class LoadedKernel {
  public:
   LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::string name);
@@ -83,13 +83,14 @@ class LoadedKernel {
   // In clusters of `cluster` blocks, each of which is on the device as a whole: its blocks may wait for each other.
   void launch_in_clusters(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes,
                           Driver::Stream stream, const void* args, std::size_t args_bytes) const;
-  // How many such clusters the device has room for at once; 0 for a size that it does not have.
+  // The maximum number of such clusters that are resident at once; 0 for a cluster size that the device does not
+  // support.
   int most_clusters(unsigned cluster, unsigned block, unsigned shared_bytes) const;
-  // Clusters of more than the 8 blocks that every device with clusters has.
+  // Allows clusters of more than 8 blocks, the size that every device with clusters supports.
   void allow_large_clusters(int device) const;
 
-  // Blocks of so many threads, each with so much dynamic shared memory, that a multiprocessor of the current device
-  // holds at once.
+  // The maximum number of resident blocks per multiprocessor of the current device, for blocks of `block` threads with
+  // `shared_bytes` of dynamic shared memory.
   int blocks_at_once(unsigned block, std::size_t shared_bytes = 0) const;
 
   // Allows more dynamic shared memory than the 48 KB that every kernel may use; `device` is the CUDA runtime's index.

@@ -29,14 +29,14 @@ struct Image {
   bool is_stored = false;  // in a pack or on disk: not compiled by this process
 };
 
-// Kernels by what decides them: from memory, else from a pack (kernel_pack.h), else from disk, else compiled by NVRTC.
+// Kernels by their key: from memory, else from a pack (kernel_pack.h), else from disk, else compiled by NVRTC.
 //
 // A kernel's key is the hash of generator version, text of the source and of every header, options and architecture,
-// together with NVRTC's version. The version stands beside the hash, not in it: in memory it is always the same, and a
-// machine without NVRTC can still look for a kernel that another has compiled (it takes the newest version's).
+// together with NVRTC's version. The version is not part of the hash: in memory it is always the same, and a
+// machine without NVRTC can still find a kernel that another machine compiled (it takes that of the newest version).
 class KernelCache {
  public:
-  // The outside world, so that tests can take its place.
+  // The external dependencies, which tests replace.
   struct Parts {
     DiskCache* disk;
     std::function<const Nvrtc&()> nvrtc;

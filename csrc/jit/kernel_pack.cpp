@@ -43,8 +43,7 @@ static_assert(sizeof(PackPreamble) == 64 && sizeof(Entry) == 48, "written as the
 
 constexpr std::uint64_t longest_index = std::uint64_t{64} << 20, longest_image = longest_index;
 
-template <class Value>
-std::string_view bytes_of(const Value& value) {
+template <class Value> std::string_view bytes_of(const Value& value) {
   static_assert(std::has_unique_object_representations_v<Value>);
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
@@ -59,8 +58,7 @@ class Reader {
 
   bool at_end() const { return rest_.empty(); }
 
-  template <class Value>
-  Value value() {
+  template <class Value> Value value() {
     Value result;
     const std::string_view bytes = take(sizeof result);
     std::memcpy(&result, bytes.data(), sizeof result);

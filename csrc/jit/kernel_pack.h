@@ -41,7 +41,7 @@ class KernelPack {
 
   std::size_t size() const { return places_.size(); }
 
-  // Nothing where it has none; where its bytes are damaged, a warning besides.
+  // Returns nullopt if the pack has no such kernel, or, with a warning, if its bytes are damaged.
   std::optional<std::vector<char>> find(const Hash128& key) const;
 
  private:

@@ -71,8 +71,7 @@ class Limit {
   std::atomic<bool> is_late_ = false, is_over_ = false;
 };
 
-template <class Function>
-void find(void* library, const char* name, Function& function) {
+template <class Function> void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (!function) throw NvrtcNotFound(fmt::format("it has no {}", name));
 }
@@ -138,7 +137,7 @@ class Program {
       check(functions_.set_flow_callback(program_, &Limit::is_reached, &limit), "nvrtcSetFlowCallback");
   }
 
-  // The result is the caller's to judge: after a failure the log says more than the code.
+  // The caller checks the result: after a failure the log has more information than the error code.
   NvrtcFunctions::Result compile(const std::vector<std::string>& options) {
     std::vector<const char*> pointers;
     pointers.reserve(options.size());

@@ -33,15 +33,15 @@ inline constexpr const char* minimal_language = "--minimal";
 // The options of every kernel's compilation.
 const std::vector<std::string>& base_options();
 
-// NVRTC's functions, opened at run time: the library must load where there is none.
+// NVRTC's functions, opened at run time: so that the library loads without NVRTC.
 struct NvrtcFunctions;
 
 class Nvrtc {
  public:
-  // The one of nvrtc_places(). Throws NvrtcNotFound, and looks again at the next call.
+  // Opens NVRTC from nvrtc_places(). Throws NvrtcNotFound; the next call searches again.
   static const Nvrtc& get();
 
-  // The first place that opens; never closed again.
+  // Opens the first of these libraries that exists, and never closes it.
   static Nvrtc open(const std::vector<std::string>& places);
 
   int major = 0;

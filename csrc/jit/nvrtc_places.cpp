@@ -8,7 +8,7 @@ std::vector<std::string> nvrtc_places(const std::string& override_path, const st
   if (!override_path.empty()) return {override_path};
   // The newest first, since it supports more architectures; for equal versions the system's first.
   std::vector<std::string> places;
-  // site-packages/torch/lib lies beside site-packages/nvidia.
+  // site-packages/torch/lib is next to site-packages/nvidia.
   const std::filesystem::path nvidia = torch_folder.parent_path().parent_path() / "nvidia";
   const auto add = [&](const char* soname, const char* wheel_folder) {
     places.push_back(soname);

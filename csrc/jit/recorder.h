@@ -16,12 +16,12 @@
 
 namespace spikeforge::jit {
 
-// Throws PackError for an arch that is no "sm_90".
+// Throws PackError for an arch that is not of the form "sm_90".
 void check_arch(const std::string& arch);
 
-// Takes the source of a kernel that is needed.
+// Receives the source of a required kernel.
 using Want = std::function<void(KernelSource)>;
-// Gives `want` the kernels of a call on a device.
+// Calls `want` for each kernel of a call on a device.
 using KernelsOn = std::function<void(const Device&, const Want&)>;
 
 class Recorder {
@@ -56,18 +56,16 @@ class Recorder {
 
 // The calls of this process, from here on, in all its threads; a second start forgets what the first noted.
 void start_recording(std::vector<std::string> archs);
-// Ends it. Null where none was started.
+// Ends the recording, and returns it; null if none was started.
 std::shared_ptr<const Recorder> stop_recording();
 // Null mostly.
 std::shared_ptr<Recorder> recorder();
 
 // Called by every call on the CPU, with a KernelsOn, which is only evaluated while a pack is recorded.
-template <class Kernels>
-void note(const Kernels& kernels_on) {
+template <class Kernels> void note(const Kernels& kernels_on) {
   if (const auto active = recorder()) active->add(kernels_on);
 }
-template <class Kernels>
-void note_by_arch(const Kernels& kernels_on) {
+template <class Kernels> void note_by_arch(const Kernels& kernels_on) {
   if (const auto active = recorder()) active->add_by_arch(kernels_on);
 }
 

@@ -16,8 +16,7 @@
 namespace spikeforge::jit {
 
 // Hashes the bytes of the spec at once.
-template <class Spec>
-struct HashOfSpecBytes {
+template <class Spec> struct HashOfSpecBytes {
   std::size_t operator()(const Spec& spec) const {
     static_assert(std::has_unique_object_representations_v<Spec>, "equal specs must have equal bytes: no padding");
     return hash64(&spec, sizeof spec);
@@ -25,19 +24,17 @@ struct HashOfSpecBytes {
 };
 
 // The kernels of one architecture. A Spec has print_source(spec), and an operator==.
-template <class Spec, class Hash = HashOfSpecBytes<Spec>>
-class SpecTable {
+template <class Spec, class Hash = HashOfSpecBytes<Spec>> class SpecTable {
  public:
   // The process's own.
   static SpecTable& of(const Device& device);
 
-  // Compiled and loaded where it is not there yet.
+  // Returns the kernel; compiles and loads it at its first use.
   const LoadedKernel& get(const Spec& spec, const Device& device) {
     return get(spec, device, [] {});
   }
   // Calls `before` where it is not, before that.
-  template <class Before>
-  const LoadedKernel& get(const Spec& spec, const Device& device, Before&& before) {
+  template <class Before> const LoadedKernel& get(const Spec& spec, const Device& device, Before&& before) {
     if (const LoadedKernel* const kernel = kernels_.find(spec)) return *kernel;
     before();
     return make(spec, device);
@@ -53,8 +50,7 @@ class SpecTable {
 };
 
 // One an architecture. The kernels that they point to outlive them.
-template <class Spec, class Hash = HashOfSpecBytes<Spec>>
-class SpecTables {
+template <class Spec, class Hash = HashOfSpecBytes<Spec>> class SpecTables {
  public:
   SpecTable<Spec, Hash>& of(const Device& device) {
     const int arch = device.major * 10 + device.minor;
@@ -70,8 +66,7 @@ class SpecTables {
   std::vector<std::unique_ptr<SpecTable<Spec, Hash>>> owned_;
 };
 
-template <class Spec, class Hash>
-SpecTable<Spec, Hash>& SpecTable<Spec, Hash>::of(const Device& device) {
+template <class Spec, class Hash> SpecTable<Spec, Hash>& SpecTable<Spec, Hash>::of(const Device& device) {
   static auto& tables = *new SpecTables<Spec, Hash>;  // never destroyed, like the kernels themselves
   return tables.of(device);
 }

@@ -11,8 +11,7 @@
 
 namespace spikeforge {
 
-template <class F, class Options>
-struct AdaptiveLIF : LIF<F, Options> {
+template <class F, class Options> struct AdaptiveLIF : LIF<F, Options> {
   using Base = LIF<F, Options>;
   static constexpr int n_states = 2;
   static constexpr int kept_values = 3;  // of a step, which its derivative reads: H, V and A

@@ -20,8 +20,7 @@
 
 namespace spikeforge {
 
-template <class F, class Neuron, class Surrogate, class Options>
-struct SpikingCell {
+template <class F, class Neuron, class Surrogate, class Options> struct SpikingCell {
   static constexpr int n_inputs = 1;
   static constexpr int n_outputs = 1;
   static constexpr int n_states = Neuron::n_states;

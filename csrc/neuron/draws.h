@@ -45,25 +45,21 @@ SPIKEFORGE_PLAIN_FN Word chosen(const PhiloxWords& words, Word lane) {
 }
 
 // The bits of a draw, as wide as a number.
-template <class F>
-struct DrawnBits;
-template <>
-struct DrawnBits<float> {
+template <class F> struct DrawnBits;
+template <> struct DrawnBits<float> {
   using type = Word;
   static SPIKEFORGE_FN Word of(const Draws& draws, bool once, unsigned draw) {
     return chosen(words_of(draws.key, draws.four, draws.step, once, draw, 0), draws.lane);
   }
 };
-template <>
-struct DrawnBits<double> {
+template <> struct DrawnBits<double> {
   using type = DoubleWord;
   static SPIKEFORGE_FN DoubleWord of(const Draws& draws, bool once, unsigned draw) {
     return DoubleWord{DrawnBits<float>::of(draws, once, draw)} << 32 |
            chosen(words_of(draws.key, draws.four, draws.step, once, draw, 1), draws.lane);
   }
 };
-template <class F>
-SPIKEFORGE_FN typename DrawnBits<F>::type drawn_bits(const Draws& draws, bool once, unsigned draw) {
+template <class F> SPIKEFORGE_FN typename DrawnBits<F>::type drawn_bits(const Draws& draws, bool once, unsigned draw) {
   return DrawnBits<F>::of(draws, once, draw);
 }
 
@@ -93,7 +89,7 @@ SPIKEFORGE_PLAIN_FN double as_double(DoubleWord bits) {
 SPIKEFORGE_PLAIN_FN float nan_float() { return as_float(0x7fc00000U); }
 SPIKEFORGE_PLAIN_FN double nan_double() { return as_double(0x7ff8000000000000ULL); }
 
-// ---- functions that are rounded alike everywhere ----
+// ---- functions with the same rounding on all devices ----
 
 // ln((1 + s) / (1 - s)) for |s| <= 0.172: 2 s (1 + s^2 / 3 + s^4 / 5 + ...).
 SPIKEFORGE_PLAIN_FN double log_of_ratio(double s) {
@@ -331,8 +327,7 @@ SPIKEFORGE_PLAIN_FN double bernoulli(DoubleWord bits, double p) {
   return uniform_of(bits) < p ? 1.0 : 0.0;
 }
 
-template <class Bits, class F>
-SPIKEFORGE_FN F poisson(Bits first, Bits second, F rate) {
+template <class Bits, class F> SPIKEFORGE_FN F poisson(Bits first, Bits second, F rate) {
   return static_cast<F>(poisson_of(DoubleWord{high_word(first)} << 32 | high_word(second), static_cast<double>(rate)));
 }
 

@@ -9,8 +9,7 @@
 
 namespace spikeforge {
 
-template <class F, class Options>
-struct EIF {
+template <class F, class Options> struct EIF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 4;  // of a step, which its derivative reads: H, V, X and E
   static constexpr bool adapts = false;

@@ -7,8 +7,7 @@
 
 namespace spikeforge {
 
-template <class F, class Options>
-struct IF {
+template <class F, class Options> struct IF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
   static constexpr bool adapts = false;

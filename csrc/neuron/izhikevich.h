@@ -12,8 +12,7 @@
 
 namespace spikeforge {
 
-template <class F, class Options>
-struct Izhikevich {
+template <class F, class Options> struct Izhikevich {
   static constexpr int n_states = 2;
   static constexpr int kept_values = 5;  // of a step, which its derivative reads: H, V, W, X and S
   static constexpr bool adapts = false;

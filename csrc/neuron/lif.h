@@ -9,8 +9,7 @@
 
 namespace spikeforge {
 
-template <class F, class Options>
-struct LIF {
+template <class F, class Options> struct LIF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
   static constexpr bool adapts = false;

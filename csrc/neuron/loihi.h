@@ -26,13 +26,13 @@ SPIKEFORGE_FN constexpr int loihi_params(bool ternary, LoihiForm form) {
 }
 
 // A cell of cuda/multistep/multistep.cuh (neuron/cell.h has the interface), forward only. The CPU compiles it for
-// several instruction sets, each with a Variant of its own, so that no two of them share a function.
-template <bool ternary, LoihiForm form, class Variant = void>
-struct Loihi {
+// several instruction sets, each with a different Variant, so that no two of them share a function.
+template <bool ternary, LoihiForm form, class Variant = void> struct Loihi {
   static constexpr int n_inputs = 1, n_outputs = 1;
   static constexpr int n_states = loihi_states(form);
   enum State { u, v, counter };
-  // vth is vth_hi where there are two. After them reset_interval, reset_offset, or refractory_period.
+  // vth is vth_hi if the neuron is ternary. The form's parameters follow: reset_interval and reset_offset, or
+  // refractory_period.
   enum Param { du, dv, bias_mant, bias_exp, vth, vth_lo, first_of_form = ternary ? 6 : 5 };
   static constexpr int n_params = loihi_params(ternary, form);
 

@@ -4,8 +4,7 @@
 
 namespace spikeforge {
 
-template <bool HardReset, bool DetachReset, bool Spiking, bool DecayInput>
-struct StaticOptions {
+template <bool HardReset, bool DetachReset, bool Spiking, bool DecayInput> struct StaticOptions {
   static constexpr bool hard_reset = HardReset;
   static constexpr bool detach_reset = DetachReset;
   static constexpr bool spiking = Spiking;

@@ -8,8 +8,7 @@
 
 namespace spikeforge {
 
-template <class F, class Options>
-struct PLIF : LIF<F, Options> {
+template <class F, class Options> struct PLIF : LIF<F, Options> {
   using Base = LIF<F, Options>;
   enum Param { w = Base::tau, v_threshold = Base::v_threshold, v_reset = Base::v_reset, n_params = Base::n_params };
 

@@ -130,52 +130,22 @@ using std::tanh;
 using std::trunc;
 
 // sin(πx) and cos(πx); |x| may be large, so whole turns are taken off first, exactly.
-template <class F>
-F within_a_turn(F x) {
-  return x - F(2) * round(F(.5) * x);
-}
-template <class F>
-F sinpi(F x) {
-  return sin(F(3.14159265358979323846) * within_a_turn(x));
-}
-template <class F>
-F cospi(F x) {
-  return cos(F(3.14159265358979323846) * within_a_turn(x));
-}
+template <class F> F within_a_turn(F x) { return x - F(2) * round(F(.5) * x); }
+template <class F> F sinpi(F x) { return sin(F(3.14159265358979323846) * within_a_turn(x)); }
+template <class F> F cospi(F x) { return cos(F(3.14159265358979323846) * within_a_turn(x)); }
 
-template <class F>
-F fma(F a, F b, F c) {
-  return a * b + c;
-}
-template <class F>
-F fast_exp2(F x) {
-  return exp2(x);
-}
+template <class F> F fma(F a, F b, F c) { return a * b + c; }
+template <class F> F fast_exp2(F x) { return exp2(x); }
 // On vectors a multiplication costs more than a register.
-template <class F>
-F fast_exp(F factor, F x) {
-  return fast_exp2(factor * F(log2_e) * x);
-}
-template <class F>
-F fast_divide(F a, F b) {
-  return a / b;
-}
+template <class F> F fast_exp(F factor, F x) { return fast_exp2(factor * F(log2_e) * x); }
+template <class F> F fast_divide(F a, F b) { return a / b; }
 
 #endif
 
 // The same on every device: a NaN in the first argument is passed on, one in the second is not.
-template <class F>
-SPIKEFORGE_FN F min(F a, F b) {
-  return select(b < a, b, a);
-}
-template <class F>
-SPIKEFORGE_FN F max(F a, F b) {
-  return select(a < b, b, a);
-}
+template <class F> SPIKEFORGE_FN F min(F a, F b) { return select(b < a, b, a); }
+template <class F> SPIKEFORGE_FN F max(F a, F b) { return select(a < b, b, a); }
 
-template <class F>
-SPIKEFORGE_FN F square(F x) {
-  return x * x;
-}
+template <class F> SPIKEFORGE_FN F square(F x) { return x * x; }
 
 }  // namespace spikeforge

@@ -11,8 +11,7 @@
 
 namespace spikeforge {
 
-template <class F, class Options>
-struct QIF {
+template <class F, class Options> struct QIF {
   static constexpr int n_states = 1;
   static constexpr int kept_values = 3;  // of a step, which its derivative reads: H, V and X
   static constexpr bool adapts = false;

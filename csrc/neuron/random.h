@@ -79,8 +79,7 @@ SPIKEFORGE_PLAIN_FN float fused(float a, float b, float c) {
 
 // c + x (more[0] + x (more[1] + ...)).
 SPIKEFORGE_PLAIN_FN float fused_polynomial(float, float c) { return c; }
-template <class... More>
-SPIKEFORGE_FN float fused_polynomial(float x, float c, More... more) {
+template <class... More> SPIKEFORGE_FN float fused_polynomial(float x, float c, More... more) {
   return fused(fused_polynomial(x, more...), x, c);
 }
 

@@ -11,8 +11,7 @@
 
 namespace spikeforge {
 
-template <class F>
-struct Fired {
+template <class F> struct Fired {
   F spike;    // S
   F voltage;  // V, after the reset
 };

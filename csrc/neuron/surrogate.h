@@ -16,27 +16,21 @@ namespace spikeforge {
 constexpr int max_surrogate_args = 4;
 
 // A spiking forward pass has no use for a surrogate.
-template <class F>
-struct NoSurrogate {
+template <class F> struct NoSurrogate {
   SPIKEFORGE_FN explicit NoSurrogate(const double*) {}
   SPIKEFORGE_FN F gradient(F) const { return F(0); }
   SPIKEFORGE_FN F primitive(F) const { return F(0); }
 };
 
 // alpha * sigma'(alpha x); even in x, so that exp never overflows.
-template <class F>
-SPIKEFORGE_FN F sigmoid_slope(F alpha, F x) {
+template <class F> SPIKEFORGE_FN F sigmoid_slope(F alpha, F x) {
   const F e = fast_exp(-alpha, abs(x));
   return fast_divide(alpha * e, square(F(1) + e));
 }
 
-template <class F>
-SPIKEFORGE_FN F logistic(F x) {
-  return F(1) / (F(1) + exp(-x));
-}
+template <class F> SPIKEFORGE_FN F logistic(F x) { return F(1) / (F(1) + exp(-x)); }
 
-template <class F>
-struct Sigmoid {
+template <class F> struct Sigmoid {
   SPIKEFORGE_FN explicit Sigmoid(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return sigmoid_slope(alpha, x); }
   SPIKEFORGE_FN F primitive(F x) const { return logistic(alpha * x); }
@@ -45,8 +39,7 @@ struct Sigmoid {
   F alpha;
 };
 
-template <class F>
-struct Atan {
+template <class F> struct Atan {
   SPIKEFORGE_FN explicit Atan(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const {
     const F scaled = F(1.57079632679489661923) * alpha * x;
@@ -60,8 +53,7 @@ struct Atan {
   F alpha;
 };
 
-template <class F>
-struct PiecewiseQuadratic {
+template <class F> struct PiecewiseQuadratic {
   SPIKEFORGE_FN explicit PiecewiseQuadratic(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return max(alpha - square(alpha) * abs(x), F(0)); }
   SPIKEFORGE_FN F primitive(F x) const {
@@ -73,8 +65,7 @@ struct PiecewiseQuadratic {
   F alpha;
 };
 
-template <class F>
-struct PiecewiseExp {
+template <class F> struct PiecewiseExp {
   SPIKEFORGE_FN explicit PiecewiseExp(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return F(.5) * alpha * fast_exp(-alpha, abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
@@ -86,8 +77,7 @@ struct PiecewiseExp {
   F alpha;
 };
 
-template <class F>
-struct SoftSign {
+template <class F> struct SoftSign {
   SPIKEFORGE_FN explicit SoftSign(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return fast_divide(F(.5) * alpha, square(F(1) + alpha * abs(x))); }
   SPIKEFORGE_FN F primitive(F x) const { return F(.5) * (alpha * x / (F(1) + alpha * abs(x)) + F(1)); }
@@ -96,8 +86,7 @@ struct SoftSign {
   F alpha;
 };
 
-template <class F>
-struct SuperSpike {
+template <class F> struct SuperSpike {
   SPIKEFORGE_FN explicit SuperSpike(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return fast_divide(alpha, square(abs(x) + F(1))); }
   SPIKEFORGE_FN F primitive(F x) const { return alpha * x / (F(1) + abs(x)); }
@@ -106,8 +95,7 @@ struct SuperSpike {
   F alpha;
 };
 
-template <class F>
-struct Erf {
+template <class F> struct Erf {
   SPIKEFORGE_FN explicit Erf(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return F(.56418958354775628695) * alpha * fast_exp(-square(alpha), square(x)); }
   SPIKEFORGE_FN F primitive(F x) const { return F(.5) * erfc(-alpha * x); }
@@ -116,8 +104,7 @@ struct Erf {
   F alpha;
 };
 
-template <class F>
-struct PiecewiseLeakyRelu {
+template <class F> struct PiecewiseLeakyRelu {
   SPIKEFORGE_FN explicit PiecewiseLeakyRelu(const double* args) : w(args[0]), c(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const { return select(abs(x) < w, F(.5) / w, c); }
   SPIKEFORGE_FN F primitive(F x) const {
@@ -130,8 +117,7 @@ struct PiecewiseLeakyRelu {
   F w, c;
 };
 
-template <class F>
-struct S2nn {
+template <class F> struct S2nn {
   SPIKEFORGE_FN explicit S2nn(const double* args) : alpha(args[0]), beta(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const {
     return select(x < F(0), sigmoid_slope(alpha, x), fast_divide(beta, abs(x) + F(1)));
@@ -144,8 +130,7 @@ struct S2nn {
   F alpha, beta;
 };
 
-template <class F>
-struct QPseudoSpike {
+template <class F> struct QPseudoSpike {
   SPIKEFORGE_FN explicit QPseudoSpike(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return pow(F(1) + F(2) * abs(x) / (alpha - F(1)), -alpha); }
   SPIKEFORGE_FN F primitive(F x) const {
@@ -157,8 +142,7 @@ struct QPseudoSpike {
   F alpha;
 };
 
-template <class F>
-struct LeakyKRelu {
+template <class F> struct LeakyKRelu {
   SPIKEFORGE_FN explicit LeakyKRelu(const double* args) : leak(args[0]), k(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const { return select(x >= F(0), k, leak); }
   SPIKEFORGE_FN F primitive(F x) const { return select(x >= F(0), k, leak) * x; }
@@ -167,8 +151,7 @@ struct LeakyKRelu {
   F leak, k;
 };
 
-template <class F>
-struct FakeNumericalGradient {
+template <class F> struct FakeNumericalGradient {
   SPIKEFORGE_FN explicit FakeNumericalGradient(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return min(F(1) / abs(x), alpha); }
   SPIKEFORGE_FN F primitive(F x) const {
@@ -181,8 +164,7 @@ struct FakeNumericalGradient {
   F alpha;
 };
 
-template <class F>
-struct LogTailedRelu {
+template <class F> struct LogTailedRelu {
   SPIKEFORGE_FN explicit LogTailedRelu(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return select(x <= F(0), alpha, F(1) / max(x, F(1))); }
   SPIKEFORGE_FN F primitive(F x) const { return select(x <= F(0), alpha * x, min(x, F(1)) + log(max(x, F(1)))); }
@@ -191,8 +173,7 @@ struct LogTailedRelu {
   F alpha;
 };
 
-template <class F>
-struct NonzeroSignLogAbs {
+template <class F> struct NonzeroSignLogAbs {
   SPIKEFORGE_FN explicit NonzeroSignLogAbs(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return fast_divide(alpha, F(1) + alpha * abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
@@ -205,8 +186,7 @@ struct NonzeroSignLogAbs {
 };
 
 // The first n - 1 odd harmonics of a square wave.
-template <class F>
-struct SquarewaveFourier {
+template <class F> struct SquarewaveFourier {
   SPIKEFORGE_FN explicit SquarewaveFourier(const double* args) : n(int(args[0])), period(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const {
     const F turns = F(2) * x / period;  // in units of π
@@ -228,8 +208,7 @@ struct SquarewaveFourier {
   F period;
 };
 
-template <class F>
-struct Rect {
+template <class F> struct Rect {
   SPIKEFORGE_FN explicit Rect(const double* args) : alpha(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return select(abs(x) < F(.5) / alpha, alpha, F(0)); }
   SPIKEFORGE_FN F primitive(F x) const { return max(min(alpha * x + F(.5), F(1)), F(0)); }
@@ -238,8 +217,7 @@ struct Rect {
   F alpha;
 };
 
-template <class F>
-struct FastSigmoid {
+template <class F> struct FastSigmoid {
   SPIKEFORGE_FN explicit FastSigmoid(const double* args) : slope(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return fast_divide(F(1), square(F(1) + slope * abs(x))); }
   SPIKEFORGE_FN F primitive(F x) const { return x / (F(1) + slope * abs(x)); }
@@ -249,20 +227,17 @@ struct FastSigmoid {
 };
 
 // The same derivative, by the name and the steepness that its author gives it.
-template <class F>
-struct ZenkeSuperSpike : FastSigmoid<F> {
+template <class F> struct ZenkeSuperSpike : FastSigmoid<F> {
   SPIKEFORGE_FN explicit ZenkeSuperSpike(const double* args) : FastSigmoid<F>(args) {}
 };
 
-template <class F>
-struct StraightThrough {
+template <class F> struct StraightThrough {
   SPIKEFORGE_FN explicit StraightThrough(const double*) {}
   SPIKEFORGE_FN F gradient(F) const { return F(1); }
   SPIKEFORGE_FN F primitive(F x) const { return x; }
 };
 
-template <class F>
-struct Triangular {
+template <class F> struct Triangular {
   SPIKEFORGE_FN explicit Triangular(const double* args) : threshold(args[0]) {}
   SPIKEFORGE_FN F gradient(F x) const { return select(x < F(0), threshold, -threshold); }
   SPIKEFORGE_FN F primitive(F x) const { return -threshold * abs(x); }
@@ -271,9 +246,8 @@ struct Triangular {
   F threshold;
 };
 
-// Its maximum lies at x = 1.
-template <class F>
-struct SpikeRateEscape {
+// Its maximum is at x = 1.
+template <class F> struct SpikeRateEscape {
   SPIKEFORGE_FN explicit SpikeRateEscape(const double* args) : beta(args[0]), slope(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const { return slope * fast_exp(-beta, abs(x - F(1))); }
   SPIKEFORGE_FN F primitive(F x) const {
@@ -285,18 +259,13 @@ struct SpikeRateEscape {
   F beta, slope;
 };
 
-// The density of the normal distribution around 0 and its integral from 0 on, with deviation 1 / (width √2).
-template <class F>
-SPIKEFORGE_FN F bell(F width, F x) {
+// The density of the normal distribution with mean 0 and standard deviation 1 / (width √2), and its integral from 0.
+template <class F> SPIKEFORGE_FN F bell(F width, F x) {
   return F(.56418958354775628695) * width * fast_exp(-square(width), square(x));
 }
-template <class F>
-SPIKEFORGE_FN F half_bell(F width, F x) {
-  return F(.5) - F(.5) * erfc(width * x);
-}
+template <class F> SPIKEFORGE_FN F half_bell(F width, F x) { return F(.5) - F(.5) * erfc(width * x); }
 
-template <class F>
-struct Gaussian {
+template <class F> struct Gaussian {
   SPIKEFORGE_FN explicit Gaussian(const double* args) : width(F(.70710678118654752440) / F(args[0])), gamma(args[1]) {}
   SPIKEFORGE_FN F gradient(F x) const { return gamma * bell(width, x); }
   SPIKEFORGE_FN F primitive(F x) const { return F(.5) + gamma * half_bell(width, x); }
@@ -306,8 +275,7 @@ struct Gaussian {
 };
 
 // A bell of deviation sigma, less one of deviation s sigma at sigma and one at -sigma, both of weight h.
-template <class F>
-struct MultiGaussian {
+template <class F> struct MultiGaussian {
   SPIKEFORGE_FN explicit MultiGaussian(const double* args)
       : sigma(args[0]), h(args[1]), s(args[2]), gamma(args[3]), width(F(.70710678118654752440) / sigma) {}
   SPIKEFORGE_FN F gradient(F x) const {

@@ -29,51 +29,19 @@ constexpr DTypeFacts facts[] = {{"bool", 1},   {"int8", 1},    {"int16", 2},   {
 
 const DTypeFacts& facts_of(DType dtype) { return facts[static_cast<std::size_t>(dtype)]; }
 
-template <class T>
-constexpr DType dtype_of();
-template <>
-constexpr DType dtype_of<std::int8_t>() {
-  return DType::int8;
-}
-template <>
-constexpr DType dtype_of<std::int16_t>() {
-  return DType::int16;
-}
-template <>
-constexpr DType dtype_of<std::int32_t>() {
-  return DType::int32;
-}
-template <>
-constexpr DType dtype_of<std::int64_t>() {
-  return DType::int64;
-}
-template <>
-constexpr DType dtype_of<std::uint8_t>() {
-  return DType::uint8;
-}
-template <>
-constexpr DType dtype_of<std::uint16_t>() {
-  return DType::uint16;
-}
-template <>
-constexpr DType dtype_of<std::uint32_t>() {
-  return DType::uint32;
-}
-template <>
-constexpr DType dtype_of<std::uint64_t>() {
-  return DType::uint64;
-}
-template <>
-constexpr DType dtype_of<float>() {
-  return DType::float32;
-}
-template <>
-constexpr DType dtype_of<double>() {
-  return DType::float64;
-}
+template <class T> constexpr DType dtype_of();
+template <> constexpr DType dtype_of<std::int8_t>() { return DType::int8; }
+template <> constexpr DType dtype_of<std::int16_t>() { return DType::int16; }
+template <> constexpr DType dtype_of<std::int32_t>() { return DType::int32; }
+template <> constexpr DType dtype_of<std::int64_t>() { return DType::int64; }
+template <> constexpr DType dtype_of<std::uint8_t>() { return DType::uint8; }
+template <> constexpr DType dtype_of<std::uint16_t>() { return DType::uint16; }
+template <> constexpr DType dtype_of<std::uint32_t>() { return DType::uint32; }
+template <> constexpr DType dtype_of<std::uint64_t>() { return DType::uint64; }
+template <> constexpr DType dtype_of<float>() { return DType::float32; }
+template <> constexpr DType dtype_of<double>() { return DType::float64; }
 
-template <class T>
-T rounded(double value) {
+template <class T> T rounded(double value) {
   if constexpr (std::is_same_v<T, Half>)
     return {half_of_double(value)};
   else if constexpr (std::is_same_v<T, Boolean>)
@@ -104,8 +72,7 @@ std::int64_t count_of(const Shape& shape) {
 
 namespace {
 
-template <std::size_t alignment>
-std::shared_ptr<std::byte[]> allocate_aligned(std::size_t size) {
+template <std::size_t alignment> std::shared_ptr<std::byte[]> allocate_aligned(std::size_t size) {
   return {static_cast<std::byte*>(::operator new[](size, std::align_val_t{alignment})),
           [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{alignment}); }};
 }
@@ -131,8 +98,7 @@ Array::Array(DType dtype, Shape shape)
       count_(count_of(shape_)),
       bytes_(count_ ? allocate(byte_count()) : nullptr) {}
 
-template <class T>
-Array Array::of(Shape shape, std::span<const T> values) {
+template <class T> Array Array::of(Shape shape, std::span<const T> values) {
   Array array(dtype_of<T>(), std::move(shape));
   if (static_cast<std::size_t>(array.count()) != values.size())
     throw std::invalid_argument(fmt::format("{} values for the shape {}", values.size(), text_of(array.shape())));
@@ -173,8 +139,7 @@ bool operator==(const Array& a, const Array& b) {
 namespace {
 
 // The least, greatest and NaN values of one lane, so that the compiler can vectorise over lanes.
-template <class T>
-struct Lanes {
+template <class T> struct Lanes {
   static constexpr std::size_t count = 16;
   std::array<T, count> least, greatest;
   std::array<bool, count> has_nan{};
@@ -190,8 +155,7 @@ struct Lanes {
   }
 };
 
-template <class T>
-Range range_of_floats(std::span<const T> values) {
+template <class T> Range range_of_floats(std::span<const T> values) {
   Lanes<T> lanes;
   const std::size_t whole = values.size() / lanes.count * lanes.count;
   for (std::size_t i = 0; i < whole; i += lanes.count)
@@ -200,8 +164,7 @@ Range range_of_floats(std::span<const T> values) {
   return {std::ranges::min(lanes.least), std::ranges::max(lanes.greatest), std::ranges::count(lanes.has_nan, true) > 0};
 }
 
-template <class T>
-Range range_of_others(std::span<const T> values) {
+template <class T> Range range_of_others(std::span<const T> values) {
   Range range{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
   for (const T element : values) {
     const auto value = static_cast<double>(element);

@@ -34,7 +34,7 @@ using Shape = std::vector<std::int64_t>;
 
 SPIKEFORGE_API std::string text_of(const Shape& shape);  // [2, 34, 34]
 
-// The number of elements. Throws std::overflow_error where it is beyond an int64.
+// The number of elements. Throws std::overflow_error if it exceeds int64.
 SPIKEFORGE_API std::int64_t count_of(const Shape& shape);
 
 // Numbers of one type: contiguous, the last dimension fastest, in the machine's byte order. A copy shares the bytes,
@@ -44,10 +44,8 @@ class SPIKEFORGE_API Array {
   Array() : Array(DType::float64, {0}) {}
   Array(DType dtype, Shape shape);  // its bytes are not set
 
-  template <class T>
-  static Array of(Shape shape, std::span<const T> values);
-  template <class T>
-  static Array of(Shape shape, std::initializer_list<T> values) {
+  template <class T> static Array of(Shape shape, std::span<const T> values);
+  template <class T> static Array of(Shape shape, std::initializer_list<T> values) {
     return of<T>(std::move(shape), std::span<const T>(values.begin(), values.size()));
   }
   static Array full(Shape shape, double value, DType dtype = DType::float64);

@@ -16,44 +16,29 @@ struct Boolean {
 };
 
 // Calls function with a zero of the C++ type that a dtype is.
-template <class Function>
-decltype(auto) with_type(DType dtype, Function&& function) {
+template <class Function> decltype(auto) with_type(DType dtype, Function&& function) {
   switch (dtype) {
-    case DType::boolean:
-      return function(Boolean{});
-    case DType::int8:
-      return function(std::int8_t{});
-    case DType::int16:
-      return function(std::int16_t{});
-    case DType::int32:
-      return function(std::int32_t{});
-    case DType::int64:
-      return function(std::int64_t{});
-    case DType::uint8:
-      return function(std::uint8_t{});
-    case DType::uint16:
-      return function(std::uint16_t{});
-    case DType::uint32:
-      return function(std::uint32_t{});
-    case DType::uint64:
-      return function(std::uint64_t{});
-    case DType::float16:
-      return function(Half{});
-    case DType::float32:
-      return function(float{});
-    case DType::float64:
-      return function(double{});
+    case DType::boolean: return function(Boolean{});
+    case DType::int8: return function(std::int8_t{});
+    case DType::int16: return function(std::int16_t{});
+    case DType::int32: return function(std::int32_t{});
+    case DType::int64: return function(std::int64_t{});
+    case DType::uint8: return function(std::uint8_t{});
+    case DType::uint16: return function(std::uint16_t{});
+    case DType::uint32: return function(std::uint32_t{});
+    case DType::uint64: return function(std::uint64_t{});
+    case DType::float16: return function(Half{});
+    case DType::float32: return function(float{});
+    case DType::float64: return function(double{});
   }
   __builtin_unreachable();
 }
 
 // The elements of an array, of the type that with_type gave.
-template <class T>
-std::span<const T> values_of(const Array& array) {
+template <class T> std::span<const T> values_of(const Array& array) {
   return {reinterpret_cast<const T*>(array.bytes().data()), static_cast<std::size_t>(array.count())};
 }
-template <class T>
-std::span<T> writable_values_of(Array& array) {
+template <class T> std::span<T> writable_values_of(Array& array) {
   return {reinterpret_cast<T*>(array.writable_bytes().data()), static_cast<std::size_t>(array.count())};
 }
 

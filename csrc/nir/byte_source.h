@@ -21,11 +21,11 @@ class SPIKEFORGE_API ByteSource {
   ~ByteSource();
 
   std::uint64_t size() const { return size_; }
-  // A path that opens this very file, whatever has happened to the name it was opened by. Empty: it is in memory.
+  // A path that opens this file, even if its name was changed or removed. Empty for a file in memory.
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // False where any byte lies beyond the end.
+  // Returns false if a byte is beyond the end.
   bool read(std::uint64_t offset, std::span<std::byte> into) const;
 
  private:

@@ -43,7 +43,7 @@ class DataReader {
   static const Group& group_in(const Group& group, const char* member, const std::string& node) {
     const Member* found = group.find(member);
     const Group* inner = found ? std::get_if<Group>(&found->value) : nullptr;
-    if (!inner) throw Error(node, member, "is missing: this file holds no NIRGraphData");
+    if (!inner) throw Error(node, member, "is missing: this file has no NIRGraphData");
     return *inner;
   }
 
@@ -51,7 +51,7 @@ class DataReader {
                                const std::string& field) {
     const Member* found = group.find(member);
     const Array* array = found ? std::get_if<Array>(&found->value) : nullptr;
-    if (!array) throw Error(node, field, fmt::format("there are no numbers {} in it", member));
+    if (!array) throw Error(node, field, fmt::format("it has no array {}", member));
     return *array;
   }
   static double number_in(const Group& group, const char* member, const std::string& node, const std::string& field) {

@@ -25,7 +25,7 @@ struct SPIKEFORGE_API Error : std::runtime_error {
 // The text with control characters, and bytes that are not UTF-8, written as \xNN; cut after about 200 bytes.
 SPIKEFORGE_API std::string printable(std::string_view text);
 
-// Bytes of the UTF-8 character that a text begins with; 0 where it begins with none. The text is not empty.
+// The number of bytes of the UTF-8 character at the start of a text; 0 if there is none. The text must not be empty.
 SPIKEFORGE_API std::size_t character_length(std::string_view text);
 
 // The name of a node in messages: lif, or inner/lif inside the nested graph inner.

@@ -103,26 +103,16 @@ std::string unknown_filter(int id) {
     case shuffle:
     case fletcher32:
     case szip:
-    case lzf:
-      return "";
-    case 5:
-      return "nbit";
-    case 6:
-      return "scaleoffset";
-    case 307:
-      return "bzip2";
-    case 32001:
-      return "blosc";
-    case 32004:
-      return "lz4";
-    case 32008:
-      return "bitshuffle";
-    case 32015:
-      return "zstd";
-    case 32026:
-      return "blosc2";
-    default:
-      return fmt::format("number {}", id);
+    case lzf: return "";
+    case 5: return "nbit";
+    case 6: return "scaleoffset";
+    case 307: return "bzip2";
+    case 32001: return "blosc";
+    case 32004: return "lz4";
+    case 32008: return "bitshuffle";
+    case 32015: return "zstd";
+    case 32026: return "blosc2";
+    default: return fmt::format("number {}", id);
   }
 }
 
@@ -170,8 +160,7 @@ std::string unfilter(std::span<const Filter> filters, unsigned skipped, std::vec
         input.resize(content.size());
         break;
       }
-      default:
-        return fmt::format("filter {} cannot be undone", unknown_filter(filters[i].id));
+      default: return fmt::format("filter {} cannot be undone", unknown_filter(filters[i].id));
     }
   }
   if (input.size() != output.size())

@@ -16,7 +16,7 @@ struct Filter {
   unsigned element_size;  // of shuffle
 };
 
-// "" where this library can undo the filter, else what it is called.
+// "" if this library supports the filter, else the filter's name.
 std::string unknown_filter(int id);
 
 // Undoes the filters of one chunk, last first, except those whose bit is set in skipped. input is overwritten; output

@@ -17,7 +17,7 @@ class GlobalHeap {
   GlobalHeap(const ByteSource& source, std::uint64_t base, std::size_t size_of_lengths)
       : source_(source), base_(base), length_size_(size_of_lengths) {}
 
-  // The object of a collection. Throws std::runtime_error where there is none of at least this length.
+  // Returns the object of a collection. Throws std::runtime_error if there is none of at least this length.
   std::string read(std::uint64_t address, std::uint32_t index, std::uint32_t length);
 
  private:

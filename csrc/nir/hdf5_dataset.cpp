@@ -70,7 +70,8 @@ Layout layout_of(hid_t dataset) {
     const int rank = h5().H5Pget_chunk(properties.get(), H5S_MAX_RANK, sizes);
     require(rank > 0 && rank <= H5S_MAX_RANK, "the shape of its chunks");
     for (int d = 0; d < rank; ++d) {
-      if (sizes[d] == 0 || sizes[d] > UINT32_MAX) refuse("its chunks have {} elements in a dimension", sizes[d]);
+      if (sizes[d] == 0 || sizes[d] > UINT32_MAX)
+        refuse("its chunks have {} elements in a dimension; 1 to 2^32 - 1 are supported", sizes[d]);
       layout.chunk.push_back(static_cast<std::int64_t>(sizes[d]));
     }
   }
@@ -81,14 +82,10 @@ Shape shape_of(hid_t dataset) {
   const SpaceId space(h5().H5Dget_space(dataset));
   require(static_cast<bool>(space), "its shape");
   switch (h5().H5Sget_simple_extent_type(space.get())) {
-    case H5S_SCALAR:
-      return {};
-    case H5S_NULL:
-      refuse("it is empty (a null dataspace)");
-    case H5S_SIMPLE:
-      break;
-    default:
-      refuse("its shape is of an unknown kind");
+    case H5S_SCALAR: return {};
+    case H5S_NULL: refuse("it is empty (a null dataspace)");
+    case H5S_SIMPLE: break;
+    default: refuse("its shape is of an unknown kind");
   }
   const int rank = h5().H5Sget_simple_extent_ndims(space.get());
   require(rank >= 0 && rank <= H5S_MAX_RANK, "its shape");
@@ -122,12 +119,9 @@ class RawReader {
   void read(std::span<std::byte> into, hid_t file_type) {
     if (into.empty()) return;
     switch (layout_.kind) {
-      case H5D_CONTIGUOUS:
-        return contiguous(into);
-      case H5D_COMPACT:
-        return compact(into, file_type);
-      default:
-        break;
+      case H5D_CONTIGUOUS: return contiguous(into);
+      case H5D_COMPACT: return compact(into, file_type);
+      default: break;
     }
     if (std::ranges::any_of(layout_.filters, [](const Filter& f) { return f.id == szip; }))
       by_libhdf5(into, file_type);
@@ -153,11 +147,11 @@ class RawReader {
   void contiguous(std::span<std::byte> into) {
     const haddr_t offset = h5().H5Dget_offset(dataset_);
     if (offset == HADDR_UNDEF) refuse("its data were never written");
-    if (!state_.source.read(offset, into)) refuse("its data lie beyond the end of the file");
+    if (!state_.source.read(offset, into)) refuse("its data are beyond the end of the file");
   }
 
   void compact(std::span<std::byte> into, hid_t file_type) {
-    if (h5().H5Dget_storage_size(dataset_) != into.size()) refuse("its data are of another size than its shape");
+    if (h5().H5Dget_storage_size(dataset_) != into.size()) refuse("the size of its data does not match its shape");
     by_libhdf5(into, file_type);
   }
 
@@ -175,10 +169,9 @@ class RawReader {
 
   std::uint64_t chunk_bytes() const { return byte_count(layout_.chunk, element_size_); }
 
-  template <class Function>
-  void for_each_chunk(Function&& function) {
+  template <class Function> void for_each_chunk(Function&& function) {
     const std::size_t rank = shape_.size();
-    if (layout_.chunk.size() != rank) refuse("its chunks have another number of dimensions than its shape");
+    if (layout_.chunk.size() != rank) refuse("its chunks and its shape have different numbers of dimensions");
     if (chunk_bytes() >= UINT32_MAX) refuse("its chunks are too large");
     std::vector<hsize_t> at(rank, 0);
     std::vector<std::byte> stored;
@@ -224,7 +217,7 @@ class RawReader {
     std::size_t count, from, to;
   };
 
-  // The part of a chunk that lies within the shape. Rows reach over dimensions that the chunk has whole.
+  // The part of a chunk within the shape. A row spans the trailing dimensions in which the chunk is complete.
   void place(std::span<const std::byte> chunk, std::span<const hsize_t> at, std::span<std::byte> into) const {
     std::vector<Axis> axes;
     std::size_t from = element_size_, to = element_size_, row = element_size_, first = 0;
@@ -355,28 +348,20 @@ Value read_dataset(hid_t dataset, ReadingState& state) {
   switch (h5().H5Tget_class(type.get())) {
     case H5T_INTEGER:
     case H5T_FLOAT:
-    case H5T_ENUM:
-      return read_numbers(dataset, state, layout, shape, type.get());
+    case H5T_ENUM: return read_numbers(dataset, state, layout, shape, type.get());
     case H5T_STRING: {
       const htri_t is_variable = h5().H5Tis_variable_str(type.get());
       require(is_variable >= 0, "its type");
       if (is_variable) return variable_strings(dataset, state, layout, shape, type.get());
       return fixed_strings(dataset, state, layout, shape, type.get());
     }
-    case H5T_COMPOUND:
-      refuse("it is of a compound type (complex numbers are one): expected numbers or text");
-    case H5T_VLEN:
-      refuse("it is of a type of variable length: expected numbers or text");
-    case H5T_ARRAY:
-      refuse("it is of an array type: expected numbers or text");
-    case H5T_REFERENCE:
-      refuse("it is of a reference type: expected numbers or text");
-    case H5T_OPAQUE:
-      refuse("it is of an opaque type: expected numbers or text");
-    case H5T_BITFIELD:
-      refuse("it is of a bit field type: expected numbers or text");
-    default:
-      refuse("its type is of an unknown kind: expected numbers or text");
+    case H5T_COMPOUND: refuse("it is of a compound type (complex numbers are one): expected numbers or text");
+    case H5T_VLEN: refuse("it is of a type of variable length: expected numbers or text");
+    case H5T_ARRAY: refuse("it is of an array type: expected numbers or text");
+    case H5T_REFERENCE: refuse("it is of a reference type: expected numbers or text");
+    case H5T_OPAQUE: refuse("it is of an opaque type: expected numbers or text");
+    case H5T_BITFIELD: refuse("it is of a bit field type: expected numbers or text");
+    default: refuse("its type is of an unknown kind: expected numbers or text");
   }
 }
 

@@ -21,7 +21,7 @@ struct ReadingState {
   void take(std::uint64_t bytes);
 };
 
-// Everything that the dataset says about itself is checked before memory is allocated or data are read; libhdf5 reads
+// All metadata of the dataset are checked before memory is allocated or data are read; libhdf5 reads
 // none of them (but small ones that lie within their header, and szip). Throws std::runtime_error with the reason.
 Value read_dataset(hid_t dataset, ReadingState& state);
 

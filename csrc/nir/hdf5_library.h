@@ -16,9 +16,9 @@
 namespace spikeforge::nir {
 
 struct Hdf5 {
-  // Throws std::runtime_error where the library is not there, or is older than 1.10.5. A later one than its header
-  // serves: what is used here has the meaning of 1.10 in all of them.
-  // The first call says which file it is, where it names one: else that of SPIKEFORGE_HDF5, or the system's.
+  // Throws std::runtime_error if the library does not exist, or is older than 1.10.5. A version later than the header's
+  // works, because the functions used here keep their meaning of 1.10. The first call determines the file: `file`, or
+  // if it is empty SPIKEFORGE_HDF5, or else the system's library.
   static const Hdf5& get(const std::string& file = "");
 
   // Names such as H5Literate are macros for H5Literate1 in later versions: expanded here and where they are called.
@@ -54,9 +54,8 @@ class Hdf5Session {
 // libhdf5's innermost reason for the failure of the last call.
 std::string hdf5_reason();
 
-// Closes itself.
-template <auto Hdf5::*Close>
-class Hid {
+// Owns a handle, and closes it.
+template <auto Hdf5::*Close> class Hid {
  public:
   explicit Hid(hid_t id = H5I_INVALID_HID) : id_(id) {}
   Hid(Hid&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}

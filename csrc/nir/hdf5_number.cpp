@@ -17,12 +17,9 @@ namespace {
 
 bool is_big_endian(hid_t type) {
   switch (h5().H5Tget_order(type)) {
-    case H5T_ORDER_LE:
-      return false;
-    case H5T_ORDER_BE:
-      return true;
-    default:
-      refuse("its numbers are in an unknown order of bytes");
+    case H5T_ORDER_LE: return false;
+    case H5T_ORDER_BE: return true;
+    default: refuse("its numbers are in an unknown order of bytes");
   }
 }
 
@@ -37,16 +34,11 @@ NumberType integer_type(hid_t type) {
     return NumberType{is_signed ? with_sign : without, size, is_big_endian(type), true, {}};
   };
   switch (size) {
-    case 1:
-      return {is_signed ? DType::int8 : DType::uint8, 1, false, true, {}};
-    case 2:
-      return result(DType::int16, DType::uint16);
-    case 4:
-      return result(DType::int32, DType::uint32);
-    case 8:
-      return result(DType::int64, DType::uint64);
-    default:
-      refuse(fmt::format("its integers have {} bytes", size));
+    case 1: return {is_signed ? DType::int8 : DType::uint8, 1, false, true, {}};
+    case 2: return result(DType::int16, DType::uint16);
+    case 4: return result(DType::int32, DType::uint32);
+    case 8: return result(DType::int64, DType::uint64);
+    default: refuse(fmt::format("its integers have {} bytes", size));
   }
 }
 
@@ -134,12 +126,9 @@ double value_of(std::span<const std::byte> bytes, const NumberType::Bits& b) {
 
 NumberType number_type(hid_t type) {
   switch (h5().H5Tget_class(type)) {
-    case H5T_INTEGER:
-      return integer_type(type);
-    case H5T_FLOAT:
-      return float_type(type);
-    default:
-      return boolean_type(type);
+    case H5T_INTEGER: return integer_type(type);
+    case H5T_FLOAT: return float_type(type);
+    default: return boolean_type(type);
   }
 }
 

@@ -21,7 +21,7 @@ struct NumberType {
   } bits;
 };
 
-// Throws std::runtime_error with the reason where it is none.
+// Throws std::runtime_error with the reason if it is not a number type.
 NumberType number_type(hid_t type);
 
 // In place: the order of bytes, and booleans as 0 and 1.

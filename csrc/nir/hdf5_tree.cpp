@@ -80,12 +80,9 @@ class TreeReader {
  private:
   Value read(hid_t object) {
     switch (type_of(object)) {
-      case H5O_TYPE_GROUP:
-        return group(object);
-      case H5O_TYPE_DATASET:
-        break;
-      default:
-        refuse("it is neither a group nor a dataset");
+      case H5O_TYPE_GROUP: return group(object);
+      case H5O_TYPE_DATASET: break;
+      default: refuse("it is neither a group nor a dataset");
     }
     try {
       return read_dataset(object, state_);
@@ -157,14 +154,10 @@ class TreeReader {
 
   void check_link(const Link& link) {
     switch (link.type) {
-      case H5L_TYPE_HARD:
-        break;
-      case H5L_TYPE_SOFT:
-        refuse("it is a soft link");
-      case H5L_TYPE_EXTERNAL:
-        refuse("it is an external link, to another file");
-      default:
-        refuse("it is a link of an unknown kind");
+      case H5L_TYPE_HARD: break;
+      case H5L_TYPE_SOFT: refuse("it is a soft link");
+      case H5L_TYPE_EXTERNAL: refuse("it is an external link, to another file");
+      default: refuse("it is a link of an unknown kind");
     }
     // libhdf5 takes a name for a path.
     if (link.name.empty() || link.name == "." || link.name.find('/') != std::string::npos) refuse("this is not a name");

@@ -9,9 +9,9 @@
 namespace spikeforge::nir {
 
 // All groups and datasets, members sorted by name, as h5py returns them. Attributes of groups with these names are
-// members too, as one float64 each; others are skipped. Throws an Error with node and field by their place in the file
-// for: links other than hard ones, a group that is linked twice (a cycle is one), data in other files, types that are
-// neither numbers nor text, and sizes beyond the limits.
+// members too, as one float64 each; others are skipped. Throws an Error that names the node and the field by their path
+// in the file if it finds a soft or external link, a group that is linked twice (such as a cycle), data in another
+// file, a type that is neither a number nor text, or a size beyond the limits.
 Group read_tree(const ByteSource& source, const Limits& limits, std::span<const char* const> attributes = {});
 
 }  // namespace spikeforge::nir

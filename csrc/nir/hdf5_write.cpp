@@ -13,8 +13,7 @@ namespace {
 constexpr std::size_t least_compressed = 4096;            // bytes: chunks need an index of about 2 KB
 constexpr std::size_t most_chunk = std::size_t{1} << 20;  // bytes: each is inflated as a whole
 
-template <class Id>
-Id made(hid_t id, const char* what) {
+template <class Id> Id made(hid_t id, const char* what) {
   if (id < 0) throw std::runtime_error(fmt::format("libhdf5 cannot make {}: {}", what, printable(hdf5_reason())));
   return Id(id);
 }
@@ -39,30 +38,18 @@ TypeId boolean_type() {
 
 TypeId type_of(DType dtype) {
   switch (dtype) {
-    case DType::boolean:
-      return boolean_type();
-    case DType::int8:
-      return copy_of(h5().H5T_STD_I8LE_g);
-    case DType::int16:
-      return copy_of(h5().H5T_STD_I16LE_g);
-    case DType::int32:
-      return copy_of(h5().H5T_STD_I32LE_g);
-    case DType::int64:
-      return copy_of(h5().H5T_STD_I64LE_g);
-    case DType::uint8:
-      return copy_of(h5().H5T_STD_U8LE_g);
-    case DType::uint16:
-      return copy_of(h5().H5T_STD_U16LE_g);
-    case DType::uint32:
-      return copy_of(h5().H5T_STD_U32LE_g);
-    case DType::uint64:
-      return copy_of(h5().H5T_STD_U64LE_g);
-    case DType::float16:
-      return half_type();
-    case DType::float32:
-      return copy_of(h5().H5T_IEEE_F32LE_g);
-    case DType::float64:
-      return copy_of(h5().H5T_IEEE_F64LE_g);
+    case DType::boolean: return boolean_type();
+    case DType::int8: return copy_of(h5().H5T_STD_I8LE_g);
+    case DType::int16: return copy_of(h5().H5T_STD_I16LE_g);
+    case DType::int32: return copy_of(h5().H5T_STD_I32LE_g);
+    case DType::int64: return copy_of(h5().H5T_STD_I64LE_g);
+    case DType::uint8: return copy_of(h5().H5T_STD_U8LE_g);
+    case DType::uint16: return copy_of(h5().H5T_STD_U16LE_g);
+    case DType::uint32: return copy_of(h5().H5T_STD_U32LE_g);
+    case DType::uint64: return copy_of(h5().H5T_STD_U64LE_g);
+    case DType::float16: return half_type();
+    case DType::float32: return copy_of(h5().H5T_IEEE_F32LE_g);
+    case DType::float64: return copy_of(h5().H5T_IEEE_F64LE_g);
   }
   __builtin_unreachable();
 }

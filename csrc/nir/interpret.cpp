@@ -10,10 +10,8 @@
 namespace spikeforge::nir {
 namespace {
 
-template <class T>
-struct IsOptional : std::false_type {};
-template <class T>
-struct IsOptional<std::optional<T>> : std::true_type {};
+template <class T> struct IsOptional : std::false_type {};
+template <class T> struct IsOptional<std::optional<T>> : std::true_type {};
 
 // The former name of a field.
 std::string_view old_name(std::string_view field) {
@@ -27,8 +25,7 @@ class FieldReader {
  public:
   FieldReader(const Group& group, const std::string& node) : group_(group), node_(node) {}
 
-  template <class T>
-  void operator()(std::string_view name, T& field) {
+  template <class T> void operator()(std::string_view name, T& field) {
     const Member* member = group_.find(name);
     if (!member && !old_name(name).empty()) member = group_.find(old_name(name));
     if (member) seen_.insert(member->name);
@@ -88,8 +85,7 @@ class FieldReader {
     field = integer(member, 0);
   }
 
-  template <std::size_t D>
-  void convert(const Member& member, std::array<std::int64_t, D>& field) const {
+  template <std::size_t D> void convert(const Member& member, std::array<std::int64_t, D>& field) const {
     const Array& numbers = array(member);
     if (numbers.shape().size() > 1 || (numbers.count() != 1 && numbers.count() != static_cast<std::int64_t>(D)))
       refuse(member.name,
@@ -99,8 +95,7 @@ class FieldReader {
       field[d] = integer(member, numbers.count() == 1 ? 0 : static_cast<std::int64_t>(d));
   }
 
-  template <int D>
-  void convert(const Member& member, Padding<D>& field) const {
+  template <int D> void convert(const Member& member, Padding<D>& field) const {
     const Strings* text = std::get_if<Strings>(&member.value);
     if (!text) return convert(member, field.numbers);
     if (text->values.size() == 1 && text->values[0] == "same")
@@ -183,8 +178,7 @@ class GraphReader {
     }
   }
 
-  template <class N>
-  N read(const Group& group, const std::string& name) {
+  template <class N> N read(const Group& group, const std::string& name) {
     N node;
     FieldReader reader(group, name);
     N::fields(node, reader);
@@ -247,20 +241,17 @@ struct FieldWriter {
   void operator()(std::string_view name, const Array& field) { add(name, field); }
   void operator()(std::string_view name, const Shape& field) { add(name, Array::integers(field)); }
   void operator()(std::string_view name, std::int64_t field) { add(name, Array::scalar(field)); }
-  template <std::size_t D>
-  void operator()(std::string_view name, const std::array<std::int64_t, D>& field) {
+  template <std::size_t D> void operator()(std::string_view name, const std::array<std::int64_t, D>& field) {
     if constexpr (D == 1)
       (*this)(name, field[0]);
     else
       add(name, Array::integers(field));
   }
-  template <int D>
-  void operator()(std::string_view name, const Padding<D>& field) {
+  template <int D> void operator()(std::string_view name, const Padding<D>& field) {
     if (field.mode == PaddingMode::numbers) return (*this)(name, field.numbers);
     add(name, Strings::one(field.mode == PaddingMode::same ? "same" : "valid"));
   }
-  template <class T>
-  void operator()(std::string_view name, const std::optional<T>& field) {
+  template <class T> void operator()(std::string_view name, const std::optional<T>& field) {
     if (field) (*this)(name, *field);
   }
 };

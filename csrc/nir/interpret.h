@@ -7,7 +7,7 @@ namespace spikeforge::nir {
 
 // Further results of reading.
 struct SPIKEFORGE_API Report {
-  std::string version;                // as the file says, which is unreliable; empty where it says nothing
+  std::string version;                // as stored in the file, which is unreliable; empty if it is absent
   std::vector<std::string> warnings;  // one line each: unknown fields, duplicate edges, NaN, missing inputs, ...
 
   std::string defect;  // why the graph is not sound, if requested; else empty

@@ -6,8 +6,7 @@
 namespace spikeforge::nir {
 namespace {
 
-template <class N>
-bool equal_fields(const N& a, const N& b) {
+template <class N> bool equal_fields(const N& a, const N& b) {
   bool equal = true;
   // The fields of b have the same order.
   std::vector<const void*> others;
@@ -61,8 +60,7 @@ bool operator==(const Graph& a, const Graph& b) {
 
 namespace {
 
-template <std::size_t... I>
-Kind kind_named(std::string_view type, std::index_sequence<I...>) {
+template <std::size_t... I> Kind kind_named(std::string_view type, std::index_sequence<I...>) {
   Kind kind;
   ((std::variant_alternative_t<I, Kind>::type == type ? void(kind = std::variant_alternative_t<I, Kind>()) : void()),
    ...);

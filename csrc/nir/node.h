@@ -57,16 +57,14 @@ struct Scale {
 
 enum class PaddingMode { numbers, same, valid };
 
-template <int D>
-struct Padding {
+template <int D> struct Padding {
   PaddingMode mode = PaddingMode::numbers;
   std::array<std::int64_t, D> numbers{};  // zero elements on either side; only in the mode of that name
   bool operator==(const Padding&) const = default;
 };
 
 // Convolution over D dimensions: x is [groups * C, *space], weight [out, C, *kernel], bias [out].
-template <int D>
-struct Conv {
+template <int D> struct Conv {
   static constexpr std::string_view type = D == 1 ? "Conv1d" : "Conv2d";
   std::optional<std::array<std::int64_t, D>> input_shape;  // of space; absent: that of what arrives
   Array weight;
@@ -232,14 +230,14 @@ struct SPIKEFORGE_API Graph {
   std::vector<Edge> edges;       // the same edge may be there twice; from a node to itself is an edge
   Group metadata;
 
-  // Null where there is none.
+  // Null if there is none.
   const NamedNode* find(std::string_view name) const;
 };
 
 using Kind = std::variant<Input, Output, Affine, Linear, Scale, Conv1d, Conv2d, SumPool2d, AvgPool2d, Flatten, Delay,
                           Threshold, I, LI, IF, LIF, CubaLI, CubaLIF, Graph>;
 
-// An empty one of that type; an Input where there is none of it.
+// Returns an empty node of that type, or an Input if the type is unknown.
 SPIKEFORGE_API Kind kind_named(std::string_view type);
 
 struct SPIKEFORGE_API Node {
@@ -261,8 +259,7 @@ SPIKEFORGE_API bool operator==(const Graph& a, const Graph& b);
 SPIKEFORGE_API bool operator==(const Node& a, const Node& b);
 
 // The fields of a node that are arrays and present: field(name, array).
-template <class Field>
-void for_each_array(const Kind& kind, Field&& field) {
+template <class Field> void for_each_array(const Kind& kind, Field&& field) {
   std::visit(
       [&]<class N>(const N& n) {
         if constexpr (!std::is_same_v<N, Graph>)

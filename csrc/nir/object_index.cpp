@@ -162,18 +162,12 @@ void ObjectIndexChecker::check_type(Bytes& bytes) {
   switch (kind) {
     case integer:
     case floating:
-    case string:
-      return;
-    case bits:
-      damaged("it is of a bit field type: expected numbers or text");
-    case opaque:
-      damaged("it is of an opaque type: expected numbers or text");
-    case compound:
-      damaged("it is of a compound type (complex numbers are one): expected numbers or text");
-    case reference:
-      damaged("it is of a reference type: expected numbers or text");
-    case array:
-      damaged("it is of an array type: expected numbers or text");
+    case string: return;
+    case bits: damaged("it is of a bit field type: expected numbers or text");
+    case opaque: damaged("it is of an opaque type: expected numbers or text");
+    case compound: damaged("it is of a compound type (complex numbers are one): expected numbers or text");
+    case reference: damaged("it is of a reference type: expected numbers or text");
+    case array: damaged("it is of an array type: expected numbers or text");
     case variable:
       if ((bit_field & 15) != 1) damaged("it is of a type of variable length: expected numbers or text");
       if (const auto base = bytes.number(1) & 15; base != string && base != integer) damaged("its type is damaged");
@@ -191,8 +185,7 @@ void ObjectIndexChecker::check_type(Bytes& bytes) {
       if (!is_boolean) damaged("it is of an enumeration type other than FALSE and TRUE");
       return;
     }
-    default:
-      damaged("its type is of an unknown kind: expected numbers or text");
+    default: damaged("its type is of an unknown kind: expected numbers or text");
   }
 }
 
@@ -249,7 +242,7 @@ void ObjectIndexChecker::symbols(std::uint64_t address, const Names& names) {
     if (std::find(first, names.end(), std::byte{0}) == names.end()) damaged("a member's name has no end");
     // A soft link has no object.
     if (!is_address(object) && !(cached == 2 && is_undefined(object)))
-      damaged("a member lies beyond the end of the file");
+      damaged("a member is beyond the end of the file");
   }
 }
 
@@ -282,7 +275,7 @@ void ObjectIndexChecker::chunk_tree(std::uint64_t address, int level, std::size_
     if (below >= 0)
       chunk_tree(child, below, key_size);
     else if (!is_address(child))
-      damaged("a chunk lies beyond the end of the file");
+      damaged("a chunk is beyond the end of the file");
   });
 }
 

@@ -17,9 +17,9 @@ struct FileLayout {
   unsigned group_tree_k = 16, symbols_k = 4, chunk_tree_k = 32;  // half of the most entries of a node
 };
 
-// Throws std::runtime_error for a superblock of version 0 or 1 that names a driver information block: libhdf5 takes as
-// much memory for it as it says, up to 4 GiB, and only files that are spread over others have one. Newer superblocks
-// have none, and other faults are left to libhdf5.
+// Throws std::runtime_error for a superblock of version 0 or 1 that names a driver information block: libhdf5
+// allocates the size that the block declares, up to 4 GiB, and only files that are spread over others have one. Newer
+// superblocks have none, and other faults are left to libhdf5.
 void check_superblock(const ByteSource& source);
 
 class ObjectIndexChecker {

@@ -42,27 +42,26 @@ bool broadcasts(const Shape& from, const Shape& to) {
   return std::equal(from.rbegin(), from.rend(), to.rbegin(), [](auto a, auto b) { return a == 1 || a == b; });
 }
 
-template <int D>
-Shape conv_input(const Conv<D>& n) {
+template <int D> Shape conv_input(const Conv<D>& n) {
   Shape shape{n.weight.shape()[1] * n.groups};
   shape.insert(shape.end(), n.input_shape->begin(), n.input_shape->end());
   return shape;
 }
 
-template <int D>
-Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, ShapeRule rule) {
+template <int D> Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, ShapeRule rule) {
   const Shape& weight = n.weight.shape();
   if (in.size() != D + 1)
-    refuse(node, "",
-           fmt::format("{} takes [channels, {}], but {} arrives", n.type, D == 1 ? "x" : "x, y", text_of(in)));
+    refuse(
+        node, "",
+        fmt::format("{} takes [channels, {}], but the input has shape {}", n.type, D == 1 ? "x" : "x, y", text_of(in)));
   if (in[0] != weight[1] * n.groups)
     refuse(node, "weight",
-           fmt::format("it is for {} input channels (weight {}, {} groups), but {} arrives", weight[1] * n.groups,
-                       text_of(weight), n.groups, text_of(in)));
+           fmt::format("it is for {} input channels (weight {}, {} groups), but the input has shape {}",
+                       weight[1] * n.groups, text_of(weight), n.groups, text_of(in)));
   if (n.input_shape && rule == ShapeRule::strict && conv_input(n) != in)
     refuse(node, "input_shape",
-           fmt::format("it declares {}, but {} arrives", text_of({n.input_shape->begin(), n.input_shape->end()}),
-                       text_of(in)));
+           fmt::format("it declares the shape {}, but the input has shape {}",
+                       text_of({n.input_shape->begin(), n.input_shape->end()}), text_of(in)));
   Shape out{weight[0]};
   for (int d = 0; d < D; ++d) {
     const std::int64_t size = in[d + 1], stride = n.stride[d];
@@ -71,13 +70,9 @@ Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, Sh
       case PaddingMode::numbers:
         out.push_back(window_count(size, 2 * n.padding.numbers[d], reach, stride, node));
         break;
-      case PaddingMode::valid:
-        out.push_back(window_count(size, 0, reach, stride, node));
-        break;
+      case PaddingMode::valid: out.push_back(window_count(size, 0, reach, stride, node)); break;
       // The number of zeros that keeps the size at stride 1; a stride then takes every stride-th.
-      case PaddingMode::same:
-        out.push_back(window_count(size, reach - 1, reach, stride, node));
-        break;
+      case PaddingMode::same: out.push_back(window_count(size, reach - 1, reach, stride, node)); break;
     }
   }
   return out;
@@ -85,7 +80,7 @@ Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, Sh
 
 Shape pool_output(const auto& n, const Shape& in, const std::string& node) {
   if (in.size() < 2)
-    refuse(node, "", fmt::format("{} takes [..., height, width], but {} arrives", n.type, text_of(in)));
+    refuse(node, "", fmt::format("{} takes [..., height, width], but the input has shape {}", n.type, text_of(in)));
   Shape out = in;
   for (std::size_t d = 0; d < 2; ++d) {
     std::int64_t& size = out[in.size() - 2 + d];
@@ -97,7 +92,8 @@ Shape pool_output(const auto& n, const Shape& in, const std::string& node) {
 Shape flatten_output(const Flatten& n, const Shape& in, const std::string& node, ShapeRule rule) {
   const auto rank = static_cast<std::int64_t>(in.size());
   if (n.input_type && rule == ShapeRule::strict && *n.input_type != in)
-    refuse(node, "input_type", fmt::format("it declares {}, but {} arrives", text_of(*n.input_type), text_of(in)));
+    refuse(node, "input_type",
+           fmt::format("it declares the shape {}, but the input has shape {}", text_of(*n.input_type), text_of(in)));
   const auto dimension = [&](std::string_view field, std::int64_t d) {
     const std::int64_t counted = d < 0 ? d + rank : d;
     if (counted < 0 || counted >= rank)
@@ -174,7 +170,7 @@ std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeR
 
 class Inference {
  public:
-  // arriving: at the graph's first Input, which a tolerant rule trusts more than what that says.
+  // arriving: the shape at the graph's first Input; under the tolerant rule, it has precedence over the declared one.
   Inference(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
             const std::optional<Shape>& arriving = {})
       : graph_(graph),
@@ -199,7 +195,7 @@ class Inference {
     }
   }
 
-  std::vector<NodeShapes> run() {
+  std::vector<NodeShapes> infer() {
     for (std::size_t i = 0; i < shapes_.size(); ++i)
       if (is_fixed(i))
         resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
@@ -229,7 +225,7 @@ class Inference {
     if (report_) report_->warn(Error(node, std::string(field), what).what());
   }
 
-  // Its shape does not depend on what arrives.
+  // True if the node's shape does not depend on the input.
   bool is_fixed(std::size_t i) const {
     const Kind& kind = node(i).kind;
     if (std::holds_alternative<Input>(kind)) return true;
@@ -256,9 +252,10 @@ class Inference {
       shapes.in = arriving && rule_ == ShapeRule::tolerant ? arriving : own ? own : arriving;
       if (shapes.in) shapes.out = output_shape(node(i), *shapes.in, name, rule_);
       if (own && shapes.in != own && !is_broadcast(i) && report_)
-        report_->warn(
-            Error(name, "", fmt::format("it declares the input {}, but {} arrives", text_of(*own), text_of(*shapes.in)))
-                .what());
+        report_->warn(Error(name, "",
+                            fmt::format("it declares the input shape {}, but the input has shape {}", text_of(*own),
+                                        text_of(*shapes.in)))
+                          .what());
     }
     if (shapes.out) ready_.push_back(i);
   }
@@ -285,8 +282,9 @@ class Inference {
       const std::optional<Shape>&out = shapes_[from].out, &in = shapes_[to].in;
       if (!out || !in || *out == *in) continue;
       refuse(shown(), "edges",
-             fmt::format("{} -> {}: {} leaves, but {} is expected", printable(graph_.nodes[from].name),
-                         printable(graph_.nodes[to].name), text_of(*out), text_of(*in)));
+             fmt::format("{} -> {}: the output has shape {}, but the input must have {}",
+                         printable(graph_.nodes[from].name), printable(graph_.nodes[to].name), text_of(*out),
+                         text_of(*in)));
     }
   }
 
@@ -305,7 +303,7 @@ class Inference {
 
 InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
                              const std::optional<Shape>& arriving) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report, arriving).run();
+  const std::vector<NodeShapes> shapes = Inference(graph, name, rule, report, arriving).infer();
   InnerShapes nested;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     if (std::holds_alternative<Input>(graph.nodes[i].node.kind) && nested.inputs++ == 0) nested.in = shapes[i].in;
@@ -356,11 +354,10 @@ void broadcast_parameters(N& n, const Node& node, const std::string& name, const
   });
 }
 
-template <class N, class... Others>
-constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
+template <class N, class... Others> constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
 
 void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& arriving) {
-  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).run();
+  const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).infer();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const std::optional<Shape>& in = shapes[i].in;
     std::visit(
@@ -396,8 +393,9 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
           return rule == ShapeRule::strict && n.shape ? *n.shape : in;
         } else if constexpr (std::is_same_v<N, Affine> || std::is_same_v<N, Linear>) {
           if (in != matrix_input(n.weight))
-            refuse(name, "weight",
-                   fmt::format("it takes {}, but {} arrives", text_of(matrix_input(n.weight)), text_of(in)));
+            refuse(
+                name, "weight",
+                fmt::format("it takes {}, but the input has shape {}", text_of(matrix_input(n.weight)), text_of(in)));
           return matrix_output(n.weight);
         } else if constexpr (std::is_same_v<N, Conv1d> || std::is_same_v<N, Conv2d>) {
           return conv_output(n, in, name, rule);
@@ -410,7 +408,8 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
         } else {
           const Shape own = parameter_shape(node.kind, name, rule);
           if (own != in && (rule == ShapeRule::strict || !broadcasts(own, in)))
-            refuse(name, "", fmt::format("its parameters have shape {}, but {} arrives", text_of(own), text_of(in)));
+            refuse(name, "",
+                   fmt::format("its parameters have shape {}, but the input has shape {}", text_of(own), text_of(in)));
           return in;
         }
       },
@@ -419,7 +418,7 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
 
 std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRule rule, Report* report,
                                      const std::optional<Shape>& arriving) {
-  return Inference(graph, "", rule, report, arriving).run();
+  return Inference(graph, "", rule, report, arriving).infer();
 }
 
 void fill_in_shapes(Graph& graph) { fill_in(graph, "", {}); }

@@ -16,9 +16,9 @@ struct NodeShapes {
   std::optional<Shape> in, out;  // absent if they cannot be inferred
 };
 
-// For each node, in the order of graph.nodes. A nested graph stands for its Input and its Output. Throws Error that
-// names the node, or the edge that joins different shapes. arriving: at the Input of a nested graph, which counts for
-// more than what that says under the tolerant rule.
+// Returns the shapes of each node, in the order of graph.nodes. A nested graph has the shapes of its Input and its
+// Output. Throws an Error that names the node, or the edge between different shapes. `arriving` is the shape of the
+// input of a nested graph; under the tolerant rule, it has precedence over the shape that the Input node declares.
 SPIKEFORGE_API std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRule rule = ShapeRule::strict,
                                                     Report* report = nullptr,
                                                     const std::optional<Shape>& arriving = {});

@@ -127,8 +127,7 @@ class Validator {
       refuse(name, "weight", fmt::format("expected shape [..., out, in], but it is {}", text_of(weight.shape())));
   }
 
-  template <int D>
-  void structure(const Conv<D>& n, const std::string& name) {
+  template <int D> void structure(const Conv<D>& n, const std::string& name) {
     const Shape& weight = n.weight.shape();
     if (weight.size() != D + 2)
       refuse(name, "weight",
@@ -150,8 +149,7 @@ class Validator {
 
   void structure(const SumPool2d& n, const std::string& name) { pool(n, name); }
   void structure(const AvgPool2d& n, const std::string& name) { pool(n, name); }
-  template <class N>
-  void pool(const N& n, const std::string& name) {
+  template <class N> void pool(const N& n, const std::string& name) {
     at_least(name, "kernel_size", n.kernel_size, 1);
     at_least(name, "stride", n.stride, 1);
     at_least(name, "padding", n.padding, 0);
@@ -159,8 +157,7 @@ class Validator {
   void structure(const Flatten& n, const std::string& name) {
     if (n.input_type) shape(name, "input_type", *n.input_type);
   }
-  template <class N>
-  void structure(const N&, const std::string&) {}  // elementwise: shapes are all there is to check
+  template <class N> void structure(const N&, const std::string&) {}  // elementwise: shapes are all there is to check
 
   // Applies the limits of reading to what is written.
   void metadata(const Group& group, const std::string& node, const std::string& field, int depth) {

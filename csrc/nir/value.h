@@ -22,7 +22,7 @@ struct Member;
 struct SPIKEFORGE_API Group {
   std::vector<Member> members;  // names are unique
 
-  // Null where there is none.
+  // Null if there is none.
   const Member* find(std::string_view name) const;
   bool empty() const { return members.empty(); }
   friend SPIKEFORGE_API bool operator==(const Group& a, const Group& b);

@@ -1,7 +1,6 @@
 #include "csrc/nn/composite.h"
-#include "csrc/base/components.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "csrc/nn/internal/step_of.h"
-#include "csrc/nn/internal/told_samples.h"
 #include "csrc/nn/internal/variable.h"
 #include "csrc/nn/neuron_module.h"
 #include "csrc/nn/recording.h"
@@ -12,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 
 #include <algorithm>
@@ -329,46 +329,10 @@ void CompositeImpl::make_plan() const {
       TORCH_CHECK_VALUE(!node.edges_into[port].empty(), title(), ": nothing is connected to '", node.name, ".",
                         node.inputs[port], "'");
 
-  // Two parts are in one loop if each reaches the other. If several can come next, the one that was added first does.
-  const std::size_t n = nodes_.size();
-  Successors leads_to(n);
-  for (const Edge& e : edges_)
-    if (e.from.node != outside && e.to.node != outside) leads_to[e.from.node].push_back(e.to.node);
-  const std::vector<std::size_t> component = strong_components(leads_to);
-  std::vector<std::size_t> stage_of_component(n, n), stage_of(n), place(n);  // the stages by their first nodes
-  std::vector<std::vector<int>> members;
-  for (std::size_t node = 0; node < n; ++node) {
-    std::size_t& stage = stage_of_component[component[node]];
-    if (stage == n) {
-      stage = members.size();
-      members.emplace_back();
-    }
-    stage_of[node] = stage;
-    place[node] = members[stage].size();
-    members[stage].push_back(static_cast<int>(node));
-  }
-  Successors after(members.size());
-  std::vector<Successors> instant(members.size());
-  for (std::size_t stage = 0; stage < members.size(); ++stage) instant[stage].resize(members[stage].size());
-  std::vector<Stage> stages(members.size());
-  for (int number = 0; number < static_cast<int>(edges_.size()); ++number) {
-    const Edge& e = edges_[number];
-    if (e.to.node == outside) continue;
-    Stage& stage = stages[stage_of[e.to.node]];
-    if (e.from.node == outside || stage_of[e.from.node] != stage_of[e.to.node]) {
-      stage.edges_into.push_back(number);
-      if (e.from.node != outside) after[stage_of[e.from.node]].push_back(stage_of[e.to.node]);
-      continue;
-    }
-    stage.is_loop = true;
-    stage.edges_within.push_back(number);
-    if (e.connection.delay == 0) instant[stage_of[e.to.node]][place[e.from.node]].push_back(place[e.to.node]);
-  }
-  plan_.clear();
-  for (const std::size_t stage : in_order(after)) {
-    for (const std::size_t member : in_order(instant[stage])) stages[stage].nodes.push_back(members[stage][member]);
-    plan_.push_back(std::move(stages[stage]));
-  }
+  std::vector<PlannedEdge> edges;
+  edges.reserve(edges_.size());
+  for (const Edge& e : edges_) edges.push_back({e.from.node, e.to.node, e.connection.delay > 0});
+  plan_ = plan_stages(static_cast<int>(nodes_.size()), edges);
   edges_out_.assign(outputs_.size(), {});
   for (std::size_t e = 0; e < edges_.size(); ++e)
     if (edges_[e].to.node == outside) edges_out_[edges_[e].to.index].push_back(static_cast<int>(e));
@@ -415,7 +379,7 @@ void CompositeImpl::check_sum(const Stage& stage, const Edge& edge, const at::Te
     if (edges_[e].to == edge.to) check_line(edges_[e], sum);
   TORCH_CHECK_VALUE(false, title(), ": '", name_of(edge.from, true), "' returns a step of shape ",
                     term.sizes().slice(1), ", but '", name_of(edge.to, false), "' takes ", sum.sizes().slice(1),
-                    " from elsewhere; they must be alike");
+                    " from other parts; the shapes must match");
 }
 
 void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
@@ -424,8 +388,8 @@ void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
   const bool fits = now.sizes().slice(1) == next.sizes().slice(1) && now.scalar_type() == next.scalar_type() &&
                     now.device() == next.device();
   TORCH_CHECK_VALUE(fits, title(), ": the state ", edge.state, " holds values of shape ", now.sizes().slice(1), " (",
-                    now.scalar_type(), ", ", now.device(), "), but now come ", next.sizes().slice(1), " (",
-                    next.scalar_type(), ", ", next.device(), "); call reset() to restart");
+                    now.scalar_type(), ", ", now.device(), "), but the new values have shape ", next.sizes().slice(1),
+                    " (", next.scalar_type(), ", ", next.device(), "); call reset() to restart");
 }
 
 // The sequence, later by the delay.
@@ -436,7 +400,7 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
   if (samples().any()) {
     const at::Tensor line = edge.line.empty() ? zeros_of(sequence, delay) : waiting(edge);
     set_line(edge, leaving(samples(), sequence, delay, line));
-    return without_unheard(samples(), at::cat({line, sequence}).narrow(0, 0, steps), delay);
+    return without_restarted(samples(), at::cat({line, sequence}).narrow(0, 0, steps), delay);
   }
   if (edge.line.empty()) edge.line.assign(delay, at::zeros_like(sequence.narrow(0, 0, 1)));
   Tensors arriving;
@@ -485,8 +449,7 @@ void add_to(at::Tensor& sum, const at::Tensor& term) { sum = sum.defined() ? sum
 
 // Tensors of the shape and type of what a part gives for these [1, ...]. The call changes nothing: a batch norm takes
 // no statistics, and nothing is drawn.
-template <class Node>
-Tensors outputs_like(const Node& node, const Tensors& inputs) {
+template <class Node> Tensors outputs_like(const Node& node, const Tensors& inputs) {
   const c10::NoGradGuard no_grad;
   std::vector<std::pair<torch::nn::Module*, bool>> modules;  // each before those below it
   node.part.module()->apply([&](torch::nn::Module& m) { modules.emplace_back(&m, m.is_training()); });
@@ -615,11 +578,10 @@ std::optional<CompositeImpl::Loop> CompositeImpl::find_loop(const Stage& stage) 
               .back = stage.edges_within[1]};
     if (edges_[loop.there].to.node != number) std::swap(loop.there, loop.back);
     const Edge &there = edges_[loop.there], &back = edges_[loop.back];
-    const auto leaves_linear = [&](const Edge& edge) { return edge.from.node == number; };
     const bool is_one = loop.neuron != nullptr && loop.neuron->takes_layer() && there.from == Port{other, 0} &&
                         there.to.node == number && back.from.node == number && back.to.node == other &&
                         linear.edges_into[0].size() == 1 && linear.recordings.empty() &&
-                        std::count_if(edges_.begin(), edges_.end(), leaves_linear) == 1 &&
+                        linear.edges_from.size() == 1 &&
                         loop.linear->options.in_features() == loop.linear->options.out_features() &&
                         (there.connection.delay == 0 || back.connection.delay == 0);
     if (is_one) return loop;
@@ -630,8 +592,8 @@ std::optional<CompositeImpl::Loop> CompositeImpl::find_loop(const Stage& stage) 
 // Runs all steps of a loop that is one operator. Returns false, without an effect, if the loop has to be stepped, which
 // also reports errors.
 bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
-  const bool is_told = samples().any();
-  const std::optional<Loop> loop = run.steps > (is_told ? 0 : 1) ? find_loop(stage) : std::nullopt;
+  const bool has_samples = samples().any();
+  const std::optional<Loop> loop = run.steps > (has_samples ? 0 : 1) ? find_loop(stage) : std::nullopt;
   if (!loop) return false;
   Edge &there = edges_[loop->there], &back = edges_[loop->back];
   Edge& delayed = back.connection.delay > 0 ? back : there;
@@ -667,7 +629,7 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
     const std::int64_t early = std::min(delay, run.steps);
     const at::Tensor later = bias.defined() ? bias.expand_as(x) : at::zeros_like(x);
     const at::Tensor first = line.defined() ? line.narrow(0, 0, early) : zeros_of(x, early);
-    x = x + without_unheard(samples(), at::cat({first, later.narrow(0, early, run.steps - early)}), delay);
+    x = x + without_restarted(samples(), at::cat({first, later.narrow(0, early, run.steps - early)}), delay);
   } else if (line.defined() || bias.defined()) {
     const std::int64_t early = std::min(delay, run.steps);
     at::Tensor first = x.narrow(0, 0, early), later = x.narrow(0, early, run.steps - early);
@@ -691,7 +653,7 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
 
   const at::Tensor& spikes = run.outputs[loop->node][0];
   const auto through = [&](const at::Tensor& y) { return at::linear(y, weight, bias); };
-  if (is_told) {
+  if (has_samples) {
     set_line(delayed,
              results_wait ? leaving(samples(), spikes, delay, line, through) : leaving(samples(), spikes, delay, line));
     return true;
@@ -714,6 +676,39 @@ void CompositeImpl::refuse_samples(const Stage& stage) const {
   TORCH_CHECK_VALUE(false, title(), ": takes neither lengths nor start: ", listed(names), " are stepped");
 }
 
+namespace {
+
+// Batch norms update copies of their running statistics while this object lives.
+class KeptStatistics {
+ public:
+  explicit KeptStatistics(torch::nn::Module& module) {
+    module.apply([&](torch::nn::Module& m) {
+      keep<torch::nn::BatchNorm1dImpl>(m);
+      keep<torch::nn::BatchNorm2dImpl>(m);
+      keep<torch::nn::BatchNorm3dImpl>(m);
+    });
+  }
+  ~KeptStatistics() {
+    for (auto& [statistic, before] : before_) *statistic = std::move(before);
+  }
+  KeptStatistics(const KeptStatistics&) = delete;
+  KeptStatistics& operator=(const KeptStatistics&) = delete;
+
+ private:
+  template <class Norm> void keep(torch::nn::Module& module) {
+    auto* const norm = dynamic_cast<Norm*>(&module);
+    if (!norm || !norm->is_training() || !norm->running_mean.defined()) return;
+    for (at::Tensor* statistic : {&norm->running_mean, &norm->running_var, &norm->num_batches_tracked}) {
+      before_.emplace_back(statistic, *statistic);
+      *statistic = statistic->clone();
+    }
+  }
+
+  std::vector<std::pair<at::Tensor*, at::Tensor>> before_;
+};
+
+}  // namespace
+
 // Before the first step: nothing has arrived through delays.
 void CompositeImpl::run_at_rest(Run& run) {
   for (const Stage& stage : plan_)
@@ -730,6 +725,7 @@ void CompositeImpl::run_at_rest(Run& run) {
             return is_known ? sent(run, edges_[e]) : at::Tensor();
           });
       }
+      const KeptStatistics kept(*node.part.module());
       Stateful* part = node.part.stateful();
       run.outputs[number] = part ? part->at_rest(into) : node.part.run(into, 1);
     }

@@ -22,6 +22,7 @@
 // other, so networks nest.
 #pragma once
 
+#include "csrc/nn/composite_plan.h"
 #include "csrc/nn/part.h"
 
 #include <deque>
@@ -61,13 +62,13 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
  public:
   explicit CompositeImpl(CompositeOptions options = {}) : options_(options) {}
 
-  // A module with states, or one of torch, which is called once a step unless it comes as TimeDistributed.
+  // Adds a module with states, or a layer of torch, which is called once per step unless it is TimeDistributed.
   void add(const std::string& name, Part part);
-  // Throws c10::ValueError for a port that is not there, a connection made twice (unless it says so), and a loop
-  // without a delay, which it spells out.
+  // Throws c10::ValueError for a port that does not exist, for a second connection of the same ports (unless
+  // `connection` allows it), and for a loop without a delay; the message lists the loop.
   void connect(const std::string& from, const std::string& to, const Connection& connection = {});
-  // Another name here for a state, parameter or buffer of a part below ("lif.v", "layer.dense.weight"): the same tensor
-  // to read and to write. `shape`, where given, is what it must have.
+  // Adds a name for a state, parameter or buffer of a part ("lif.v", "layer.dense.weight"). Reads and writes under this
+  // name access the same tensor. If `shape` is given, the tensor must have it.
   void alias(const std::string& name, const std::string& variable, c10::OptionalIntArrayRef shape = {});
   // The same, of a tensor: a parameter or buffer of a part below.
   void alias(const std::string& name, const at::Tensor& variable);
@@ -136,18 +137,12 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
     CompositeImpl* network = nullptr;      // the part, if it is one
     std::vector<Stateful*> stateful = {};  // the part and those below it
   };
-  struct Stage {  // of the plan: one part, or the parts of a loop in the order of a step
-    std::vector<int> nodes;
-    bool is_loop = false;
-    std::vector<int> edges_into, edges_within;  // of a loop
-  };
   struct Run;
   struct Before;
 
   // The known value of an edge, or the value that was sent along it: a tensor, or its name in a script; empty if there
   // is none.
-  template <class Value>
-  using Known = std::function<Value(int edge)>;
+  template <class Value> using Known = std::function<Value(int edge)>;
   // A step with the shape of an edge source's output, computed from the known inputs of the nodes before it, which
   // `call` runs; empty if none leads there.
   template <class Value>

@@ -7,8 +7,8 @@
 
 namespace spikeforge::nn {
 
-// One part after the other: Sequential net(torch::nn::Linear(4, 8), LIF(), torch::nn::Linear(8, 2), LI()). They are
-// called "0", "1", ..., or what push_back says.
+// Calls its parts one after the other: Sequential net(torch::nn::Linear(4, 8), LIF(), torch::nn::Linear(8, 2), LI()).
+// Their names are "0", "1", ..., or the names that push_back gets.
 class SPIKEFORGE_API SequentialImpl : public CompositeImpl {
  public:
   SequentialImpl() = default;

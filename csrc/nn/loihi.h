@@ -90,8 +90,7 @@ class SPIKEFORGE_API LoihiLIFImpl : public NeuronModule {
 TORCH_MODULE(LoihiLIF);
 
 // Options shared by the connections.
-template <class Self>
-class LoihiWiring {
+template <class Self> class LoihiWiring {
  public:
   Self& weight_exp(std::int64_t exponent) { return call_.weight_exp = exponent, self(); }
   Self& num_message_bits(std::int64_t bits) { return call_.num_message_bits = bits, self(); }

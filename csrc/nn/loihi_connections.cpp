@@ -118,7 +118,7 @@ LoihiSparseImpl::LoihiSparseImpl(LoihiSparseOptions options)
   crow_indices = register_copy("crow_indices", options_.crow_indices);
   col_indices = register_copy("col_indices", options_.col_indices);
   values = register_copy("values", options_.values);
-  // How many inputs there are, each input says for itself.
+  // The number of inputs is that of each call's x; this is the minimum.
   const std::int64_t last = col_indices.numel() == 0 ? 0 : col_indices.max().item().toLong();
   finish(std::max<std::int64_t>(last, 0) + 1, options_.persistent_state());
 }

@@ -1,6 +1,6 @@
 #include "csrc/kernels/multistep/loihi_cells.h"
 #include "csrc/nn/internal/loihi_call.h"
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "csrc/nn/loihi.h"
 
 #include <ATen/ExpandUtils.h>

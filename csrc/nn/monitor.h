@@ -6,8 +6,8 @@
 //   monitor.write_npy("run/");        // run/lif.v.npy, run/lif.out.npy
 //   monitor.write_csv("run.csv");     // a row a step; scripts/plot_monitor.py draws either
 //
-// It records from its construction to its end, through any number of calls, into tensors that are allocated once where
-// a Simulation says how many steps there will be.
+// It records from its construction to its end, through any number of calls, into tensors. If a
+// Simulation sets the number of steps, they are allocated once.
 #pragma once
 
 #include "csrc/nn/composite.h"
@@ -31,7 +31,7 @@ class SPIKEFORGE_API Monitor {
   // [steps so far, *shape]; undefined before the first step. Throws c10::ValueError for a name that is not recorded.
   at::Tensor operator[](const std::string& name) const;
 
-  // One file a name, <folder>/<name>.npy; the folder is made. Throws std::runtime_error where it cannot be written.
+  // Writes one file per name, <folder>/<name>.npy, and creates the folder. Throws std::runtime_error on failure.
   void write_npy(const std::string& folder) const;
   // One table: step, then a column for each number, "lif.v[3]". All names need as many steps.
   void write_csv(const std::string& file) const;

@@ -2,7 +2,7 @@
 #include "csrc/graph/internal/dependence.h"
 #include "csrc/graph/text.h"
 #include "csrc/nn/internal/run_script.h"
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "ops/common/checks.h"
 
 #include <ATen/ops/full.h>

@@ -1,4 +1,4 @@
-// Neurons of one's own as modules, and the leaky integrator.
+// Custom neurons as modules, and the leaky integrator.
 //
 //   Neuron neuron(NeuronOptions(alif).param("tau", Learnable(2.0)).param("beta", 0.2));
 //

@@ -1,5 +1,5 @@
 #include "csrc/nn/neuron_module.h"
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -64,11 +64,11 @@ void NeuronModule::keep_last(at::TensorList inputs, std::int64_t steps) {
   // A sample of no steps keeps the state before them.
   Tensors nothing;
   for (const at::Tensor& x : inputs) nothing.push_back(x.narrow(0, 0, 0));
-  const Samples told = std::exchange(samples_, {});
+  const Samples given = std::exchange(samples_, {});
   Tensors before = call(nothing, states_, false).states;
-  samples_ = told;
+  samples_ = given;
   for (std::size_t i = 0; i < states_.size(); ++i)
-    states_[i] = leaving({.lengths = told.lengths}, sequences_[i], 1, before[i].unsqueeze(0)).squeeze(0);
+    states_[i] = leaving({.lengths = given.lengths}, sequences_[i], 1, before[i].unsqueeze(0)).squeeze(0);
 }
 
 void NeuronModule::check_starts(bool are_numbers) const {

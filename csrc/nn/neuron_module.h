@@ -49,11 +49,11 @@ class SPIKEFORGE_API NeuronModule : public Stateful {
   virtual void check_input(const at::Tensor& /*x*/) const {}
   // One operator call. states: undefined where there is none.
   virtual Results call(at::TensorList inputs, const Tensors& states, bool store) const = 0;
-  // The same by a layer; of those that take one.
+  // The same for a neuron in a layer, if the neuron supports layers.
   virtual Results call_in(const Layer& layer, at::TensorList inputs, const Tensors& states, bool store) const;
 
   Tensors advance(at::TensorList inputs, std::int64_t steps) final;
-  // Throws c10::ValueError where samples start anew, and a state's start is no constant of the text that runs.
+  // Throws c10::ValueError if samples start anew, and a state's initial value is not a constant of the text.
   void check_starts(bool are_numbers) const;
   void set_own_state(std::size_t i, at::Tensor value) override { states_[i] = std::move(value); }
   bool stores_states() const override { return true; }

@@ -2,7 +2,7 @@
 #include "csrc/kernels/multistep/written_step.h"
 #include "csrc/nn/internal/predefined.h"
 #include "csrc/nn/internal/run_script.h"
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "ops/common/checks.h"
 #include "ops/multistep/surrogate.h"
 
@@ -15,20 +15,6 @@
 
 namespace spikeforge::nn {
 
-#define SPIKEFORGE_CONSTANT(name) {#name, call.name},
-#define SPIKEFORGE_STATE(name) #name,
-#define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  Described describe(const Struct##Call& call) {                         \
-    return {#Struct,                                                     \
-            #name,                                                       \
-            {SPIKEFORGE_EACH(SPIKEFORGE_STATE, states)},                 \
-            {SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params}};     \
-  }
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_STATE
-#undef SPIKEFORGE_CONSTANT
-
 Described describe(const CubaLIFCall& call) {
   return {"CubaLIF",
           "cuba_lif",
@@ -40,28 +26,13 @@ namespace {
 
 MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
 
-// The operator, over states that may be undefined.
-#define SPIKEFORGE_PLACE(name) name,
-#define SPIKEFORGE_STATE(name) maybe(states_[name]),
-#define SPIKEFORGE_TENSOR(name) call.name.tensor(),
-#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                        \
-  auto run_operator(const at::Tensor& x, const Tensors& states_, const Struct##Call& call) {                  \
-    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                                       \
-    return op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) call); \
-  }
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_PLACE
-#undef SPIKEFORGE_STATE
-#undef SPIKEFORGE_TENSOR
-
 at::Tensor spread(const at::Tensor& x, const Param& value) {
   const auto options = x.options().dtype(state_type(x.scalar_type()));
   if (!value.is_tensor()) return at::full(x.sizes().slice(1), value.number(), options);
   return value.tensor().to(options).expand(x.sizes().slice(1));
 }
 
-template <class Call>
-Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
+template <class Call> Tensors initial(const at::Tensor& x, const Tensors& states, const Call& call) {
   const std::vector<Param> starts = starts_of(call, states.size());
   Tensors all = states;
   for (std::size_t s = 0; s < all.size(); ++s)
@@ -77,15 +48,13 @@ const CellParam& param_of(std::string_view neuron, std::string_view name) {
   TORCH_INTERNAL_ASSERT(false, neuron, " has no constant ", name);
 }
 
-template <class Call>
-bool starts_at_numbers(const Call& call, std::size_t states) {
+template <class Call> bool starts_at_numbers(const Call& call, std::size_t states) {
   return std::ranges::none_of(starts_of(call, states), &Param::is_tensor);
 }
 
 // The neuron as a traced cell; a strict one fires where H > v_threshold. Its parameters are tensors_of(call); numbers
 // are in the cell. Throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
-template <class Call>
-spikeforge::Neuron traced_cell(const Call& call, bool strict) {
+template <class Call> spikeforge::Neuron traced_cell(const Call& call, bool strict) {
   const Described neuron = describe(call);
   for (const auto& [name, param] : neuron.constants) {
     if (param.is_tensor()) continue;
@@ -113,8 +82,7 @@ spikeforge::Neuron traced_cell(const Call& call, bool strict) {
   return spikeforge::Neuron(trace_neuron(described));
 }
 
-template <class Options>
-constexpr bool is_always_traced = std::is_same_v<Options, CubaLIFOptions>;
+template <class Options> constexpr bool is_always_traced = std::is_same_v<Options, CubaLIFOptions>;
 
 }  // namespace
 
@@ -136,14 +104,12 @@ Predefined<Options>::Predefined(Options options)
   }
 }
 
-template <class Options>
-const char* Predefined<Options>::kind() const {
+template <class Options> const char* Predefined<Options>::kind() const {
   static const char* name = describe(typename Options::Operator()).module;
   return name;
 }
 
-template <class Options>
-typename Options::Operator Predefined<Options>::call_within_bounds() const {
+template <class Options> typename Options::Operator Predefined<Options>::call_within_bounds() const {
   auto call = call_;
   for (const auto& given : options_.given()) {
     Param& constant = given.in(call);
@@ -174,11 +140,11 @@ NeuronModule::Results Predefined<Options>::call(at::TensorList inputs, const Ten
           run_operator(x, states, call));
     };
     if (!store && !samples().any()) return run(arguments);
-    auto told = arguments;
-    told.store_v = store;
-    told.lengths = maybe_given(samples().lengths);
-    told.start = maybe_given(samples().start);
-    return run(told);
+    auto with_samples = arguments;
+    with_samples.store_v = store;
+    with_samples.lengths = maybe_given(samples().lengths);
+    with_samples.start = maybe_given(samples().start);
+    return run(with_samples);
   }
   return {};
 }
@@ -193,14 +159,12 @@ NeuronModule::Results Predefined<Options>::call_in(const Layer& layer, at::Tenso
   return layer(cell_ ? *cell_ : *cell_in_layer_, {&x, 1}, initial(x, states, arguments), tensors_of(arguments), store);
 }
 
-template <class Options>
-Script Predefined<Options>::script() const {
+template <class Options> Script Predefined<Options>::script() const {
   return cell_ ? cell_script() : operator_script();
 }
 
 // The call of its operator: all constants, and what differs from the operator's defaults.
-template <class Options>
-Script Predefined<Options>::operator_script() const {
+template <class Options> Script Predefined<Options>::operator_script() const {
   using Call = typename Options::Operator;
   const Described neuron = describe(call_);
   Script result{.name = neuron.module, .states = neuron.states};
@@ -244,8 +208,7 @@ Script Predefined<Options>::operator_script() const {
   return result;
 }
 
-template <class Options>
-Script Predefined<Options>::cell_script() const {
+template <class Options> Script Predefined<Options>::cell_script() const {
   const Described neuron = describe(call_);
   RunScript result{.name = neuron.module, .text = cell_->text(), .inputs = {"x"}, .states = {}, .params = {}};
   const auto add = [&](const Param& start, const char* name) {
@@ -269,8 +232,7 @@ Script Predefined<Options>::cell_script() const {
   return result.script();
 }
 
-template <class Options>
-void Predefined<Options>::pretty_print(std::ostream& stream) const {
+template <class Options> void Predefined<Options>::pretty_print(std::ostream& stream) const {
   stream << kind() << '(';
   auto constants = describe(options_.call()).constants;
   if (options_.call().v_reset) constants.emplace_back("v_reset", *options_.call().v_reset);
@@ -289,8 +251,26 @@ void Predefined<Options>::pretty_print(std::ostream& stream) const {
   stream << "surrogate=" << options_.call().surrogate << ')';
 }
 
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) template class Predefined<Struct##Options>;
+// run_operator calls the operator with states that may be undefined.
+#define SPIKEFORGE_NAMED(name) {#name, this->name},
+#define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_NAMED(name)
+#define SPIKEFORGE_PLACE(name) name,
+#define SPIKEFORGE_STATE(name) maybe(states_[name]),
+#define SPIKEFORGE_TENSOR(name) call.name.tensor(),
+#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                        \
+  std::vector<std::pair<const char*, Param>> Struct##Call::constants() const {                                \
+    return {SPIKEFORGE_EACH(SPIKEFORGE_NAMED, tensors) params};                                               \
+  }                                                                                                           \
+  static auto run_operator(const at::Tensor& x, const Tensors& states_, const Struct##Call& call) {           \
+    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states) };                                                       \
+    return op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states) call); \
+  }                                                                                                           \
+  template class Predefined<Struct##Options>;
 #include "csrc/neuron/neurons.def"
+#undef SPIKEFORGE_NAMED
+#undef SPIKEFORGE_PLACE
+#undef SPIKEFORGE_STATE
+#undef SPIKEFORGE_TENSOR
 template class Predefined<CubaLIFOptions>;
 
 }  // namespace spikeforge::nn

@@ -1,11 +1,10 @@
-// The predefined neurons as modules: IF, LIF, PLIF, QIF, EIF, Izhikevich, AdaptiveLIF; and CubaLIF, whose input charges
-// a current.
+// The predefined neurons of neurons.def as modules, such as LIF; and CubaLIF, whose input charges a current.
 //
 //   LIF lif(LIFOptions().tau(Learnable(2.0)).surrogate("atan").persistent_state(true));
 //   at::Tensor spikes = lif(x_seq);  // [T, *shape] to [T, *shape]; v is kept for the next call
 //
 // Equations, defaults and legal values are those of ops/neuron.h. Every constant is a number, a tensor that broadcasts
-// against shape, or learnable (constant.h). States: v; and w of Izhikevich, a of AdaptiveLIF, i of CubaLIF.
+// against shape, or learnable (constant.h). The states have the names of neurons.def; CubaLIF's are v and i.
 //
 // LIFOptions and the other options have a setter for each parameter of neurons.def. A tensor that the operator
 // requires, PLIF's w, is learned, from 0 unless another is given.
@@ -25,8 +24,7 @@ SPIKEFORGE_API Constant learned_from_tau(double tau);
 
 // The operator's options, and which constants were given as tensors or to be learned. `Call` is a struct of
 // ops/neuron.h.
-template <class Self, class Call>
-class PredefinedOptions {
+template <class Self, class Call> class PredefinedOptions {
  public:
   using Own = Self;
   using Operator = Call;
@@ -87,25 +85,25 @@ class PredefinedOptions {
     return set(#name, constant, [](Operator& call) -> Param& { return call.name; }); \
   }
 
-// The operator's arguments, the tensors that it requires among them.
+// For each neuron of neurons.def, LIFCall and the like, the operator's arguments with the tensors that it requires, and
+// LIFOptions and the like.
 #define SPIKEFORGE_TENSOR(name) Param name = 0.0;
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  struct Struct##Call : Struct##Arguments {                              \
-    SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)                          \
-  };
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_TENSOR
-
 #define SPIKEFORGE_LEARN(name) name(Learnable(0.0));
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
 #define SPIKEFORGE_DECAY_INPUT() \
   Own& decay_input(bool on) { return call_.decay_input = on, *this; }
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                               \
+  struct SPIKEFORGE_API Struct##Call : Struct##Arguments {                                                             \
+    static constexpr NeuronKind kind = NeuronKind::name;                                                               \
+    std::vector<std::pair<const char*, Param>> constants() const; /* all but v_reset */                                \
+    SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)                                                                        \
+  };                                                                                                                   \
   struct SPIKEFORGE_API Struct##Options : PredefinedOptions<Struct##Options, Struct##Call> {                           \
     Struct##Options(){SPIKEFORGE_EACH(SPIKEFORGE_LEARN, tensors)} SPIKEFORGE_EACH(SPIKEFORGE_CONSTANT, tensors) params \
   };
 #include "csrc/neuron/neurons.def"
 #undef SPIKEFORGE_LEARN
+#undef SPIKEFORGE_TENSOR
 
 // I = I - I / tau_synapse + X, and this I charges V as X charges a LIF with tau_membrane. A traced cell.
 struct CubaLIFCall {
@@ -127,8 +125,7 @@ struct SPIKEFORGE_API CubaLIFOptions : PredefinedOptions<CubaLIFOptions, CubaLIF
 
 #undef SPIKEFORGE_CONSTANT
 
-template <class Options>
-class SPIKEFORGE_API Predefined : public NeuronModule {
+template <class Options> class SPIKEFORGE_API Predefined : public NeuronModule {
  public:
   explicit Predefined(Options options = {});
 

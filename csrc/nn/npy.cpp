@@ -26,32 +26,19 @@ static_assert(std::endian::native == std::endian::little, "files are written as 
 
 const char* type_text(at::ScalarType type) {
   switch (type) {
-    case at::kBool:
-      return "|b1";
-    case at::kByte:
-      return "|u1";
-    case at::kChar:
-      return "|i1";
-    case at::kShort:
-      return "<i2";
-    case at::kInt:
-      return "<i4";
-    case at::kLong:
-      return "<i8";
-    case at::kUInt16:
-      return "<u2";
-    case at::kUInt32:
-      return "<u4";
-    case at::kUInt64:
-      return "<u8";
-    case at::kHalf:
-      return "<f2";
-    case at::kFloat:
-      return "<f4";
-    case at::kDouble:
-      return "<f8";
-    default:
-      return nullptr;
+    case at::kBool: return "|b1";
+    case at::kByte: return "|u1";
+    case at::kChar: return "|i1";
+    case at::kShort: return "<i2";
+    case at::kInt: return "<i4";
+    case at::kLong: return "<i8";
+    case at::kUInt16: return "<u2";
+    case at::kUInt32: return "<u4";
+    case at::kUInt64: return "<u8";
+    case at::kHalf: return "<f2";
+    case at::kFloat: return "<f4";
+    case at::kDouble: return "<f8";
+    default: return nullptr;
   }
 }
 

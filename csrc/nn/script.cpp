@@ -31,8 +31,7 @@ bool is_word(const std::string& name) {
          std::all_of(name.begin(), name.end(), is_letter);
 }
 
-template <class Values>
-std::string joined(Values values) {
+template <class Values> std::string joined(Values values) {
   std::string text = "[";
   for (const auto& value : values) text += (text.size() > 1 ? ", " : "") + number(value);
   return text + "]";

@@ -17,14 +17,15 @@ class Module;
 namespace spikeforge {
 
 struct Script {
-  std::string name;                         // of the class: "LIF"
-  std::vector<std::string> inputs = {"x"};  // tensors, the arguments of forward
-  std::size_t outputs = 1;                  // of forward: a tensor, or a tuple of tensors
-  std::vector<std::string> states = {};     // buffers; one of shape [0] stands for a state that does not exist
+  std::string name;                                              // of the class: "LIF"
+  std::vector<std::string> inputs = {"x"};                       // tensors, the arguments of forward
+  std::size_t outputs = 1;                                       // of forward: a tensor, or a tuple of tensors
+  std::vector<std::string> states = {};                          // buffers; a state that does not exist has shape [0]
   std::vector<std::pair<std::string, std::string>> texts = {};   // constants: a neuron's equations
   std::vector<std::pair<std::string, at::Tensor>> tensors = {};  // the same, as buffers that the module does not have
   std::string forward = {};                                      // its body, a line for each statement, not indented
-  // Another: what a module with states gives before the first step, of the inputs of forward; empty: zeros.
+  // The body of a second method: the outputs of a module with states before the first step, from the inputs of forward;
+  // empty: zeros.
   std::string at_rest = {};
   std::string methods = {};  // further methods, as text of the class
 };
@@ -44,7 +45,7 @@ SPIKEFORGE_API std::string list(at::ArrayRef<double> values);
 SPIKEFORGE_API std::string attribute(const std::string& name);
 // The name of a variable: in addition, characters that a variable's name cannot have become underscores.
 SPIKEFORGE_API std::string identifier(const std::string& name);
-// self.name, or getattr(self, "name") where that is no Python.
+// self.name, or getattr(self, "name") if that is not valid Python.
 SPIKEFORGE_API std::string member(const std::string& name, const std::string& of = "self");
 
 // Functions of state that several modules use.

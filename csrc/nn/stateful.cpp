@@ -1,5 +1,5 @@
 #include "csrc/nn/stateful.h"
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "csrc/nn/recording.h"
 
 #include <ATen/ops/cat.h>
@@ -15,8 +15,7 @@ namespace {
 
 using torch::nn::Module;
 
-template <class Function>
-void for_all_stateful(Module& module, Function&& function) {
+template <class Function> void for_all_stateful(Module& module, Function&& function) {
   module.apply([&](Module& m) {
     if (auto* stateful = dynamic_cast<Stateful*>(&m)) function(*stateful);
   });
@@ -74,7 +73,7 @@ at::Tensor Stateful::step(const at::Tensor& x) {
 
 Tensors Stateful::run(at::TensorList inputs, std::int64_t steps, const Samples& samples) {
   if (samples.any()) {
-    const ToldSamples told(*this, samples, inputs, steps);
+    const ScopedSamples scope(*this, samples, inputs, steps);
     return run(inputs, steps);
   }
   Tensors outputs = recordings_.empty() ? advance(inputs, steps) : run_and_record(inputs, steps);
@@ -210,8 +209,7 @@ void Stateful::load(torch::serialize::InputArchive& archive) {
   read_buffers();
 }
 
-template <class To>
-void Stateful::move_states(const To& to) {
+template <class To> void Stateful::move_states(const To& to) {
   const std::size_t n = state_names().size();
   for (std::size_t i = 0; i < n; ++i)
     if (const at::Tensor value = own_state(i); value.defined()) set_own_state(i, to(value));
@@ -219,8 +217,7 @@ void Stateful::move_states(const To& to) {
 }
 
 // torch's own would make a matrix of integers one of floats.
-template <class Move>
-void Stateful::move_module(const Move& move) {
+template <class Move> void Stateful::move_module(const Move& move) {
   Tensors integers, values;
   for (const at::Tensor& buffer : buffers(/*recurse=*/false))
     if (at::isIntegralType(buffer.scalar_type(), /*includeBool=*/true)) {

@@ -124,15 +124,13 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
 
  private:
   friend class Recording;
-  friend class ToldSamples;
+  friend class ScopedSamples;
 
   void clone_(torch::nn::Module& from, const std::optional<torch::Device>& device) final;
   void assign(const Stateful& from);
   void read_buffers();
-  template <class Move>
-  void move_module(const Move& move);
-  template <class To>
-  void move_states(const To& to);
+  template <class Move> void move_module(const Move& move);
+  template <class To> void move_states(const To& to);
   Tensors run_and_record(at::TensorList inputs, std::int64_t steps);
 
   std::string path_;

@@ -1,7 +1,7 @@
 #include "csrc/simulation/internal/alike.h"
 #include "csrc/base/version.h"
 #include "csrc/simulation/internal/digest.h"
-#include "csrc/simulation/internal/tell.h"
+#include "csrc/simulation/internal/notices.h"
 
 #include <c10/util/Exception.h>
 #include <torch/version.h>
@@ -118,8 +118,9 @@ Described currents_of(const Description& d) {
 std::string first_difference(const Description& d, const Described& own, std::size_t rank, std::int64_t count) {
   Digests digests = own.digests;
   digests.resize(static_cast<std::size_t>(count));
-  const std::vector<Digests> told = payloads(*d.options.ranks, digests, d.options.device, Topic::build);
-  const auto at = static_cast<std::size_t>(std::ranges::mismatch(told[0], told[rank]).in1 - told[0].begin());
+  const std::vector<Digests> received = payloads(*d.options.ranks, digests, d.options.device, Topic::build);
+  const auto at =
+      static_cast<std::size_t>(std::ranges::mismatch(received[0], received[rank]).in1 - received[0].begin());
   const std::string name = at < own.names.size() ? " (" + own.names[at] + ")" : "";
   return std::string("another ") + own.one + " " + std::to_string(at) + name + " than rank 0";
 }
@@ -133,18 +134,18 @@ std::int64_t check_alike(const Description& d) {
                                    "other dtypes, devices or `deterministic`"};
   constexpr std::size_t plain = std::size(names);
   std::vector<Described> kinds;
-  const std::vector<Numbers> told = gather_notices(*d.options.ranks, {Topic::build}, d.options.device, [&] {
-                                      kinds = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
-                                      Numbers own{of_build(), d.options.seed, of_options(d)};
-                                      for (const Described& kind : kinds)
-                                        own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
-                                      own.push_back(++last_number);
-                                      return own;
-                                    }).numbers;
+  const std::vector<Numbers> received = gather_notices(*d.options.ranks, {Topic::build}, d.options.device, [&] {
+                                          kinds = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
+                                          Numbers own{of_build(), d.options.seed, of_options(d)};
+                                          for (const Described& kind : kinds)
+                                            own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
+                                          own.push_back(++last_number);
+                                          return own;
+                                        }).numbers;
   constexpr const char* rest = ": all ranks must describe the same network";
-  for (std::size_t rank = 1; rank < told.size(); ++rank) {
-    const std::vector<std::int64_t>&theirs = told[rank], &first = told[0];
-    const auto who = [&] { return "Network: rank " + std::to_string(rank) + " of " + std::to_string(told.size()); };
+  for (std::size_t rank = 1; rank < received.size(); ++rank) {
+    const std::vector<std::int64_t>&theirs = received[rank], &first = received[0];
+    const auto who = [&] { return "Network: rank " + std::to_string(rank) + " of " + std::to_string(received.size()); };
     for (std::size_t i = 0; i < plain; ++i)
       TORCH_CHECK_VALUE(theirs[i] == first[i], who(), " has ", names[i], " than rank 0", rest);
     for (std::size_t k = 0; k < kinds.size(); ++k) {
@@ -156,7 +157,7 @@ std::int64_t check_alike(const Description& d) {
     }
   }
   std::int64_t number = 0;
-  for (const std::vector<std::int64_t>& theirs : told) number = std::max(number, theirs.back());
+  for (const std::vector<std::int64_t>& theirs : received) number = std::max(number, theirs.back());
   std::int64_t last = last_number;
   while (last < number && !last_number.compare_exchange_weak(last, number)) {
   }

@@ -239,8 +239,7 @@ void CpuSteps::run_step(Parts& parts) {
   for (const Part& part : parts) fired_.insert(fired_.end(), part.fired.begin(), part.fired.end());
 }
 
-template <class T>
-void CpuSteps::run_part(Part& part) {
+template <class T> void CpuSteps::run_part(Part& part) {
   deliver(part);
   const std::int64_t size = running_.size();
   for (std::int64_t column = 0; column < running_.columns(); column += size) {
@@ -298,8 +297,7 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
 }
 
 // The sums that arrive now, and the constant current.
-template <class T>
-void CpuSteps::take(std::int64_t first, std::int64_t last) const {
+template <class T> void CpuSteps::take(std::int64_t first, std::int64_t last) const {
   const auto count = static_cast<std::size_t>(last - first);
   const std::int64_t place = step_ % slots_ * running_.columns() + first;
   T* const slot = static_cast<T*>(within_.ring.sums) + place;
@@ -340,8 +338,7 @@ void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
   }
 }
 
-template <class T>
-void CpuSteps::list_fired(Part& part) const {
+template <class T> void CpuSteps::list_fired(Part& part) const {
   part.fired.clear();
   ops::for_each_fired(running_.spikes_.const_data_ptr<T>(), part.begin, part.end,
                       [&](std::int64_t i) { part.fired.push_back(i); });

@@ -2,8 +2,8 @@
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
 #include "csrc/simulation/internal/large_pages.h"
 #include "csrc/simulation/internal/named_group.h"
+#include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/recorder.h"
-#include "csrc/simulation/internal/tell.h"
 #include "csrc/simulation/internal/undifferentiated.h"
 #include "csrc/simulation/network.h"
 #include "ops/common/library.h"
@@ -48,10 +48,8 @@ class Use {
 };
 
 // The kernel of an operator, for one thread at a time.
-template <auto>
-struct Alone;
-template <class Result, class... Args, Result (*kernel)(const Held&, Args...)>
-struct Alone<kernel> {
+template <auto> struct Alone;
+template <class Result, class... Args, Result (*kernel)(const Held&, Args...)> struct Alone<kernel> {
   static Result call(const Held& held, Args... args) {
     const Use use(held);
     const Undifferentiated mode;
@@ -160,6 +158,10 @@ read_synapse(const std::string& text) {
           of_traces, after,  s.states_decay(), s.post.has_value(), graph::print(s)};
 }
 
+std::tuple<double, double> weight_bounds(const std::string& rule, at::ArrayRef<double> params) {
+  return ops::plastic::weight_bounds(ops::plastic::rule_of(rule, "Plastic")->synapse, params);
+}
+
 void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {
   held->network.drive(population(held, targets), rate, {weight, into});
 }
@@ -168,7 +170,7 @@ void inject(const Held& held, std::int64_t targets, const at::Tensor& current, c
   held->network.inject(population(held, targets), current, into);
 }
 
-// Copies but for the weights, which steps read where they are.
+// Returns copies, except of the weights: they share memory with those that the steps read.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> build(const Held& held) {
   const Connectivity& matrix = held->network.build();
   return {matrix.indices.clone(), matrix.indptr.clone(), matrix.weights.detach(), matrix.delays.clone()};
@@ -207,7 +209,7 @@ std::vector<at::Tensor> state(const Held& held) { return held->network.state(); 
 
 void load_state(const Held& held, const Lists& tensors) { held->network.load_state(tensors.vec()); }
 
-// True if `simulate` is the fastest way: on a GPU whose steps are operators, a graph of them is.
+// True if `simulate` is the fastest code path. On a GPU whose steps are operators, a CUDA graph of steps is faster.
 bool simulates(const Held& held) {
   Running& running = held->network.running();
   return running.options().device().is_cpu() || running.gpu_steps() != nullptr;
@@ -215,7 +217,7 @@ bool simulates(const Held& held) {
 
 std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, const Strings& states,
                                const Lists& neurons) {
-  std::vector<StateProbe> asked;
+  std::vector<StateProbe> requested;
   for (std::size_t i = 0; i < populations.size(); ++i) {
     const at::Tensor& given = neurons.get(i);
     const Population of = population(held, populations[i]);
@@ -226,9 +228,9 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
     TORCH_CHECK_VALUE(numbers.dim() == 1, "simulate: neurons of ", of.name, " must be numbers from 0 to ",
                       of.size() - 1, ", but have shape ", numbers.sizes());
     const auto* const begin = numbers.const_data_ptr<std::int64_t>();
-    asked.push_back({of, states.get(i), {begin, begin + numbers.numel()}});
+    requested.push_back({of, states.get(i), {begin, begin + numbers.numel()}});
   }
-  return asked;
+  return requested;
 }
 
 // Prepares steps that several calls take: builds the network, and checks that all ranks take them. Returns the number
@@ -257,7 +259,8 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::in
                                                        const Lists& neurons) {
   Running& running = held->network.running();
   std::vector<Probe> found;
-  for (const StateProbe& asked : probes(held, populations, states, neurons)) found.push_back(running.probe(asked));
+  for (const StateProbe& requested : probes(held, populations, states, neurons))
+    found.push_back(running.probe(requested));
   held->recorder.emplace(running, steps, spikes, std::move(found));
   return {held->recorder->fired(), held->recorder->states()};
 }
@@ -281,7 +284,7 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at
     const std::int64_t rows = states.empty() || states.get(0).dim() == 0 ? 0 : states.get(0).size(0);
     check_recorded("states", recorded.own, recorded.probes, /*own=*/true, rows, running.options());
     for (std::size_t k = 0; k < recorded.probes.size(); ++k)
-      recorded.whole.push_back(at::empty({recorded.own[k].size(0), recorded.probes[k].asked}, running.options()));
+      recorded.whole.push_back(at::empty({recorded.own[k].size(0), recorded.probes[k].requested}, running.options()));
     Recording found = in_whole(running, recorded, {{}, neurons, {}});
     return {std::move(found.neurons), std::move(found.states)};
   });
@@ -313,6 +316,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define("modulate", ", str[] signals, Tensor[] values) -> ()", TORCH_FN(Alone<modulate>::call));
   library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
               TORCH_FN(read_synapse));
+  library.def("weight_bounds(str rule, float[] params) -> (float, float)", TORCH_FN(weight_bounds));
   library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));
   define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
   define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));

@@ -1,5 +1,5 @@
 #include "csrc/simulation/internal/gpu_exchange.h"
-#include "csrc/simulation/internal/tell.h"
+#include "csrc/simulation/internal/notices.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
@@ -61,12 +61,12 @@ void GpuExchange::make_room(std::int64_t spikes) {
   own_ = at::zeros({1 + spikes}, words);
   all_ = ranks_ == nullptr ? own_ : at::zeros({arguments_.ranks, 1 + spikes}, words);
   arguments_.network.room = spikes;
-  arguments_.told = arguments_.network.told = static_cast<unsigned*>(own_.mutable_data_ptr());
+  arguments_.received = arguments_.network.received = static_cast<unsigned*>(own_.mutable_data_ptr());
   arguments_.all = static_cast<const unsigned*>(all_.const_data_ptr());
 }
 
 void GpuExchange::say_where(network::Arguments& steps) const {
-  steps.told = arguments_.network.told;
+  steps.received = arguments_.network.received;
   steps.room = arguments_.network.room;
 }
 
@@ -87,8 +87,8 @@ void GpuExchange::run(std::int64_t steps) {
   if (ranks_ == nullptr) return kernels::send(steps_, arguments_, device, ops::stream_of(own_));
   const std::int64_t rank = ranks_->rank();
   network::ExchangeArguments own = arguments_, others = arguments_;
-  own.all = arguments_.told;
-  own.told = nullptr;
+  own.all = arguments_.received;
+  own.received = nullptr;
   own.ranks = 1;
   own.numbers += rank * arguments_.most_neurons;
   own.neurons += rank;

@@ -52,12 +52,11 @@ struct RateTables {
 
 constexpr std::int64_t steps_of_a_graph = 50;
 
-// The longest block for which an exchange by GPUs' memory in each step takes no longer than one all-gather after all of
-// them.
+// The maximum number of steps between exchanges for which an exchange through peer memory in each step is not slower
+// than one all-gather after all steps.
 constexpr std::int64_t most_told_each_step = 5;
 
-template <class T>
-at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
+template <class T> at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
   at::Tensor t = at::empty({std::ssize(numbers)}, type);
   if (!numbers.empty()) std::memcpy(t.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(T));
   return t.to(device);
@@ -179,7 +178,7 @@ void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t ro
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
   launch_.arguments.probe_row = row;
-  kernels::launch(launch_, plan_, *kernel_, ops::stream_of(running_.buffer_));
+  kernels::launch_network(launch_, plan_, *kernel_, ops::stream_of(running_.buffer_));
 }
 #else
 bool GpuSteps::plan() { return false; }

@@ -46,13 +46,13 @@ struct NetworkOptions {
   std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; by default dtype
   c10::Device device = c10::kCPU;
   bool deterministic = false;  // on a GPU the same bits at every run
-  // The ranks that share the network: every rank describes it alike, has some of its neurons, and their incoming
-  // connections. Building and simulating it, its state and load_state are collective calls (docs/scaling.md). Null: one
-  // process.
+  // The ranks that share the network: all ranks describe the same network; each has some of its neurons, and their
+  // incoming connections. Building and simulating it, its state and load_state are collective calls (docs/scaling.md).
+  // Null: one process.
   std::shared_ptr<Ranks> ranks = nullptr;
 };
 
-// Neurons begin, ..., end - 1 of a network, which are alike but for their numbers.
+// Neurons begin, ..., end - 1 of a network, which differ only in their indices.
 struct Population {
   std::string name;
   std::int64_t begin = 0, end = 0;

@@ -1,7 +1,7 @@
 #include "csrc/simulation/internal/peer_exchange.h"
 #include "csrc/base/environment.h"
 #include "csrc/base/hash.h"
-#include "csrc/simulation/internal/tell.h"
+#include "csrc/simulation/internal/notices.h"
 
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -29,8 +29,8 @@ std::int64_t number_of_host() {
 
 // True if all ranks have the same number, and it is not negative.
 bool agree(Running& running, std::int64_t own) {
-  const std::vector<Numbers> told = running.gather_notices(Topic::shared_memory, [&] { return Numbers{own}; });
-  return own >= 0 && std::ranges::all_of(told, [&](const auto& rank) { return rank[0] == own; });
+  const std::vector<Numbers> received = running.gather_notices(Topic::shared_memory, [&] { return Numbers{own}; });
+  return own >= 0 && std::ranges::all_of(received, [&](const auto& rank) { return rank[0] == own; });
 }
 
 // The size of network::Peers.

@@ -4,9 +4,9 @@
 #include "csrc/simulation/internal/digest.h"
 #include "csrc/simulation/internal/gpu_steps.h"
 #include "csrc/simulation/internal/near_first.h"
+#include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/plastic_operators.h"
 #include "csrc/simulation/internal/sort_rows.h"
-#include "csrc/simulation/internal/tell.h"
 #include "ops/event.h"
 
 #include <ATen/ops/aminmax.h>
@@ -94,8 +94,8 @@ struct Running::Extent {
   Numbers numbers() const { return {least_between, most, connections, exponent}; }
 
   // Joins the numbers of all ranks.
-  explicit Extent(const std::vector<Numbers>& told) {
-    for (const Numbers& rank : told) {
+  explicit Extent(const std::vector<Numbers>& received) {
+    for (const Numbers& rank : received) {
       least_between = std::min(least_between, rank[0]);
       most = std::max(most, rank[1]);
       connections += rank[2];
@@ -307,28 +307,28 @@ void Running::make_current(const Description& description) {
   }
 }
 
-Probe Running::probe(const StateProbe& asked) const {
-  const Population& population = asked.population;
+Probe Running::probe(const StateProbe& requested) const {
+  const Population& population = requested.population;
   const auto found = std::ranges::find_if(populations_, [&](const Population& p) {
     return p.name == population.name && p.begin == population.begin && p.end == population.end;
   });
   TORCH_CHECK_VALUE(found != populations_.end(), "simulate: ", population.name, " is no population of this network");
   const Group* const group = &groups_[group_of_[static_cast<std::size_t>(found - populations_.begin())]];
   const std::vector<std::string>& states = group->cell->states;
-  const auto state = std::ranges::find(states, asked.state);
+  const auto state = std::ranges::find(states, requested.state);
   if (state == states.end()) {
     std::string known;
     for (const std::string& name : states) known += (known.empty() ? "" : ", ") + name;
-    TORCH_CHECK_VALUE(false, "simulate: the neuron of ", population.name, " has no state ", asked.state, "; it has ",
-                      known.empty() ? "none" : known);
+    TORCH_CHECK_VALUE(false, "simulate: the neuron of ", population.name, " has no state ", requested.state,
+                      "; it has ", known.empty() ? "none" : known);
   }
-  for (const std::int64_t neuron : asked.neurons)
+  for (const std::int64_t neuron : requested.neurons)
     TORCH_CHECK_VALUE(0 <= neuron && neuron < population.size(), "simulate: neurons of ", population.name,
                       " must be numbers from 0 to ", population.size() - 1, ", but one is ", neuron);
   const Slice& slice = partition_[static_cast<std::size_t>(found - populations_.begin())];
   std::vector<std::int64_t> own, places;
-  for (std::size_t i = 0; i < asked.neurons.size(); ++i) {
-    const std::int64_t neuron = population.begin + asked.neurons[i];
+  for (std::size_t i = 0; i < requested.neurons.size(); ++i) {
+    const std::int64_t neuron = population.begin + requested.neurons[i];
     if (neuron < slice.begin || neuron >= slice.end) continue;
     own.push_back(slice.first + neuron - slice.begin - group->begin);
     places.push_back(static_cast<std::int64_t>(i));
@@ -337,21 +337,22 @@ Probe Running::probe(const StateProbe& asked) const {
           .state = static_cast<std::size_t>(state - states.begin()),
           .neurons = at::tensor(own, at::kLong).to(buffer_.device()),
           .places = at::tensor(places, at::kLong),
-          .asked = std::ssize(asked.neurons),
-          .most = most_of_a_rank(asked)};
+          .requested = std::ssize(requested.neurons),
+          .most = most_of_a_rank(requested)};
 }
 
-std::int64_t Running::most_of_a_rank(const StateProbe& asked) const {
-  if (!exchange_) return std::ssize(asked.neurons);
+std::int64_t Running::most_of_a_rank(const StateProbe& requested) const {
+  if (!exchange_) return std::ssize(requested.neurons);
   std::int64_t most = 0;
   for (const std::vector<Slice>& slices : exchange_->slices()) {
-    const auto slice = std::ranges::find_if(
-        slices, [&](const Slice& s) { return s.begin >= asked.population.begin && s.end <= asked.population.end; });
+    const auto slice = std::ranges::find_if(slices, [&](const Slice& s) {
+      return s.begin >= requested.population.begin && s.end <= requested.population.end;
+    });
     if (slice == slices.end()) continue;
     const auto is_its = [&](std::int64_t neuron) {
-      return slice->begin <= asked.population.begin + neuron && asked.population.begin + neuron < slice->end;
+      return slice->begin <= requested.population.begin + neuron && requested.population.begin + neuron < slice->end;
     };
-    most = std::max<std::int64_t>(most, std::ranges::count_if(asked.neurons, is_its));
+    most = std::max<std::int64_t>(most, std::ranges::count_if(requested.neurons, is_its));
   }
   return most;
 }
@@ -479,7 +480,7 @@ std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
 at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
   try {
     return at::empty({steps, neurons}, options);
-  } catch (const c10::OutOfMemoryError&) {  // a GPU's, which says enough
+  } catch (const c10::OutOfMemoryError&) {  // a GPU's, whose message is sufficient
     throw;
   } catch (const c10::Error&) {
     TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
@@ -502,7 +503,7 @@ void check_recorded(const char* name, at::TensorList given, const std::vector<Pr
                     probes.size(), " recorded states, but has ", given.size());
   for (std::size_t k = 0; k < probes.size(); ++k) {
     const at::Tensor& t = given[k];
-    const std::int64_t sizes[] = {steps, own ? probes[k].neurons.numel() : probes[k].asked};
+    const std::int64_t sizes[] = {steps, own ? probes[k].neurons.numel() : probes[k].requested};
     const at::ScalarType type = options.dtype().toScalarType();
     const bool fits = t.defined() && t.layout() == at::kStrided && t.sizes() == c10::IntArrayRef(sizes) &&
                       t.is_contiguous() && t.scalar_type() == type && t.device() == options.device();
@@ -517,25 +518,25 @@ RecordedStates Running::begin(std::int64_t steps, const std::vector<StateProbe>&
   RecordedStates states;
   const auto prepare = [&]() -> Numbers {
     check_weights();
-    for (const StateProbe& asked : recorded) states.probes.push_back(probe(asked));
+    for (const StateProbe& requested : recorded) states.probes.push_back(probe(requested));
     if (into) check_recorded("into", *into, states.probes, /*own=*/false, steps, options());
     if (into) states.whole = std::move(*into);
     for (const Probe& probe : states.probes) {
-      if (!into) states.whole.push_back(recorded_state(steps, probe.asked, options()));
+      if (!into) states.whole.push_back(recorded_state(steps, probe.requested, options()));
       if (own && ranks_ != nullptr) states.own.push_back(recorded_state(steps, probe.neurons.numel(), options()));
     }
     if (ranks_ == nullptr) states.own = states.whole;
     if (own && device_.is_cpu()) cpu_steps().prepare();
     return {step(), steps, ranks_ == nullptr ? 0 : digest_of(recorded)};
   };
-  const std::vector<Numbers> told = gather_notices(Topic::simulate, prepare);
-  const Numbers& first = told[0];
-  for (std::size_t rank = 1; rank < told.size(); ++rank) {
-    const Numbers& theirs = told[rank];
-    TORCH_CHECK(theirs[0] == first[0] && theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(),
+  const std::vector<Numbers> received = gather_notices(Topic::simulate, prepare);
+  const Numbers& first = received[0];
+  for (std::size_t rank = 1; rank < received.size(); ++rank) {
+    const Numbers& theirs = received[rank];
+    TORCH_CHECK(theirs[0] == first[0] && theirs[1] == first[1], "Network: rank ", rank, " of ", received.size(),
                 " simulates ", steps_in_words(theirs[0], theirs[1]), ", but rank 0 ",
                 steps_in_words(first[0], first[1]), ": all ranks must make the same calls");
-    TORCH_CHECK(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
+    TORCH_CHECK(theirs[2] == first[2], "Network: rank ", rank, " of ", received.size(),
                 " records other states than rank 0: all ranks must make the same calls");
   }
   return states;
@@ -555,10 +556,10 @@ std::vector<at::Tensor> Running::state() {
     }
     return {step()};
   };
-  const std::vector<Numbers> told = gather_notices(Topic::state, prepare);
-  for (std::size_t rank = 1; rank < told.size(); ++rank)
-    TORCH_CHECK(told[rank][0] == told[0][0], "Network: rank ", rank, " of ", told.size(), " is at step ", told[rank][0],
-                ", but rank 0 at step ", told[0][0], ": they have no state together");
+  const std::vector<Numbers> received = gather_notices(Topic::state, prepare);
+  for (std::size_t rank = 1; rank < received.size(); ++rank)
+    TORCH_CHECK(received[rank][0] == received[0][0], "Network: rank ", rank, " of ", received.size(), " is at step ",
+                received[rank][0], ", but rank 0 at step ", received[0][0], ": they have no state together");
   for (std::size_t i = 0; i < now.size(); ++i)
     if (is_part(now[i]))
       join(Topic::state, std::min(now[i].whole, inputs_ * exchange_->most_neurons()), copies[i], now[i].tensor,
@@ -576,7 +577,7 @@ void Running::load_state(at::TensorList state) {
   std::vector<Changing> own;
   std::string wrong;
   std::int64_t step = 0;
-  const std::vector<Numbers> told = gather_notices(Topic::load_state, [&]() -> Numbers {
+  const std::vector<Numbers> received = gather_notices(Topic::load_state, [&]() -> Numbers {
     own = changing();
     if (own.size() != state.size())
       wrong = c10::str("state must have ", own.size(), " tensors, those of this network, but has ", state.size());
@@ -600,15 +601,15 @@ void Running::load_state(at::TensorList state) {
     return {wrong.empty() ? 1 : 0, step, digest.sum(), is_whole_ ? 1 : 0};
   });
   bool all_are_whole = true;
-  for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    const Numbers &theirs = told[rank], &first = told[0];
+  for (std::size_t rank = 0; rank < received.size(); ++rank) {
+    const Numbers &theirs = received[rank], &first = received[0];
     all_are_whole = all_are_whole && theirs[3] == 1;
     if (!wrong.empty()) continue;
-    TORCH_CHECK_VALUE(theirs[0] == 1, "Network: rank ", rank, " of ", told.size(),
+    TORCH_CHECK_VALUE(theirs[0] == 1, "Network: rank ", rank, " of ", received.size(),
                       " was given a state that it cannot load");
-    TORCH_CHECK_VALUE(theirs[1] == first[1], "Network: rank ", rank, " of ", told.size(), " loads a state of step ",
+    TORCH_CHECK_VALUE(theirs[1] == first[1], "Network: rank ", rank, " of ", received.size(), " loads a state of step ",
                       theirs[1], ", but rank 0 one of step ", first[1]);
-    TORCH_CHECK_VALUE(theirs[2] == first[2], "Network: rank ", rank, " of ", told.size(),
+    TORCH_CHECK_VALUE(theirs[2] == first[2], "Network: rank ", rank, " of ", received.size(),
                       " loads other numbers than rank 0, of the same step");
   }
   TORCH_CHECK_VALUE(wrong.empty(), "Network: ", wrong);
@@ -693,9 +694,9 @@ const at::Tensor& Running::advance() {
   return spikes_;
 }
 
-// Deterministic sums are whole numbers, as many as the largest weight and the number of connections let them be. For
-// the same sums on any number of ranks the last row, which has no connections, has an entry that makes up for what the
-// other ranks have.
+// Deterministic sums are in fixed point, whose scale depends on the largest weight and the number of connections. So
+// that sums are the same for any number of ranks, the last row, which has no connections, has an entry that accounts
+// for the weights and connections of the other ranks.
 void Running::deliver_by_operators() {
   const std::int64_t rows = matrix_.indptr.numel() - 1;
   const Connections connections{matrix_.weights, matrix_.indices, matrix_.indptr, rows, columns_};

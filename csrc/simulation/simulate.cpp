@@ -1,8 +1,8 @@
 #include "csrc/jit/recorder.h"
 #include "csrc/simulation/internal/cpu_steps.h"
 #include "csrc/simulation/internal/gpu_steps.h"
+#include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/recorder.h"
-#include "csrc/simulation/internal/tell.h"
 #include "csrc/simulation/internal/undifferentiated.h"
 #include "csrc/simulation/network.h"
 
@@ -75,7 +75,8 @@ Recording by_operators(Running& running, std::int64_t first, std::int64_t steps,
   return record.take();
 }
 
-// Steps of a launch: so many that launching costs nothing beside them, and that spikes of all neurons take little room.
+// The number of steps of a launch: high enough that launches take a negligible time, and low enough that the memory for
+// spikes of all neurons is small.
 std::int64_t steps_of_a_launch(const Running& running, std::int64_t at_once) {
   constexpr std::int64_t most = 1024, most_spikes = std::int64_t{1} << 27;
   const std::int64_t steps = std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
@@ -164,12 +165,12 @@ Recording gathered(const Network& network, const Recording& own) {
     if (network.running_ != nullptr) return network.running_->gather_notices(topic, prepare);
     return simulation::gather_notices(*ranks, {topic}, device, prepare).numbers;
   };
-  const std::vector<simulation::Numbers> told = gather([&] {
+  const std::vector<simulation::Numbers> received = gather([&] {
     return simulation::Numbers{count, own.first_step, own.step_count};
   });
   std::int64_t before = 0, all = 0, most = 0;
   for (std::int64_t r = 0; r < ranks->size(); ++r) {
-    const simulation::Numbers &theirs = told[static_cast<std::size_t>(r)], &first = told[0];
+    const simulation::Numbers &theirs = received[static_cast<std::size_t>(r)], &first = received[0];
     TORCH_CHECK_VALUE(theirs[0] >= 0, "gather: steps and neurons must be int64 [spikes], but rank ", r, "'s are not");
     TORCH_CHECK_VALUE(theirs[1] == first[1] && theirs[2] == first[2], "gather: rank ", r, " of ", ranks->size(),
                       " recorded ", simulation::steps_in_words(theirs[1], theirs[2]), ", but rank 0 ",

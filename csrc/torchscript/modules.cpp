@@ -19,12 +19,11 @@ namespace {
 
 namespace nn = torch::nn;
 
-template <std::size_t D>
-std::string list(const torch::ExpandingArray<D>& values) {
+template <std::size_t D> std::string list(const torch::ExpandingArray<D>& values) {
   return script::list(at::IntArrayRef(*values));
 }
 
-// What is one expression of x.
+// The script of a module that is one expression of x.
 Script expression(const std::string& name, const std::string& value) {
   Script script{.name = name, .forward = "return " + value};
   return script;
@@ -44,8 +43,7 @@ Script linear(const nn::LinearImpl& m) {
 }
 
 // In numbers where it is the same on both sides: optimize_for_inference does not take words.
-template <std::size_t D>
-std::string padding_of(const nn::detail::ConvNdOptions<D>& options) {
+template <std::size_t D> std::string padding_of(const nn::detail::ConvNdOptions<D>& options) {
   const auto& padding = options.padding();
   if (std::holds_alternative<torch::ExpandingArray<D>>(padding))
     return list(std::get<torch::ExpandingArray<D>>(padding));
@@ -59,8 +57,7 @@ std::string padding_of(const nn::detail::ConvNdOptions<D>& options) {
   return script::list(sides);
 }
 
-template <std::size_t D, class Conv>
-Script conv(const Conv& m) {
+template <std::size_t D, class Conv> Script conv(const Conv& m) {
   TORCH_CHECK_NOT_IMPLEMENTED(std::holds_alternative<torch::enumtype::kZeros>(m.options.padding_mode()),
                               "only zeros as padding_mode can be written");
   const std::string d = std::to_string(D);
@@ -69,8 +66,7 @@ Script conv(const Conv& m) {
                                           list(m.options.dilation()) + ", " + number(m.options.groups()) + ")");
 }
 
-template <std::size_t D, class BatchNorm>
-Script batch_norm(const BatchNorm& m) {
+template <std::size_t D, class BatchNorm> Script batch_norm(const BatchNorm& m) {
   const bool tracks = m.options.track_running_stats(), affine = m.options.affine();
   const std::string dims = D == 1 ? "x.dim() == 2 or x.dim() == 3" : "x.dim() == 4";
   const std::string per_channel = "x.numel() // x.size(1)";
@@ -94,8 +90,7 @@ Script batch_norm(const BatchNorm& m) {
   return script;
 }
 
-template <std::size_t D, class Pool>
-Script max_pool(const Pool& m) {
+template <std::size_t D, class Pool> Script max_pool(const Pool& m) {
   const auto& o = m.options;
   const std::string d = std::to_string(D);
   return expression("MaxPool" + d + "d", "torch.max_pool" + d + "d(x, " + list(o.kernel_size()) + ", " +
@@ -103,8 +98,7 @@ Script max_pool(const Pool& m) {
                                              ", " + boolean(o.ceil_mode()) + ")");
 }
 
-template <std::size_t D, class Pool>
-Script avg_pool(const Pool& m) {
+template <std::size_t D, class Pool> Script avg_pool(const Pool& m) {
   const auto& o = m.options;
   const std::string d = std::to_string(D);
   std::string divisor;
@@ -128,8 +122,7 @@ Script adaptive_avg_pool2d(const nn::AdaptiveAvgPool2dImpl& m) {
   return expression("AdaptiveAvgPool2d", "torch.adaptive_avg_pool2d(x, [" + size + "])");
 }
 
-template <std::size_t D, class Pad>
-Script constant_pad(const Pad& m) {
+template <std::size_t D, class Pad> Script constant_pad(const Pad& m) {
   return expression("ConstantPad" + std::to_string(D) + "d",
                     "torch.constant_pad_nd(x, " + list(m.options.padding()) + ", " + number(m.options.value()) + ")");
 }
@@ -150,15 +143,13 @@ Script sequential(const nn::SequentialImpl& m) {
   return script;
 }
 
-template <class M>
-Known function(const std::string& name, const std::string& call) {
+template <class M> Known function(const std::string& name, const std::string& call) {
   Script script = expression(name, call);
   return {[script](const nn::Module&) { return script; },
           [](nn::Module& m, const at::Tensor& x) { return dynamic_cast<M&>(m).forward(x); }};
 }
 
-template <class M>
-Known known(Script (*script)(const M&)) {
+template <class M> Known known(Script (*script)(const M&)) {
   return {[script](const nn::Module& m) { return script(dynamic_cast<const M&>(m)); },
           [](nn::Module& m, const at::Tensor& x) -> at::Tensor { return dynamic_cast<M&>(m).forward(x); }};
 }

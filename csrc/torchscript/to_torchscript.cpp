@@ -62,7 +62,7 @@ std::string indented(const std::string& body) {
 }
 
 // A state that is not persistent lives in a module of its own, which is saved and copied without it, and is no buffer,
-// so that no state_dict knows it. The class that has the state sees a property.
+// so that no state_dict contains it. The class that has the state sees a property.
 constexpr const char* holder_suffix = "_state";
 constexpr const char* holder_source = R"(
 def __getstate__(self) -> bool:
@@ -236,7 +236,7 @@ class Writer {
 
 // --- The example
 
-// Both draw the same random numbers, and whoever draws next draws as if nothing had been run.
+// Both draw the same random numbers, and later draws continue as if nothing had been run.
 class SameNumbers {
  public:
   explicit SameNumbers(c10::Device device)
@@ -251,12 +251,12 @@ class SameNumbers {
   at::Tensor state_;
 };
 
-nn::Tensors run(Module& module, at::TensorList example) {
+nn::Tensors run_example(Module& module, at::TensorList example) {
   if (auto* stateful = dynamic_cast<nn::Stateful*>(&module)) return stateful->run(example, example[0].size(0));
   return {script::find(module)->call(module, example[0])};
 }
 
-nn::Tensors run(jit::Module& script, at::TensorList example) {
+nn::Tensors run_example(jit::Module& script, at::TensorList example) {
   const jit::IValue result = script.forward(std::vector<jit::IValue>(example.begin(), example.end()));
   if (result.isTensor()) return {result.toTensor()};
   nn::Tensors all;
@@ -284,9 +284,9 @@ void check(const Module& module, const jit::Module& script, at::TensorList examp
   nn::reset_state(*copy);
   jit::Module script_copy = script.deepcopy();
   SameNumbers numbers(example[0].device());
-  const nn::Tensors expected = run(*copy, example);
+  const nn::Tensors expected = run_example(*copy, example);
   numbers.rewind();
-  const nn::Tensors actual = run(script_copy, example);
+  const nn::Tensors actual = run_example(script_copy, example);
   const bool compare_values = example[0].is_cpu() && !is_used_twice(module);
   bool same = expected.size() == actual.size();
   for (std::size_t i = 0; same && i < expected.size(); ++i) same = agree(expected[i], actual[i], compare_values);

@@ -7,15 +7,15 @@
 //
 // Works for every module of spikeforge::nn, for torch::nn's Linear, Conv1d/2d, BatchNorm1d/2d, average, maximum and
 // adaptive average pooling, ConstantPad1d/2d, Flatten, Dropout, ReLU, Sigmoid, Tanh, Identity and Sequential, and for
-// modules of one's own that say how they are written: a Stateful by overriding script(), others by script_as. Any other
-// is refused with its path: "to_torchscript: net.encoder.2 (Embedding): ...".
+// custom modules that define their script: a Stateful by overriding script(), others by script_as. Any other
+// module raises an error with its path: "to_torchscript: net.encoder.2 (Embedding): ...".
 //
-// forward takes every input of the module and gives every output: one tensor, or a tuple of several. It has the bits of
-// the module's own forward, from states that do not exist, whatever states the module has now. Parameters and buffers
-// have the module's names (a name that is taken in Python gets an underscore: "lambda_") and are shared with it until
-// saved. States are buffers by their names, and one of shape [0] stands for a state that does not exist; they live from
-// call to call. Two methods, of the root and of every module that has states: reset() forgets them, detach_state() cuts
-// their history.
+// forward takes every input of the module and returns every output: one tensor, or a tuple of several. It has the bits
+// of the module's own forward, from states that do not exist, whatever states the module has now. Parameters and
+// buffers have the module's names (a name that is taken in Python gets an underscore: "lambda_") and are shared with it
+// until saved. States are buffers by their names, and a state that does not exist has shape [0]. Calls keep their
+// values. The root and every module with states have two methods: reset() removes the states, detach_state() detaches
+// them from the graph.
 //
 // freeze(script.eval(), {"reset"}) and optimize_for_inference(frozen, {"reset"}) keep states, and keep reset() where it
 // is named; they fold BatchNorm into convolutions, which changes last bits.
@@ -35,19 +35,18 @@ struct Module;
 
 namespace spikeforge {
 
-// example: its inputs, [T, ...] each (or what a layer of torch takes). A copy of the module and the script are run on
-// them: c10::ValueError unless their results agree, bit by bit on the CPU (of a tree in which a module is used
-// twice, in shape and type). c10::NotImplementedError for a module that
-// cannot be written.
+// Converts a module to TorchScript. `example` has its inputs, [T, ...] each (for a layer of torch, the inputs of that
+// layer). A copy of the module and the script run on them. Throws c10::ValueError unless their results agree: bit by
+// bit on the CPU, or in shape and type if a module occurs twice in the tree. Throws c10::NotImplementedError for a
+// module that has no TorchScript form.
 SPIKEFORGE_API torch::jit::Module to_torchscript(const torch::nn::Module& module, at::TensorList example);
 
-// How modules of exactly this class are written, and called.
+// Registers how modules of exactly this class are converted to TorchScript, and called.
 SPIKEFORGE_API void script_as(std::type_index type, std::function<Script(const torch::nn::Module&)> script,
                               std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> call);
 
 //   script_as<SumPool>([](const SumPool& pool) { return Script{.name = "SumPool", .forward = "return ..."}; });
-template <class Module, class Function>
-void script_as(Function script) {
+template <class Module, class Function> void script_as(Function script) {
   script_as(
       typeid(Module), [script](const torch::nn::Module& m) { return script(dynamic_cast<const Module&>(m)); },
       [](torch::nn::Module& m, const at::Tensor& x) { return dynamic_cast<Module&>(m).forward(x); });

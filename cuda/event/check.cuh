@@ -26,8 +26,7 @@ __device__ __forceinline__ bool is_wrong(const ProductArguments& a, Int delays, 
   return wrong;
 }
 
-template <class S, class Index>
-__device__ __forceinline__ void check(const CheckArguments& a) {
+template <class S, class Index> __device__ __forceinline__ void check(const CheckArguments& a) {
   const bool wrong = is_wrong<S, Index>(a.product, a.delays, static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x,
                                         static_cast<Int>(gridDim.x) * blockDim.x);
   const bool of_block = __syncthreads_or(wrong) != 0;

@@ -10,15 +10,13 @@
 namespace spikeforge {
 namespace event {
 
-template <class F>
-__device__ __forceinline__ void for_each_thread(Place count, F&& f) {
+template <class F> __device__ __forceinline__ void for_each_thread(Place count, F&& f) {
   for (Place i = static_cast<Place>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += static_cast<Place>(gridDim.x) * blockDim.x)
     f(i);
 }
 
-template <class F>
-__device__ __forceinline__ void for_each_block(Place count, F&& f) {
+template <class F> __device__ __forceinline__ void for_each_block(Place count, F&& f) {
   for (Place i = blockIdx.x; i < count; i += gridDim.x) f(i);
 }
 
@@ -128,14 +126,12 @@ __device__ __forceinline__ void store(unsigned char* to, double number) {
 }
 __device__ __forceinline__ void store(int* to, double number) { *to = static_cast<int>(floor(number + 0.5)); }
 __device__ __forceinline__ void store(double* to, double number) { *to = number; }
-template <class T>
-__device__ __forceinline__ void store(T* to, double number) {
+template <class T> __device__ __forceinline__ void store(T* to, double number) {
   *to = convert<T>(static_cast<float>(number));
 }
 
 // A warp a line.
-template <class T>
-__device__ __forceinline__ void numbers(const ConnectArguments& a) {
+template <class T> __device__ __forceinline__ void numbers(const ConnectArguments& a) {
   const Place warps = static_cast<Place>(gridDim.x) * (blockDim.x / 32);
   const Place first = (static_cast<Place>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
   for (Place line = first; line < a.lines.count; line += warps) {

@@ -12,8 +12,7 @@
 namespace spikeforge {
 namespace event {
 
-template <class S>
-__device__ __forceinline__ void deliver(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void deliver(const ProductArguments& a) {
   const int shift = doublings<S>(a);
   const Adder<S, false> adder(a, shift);
   if (!adder.ring.begun) return;
@@ -38,8 +37,7 @@ __device__ __forceinline__ void deliver(const ProductArguments& a) {
 }
 
 // To y, [all batches, out]; the slot is zero then. Before the first step nothing arrives.
-template <class S>
-__device__ __forceinline__ void take(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void take(const ProductArguments& a) {
   using Compute = typename S::Compute;
   const Ring<S> ring(a);
   auto* const slot = static_cast<Compute*>(a.sums) + ring.offset(0);

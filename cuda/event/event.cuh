@@ -17,27 +17,14 @@
 namespace spikeforge {
 namespace event {
 
-template <class W>
-struct ComputeOf {
-  using type = float;
-};
-template <>
-struct ComputeOf<double> {
-  using type = double;
-};
+template <class W> struct ComputeOf { using type = float; };
+template <> struct ComputeOf<double> { using type = double; };
 
-template <class C, class X>
-__device__ __forceinline__ C number_of(X x) {
-  return static_cast<C>(convert<float>(x));
-}
-template <>
-__device__ __forceinline__ double number_of<double, double>(double x) {
-  return x;
-}
+template <class C, class X> __device__ __forceinline__ C number_of(X x) { return static_cast<C>(convert<float>(x)); }
+template <> __device__ __forceinline__ double number_of<double, double>(double x) { return x; }
 
 // The sum of x over this lane and those before it.
-template <class T>
-__device__ __forceinline__ T sum_up_to_lane(T x) {
+template <class T> __device__ __forceinline__ T sum_up_to_lane(T x) {
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
     const T other = __shfl_up_sync(~0u, x, d);
@@ -46,8 +33,8 @@ __device__ __forceinline__ T sum_up_to_lane(T x) {
   return x;
 }
 
-// Over this thread and those before it. `of_warps` is shared memory for 32, which may be used again once a later
-// __syncthreads has passed.
+// Inclusive prefix sum over the threads of a block. `of_warps` is shared memory for 32 values, which may be reused
+// after a later __syncthreads.
 __device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
   const int lane = threadIdx.x & 31;
   const int warp = threadIdx.x / 32;
@@ -61,8 +48,7 @@ __device__ __forceinline__ int sum_up_to_thread(int x, int* of_warps) {
 struct boolean {
   unsigned char value;
 };
-template <class C, class X>
-struct Entry {
+template <class C, class X> struct Entry {
   static __device__ __forceinline__ C number(X x) { return number_of<C>(x); }
   static __device__ __forceinline__ bool active(X x) {
     if constexpr (sizeof(X) == 8)
@@ -71,20 +57,13 @@ struct Entry {
       return convert<float>(x) > 0;
   }
 };
-template <class C>
-struct Entry<C, boolean> {
+template <class C> struct Entry<C, boolean> {
   static __device__ __forceinline__ C number(boolean x) { return static_cast<C>(x.value != 0); }
   static __device__ __forceinline__ bool active(boolean x) { return x.value != 0; }
 };
 
-template <bool first, class A, class B>
-struct Choose {
-  using type = A;
-};
-template <class A, class B>
-struct Choose<false, A, B> {
-  using type = B;
-};
+template <bool first, class A, class B> struct Choose { using type = A; };
+template <class A, class B> struct Choose<false, A, B> { using type = B; };
 
 // True if the check that was launched before, on the same stream, has refused the matrix.
 __device__ __forceinline__ bool is_refused(const ProductArguments& a) {
@@ -135,8 +114,7 @@ struct Spec {
       return convert<Weight>(static_cast<float>(x));
   }
   // Without a contribution the result is 0, whatever the weight.
-  template <class Sum>
-  static __device__ __forceinline__ Compute weighted(const ProductArguments& a, Sum sum) {
+  template <class Sum> static __device__ __forceinline__ Compute weighted(const ProductArguments& a, Sum sum) {
     if constexpr (!homogeneous)
       return sum;
     else {
@@ -147,15 +125,13 @@ struct Spec {
         return weight(a, 0) * sum;
     }
   }
-  template <class Sum>
-  static __device__ __forceinline__ Weight result(const ProductArguments& a, Sum sum) {
+  template <class Sum> static __device__ __forceinline__ Weight result(const ProductArguments& a, Sum sum) {
     return round(weighted(a, sum));
   }
 };
 
 // The slots of spikes in flight, relative to the step of a call. Nothing is delivered in a step before the first.
-template <class S>
-struct Ring {
+template <class S> struct Ring {
   Int size;  // elements of a slot
   int now = 0, slots;
   int same = 0;  // delay of all
@@ -190,8 +166,7 @@ struct Ring {
   }
 };
 
-template <int lanes, class T>
-__device__ __forceinline__ T sum_over_lanes(T x, int step) {
+template <int lanes, class T> __device__ __forceinline__ T sum_over_lanes(T x, int step) {
   const unsigned group = lanes == 32 ? ~0u : ((1u << (lanes & 31)) - 1) << ((threadIdx.x & 31) & ~(lanes - 1));
 #pragma unroll
   for (int d = lanes / 2; d >= 1; d /= 2)

@@ -7,8 +7,7 @@
 namespace spikeforge {
 namespace event {
 
-template <class S>
-__device__ __forceinline__ void pack(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void pack(const ProductArguments& a) {
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   for (Int i = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x; i < a.words * 32; i += threads) {
     const bool is = i < a.cols && S::contributes(S::entry(a, a.cols, i, 0));
@@ -17,10 +16,7 @@ __device__ __forceinline__ void pack(const ProductArguments& a) {
   }
 }
 
-template <class Weight>
-struct alignas(sizeof(Weight) == 2 ? 8 : 16) FourWeights {
-  Weight of[4];
-};
+template <class Weight> struct alignas(sizeof(Weight) == 2 ? 8 : 16) FourWeights { Weight of[4]; };
 
 // The contribution of one of `lanes` lanes to the sum of a row whose events are bits: every lanes-th group of four
 // nonzeros that are loaded at once, and the few before and after them.
@@ -179,8 +175,7 @@ __device__ __forceinline__ void sum_rows(const ProductArguments& a, Int tiles, c
 }
 
 // One vector, its events as bits.
-template <class S>
-__device__ __forceinline__ void gather_bits(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void gather_bits(const ProductArguments& a) {
   const unsigned* bits = a.bits + blockIdx.y * a.words;
   if constexpr (S::in_shared_memory) {
     extern __shared__ unsigned held[];
@@ -194,8 +189,7 @@ __device__ __forceinline__ void gather_bits(const ProductArguments& a) {
 }
 
 // Any number of vectors, and any entries: `columns` lanes of a group stand side by side.
-template <class S>
-__device__ __forceinline__ void gather(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void gather(const ProductArguments& a) {
   sum_rows<S>(a, (a.n + S::columns - 1) / S::columns, [&](Int tile, Int begin, Int end, int lane, int lanes) {
     const Int c = tile * S::columns + lane % S::columns;
     return c < a.n ? sum_of_entries<S>(a, c, begin, end, lane / S::columns, lanes / S::columns) : typename S::Sum(0);

@@ -13,8 +13,7 @@
 namespace spikeforge {
 namespace event {
 
-template <class S, Distribution distribution>
-struct JitWeights {
+template <class S, Distribution distribution> struct JitWeights {
   using Compute = typename S::Compute;
   Compute first = 1, second = 0;
 
@@ -38,8 +37,7 @@ __device__ __forceinline__ void deliver_drawn(const Adder<S, false>& adder, cons
   adder.add(slot + to, S::homogeneous ? adder.weight(0) : weights(connection.drawn), x);
 }
 
-template <class S, Distribution distribution>
-__device__ __forceinline__ void sum_drawn_rows(const JitArguments& args) {
+template <class S, Distribution distribution> __device__ __forceinline__ void sum_drawn_rows(const JitArguments& args) {
   const ProductArguments& a = args.product;
   const RandomRows& matrix = args.matrix;
   const JitWeights<S, distribution> weights(a);
@@ -88,16 +86,14 @@ __device__ __forceinline__ void deliver_drawn_rows(const JitArguments& args) {
       });
 }
 
-template <class S, Distribution distribution>
-__device__ __forceinline__ void jit_gather(const JitArguments& args) {
+template <class S, Distribution distribution> __device__ __forceinline__ void jit_gather(const JitArguments& args) {
   if constexpr (S::delays == Delays::none)
     sum_drawn_rows<S, distribution>(args);
   else
     deliver_drawn_rows<S, distribution>(args);
 }
 
-template <class S, Distribution distribution>
-__device__ __forceinline__ void jit_scatter(const JitArguments& args) {
+template <class S, Distribution distribution> __device__ __forceinline__ void jit_scatter(const JitArguments& args) {
   const ProductArguments& a = args.product;
   const RandomRows& matrix = args.matrix;
   const JitWeights<S, distribution> weights(a);

@@ -21,8 +21,7 @@ __device__ __forceinline__ unsigned word_of(const LinearArguments& a, Int batch,
   }
 }
 
-template <class S, bool packed>
-__device__ __forceinline__ void linear(const LinearArguments& a) {
+template <class S, bool packed> __device__ __forceinline__ void linear(const LinearArguments& a) {
   using Compute = typename S::Compute;
   using Weight = typename S::Weight;
   __shared__ unsigned words[32];

@@ -21,8 +21,7 @@ __device__ __forceinline__ Int plastic_begin(const PlasticArguments& a, Int line
 }
 
 // The first state is of the weights' type, the others of the arithmetic's.
-template <class F, class W>
-__device__ __forceinline__ F load_state(const PlasticArguments& a, int s, Int connection) {
+template <class F, class W> __device__ __forceinline__ F load_state(const PlasticArguments& a, int s, Int connection) {
   return s == 0 ? number_of<F>(static_cast<const W*>(a.states[0])[connection])
                 : static_cast<const F*>(a.states[s])[connection];
 }
@@ -34,13 +33,12 @@ __device__ __forceinline__ void store_state(const PlasticArguments& a, int s, In
     static_cast<F*>(a.states[s])[connection] = value;
 }
 
-template <class Block, class F>
-__device__ __forceinline__ void load_params(const PlasticArguments& a, F* params) {
+template <class Block, class F> __device__ __forceinline__ void load_params(const PlasticArguments& a, F* params) {
 #pragma unroll
   for (int i = 0; i < Block::n_params; ++i) params[i] = static_cast<F>(a.params[i]);
 }
 
-// The lines that fired, in any order, and how many there are.
+// Writes the lines that fired, in any order, and their number.
 __device__ __forceinline__ void list_fired(const FiredArguments& a) {
   __shared__ int of_warps[32];
   __shared__ int begin;
@@ -54,8 +52,8 @@ __device__ __forceinline__ void list_fired(const FiredArguments& a) {
   }
 }
 
-// A warp takes 32 connections of a line, and then those that are `pieces` times as many further on: few neurons fire,
-// and each has many connections.
+// Each line is divided among `pieces` warps, because few neurons fire and each has many connections. A warp processes
+// 32 connections at a time, with a stride of 32 * pieces.
 template <class Block, class F, class W>
 __device__ __forceinline__ void plastic_connections(const PlasticArguments& a) {
   if (is_refused(a) || (a.comes != nullptr && *a.comes == 0)) return;
@@ -104,8 +102,7 @@ __device__ __forceinline__ void plastic_connections(const PlasticArguments& a) {
 }
 
 // Traces of the neurons that fired, a thread for each of them.
-template <class Block, class F>
-__device__ __forceinline__ void plastic_traces(const PlasticArguments& a) {
+template <class Block, class F> __device__ __forceinline__ void plastic_traces(const PlasticArguments& a) {
   F params[Block::n_params + 1];
   load_params<Block>(a, params);
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;

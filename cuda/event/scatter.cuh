@@ -16,8 +16,7 @@ namespace spikeforge {
 namespace event {
 
 // The largest finite magnitude of weights and of entries.
-template <class S>
-__device__ __forceinline__ void limits(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void limits(const ProductArguments& a) {
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   const Int first = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x;
   double weight = 0, entry = S::values == Values::event ? 1 : 0;
@@ -46,8 +45,7 @@ __device__ __forceinline__ void limits(const ProductArguments& a) {
 constexpr int most_doublings = 2044;  // products that need more are below 2^-1983, which is 0
 
 // So many doublings of a product of weight and entry that the sum of all nonzeros stays below 2^62; of fixed sums.
-template <class S>
-__device__ __forceinline__ int doublings(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ int doublings(const ProductArguments& a) {
   if constexpr (S::sums != Sums::fixed) return 0;
   const unsigned long long weight = S::homogeneous ? 0x3ff0000000000000ull : a.limits[0];  // 1
   const unsigned long long entry = a.limits[1];
@@ -82,8 +80,7 @@ SPIKEFORGE_ADD_TO(double, "f64", "d")
 #undef SPIKEFORGE_ADD_TO
 
 // To sums in memory, or to a block's own in shared memory.
-template <class S, bool to_own>
-struct Adder {
+template <class S, bool to_own> struct Adder {
   static constexpr bool fixed = S::sums == Sums::fixed;
   using Stored = typename Choose<S::sums == Sums::counts, unsigned, typename S::Compute>::type;
 
@@ -185,8 +182,7 @@ __device__ __forceinline__ Int wait_for_grid(GridBarrier* barrier, unsigned time
 }
 
 // Tasks of the rows that contribute: a block that has no more of them than warps adds them, another lists them.
-template <class S>
-__device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
+template <class S> __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
   __shared__ Task own_tasks[32];
   __shared__ int found;
   __shared__ int until[1024];  // tasks of a block's rows up to each
@@ -247,8 +243,7 @@ __device__ __forceinline__ void find_tasks(const Adder<S, false>& adder) {
 }
 
 // Listed ones. One after the other goes to another block: a multiprocessor adds to memory slowly.
-template <class S, bool to_own>
-__device__ __forceinline__ void add_tasks(const Adder<S, to_own>& adder, Int count) {
+template <class S, bool to_own> __device__ __forceinline__ void add_tasks(const Adder<S, to_own>& adder, Int count) {
   const ProductArguments& a = adder.a;
   const Int warps = static_cast<Int>(gridDim.x) * (blockDim.x / 32);
   const auto load = [&](Int i) -> Task {
@@ -278,8 +273,7 @@ __device__ __forceinline__ typename S::Compute result_of_sum(const ProductArgume
 }
 
 // Sums to results, where the two differ; with delays, sums of the whole ring to what it holds.
-template <class S>
-__device__ __forceinline__ void finish(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void finish(const ProductArguments& a) {
   const int shift = doublings<S>(a);
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
   const Int count = S::delays == Delays::none ? a.batches * a.cols * a.n : a.ring_slots * a.slot_size;
@@ -292,8 +286,7 @@ __device__ __forceinline__ void finish(const ProductArguments& a) {
 }
 
 // To sums of the block's own, which go to those in memory.
-template <class S>
-__device__ __forceinline__ void add_tasks_by_own(const ProductArguments& a, Int count) {
+template <class S> __device__ __forceinline__ void add_tasks_by_own(const ProductArguments& a, Int count) {
   using Own = Adder<S, true>;
   auto* const own = Own::own();
   for (Int i = threadIdx.x; i < a.cols * a.n; i += blockDim.x) own[i] = 0;
@@ -304,8 +297,7 @@ __device__ __forceinline__ void add_tasks_by_own(const ProductArguments& a, Int 
     if (own[i] != 0) add_to(static_cast<typename Own::Stored*>(a.sums) + i, own[i]);
 }
 
-template <class S>
-__device__ __forceinline__ void scatter(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void scatter(const ProductArguments& a) {
   const int shift = doublings<S>(a);
   const Adder<S, false> adder(a, shift);
   if (S::delays != Delays::none && !adder.ring.begun) return;

@@ -8,8 +8,7 @@ namespace spikeforge {
 namespace event {
 
 // A group of lanes a row; each of them takes nonzeros. y is [nnz], grad [batches, out, n].
-template <class S>
-__device__ __forceinline__ void weight_gradient(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void weight_gradient(const ProductArguments& a) {
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;
   const Int in = S::transpose ? a.rows : a.cols;
@@ -33,8 +32,7 @@ __device__ __forceinline__ void weight_gradient(const ProductArguments& a) {
 }
 
 // x are events [rows], weights is the trace [cols] in the compute type, y the weights that change.
-template <class S>
-__device__ __forceinline__ void plasticity(const ProductArguments& a) {
+template <class S> __device__ __forceinline__ void plasticity(const ProductArguments& a) {
   using Compute = typename S::Compute;
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;

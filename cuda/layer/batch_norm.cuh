@@ -1,7 +1,8 @@
-// A layer's normalisation by the statistics of its own input around the multistep loop, in one cooperative launch per
-// pass. Each block first sums its tiles' part of two sums per channel; after a grid barrier blocks compute the channel
-// constants of the loop from all parts; after another the loop runs. It processes the neurons in reverse order: those
-// that the sums read last are still in the cache. No sum depends on the order in which blocks run.
+// Batch normalisation by the statistics of the batch, fused with the multistep loop of the neuron, in one cooperative
+// launch per pass. First, each block computes its tiles' part of two sums per channel. After a grid barrier, the blocks
+// compute the channel constants of the loop from all parts. After a second barrier, the loop runs. The loop processes
+// the neurons in reverse order, because those that the sums read last are still in the cache. No sum depends on the
+// order in which blocks run.
 //
 // A Spec is the loop's (multistep.cuh), with neighbours, in_turns and one segment; its last parameters are
 // graph::Layer's.
@@ -18,14 +19,12 @@
 namespace spikeforge {
 namespace layers {
 
-template <class Spec, class Tiles = ChannelTiles>
-struct NormaliseAndRunArgs {
+template <class Spec, class Tiles = ChannelTiles> struct NormaliseAndRunArgs {
   ForwardArgs<typename Spec::Cell> run;
   NormaliseArguments<Tiles> norm;
 };
 
-template <class Sums, class Gradient, class Tiles = ChannelTiles>
-struct NormaliseAndRunGradArgs {
+template <class Sums, class Gradient, class Tiles = ChannelTiles> struct NormaliseAndRunGradArgs {
   BackwardArgs<typename Sums::Cell> sums;
   BackwardArgs<typename Gradient::Cell> gradient;
   NormaliseGradArguments<Tiles> norm;
@@ -34,8 +33,7 @@ struct NormaliseAndRunGradArgs {
 constexpr int block_of_tile = 256;
 
 // Tiles of a block in one strip, and the thread's part of them: a loop down the strip, or up.
-template <class Spec>
-struct Run {
+template <class Spec> struct Run {
   using Turns = typename Multistep<Spec>::Turns;
   int begin;   // of the strip, in the period
   int column;  // the thread's first neuron, in the period
@@ -63,8 +61,7 @@ struct Run {
 };
 
 // The block's runs: use(run, its number in all).
-template <class Spec, class Use>
-__device__ __forceinline__ void for_runs(const ChannelTiles& tiles, Use&& use) {
+template <class Spec, class Use> __device__ __forceinline__ void for_runs(const ChannelTiles& tiles, Use&& use) {
   const int block = static_cast<int>(blockIdx.x), count = tiles.strips * tiles.depth;
   int tile = block * tiles.each;
   const int end = tile + tiles.each < count ? tile + tiles.each : count;
@@ -91,7 +88,8 @@ __device__ __forceinline__ void for_runs_backwards(const ChannelTiles& tiles, Us
   }
 }
 
-// From each thread's sums of its lanes to those of the channels of the strip that begins there, [S, slots].
+// Adds the threads' sums of their lanes to sums of channels, and stores these for the strip that starts at `begin`,
+// [S, slots].
 template <int S, class F, int W>
 __device__ __forceinline__ void store_sums(const ChannelTiles& tiles, int begin, const F (&sums)[S][W], F* to) {
   __shared__ F of_lanes[S][block_of_tile * W];
@@ -211,8 +209,7 @@ __device__ __forceinline__ void finish_channels(const ChannelTiles& tiles, const
 }
 
 // x's elements in the turns of a thread, one after the other.
-template <class Spec>
-struct Elements {
+template <class Spec> struct Elements {
   using Input = typename Spec::Input;
   const Input* at;
   long long time_stride, to_next_turn;
@@ -251,8 +248,7 @@ struct ChannelOfNeuron {
   }
 };
 
-template <class F>
-__device__ __forceinline__ F middle(F a, F b, F c) {
+template <class F> __device__ __forceinline__ F middle(F a, F b, F c) {
   return maximum(minimum(a, b), minimum(maximum(a, b), c));
 }
 
@@ -306,8 +302,7 @@ __device__ __forceinline__ void add_up(const NormaliseAndRunArgs<Spec>& a, const
   }
 }
 
-template <class Spec>
-__device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
+template <class Spec> __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
   using F = typename Spec::Compute;
   constexpr int W = Spec::width;
   const NormaliseArguments<ChannelTiles>& norm = a.norm;
@@ -345,15 +340,14 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
 }
 
 // The parameters with gradients, which become sums over channels; scale and shift are the last.
-template <class Spec>
-__device__ constexpr int wanted_params() {
+template <class Spec> __device__ constexpr int wanted_params() {
   int count = 0;
   for (int j = 0; j < Spec::Cell::n_params; ++j) count += Spec::wants_grad_param(j);
   return count;
 }
 
-// The loop runs twice: for the sums, which are the gradients by scale and shift and by what parameters the neuron has
-// besides; and for the gradient of x.
+// The loop runs twice: first for the sums, which are the gradients by scale, shift and the neuron's other parameters,
+// and then for the gradient of x.
 template <class Sums, class Gradient>
 __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGradArgs<Sums, Gradient>& a) {
   using F = typename Sums::Compute;

@@ -26,21 +26,18 @@ namespace spikeforge {
 namespace layers {
 namespace ring {
 
-template <class Spec>
-using NormaliseAndRunArgs = layers::NormaliseAndRunArgs<Spec, RingTiles>;
+template <class Spec> using NormaliseAndRunArgs = layers::NormaliseAndRunArgs<Spec, RingTiles>;
 template <class Sums, class Gradient>
 using NormaliseAndRunGradArgs = layers::NormaliseAndRunGradArgs<Sums, Gradient, RingTiles>;
 
 // x's gradient is that of `sums` too.
-template <class Sums>
-struct KeptGradArgs {
+template <class Sums> struct KeptGradArgs {
   BackwardArgs<typename Sums::Cell> sums;
   NormaliseGradArguments<RingTiles> norm;
 };
 
 // The last `count` parameters of a cell, for the channels of a thread's neurons, from a block's table of its channels.
-template <class Spec, class Block, int count>
-class ParamsOfTable {
+template <class Spec, class Block, int count> class ParamsOfTable {
  public:
   using F = typename Spec::Compute;
   static constexpr int first = Spec::Cell::n_params - count;
@@ -59,16 +56,14 @@ class ParamsOfTable {
 };
 
 // A value of a channel, in the type of the arithmetic; `otherwise` if it was not given.
-template <class F>
-__device__ __forceinline__ F number_of(const void* numbers, int channel, F otherwise) {
+template <class F> __device__ __forceinline__ F number_of(const void* numbers, int channel, F otherwise) {
   return numbers != nullptr ? static_cast<const F*>(numbers)[channel] : otherwise;
 }
 
 // ---- forward ----
 
 // Three numbers of a channel that lie far apart. The middle one is near the mean: an outlier is not taken for it.
-template <class Spec>
-struct Samples {
+template <class Spec> struct Samples {
   using F = typename Spec::Compute;
   typename Spec::Input of[3];
 
@@ -100,8 +95,7 @@ __device__ __forceinline__ void add_up(const Values& values, const F (&near)[W],
 
 // Both passes over the block's tiles, with x's rows in the ring: `add_up` of each unit of a strip, and `run`. Other
 // inputs are loaded into registers, one tile ahead.
-template <class Spec, class Block>
-class RingForward {
+template <class Spec, class Block> class RingForward {
  public:
   using Loop = Multistep<Spec>;
   using F = typename Spec::Compute;
@@ -186,8 +180,7 @@ class RingForward {
 
 // The running statistics that a block updates, read when the kernel begins: after the sums of all blocks nothing waits
 // for them, and when all blocks have arrived the number of calls may change.
-template <class F>
-class RunningStatistics {
+template <class F> class RunningStatistics {
  public:
   // The values of the thread's channel.
   template <class Channel>
@@ -287,8 +280,7 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
 
 // Both passes over the block's tiles, with the rows of inputs and of upstream gradients in the ring; where x's gradient
 // is kept, it takes the place of the first of these.
-template <class Sums, class Block>
-class RingBackward {
+template <class Sums, class Block> class RingBackward {
  public:
   using Args = BackwardArgs<typename Sums::Cell>;
   using Input = typename Sums::Input;
@@ -411,8 +403,7 @@ class RingBackward {
   };
 
   // Multistep::SegmentRows for rows in registers.
-  template <class Spec>
-  struct RowsOfRing {
+  template <class Spec> struct RowsOfRing {
     using Pack = typename Multistep<Spec>::InputPack;
     static constexpr bool is_shared = true;
     const BackwardArgs<typename Spec::Cell>* a;
@@ -470,8 +461,9 @@ class RingBackward {
   TileRing ring_;
 };
 
-// The loop runs for the sums, which are the gradients by scale and shift and by what parameters the neuron has besides;
-// finish(passes, place, table) makes x's gradient, with the block's channels' center, scale, shift, offset and slope.
+// Runs the loop for the sums, which are the gradients by scale, shift and the neuron's other parameters. Then
+// finish(passes, place, table) computes the gradient of x; the table has center, scale, shift, offset and slope of the
+// block's channels.
 template <class Sums, class Block, class Finish>
 __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cell>& a,
                                            const NormaliseGradArguments<RingTiles>& norm, Finish&& finish) {

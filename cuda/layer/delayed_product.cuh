@@ -15,8 +15,7 @@ namespace spikeforge {
 namespace layers {
 
 // `columns`: of a warp that sums.
-template <class F, int taps, int steps, int columns>
-struct DelayedProduct {
+template <class F, int taps, int steps, int columns> struct DelayedProduct {
   static constexpr int warps = delayed_warps;
   static constexpr int window = steps + taps - 1;
   static constexpr int at_once = taps <= 2 ? 2 : 1;  // columns whose numbers are in flight to a strip together

@@ -17,8 +17,7 @@ struct Item {
   long long image;
   int down, across, channel;
 
-  template <int W>
-  __device__ __forceinline__ bool find(const PoolArguments& a) {
+  template <int W> __device__ __forceinline__ bool find(const PoolArguments& a) {
     const unsigned item = blockIdx.x * blockDim.x + threadIdx.x;
     const unsigned column = quotient(item, a.lanes), row = quotient(column, a.across);
     const unsigned of_image = quotient(row, a.down);
@@ -40,8 +39,7 @@ struct Item {
 //   static constexpr int strip, columns;
 //   static constexpr int vector_in, vector_out;   columns of x's and of y's rows that are one access
 //   static constexpr bool is_mean, is_normalised;   is_normalised: a maximum that a normalisation follows
-template <class T, class F, int W, class Shape>
-struct Pooling {
+template <class T, class F, int W, class Shape> struct Pooling {
   static constexpr Window down = Shape::down, across = Shape::across;
   static constexpr int strip = Shape::strip, columns = Shape::columns;
 
@@ -49,7 +47,7 @@ struct Pooling {
     return static_cast<unsigned>(i) < static_cast<unsigned>(size);
   }
 
-  // True if a window has an element at this distance from its begin.
+  // True if a window has an element at this distance from its start.
   static __device__ __forceinline__ constexpr bool has_place(const Window& window, int distance) {
     return distance >= 0 && distance % window.dilation == 0 && distance / window.dilation < window.size;
   }
@@ -65,8 +63,7 @@ struct Pooling {
     pack.unpack(values);
   }
 
-  template <int n>
-  static __device__ __forceinline__ void store(T* to, const F (&values)[n]) {
+  template <int n> static __device__ __forceinline__ void store(T* to, const F (&values)[n]) {
     Pack<T, n, true> pack;
     pack.pack(values);
     Lanes<n, true>::store(to, pack);
@@ -114,8 +111,8 @@ struct Pooling {
     return Shape::is_mean ? F(0) : -static_cast<F>(__int_as_float(0x7f800000));
   }
 
-  // Takes the next number of a maximum, or of a sum. `starts`: no earlier number lies within the image. Among equal
-  // numbers the first is taken, and NaN before any number, as torch does.
+  // Adds the next value to a maximum or a sum. `starts`: true if no earlier value is within the image. The first of
+  // equal values is chosen, and NaN over any number, as in torch.
   static __device__ __forceinline__ void take(F& so_far, int& place, F next, int next_place, bool starts) {
     if (Shape::is_mean) {
       so_far = starts ? next : so_far + next;
@@ -236,10 +233,9 @@ struct Pooling {
     }
   }
 
-  // The gradients of windows [j - left, j + body + right) of row i, for each of their places what it is; and which
-  // place has it, for maxima.
-  template <int left, int body, int right>
-  struct Upstream {
+  // The gradients of windows [j - left, j + body + right) of row i. For maxima, also the place in the window that each
+  // gradient belongs to; for means, each gradient is divided by the window's divisor.
+  template <int left, int body, int right> struct Upstream {
     F grad[left + body + right][W];
     int which[left + body + right][W];
 
@@ -269,7 +265,7 @@ struct Pooling {
     }
   };
 
-  // The gradient that every number of x has besides.
+  // The part of x's gradient that comes from the statistics: an affine function of x.
   struct Share {
     F mean[W], offset[W], slope[W];
 
@@ -291,7 +287,7 @@ struct Pooling {
     }
   };
 
-  // A thread takes stride times stride places for each of its results.
+  // For each of its windows, a thread computes the gradients of stride x stride elements of x.
   static __device__ __forceinline__ void backward(const PoolArguments& a) {
     Item at;
     if (!at.find<W>(a)) return;

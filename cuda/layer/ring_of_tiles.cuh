@@ -15,8 +15,7 @@ namespace ring {
 
 // A block's part of a strip and the thread's part of that: a number of turns, each at a fixed distance from the one
 // before.
-template <class Spec>
-struct Unit {
+template <class Spec> struct Unit {
   using Neurons = typename Multistep<Spec>::Neurons;
   int number, strip;
   int column;  // the thread's first neuron, in the period
@@ -32,8 +31,7 @@ struct Unit {
 
 // The place of a block and of a thread in it; divisions are done once. There are at most 2^30 neurons, so an index fits
 // in a register. The index of elements after the last tile may wrap, and is not used.
-template <class Spec>
-struct Place {
+template <class Spec> struct Place {
   static constexpr int W = Spec::width;
   const RingTiles& tiles;
   int first_strip, member;  // of the block
@@ -84,12 +82,10 @@ struct Place {
 };
 
 // The numbers in their block of the channels of a thread's neurons.
-template <int W>
-struct ChannelsOfLanes {
+template <int W> struct ChannelsOfLanes {
   int of[W];
 
-  template <class Spec>
-  __device__ __forceinline__ ChannelsOfLanes(const Place<Spec>& place, const Unit<Spec>& unit) {
+  template <class Spec> __device__ __forceinline__ ChannelsOfLanes(const Place<Spec>& place, const Unit<Spec>& unit) {
     const int inner = place.tiles.inner, column = unit.turns > 0 ? unit.column : unit.strip * place.width();
     int channel = quotient(column, place.tiles.by_inner), within = column - channel * inner;
     channel += unit.number * place.tiles.local_channels - place.first_channel(unit.strip);
@@ -104,8 +100,7 @@ struct ChannelsOfLanes {
 };
 
 // use(unit) for what the block takes of each of its strips, and backwards.
-template <class Spec, class Use>
-__device__ __forceinline__ void for_units(const Place<Spec>& place, Use&& use) {
+template <class Spec, class Use> __device__ __forceinline__ void for_units(const Place<Spec>& place, Use&& use) {
 #pragma unroll 1
   for (int u = 0; u < place.tiles.units; ++u) use(place.unit(u));
 }
@@ -127,8 +122,7 @@ __device__ __forceinline__ float sum_of_warp(float sum, int apart = 1) {
 
 // The memory in which blocks publish sums over channels: each block its part, [strips, members, local channels], and
 // for channels with many parts one block the sum, [channels].
-template <int S>
-class SumsOfChannels {
+template <int S> class SumsOfChannels {
  public:
   __device__ __forceinline__ SumsOfChannels(const RingTiles& tiles, void* memory)
       : tiles_(tiles),
@@ -148,8 +142,7 @@ class SumsOfChannels {
   }
 
   // The channels that the block adds up for all, if any; neighbours among a warp's threads take neighbours among these.
-  template <class Block, class Spec>
-  __device__ __forceinline__ void publish_totals(const Place<Spec>& place) const {
+  template <class Block, class Spec> __device__ __forceinline__ void publish_totals(const Place<Spec>& place) const {
     if (!tiles_.has_totals) return;
     const int thread = static_cast<int>(threadIdx.x), beside = tiles_.own_beside, own = tiles_.own_channels;
     const int right = (thread % 32) & (beside - 1), share = thread % 32 / beside;
@@ -196,8 +189,7 @@ class SumsOfChannels {
 
 // A thread's sums for a local channel: over its neurons in the rows of a tile, which `sharers` threads process in a
 // loop.
-template <class Spec, int pitch>
-class ShareOfChannel {
+template <class Spec, int pitch> class ShareOfChannel {
  public:
   static constexpr int W = Spec::width;
   const int number, local;
@@ -303,8 +295,7 @@ __device__ __forceinline__ void publish_sums(const Place<Spec>& place, int strip
 // last of them are still there, and the second pass begins with these; the cache is instructed to keep as many of the
 // tiles before them as fit.
 
-template <class Spec, class Block, int kinds>
-class Ring {
+template <class Spec, class Block, int kinds> class Ring {
  public:
   using Input = typename Spec::Input;
   using Pack = typename Multistep<Spec>::InputPack;
@@ -312,15 +303,13 @@ class Ring {
   __device__ __forceinline__ explicit Ring(const Place<Spec>& place) : place_(place) { stand_at(0, 0); }
 
   // copy(ring, neuron, policy) copies the rows of a tile; the first tiles begin to come.
-  template <class Copy>
-  __device__ __forceinline__ void fill(Copy&& copy) {
+  template <class Copy> __device__ __forceinline__ void fill(Copy&& copy) {
 #pragma unroll 1
     for (int i = 0; i < Block::ahead; ++i) copy_next(copy);
   }
 
   // Down the tiles, when the thread is done with one: another begins to come, if there is any.
-  template <class Copy>
-  __device__ __forceinline__ void go_down(Copy&& copy) {
+  template <class Copy> __device__ __forceinline__ void go_down(Copy&& copy) {
     copy_next(copy);
     slot_ = behind(slot_);
   }
@@ -334,8 +323,7 @@ class Ring {
     stand_at(number, tile < 0 ? 0 : tile - number * each);
   }
 
-  template <class Copy>
-  __device__ __forceinline__ void go_up(Copy&& copy) {
+  template <class Copy> __device__ __forceinline__ void go_up(Copy&& copy) {
     slot_ = before(slot_);
     if (--staying_ >= 0) {
       end_of_copies();
@@ -399,8 +387,7 @@ class Ring {
   }
 
   // Down the tiles.
-  template <class Copy>
-  __device__ __forceinline__ void copy_next(Copy&& copy) {
+  template <class Copy> __device__ __forceinline__ void copy_next(Copy&& copy) {
     const int later = first_in_ring() - (number_ * place_.tiles.each + turn_);
     next(copy, 0 < later && later <= place_.tiles.kept);
     to_ = behind(to_);
@@ -408,8 +395,7 @@ class Ring {
     if (++turn_ == place_.tiles.each) stand_at(number_ + 1, 0);
   }
 
-  template <class Copy>
-  __device__ __forceinline__ void next(Copy&& copy, bool stays_in_cache) const {
+  template <class Copy> __device__ __forceinline__ void next(Copy&& copy, bool stays_in_cache) const {
     if constexpr (team > 1) __syncwarp();
     if (turn_ < turns_)
       copy(*this, neuron_,

@@ -12,8 +12,7 @@ namespace layers {
 
 // A thread processes `accesses` times `lanes` numbers, a block's width apart. Threads whose numbers share a byte are
 // neighbours.
-template <class T, class F, int bits, int lanes>
-struct SpikeBits {
+template <class T, class F, int bits, int lanes> struct SpikeBits {
   static constexpr int accesses = 4;
   static constexpr int bits_of_access = bits * lanes;
   static constexpr int bytes = bits_of_access < 8 ? 1 : bits_of_access / 8;

@@ -16,8 +16,7 @@ __device__ constexpr int blocks_of_one_segment = 4;
 __device__ constexpr int blocks_of_one_segment = 1;
 #endif
 
-template <class Cell>
-struct BackwardArgs {
+template <class Cell> struct BackwardArgs {
   long long steps, neurons, at_once;
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
@@ -32,8 +31,7 @@ struct BackwardArgs {
   void* grad_params[room(Cell::n_params)];
 };
 
-template <class Spec>
-struct MultistepBackward : MultistepNeurons<Spec> {
+template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
   using Base = MultistepNeurons<Spec>;
   using Base::C, Base::I, Base::O, Base::P, Base::S, Base::W;
   using Base::cut, Base::has_start, Base::is_behind, Base::load, Base::load_initial, Base::never, Base::restart,
@@ -60,8 +58,7 @@ struct MultistepBackward : MultistepNeurons<Spec> {
     }
   };
   // With rows from wherever they are.
-  template <class SegmentRows>
-  struct SegmentOf : SegmentRows {
+  template <class SegmentRows> struct SegmentOf : SegmentRows {
     F before[C][W][room(S)];  // each step
   };
   using Segment = SegmentOf<SegmentRows>;

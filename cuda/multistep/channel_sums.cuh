@@ -9,8 +9,7 @@
 
 namespace spikeforge {
 
-template <class F>
-struct ChannelSums {
+template <class F> struct ChannelSums {
   static constexpr int most_threads = 1024, unrolled = 8;
 
   // blockDim.x is a power of two.

@@ -8,8 +8,7 @@
 
 namespace spikeforge {
 
-template <class Cell>
-struct ForwardArgs {
+template <class Cell> struct ForwardArgs {
   long long steps, neurons;
   long long at_once;  // neurons in a turn: the thread's next neurons are this far ahead; else all
   double constants[max_surrogate_args];
@@ -24,8 +23,7 @@ struct ForwardArgs {
   unsigned char* packed_valid;  // becomes 0 where a number is none that there are bits for
 };
 
-template <class Spec>
-struct MultistepForward : MultistepNeurons<Spec> {
+template <class Spec> struct MultistepForward : MultistepNeurons<Spec> {
   using Base = MultistepNeurons<Spec>;
   using Base::C, Base::I, Base::O, Base::S, Base::W;
   using Base::load_initial, Base::never, Base::restart, Base::steps_of, Base::store_state, Base::turns;

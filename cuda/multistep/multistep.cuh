@@ -34,7 +34,6 @@
 namespace spikeforge {
 
 // Both passes; all members are static.
-template <class Spec>
-struct Multistep : MultistepForward<Spec>, MultistepTimeParallel<Spec> {};
+template <class Spec> struct Multistep : MultistepForward<Spec>, MultistepTimeParallel<Spec> {};
 
 }  // namespace spikeforge

@@ -17,27 +17,17 @@ namespace spikeforge {
 // The size of an array: a cell may have no state or no parameter, an array has at least one element.
 __device__ constexpr int room(int count) { return count > 0 ? count : 1; }
 
-template <int... k>
-struct Indices {};
-template <int n, int... k>
-struct IndicesBelow : IndicesBelow<n - 1, n - 1, k...> {};
-template <int... k>
-struct IndicesBelow<0, k...> {
-  using type = Indices<k...>;
-};
+template <int... k> struct Indices {};
+template <int n, int... k> struct IndicesBelow : IndicesBelow<n - 1, n - 1, k...> {};
+template <int... k> struct IndicesBelow<0, k...> { using type = Indices<k...>; };
 
 // True if the Spec sets it.
-template <class Spec, class = int>
-struct StoresOf {
-  static constexpr bool whole = false;
-};
-template <class Spec>
-struct StoresOf<Spec, decltype(static_cast<int>(Spec::whole_stores))> {
+template <class Spec, class = int> struct StoresOf { static constexpr bool whole = false; };
+template <class Spec> struct StoresOf<Spec, decltype(static_cast<int>(Spec::whole_stores))> {
   static constexpr bool whole = Spec::whole_stores;
 };
 
-template <class Spec>
-struct MultistepNeurons {
+template <class Spec> struct MultistepNeurons {
   using Cell = typename Spec::Cell;
   using F = typename Spec::Compute;
   using Input = typename Spec::Input;
@@ -48,14 +38,8 @@ struct MultistepNeurons {
   static constexpr int I = Cell::n_inputs, O = Cell::n_outputs, S = Cell::n_states, P = Cell::n_params;
   static constexpr bool has_lengths = SamplesOf<Spec>::has_lengths, has_start = SamplesOf<Spec>::has_start;
   static constexpr bool draws = DrawsOf<Cell>::any;
-  template <bool of_samples, class AnyLanes>
-  struct NeuronsOf {
-    using type = AnyLanes;
-  };
-  template <class AnyLanes>
-  struct NeuronsOf<true, AnyLanes> {
-    using type = OfSample<AnyLanes>;
-  };
+  template <bool of_samples, class AnyLanes> struct NeuronsOf { using type = AnyLanes; };
+  template <class AnyLanes> struct NeuronsOf<true, AnyLanes> { using type = OfSample<AnyLanes>; };
   using Neurons = typename NeuronsOf<has_lengths || has_start, Lanes<W, Spec::neighbours, StoresOf<Spec>::whole>>::type;
   using InputPack = Pack<Input, W, Spec::neighbours>;
   using StatePack = Pack<F, W, Spec::neighbours>;
@@ -115,8 +99,7 @@ struct MultistepNeurons {
       }
     }
 
-    template <int j>
-    __device__ __forceinline__ void load(const ParamSource& param, Neurons n, ParamPlace& place) {
+    template <int j> __device__ __forceinline__ void load(const ParamSource& param, Neurons n, ParamPlace& place) {
       constexpr bool is_tensor = Spec::param(j) != Source::absent;
       constexpr Spread spread = Spec::spread(j);
       if constexpr (spread == Spread::by_warp || (spread == Spread::by_channel && Spec::neighbours))
@@ -165,18 +148,13 @@ struct MultistepNeurons {
   // ---- random numbers ----
 
   struct NoDraws {};
-  template <bool any, int width>
-  struct DrawsOfCells {
-    using type = NoDraws;
-  };
-  template <int width>
-  struct DrawsOfCells<true, width> {
+  template <bool any, int width> struct DrawsOfCells { using type = NoDraws; };
+  template <int width> struct DrawsOfCells<true, width> {
     using type = NeuronDraws<width, Spec::draws_in_order, Spec::neighbours>;
   };
   using CellDraws = typename DrawsOfCells<draws, W>::type;
 
-  template <class Args>
-  static __device__ __forceinline__ CellDraws draws_of(const Args& a, Neurons n) {
+  template <class Args> static __device__ __forceinline__ CellDraws draws_of(const Args& a, Neurons n) {
     if constexpr (!draws)
       return {};
     else if constexpr (has_lengths || has_start)
@@ -260,8 +238,7 @@ struct MultistepNeurons {
     return n;
   }
 
-  template <class Args>
-  static __device__ __forceinline__ int steps_of(const Args& a, const Neurons& n) {
+  template <class Args> static __device__ __forceinline__ int steps_of(const Args& a, const Neurons& n) {
     if constexpr (has_lengths)
       return n.steps;
     else
@@ -277,8 +254,7 @@ struct MultistepNeurons {
   }
 
   // For each of `steps` steps, true if the thread's sample restarts before it: read ahead, as the steps are.
-  template <int steps>
-  struct Starts {
+  template <int steps> struct Starts {
     bool before[has_start ? steps : 1];
 
     __device__ __forceinline__ void load(const Neurons& n, int u, long long t, bool there) {
@@ -365,10 +341,7 @@ struct MultistepNeurons {
   // A way out that is never taken, and that the compiler has to keep: it moves no access across. In the forward pass it
   // would compute many steps first, each waiting for the one before, and store afterwards; in the backward pass, load
   // late (T = 32, N = 2^22, float32 on an H200: 1.13 of the bytes' time, with all loads first 1.03).
-  template <class Args>
-  static __device__ __forceinline__ bool never(const Args& a) {
-    return a.neurons < 0;
-  }
+  template <class Args> static __device__ __forceinline__ bool never(const Args& a) { return a.neurons < 0; }
 
   // A thread's turns: neurons at a fixed distance, upward from the first or downward, within `count` neurons from `low`
   // on.

@@ -11,8 +11,7 @@
 
 namespace spikeforge {
 
-template <class Spec>
-struct MultistepTimeParallel : MultistepBackward<Spec> {
+template <class Spec> struct MultistepTimeParallel : MultistepBackward<Spec> {
   using Base = MultistepBackward<Spec>;
   using Base::add_grad_states, Base::clear_grad_x, Base::cut, Base::finish_grad_params, Base::has_lengths,
       Base::has_start, Base::neurons_of, Base::steps_of, Base::store_grad_initial, Base::store_grad_params;

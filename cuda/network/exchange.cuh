@@ -7,8 +7,7 @@ namespace spikeforge {
 namespace network {
 
 // Called by warps, with a row in `pieces`.
-template <class Matrix>
-__device__ __forceinline__ void send(const ExchangeArguments& a) {
+template <class Matrix> __device__ __forceinline__ void send(const ExchangeArguments& a) {
   const Sender<Matrix> sender(a.network);
   const int pieces = static_cast<int>(a.network.pieces), slots = static_cast<int>(a.network.slots);
   const Int room = a.network.room, warps = static_cast<Int>(gridDim.x) * (blockDim.x / 32);
@@ -18,9 +17,9 @@ __device__ __forceinline__ void send(const ExchangeArguments& a) {
   for (Int rank = 0; rank < a.ranks; ++rank) {
     if (rank == a.left_out) continue;
     const unsigned* const list = a.all + rank * (1 + room);
-    const Int told = list[0], neurons = a.neurons[rank];
-    if (told > room && is_first) atomicMax(a.most, static_cast<unsigned>(told));
-    const Int tasks = (told < room ? told : room) * pieces;
+    const Int received = list[0], neurons = a.neurons[rank];
+    if (received > room && is_first) atomicMax(a.most, static_cast<unsigned>(received));
+    const Int tasks = (received < room ? received : room) * pieces;
     for (; task < tasks; task += warps) {
       const unsigned place = list[1 + task / pieces];
       const Int step = place / neurons;
@@ -31,7 +30,7 @@ __device__ __forceinline__ void send(const ExchangeArguments& a) {
     }
     task -= tasks;
   }
-  if (is_first && a.told != nullptr) a.told[0] = 0;
+  if (is_first && a.received != nullptr) a.received[0] = 0;
 }
 
 }  // namespace network

@@ -1,6 +1,5 @@
-// Brings the connections of delay 1 to the front of each row, a block a row, and says how many they are. Others that
-// stand there change places with them: the i-th that has to leave with the i-th that has to come, so that the order is
-// the same every time.
+// Moves the connections of delay 1 to the front of each row, with one block per row, and writes their number. The i-th
+// connection that must leave the front is swapped with the i-th that must move there, so the order is deterministic.
 //
 // Short names: F type of a weight; T type of a moved number.
 #pragma once
@@ -11,15 +10,14 @@
 namespace spikeforge {
 namespace network {
 
-// Places within a row, of which one block holds so many at once.
+// Positions within a row, of which a block stores up to `most` at once.
 struct PlacesOfRow {
   static constexpr int most = 1024;
   int count;
   int place[most];
 
-  // Those of [begin, end) at which `is_one(i)`, up to the most.
-  template <class F>
-  __device__ __forceinline__ void find(int begin, int end, int* of_warps, const F& is_one) {
+  // Finds the positions i of [begin, end) for which is_one(i) is true, `most` of them at most.
+  template <class F> __device__ __forceinline__ void find(int begin, int end, int* of_warps, const F& is_one) {
     if (threadIdx.x == 0) count = 0;
     __syncthreads();
     for (int first = begin; first < end && count < most; first += blockDim.x) {
@@ -34,16 +32,14 @@ struct PlacesOfRow {
   }
 };
 
-template <class T>
-__device__ __forceinline__ void exchange(T* values, Int a, Int b) {
+template <class T> __device__ __forceinline__ void exchange(T* values, Int a, Int b) {
   const T kept = values[a];
   values[a] = values[b];
   values[b] = kept;
 }
 
-// Numbers of as many bytes as these have; a weight of one byte is none of its own.
-template <class Weight, class Delay>
-__device__ __forceinline__ void near_first(const NearArguments& a) {
+// Weight and Delay are types of the size of a weight and a delay. A Weight of one byte means that weights do not move.
+template <class Weight, class Delay> __device__ __forceinline__ void near_first(const NearArguments& a) {
   __shared__ PlacesOfRow leaving, coming;
   __shared__ int of_warps[32];
   __shared__ int near;
@@ -62,7 +58,7 @@ __device__ __forceinline__ void near_first(const NearArguments& a) {
     do {
       leaving.find(0, near, of_warps, [&](int i) { return delays[i] != 1; });
       coming.find(near, count, of_warps, [&](int i) { return delays[i] == 1; });
-      for (int i = threadIdx.x; i < leaving.count; i += blockDim.x) {  // as many come
+      for (int i = threadIdx.x; i < leaving.count; i += blockDim.x) {  // coming.count is the same
         const Int from = first + leaving.place[i], to = first + coming.place[i];
         exchange(a.indices, from, to);
         exchange(all_delays, from, to);

@@ -26,8 +26,7 @@ namespace network {
 __device__ __forceinline__ Int at_most(Int x, Int most) { return x < most ? x : most; }
 
 // Neighbouring neurons of one cell, which some blocks own, `share` each.
-template <class Cell>
-struct GroupArguments {
+template <class Cell> struct GroupArguments {
   Int neurons, begin;  // how many, and the first, of the network's
   Int first_block, share;
   double constants[max_surrogate_args];
@@ -36,14 +35,8 @@ struct GroupArguments {
   ParamSource params[room(Cell::n_params)];
   void* states[room(Cell::n_states)];
 };
-template <class Cell, bool draws = DrawsOf<Cell>::any>
-struct GroupOf {
-  using type = GroupArguments<Cell>;
-};
-template <class Cell>
-struct GroupOf<Cell, true> {
-  using type = WithDraws<GroupArguments<Cell>>;
-};
+template <class Cell, bool draws = DrawsOf<Cell>::any> struct GroupOf { using type = GroupArguments<Cell>; };
+template <class Cell> struct GroupOf<Cell, true> { using type = WithDraws<GroupArguments<Cell>>; };
 
 // The compile-time choices of a kernel. resident: a block processes all of its neurons at once, and they stay in the
 // registers of their threads; at most `at_once` of them.
@@ -60,20 +53,18 @@ struct Plan {
 };
 
 // The neurons of a block that have fired, counted from the first of a turn. The list of one turn is read while the next
-// turn runs; there is one counter more, since one is cleared meanwhile.
-template <class Plan>
-struct Shared {
+// turn runs. There is a third counter, which is cleared meanwhile.
+template <class Plan> struct Shared {
   Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
   unsigned short fired[Plan::resident ? 1 : 2][Plan::at_once];
   int found[3];
-  int told[Plan::has_peers ? most_peers : 1];  // by each rank
+  int received[Plan::has_peers ? most_peers : 1];  // by each rank
 };
 
 // The connections of a spike that are sent: all, those of delay 1, or the others.
 enum class Part { all, next_step, after_next };
 
-template <class Matrix>
-struct Sender {
+template <class Matrix> struct Sender {
   using F = typename Matrix::Compute;
   static constexpr int unroll = 4;
 
@@ -97,8 +88,7 @@ struct Sender {
 
   // Every `stride`-th connection from `lane` on, of a spike in the step whose slot is `now`. Loads are in flight
   // together.
-  template <Part part>
-  __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
+  template <Part part> __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
     F* const ring = static_cast<F*>(net.ring);
     const int slots = static_cast<int>(net.slots);
     const int end = part == Part::next_step ? spike.near : spike.count;
@@ -128,8 +118,7 @@ struct Sender {
   }
 
   // The listed spikes of a step, in pieces that warp number `warp` of `warps` in all shares with the others.
-  template <Part part>
-  __device__ __forceinline__ void send_listed(int list, int now, Int warp, Int warps) const {
+  template <Part part> __device__ __forceinline__ void send_listed(int list, int now, Int warp, Int warps) const {
     const Spike* const spikes = net.lists + list * net.size;
     const int pieces = static_cast<int>(net.pieces);
     // The first spike is loaded before its existence is known.
@@ -166,8 +155,7 @@ struct Sender {
 
 // Spikes that this rank writes to the memory of all GPUs, and those that the others wrote to its own. Another rank may
 // be a step ahead, but no more, since it waits for this one.
-template <class Plan>
-class PeerSpikes {
+template <class Plan> class PeerSpikes {
  public:
   __device__ __forceinline__ explicit PeerSpikes(const Peers& peers)
       : peers_(peers), first_(Plan::has_peers ? *peers.exchanges : 0) {}
@@ -180,7 +168,7 @@ class PeerSpikes {
 
   // Sends the spikes of a step that all blocks have published, by warp `mine`. Called by all threads.
   template <class Sender>
-  __device__ __forceinline__ void send(const Sender& sender, int t, int mine, int* told, int now, Int warp,
+  __device__ __forceinline__ void send(const Sender& sender, int t, int mine, int* received, int now, Int warp,
                                        Int warps) const {
     const Int rank = threadIdx.x;
     const bool is_other = rank < peers_.ranks && rank != peers_.rank;
@@ -191,10 +179,10 @@ class PeerSpikes {
                    : "memory");
     Int task = warp;
     send_list(sender, peers_.rank, t, mine, now, task, warps);
-    if (is_other) told[rank] = wait_for(rank, t);
+    if (is_other) received[rank] = wait_for(rank, t);
     __syncthreads();
     for (Int other = 0; other < peers_.ranks; ++other)
-      if (other != peers_.rank) send_list(sender, other, t, told[other], now, task, warps);
+      if (other != peers_.rank) send_list(sender, other, t, received[other], now, task, warps);
   }
 
  private:
@@ -231,11 +219,11 @@ class PeerSpikes {
 
   // Called by warps, with a row in pieces, the first by warp number `task`.
   template <class Sender>
-  __device__ __forceinline__ void send_list(const Sender& sender, Int rank, int t, int told, int now, Int& task,
+  __device__ __forceinline__ void send_list(const Sender& sender, Int rank, int t, int received, int now, Int& task,
                                             Int warps) const {
     const int* const list = neurons(peers_.rank, t, rank);
     const int pieces = static_cast<int>(sender.net.pieces);
-    const Int tasks = static_cast<Int>(told) * pieces;
+    const Int tasks = static_cast<Int>(received) * pieces;
     for (; task < tasks; task += warps) {
       const Spike spike = sender.row_of(sender.net.size + __ldcg(list + task / pieces));
       sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
@@ -249,8 +237,7 @@ class PeerSpikes {
 };
 
 // The recorded states of a block's neurons.
-template <class F>
-struct OwnProbes {
+template <class F> struct OwnProbes {
   Int first, last;
 
   // For neurons `begin` to `end` - 1.
@@ -278,8 +265,7 @@ struct OwnProbes {
   }
 };
 
-template <class Spec, class Plan>
-struct GroupSteps : MultistepNeurons<Spec> {
+template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   using Base = MultistepNeurons<Spec>;
   using Base::I, Base::O, Base::S, Base::W;
   using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Neurons;
@@ -456,9 +442,9 @@ struct GroupSteps : MultistepNeurons<Spec> {
           peers.tell(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
         }
       }
-      if (net.told != nullptr) {
-        const unsigned at = atomicAdd(net.told, 1u);
-        if (at < net.room) net.told[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
+      if (net.received != nullptr) {
+        const unsigned at = atomicAdd(net.received, 1u);
+        if (at < net.room) net.received[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
       }
     }
 
@@ -492,7 +478,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ void end() const { own.store(walk.group); }
   };
 
-  // Those of a block that has too many for that: as many at once as its threads take.
+  // The neurons of a block that has more than fit its threads' registers: its threads process them in a loop.
   struct InTurns {
     Walk& walk;
     const Int begin, last;
@@ -553,7 +539,7 @@ struct GroupSteps : MultistepNeurons<Spec> {
         if (!Plan::has_peers || net.peers.has_own != 0)
           sender.template send_listed<Part::all>(t % 3, walk.now, own_warp, all_warps);
         if constexpr (Plan::has_peers)
-          walk.peers.send(sender, t, __ldcg(net.counts + t % 3), shared.told, walk.now, own_warp, all_warps);
+          walk.peers.send(sender, t, __ldcg(net.counts + t % 3), shared.received, walk.now, own_warp, all_warps);
       }
       barrier.arrive();
       probes.record(net, t);

@@ -1,7 +1,8 @@
-// The backward pass of a recurrent layer on the GPU (recurrent.cuh): steps from the last to the first. The states
-// before each are recomputed from the checkpoint at or before them, `history` steps at once: ahead of these steps,
-// while the sums of the last one are in flight; or apart, by as many other warps, which also compute the part of a
-// derivative that is known before gradients arrive, and pass its coefficients to the warps that walk back.
+// The backward pass of a recurrent layer on the GPU (recurrent.cuh), from the last step to the first. The states before
+// each step are recomputed from the checkpoint at or before them, `history` steps at once. The same warps recompute
+// them while the sums of the previous step are in flight, or, with `apart`, an equal number of other warps does. Those
+// also compute the part of a derivative that does not depend on gradients, and pass its coefficients to the warps that
+// process the steps.
 //
 // Short names besides those of recurrent.cuh: L steps that are recomputed at once; K coefficients of a derivative.
 #pragma once
@@ -10,8 +11,7 @@
 
 namespace spikeforge {
 
-template <class Cell>
-struct RecurrentBackwardArgs {
+template <class Cell> struct RecurrentBackwardArgs {
   long long steps, neurons;
   long long batch, width;
   double constants[max_surrogate_args];
@@ -28,20 +28,18 @@ struct RecurrentBackwardArgs {
   void* grad_params[room(Cell::n_params)];  // [N]: of neurons, at their samples or at one of several
 };
 
-template <class Spec>
-struct RecurrentBackward : Recurrent<Spec> {
+template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
   using Base = Recurrent<Spec>;
   using typename Base::Cell, typename Base::Cells, typename Base::Exchange, typename Base::F, typename Base::Lane,
       typename Base::Numbers, typename Base::Product, typename Base::Samples, typename Base::StateNumbers,
       typename Base::States, typename Base::T, typename Base::Values;
-  template <class E, int depth>
-  using Ring = typename Base::template Ring<E, depth>;
+  template <class E, int depth> using Ring = typename Base::template Ring<E, depth>;
   using Base::ahead, Base::block, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape,
       Base::threads, Base::tiles, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
 
   static constexpr int L = shape.history, input_rows = shape.input_rows, K = Cell::n_coefficients;
-  // True if as many other warps recompute a segment of L steps, while these walk the one after it.
+  // True if an equal number of other warps recomputes a segment of L steps while these warps process the one after it.
   static constexpr bool apart = shape.apart;
   static_assert(K == shape.coefficients, "");
   // Steps of a segment that such warps compute side by side. In a single block the other warps wait for them, in a
@@ -331,8 +329,8 @@ struct RecurrentBackward : Recurrent<Spec> {
       for (int n = 0; n < tiles; ++n) add_last_grad_states(a, at, n, grad.state[n]);
 
     const int last = samples.steps - 1;
-    // Rows come in the order in which they are used: at step t those of t - ahead, and of the inputs as many before as
-    // a recomputation may need.
+    // Rows are loaded in the order of their use: at step t those of step t - ahead; inputs are loaded earlier by the
+    // number of steps that a recomputation may need.
     RowsBack rows(a, last);
     if (!apart)
 #pragma unroll 1
@@ -374,7 +372,7 @@ struct RecurrentBackward : Recurrent<Spec> {
         read_step(cells, at, rings, samples, t, n, step, grad.state[n]);
         exchange.wait(k, n);
         if constexpr (within) begin_sums(step);
-        product.template operator()<within>(exchange.memory, exchange.heard(k, n), at, n, step.sums, [&] {
+        product.template operator()<within>(exchange.memory, exchange.fed_back(k, n), at, n, step.sums, [&] {
           if (!Base::deferred) return;
           stored.store(at, n);  // of the step after; before one exists, a value that will be overwritten
           load(t);
@@ -557,8 +555,7 @@ struct RecurrentBackward : Recurrent<Spec> {
   }
 
   // use(n, g) for each sample that is the lane's.
-  template <class Use>
-  static __device__ __forceinline__ void for_each_sample(const Lane& at, const Use& use) {
+  template <class Use> static __device__ __forceinline__ void for_each_sample(const Lane& at, const Use& use) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n)
 #pragma unroll
@@ -566,7 +563,7 @@ struct RecurrentBackward : Recurrent<Spec> {
         if (n < at.count && at.has_sample(n, g)) use(n, g);
   }
 
-  // A parameter's gradient stands at the lane's first sample; at its others there are zeros.
+  // A parameter's gradient is stored at the lane's first sample; the lane's other samples get zeros.
   static __device__ __forceinline__ void store_gradients(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
                                                          const Lane& at, Gradients& grad) {
     F own_initial[W][room(S)] = {};

@@ -5,8 +5,7 @@
 
 namespace spikeforge {
 
-template <class Cell>
-struct RecurrentForwardArgs {
+template <class Cell> struct RecurrentForwardArgs {
   long long steps, neurons;  // of all samples
   long long batch, width;
   double constants[max_surrogate_args];
@@ -22,14 +21,12 @@ struct RecurrentForwardArgs {
   void* current;                       // [T, N]
 };
 
-template <class Spec>
-struct RecurrentForward : Recurrent<Spec> {
+template <class Spec> struct RecurrentForward : Recurrent<Spec> {
   using Base = Recurrent<Spec>;
   using typename Base::Cell, typename Base::Cells, typename Base::Exchange, typename Base::F, typename Base::Lane,
       typename Base::Numbers, typename Base::Product, typename Base::Samples, typename Base::StateNumbers,
       typename Base::States, typename Base::T, typename Base::Values;
-  template <class E, int depth>
-  using Ring = typename Base::template Ring<E, depth>;
+  template <class E, int depth> using Ring = typename Base::template Ring<E, depth>;
   using Base::ahead, Base::C, Base::deferred, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles,
       Base::unrolled, Base::W;
   using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
@@ -91,7 +88,7 @@ struct RecurrentForward : Recurrent<Spec> {
             for (int g = 0; g < G; ++g) x[i].slot(t, n, g).unpack(in[i][g]);
           exchange.wait(t, n);
           Values sums;
-          product(exchange.memory, exchange.heard(t, n), at, n, sums, [&] {
+          product(exchange.memory, exchange.fed_back(t, n), at, n, sums, [&] {
             exchange.expect(t, n);
             if (Spec::save) store_checkpoint(a, at, n, state[n], t / C - 1, t > 0 && t % C == 0);
             if (!deferred) return;

@@ -40,14 +40,12 @@ __device__ __forceinline__ long long times(int t, long long stride) {
   return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) *
                                 static_cast<unsigned>(stride));
 }
-template <class E>
-__device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
+template <class E> __device__ __forceinline__ const E* row_of(const Rows& rows, int t) {
   return static_cast<const E*>(rows.data) + times(t, rows.time_stride);
 }
 
 // The rows of a sequence one after the other: with a pointer that moves, an element's address is one instruction.
-template <class E>
-struct WalkedRows {
+template <class E> struct WalkedRows {
   E* row;
   long long stride;  // to the next
 
@@ -62,8 +60,7 @@ struct WalkedRows {
 
 // A store without a branch: the compiler moves nothing across a branch, and a step has little else to hide its
 // latencies.
-template <class Words>
-__device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
+template <class Words> __device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
   static_assert(sizeof(Words) == 4 || sizeof(Words) == 8 || sizeof(Words) == 16, "");
   const auto* const words = reinterpret_cast<const unsigned*>(&value);
   const unsigned is_wanted = wanted ? 1 : 0;
@@ -81,8 +78,7 @@ __device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& va
                  : "memory");
 }
 
-template <class Spec>
-struct Recurrent {
+template <class Spec> struct Recurrent {
   using Loop = Multistep<Spec>;
   using Cell = typename Spec::Cell;
   using T = typename Spec::Input;
@@ -135,16 +131,15 @@ struct Recurrent {
 
   // ---- distribution of work ----
 
-  // The neurons and samples that a lane owns. After the last neuron and sample it repeats the computation of their
-  // owner, and drops the results.
+  // The neurons and samples that a lane owns. Lanes after the last neuron or sample compute the last one again, and
+  // discard the results.
   struct Lane {
     int lane, q, c, row, part, rank;  // row: of warps
     int neuron, width, batch;
     int first_tile, count;  // of tiles
     int first[G];           // of a single tile: index of the lane's first neuron
 
-    template <class Args>
-    __device__ __forceinline__ explicit Lane(const Args& a) {
+    template <class Args> __device__ __forceinline__ explicit Lane(const Args& a) {
       lane = threadIdx.x % 32;
       const int warp = threadIdx.x % threads / 32;
       q = lane / 4;
@@ -156,7 +151,7 @@ struct Recurrent {
       width = static_cast<int>(a.width);
       batch = static_cast<int>(a.batch);
       const int all = (batch + 7) / 8, cluster = blockIdx.x / blocks, clusters = gridDim.x / blocks;
-      // The first clusters have one more than the last, which may have to wait for them.
+      // If tiles do not divide evenly, the first clusters have one tile more: the last may start after them.
       first_tile = cluster * (all / clusters) + ::min(cluster, all % clusters);
       count = all / clusters + (cluster < all % clusters ? 1 : 0);
 #pragma unroll
@@ -179,8 +174,7 @@ struct Recurrent {
       return b * width + h;
     }
 
-    template <class E>
-    __device__ __forceinline__ Pack<E, W, true> load(const E* row, int n, int g) const {
+    template <class E> __device__ __forceinline__ Pack<E, W, true> load(const E* row, int n, int g) const {
       Pack<E, W, true> numbers;
       if constexpr (Spec::vectors) {
         numbers = *reinterpret_cast<const Pack<E, W, true>*>(row + index(n, g, 0));
@@ -271,9 +265,9 @@ struct Recurrent {
     if constexpr (Samples::has_start)
 #pragma unroll
       for (int g = 0; g < G; ++g) {
-        const bool hears = samples.hears(n, g);
+        const bool is_fed_back = samples.is_fed_back(n, g);
 #pragma unroll
-        for (int j = 0; j < W; ++j) sums[g][j] = select(hears, sums[g][j], F(0));
+        for (int j = 0; j < W; ++j) sums[g][j] = select(is_fed_back, sums[g][j], F(0));
       }
   }
 
@@ -291,8 +285,7 @@ struct Recurrent {
   // ---- rows in flight ----
 
   // A lane's own numbers of some rows, in shared memory. No other lane reads them.
-  template <class E, int depth>
-  struct Ring {
+  template <class E, int depth> struct Ring {
     using Slot = Pack<E, W, true>;
     static constexpr int bytes = depth * tiles * G * threads * static_cast<int>(sizeof(Slot));
     Slot* memory;
@@ -347,16 +340,17 @@ struct Recurrent {
     return neuron / 32 * 32 + odd * 16 + (W == 2 ? neuron / 16 % 2 * 8 : 0);
   }
 
-  // Step t's messages lie in buffer t % buffers; those of steps before 0 are made by open().
+  // Step t's messages are stored in buffer t % buffers; open() writes those of steps before 0.
   struct Exchange {
     static constexpr int buffers = 2 * delay, message = shape.message_bytes(), buffer = tiles * message;
     static constexpr int masks = Spec::vectors ? 1 : W / 2;
     unsigned char* memory;
-    int told[G];  // where the lane's numbers lie in a message, or the warp's bits
-    // For pairs of numbers. Values after the last neuron must not be infinite: their weights are 0.
+    int place_of[G];  // offset of the lane's values in a message, or of the warp's bits
+    // Masks for pairs of values. They clear values after the last neuron, which might be infinite and have weights of
+    // 0.
     unsigned are_there[masks];
-    unsigned listener;      // memory of the block that the lane sends bits to
-    unsigned char* outbox;  // by memory: of the cluster, [buffers][tiles][message]
+    unsigned listener;      // address of `memory` in the block that the lane sends bits to
+    unsigned char* outbox;  // if by_memory: global memory of the cluster, [buffers][tiles][message]
 
     __device__ __forceinline__ Exchange(unsigned char*& rest, void* messages, const Lane& at) : memory(rest) {
       rest += exchange_bytes;
@@ -364,7 +358,7 @@ struct Recurrent {
         outbox = static_cast<unsigned char*>(messages) + times(blockIdx.x / blocks, shape.messages_bytes());
 #pragma unroll
       for (int g = 0; g < G; ++g)
-        told[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
+        place_of[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
 #pragma unroll
       for (int i = 0; i < masks; ++i)
         are_there[i] =
@@ -382,9 +376,9 @@ struct Recurrent {
       return {shared_address(memory) + barrier_offset(t, n)};
     }
 
-    // `first(t, sample, neuron)` are the numbers of a step before 0, of a sample among those of the cluster.
-    template <class First>
-    __device__ __forceinline__ void open(const First& first) const {
+    // Writes the messages of the steps before 0. `first(t, sample, neuron)` returns a value of such a step; `sample` is
+    // an index within the cluster.
+    template <class First> __device__ __forceinline__ void open(const First& first) const {
       for (int t = -delay; t < 0; ++t) {
         if (as_bits) {
           for (int i = threadIdx.x; i < buffer / 4; i += threads)
@@ -411,7 +405,7 @@ struct Recurrent {
     }
 
     // The place in `memory` of the values that step t receives.
-    __device__ __forceinline__ int heard(int t, int n) const { return offset(t - delay, n); }
+    __device__ __forceinline__ int fed_back(int t, int n) const { return offset(t - delay, n); }
 
     // Until all of it is here.
     __device__ __forceinline__ void wait(int t, int n) const {
@@ -443,7 +437,7 @@ struct Recurrent {
         words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);  // of lanes below 16
         words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
       }
-      const unsigned to = listener + offset(t, n) + told[g], barrier = listener + barrier_offset(t, n);
+      const unsigned to = listener + offset(t, n) + place_of[g], barrier = listener + barrier_offset(t, n);
       if (at.lane < blocks) send(to, words, barrier);
     }
 
@@ -458,7 +452,7 @@ struct Recurrent {
       }
 #pragma unroll
       for (int p = 0; p < sent; ++p) {
-        const int to = offset(t, n) + p * piece_bytes + told[g];
+        const int to = offset(t, n) + p * piece_bytes + place_of[g];
         if constexpr (blocks == 1 || by_memory) {
           Pack<unsigned, W / 2, true> pack;
 #pragma unroll
@@ -482,7 +476,7 @@ struct Recurrent {
         constexpr int bytes = 64 * W * G;
         publish_for_copies();
         __syncwarp();
-        const int to = offset(t, n) + (told[0] & ~(bytes - 1)) + at.lane * piece_bytes;
+        const int to = offset(t, n) + (place_of[0] & ~(bytes - 1)) + at.lane * piece_bytes;
         send_to_all<blocks>(at.lane < sent, shared_address(memory) + to, outbox + to, bytes,
                             shared_address(memory) + barrier_offset(t, n));
       }

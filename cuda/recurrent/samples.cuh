@@ -8,8 +8,7 @@
 
 namespace spikeforge {
 
-template <class Spec>
-struct LayerSamples {
+template <class Spec> struct LayerSamples {
   static constexpr bool has_lengths = SamplesOf<Spec>::has_lengths, has_start = SamplesOf<Spec>::has_start;
   static constexpr int tiles = Spec::geometry.tiles, G = Spec::geometry.lane_samples(), delay = Spec::geometry.delay;
   static constexpr int word = 32;  // steps whose starts are read at once
@@ -43,8 +42,7 @@ struct LayerSamples {
   }
 
   // Loads the word that contains step t. A warp's lanes read one step each.
-  template <class Args, class Lane>
-  __device__ __forceinline__ void read_starts(const Args& a, const Lane& at, int t) {
+  template <class Args, class Lane> __device__ __forceinline__ void read_starts(const Args& a, const Lane& at, int t) {
     if constexpr (has_start) {
       const SampleArgs& samples = static_cast<const WithSamples<Args>&>(a).samples;
       const int step = t / word * word + at.lane;
@@ -69,7 +67,7 @@ struct LayerSamples {
     if constexpr (has_start)
       if (at_start) deaf[n][g] = delay;
   }
-  __device__ __forceinline__ bool hears(int n, int g) {
+  __device__ __forceinline__ bool is_fed_back(int n, int g) {
     if constexpr (!has_start) return true;
     const bool nothing = deaf[n][g] > 0;
     if (nothing) --deaf[n][g];
@@ -77,14 +75,12 @@ struct LayerSamples {
   }
 
  private:
-  template <class Lane>
-  static __device__ __forceinline__ long long neuron_of(const Lane& at, int n) {
+  template <class Lane> static __device__ __forceinline__ long long neuron_of(const Lane& at, int n) {
     const int b = ::min((at.first_tile + n) * 8 + at.lane % 8, at.batch - 1);
     return static_cast<long long>(b) * at.width;
   }
 
-  template <class Lane>
-  __device__ __forceinline__ void find_lengths(const SampleArgs& samples, const Lane& at) {
+  template <class Lane> __device__ __forceinline__ void find_lengths(const SampleArgs& samples, const Lane& at) {
     int longest = 0;
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
@@ -100,8 +96,7 @@ struct LayerSamples {
     steps = __reduce_max_sync(~0u, longest);
   }
 
-  template <class Lane>
-  __device__ __forceinline__ void find_starts(const SampleArgs& samples, const Lane& at) {
+  template <class Lane> __device__ __forceinline__ void find_starts(const SampleArgs& samples, const Lane& at) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
       place[n] = static_cast<int>(neuron_of(at, n) / samples.start_inner % samples.start_count);

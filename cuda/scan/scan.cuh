@@ -26,21 +26,18 @@ struct SharedMaps {
   long long blocks;  // of the same neurons
 };
 
-template <class Cell>
-struct ScanArgs {
+template <class Cell> struct ScanArgs {
   ForwardArgs<Cell> loop;
   SharedMaps shared;
 };
 
-template <class Cell>
-struct ScanBackwardArgs {
+template <class Cell> struct ScanBackwardArgs {
   BackwardArgs<Cell> loop;
   SharedMaps shared;
 };
 
 // A block's view of the other blocks, and of its tiles: one in each turn.
-template <class Spec>
-struct Tiles : Multistep<Spec> {
+template <class Spec> struct Tiles : Multistep<Spec> {
   using Loop = Multistep<Spec>;
   using Loop::apply;
   using Loop::G, Loop::S, Loop::W;
@@ -108,8 +105,8 @@ struct Tiles : Multistep<Spec> {
         shared.maps)[tile / blocks % 3 * static_cast<int>(gridDim.x) + first + tile % blocks];
   }
 
-  // From what the states are before the block's last tile, or before all, to what they are before this one. `order`
-  // gives the g-th warp's map in the order in which they are applied.
+  // Advances the states from the start of the block's previous tile, or of the sequence, to the start of this one.
+  // `order` returns the index of the g-th map in the order of their application.
   template <class Order>
   __device__ __forceinline__ void advance(int tile, const AffineMaps (&maps)[G], AffineMaps (&joined)[G],
                                           const Order& order, States& state) const {
@@ -156,8 +153,7 @@ struct Tiles : Multistep<Spec> {
   }
 };
 
-template <class Spec, class Composition>
-struct Scan {
+template <class Spec, class Composition> struct Scan {
   using Loop = Multistep<Spec>;
   using Composing = Multistep<Composition>;
   using Cell = typename Loop::Cell;
@@ -258,8 +254,7 @@ struct Scan {
   }
 };
 
-template <class Spec>
-struct ScanBackward {
+template <class Spec> struct ScanBackward {
   using Loop = Multistep<Spec>;
   using Cell = typename Loop::Cell;
   using F = typename Loop::F;

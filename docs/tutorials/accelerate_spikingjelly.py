@@ -2,17 +2,18 @@
 Accelerating SpikingJelly
 =========================
 
-``spikeforge.accelerate(net)`` gives the neurons of a network of SpikingJelly the fused operators as their dynamics. The modules stay what
-they are, and the training loop does not change. SpikingJelly itself asks you to choose a ``backend`` for speed; here there is nothing to
-choose: the same call serves CPUs and GPUs, every surrogate, learned parameters, and neurons that no backend has a kernel for.
+``spikeforge.accelerate(net)`` replaces the dynamics of a SpikingJelly network's neurons with fused operators. The
+modules keep their identity, and the training loop does not change. SpikingJelly needs a ``backend`` to be selected for
+speed; ``accelerate`` has no such option: the same call supports CPUs and GPUs, every surrogate, learned parameters, and
+neurons without a kernel in any backend.
 
 It needs SpikingJelly 2.0 (``pip install spikingjelly``).
 """
 
 # %%
-# A network that exists
-# ---------------------
-# This is a network as SpikingJelly's users write it, in step mode ``"m"``: ``[T, batch, channels, height, width]``.
+# An existing network
+# -------------------
+# The network is typical SpikingJelly code in step mode ``"m"``: ``[T, batch, channels, height, width]``.
 
 import copy
 import time
@@ -39,7 +40,8 @@ images, labels = torch.rand(8, 16, 1, 16, 16), torch.randint(10, (16,))  # 8 ste
 # %%
 # One line
 # --------
-# It works in place; here a copy is kept as it was, to compare with. What is printed says what was replaced and what was not, and why.
+# ``accelerate`` works in place; the tutorial keeps an unmodified copy for comparison. The report lists the replaced
+# modules and the others, with the reason for each.
 
 original = copy.deepcopy(net)
 report = spikeforge.accelerate(net)
@@ -49,8 +51,8 @@ assert len(report.replaced) == 2 and not report.left
 # %%
 # The same spikes
 # ---------------
-# Charge, threshold and reset are computed in SpikingJelly's own order and precision. On a CPU spikes are therefore equal bit for bit, and
-# gradients within rounding.
+# Charge, threshold and reset are computed in SpikingJelly's order and precision. On a CPU the spikes are therefore bit
+# for bit equal, and the gradients agree within rounding.
 
 
 def training_step(net):
@@ -70,7 +72,8 @@ assert torch.equal(spikes, expected) and worst < 1e-4
 # %%
 # What stays
 # ----------
-# The objects, their parameters, keys and classes are those of before, so that optimisers, checkpoints and ``isinstance`` go on.
+# Objects, parameters, keys and classes are unchanged, so that optimizers, checkpoints and ``isinstance`` continue to
+# work.
 
 assert isinstance(net[2], neuron.LIFNode) and net.state_dict().keys() == original.state_dict().keys()
 net[2].v_threshold = 0.8  # is read at each call, as before
@@ -80,8 +83,8 @@ assert torch.equal(training_step(net)[0], training_step(original)[0])
 # %%
 # How much faster?
 # ----------------
-# On a CPU, a neuron alone, forward and backward. (On a GPU :doc:`../benchmarks` compares with the Triton and CUDA kernels of SpikingJelly,
-# and :doc:`../accelerate` whole networks.)
+# This measures the forward and backward pass of a single neuron layer on a CPU. (:doc:`../benchmarks` compares with
+# SpikingJelly's Triton and CUDA kernels on a GPU, and :doc:`../accelerate` compares whole networks.)
 
 x = torch.rand(16, 64, 1024)
 
@@ -107,8 +110,8 @@ assert after < before
 # %%
 # The layers around the neurons
 # -----------------------------
-# A batch normalisation that feeds a neuron and nothing else can run in the neuron's own pass over memory, and poolings keep a byte for
-# each maximum. The network is run once to see who reads what:
+# A batch normalization whose only consumer is a neuron can be fused into the neuron's pass over memory, and poolings
+# can save one byte for each maximum. ``accelerate.layers`` runs the network once to find the consumers of each result:
 
 print(spikeforge.accelerate.layers(net, images))
 assert torch.equal(training_step(net)[0], training_step(original)[0])
@@ -116,11 +119,11 @@ assert torch.equal(training_step(net)[0], training_step(original)[0])
 # %%
 # And back
 # --------
-# ``restore`` gives all modules their own dynamics again, at any time.
+# ``restore`` restores the original dynamics of all modules, at any time.
 
 print(spikeforge.accelerate.restore(net))
 assert type(net[2]) is neuron.LIFNode
 
 # %%
-# Networks of snnTorch and Norse are treated alike. :doc:`../accelerate` lists what is replaced, and where results are meant to differ. A
-# neuron that SpikingJelly does not have, or FlexSN's functions, are the matter of :doc:`own_neuron`.
+# Networks of snnTorch and Norse are supported in the same way. :doc:`../accelerate` lists the replaced modules and the
+# intended differences. :doc:`own_neuron` describes neurons that SpikingJelly does not have, and FlexSN's functions.

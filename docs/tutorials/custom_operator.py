@@ -1,17 +1,18 @@
 """
-Operators of one's own
-======================
+A first operator
+================
 
-What no neuron is and no library has, such as spikes through your own kind of connections, you write as two functions: one for the CPU, in
-Python, and CUDA source for a GPU, as a string. ``spikeforge.custom_op`` makes them an operator of torch, with its gradient: it is compiled, exported,
-mapped over and called from TorchScript like any other. No compiler is needed; the CUDA source is compiled by NVRTC when it is first used.
+A computation that is neither a neuron nor part of a library, such as a new kind of connection, can be written as two
+functions: a Python function for the CPU, and CUDA source for a GPU, as a string. ``spikeforge.custom_op`` registers
+them as an operator of torch with a gradient. It supports ``torch.compile``, export, ``torch.vmap`` and TorchScript like
+any other operator. No compiler is needed; NVRTC compiles the CUDA source at its first use.
 """
 
 # %%
 # What it computes
 # ----------------
-# Each neuron reaches a fixed number of others. For the neurons that fired, the weights of their connections are added up at the targets; the
-# connections of all others are not read. For the CPU that is a function of tensors:
+# Each neuron connects to a fixed number of targets. The operator adds the weights of the neurons that fired to their
+# targets, and does not read the connections of the other neurons. The CPU function operates on tensors:
 
 import time
 
@@ -29,8 +30,9 @@ def event_sum_cpu(events, indices, weight, columns):
 
 
 # %%
-# For a GPU it is a kernel. It takes the operator's arguments, then its results: ``Array<const weight_t>`` for a tensor called ``weight``, whose dtype in this
-# call is ``weight_t``, so one source serves float32 and float64. Here a warp walks the connections of a neuron:
+# The GPU function is a kernel. It takes the operator's arguments, followed by its results: ``Array<const weight_t>``
+# for a tensor named ``weight``, where ``weight_t`` is the dtype of ``weight`` in this call. One source therefore serves
+# float32 and float64. In this kernel a warp processes the connections of one neuron:
 
 EVENT_SUM = spikeforge.CudaKernel(
     """
@@ -49,8 +51,8 @@ extern "C" __global__ void event_sum(Array<const events_t> events, Array<const i
 )
 
 # %%
-# And its gradient: of an event, what its targets' gradients bring back through the weights; of a weight, its target's gradient where its
-# neuron fired.
+# The gradient of an event is the sum of its targets' gradients times the weights. The gradient of a weight is its
+# target's gradient if its neuron fired, and 0 otherwise.
 
 
 def event_sum_vjp(grad, events, indices, weight, columns):
@@ -61,8 +63,9 @@ def event_sum_vjp(grad, events, indices, weight, columns):
 # %%
 # The operator
 # ------------
-# The schema says what it takes and gives, in torch's language, and ``shapes`` what the result looks like: it has ``columns`` elements.
-# ``zero_results`` has it begin as zeros on a GPU, since the kernel adds to it.
+# The schema declares arguments and results in torch's schema language, and ``shapes`` declares the shape of the result,
+# here ``columns`` elements. With ``zero_results`` the result is initialized to zeros on a GPU, since the kernel adds to
+# it.
 
 event_sum = spikeforge.custom_op(
     "mine::event_sum(Tensor events, Tensor indices, Tensor weight, SymInt columns) -> Tensor y",
@@ -76,12 +79,13 @@ event_sum = spikeforge.custom_op(
 print(event_sum)
 
 # %%
-# It is ``event_sum(...)``, and ``torch.ops.mine.event_sum(...)`` everywhere. No dispatch, no autograd function and no checks of devices and types were
-# written.
+# The operator can be called as ``event_sum(...)`` and as ``torch.ops.mine.event_sum(...)``. It needs no additional code
+# for dispatch, autograd, or checks of devices and types.
 #
 # Is it right?
 # ------------
-# Beside a dense product, which is slow and obvious; then torch's own test of an operator's registration, and its test of gradients.
+# The tests are a comparison with a dense product, which is slow and obvious, torch's test of an operator's
+# registration, and torch's test of gradients.
 
 
 def random_connections(rows, columns, targets, dtype=torch.float32):
@@ -106,7 +110,8 @@ assert torch.autograd.gradcheck(lambda events, weight: event_sum(events, indices
 # %%
 # In a network
 # ------------
-# Connections that learn, from 500 inputs to 100 neurons. Each of two groups of inputs is to make the neurons fire at a rate of its own.
+# This network has learned connections from 500 inputs to 100 neurons. It is trained to fire at a different rate for
+# each of two groups of inputs.
 
 
 class Synapses(torch.nn.Module):
@@ -140,7 +145,8 @@ assert sum(losses[-4:]) < sum(losses[:4]) / 4
 # %%
 # In torch's tools
 # ----------------
-# ``torch.export`` keeps it whole in a graph, and ``torch.vmap`` runs it over a batch, here of spikes.
+# ``torch.export`` keeps the operator as a single node of a graph, and ``torch.vmap`` maps it over a batch, here of
+# spikes.
 
 row = spikes[0]
 exported = torch.export.export(synapses, (spikes[:2],))
@@ -152,8 +158,8 @@ mapped = torch.vmap(lambda row: event_sum(row, synapses.indices, synapses.weight
 assert torch.allclose(mapped, synapses(spikes))
 
 # %%
-# It costs what the events cost
-# -----------------------------
+# The cost depends on the events
+# ------------------------------
 
 torch.set_num_threads(1)  # for times that do not depend on who else computes
 indices, weight = torch.randint(5000, (5000, 100), dtype=torch.int32), torch.rand(5000, 100)
@@ -176,7 +182,8 @@ assert costs[0.001] < costs[1.0]
 # %%
 # The kernel, ahead of time
 # -------------------------
-# ``compile`` compiles the source for a GPU that need not be there, with your lines in the error if it does not compile.
+# ``compile`` compiles the source for any GPU architecture, without a GPU. If compilation fails, the error shows the
+# lines of your source.
 
 try:
     event_sum.compile("sm_90", row, synapses.indices, synapses.weight.detach(), 100)
@@ -185,5 +192,5 @@ except RuntimeError as error:  # a torch without CUDA brings no NVRTC
     print(error)
 
 # %%
-# :doc:`../custom_operators` has all parts of an operator, also as C++ with a CPU function in C, and what goes wrong in words. The products that
-# come with the library, with everything that a real one needs, are in :doc:`../events`.
+# :doc:`../custom_operators` describes all parts of an operator, including registration in C++ with a CPU function in C,
+# and the error messages. :doc:`../events` describes the event products of the library.

@@ -2,16 +2,18 @@
 From Python to a program in C++
 ===============================
 
-A network is trained in Python, and runs in a program without Python, which needs libtorch and spikeforge's library alone. This tutorial
-goes the way of TorchScript, runs the program, and compiles the GPU kernels ahead of time, on a machine that needs no GPU.
+A network is trained in Python and runs in a program without Python, which needs only libtorch and spikeforge's library.
+This tutorial saves the network as TorchScript, runs the program, and compiles the GPU kernels ahead of time, on a
+machine without a GPU.
 
-For the program it needs the C++ build (:doc:`../install`); without it the rest runs all the same.
+The program needs the C++ build (:doc:`../install`); the rest of the tutorial runs without it.
 """
 
 # %%
 # A network
 # ---------
-# Any neuron will do; here one is written as a function. Its text travels within the saved file, so the program knows nothing of it.
+# Any neuron can be deployed; this one is written as a function. The saved file contains its text, so that the program
+# needs no code for it.
 
 import subprocess
 import tempfile
@@ -77,9 +79,10 @@ assert accuracy > 0.8
 # %%
 # A file
 # ------
-# ``torch.jit.trace`` records the operators of one call. Neurons are single operators, so nothing of the loop over time is unrolled: the
-# file takes any number of steps and samples. (At its first call a module makes tensors of its numbers, which it keeps: call the network once
-# before you trace it, as was done here, or torch's check of the trace finds two graphs.)
+# ``torch.jit.trace`` records the operators of one call. Neurons are single operators, so that the loop over time is not
+# unrolled and the file accepts any number of steps and samples. (At its first call a module converts its scalars to
+# tensors and keeps them: call the network once before tracing it, as above, or torch's check of the trace finds two
+# different graphs.)
 
 with torch.no_grad():
     script = torch.jit.trace(net, x)
@@ -93,9 +96,9 @@ print(f"network.pt has {(folder / 'network.pt').stat().st_size / 1024:.0f} KiB")
 # %%
 # The program
 # -----------
-# ``examples/deploy`` runs such a file on an array of samples, and says how long a call takes. ``--sample-dim 1`` says that samples are the
-# array's second dimension, since time is the first. Its scores are those of Python, bit for bit in the neurons and within rounding
-# in the layers of torch, which may sum in another order for another batch.
+# ``examples/deploy`` runs such a file on an array of samples, and prints the time of a call. ``--sample-dim 1`` selects
+# the array's second dimension as the sample dimension, since time is the first. The neurons have the same bits as in
+# Python; the layers of torch agree within rounding, since they may sum in another order for another batch size.
 
 library = next(Path(path) for path in torch.ops.loaded_libraries if "libspikeforge" in path)  # that which spikeforge loaded
 deploy = library.resolve().parents[1] / "bin" / "deploy"
@@ -116,8 +119,8 @@ else:
 # %%
 # A program of your own
 # ---------------------
-# It is as short as this, with a ``CMakeLists.txt`` that says ``find_package(spikeforge REQUIRED)`` and links ``spikeforge::spikeforge``
-# (:doc:`../deployment` has both):
+# A minimal program needs the following source and a ``CMakeLists.txt`` that calls ``find_package(spikeforge REQUIRED)``
+# and links ``spikeforge::spikeforge`` (:doc:`../deployment` contains both):
 #
 # .. code-block:: cpp
 #
@@ -131,9 +134,9 @@ else:
 # %%
 # Kernels, ahead of time
 # ----------------------
-# On a GPU a kernel is compiled at its first call. Where that must not happen (a small machine, no NVRTC, no time) a *kernel pack* has
-# them ready. Run what will be run, on the CPU; the library notes what a GPU would have needed, and compiles it for the architectures
-# that you name.
+# On a GPU a kernel is compiled at its first call. A *kernel pack* contains precompiled kernels, for machines without
+# NVRTC or with too little time or memory to compile. To write one, run the program's calls on the CPU: the library
+# records the kernels that a GPU would need, and compiles them for the given architectures.
 
 try:
     torch.ops.spikeforge.record_kernels(["sm_90"])
@@ -146,4 +149,5 @@ except RuntimeError as error:  # a torch without CUDA brings no NVRTC
     print(error)
 
 # %%
-# :doc:`../deployment` compares this way with AOTInductor's, describes how a program keeps states, and how to run untrusted files.
+# :doc:`../deployment` compares TorchScript with AOTInductor, and describes how a program keeps states and how to run
+# untrusted files.

@@ -2,17 +2,19 @@
 Exchanging networks through NIR
 ===============================
 
-`NIR <https://neuroir.org>`_ is a file format for spiking networks, between simulators and chips. Here a network of SpikingJelly goes to a
-file, is run, trained and saved again by spikeforge, and ends where it came from, with the same spikes at each border.
+`NIR <https://neuroir.org>`_ is a file format that simulators and chips use to exchange spiking networks. This tutorial
+exports a network of SpikingJelly to a file, loads, runs, trains and saves it with spikeforge, and imports it into
+SpikingJelly again. The spikes are the same after each conversion.
 
-It needs ``nir``, SpikingJelly 2.0, and ``spikeforge.nir``, which is there if HDF5 was when spikeforge was installed (:doc:`../install`).
+It needs ``nir``, SpikingJelly 2.0, and ``spikeforge.nir``, which is available if HDF5 was present when spikeforge was
+installed (:doc:`../install`).
 """
 
 # %%
 # From SpikingJelly to a file
 # ---------------------------
-# A network of two layers, exported by SpikingJelly's own exporter. A file has differential equations, with time constants in seconds; how
-# long a step is, is told to whoever writes or reads it.
+# SpikingJelly's exporter writes a network of two layers. A file contains differential equations, with time constants in
+# seconds; the length of a step is an argument of the functions that write or read it.
 
 import tempfile
 from pathlib import Path
@@ -44,8 +46,8 @@ with torch.no_grad():
 # %%
 # The file, read
 # --------------
-# ``load`` makes a network of ordinary modules, which have the nodes' names. What NIR leaves open is an option: SpikingJelly's neurons fire
-# at the threshold itself, others only above it.
+# ``load`` creates a network of ordinary modules, named after the nodes. Options define the details that NIR leaves
+# open: SpikingJelly's neurons fire at the threshold, those of other frameworks only above it.
 
 net = spikeforge.nir.load(folder / "network.nir", dt=DT, comparison="ge", dtype=torch.float64, surrogate="atan")
 print(net)
@@ -57,7 +59,8 @@ assert torch.equal(spikes, expected) and spikes.sum() > 20
 # %%
 # Training on
 # -----------
-# Weights are parameters; with ``learn_neurons=True`` neurons' constants are too. Here the network learns to fire at a rate.
+# Weights are parameters; with ``learn_neurons=True`` the neurons' constants are parameters too. The network is trained
+# to fire at a given rate.
 
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 losses = []
@@ -73,7 +76,8 @@ assert losses[-1] < losses[0] / 2
 # %%
 # And back
 # --------
-# ``save`` writes the file, and ``to_graph`` gives the graph of the package ``nir``. The example is one step of one sample.
+# ``save`` writes the file, and ``to_graph`` returns a graph of the package ``nir``. The example input is one step of
+# one sample.
 
 spikeforge.nir.save(net, x[0, 0], folder / "trained.nir")
 graph = spikeforge.nir.to_graph(net, x[0, 0])
@@ -83,7 +87,7 @@ read = nir.read(folder / "trained.nir")
 assert set(read.nodes) == set(graph.nodes)
 
 # %%
-# SpikingJelly takes its network back, and fires the same spikes:
+# SpikingJelly imports the trained network and computes the same spikes:
 
 again = nir_exchange.import_from_nir(folder / "trained.nir", dt=DT, dtype=torch.float64)
 state, rows = None, []
@@ -98,8 +102,9 @@ assert torch.equal(torch.stack(rows), trained)
 # %%
 # What is decided, and what can be chosen
 # ---------------------------------------
-# The equations leave open how a step is computed, where states start, what a cycle brings. :doc:`../nir` has each decision, the options
-# that give other frameworks' spikes, and the command line:
+# NIR's equations do not define the discretization of a step, the initial states, or the order of computation in a
+# cycle. :doc:`../nir` describes each decision, the options that reproduce other frameworks' spikes, and the command
+# line:
 #
 # .. code-block:: sh
 #

@@ -2,8 +2,8 @@
 A first network
 ===============
 
-From one neuron to a network that learns. At the end you have trained a spiking network on patterns in time, let it find its own time
-constants, and seen what happens inside.
+This tutorial goes from one neuron to a trained network. It trains a spiking network on patterns in time, learns its
+time constants, and plots its activity.
 
 It needs torch, spikeforge and matplotlib.
 """
@@ -14,11 +14,11 @@ It needs torch, spikeforge and matplotlib.
 # A leaky integrate-and-fire neuron has a voltage v that follows its input and leaks. In every step it
 #
 # 1. *charges*: h = v + (x - v) / tau,
-# 2. *fires* a spike where h reaches the threshold, 1,
-# 3. *resets* v to 0 where it fired; else v = h.
+# 2. *fires* a spike if h reaches the threshold, 1,
+# 3. *resets* v to 0 if it fired; otherwise v = h.
 #
-# ``LIF`` runs all steps in one call. Time is the first dimension: ``[T, batch, ...]``. Here one neuron sees a constant current that is
-# switched on in step 20 and off in step 80.
+# ``LIF`` runs all steps in one call. Time is the first dimension: ``[T, batch, ...]``. In this example one neuron
+# receives a constant current, which is switched on in step 20 and off in step 80.
 
 import torch
 from matplotlib import pyplot
@@ -45,8 +45,9 @@ assert spikes[:20].sum() == 0 and spikes[20:80].sum() >= 2
 # %%
 # Patterns in time
 # ----------------
-# The task is one that needs time. In each of four classes 40 inputs fire once each, in an order that belongs to the class. A sample is
-# that order with its times jittered, a fifth of the spikes lost, and others thrown in. How often an input fires says nothing.
+# In this task only the timing of spikes identifies the class. In each of four classes 40 inputs fire once each, in an
+# order that is specific to the class. A sample is that order with jittered times, without a random fifth of the spikes,
+# and with random additional spikes. The firing rates of the inputs contain no information.
 
 STEPS, INPUTS, CLASSES = 50, 40, 4
 times = torch.randint(5, STEPS - 5, (CLASSES, INPUTS))
@@ -68,10 +69,10 @@ print(f"x is {list(x.shape)}, an input fires {x.sum(0).mean():.2f} times in a sa
 # %%
 # A network
 # ---------
-# Layers of torch come between neurons. ``TimeDistributed`` calls one for all steps at once. ``Learnable`` makes a time constant a
-# parameter: here one for each of 64 neurons, which is taken as 1 where training leads it below. (There it has no gradient: :doc:`../tour`
-# has the line that brings it back.) With ``decay_input=False`` an input is added to v as it is, rather than divided by tau. The read-out
-# ``LI`` integrates and never fires; how high its voltage is on the average is the network's answer.
+# Layers of torch are placed between neurons. ``TimeDistributed`` calls a layer for all steps at once. ``Learnable``
+# makes a time constant a parameter: here one for each of 64 neurons, clamped to at least 1. (A clamped value has no
+# gradient: :doc:`../tour` shows the line that restores it.) With ``decay_input=False`` an input is added to v without
+# division by tau. The read-out ``LI`` integrates and never fires; the mean of its voltage is the network's output.
 
 net = nn.Sequential(
     snn.TimeDistributed(nn.Linear(INPUTS, 64)),
@@ -83,8 +84,8 @@ nn.init.normal_(net[0].module.weight, std=0.5)  # an input is a single spike: fe
 print(net)
 
 # %%
-# Training is that of any network of torch. The step of a spike has no useful derivative; in the backward pass a *surrogate* stands in its
-# place, here that of an arc tangent.
+# The network is trained like any network of torch. The step function of a spike has no useful derivative; the backward
+# pass uses the derivative of a *surrogate* instead, here an arc tangent.
 
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
 losses = []
@@ -101,8 +102,8 @@ for step in range(80):
 # %%
 # What it learned
 # ---------------
-# ``Monitor`` records what you name while the network runs: the output of module 1, and the voltage of the read-out. ``count`` counts
-# what hardware that computes on spikes would have to do.
+# ``Monitor`` records the named values while the network runs: here the output of module 1, and the voltage of the
+# read-out. ``count`` counts the operations that the network would need on event-driven hardware.
 
 x, labels = samples(256)
 with torch.no_grad(), spikeforge.Monitor(net, ["1.out", "3.v"]) as monitor, spikeforge.count(net) as counted:
@@ -121,7 +122,7 @@ axes[2].set(title="voltages of the read-out", xlabel="step")
 axes[2].legend(loc="upper left")
 
 # %%
-# Time constants were learned with everything else:
+# Time constants are trained together with the weights:
 
 taus = net[1].tau.detach()
 print(f"tau from {taus.min():.1f} to {taus.max():.1f} steps; all began at 8")
@@ -129,5 +130,5 @@ assert losses[-1] < losses[0] and taus.std() > 0.1
 pyplot.show()
 
 # %%
-# Where to go from here: :doc:`own_neuron` writes a neuron of one's own, :doc:`recurrent_events` lets neurons hear each other,
-# :doc:`deploy_to_cpp` takes a network out of Python. The guide to modules is :doc:`../modules`.
+# Continue with :doc:`own_neuron` for custom neurons, :doc:`recurrent_events` for recurrent connections, and
+# :doc:`deploy_to_cpp` for deployment without Python. The guide to modules is :doc:`../modules`.

@@ -2,15 +2,16 @@
 Networks of networks, and Loihi
 ===============================
 
-A layer of a Dense connection and LIF neurons is made once, under one roof and with names for what matters, and used twice. This is the
-hierarchy that Lava builds of processes; here it is a network within a network. Then the same layer computes in Loihi's fixed point.
+This tutorial builds a layer of a Dense connection and LIF neurons as one module with named ports and variables, and
+uses it twice. Lava builds the same hierarchy from processes; here it is a network within a network. The last part
+computes the same layer in Loihi's fixed point.
 """
 
 # %%
 # The neuron
 # ----------
-# Lava's LIF has a current u and a voltage v, which decay by themselves, and a bias. It fires strictly above its threshold. Its text comes with
-# the library:
+# Lava's LIF has a current u and a voltage v, which decay independently, and a bias. It fires strictly above its
+# threshold. The library contains its text:
 
 import torch
 from matplotlib import pyplot
@@ -23,11 +24,11 @@ LIF = torch.ops.spikeforge.lava_neuron("lif")
 print(LIF)
 
 # %%
-# A layer under one roof
-# ----------------------
-# A ``Network`` has parts with names, and connections between ports. Its own inputs and outputs have the names that the layer's user sees.
-# A Dense of Lava hands on in each step what it received in the step before: a connection with a delay of 1. ``alias`` gives inner things
-# names of the layer's own.
+# A layer as a module
+# -------------------
+# A ``Composite`` has named parts, and connections between ports. The names of its own inputs and outputs are those that
+# users of the layer see. Lava's Dense outputs in each step its result for the preceding step: a connection with a delay
+# of 1. ``alias`` gives variables of the parts a name in the layer.
 
 NEURONS, STEPS = 3, 9
 
@@ -50,8 +51,8 @@ def dense_layer(weights, bias):
 # %%
 # Two layers
 # ----------
-# Whoever connects layers knows ``s_in`` and ``s_out`` alone. Weights let the middle neuron of the first layer reach that of the second; a
-# bias of 4 makes all neurons fire by themselves, every third step.
+# The network refers only to the ports ``s_in`` and ``s_out`` of the layers. The weights connect the middle neuron of
+# the first layer to that of the second; a bias of 4 makes all neurons fire without input, every third step.
 
 weights = torch.zeros(NEURONS, NEURONS)
 weights[1, 1] = 1.0
@@ -66,7 +67,8 @@ print(net)
 # %%
 # Step by step
 # ------------
-# With ``keep_state`` the network goes on where it stopped, and its variables are read and written by their names in between.
+# With ``keep_state`` each call continues from the states of the preceding one, and the network's variables can be read
+# and written by name in between.
 
 nothing = torch.zeros(STEPS, 1, NEURONS)  # no spikes come from outside
 row = lambda name: " ".join(f"{value:3.0f}" for value in net.get(name).flatten())
@@ -79,7 +81,8 @@ with torch.no_grad(), snn.keep_state(net):
         table.append(net.get("layer1.v").clone())
 
 # %%
-# Only the middle neuron of layer 1 hears anything, in the step after layer 0 fired. A plain loop in Python says the same:
+# Only the middle neuron of layer 1 receives input, in the step after layer 0 fired. A plain loop in Python gives the
+# same values:
 
 u1, v0, v1, heard, expected = torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.zeros(3), []
 for t in range(STEPS):
@@ -96,7 +99,8 @@ assert torch.equal(torch.cat(table), torch.stack(expected))
 # %%
 # As one run
 # ----------
-# The same network over all steps at once, by the fused operators: bit for bit what the steps gave. ``Monitor`` records by the same names.
+# The fused operators run the same network over all steps at once, with the same bits as the single steps. ``Monitor``
+# records variables by the same names.
 
 with torch.no_grad(), spikeforge.Monitor(net, ["layer0.v", "layer1.v"]) as monitor:
     net(nothing)
@@ -113,8 +117,9 @@ pyplot.show()
 # %%
 # In fixed point
 # --------------
-# Loihi computes in integers: decays are 12-bit numbers, voltages 24 bits, a threshold ``vth`` stands for 64 vth. The modules have the chip's
-# arithmetic bit for bit. ``du=-1`` is no decay of the current; ``bias_mant`` times two to ``bias_exp`` is the bias.
+# Loihi computes with integers: decays are 12-bit numbers, voltages have 24 bits, and a threshold ``vth`` represents 64
+# vth. The modules implement the chip's arithmetic bit for bit. ``du=-1`` is no decay of the current; ``bias_mant``
+# times two to ``bias_exp`` is the bias.
 
 
 def fixed_layer(weights):
@@ -140,7 +145,8 @@ print("layer0 fires:", monitor["layer0.lif.out"][:, 0, 1].tolist())
 print("layer1.v[1] :", monitor["layer1.lif.v"][:, 0, 1].tolist())
 
 # %%
-# The chip's integers, once more by hand: u gains 64 times the weight of a spike, v gains u and the bias, 4 * 2^6 = 256.
+# A plain loop with integers gives the same values: u increases by 64 times the weight of a spike, and v by u and the
+# bias, 4 * 2^6 = 256.
 
 u1, v0, v1, heard, expected = 0, 0, 0, 0, []
 for t in range(STEPS):
@@ -155,5 +161,6 @@ for t in range(STEPS):
 assert monitor["layer1.lif.v"][:, 0, 1].tolist() == expected
 
 # %%
-# :doc:`../loihi` has the ranges, sparse connections, delays of each synapse, and ``loihi_quantize``, which takes a trained layer of floating
-# point to the chip and says how far off it is. ``examples/dense_layer.cpp`` is this tutorial in C++.
+# :doc:`../loihi` describes the ranges, sparse connections, delays for each synapse, and ``loihi_quantize``, which
+# converts a trained floating-point layer to fixed point and returns the errors. ``examples/dense_layer.cpp`` is this
+# tutorial in C++.

@@ -2,23 +2,24 @@
 Events and microcircuits
 ========================
 
-In a network as the cortex has it, each neuron reaches few others, and few fire at a time. Then a step should cost what the spikes cost,
-not what the connections do. This tutorial simulates the network of Vogels and Abbott (J. Neurosci. 25, 10786, 2005), a benchmark of
-simulators (Brette et al., J. Comput. Neurosci. 23, 349, 2007): 4,000 neurons with synaptic conductances, four excitatory ones to an inhibitory
-one, each with 80 random targets.
+In a network similar to the cortex, each neuron connects to few others, and few neurons fire at a time. The cost of a
+step should then be proportional to the number of spikes, not of connections. This tutorial simulates the network of
+Vogels and Abbott (J. Neurosci. 25, 10786, 2005), a benchmark of simulators (Brette et al., J. Comput. Neurosci. 23,
+349, 2007). It has 4,000 neurons with synaptic conductances, four excitatory ones for each inhibitory one, each with 80
+random targets.
 """
 
 # %%
 # The neuron
 # ----------
-# Its voltage v, in mV, is driven by two conductances, relative to the leak:
+# Two conductances, relative to the leak, drive the voltage v, in mV:
 #
 # .. math::
 #
 #    \tau_m \dot v = (E_l - v) + g_e\,(E_e - v) + g_i\,(E_i - v) + I, \qquad \tau_e \dot g_e = -g_e, \qquad \tau_i \dot g_i = -g_i
 #
-# A spike at -50 mV resets it to -60 mV, where it rests for 5 ms. As a function of one step of 0.1 ms it is a neuron with four states and
-# two inputs, the excitatory and inhibitory spikes that arrive:
+# A spike at -50 mV resets v to -60 mV, where it is held for 5 ms. The following function computes one step of 0.1 ms.
+# The neuron has four states and two inputs, the arriving excitatory and inhibitory spikes:
 
 import math
 import time
@@ -49,9 +50,10 @@ def coba(x_e, x_i, v, g_e, g_i, wait, *, drive=20.0):
 # %%
 # The connections
 # ---------------
-# Each neuron has the same number of targets, so the matrix is a table: a row for each neuron, with its targets (the ELL form; matrices with
-# rows of any length are CSR). All synapses of a kind weigh the same, so there is one weight and no more. One matrix serves both kinds of
-# synapse: excitatory spikes arrive in its first 4,000 columns, inhibitory ones in the next.
+# All neurons have the same number of targets, so that the matrix is a table with the targets of each neuron in a row
+# (the ELL form; matrices with rows of different lengths are CSR). All synapses of a kind have the same weight, so that
+# one weight is stored. One matrix contains both kinds of synapses: excitatory spikes arrive in its first 4,000 columns,
+# inhibitory ones in the next 4,000.
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # a step is too short to be shared
@@ -67,7 +69,7 @@ def arriving(spikes):
 
 
 # %%
-# It does what a dense matrix would do:
+# The product equals that of a dense matrix:
 
 spikes = (torch.rand(NEURONS) < 0.02).float()
 matrix = torch.zeros(NEURONS, 2 * NEURONS)
@@ -76,9 +78,10 @@ assert torch.equal(arriving(spikes), (spikes @ matrix).view(2, NEURONS))
 del matrix
 
 # %%
-# Half a second of its life
-# -------------------------
-# Spikes of a step arrive in the next one, so steps follow each other: a product, and a step of the neurons. Voltages begin anywhere.
+# Half a second of simulated time
+# -------------------------------
+# Spikes of a step arrive in the next one, so that the steps are sequential: each consists of a product and a step of
+# the neurons. Initial voltages are random.
 
 STEPS = 5000
 states = {"v": -60 + 10 * torch.rand(NEURONS)}
@@ -99,8 +102,8 @@ print(f"{NEURONS} neurons, {NEURONS * TARGETS:,} synapses, {STEPS * DT:.0f} ms: 
 assert 5 < rate < 40
 
 # %%
-# The network keeps itself busy, and its neurons fire irregularly: the coefficient of variation of a neuron's intervals, which is 0 for a clock
-# and 1 for a random process, is above 1 here, since spikes come in bursts.
+# The network sustains its activity, and its neurons fire irregularly. The coefficient of variation of a neuron's
+# interspike intervals is 0 for a clock and 1 for a Poisson process; it is above 1 here, since spikes come in bursts.
 
 # sphinx_gallery_thumbnail_number = 1
 figure, (raster, rates) = pyplot.subplots(2, figsize=(8, 6), sharex=True, height_ratios=[3, 1], layout="constrained")
@@ -125,7 +128,8 @@ pyplot.show()
 # %%
 # What a step costs
 # -----------------
-# The product costs what the spikes cost. Ten times as many take longer; a step of silence is almost free.
+# The cost of the product depends on the number of spikes: more spikes take longer, and a step without spikes is almost
+# free.
 
 
 def microseconds(share):
@@ -142,5 +146,6 @@ print("share that fires, us a product:", {share: round(microseconds(share), 1) f
 assert microseconds(0.001) < microseconds(1.0)
 
 # %%
-# ``examples/coba`` is the same network as a program, up to 400,000 neurons, which a GPU steps as a CUDA graph:
-# ``python examples/coba/run.py --scale 100 --device cuda``. :doc:`../events` has the products, matrices that are never stored, and plasticity.
+# ``examples/coba`` is the same network as a program with up to 400,000 neurons, which runs on a GPU as a CUDA graph:
+# ``python examples/coba/run.py --scale 100 --device cuda``. :doc:`../events` describes the products, matrices that are
+# never stored, and plasticity.

@@ -1,24 +1,27 @@
 """
-A neuron of one's own
-=====================
+A custom neuron
+===============
 
-Write one step of a neuron as a Python function and get one fused, differentiable operator over all steps: compiled for a GPU where there
-is one, run by an interpreter of the CPU elsewhere. This tutorial takes a neuron from its equations to a layer that learns, checks it
-against the loop that it replaces, looks at the kernel, and ends with functions that were written for SpikingJelly's FlexSN.
+A Python function for one step of a neuron becomes one fused, differentiable operator over all steps. On a GPU it is
+compiled; on a CPU an interpreter runs it. This tutorial goes from the equations of a neuron to a layer that learns. It
+compares the neuron with the loop that it replaces, prints the kernel, and ends with functions that were written for
+SpikingJelly's FlexSN.
 """
 
 # %%
 # The equations
 # -------------
-# A neuron that adapts: a variable a rises with each spike and decays; the higher it is, the more input the neuron needs.
+# The neuron adapts: a variable a rises with each spike and decays; the higher it is, the more input the neuron needs to
+# fire.
 #
 # .. math::
 #
 #    h = v + \frac{x - v - a}{\tau}, \qquad s = \Theta(h - 1), \qquad v' = \begin{cases} 0 & s = 1 \\ h & \text{else} \end{cases},
 #    \qquad a' = \rho\, a + \beta\, s
 #
-# As a function: inputs and states first, parameters behind the star. It returns its output, and a dict of what the states are next.
-# ``spike`` is the step function, whose derivative in the backward pass is a surrogate; ``select`` is the reset.
+# The function takes inputs and states first, and parameters after the star. It returns its output, and a dict of the
+# next states. ``spike`` is the step function, whose derivative in the backward pass is a surrogate; ``select`` is the
+# reset.
 
 import time
 
@@ -40,16 +43,16 @@ def adapting(x, v, a, *, tau, rho=0.95, beta=0.3):
 
 
 # %%
-# The function was called once, with values that wrote down what happened to them. What they wrote is *neuron text*, and is all that the
-# operator needs: it can be kept in a file, read in C++, and travels with a saved model.
+# The decorator calls the function once, with values that record the operations applied to them. The result is *neuron
+# text*, which fully defines the operator: it can be stored in a file and read in C++, and saved models contain it.
 
 print(adapting)
 
 # %%
 # Calling it
 # ----------
-# Inputs are ``[T, *shape]``, time first. Parameters are numbers or tensors. What comes back are the spikes, and the states after the last
-# step, or with ``store_states=True`` after each.
+# Inputs are ``[T, *shape]``, time first. Parameters are scalars or tensors. The call returns the spikes and the states
+# after the last step, or, with ``store_states=True``, after each step.
 
 x = torch.zeros(200, 1)
 x[20:] = 2.0
@@ -71,8 +74,9 @@ assert intervals[-1] > intervals[0]
 # %%
 # Is it right?
 # ------------
-# ``adapting.loop`` runs the function itself, step after step in torch's own operations under autograd. Values and gradients of both have
-# to agree: here in float64, where a spike cannot fall to the other side by rounding. ``opcheck`` is torch's own test of an operator.
+# ``adapting.loop`` runs the Python function step by step in torch's operations under autograd. Values and gradients of
+# both must agree. The comparison uses float64, in which rounding does not change a spike here. ``opcheck`` is torch's
+# test of an operator.
 
 x = 3 * torch.rand(50, 4, 8, dtype=torch.float64)
 tau = torch.full((8,), 5.0, dtype=torch.float64, requires_grad=True)  # one for each neuron, learned
@@ -92,7 +96,8 @@ torch.library.opcheck(torch.ops.spikeforge.run.default, (adapting.text, [x], [],
 # %%
 # What it gains
 # -------------
-# The loop makes some ten tensors a step and autograd keeps them; the operator reads x once, and keeps x and a state every few steps.
+# The loop allocates about ten tensors in each step, and autograd saves them; the operator reads x once, and saves x and
+# a state every few steps.
 
 x = 3 * torch.rand(100, 32, 256)
 
@@ -115,8 +120,9 @@ assert operator < loop
 # %%
 # The kernel
 # ----------
-# On a GPU the same text becomes one CUDA kernel forward and one backward. The derivative was taken of the equations; its source can be
-# read without a GPU. This is the step of the forward pass, and the beginning of what differentiates it:
+# For a GPU, one CUDA kernel is generated from the text for the forward pass, and one for the backward pass, whose
+# derivative is derived from the equations. The source can be printed without a GPU. The following is the step of the
+# forward pass, and the beginning of its derivative:
 
 source = adapting.cuda_source()
 start = source.index("struct")
@@ -125,8 +131,8 @@ print(source[start : start + 1800])
 # %%
 # A layer
 # -------
-# ``spikeforge.nn.Neuron`` makes a module of it, whose constants are numbers, tensors or ``Learnable``. It trains, is saved, compiled,
-# exported and recorded as every other neuron.
+# ``spikeforge.nn.Neuron`` is a module of this neuron, whose constants are scalars, tensors or ``Learnable``. It can be
+# trained, saved, compiled, exported and recorded like every other neuron.
 
 layer = snn.Neuron(adapting, tau=snn.Learnable(5.0, min=1.0, per_channel=16), beta=0.5)
 net = torch.nn.Sequential(torch.nn.Linear(8, 16), layer)
@@ -138,8 +144,8 @@ assert layer.tau.grad.shape == (16,)
 # %%
 # Functions of FlexSN
 # -------------------
-# SpikingJelly's FlexSN builds Triton kernels from a function of inputs, states and static inputs. ``from_core`` takes such a function as
-# it is, with SpikingJelly's surrogates in it where it is installed.
+# SpikingJelly's FlexSN builds Triton kernels from a function of inputs, states and static inputs. ``from_core`` accepts
+# such a function unchanged, including SpikingJelly's surrogates if SpikingJelly is installed.
 
 fire = surrogate.ATan(2.5)
 
@@ -159,5 +165,5 @@ assert decay.grad != 0
 pyplot.show()
 
 # %%
-# More of what a function may do, and what it may not, is in :doc:`../custom_neurons`; the language of the text is in
-# :doc:`../neuron_text`; in C++ a lambda does the same (:doc:`../custom_neurons`).
+# :doc:`../custom_neurons` describes the operations that a function may use, and the equivalent lambdas in C++.
+# :doc:`../neuron_text` describes the language of the text.

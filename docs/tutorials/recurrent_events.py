@@ -2,15 +2,17 @@
 A recurrent network on events
 =============================
 
-Neurons that hear each other can hold on to something. Here a network sees streams of events, as a camera or a microphone that reports
-changes gives them: at the beginning one of two groups of channels is active for a moment, then there is noise, and at a signal the
-network has to say which group it was. Without connections from neuron to neuron it cannot; with them it learns to within seconds.
+Recurrent connections give a network memory. The network in this tutorial receives streams of events, such as those of
+an event camera or a silicon cochlea. At the beginning one of two groups of channels is active for a short time,
+followed by noise; at a signal the network must report which group was active. Without recurrent connections it cannot
+do so; with them it learns the task within seconds.
 """
 
 # %%
 # Events
 # ------
-# An event is a step, the sample that it belongs to, and a channel. A list of them becomes a tensor ``[T, batch, channels]`` in one line.
+# An event consists of a step, a sample, and a channel. One line converts a list of events to a tensor
+# ``[T, batch, channels]``.
 
 import time
 
@@ -58,8 +60,8 @@ print(f"{events.shape[1]} events of {len(labels)} samples; the first ones (step,
 # %%
 # The network
 # -----------
-# ``Recurrent(neuron, linear)`` adds to the neuron's input what its own spikes of the step before bring through a matrix. Of a neuron and an
-# ``nn.Linear`` it is one operator over all steps, forward and backward; ``repr`` says so.
+# ``Recurrent(neuron, linear)`` adds the product of the preceding step's spikes and a matrix to the neuron's input. For
+# a neuron and an ``nn.Linear`` it is a single operator over all steps, forward and backward, which ``repr`` shows.
 
 
 def network(recurrent):
@@ -81,8 +83,8 @@ print(network(recurrent=True))
 # %%
 # Training
 # --------
-# What counts is the read-out's voltage while the signal is on. A network without a loop forgets: its neurons leak with a time constant of
-# five steps, and the answer is asked for 25 steps after the cue.
+# The answer is the read-out's mean voltage while the signal is on. A network without recurrent connections forgets: its
+# neurons leak with a time constant of five steps, and the answer is read 25 steps after the cue.
 
 
 def answers(net, x):
@@ -119,7 +121,7 @@ assert found > 0.9 and by_chance < 0.65
 # %%
 # What it does
 # ------------
-# The activity that the cue begins goes on until it is asked for.
+# The activity that the cue starts continues until the answer is read.
 
 events, labels = streams(64)
 with torch.no_grad(), spikeforge.Monitor(net, ["1.out", "3.v"]) as monitor:
@@ -141,8 +143,8 @@ pyplot.show()
 # %%
 # The same as a loop
 # ------------------
-# One operator gives what a loop in Python would, a step at a time (``net.step`` of a network that keeps its state), within the rounding of
-# its sums:
+# The operator gives the same result as a Python loop over steps (``net.step`` of a network that keeps its state),
+# within the rounding of its sums:
 
 x = dense(events, 64)
 loop = net[1]
@@ -155,5 +157,5 @@ print(f"{(steps == whole).float().mean():.2%} of all spikes are the same")
 assert (steps == whole).float().mean() > 0.99
 
 # %%
-# The guide is :doc:`../recurrent`: other neurons, delays, which layers have a kernel on a GPU. Where each neuron reaches few others,
-# :doc:`microcircuit` has the products.
+# The guide is :doc:`../recurrent`: other neurons, delays, and the layers that have a kernel on a GPU.
+# :doc:`microcircuit` uses sparse products for networks with few connections for each neuron.

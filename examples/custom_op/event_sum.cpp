@@ -24,8 +24,7 @@ using spikeforge::custom_op::Tensors;
 // --- CPU
 // ---------------------------------------------------------------------------------------------------------------
 
-template <class T>
-struct Connections {
+template <class T> struct Connections {
   explicit Connections(const Arguments& in)
       : events(in.tensor("events").const_data_ptr<T>()),
         indices(in.tensor("indices").const_data_ptr<int>()),
@@ -40,8 +39,7 @@ struct Connections {
   std::int64_t rows;
 };
 
-template <class T>
-void add_rows(const Connections<T>& c, std::int64_t begin, std::int64_t end, T* y) {
+template <class T> void add_rows(const Connections<T>& c, std::int64_t begin, std::int64_t end, T* y) {
   for (std::int64_t row = begin; row < end; ++row) {
     const T event = c.events[row];
     if (event == 0) continue;
@@ -50,8 +48,7 @@ void add_rows(const Connections<T>& c, std::int64_t begin, std::int64_t end, T* 
 }
 
 // Each thread adds its share of the rows to sums of its own: two threads may meet at a target.
-template <class T>
-void event_sum_of(Tensors out, const Arguments& in) {
+template <class T> void event_sum_of(Tensors out, const Arguments& in) {
   const Connections<T> c(in);
   const std::int64_t threads = at::get_num_threads();
   if (threads == 1) return add_rows(c, 0, c.rows, out[0].mutable_data_ptr<T>());
@@ -64,8 +61,7 @@ void event_sum_of(Tensors out, const Arguments& in) {
   at::sum_out(y, sums, 0);
 }
 
-template <class T>
-void event_sum_backward_of(Tensors out, const Arguments& in) {
+template <class T> void event_sum_backward_of(Tensors out, const Arguments& in) {
   const Connections<T> c(in);
   const T* const grad = in.tensor("grad").const_data_ptr<T>();
   T* const grad_events = out[0].mutable_data_ptr<T>();

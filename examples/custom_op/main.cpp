@@ -13,8 +13,7 @@ namespace {
 using EventSum = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, c10::SymInt);
 using Boltzmann = at::Tensor(const at::Tensor&, const at::Tensor&, double);
 
-template <class Signature>
-auto find(const char* name) {
+template <class Signature> auto find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 

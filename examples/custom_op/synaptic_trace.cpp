@@ -16,8 +16,7 @@ using spikeforge::custom_op::Tensors;
 
 double decay_of(const Arguments& in) { return std::exp(-in.number("dt") / in.number("tau")); }
 
-template <class T>
-void step_of(Tensors out, const Arguments& in) {
+template <class T> void step_of(Tensors out, const Arguments& in) {
   const T decay = static_cast<T>(decay_of(in));
   const T* const trace = in.tensor("trace").const_data_ptr<T>();
   const T* const spikes = in.tensor("spikes").const_data_ptr<T>();

@@ -25,19 +25,15 @@ bool is_at_most(c10::ScalarType type, c10::ScalarType state) {
 // The expected value of a parameter, for the part of a message before "but is".
 std::string expected(const CellParam& param, double number, DType arithmetic) {
   switch (param.legal) {
-    case Legal::unchecked:
-      break;
-    case Legal::any:
-      return "must be a number";
+    case Legal::unchecked: break;
+    case Legal::any: return "must be a number";
     case Legal::positive:
       if (std::isfinite(number) && number > 0)
         return std::string("must be finite and above 0 in ") + (arithmetic == DType::f64 ? "float64" : "float32") +
                ", and so must its reciprocal";
       return "must be finite and above 0";
-    case Legal::fraction:
-      return "must lie in [0, 1]";
-    case Legal::between:
-      return c10::str("must lie in [", param.least, ", ", param.most, "]");
+    case Legal::fraction: return "must be in [0, 1]";
+    case Legal::between: return c10::str("must be in [", param.least, ", ", param.most, "]");
   }
   return "";
 }
@@ -92,7 +88,7 @@ void check_type(const Leader& leader, const char* name, const at::Tensor& t) {
   TORCH_CHECK_TYPE(t.layout() == c10::kStrided, leader.op, ": ", name, " must be a dense tensor, but its layout is ",
                    t.layout());
   TORCH_CHECK_TYPE(t.scalar_type() == type || t.scalar_type() == state, leader.op, ": ", name, " must be ", type,
-                   state == type ? std::string() : std::string(" or ") + toString(state), " beside a ", type, " ",
+                   state == type ? std::string() : std::string(" or ") + toString(state), " for a ", type, " ",
                    leader.name, ", but is ", t.scalar_type());
 }
 

@@ -215,17 +215,10 @@ void check_projection(const std::string& where, const Projection& p, std::int64_
       TORCH_CHECK_VALUE(p.amount >= 0 && p.amount <= 1, where, "a probability must be from 0 to 1, but is ", p.amount);
       break;
     case ConnectionRule::fixed_out_degree:
-    case ConnectionRule::fixed_in_degree:
-      check_degree(where, p, rule == ConnectionRule::fixed_out_degree, rows);
-      break;
-    case ConnectionRule::fixed_total:
-      check_total(where, p, rows);
-      break;
-    case ConnectionRule::arrays:
-      check_arrays(where, p, device);
-      break;
-    default:
-      break;
+    case ConnectionRule::fixed_in_degree: check_degree(where, p, rule == ConnectionRule::fixed_out_degree, rows); break;
+    case ConnectionRule::fixed_total: check_total(where, p, rows); break;
+    case ConnectionRule::arrays: check_arrays(where, p, device); break;
+    default: break;
   }
   check_law(where, "weight", p.weight, p.rule);
   check_law(where, "delay", p.delay, p.rule);

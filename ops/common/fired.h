@@ -8,8 +8,7 @@ namespace spikeforge::ops {
 
 // f(i) for each i of [first, last) with spikes[i] > 0, ascending. A block of which none fired, as most are, costs a
 // vector comparison or two.
-template <class T, class F>
-void for_each_fired(const T* spikes, std::int64_t first, std::int64_t last, F&& f) {
+template <class T, class F> void for_each_fired(const T* spikes, std::int64_t first, std::int64_t last, F&& f) {
   constexpr std::int64_t block = 64;
   for (; first < last; first += block) {
     const std::int64_t end = std::min(first + block, last);

@@ -10,8 +10,7 @@ namespace spikeforge {
 namespace {
 
 // PackError as an exception of torch, so that Python sees one.
-template <class Function>
-auto checked(const char* name, const Function& function) {
+template <class Function> auto checked(const char* name, const Function& function) {
   try {
     return function();
   } catch (const jit::PackError& e) {

@@ -15,19 +15,16 @@
 namespace spikeforge::ops {
 namespace {
 
-template <class Int>
-using View = c10::ArrayRef<Int>;
+template <class Int> using View = c10::ArrayRef<Int>;
 
-template <class Int>
-View<Int> sizes_of(const at::Tensor& t) {
+template <class Int> View<Int> sizes_of(const at::Tensor& t) {
   if constexpr (std::is_same_v<Int, c10::SymInt>)
     return t.sym_sizes();
   else
     return t.sizes();
 }
 
-template <class Int>
-View<Int> strides_of(const at::Tensor& t) {
+template <class Int> View<Int> strides_of(const at::Tensor& t) {
   if constexpr (std::is_same_v<Int, c10::SymInt>)
     return t.sym_strides();
   else
@@ -51,8 +48,7 @@ at::Tensor allocate(at::IntArrayRef sizes, at::IntArrayRef strides, const at::Te
 }
 
 // Dimensions of more than one element, from the fastest in memory to the slowest.
-template <class Int>
-c10::SmallVector<int, 6> memory_order(View<Int> sizes, View<Int> strides) {
+template <class Int> c10::SmallVector<int, 6> memory_order(View<Int> sizes, View<Int> strides) {
   c10::SmallVector<int, 6> order;
   for (int d = static_cast<int>(sizes.size()) - 1; d >= 0; --d)
     if (sizes[d] != 1) order.push_back(d);
@@ -71,8 +67,7 @@ bool is_contiguous(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return expected != 0;
 }
 
-template <class Int>
-bool is_dense(View<Int> sizes, View<Int> strides) {
+template <class Int> bool is_dense(View<Int> sizes, View<Int> strides) {
   if constexpr (std::is_same_v<Int, std::int64_t>)
     if (is_contiguous(sizes, strides)) return true;
   Int expected = 1;
@@ -95,15 +90,13 @@ bool all_zero(at::IntArrayRef sizes, at::IntArrayRef strides) {
   return true;
 }
 
-template <class Int>
-Sizes<Int> contiguous_strides(const Sizes<Int>& sizes) {
+template <class Int> Sizes<Int> contiguous_strides(const Sizes<Int>& sizes) {
   Sizes<Int> strides(sizes.size(), Int(1));
   for (std::size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * sizes[d];
   return strides;
 }
 
-template <class Int>
-Sizes<Int> prepend(const Int& first, const Sizes<Int>& rest) {
+template <class Int> Sizes<Int> prepend(const Int& first, const Sizes<Int>& rest) {
   Sizes<Int> result{first};
   result.append(rest.begin(), rest.end());
   return result;
@@ -168,12 +161,9 @@ at::Tensor without_expanded(at::Tensor t, std::int64_t from = 0) {
 double number_of(const at::Tensor& t) {
   if (t.is_neg()) return t.item<double>();
   switch (t.scalar_type()) {
-    case c10::ScalarType::Float:
-      return *t.const_data_ptr<float>();
-    case c10::ScalarType::Double:
-      return *t.const_data_ptr<double>();
-    default:
-      return t.item<double>();
+    case c10::ScalarType::Float: return *t.const_data_ptr<float>();
+    case c10::ScalarType::Double: return *t.const_data_ptr<double>();
+    default: return t.item<double>();
   }
 }
 
@@ -190,13 +180,11 @@ const unsigned char* bytes_of(const at::Tensor& bools) {
 
 }  // namespace
 
-template <class Int>
-at::Tensor Layout<Int>::empty_sequence(const at::TensorOptions& options) const {
+template <class Int> at::Tensor Layout<Int>::empty_sequence(const at::TensorOptions& options) const {
   return allocate(prepend(steps, sizes), prepend(neurons, strides), options);
 }
 
-template <class Int>
-at::Tensor Layout<Int>::empty_step(const at::TensorOptions& options) const {
+template <class Int> at::Tensor Layout<Int>::empty_step(const at::TensorOptions& options) const {
   return allocate(sizes, strides, options);
 }
 
@@ -207,18 +195,15 @@ at::Tensor Layout<Int>::empty_checkpoints(const Int& count, std::int64_t n_state
                   prepend(Int(neurons * n_states), prepend(neurons, strides)), options);
 }
 
-template <class Int>
-Int Layout<Int>::checkpoint_count(std::int64_t length) const {
+template <class Int> Int Layout<Int>::checkpoint_count(std::int64_t length) const {
   return (at_least_one(steps) - 1) / length;
 }
 
-template <class Int>
-at::Tensor with_dense_steps(const at::Tensor& x) {
+template <class Int> at::Tensor with_dense_steps(const at::Tensor& x) {
   return is_dense(sizes_of<Int>(x).slice(1), strides_of<Int>(x).slice(1)) ? x : x.contiguous();
 }
 
-template <class Int>
-Layout<Int> layout_of(const at::Tensor& x) {
+template <class Int> Layout<Int> layout_of(const at::Tensor& x) {
   Layout<Int> layout;
   const View<Int> sizes = sizes_of<Int>(x);
   layout.steps = sizes[0];
@@ -236,8 +221,7 @@ Layout<Int> layout_of(const at::Tensor& x) {
 }
 
 // From the slowest dimension in memory on: as in the shape, then those from j on, then those from i on up to j.
-template <class Int>
-std::optional<Order<Int>> order_of(const Layout<Int>& layout) {
+template <class Int> std::optional<Order<Int>> order_of(const Layout<Int>& layout) {
   auto order = memory_order<Int>(layout.sizes, layout.strides);
   std::reverse(order.begin(), order.end());
   auto sorted = order;
@@ -327,33 +311,22 @@ at::Tensor sum_over_neurons(const at::Tensor& grad, const at::Tensor& param) {
 
 DType dtype_of(c10::ScalarType type) {
   switch (type) {
-    case c10::ScalarType::Half:
-      return DType::f16;
-    case c10::ScalarType::BFloat16:
-      return DType::bf16;
-    case c10::ScalarType::Float:
-      return DType::f32;
-    case c10::ScalarType::Int:
-      return DType::i32;
-    case c10::ScalarType::Double:
-      return DType::f64;
-    default:
-      TORCH_INTERNAL_ASSERT(false, "no kernel reads ", type);
+    case c10::ScalarType::Half: return DType::f16;
+    case c10::ScalarType::BFloat16: return DType::bf16;
+    case c10::ScalarType::Float: return DType::f32;
+    case c10::ScalarType::Int: return DType::i32;
+    case c10::ScalarType::Double: return DType::f64;
+    default: TORCH_INTERNAL_ASSERT(false, "no kernel reads ", type);
   }
 }
 
 c10::ScalarType scalar_type_of(DType type) {
   switch (type) {
-    case DType::f16:
-      return c10::ScalarType::Half;
-    case DType::bf16:
-      return c10::ScalarType::BFloat16;
-    case DType::f32:
-      return c10::ScalarType::Float;
-    case DType::i32:
-      return c10::ScalarType::Int;
-    case DType::f64:
-      return c10::ScalarType::Double;
+    case DType::f16: return c10::ScalarType::Half;
+    case DType::bf16: return c10::ScalarType::BFloat16;
+    case DType::f32: return c10::ScalarType::Float;
+    case DType::i32: return c10::ScalarType::Int;
+    case DType::f64: return c10::ScalarType::Double;
   }
   TORCH_INTERNAL_ASSERT(false, "no tensor holds this type");
 }

@@ -16,12 +16,10 @@
 namespace spikeforge::ops {
 
 // Sizes are plain where memory is real, and symbolic where a graph is traced: Int is std::int64_t or c10::SymInt.
-template <class Int>
-using Sizes = c10::SmallVector<Int, 6>;
+template <class Int> using Sizes = c10::SmallVector<Int, 6>;
 
 // The non-time dimensions of x, dense in some order.
-template <class Int>
-struct Layout {
+template <class Int> struct Layout {
   Int steps;
   Int neurons;
   Sizes<Int> sizes;
@@ -38,24 +36,18 @@ struct Layout {
 
 using PlainLayout = Layout<std::int64_t>;
 
-// x itself where its non-time dimensions are dense, else a contiguous copy.
-template <class Int>
-at::Tensor with_dense_steps(const at::Tensor& x);
+// Returns x if its non-time dimensions are dense, else a contiguous copy.
+template <class Int> at::Tensor with_dense_steps(const at::Tensor& x);
 
 // For an x from with_dense_steps.
-template <class Int>
-Layout<Int> layout_of(const at::Tensor& x);
+template <class Int> Layout<Int> layout_of(const at::Tensor& x);
 
-// The order of a layout's neurons where it is that of the shape, or one in which a slow and a fast part of the
-// dimensions have changed places, as channels have in channels-last: of so many neurons each. Nothing for another.
-template <class Int>
-struct Order {
-  Int fast, slow;
-};
-template <class Int>
-std::optional<Order<Int>> order_of(const Layout<Int>& layout);
+// Returns the order of a layout's neurons if it is that of the shape, or one that swaps two groups of dimensions, as
+// channels-last does: `fast` and `slow` are their numbers of neurons. Returns nullopt for other layouts.
+template <class Int> struct Order { Int fast, slow; };
+template <class Int> std::optional<Order<Int>> order_of(const Layout<Int>& layout);
 
-// Copies that had to be made, to be kept for as long as something points to them.
+// Temporary copies, kept as long as pointers to them are in use.
 using Copies = std::vector<at::Tensor>;
 
 // The functions below read a tensor in place if they can, and otherwise a copy in the layout's order.

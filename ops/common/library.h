@@ -1,7 +1,8 @@
 // How the library spikeforge is registered with torch: SPIKEFORGE_SCHEMAS(library) { ... } and SPIKEFORGE_KERNELS(CPU,
-// library) { ... } are torch's TORCH_LIBRARY_FRAGMENT and TORCH_LIBRARY_IMPL, but for a process into which the library
-// is loaded twice, from two files (a wheel's and a build's). torch throws at the second one's first schema, while it is
-// loaded, which ends the process. So the second registers nothing, says so, and is served by the first one's operators.
+// library) { ... } are torch's TORCH_LIBRARY_FRAGMENT and TORCH_LIBRARY_IMPL, except in a process that
+// loads the library twice, from two files (a wheel's and a build's). There, torch would throw at the first schema of
+// the second library during loading, which ends the process. So the second library warns, registers nothing, and uses
+// the operators of the first.
 #pragma once
 
 #include <torch/library.h>
@@ -23,8 +24,7 @@ class Schemas {
   Schemas(torch::Library& library) : library_(library) {}  // NOLINT(google-explicit-constructor): for the macro below
 
   void def(const std::string& schema, const std::vector<at::Tag>& tags = {at::Tag::pt2_compliant_tag});
-  template <class Function>
-  void def(const char* schema, Function&& function) {
+  template <class Function> void def(const char* schema, Function&& function) {
     library_.def(schema, std::forward<Function>(function));
   }
 

@@ -17,9 +17,10 @@ inline c10::DispatchKeySet keys_of(at::TensorList list) {
 // kernels, as most are.
 inline c10::DispatchKey next_key_of(c10::DispatchKeySet of_arguments) {
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  const c10::DispatchKeySet asked = ((of_arguments | local.included_) - local.excluded_ - c10::autocast_dispatch_keyset)
-                                        .remove(c10::DispatchKey::BackendSelect);
-  return asked.highestPriorityTypeId();
+  const c10::DispatchKeySet requested =
+      ((of_arguments | local.included_) - local.excluded_ - c10::autocast_dispatch_keyset)
+          .remove(c10::DispatchKey::BackendSelect);
+  return requested.highestPriorityTypeId();
 }
 
 }  // namespace spikeforge::ops

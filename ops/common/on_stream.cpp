@@ -28,10 +28,10 @@ void ensure_context(int index) {
 
 const jit::Device& gpu_of(const at::Tensor& x) {
   static std::array<jit::Device, C10_COMPILE_TIME_MAX_GPUS> devices;
-  static std::array<std::once_flag, C10_COMPILE_TIME_MAX_GPUS> asked;
+  static std::array<std::once_flag, C10_COMPILE_TIME_MAX_GPUS> requested;
   const int device = x.get_device();
   const auto index = static_cast<std::size_t>(device);
-  std::call_once(asked.at(index), [device, index] {
+  std::call_once(requested.at(index), [device, index] {
     devices[index] = {attribute(cudaDevAttrComputeCapabilityMajor, device),
                       attribute(cudaDevAttrComputeCapabilityMinor, device),
                       attribute(cudaDevAttrMultiProcessorCount, device)};

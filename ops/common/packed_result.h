@@ -13,15 +13,15 @@ namespace spikeforge::ops::autograd {
 class PackedResult {
  public:
   virtual ~PackedResult() = default;
-  // The node's first result in so many bits a number; undefined where it has none such.
+  // Returns the node's first result with `bits` bits per value, or undefined tensors if the node does not have it.
   virtual Packed packed(std::int64_t bits) const = 0;
 
-  // Undefined unless x is such a result as the node gave it, or a view of all of it.
+  // The same for the node that computed x. Undefined unless x is the unchanged result, or a view of all of it.
   static Packed of(const at::Tensor& x, std::int64_t bits) {
     const at::TensorBase& whole = x.is_view() ? x._base() : x;
     const auto* const node = dynamic_cast<const PackedResult*>(whole.grad_fn().get());
-    // A dense view with as many numbers as its memory has them in the same order. The graph or the version shows
-    // whether a result was written to.
+    // A dense view with the same number of elements has them in the same order. The graph and the version show in-place
+    // changes.
     if (node == nullptr || whole.output_nr() != 0 || x._version() != 0 || x.scalar_type() != whole.scalar_type() ||
         x.sym_numel() != whole.sym_numel() || x.sym_storage_offset() != whole.sym_storage_offset() ||
         !x.is_non_overlapping_and_dense())
@@ -30,9 +30,8 @@ class PackedResult {
   }
 };
 
-// For a rule whose forward pass may keep them.
-template <class Rule>
-class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
+// The node of a rule whose forward pass may save its result as bits.
+template <class Rule> class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
  public:
   void keep(Packed packed, std::int64_t bits) {
     packed_ = std::move(packed);

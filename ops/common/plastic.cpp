@@ -166,8 +166,8 @@ void Step::decay(const Memory& memory, bool after, std::int64_t count) const {
   }
 }
 
-// If sums per column are computed, threads own columns, and segments are in their order; else threads share the
-// connections evenly.
+// If the call computes sums per column, each thread processes a range of columns, and the segments of a thread keep
+// their order. Otherwise, each thread processes an equal number of connections.
 void Step::run(const cpu::PlasticCall& call, const Segments& segments, bool by_columns) const {
   if (segments.total == 0) return;
   const cpu::PlasticKernels& kernels = cpu::plastic_kernels();

@@ -96,7 +96,7 @@ struct Segments {
   void add(std::int64_t neuron, std::int64_t begin, std::int64_t end);
 };
 
-// The memory of a step: as PlasticCall says.
+// The states and traces of a step; PlasticCall documents them.
 struct Memory {
   std::vector<cpu::PlasticState> states;
   std::vector<cpu::PlasticTrace> traces;

@@ -1,5 +1,5 @@
-// Results that their readers need not keep for the backward pass, because the node that gave them can give them again.
-// Included where operators register their Autograd kernels, since autograd's headers are dear.
+// Results that other nodes need not save for the backward pass, because the node that computed them can recompute them.
+// Only files that register Autograd kernels include this header, since autograd's headers compile slowly.
 #pragma once
 
 #include "ops/common/record.h"
@@ -17,16 +17,15 @@ namespace spikeforge::ops::autograd {
 class Recomputable {
  public:
   virtual ~Recomputable() = default;
-  // True if it was recorded with permission to recompute its result.
+  // True if the call that recorded the node allowed recomputing its result.
   virtual bool is_willing() const = 0;
-  // The result, from what the node keeps. Throws where that has been released, or changed.
+  // Recomputes the result from the node's saved tensors. Throws if they were released, or changed in place.
   virtual at::Tensor again() = 0;
 };
 
-// The node of a rule that has `static at::Tensor again(AutogradContext*)` and permission to recompute in
-// saved_data["recompute"].
-template <class Rule>
-class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
+// The node of a rule that defines `static at::Tensor again(AutogradContext*)`. saved_data["recompute"] is true if the
+// call allowed recomputing.
+template <class Rule> class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
  public:
   bool is_willing() const override { return this->ctx_.saved_data.at("recompute").toBool(); }
   at::Tensor again() override {
@@ -39,10 +38,10 @@ class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
 // A shared pointer, or since torch 2.15 an intrusive one.
 using NodePointer = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
 
-// A tensor that a recomputable node gave, or a view of it, as another node keeps it.
+// The result of a recomputable node, or a view of it, as another node saves it.
 class Recomputed : public torch::CustomClassHolder {
  public:
-  // The tensor to save in place of t, which restored() finds by the key: t itself, or none.
+  // Returns the tensor to save for t: t itself, or an undefined tensor if restored() can recompute it by the key.
   static at::Tensor keep(AutogradContext* ctx, const std::string& key, const at::Tensor& t) {
     // The graph or the version shows whether a result was written to.
     const at::TensorBase& whole = t.is_view() ? t._base() : t;

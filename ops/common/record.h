@@ -30,9 +30,9 @@ inline bool wants_gradient(const at::Tensor& t) {
   return at::GradMode::is_enabled() && t.defined() && t.requires_grad();
 }
 
-// The node of a rule. torch requests its name in every backward pass, and would demangle that of its type each time.
-template <class Rule>
-class RuleNode : public torch::autograd::CppNode<Rule> {
+// The node of a rule. torch reads the node's name in every backward pass, and would demangle the name of its type each
+// time.
+template <class Rule> class RuleNode : public torch::autograd::CppNode<Rule> {
  public:
   std::string name() const override {
     static const std::string demangled = torch::autograd::CppNode<Rule>::name();

@@ -1,4 +1,4 @@
-// Spikes as bits, for what is kept from the forward to the backward pass.
+// Spikes as bits, for tensors that are saved for the backward pass.
 #pragma once
 
 #include <ATen/core/Tensor.h>

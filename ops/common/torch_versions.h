@@ -13,8 +13,7 @@ namespace spikeforge::ops {
 
 // Creates a node of autograd's graph, owned as torch owns its own: by c10::intrusive_ptr from 2.13 on; before, by
 // std::shared_ptr, whose deleter destroys a long graph without recursion.
-template <class N, class... Arguments>
-auto make_node(Arguments&&... arguments) {
+template <class N, class... Arguments> auto make_node(Arguments&&... arguments) {
   static_assert(std::is_base_of_v<torch::autograd::Node, N>);
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, N>) {
     return c10::make_intrusive<N>(std::forward<Arguments>(arguments)...);

@@ -14,16 +14,14 @@ namespace {
 // Numbers that are worth waking a thread.
 constexpr std::int64_t numbers_of_a_thread = 1 << 16;
 
-template <class F>
-auto with_integers(const at::Tensor& contiguous, F&& f) {
+template <class F> auto with_integers(const at::Tensor& contiguous, F&& f) {
   if (contiguous.scalar_type() == c10::ScalarType::Int) return f(contiguous.const_data_ptr<std::int32_t>());
   if (contiguous.scalar_type() == c10::ScalarType::Byte) return f(contiguous.const_data_ptr<std::uint8_t>());
   return f(contiguous.const_data_ptr<std::int64_t>());
 }
 
 // Without a branch, so that it is read in vectors. A negative number is a large one without its sign.
-template <class Index>
-bool lie_below(const Index* numbers, std::int64_t n, std::int64_t bound) {
+template <class Index> bool lie_below(const Index* numbers, std::int64_t n, std::int64_t bound) {
   using Unsigned = std::make_unsigned_t<Index>;
   const auto most = static_cast<Unsigned>(bound);
   bool wrong = false;
@@ -43,8 +41,7 @@ bool lie_below(const at::Tensor& numbers, std::int64_t bound) {
   return right;
 }
 
-template <class Index>
-bool never_decreases(const Index* numbers, std::int64_t n) {
+template <class Index> bool never_decreases(const Index* numbers, std::int64_t n) {
   bool decreases = false;
   for (std::int64_t i = 0; i + 1 < n; ++i) decreases |= numbers[i] > numbers[i + 1];
   return !decreases;
@@ -64,8 +61,7 @@ bool is_right(const StoredMatrix& m) {
          (m.slots == nullptr || lie_below(*m.slots, nnz)) && (m.delays == nullptr || lie_below(*m.delays, m.ring));
 }
 
-template <class Begin>
-void refuse_row_begins(const StoredMatrix& m, const Begin* begins, std::int64_t nnz) {
+template <class Begin> void refuse_row_begins(const StoredMatrix& m, const Begin* begins, std::int64_t nnz) {
   TORCH_CHECK_VALUE(begins[0] == 0, m.op, ": ", m.indptr_name, " must begin with 0, but begins with ", begins[0]);
   for (std::int64_t i = 0; i < m.rows; ++i)
     TORCH_CHECK_VALUE(begins[i] <= begins[i + 1], m.op, ": ", m.indptr_name, " must not decrease, but ", m.indptr_name,

@@ -18,8 +18,8 @@
 
 namespace spikeforge::ops {
 
-// The conditions that kernels require of a matrix [rows, cols] in memory: indices lie in [0, cols); indptr begins with
-// 0, never decreases and ends with their number; slots, if present, lie in [0, that number); delays in [0, ring).
+// The conditions that kernels require of a matrix [rows, cols] in memory: indices are in [0, cols); indptr begins with
+// 0, never decreases and ends with their number; slots, if present, are in [0, that number); delays in [0, ring).
 struct StoredMatrix {
   const char* op = nullptr;             // begins messages
   const at::Tensor* indices = nullptr;  // int32 or int64: [nnz], or in ELL form [rows, width]
@@ -82,8 +82,7 @@ struct HashOfMatrixKey {
 };
 
 // Bounded, and keeps no numbers alive. A storage is held weakly, so that no other can have its address.
-template <class Value>
-class MatrixMemory {
+template <class Value> class MatrixMemory {
  public:
   std::optional<Value> find(const MatrixKey& key) const {
     const std::scoped_lock lock(mutex_);

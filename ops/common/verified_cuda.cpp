@@ -89,7 +89,7 @@ class Unanswered {
     count_ = checks_.size();
   }
 
-  // Takes those that are answered; null, or one that found something wrong.
+  // Removes the completed checks. Returns one that found an illegal value, or null.
   SharedCheck take() {
     if (count_ == 0) return nullptr;
     const std::scoped_lock lock(mutex_);
@@ -160,7 +160,7 @@ const unsigned* verify_on_gpu(const StoredMatrix& matrix) {
   const event::Answer answer = known ? known->read() : event::Answer::none;
   const SharedCheck wrong = unanswered().take();
   if (answer == event::Answer::wrong) {
-    check_numbers(matrix, /*sorted=*/false);  // says what is wrong where
+    check_numbers(matrix, /*sorted=*/false);  // throws, with the position of the illegal value
     return nullptr;                           // it was changed without torch's version counter, and is legal now
   }
   TORCH_CHECK_VALUE(!wrong, matrix.op, ": an earlier call, ", wrong->op, " on ", wrong->device,

@@ -18,10 +18,7 @@ namespace spikeforge::ops {
 class VmapLevel {
  public:
   // For a call with these tensors, some of them optional.
-  template <class... T>
-  explicit VmapLevel(const T&... tensors) {
-    (find(tensors), ...);
-  }
+  template <class... T> explicit VmapLevel(const T&... tensors) { (find(tensors), ...); }
 
   // The innermost level of a call has the highest number.
   void find(const at::Tensor& t) {
@@ -65,8 +62,7 @@ class VmapLevel {
   }
 
   // The results f(i) of all maps, one by one; or the lists of results.
-  template <class F>
-  auto each(F&& f) const {
+  template <class F> auto each(F&& f) const {
     std::vector<decltype(f(0))> results;
     const std::int64_t count = size_.guard_int(__FILE__, __LINE__);
     TORCH_CHECK_VALUE(count > 0, "vmap: the mapped dimension must have at least 1 element here, but has none");

@@ -1,4 +1,4 @@
-// Events as bits: bit b of word w says whether entry 32 w + b is one, which it is where true, or above 0. Bits beyond
+// Events as bits: bit b of word w is set if entry 32 w + b is an event, that is, true or above 0. Bits beyond
 // the last entry are 0.
 #include "ops/common/checks.h"
 #include "ops/common/library.h"

@@ -1,5 +1,5 @@
 // connect: networks drawn by rule. Rows are counted first, projection by projection; then every projection fills its
-// part of each row. csrc/kernels/event/connection_rules.h says how places and numbers are drawn.
+// part of each row. csrc/kernels/event/connection_rules.h defines how positions and values are drawn.
 #include "ops/connect.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"

@@ -22,8 +22,7 @@ using event::PlaceRule;
 
 constexpr Place lines_of_a_thread = 64, connections_of_a_thread = 1 << 14;
 
-template <class F>
-void for_each(Place count, Place least, F&& f) {
+template <class F> void for_each(Place count, Place least, F&& f) {
   at::parallel_for(0, count, least, [&](Place begin, Place end) {
     for (Place i = begin; i < end; ++i) f(i);
   });
@@ -65,9 +64,7 @@ void draw_line(const ConnectArguments& args, Place line) {
       for (Place i = 0; i < count; ++i) write(drawn.at(i));
       return;
     }
-    case PlaceRule::probable:
-      event::for_each_with_probability(lines, line, write);
-      return;
+    case PlaceRule::probable: event::for_each_with_probability(lines, line, write); return;
     case PlaceRule::distinct:
       if (event::is_dense(lines, line, count))
         event::for_each_of_a_selection(lines, line, count, write);
@@ -76,8 +73,7 @@ void draw_line(const ConnectArguments& args, Place line) {
   }
 }
 
-template <class T>
-void draw_numbers(const ConnectArguments& args, Place line) {
+template <class T> void draw_numbers(const ConnectArguments& args, Place line) {
   T* const numbers = static_cast<T*>(args.numbers) + args.starts[line];
   PhiloxWords words{};
   for (Place i = 0; i < args.counts[line]; ++i) {
@@ -94,18 +90,12 @@ void draw_numbers(const ConnectArguments& args, Place line) {
 
 auto drawer_of(event::NumberType type) {
   switch (type) {
-    case event::NumberType::f16:
-      return draw_numbers<c10::Half>;
-    case event::NumberType::bf16:
-      return draw_numbers<c10::BFloat16>;
-    case event::NumberType::f32:
-      return draw_numbers<float>;
-    case event::NumberType::f64:
-      return draw_numbers<double>;
-    case event::NumberType::u8:
-      return draw_numbers<std::uint8_t>;
-    default:
-      return draw_numbers<std::int32_t>;
+    case event::NumberType::f16: return draw_numbers<c10::Half>;
+    case event::NumberType::bf16: return draw_numbers<c10::BFloat16>;
+    case event::NumberType::f32: return draw_numbers<float>;
+    case event::NumberType::f64: return draw_numbers<double>;
+    case event::NumberType::u8: return draw_numbers<std::uint8_t>;
+    default: return draw_numbers<std::int32_t>;
   }
 }
 
@@ -123,8 +113,7 @@ void connect_cpu(ConnectStep step, const ConnectArguments& args) {
         event::for_each_with_probability(lines, line, [&](Place) { ++count; });
         args.counted[line] = count;
       });
-    case ConnectStep::draw:
-      return for_each(lines.count, lines_of_a_thread, [&](Place line) { draw_line(args, line); });
+    case ConnectStep::draw: return for_each(lines.count, lines_of_a_thread, [&](Place line) { draw_line(args, line); });
     case ConnectStep::count_rows:
       return for_each(args.total, connections_of_a_thread, [&](Place i) { count_one(args.counted[args.drawn[i]]); });
     case ConnectStep::place_rows:

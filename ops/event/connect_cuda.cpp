@@ -8,7 +8,7 @@ namespace spikeforge::ops::sparse {
 
 void connect_cuda(event::ConnectStep step, const event::ConnectArguments& args, const at::Tensor& beside) {
   const c10::cuda::OptionalCUDAGuard guard(beside.device());
-  event::launch(step, args, gpu_of(beside), stream_of(beside));
+  event::launch_connect_step(step, args, gpu_of(beside), stream_of(beside));
 }
 
 }  // namespace spikeforge::ops::sparse

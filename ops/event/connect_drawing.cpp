@@ -26,18 +26,12 @@ using event::NumberType;
 
 NumberType number_type(c10::ScalarType type) {
   switch (type) {
-    case at::kHalf:
-      return NumberType::f16;
-    case at::kBFloat16:
-      return NumberType::bf16;
-    case at::kFloat:
-      return NumberType::f32;
-    case at::kDouble:
-      return NumberType::f64;
-    case at::kByte:
-      return NumberType::u8;
-    default:
-      return NumberType::i32;
+    case at::kHalf: return NumberType::f16;
+    case at::kBFloat16: return NumberType::bf16;
+    case at::kFloat: return NumberType::f32;
+    case at::kDouble: return NumberType::f64;
+    case at::kByte: return NumberType::u8;
+    default: return NumberType::i32;
   }
 }
 
@@ -49,8 +43,7 @@ event::Law law_of(const NumberLaw& law) {
   return {law.first, law.second, law.low, law.high, kind, law.redraw ? 1 : 0};
 }
 
-template <class T>
-T* at_address(const at::Tensor& t) {
+template <class T> T* at_address(const at::Tensor& t) {
   return t.defined() ? static_cast<T*>(t.mutable_data_ptr()) : nullptr;
 }
 
@@ -76,16 +69,12 @@ Drawing::Drawing(const Projection& p, std::size_t number, std::int64_t seed, std
 at::Tensor Drawing::counts() const {
   const std::int64_t n = by_rows_.count;
   switch (rule_) {
-    case ConnectionRule::all_to_all:
-      return without_own(at::full({n}, by_rows_.width, options_));
+    case ConnectionRule::all_to_all: return without_own(at::full({n}, by_rows_.width, options_));
     case ConnectionRule::one_to_one:
       return p_.autapses || by_rows_.own != 0 ? at::full({n}, 1, options_) : at::zeros({n}, options_);
-    case ConnectionRule::fixed_out_degree:
-      return at::full({n}, degree_, options_);
-    case ConnectionRule::arrays:
-      return at::bincount(p_.source_indices, {}, n).to(at::kInt);
-    default:
-      break;
+    case ConnectionRule::fixed_out_degree: return at::full({n}, degree_, options_);
+    case ConnectionRule::arrays: return at::bincount(p_.source_indices, {}, n).to(at::kInt);
+    default: break;
   }
   at::Tensor counts = at::zeros({n}, options_);
   ConnectArguments args{.lines = by_rows_, .total = degree_, .counted = at_address<int>(counts)};
@@ -152,14 +141,10 @@ at::Tensor Drawing::slots(const at::Tensor& starts, const at::Tensor& counts) co
 
 event::PlaceRule Drawing::rule_of_places() const {
   switch (rule_) {
-    case ConnectionRule::all_to_all:
-      return event::PlaceRule::all;
-    case ConnectionRule::one_to_one:
-      return event::PlaceRule::one;
-    case ConnectionRule::fixed_probability:
-      return event::PlaceRule::probable;
-    default:
-      return p_.multapses ? event::PlaceRule::drawn : event::PlaceRule::distinct;
+    case ConnectionRule::all_to_all: return event::PlaceRule::all;
+    case ConnectionRule::one_to_one: return event::PlaceRule::one;
+    case ConnectionRule::fixed_probability: return event::PlaceRule::probable;
+    default: return p_.multapses ? event::PlaceRule::drawn : event::PlaceRule::distinct;
   }
 }
 

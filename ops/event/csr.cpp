@@ -2,10 +2,10 @@
 //
 // A matrix is indices int32 [connections], the columns row after row, and indptr int32 or int64 [rows + 1]: the
 // connections of row i are indptr[i] up to indptr[i + 1]. Columns of a row may come in any order and more than once; a
-// row may be empty. In the ELL form every row has as many: indices [rows, connections a row] and no indptr. weights are
-// one number a connection (of the shape of indices), or one element for all. The first call reads the numbers of a
-// matrix and refuses those that are out of range; later ones remember it (ops/common/verified.h). `unchecked` says that
-// they are right: nothing is read, and a wrong one reads or writes memory of others.
+// row may be empty. In the ELL form, all rows have the same number: indices [rows, connections per row] and no indptr.
+// weights has one value per connection (the shape of indices), or one element for all. The first call checks the
+// indices of a matrix and throws if one is out of range; later calls use the stored result (ops/common/verified.h).
+// `unchecked` skips the check: an index out of range then reads or writes memory out of bounds.
 //
 // An entry x of `events` is an event where it is true, or x > 0; NaN is none. An event counts 1, or with `graded` x.
 // The result is A e, or with `transpose` e A, of the weights' type; sums of half types are float32 and rounded once.
@@ -27,8 +27,7 @@ Values values_of() { return Values::number; }
 Values values_of(bool graded) { return event_values(graded); }
 
 // Graded is bool where entries are events.
-template <bool matrix, class... Graded>
-struct Operator {
+template <bool matrix, class... Graded> struct Operator {
   static at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
                         const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, Graded... graded,
                         bool deterministic, bool unchecked) {

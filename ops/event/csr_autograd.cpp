@@ -33,7 +33,7 @@ class Saved {
   }
   at::Tensor grad_weights(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& grad) const {
     if (weights.sym_numel() != 1) return call_weight_grad({x, grad, tensors_[2], indptr_, options_});
-    // All nonzeros have one weight: the sum over what each would get is that over the results of a weight of one.
+    // All nonzeros have one weight, so its gradient is the sum of grad times the result for a weight of one.
     const auto type = state_type(weights.scalar_type());
     const at::Tensor unweighted = product(at::ones({1}, weights.options().dtype(type)), x);
     return unweighted.mul(grad.to(type)).sum().to(weights.scalar_type()).view_symint(weights.sym_sizes());
@@ -64,7 +64,8 @@ struct ProductRule {
 struct WeightGradRule {
   static constexpr bool is_traceable = true;
 
-  // It is linear in the upstream gradient and, straight through, in the entries: what comes is weights.
+  // The rule is linear in the upstream gradient and (straight-through) in the entries. grads[0] has the shape of the
+  // weights.
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const Saved saved(ctx);
     const at::Tensor &x = saved.first(), &grad = saved.second();

@@ -39,7 +39,7 @@ class Product {
         values_(options.values),
         transpose_(options.transpose) {}
 
-  void run() {
+  void compute() {
     if (weights_.type == DType::f64)
       run_in<double>();
     else
@@ -47,8 +47,7 @@ class Product {
   }
 
  private:
-  template <class C>
-  void run_in() {
+  template <class C> void run_in() {
     if (in_.count() == 1)
       transpose_ ? scatter<C>() : gather<C>();
     else
@@ -66,8 +65,7 @@ class Product {
     return offsets;
   }
 
-  template <class C>
-  void gather() {
+  template <class C> void gather() {
     const bool events = values_ == Values::event;
     const Bits bits = events ? pack(x_, in_, 0) : Bits();
     const std::vector<C> entries = events ? std::vector<C>() : contributions<C>(x_, in_, values_, 0, 1);
@@ -77,8 +75,7 @@ class Product {
     });
   }
 
-  template <class C>
-  void scatter() {
+  template <class C> void scatter() {
     const bool events = values_ == Values::event;
     const Bits bits = events ? pack(x_, in_, 0) : Bits();
     const std::vector<C> entries = events ? std::vector<C>() : contributions<C>(x_, in_, values_, 0, 1);
@@ -101,14 +98,12 @@ class Product {
     });
   }
 
-  template <class C>
-  std::int64_t bytes_of_sums() const {
+  template <class C> std::int64_t bytes_of_sums() const {
     const std::size_t each = weights_.homogeneous && values_ == Values::event ? sizeof(std::uint32_t) : sizeof(C);
     return (matrix_.cols * static_cast<std::int64_t>(each) + 63) / 64 * 64;
   }
 
-  template <class C>
-  void gather_tiles() {
+  template <class C> void gather_tiles() {
     for (std::int64_t first = 0; first < in_.count(); first += most_together) {
       const std::int64_t n = std::min(most_together, in_.count() - first);
       const std::vector<C> entries = contributions<C>(x_, in_, values_, first, n);
@@ -122,8 +117,7 @@ class Product {
   }
 
   // Every thread takes vectors of its own, so no sums are shared.
-  template <class C>
-  void scatter_tiles() {
+  template <class C> void scatter_tiles() {
     const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
     const std::int64_t width = std::clamp<std::int64_t>((in_.count() + threads - 1) / threads, 1, most_together);
     const std::int64_t tiles = (in_.count() + width - 1) / width;
@@ -133,8 +127,7 @@ class Product {
     });
   }
 
-  template <class C>
-  void scatter_tile(std::int64_t first, std::int64_t n) {
+  template <class C> void scatter_tile(std::int64_t first, std::int64_t n) {
     const std::vector<C> entries = contributions<C>(x_, in_, values_, first, n);
     std::int64_t all = 0;
     std::int64_t rows = 0;
@@ -191,7 +184,7 @@ at::Tensor product_cpu(const ProductCall& call) {
     if (!specs.empty() && !call.options.unchecked) specs.push_back(check_kernel(stored));
     return specs;
   });
-  Product(weights, held.rows, x, y, call.options).run();
+  Product(weights, held.rows, x, y, call.options).compute();
   return y;
 }
 

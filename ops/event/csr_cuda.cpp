@@ -124,8 +124,7 @@ class Launcher {
     C10_CUDA_CHECK(cudaMemsetAsync(memory, 0, static_cast<std::size_t>(count), stream_));
   }
 
-  template <class F>
-  void for_batches(std::int64_t most, F&& f) {
+  template <class F> void for_batches(std::int64_t most, F&& f) {
     for (std::int64_t first = 0; first < product_.batches; first += most) {
       point_at(first);
       f(first, std::min(most, product_.batches - first));
@@ -174,8 +173,7 @@ class Launcher {
 };
 
 // The word that makes kernels exit, or null. Their results are then NaN, or 0.
-template <class Call>
-const unsigned* verified(const char* op, const Call& call, const at::Tensor& y) {
+template <class Call> const unsigned* verified(const char* op, const Call& call, const at::Tensor& y) {
   if (call.options.unchecked) return nullptr;
   const unsigned* const refused = verify_on_gpu(stored_matrix(op, call));
   if (refused != nullptr) y.fill_(std::numeric_limits<double>::quiet_NaN());

@@ -266,8 +266,7 @@ event::Product gpu_delivery(const DeliverCall& call, const event::Rows& rows) {
 namespace {
 
 // f(arguments of the lowered operators), in their order.
-template <class Result, class Op>
-Result call_with(const Op& op, const DeliverCall& call) {
+template <class Result, class Op> Result call_with(const Op& op, const DeliverCall& call) {
   const auto& [p, delays, buffer, step] = call;
   const Options& o = p.options;
   return op.call(p.weights, p.indices, p.indptr, p.x, delays, buffer, step, o.rows, o.cols, o.transpose,

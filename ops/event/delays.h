@@ -66,15 +66,13 @@ std::tuple<at::Tensor, at::Tensor> call_take(const at::Tensor& buffer, const at:
 at::Tensor call_take_(const at::Tensor& buffer, const at::Tensor& step);
 
 // The kernels that csr_deliver and jit_deliver share. deliver_ changes the buffer.
-template <class Call, void (*deliver_)(const Call&)>
-at::Tensor deliver(const Call& call) {
+template <class Call, void (*deliver_)(const Call&)> at::Tensor deliver(const Call& call) {
   check_deliver(call);
   at::Tensor result = call.buffer.clone(at::MemoryFormat::Contiguous);
   deliver_(call.with(call.product.x, result));
   return result;
 }
-template <class Call>
-at::Tensor deliver_meta(const Call& call) {
+template <class Call> at::Tensor deliver_meta(const Call& call) {
   check_deliver(call);
   return at::empty_symint(call.buffer.sym_sizes(), call.buffer.options());
 }

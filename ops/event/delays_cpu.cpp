@@ -33,7 +33,7 @@ class Delivery {
         offsets_(slot_offsets(call.buffer, call.step)),
         delays_(call.delays.contiguous()) {}
 
-  void run() const {
+  void deliver() const {
     if (weights_.type == DType::f64)
       run_in<double>();
     else
@@ -41,8 +41,7 @@ class Delivery {
   }
 
  private:
-  template <class C>
-  void run_in() const {
+  template <class C> void run_in() const {
     const Options& options = call_.product.options;
     if (options.transpose && in_.count() > 1) {
       at::parallel_for(0, in_.count(), 1, [&](std::int64_t first, std::int64_t last) {
@@ -53,8 +52,7 @@ class Delivery {
     for (std::int64_t v = 0; v < in_.count(); ++v) deliver<C>(v);
   }
 
-  template <class C>
-  void deliver(std::int64_t v) const {
+  template <class C> void deliver(std::int64_t v) const {
     const Values values = call_.product.options.values;
     const bool events = values == Values::event;
     const Bits bits = events ? pack(call_.product.x, in_, v) : Bits();
@@ -149,7 +147,7 @@ void deliver_cpu(const DeliverCall& call) {
     return specs;
   });
   if (call.buffer.numel() == 0) return;
-  Delivery(call, held).run();
+  Delivery(call, held).deliver();
 }
 
 }  // namespace spikeforge::ops::sparse

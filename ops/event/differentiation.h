@@ -19,8 +19,7 @@ using autograd::differentiable;
 
 // The result of an operator that changes its argument in place, `op` and an underscore: what a gradient would be of is
 // gone.
-template <class Compute>
-auto without_gradient(const char* op, at::TensorList inputs, Compute&& compute) {
+template <class Compute> auto without_gradient(const char* op, at::TensorList inputs, Compute&& compute) {
   autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
   TORCH_CHECK_NOT_IMPLEMENTED(std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient), op,
                               "_: what changes in place has no gradient; call ", op,
@@ -56,10 +55,9 @@ inline Draw saved_draw(AutogradContext* ctx) {
           static_cast<Distribution>(data.at("distribution").toInt())};
 }
 
-// The gradient of a distribution's parameters, in which a result is linear: for each unit vector of them, the sum of
-// the result times `grad`.
-template <class F>
-at::Tensor sums_of_units(const Draw& draw, const at::Tensor& grad, F&& result) {
+// The gradient of a distribution's parameters. A result is linear in them, so each element is the sum of `grad` times
+// the result for a unit vector of parameters.
+template <class F> at::Tensor sums_of_units(const Draw& draw, const at::Tensor& grad, F&& result) {
   std::vector<at::Tensor> sums;
   for (const at::Tensor& unit : at::eye(numbers_of(draw.distribution), grad.options()).unbind())
     sums.push_back(result(unit).mul(grad).sum());

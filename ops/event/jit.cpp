@@ -1,13 +1,13 @@
 // jit_csrmv and jit_csrmm: products of a random matrix that is never stored.
 //
-// Every entry of the [rows, cols] matrix is a connection with probability `prob`; `seed` says which matrix it is, the
+// Every entry of the [rows, cols] matrix is a connection with probability `prob`; `seed` determines the matrix, the
 // same on every device, in both orders, for mv and mm, and for every distribution and type of the weights:
 //   law        weights
 //   constant   [1]   w
 //   uniform    [2]   from low to high
 //   normal     [2]   mean and standard deviation
-// Weights get their gradient. `values` says what an entry x of `events` is: "event" (1 where true, or x > 0; NaN is
-// none), "graded" (x where x > 0) or "number" (x). Shapes, `transpose`, `deterministic` and the result are as of
+// Weights get their gradient. `values` determines the value of an entry x of `events`: "event" (1 where true, or x > 0;
+// NaN is none), "graded" (x where x > 0) or "number" (x). Shapes, `transpose`, `deterministic` and the result are as of
 // event_csrmv and event_csrmm. How connections are drawn: csrc/kernels/event/random_rows.h.
 #include "ops/event/jit.h"
 #include "ops/common/checks.h"

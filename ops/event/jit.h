@@ -1,4 +1,4 @@
-// Products of a random matrix that is drawn again at every call, beneath jit_csrmv and jit_csrmm.
+// Products of a random matrix that is drawn again at every call: the implementation of jit_csrmv and jit_csrmm.
 #pragma once
 
 #include "csrc/kernels/event/random_rows.h"

@@ -30,12 +30,11 @@ at::Tensor entries_of(const at::Tensor& x, Values values, c10::ScalarType type) 
   return at::where(active, x.to(type), at::zeros({}, x.options().dtype(type))).contiguous();
 }
 
-// Sums of weights times entries; of a constant distribution of entries alone.
-template <Distribution distribution, class Sum>
-struct Random {
+// Sums of weights times entries; for a constant distribution, sums of entries only.
+template <Distribution distribution, class Sum> struct Random {
   RandomRows matrix;
   Sum first, second;  // of the weights
-  bool numbers;       // else an entry of 0 is nothing, whatever the weight
+  bool numbers;       // else an entry of 0 contributes 0, even for an infinite or NaN weight
   std::int64_t n;
 
   void add(Sum* to, const Sum* entries, float drawn) const {
@@ -68,8 +67,7 @@ struct Random {
   }
 };
 
-template <Distribution distribution, class Sum>
-at::Tensor sums_of(const JitCall& call, const RandomRows& matrix) {
+template <Distribution distribution, class Sum> at::Tensor sums_of(const JitCall& call, const RandomRows& matrix) {
   const Options& options = call.options;
   const auto type = c10::CppTypeToScalarType<Sum>::value;
   const at::Tensor numbers = call.weights.to(type).contiguous();
@@ -104,15 +102,11 @@ at::Tensor sums_of(const JitCall& call, const RandomRows& matrix) {
   return copies == 1 ? sums.select(0, 0) : sums.sum(0);
 }
 
-template <class Sum>
-at::Tensor sums_of(const JitCall& call, const RandomRows& matrix) {
+template <class Sum> at::Tensor sums_of(const JitCall& call, const RandomRows& matrix) {
   switch (call.draw.distribution) {
-    case Distribution::constant:
-      return sums_of<Distribution::constant, Sum>(call, matrix);
-    case Distribution::uniform:
-      return sums_of<Distribution::uniform, Sum>(call, matrix);
-    default:
-      return sums_of<Distribution::normal, Sum>(call, matrix);
+    case Distribution::constant: return sums_of<Distribution::constant, Sum>(call, matrix);
+    case Distribution::uniform: return sums_of<Distribution::uniform, Sum>(call, matrix);
+    default: return sums_of<Distribution::normal, Sum>(call, matrix);
   }
 }
 
@@ -140,8 +134,7 @@ at::Tensor jit_product_cpu(const JitCall& call) {
 }
 
 // The contributions to a ring; x and to belong to one vector.
-template <Distribution distribution, class Sum>
-struct RandomDelivery {
+template <Distribution distribution, class Sum> struct RandomDelivery {
   RandomRows matrix;
   event::RandomDelays delays;
   const std::int64_t* offsets;  // of each delay
@@ -166,8 +159,7 @@ struct RandomDelivery {
   }
 };
 
-template <Distribution distribution, class Sum>
-void deliver_drawn(const JitDeliverCall& call) {
+template <Distribution distribution, class Sum> void deliver_drawn(const JitDeliverCall& call) {
   const auto& [w, x, options, draw] = call.product;
   const auto type = c10::CppTypeToScalarType<Sum>::value;
   const at::Tensor numbers = w.to(type), entries = entries_of(x, options.values, type);
@@ -196,8 +188,7 @@ void deliver_drawn(const JitDeliverCall& call) {
     });
 }
 
-template <Distribution distribution>
-void deliver_drawn(const JitDeliverCall& call) {
+template <Distribution distribution> void deliver_drawn(const JitDeliverCall& call) {
   if (call.buffer.scalar_type() == c10::ScalarType::Double)
     deliver_drawn<distribution, double>(call);
   else
@@ -210,12 +201,9 @@ SPIKEFORGE_KERNELS(CPU, library) { library.impl("jit_product", TORCH_FN(jit_kern
 
 void jit_deliver_cpu(const JitDeliverCall& call) {
   switch (call.product.draw.distribution) {
-    case Distribution::constant:
-      return deliver_drawn<Distribution::constant>(call);
-    case Distribution::uniform:
-      return deliver_drawn<Distribution::uniform>(call);
-    default:
-      return deliver_drawn<Distribution::normal>(call);
+    case Distribution::constant: return deliver_drawn<Distribution::constant>(call);
+    case Distribution::uniform: return deliver_drawn<Distribution::uniform>(call);
+    default: return deliver_drawn<Distribution::normal>(call);
   }
 }
 

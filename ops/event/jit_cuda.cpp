@@ -107,8 +107,7 @@ class JitLauncher {
   }
 
  private:
-  template <class F>
-  void for_batches(F&& f) {
+  template <class F> void for_batches(F&& f) {
     const at::Tensor& x = call_.x;
     const std::int64_t out = spec_.transpose ? args_.product.cols : args_.product.rows;
     for (std::int64_t first = 0; first < vectors_.batches; first += most_jit_batches) {

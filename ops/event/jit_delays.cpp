@@ -60,13 +60,14 @@ at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
 }
 
 at::Tensor delivered_by_weights(const JitDeliverCall& call, const at::Tensor& grad) {
-  const auto& [weights, x, options, draw] = call.product;
+  const JitCall& product = call.product;
   const at::Tensor nothing = at::zeros_like(grad);
-  return sums_of_units(draw, grad,
-                       [&](const at::Tensor& unit) {
-                         return call_deliver({{unit, x, options, draw}, call.delays, nothing, call.step});
-                       })
-      .to(weights.scalar_type());
+  return sums_of_units(
+             product.draw, grad,
+             [&](const at::Tensor& unit) {
+               return call_deliver({{unit, product.x, product.options, product.draw}, call.delays, nothing, call.step});
+             })
+      .to(product.weights.scalar_type());
 }
 
 struct JitDeliverRule {
@@ -163,8 +164,7 @@ SPIKEFORGE_KERNELS(Autograd, library) {
 }
 
 // f(arguments of the lowered operators), in their order.
-template <class Op>
-auto jit_call_with(const Op& op, const JitDeliverCall& call) {
+template <class Op> auto jit_call_with(const Op& op, const JitDeliverCall& call) {
   const auto& [weights, x, o, draw] = call.product;
   const std::array<double, 2> numbers = {call.delays.first, call.delays.second};
   const at::ArrayRef<double> delays(numbers.data(), static_cast<std::size_t>(numbers_of(call.delays.distribution)));

@@ -66,8 +66,8 @@ void check_states(const graph::Synapse& s, const PlasticArguments& call) {
   const bool decays = s.states_decay();
   const std::size_t wanted = s.states.size() + (decays ? 1 : 0);
   TORCH_CHECK_VALUE(call.states.size() == wanted, plastic_name, ": ", s.name, " has ", s.states.size(), " states",
-                    decays ? " and, as one decays, the steps that they are of" : "", ", but ", call.states.size(),
-                    " tensors are given");
+                    decays ? " and, since a state decays, the steps of their last updates" : "", ", but ",
+                    call.states.size(), " tensors are given");
   const c10::ScalarType type = call.states[0].scalar_type();
   TORCH_CHECK_TYPE(is_supported(type), plastic_name, ": ", s.states[0].name,
                    " must be float16, bfloat16, float32 or float64, but is ", type);

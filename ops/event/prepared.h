@@ -23,16 +23,14 @@ inline bool is_event(float x) { return x > 0; }
 inline bool is_event(double x) { return x > 0; }
 
 // Up to 32 events as a word, without branches.
-template <class T>
-std::uint32_t pack_word(const T* x, std::int64_t stride, std::int64_t n) {
+template <class T> std::uint32_t pack_word(const T* x, std::int64_t stride, std::int64_t n) {
   std::uint32_t word = 0;
   for (std::int64_t b = 0; b < n; ++b) word |= static_cast<std::uint32_t>(is_event(x[b * stride])) << b;
   return word;
 }
 
 // 32 that lie side by side: as bytes of 0 and 1, eight of which a product moves into one.
-template <class T>
-std::uint32_t pack_word(const T* x) {
+template <class T> std::uint32_t pack_word(const T* x) {
   std::uint8_t bytes[32];
   for (int b = 0; b < 32; ++b) bytes[b] = is_event(x[b]) ? 1 : 0;
   std::uint32_t word = 0;
@@ -63,8 +61,7 @@ inline Bits pack(const at::Tensor& x, const Vectors& vectors, std::int64_t v) {
   return bits;
 }
 
-template <class C, class T>
-C contribution(T x, Values values) {
+template <class C, class T> C contribution(T x, Values values) {
   if (values == Values::number) return static_cast<C>(x);
   if (!is_event(x)) return C(0);
   return values == Values::event ? C(1) : static_cast<C>(x);
@@ -123,8 +120,7 @@ inline Active active_rows(const Rows& matrix, const Bits& bits) {
   return active;
 }
 
-template <class C>
-Active active_rows(const Rows& matrix, const std::vector<C>& entries, Values values) {
+template <class C> Active active_rows(const Rows& matrix, const std::vector<C>& entries, Values values) {
   Active active(matrix.rows);
   for (std::int64_t i = 0; i < matrix.rows; ++i)
     if (values == Values::number || entries[static_cast<std::size_t>(i)] != 0) active.add(matrix, i);
@@ -137,8 +133,7 @@ inline std::int64_t parts_for(std::int64_t work) {
 }
 
 // Calls f(begin, end) for ranges of rows with equal shares of nonzeros.
-template <class F>
-void for_rows(const Rows& matrix, std::int64_t vectors, F&& f) {
+template <class F> void for_rows(const Rows& matrix, std::int64_t vectors, F&& f) {
   const std::int64_t parts = parts_for((matrix.nnz + matrix.rows) * vectors);
   const auto boundary = [&](std::int64_t part) {
     if (part == parts) return matrix.rows;

@@ -66,8 +66,7 @@ void check_matrix(const char* op, const at::Tensor& indices, const std::optional
 namespace {
 
 // Without a branch, so that it is read in vectors.
-template <class Index>
-bool never_decreases(const Index* indptr, std::int64_t rows) {
+template <class Index> bool never_decreases(const Index* indptr, std::int64_t rows) {
   bool decreases = false;
   for (std::int64_t i = 0; i < rows; ++i) decreases |= indptr[i] > indptr[i + 1];
   return !decreases;

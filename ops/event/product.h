@@ -120,8 +120,7 @@ at::Tensor weight_grad_kernel(const at::Tensor& x, const at::Tensor& grad, const
 using ProductSchema = decltype(product_kernel<call_product>);
 using WeightGradSchema = decltype(weight_grad_kernel<call_weight_grad>);
 
-template <class Schema>
-c10::TypedOperatorHandle<Schema> find_operator(const char* name) {
+template <class Schema> c10::TypedOperatorHandle<Schema> find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Schema>();
 }
 
@@ -156,18 +155,13 @@ class Truth {
 static_assert(sizeof(Truth) == sizeof(bool));
 
 // Calls f with where a contiguous tensor's entries begin: Truth or floating point.
-template <class F>
-void with_entries(const at::Tensor& x, F&& f) {
+template <class F> void with_entries(const at::Tensor& x, F&& f) {
   if (x.scalar_type() == c10::ScalarType::Bool) return f(static_cast<const Truth*>(x.const_data_ptr()));
   switch (dtype_of(x.scalar_type())) {
-    case DType::f16:
-      return f(x.const_data_ptr<c10::Half>());
-    case DType::bf16:
-      return f(x.const_data_ptr<c10::BFloat16>());
-    case DType::f32:
-      return f(x.const_data_ptr<float>());
-    default:
-      return f(x.const_data_ptr<double>());
+    case DType::f16: return f(x.const_data_ptr<c10::Half>());
+    case DType::bf16: return f(x.const_data_ptr<c10::BFloat16>());
+    case DType::f32: return f(x.const_data_ptr<float>());
+    default: return f(x.const_data_ptr<double>());
   }
 }
 
@@ -181,14 +175,12 @@ struct HeldRows {
 };
 HeldRows hold_rows(const at::Tensor& indices, const std::optional<at::Tensor>& indptr, std::int64_t rows,
                    std::int64_t cols);
-template <class Call>
-HeldRows hold_rows(const Call& call) {
+template <class Call> HeldRows hold_rows(const Call& call) {
   return hold_rows(call.indices, call.indptr, call.options.rows.expect_int(), call.options.cols.expect_int());
 }
 
 // The matrix of a call after its other checks, in the form for verify. `op` must outlive it.
-template <class Call>
-StoredMatrix stored_matrix(const char* op, const Call& call) {
+template <class Call> StoredMatrix stored_matrix(const char* op, const Call& call) {
   return {.op = op,
           .indices = &call.indices,
           .indptr = call.indptr.has_value() ? &*call.indptr : nullptr,

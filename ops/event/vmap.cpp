@@ -72,16 +72,14 @@ bool maps_matrix(const VmapLevel& level, const JitDeliverCall& call) {
 }
 
 // Calls f with the call of map i, tensors of which live as long as f runs.
-template <class F>
-auto with_one(const VmapLevel& level, const DeliverCall& call, std::int64_t i, F&& f) {
+template <class F> auto with_one(const VmapLevel& level, const DeliverCall& call, std::int64_t i, F&& f) {
   const auto& [weights, indices, indptr, x, options] = call.product;
   return f(DeliverCall{{level.one(weights, i), level.one(indices, i), level.one(indptr, i), level.one(x, i), options},
                        level.one(call.delays, i),
                        level.one(call.buffer, i),
                        level.one(call.step, i)});
 }
-template <class F>
-auto with_one(const VmapLevel& level, const JitDeliverCall& call, std::int64_t i, F&& f) {
+template <class F> auto with_one(const VmapLevel& level, const JitDeliverCall& call, std::int64_t i, F&& f) {
   const auto& [weights, x, options, draw] = call.product;
   return f(JitDeliverCall{{level.one(weights, i), level.one(x, i), options, draw},
                           call.delays,
@@ -89,8 +87,7 @@ auto with_one(const VmapLevel& level, const JitDeliverCall& call, std::int64_t i
                           level.one(call.step, i)});
 }
 
-template <class Call>
-at::Tensor deliver_batched(const Call& call) {
+template <class Call> at::Tensor deliver_batched(const Call& call) {
   const VmapLevel level = level_of(call);
   if (maps_matrix(level, call))
     return level.each(
@@ -99,8 +96,7 @@ at::Tensor deliver_batched(const Call& call) {
   return level.mapped(call_deliver(call.with(entries, buffer)), 1);
 }
 
-template <class Call>
-void deliver_batched_(const Call& call) {
+template <class Call> void deliver_batched_(const Call& call) {
   const VmapLevel level = level_of(call);
   check_buffer_is_mapped(call.name(), level, call.buffer);
   if (maps_matrix(level, call)) {

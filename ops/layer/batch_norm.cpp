@@ -52,7 +52,7 @@ std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim) {
   const std::int64_t dims = leader.tensor.dim();
   const std::int64_t dim = channel_dim < 0 ? channel_dim + dims : channel_dim;
   TORCH_CHECK_VALUE(dim > 0 && dim < dims, leader.op, ": channel_dim must be a dimension of ", leader.name,
-                    " besides time, but is ", channel_dim, " where ", leader.name, " has shape ",
+                    " other than time, but is ", channel_dim, " where ", leader.name, " has shape ",
                     leader.tensor.sym_sizes());
   return dim;
 }

@@ -51,7 +51,7 @@ struct LayerCall {
   std::optional<graph::Residual> joins() const {
     return residual.defined() ? graph::residual_of(residual_mode) : std::nullopt;
   }
-  // The tensors besides the lists.
+  // The tensors that are not in lists.
   std::array<at::Tensor, 5> own() const { return {weight, bias, mean, var, residual}; }
 };
 
@@ -102,13 +102,13 @@ struct LayerResults {
   Numbers numbers;
 };
 
-// `run` is that of the layer_cell with the numbers of the forward pass; weight and bias, [C], replace scale and shift
-// in needs_grad and among the gradients.
+// `run` is the call of the layer_cell with the scalars of the forward pass; weight and bias, [C], replace scale and
+// shift in needs_grad and among the gradients.
 struct LayerBackward {
   BackwardCall run;
   std::string_view neuron;
   std::optional<graph::Residual> residual;
-  at::Tensor rstd, grad_mean, grad_var;  // gradients: undefined where none came
+  at::Tensor rstd, grad_mean, grad_var;  // undefined if there is no gradient
   std::int64_t channel_dim = 2;
 
   std::size_t mean_at() const { return run.cell->arguments() - 3; }

@@ -135,7 +135,7 @@ struct BatchNormRule {
   }
 
  private:
-  // The saved values besides the call.
+  // The saved values in addition to the call.
   struct Affine {
     Affine(AutogradContext* ctx, const Kept& kept) {
       std::size_t next = kept.count();

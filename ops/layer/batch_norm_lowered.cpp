@@ -281,8 +281,7 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
 }
 
 // For a layer whose x has a gradient.
-template <class Run>
-std::optional<ByArgument> backward_in_one(const LayerBackward& layer, Run&& run) {
+template <class Run> std::optional<ByArgument> backward_in_one(const LayerBackward& layer, Run&& run) {
   const auto cell = second_cell(layer);
   if (!cell) return std::nullopt;
   BackwardCall sums = layer.run;
@@ -370,10 +369,9 @@ ByArgument layer_backward_cpu(const LayerBackward& layer) {
 
 #if defined(SPIKEFORGE_WITH_CUDA)
 // Returns true if it was launched.
-template <class One>
-bool launch_on(const at::Tensor& x, const One& one) {
+template <class One> bool launch_on(const at::Tensor& x, const One& one) {
   at::Tensor partial;
-  return launch(one, gpu_of(x), stream_of(x), [&](std::size_t bytes) {
+  return launch_batch_norm(one, gpu_of(x), stream_of(x), [&](std::size_t bytes) {
     partial = at::empty(static_cast<std::int64_t>(bytes), x.options().dtype(at::kByte).memory_format(std::nullopt));
     return partial.mutable_data_ptr();
   });
@@ -470,8 +468,8 @@ List backward_kernel(std::string_view neuron, const traced::OptionalTensorList& 
 
 LayerResults call_layer_forward(const LayerCall& call, bool save) {
 #if defined(SPIKEFORGE_WITH_CUDA)
-  // The lowered operator changes no argument: where nothing looks at calls on the way, its kernel moves running
-  // statistics too.
+  // The lowered operator changes no argument. If no mode, transform or profiler intercepts calls, its kernel is called
+  // directly, and updates running statistics too.
   if (call.running != nullptr && calls_go_to_cuda(call)) return layer_forward_cuda(call, save);
 #endif
   static const auto handle = traced::find<Forward>("spikeforge::batch_norm_run_forward");

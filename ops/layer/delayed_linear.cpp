@@ -113,15 +113,13 @@ Spread Spread::expanded(c10::IntArrayRef sizes) const {
   return whole;
 }
 
-template <class K>
-at::Tensor Spread::value_at(const K& k) const {
+template <class K> at::Tensor Spread::value_at(const K& k) const {
   if (form_ != Interpolation::linear) return unscaled(k).first.div_(sum_);
   const at::Tensor fraction = delay_ - first_;
   return first_.eq(k) * (1 - fraction) + first_.eq(k - 1) * fraction;
 }
 
-template <class K>
-at::Tensor Spread::slope_at(const K& k) const {
+template <class K> at::Tensor Spread::slope_at(const K& k) const {
   at::Tensor slope;
   if (form_ == Interpolation::linear) {
     if (most_ == 0) return at::zeros_like(delay_);
@@ -147,8 +145,7 @@ at::Tensor Spread::own_slope(std::int64_t n) const {
   return n == 0 ? -inside : inside;
 }
 
-template <class K>
-std::pair<at::Tensor, at::Tensor> Spread::unscaled(const K& k) const {
+template <class K> std::pair<at::Tensor, at::Tensor> Spread::unscaled(const K& k) const {
   const at::Tensor away = k - delay_;
   if (form_ == Interpolation::gauss) {
     // Times a number for each delay, which the sum has too, so that a narrow one does not vanish between two steps.
@@ -408,8 +405,9 @@ at::Tensor forward_autocast(const at::Tensor& x, const at::Tensor& weight, const
   return call_forward(lower(x), lower(weight), delay, max_delay, interpolation, width, lower(past));
 }
 
-at::Tensor call(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, const MaybeTensor& bias,
-                std::int64_t max_delay, std::string_view interpolation, double width, const MaybeTensor& past) {
+at::Tensor delayed_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
+                          const MaybeTensor& bias, std::int64_t max_delay, std::string_view interpolation, double width,
+                          const MaybeTensor& past) {
   TORCH_CHECK_VALUE(!bias || (bias->dim() == 1 && weight.dim() == 2 && bias->sym_size(0) == weight.sym_size(0)), op,
                     ": bias must have shape [O], as many as weight has rows, ", weight.sym_sizes(), ", but has ",
                     bias ? bias->sym_sizes() : c10::SymIntArrayRef());
@@ -419,9 +417,9 @@ at::Tensor call(const at::Tensor& x, const at::Tensor& weight, const at::Tensor&
   return bias ? y + bias->to(y.scalar_type()) : y;
 }
 
-SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl(op, TORCH_FN(call)); }
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { library.impl(op, TORCH_FN(delayed_linear)); }
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
-  library.impl(op, TORCH_FN(call));
+  library.impl(op, TORCH_FN(delayed_linear));
   library.impl("delayed_linear_forward", TORCH_FN(forward_batched));
   library.impl(backward_op, TORCH_FN(backward_batched));
 }
@@ -453,8 +451,8 @@ namespace spikeforge {
 
 at::Tensor delayed_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
                           std::int64_t max_delay, const DelayedLinearOptions& options) {
-  return ops::layers::delayed::call(x, weight, delay, options.bias, max_delay, options.interpolation, options.width,
-                                    options.past);
+  return ops::layers::delayed::delayed_linear(x, weight, delay, options.bias, max_delay, options.interpolation,
+                                              options.width, options.past);
 }
 
 }  // namespace spikeforge

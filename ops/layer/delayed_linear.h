@@ -45,12 +45,9 @@ class Spread {
   at::Tensor own_slope(std::int64_t n) const;
 
  private:
-  template <class K>
-  at::Tensor value_at(const K& k) const;
-  template <class K>
-  at::Tensor slope_at(const K& k) const;
-  template <class K>
-  std::pair<at::Tensor, at::Tensor> unscaled(const K& k) const;
+  template <class K> at::Tensor value_at(const K& k) const;
+  template <class K> at::Tensor slope_at(const K& k) const;
+  template <class K> std::pair<at::Tensor, at::Tensor> unscaled(const K& k) const;
 
   Interpolation form_;
   double width_;

@@ -116,9 +116,8 @@ class CudaRows final : public Rows {
     call.in_of_row = of_matrix ? 0 : in.stride(1);
     if (call.rows_count == 0 || call.columns == 0) return;
     TORCH_CHECK_VALUE(can_launch(call), "delayed_linear on a GPU: ", call.steps, " steps of ", call.lanes,
-                      " samples, with ", call.rows_count, " x ", call.columns,
-                      " delays, are more than it has threads for");
-    launch(call, gpu_of(in), stream_of(in));
+                      " samples, with ", call.rows_count, " x ", call.columns, " delays, exceed the size of a grid");
+    launch_delayed_product(call, gpu_of(in), stream_of(in));
   }
 
   c10::ScalarType x_type_;

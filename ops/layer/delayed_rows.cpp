@@ -58,8 +58,7 @@ class TapsOf {
   at::Tensor shortest_;
 };
 
-template <class F>
-void each_taps(const Call& call, const Rows& rows, F&& f) {
+template <class F> void each_taps(const Call& call, const Rows& rows, F&& f) {
   for (std::int64_t first = 0; first < call.spread.steps(); first += steps_at_once) f(TapsOf(call, rows, first));
 }
 

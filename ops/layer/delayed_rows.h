@@ -1,6 +1,6 @@
 // delayed_linear without a product for each of max_delay + 1 steps, which would mostly multiply by zeros: a delay of
-// the linear form has two steps. Sequences become rows of features in which a delay is a shift, and the work is that of
-// as many products as a delay has steps, whatever max_delay is. Each device has its own rows (delayed_linear_cpu.cpp,
+// the linear form has two steps. Sequences become rows of features in which a delay is a shift. The cost is one
+// product per step of a delay, and does not depend on max_delay. Each device has its own rows (delayed_linear_cpu.cpp,
 // delayed_linear_cuda.cpp) with a common interface.
 #pragma once
 
@@ -20,7 +20,7 @@ struct Taps {
 };
 
 // The rows of a call on its device, in the type of sums: [groups, features, ...], where a step of a group is `lanes`
-// neighbouring numbers, those of so many samples, and a delay is a shift.
+// contiguous values, one per sample, and a delay is a shift.
 class Rows {
  public:
   explicit Rows(const Call& call);
@@ -35,14 +35,14 @@ class Rows {
   virtual std::int64_t lanes() const = 0;
 
   virtual at::Tensor zeros(std::int64_t features, std::int64_t steps) const = 0;
-  // That, where `count` steps from `step` on are read next: what would be written twice is left open.
+  // The same, but the `count` steps from `step` on are uninitialized, because the next read() writes them.
   virtual at::Tensor open(std::int64_t features, std::int64_t steps, std::int64_t step, std::int64_t count) const = 0;
   // The steps of `rows` from `step` on, as `sequence` [steps, *batch, features] has them.
   virtual void read(const at::Tensor& sequence, const at::Tensor& rows, std::int64_t step) const = 0;
   // [steps, samples, features] from rows, in their type or in x's.
   virtual at::Tensor written(const at::Tensor& rows, std::int64_t steps) const = 0;
 
-  // Adds to the rows `out` of so many steps what `taps` make of the rows `in` from `step` on.
+  // Adds the convolution of the rows `in`, from `step` on, with `taps` to the `steps` steps of the rows `out`.
   virtual void add(const Taps& taps, const at::Tensor& in, std::int64_t step, const at::Tensor& out,
                    std::int64_t steps) const = 0;
   // For each coefficient the sum of products of `of`, from its step max_delay on, with the rows `in`, which are the

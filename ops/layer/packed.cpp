@@ -156,14 +156,14 @@ std::tuple<at::Tensor, at::Tensor> pack_cuda(const at::Tensor& x, std::int64_t b
   valid.fill_(true);
   if (x.numel() == 0) return {packed, valid};
   const at::Tensor numbers = dense(x);
-  spikeforge::layers::launch({.pass = BitsPass::pack,
-                              .type = dtype_of(x.scalar_type()),
-                              .bits = static_cast<int>(bits),
-                              .count = x.numel(),
-                              .from = numbers.const_data_ptr(),
-                              .to = packed.mutable_data_ptr(),
-                              .valid = static_cast<std::uint8_t*>(valid.mutable_data_ptr())},
-                             gpu_of(x), stream_of(x));
+  spikeforge::layers::launch_spike_bits({.pass = BitsPass::pack,
+                                         .type = dtype_of(x.scalar_type()),
+                                         .bits = static_cast<int>(bits),
+                                         .count = x.numel(),
+                                         .from = numbers.const_data_ptr(),
+                                         .to = packed.mutable_data_ptr(),
+                                         .valid = static_cast<std::uint8_t*>(valid.mutable_data_ptr())},
+                                        gpu_of(x), stream_of(x));
   return {packed, valid};
 }
 
@@ -173,15 +173,16 @@ at::Tensor unpack_cuda(const at::Tensor& packed, const at::Tensor& valid, c10::S
   at::Tensor x = unpack_meta(packed, valid, sizes, strides, type, bits);
   if (x.numel() == 0) return x;
   const at::Tensor bytes = packed.contiguous();
-  spikeforge::layers::launch({.pass = BitsPass::unpack,
-                              .type = dtype_of(type),
-                              .bits = static_cast<int>(bits),
-                              .count = x.numel(),
-                              .from = bytes.const_data_ptr(),
-                              .to = x.mutable_data_ptr(),
-                              // It is read alone.
-                              .valid = static_cast<std::uint8_t*>(const_cast<void*>(valid.const_data_ptr()))},
-                             gpu_of(packed), stream_of(packed));
+  spikeforge::layers::launch_spike_bits(
+      {.pass = BitsPass::unpack,
+       .type = dtype_of(type),
+       .bits = static_cast<int>(bits),
+       .count = x.numel(),
+       .from = bytes.const_data_ptr(),
+       .to = x.mutable_data_ptr(),
+       // It is read alone.
+       .valid = static_cast<std::uint8_t*>(const_cast<void*>(valid.const_data_ptr()))},
+      gpu_of(packed), stream_of(packed));
   return x;
 }
 #endif

@@ -9,7 +9,7 @@ namespace spikeforge::ops::layers {
 at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
                        c10::ScalarType type, std::int64_t bits);
 
-// x, or a copy of it where there are holes in its memory.
+// Returns x, or a dense copy if its memory has gaps.
 at::Tensor dense(const at::Tensor& x);
 
 }  // namespace spikeforge::ops::layers

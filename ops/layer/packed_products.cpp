@@ -240,7 +240,7 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
 void check_linear(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias) {
   TORCH_CHECK_VALUE(weight.dim() == 2, "linear: weight must have shape [out, in], but has ", weight.sym_sizes());
   TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == weight.sym_size(1), "linear: x must have shape [..., ",
-                    weight.sym_size(1), "] beside a weight [out, in] of shape ", weight.sym_sizes(), ", but has shape ",
+                    weight.sym_size(1), "] for a weight [out, in] of shape ", weight.sym_sizes(), ", but has shape ",
                     x.sym_sizes());
   check_tensors("linear", x, weight, bias);
 }
@@ -278,12 +278,12 @@ Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, const MaybeT
       "convolution: weight must have shape [out, in / groups, *kernel] with 1 to 3 dimensions of space, but has ",
       weight.sym_sizes());
   TORCH_CHECK_VALUE(x.dim() == weight.dim(), "convolution: x must have ", weight.dim(),
-                    " dimensions, [N, in, *space], beside a weight of shape ", weight.sym_sizes(), ", but has shape ",
+                    " dimensions, [N, in, *space], for a weight of shape ", weight.sym_sizes(), ", but has shape ",
                     x.sym_sizes());
   TORCH_CHECK_VALUE(groups >= 1 && weight.sym_size(0) % groups == 0,
                     "convolution: groups must divide the outputs of weight, ", weight.sym_size(0), ", but is ", groups);
   TORCH_CHECK_VALUE(x.sym_size(1) == weight.sym_size(1) * groups, "convolution: x must have ",
-                    weight.sym_size(1) * groups, " channels, in dimension 1, beside a weight of shape ",
+                    weight.sym_size(1) * groups, " channels, in dimension 1, for a weight of shape ",
                     weight.sym_sizes(), groups > 1 ? c10::str(" and ", groups, " groups") : std::string(),
                     ", but has shape ", x.sym_sizes());
   check_tensors("convolution", x, weight, bias);

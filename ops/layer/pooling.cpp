@@ -71,9 +71,10 @@ std::array<std::int64_t, 2> pair(const char* op, const char* name, Ints given, s
   return {given.front(), given.back()};
 }
 
-// ---- how images lie in memory ----
+// ---- memory formats of images ----
 
-// [..., C, H, W] as [images, H, W, channels]: channels last where x lies like that, else plain, as images of a channel.
+// [..., C, H, W] as [images, H, W, channels]: if x is channels last, with its channels; else as images with one
+// channel.
 bool is_channels_last(const at::Tensor& x) { return !x.is_contiguous() && x.movedim(-3, -1).is_contiguous(); }
 
 at::Tensor in_order(const at::Tensor& x, bool channels_last) {
@@ -155,7 +156,7 @@ void run_cuda(const PoolLaunch& launch, const at::Tensor& beside) {
       "pooling on a GPU: an image, with its padding, must have fewer than 2^31 numbers, but has shape [",
       images.channels, ", ", images.height, ", ", images.width, "]");
   const c10::cuda::OptionalCUDAGuard guard(beside.device());
-  spikeforge::layers::launch(launch, gpu_of(beside), stream_of(beside));
+  spikeforge::layers::launch_pooling(launch, gpu_of(beside), stream_of(beside));
 }
 #endif
 
@@ -173,7 +174,7 @@ at::Tensor as_read(const at::Tensor& numbers, const at::Tensor& x) {
   return numbers.to(state_type(x.scalar_type())).contiguous();
 }
 
-// For maxima with statistics: x's numbers have another gradient besides.
+// For maxima with statistics: x has an additional gradient from the statistics.
 struct OfStatistics {
   const at::Tensor &x, &mean, &offset, &slope;
 };
@@ -324,8 +325,7 @@ at::Tensor mean_pool_backward(const at::Tensor& grad, Ints list, bool counts_pad
   return backward<run>({mean_backward_op, windows, true, {counts_padding, divisor}}, grad, {}, height, width);
 }
 
-template <Run* run>
-void register_all(torch::Library& library) {
+template <Run* run> void register_all(torch::Library& library) {
   library.impl(max_pool_op, TORCH_FN(max_pool<run>));
   library.impl(mean_pool_op, TORCH_FN(mean_pool<run>));
   library.impl(with_places_op, TORCH_FN(max_pool_with_places<run>));

@@ -20,7 +20,7 @@ using autograd::variable_list;
 using Ints = at::IntArrayRef;
 using Divisor = std::optional<std::int64_t>;
 
-// The saved values of a rule besides tensors.
+// The saved values of a rule that are not tensors.
 struct KeptPool {
   Windows windows;
   bool ceil_mode = false;
@@ -45,8 +45,7 @@ struct KeptPool {
   }
 };
 
-template <class Linear>
-variable_list gradient(const at::Tensor& grad, const Linear& linear) {
+template <class Linear> variable_list gradient(const at::Tensor& grad, const Linear& linear) {
   return {grad.defined() ? linear(grad) : at::Tensor()};
 }
 
@@ -204,7 +203,7 @@ at::Tensor at_places(const at::Tensor& x, const at::Tensor& which, const Windows
   const at::Tensor h = along(-2, places.div(windows.size[1], "floor")),
                    w = along(-1, places.remainder(windows.size[1]));
   const at::Scalar height(x.sym_size(-2)), width(x.sym_size(-1));
-  // A window that lies beside the image altogether has no place in it.
+  // A window that is completely outside the image has no element in it.
   const at::Tensor is_inside = h.ge(0).logical_and(h.lt(height)).logical_and(w.ge(0)).logical_and(w.lt(width));
   const at::Tensor index = at::where(is_inside, h * width + w, 0).flatten(-2);
   return at::where(is_inside, x.flatten(-2).gather(-1, index).view_symint(which.sym_sizes()), 0);

@@ -1,4 +1,4 @@
-// Derivatives by the statistics of channels, alone and beside the maxima that are taken of the same tensor.
+// Derivatives of the statistics of channels, alone and together with max pooling of the same tensor.
 #include "ops/common/library.h"
 #include "ops/layer/batch_norm.h"
 #include "ops/layer/pooling.h"

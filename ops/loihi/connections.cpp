@@ -24,7 +24,7 @@ namespace spikeforge {
 namespace ops {
 
 void check_number(const char* op, const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
-  TORCH_CHECK_VALUE(least <= value && value <= most, op, ": ", name, " must lie in [", least, ", ", most, "], but is ",
+  TORCH_CHECK_VALUE(least <= value && value <= most, op, ": ", name, " must be in [", least, ", ", most, "], but is ",
                     value);
 }
 
@@ -33,20 +33,13 @@ namespace {
 // The name in Python.
 std::string python_name(c10::ScalarType type) {
   switch (type) {
-    case at::kInt:
-      return "int32";
-    case at::kLong:
-      return "int64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    default:
-      return c10::toString(type);
+    case at::kInt: return "int32";
+    case at::kLong: return "int64";
+    case at::kHalf: return "float16";
+    case at::kBFloat16: return "bfloat16";
+    case at::kFloat: return "float32";
+    case at::kDouble: return "float64";
+    default: return c10::toString(type);
   }
 }
 
@@ -67,7 +60,7 @@ void check_elements(const char* op, const char* name, const at::Tensor& t, std::
   const auto lowest = low.item<double>(), highest = high.item<double>();
   if (static_cast<double>(least) <= lowest && highest <= static_cast<double>(most)) return;
   // In the fewest digits: without an exponent where a whole number has few.
-  C10_THROW_ERROR(ValueError, fmt::format("{}: {} must lie in [{}, {}], but has values from {} to {}", op, name, least,
+  C10_THROW_ERROR(ValueError, fmt::format("{}: {} must be in [{}, {}], but has values from {} to {}", op, name, least,
                                           most, lowest, highest));
 }
 
@@ -117,8 +110,7 @@ using Conv = YAndBuffer(const Tensor&, const Tensor&, const OptionalTensor&, at:
                         at::IntArrayRef, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 using Shape = Sizes<c10::SymInt>;
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
+template <class Signature> c10::TypedOperatorHandle<Signature> find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 

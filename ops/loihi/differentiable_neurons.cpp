@@ -28,7 +28,7 @@ constexpr std::int64_t most_state = std::int64_t{1} << 23;
 // States and parameters are of x's type, or int32.
 Tensor as_x(const char* op, const char* name, const Tensor& t, const Tensor& x) {
   TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type() || t.scalar_type() == at::kInt, op, ": ", name, " must be ",
-                   x.scalar_type(), " or Int beside a ", x.scalar_type(), " x, but is ", t.scalar_type());
+                   x.scalar_type(), " or Int for a ", x.scalar_type(), " x, but is ", t.scalar_type());
   return t.to(x.scalar_type());
 }
 

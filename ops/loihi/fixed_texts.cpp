@@ -21,7 +21,8 @@ std::string decayed(std::string_view name, std::string_view state, std::string_v
                      name, state, keep);
 }
 
-// The current u, which wraps around at 24 bits, and the voltage `charged`, which saturates, of states before the step.
+// Computes the current u, which wraps around at 24 bits, and the voltage `charged`, which saturates, from the states
+// before the step.
 std::string charged(std::string_view u, std::string_view v) {
   return "\n  keep_u = 4095 - du\n  keep_v = 4096 - dv" + decayed("u_kept", u, "keep_u") +
          decayed("v_kept", v, "keep_v") + R"(

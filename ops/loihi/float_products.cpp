@@ -18,8 +18,7 @@ using at::Tensor;
 using autograd::AutogradContext;
 using autograd::variable_list;
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find_product(const char* name) {
+template <class Signature> c10::TypedOperatorHandle<Signature> find_product(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 

@@ -34,7 +34,7 @@ struct LoihiCall {
   }
 };
 
-// Throws ValueError if both thresholds of a ternary neuron are numbers, and the lower one lies above the upper.
+// Throws ValueError if both thresholds of a ternary neuron are numbers, and the lower one is above the upper one.
 void check_thresholds(const LoihiCell& cell, const c10::List<std::optional<at::Tensor>>& params,
                       c10::ArrayRef<std::int64_t> numbers);
 

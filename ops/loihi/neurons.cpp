@@ -23,7 +23,7 @@ using Forward = std::vector<Tensor>(const Tensor&, const c10::List<MaybeTensor>&
                                     at::IntArrayRef, bool, std::string_view, bool, const MaybeTensor&,
                                     const MaybeTensor&);
 
-std::vector<Tensor> run(const LoihiCell& cell, const LoihiCall& call) {
+std::vector<Tensor> run_loihi(const LoihiCell& cell, const LoihiCall& call) {
   if (at::isFloatingType(call.x.scalar_type())) return run_differentiably(cell, call);
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::loihi_forward", "").typed<Forward>();
@@ -41,8 +41,7 @@ std::size_t arguments_of(const LoihiCell& cell) { return 7 + cell.states.size() 
 
 // All overloads of one operator: x, the states, the parameters, store_states, lengths, start, surrogate,
 // surrogate_args, detach_reset. A parameter is a scalar, or a tensor with None for the default.
-template <bool ternary, LoihiForm form>
-void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+template <bool ternary, LoihiForm form> void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);
   const std::vector<c10::IValue> arguments = torch::jit::pop(*stack, arguments_of(cell));
   auto next = arguments.begin();
@@ -62,7 +61,7 @@ void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   call.surrogate = (next++)->toStringRef();
   call.surrogate_args = (next++)->toDoubleVector();
   call.detach_reset = (next++)->toBool();
-  for (Tensor& result : run(cell, call)) torch::jit::push(*stack, std::move(result));
+  for (Tensor& result : run_loihi(cell, call)) torch::jit::push(*stack, std::move(result));
 }
 
 // Integers have no gradients: the operator stays whole. For other types of x it calls differentiable operators.
@@ -79,8 +78,7 @@ void register_overloads(torch::Library& library, const LoihiCell& cell, torch::C
   for (const char* const overload : {"", ".bias", ".tensor"}) library.impl((cell.name + overload).c_str(), kernel());
 }
 
-template <bool ternary, LoihiForm form>
-void register_neuron(torch::Library& library, bool differentiable) {
+template <bool ternary, LoihiForm form> void register_neuron(torch::Library& library, bool differentiable) {
   using torch::CppFunction;
   const LoihiCell& cell = loihi_cell(ternary, form);
   if (differentiable)
@@ -102,7 +100,7 @@ void register_neurons(torch::Library& library, bool differentiable) {
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { register_neurons(library, /*differentiable=*/false); }
 SPIKEFORGE_KERNELS(Autograd, library) { register_neurons(library, /*differentiable=*/true); }
 
-LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const LoihiOptions& o) {
+LoihiResults run_loihi(const Tensor& x, const LoihiState& state, bool ternary, const LoihiOptions& o) {
   LoihiCall call;
   call.x = x;
   call.states.push_back(state.u);
@@ -124,7 +122,7 @@ LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const L
   call.surrogate = o.surrogate;
   call.surrogate_args = o.surrogate_args;
   call.detach_reset = o.detach_reset;
-  std::vector<Tensor> results = run(loihi_cell(ternary, o.form), call);
+  std::vector<Tensor> results = run_loihi(loihi_cell(ternary, o.form), call);
   results.resize(4);
   return {std::move(results[0]), std::move(results[1]), std::move(results[2]), std::move(results[3])};
 }
@@ -133,11 +131,11 @@ LoihiResults run(const Tensor& x, const LoihiState& state, bool ternary, const L
 }  // namespace ops
 
 LoihiResults loihi_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& options) {
-  return ops::run(x, state, /*ternary=*/false, options);
+  return ops::run_loihi(x, state, /*ternary=*/false, options);
 }
 
 LoihiResults loihi_ternary_lif(const at::Tensor& x, const LoihiState& state, const LoihiOptions& options) {
-  return ops::run(x, state, /*ternary=*/true, options);
+  return ops::run_loihi(x, state, /*ternary=*/true, options);
 }
 
 }  // namespace spikeforge

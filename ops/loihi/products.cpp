@@ -141,8 +141,7 @@ Tensor sparse_product_cpu(const Tensor& x, const Tensor& crow_indices, const Ten
 
 // The product of double precision is exact as long as no sum reaches 2^53. |w| <= 2^8: spikes stay below for up to 2^45
 // of them, int32 messages (2^31) for up to 2^14; of more, each 16 bits are multiplied apart (2^29).
-template <class DoubleProduct>
-Tensor exact(const Tensor& x, std::int64_t num_message_bits, DoubleProduct&& product) {
+template <class DoubleProduct> Tensor exact(const Tensor& x, std::int64_t num_message_bits, DoubleProduct&& product) {
   const auto sums = [&](const Tensor& m) { return product(m.to(at::kDouble)).to(at::kLong); };
   // Through int64: a double beyond int32 would be clamped, not wrapped.
   if (are_spikes(num_message_bits)) return sums(x.ne(0)).to(at::kInt);

@@ -92,7 +92,7 @@ FixedLayer loihi_quantize(const FloatLayer& layer, std::int64_t num_weight_bits)
   fixed.weight_exp = ops::most_weight_exp;
   while (fixed.weight_exp >= ops::least_weight_exp && !fits(fixed.weight_exp)) --fixed.weight_exp;
   TORCH_CHECK_VALUE(fixed.weight_exp >= ops::least_weight_exp, op,
-                    ": no weight_exp in [-8, 7] fits the layer: beside its largest weight, ", largest_weight,
+                    ": no weight_exp in [-8, 7] fits the layer: relative to its largest weight, ", largest_weight,
                     ", v_threshold (", layer.v_threshold, "), the largest bias (", largest_bias,
                     ") or the sum of a row of weights is too large");
   const double exponent_factor = std::exp2(static_cast<double>(fixed.weight_exp));

@@ -10,7 +10,7 @@ namespace {
 
 struct Form {
   const char* suffix;
-  const char* state;  // besides u and v
+  const char* state;  // in addition to u and v
   const char* numbers;
 };
 

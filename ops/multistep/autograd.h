@@ -31,8 +31,7 @@ inline constexpr Lowered cuda_kernels{forward_cuda, backward_cuda};
 
 namespace autograd {
 
-template <class Predicate>
-bool any_tensor(const MultistepCall& call, Predicate&& is) {
+template <class Predicate> bool any_tensor(const MultistepCall& call, Predicate&& is) {
   bool found = false;
   for_each_tensor(call, [&](const at::Tensor& t) { found = found || is(t); });
   return found;
@@ -50,24 +49,21 @@ inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
 
 // The key whose kernel the dispatcher would call. It belongs to a mode, transform, tracer or tensor subclass, if one
 // intercepts the call; with a profiler there is none.
-template <class Call>
-c10::DispatchKey next_key(const Call& call) {
+template <class Call> c10::DispatchKey next_key(const Call& call) {
   if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return c10::DispatchKey::Undefined;
   return next_key_of(keys_of(call));
 }
 
 // The kernels that the dispatcher would call below autograd. Without modes, transforms, tracers or profilers these are
 // the device's kernels, and the dispatcher would cost 10 % of a small call.
-template <const Lowered& lowered, class Call>
-const Lowered& below(const Call& call, c10::DispatchKey next) {
+template <const Lowered& lowered, class Call> const Lowered& below(const Call& call, c10::DispatchKey next) {
   if (next == c10::DispatchKey::CPU) return cpu_kernels;
 #ifdef SPIKEFORGE_WITH_CUDA
   if (next == c10::DispatchKey::CUDA && call.inputs[0].is_cuda()) return cuda_kernels;
 #endif
   return lowered;
 }
-template <const Lowered& lowered, class Call>
-const Lowered& below(const Call& call) {
+template <const Lowered& lowered, class Call> const Lowered& below(const Call& call) {
   return below<lowered>(call, next_key(call));
 }
 
@@ -211,8 +207,7 @@ class Kept {
   std::size_t count_ = 0;
 };
 
-template <const Lowered& lowered>
-struct MultistepRule {
+template <const Lowered& lowered> struct MultistepRule {
   static constexpr bool is_traceable = true;
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -241,23 +236,23 @@ struct BackwardRule {
 
   static void save(AutogradContext* ctx, const BackwardCall& call, variable_list given) {
     Kept::save(ctx, call, std::move(given));
-    c10::List<bool> asked, came;
-    for (const bool needs : call.needs_grad) asked.push_back(needs);
+    c10::List<bool> requested, came;
+    for (const bool needs : call.needs_grad) requested.push_back(needs);
     for (const at::TensorList list : {call.grad_outputs, call.grad_states})
       for (const at::Tensor& grad : list) came.push_back(grad.defined());
-    ctx->saved_data["asked"] = std::move(asked);
+    ctx->saved_data["requested"] = std::move(requested);
     ctx->saved_data["came"] = std::move(came);
   }
 
   // `directions` are the upstream gradients of the computed gradients: u in derivatives.h.
   static variable_list backward(AutogradContext* ctx, const variable_list& directions) {
     const Kept kept(ctx);
-    const c10::List<bool> asked = ctx->saved_data.at("asked").toBoolList(),
+    const c10::List<bool> requested = ctx->saved_data.at("requested").toBoolList(),
                           came = ctx->saved_data.at("came").toBoolList();
-    ByArgument tangents(asked.size());
+    ByArgument tangents(requested.size());
     auto direction = directions.begin();
     for (std::size_t i = 0; i < tangents.size(); ++i)
-      if (asked.get(i)) tangents[i] = *direction++;
+      if (requested.get(i)) tangents[i] = *direction++;
     Tensors grads;
     std::size_t count = kept.count();
     bool wants_grads = false;
@@ -286,8 +281,7 @@ struct BackwardRule {
 };
 
 // A call at the values of dual tensors.
-template <class Call>
-class AtValues {
+template <class Call> class AtValues {
  public:
   explicit AtValues(const Call& duals) : call(duals) {
     for (const at::Tensor& t : tensors_of(duals)) {
@@ -328,15 +322,13 @@ inline variable_list given_tensors(const MultistepCall& call) {
 }
 
 // A lowered operator may have left it to us to pack.
-template <class Rule>
-void keep_bits(PackedResultNode<Rule>& node, std::int64_t bits, const MultistepResults& results) {
+template <class Rule> void keep_bits(PackedResultNode<Rule>& node, std::int64_t bits, const MultistepResults& results) {
   if (bits == 0) return;
   const bool is_packed = results.packed.numbers.defined();
   node.keep(is_packed ? results.packed : call_pack(results.outputs[0], bits), bits);
 }
 
-template <const Lowered& lowered>
-MultistepResults recorded(const MultistepCall& call) {
+template <const Lowered& lowered> MultistepResults recorded(const MultistepCall& call) {
   const variable_list given = given_tensors(call);
   MultistepResults results;
   using Rule = MultistepRule<lowered>;
@@ -359,8 +351,7 @@ MultistepResults recorded(const MultistepCall& call) {
 }  // namespace autograd
 
 // For the public operators and the lowered forward ones, which transforms call one inside the other.
-template <const Lowered& lowered>
-MultistepResults forward_autograd(const MultistepCall& call, bool save) {
+template <const Lowered& lowered> MultistepResults forward_autograd(const MultistepCall& call, bool save) {
   using namespace autograd;
   const bool is_recorded =
       at::GradMode::is_enabled() && any_tensor(call, [](const at::Tensor& t) { return t.requires_grad(); });
@@ -381,8 +372,7 @@ MultistepResults forward_autograd(const MultistepCall& call, bool save) {
   return below<lowered>(call).forward(call, save);
 }
 
-template <const Lowered& lowered>
-MultistepResults run_autograd(const MultistepCall& call) {
+template <const Lowered& lowered> MultistepResults run_autograd(const MultistepCall& call) {
   return forward_autograd<lowered>(call, /*save=*/false);
 }
 
@@ -398,8 +388,7 @@ MultistepResults call_at_once(const MultistepCall& call, MultistepResults (*disp
 }
 
 // For the lowered backward operators.
-template <const Lowered& lowered>
-Tensors backward_autograd(const BackwardCall& call) {
+template <const Lowered& lowered> Tensors backward_autograd(const BackwardCall& call) {
   using namespace autograd;
   Tensors grads(call.grad_outputs.begin(), call.grad_outputs.end());
   grads.append(call.grad_states.begin(), call.grad_states.end());

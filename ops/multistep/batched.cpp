@@ -27,8 +27,7 @@ void check_not_mapped(const MultistepCall& call) {
         "draw different numbers by it");
 }
 
-template <class Run>
-MultistepResults batched(const MultistepCall& call, Run run) {
+template <class Run> MultistepResults batched(const MultistepCall& call, Run run) {
   check_not_mapped(call);
   FoldingLevel level;
   for (const at::TensorList list : {call.inputs, call.states, call.params}) level.find(list);

@@ -15,7 +15,7 @@ MultistepResults forward_batched(const MultistepCall& call, bool save,
                                  MultistepResults (*run)(const MultistepCall&, bool save));
 Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&));
 
-// torch.autograd.grad(..., is_grads_batched=True) maps by other means than torch.vmap: throws an error that says so.
+// Throws the error for torch.autograd.grad(..., is_grads_batched=True), which does not use torch.vmap.
 [[noreturn]] void refuse_batched_gradients(const std::string& op);
 
 }  // namespace spikeforge::ops

@@ -3,8 +3,10 @@
 namespace spikeforge::ops {
 namespace {
 
-// Neurons times steps for which a further thread is woken. LIF, T=16, one thread and two, in microseconds: N=2^12 16
-// and 14 in inference, 117 and 106 in training, N=2^13 28 and 17, 186 and 142; T=1000, N=128 28 and 44, 152 and 176.
+// The minimum of neurons times steps per thread. Measured for LIF, in microseconds with one thread and with two:
+//   T=16,   N=2^12   inference 16 and 14   training 117 and 106
+//   T=16,   N=2^13   inference 28 and 17   training 186 and 142
+//   T=1000, N=128    inference 28 and 44   training 152 and 176
 constexpr std::int64_t least_share = 65536;
 constexpr std::int64_t granule = 64;
 // Neurons and samples of a tile of several samples: with more neurons a step of it costs less for each, with more
@@ -21,14 +23,14 @@ std::int64_t threads_for(std::int64_t neurons, std::int64_t steps) {
 
 std::int64_t length_of(const LengthsView& lengths, std::int64_t sample) { return lengths.data[sample % lengths.count]; }
 
-// So many samples a tile, fewer where a thread's share of all steps ends.
+// Tiles of at most `most` samples; a tile also ends where a thread's share of all steps ends.
 Tiles tiles_of_several(const LengthsView& lengths, std::int64_t neurons, std::int64_t total, std::int64_t most) {
   const std::int64_t samples = neurons / lengths.inner, threads = threads_for(lengths.inner, total);
   Tiles tiles{neurons, 0, 0, threads == 1};
   std::int64_t begin = 0, done = 0, shares = 1;
   for (std::int64_t i = 0; i < samples; ++i) {
     const std::int64_t length = length_of(lengths, i);
-    // To the thread that has more of it.
+    // A sample across the boundary of two shares goes to the thread with the larger part of it.
     if (i > begin && (i - begin == most || (shares < threads && (2 * done + length) * threads > 2 * shares * total))) {
       tiles.ends.push_back(i * lengths.inner);
       begin = i;

@@ -10,11 +10,9 @@
 namespace spikeforge::ops {
 
 // Texts that were derived from a cell, by key; only a few, since some keys may come from untrusted files.
-template <class Key>
-class DerivedTexts {
+template <class Key> class DerivedTexts {
  public:
-  template <class Make>
-  std::string get(const Key& key, Make&& make) {
+  template <class Make> std::string get(const Key& key, Make&& make) {
     const std::scoped_lock lock(mutex_);
     if (const auto found = texts_.find(key); found != texts_.end()) return found->second;
     if (texts_.size() == most) texts_.clear();

@@ -16,7 +16,7 @@ void set_draws(MultistepCall& call, const std::optional<at::Tensor>& seed, const
 
 // For a public operator: true if the call draws, and has no seed yet.
 bool needs_seed(const MultistepCall& call);
-// A call of a public operator, with a seed of the default generator of x's device where it needs one.
+// A call of a public operator, with a seed from the default generator of x's device if it needs one.
 MultistepCall with_seed(MultistepCall call);
 
 // Checks, for `prepare`, that a call of a cell that draws has a legal seed. Throws TypeError and ValueError.

@@ -79,7 +79,7 @@ void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::in
   const at::Tensor all = lengths.contiguous();
   const auto check = [&](const auto* numbers) {
     for (std::int64_t i = 0; i < all.numel(); ++i)
-      TORCH_CHECK_VALUE(0 <= numbers[i] && numbers[i] <= steps, call.op_name(), ": lengths must lie in [0, ", steps,
+      TORCH_CHECK_VALUE(0 <= numbers[i] && numbers[i] <= steps, call.op_name(), ": lengths must be in [0, ", steps,
                         "], the steps of ", call.cell->inputs[0], ", but one is ", numbers[i], ", of sample ", i);
   };
   if (all.scalar_type() == at::kLong)
@@ -94,8 +94,7 @@ void check_dense(const MultistepCall& call) {
   if (!dense) check_arguments(call);
 }
 
-template <class Int>
-Preparation<Int> prepare(const MultistepCall& call) {
+template <class Int> Preparation<Int> prepare(const MultistepCall& call) {
   check_arguments(call);
   const c10::ScalarType type = call.inputs[0].scalar_type();
   Preparation<Int> prepared;
@@ -129,8 +128,7 @@ MultistepResults allocate_forward(const MultistepCall& call, const Preparation<I
   return results;
 }
 
-template <class Int>
-void check_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
+template <class Int> void check_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
   const Cell& cell = *call.cell;
   const at::Tensor& x = call.inputs[0];
   const Leader leader{cell.backward_op.c_str(), cell.inputs[0].c_str(), x};
@@ -156,8 +154,7 @@ void check_backward(const BackwardCall& call, const Preparation<Int>& prepared) 
   for (std::size_t j = 0; j < cell.params.size(); ++j) check_given(call.param(j), cell.params[j].name);
 }
 
-template <class Int>
-Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
+template <class Int> Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared) {
   Gradients gradients;
   std::size_t next = 0;
   for (std::size_t i = 0; i < call.inputs.size(); ++i)

@@ -21,17 +21,17 @@ using Tensors = c10::SmallVector<at::Tensor, 4>;
 // Lists have one entry for each input, state and parameter of the cell.
 struct MultistepCall {
   const Cell* cell = nullptr;
-  // Keeps a cell of a text alive, which may be dropped otherwise; empty for a cell that lives as long as the process.
-  // Objects that outlive a call, such as autograd's nodes, hold a copy of it, or the text.
+  // Owns a cell that was parsed from text, because the cache of cells may evict it; empty for a cell with static
+  // lifetime. Objects that outlive a call, such as autograd's nodes, hold a copy of the pointer, or the text.
   std::shared_ptr<const Cell> holder;
   at::TensorList inputs;
-  at::TensorList states;          // undefined: the cell's own; the list may be empty where all are
-  at::TensorList params;          // undefined: the number; the list may be empty where all are
-  c10::ArrayRef<double> numbers;  // may be empty where all parameters are tensors
+  at::TensorList states;          // undefined: the cell's initial state; empty list: all undefined
+  at::TensorList params;          // undefined: the scalar in `numbers`; empty list: all undefined
+  c10::ArrayRef<double> numbers;  // may be empty if all parameters are tensors
   CellForm form;
   SurrogateArgs surrogate_args{};
   bool store_states = false;
-  bool last_states = true;  // false: where no sequences are stored there are none among the results
+  bool last_states = true;  // false: without stored sequences, the results have no states
   // Bits per number of the first output, which are stored for the backward passes of products that read it; 0: none.
   std::int64_t bits = 0;
   // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
@@ -41,7 +41,7 @@ struct MultistepCall {
   // 0.
   at::Tensor seed, offset;
   bool scan = false;         // forward; for a cell with a composition (csrc/kernels/scan)
-  const char* op = nullptr;  // as messages begin, of an operator that is not the cell's own
+  const char* op = nullptr;  // prefix of error messages, if it is not the name of the cell's operator
 
   const char* op_name() const { return op != nullptr ? op : cell->forward_op.c_str(); }
   bool has_samples() const { return lengths.defined() || start.defined(); }
@@ -64,17 +64,15 @@ struct BackwardCall : MultistepCall {
   c10::SmallVector<bool, 16> needs_grad;  // over inputs, states, parameters
 };
 
-// Every tensor of a call, in the order of the arguments, and what stands where it has none.
-template <class Body>
-void for_each_argument(const MultistepCall& call, Body&& body) {
+// Calls body for every argument of a call, in order; arguments that were not passed are undefined tensors.
+template <class Body> void for_each_argument(const MultistepCall& call, Body&& body) {
   for (const at::Tensor& input : call.inputs) body(input);
   for (std::size_t s = 0; s < call.cell->states.size(); ++s) body(call.state(s));
   for (std::size_t j = 0; j < call.cell->params.size(); ++j) body(call.param(j));
 }
 
 // Calls body for the tensors of the call only; most lists are empty.
-template <class Body>
-void for_each_tensor(const MultistepCall& call, Body&& body) {
+template <class Body> void for_each_tensor(const MultistepCall& call, Body&& body) {
   for (const at::TensorList list : {call.inputs, call.states, call.params})
     for (const at::Tensor& t : list)
       if (t.defined()) body(t);
@@ -88,13 +86,12 @@ void check_arguments(const MultistepCall& call);
 void check_lengths(const MultistepCall& call);
 // The same of others than the call's, int64 or int32.
 void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::int64_t steps);
-// Refuses layouts that are not dense, with a message; the dispatcher would only report a missing kernel.
+// Throws for layouts that are not dense; the dispatcher would only report a missing kernel.
 void check_dense(const MultistepCall& call);
 
-// The arguments checked, the first input with dense steps, which gives the layout: kernels have no checks. Int is
-// c10::SymInt where a graph is traced.
-template <class Int>
-struct Preparation {
+// The checked arguments, since kernels have no checks. The first input has dense steps, and determines the layout. Int
+// is c10::SymInt when a graph is traced.
+template <class Int> struct Preparation {
   at::Tensor first_input;
   Layout<Int> layout;
   c10::TensorOptions options;        // of inputs and outputs
@@ -103,14 +100,12 @@ struct Preparation {
 };
 using Prepared = Preparation<std::int64_t>;
 
-template <class Int = std::int64_t>
-Preparation<Int> prepare(const MultistepCall& call);
+template <class Int = std::int64_t> Preparation<Int> prepare(const MultistepCall& call);
 
 template <class Int>
 MultistepResults allocate_forward(const MultistepCall& call, const Preparation<Int>& prepared, bool save);
 
-template <class Int>
-void check_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+template <class Int> void check_backward(const BackwardCall& call, const Preparation<Int>& prepared);
 
 // One tensor for each argument; undefined where no gradient is wanted. A parameter's broadcasts from its own shape to
 // [*shape], which is one value a neuron in the compute type, until reduce_and_list has summed it.
@@ -119,8 +114,7 @@ struct Gradients {
 };
 
 // For inputs and states; then for the parameters, one value a neuron.
-template <class Int>
-Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared);
+template <class Int> Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared);
 template <class Int>
 void allocate_grad_params(const BackwardCall& call, const Preparation<Int>& prepared, Gradients& gradients);
 

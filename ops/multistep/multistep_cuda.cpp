@@ -47,7 +47,7 @@ class PartlySummed {
         sums.from[i] = gradients.params[alike[i]].const_data_ptr();
         sums.to[i] = results.emplace_back(at::empty({parts * from.count}, options_)).mutable_data_ptr();
       }
-      kernels::launch(sums, compute_type(launch_.type), device, stream);
+      kernels::launch_channel_sums(sums, compute_type(launch_.type), device, stream);
       for (std::size_t i = 0; i < alike.size(); ++i) gradients.params[alike[i]] = results[i];
     };
     const std::int64_t parts = kernels::parts_of(sizes, alike.size(), device.multiprocessors);
@@ -109,7 +109,7 @@ MultistepResults forward_cuda(const MultistepCall& call, bool save) {
   if (save) described.launch.to_come = {wants_gradient, &call};
   if (described.launch.packed.bits != 0) results.packed.valid.fill_(true);
   at::Tensor shared;
-  kernels::launch(described.launch, gpu_of(x), stream_of(x), memory_for_blocks(x, shared));
+  kernels::launch_multistep(described.launch, gpu_of(x), stream_of(x), memory_for_blocks(x, shared));
   described.pack_rest(results);
   return results;
 }
@@ -123,7 +123,7 @@ Tensors backward_cuda(const BackwardCall& call) {
   DescribedBackward described(call, prepared, gradients);
   PartlySummed summed(call, prepared, described, gradients);
   at::Tensor shared;
-  kernels::launch(described.launch, gpu_of(x), stream_of(x), memory_for_blocks(x, shared));
+  kernels::launch_multistep(described.launch, gpu_of(x), stream_of(x), memory_for_blocks(x, shared));
   summed.finish(gradients, gpu_of(x), stream_of(x));
   return reduce_and_list(call, gradients);
 }

@@ -1,6 +1,6 @@
-// How a caller says which sequences of a batch are shorter than T, and where they start anew: `lengths`, one for each
-// sample, and `start` [T, B], where a sample is an index of x's dimension 1. Below the public operators both have as
-// many dimensions as a step of x, or as x, so that they broadcast against it whatever dimensions are put in between.
+// The arguments `lengths`, the number of steps of each sample, and `start` [T, B], which is true where a sample starts
+// anew. A sample is an index of x's dimension 1. In lowered operators, lengths has as many dimensions as a step
+// of x, and start as many as x, so that both broadcast even if dimensions are inserted.
 #pragma once
 
 #include "ops/multistep/multistep.h"

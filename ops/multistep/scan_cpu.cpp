@@ -84,8 +84,7 @@ class ScanOnCpu {
   }
 
   // In tiles of neurons.
-  template <class Make>
-  static void run_segments(std::int64_t count, const Make& make) {
+  template <class Make> static void run_segments(std::int64_t count, const Make& make) {
     std::vector<Made> made;
     for (std::int64_t k = 0; k < count; ++k) made.push_back(make(k));
     if (made.empty()) return;
@@ -135,8 +134,7 @@ class ScanOnCpu {
   }
 
   // The initial state of each segment, from that of the segment before.
-  template <class T>
-  void join() {
+  template <class T> void join() {
     for (std::int64_t k = 0; k + 1 < count_; ++k)
       for (std::int64_t s = 0; s < n_; ++s) {
         const std::int64_t map = k * n_ * (n_ + 1);

@@ -9,7 +9,7 @@ namespace spikeforge::ops {
 Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args) {
   try {
     const graph::Surrogate made = graph::make_surrogate(name, {args.data(), args.size()});
-    TORCH_CHECK_VALUE(made.kind.has_value(), op, ": surrogate none is for neurons of one's own");
+    TORCH_CHECK_VALUE(made.kind.has_value(), op, ": surrogate none is for custom neurons");
     return {*made.kind, made.args};
   } catch (const graph::GraphError& error) {
     TORCH_CHECK_VALUE(false, op, ": ", error.what(), " (arguments surrogate and surrogate_args)");

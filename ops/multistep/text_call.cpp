@@ -14,15 +14,13 @@ namespace {
 const std::string& name_of(const std::string& name) { return name; }
 const std::string& name_of(const CellParam& param) { return param.name; }
 
-template <class Names>
-std::string listed(const Names& names) {
+template <class Names> std::string listed(const Names& names) {
   std::string list;
   for (const auto& name : names) list += (list.empty() ? "" : ", ") + name_of(name);
   return list.empty() ? list : " (" + list + ")";
 }
 
-template <class Names>
-void check_list(const Cell& cell, const char* what, const Names& names, at::TensorList given) {
+template <class Names> void check_list(const Cell& cell, const char* what, const Names& names, at::TensorList given) {
   TORCH_CHECK_VALUE(given.size() == names.size(), cell.forward_op, ": ", what, " must have ", names.size(),
                     names.size() == 1 ? " tensor" : " tensors", listed(names), ", but has ", given.size());
   for (std::size_t i = 0; i < given.size(); ++i)

@@ -23,12 +23,12 @@
 
 namespace spikeforge::ops {
 
-// The cell of a text. Throws ValueError, with line, column and caret where the text cannot be read, and c10::Error
-// where the neurons in use leave no room for one more; `caller` begins the message.
+// Returns the cell of a text. Throws ValueError, with line, column and caret, if the text cannot be parsed, and
+// c10::Error if the neurons in use exceed the memory limit; the messages start with `caller`.
 std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller = "run");
 
-// Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also where its states are not
-// affine in themselves, or too many.
+// Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also if the next states are not
+// affine in the states, or if there are too many.
 MultistepCall traced_call(std::shared_ptr<const TracedCell> cell, at::TensorList inputs, at::TensorList states,
                           at::TensorList params, bool store_states, std::int64_t bits = 0, bool scan = false);
 inline MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states,
@@ -55,8 +55,7 @@ using Backward = List(std::string_view, const OptionalTensorList&, const Optiona
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
                       OptionalTensor, OptionalTensor, OptionalTensor);
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
+template <class Signature> c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
 }
 

@@ -1,4 +1,4 @@
-// The operators of online learning, besides `run` and a product; online_linear consists of them.
+// The operators of online learning, in addition to `run` and a product; online_linear consists of them.
 #pragma once
 
 #include "ops/multistep/text_call.h"
@@ -15,7 +15,7 @@ namespace spikeforge::ops::online {
 
 using traced::List;
 
-// The neuron's own derivatives over the steps of a call, by its last states v, from its first ones u:
+// The derivatives of a neuron over the steps of a call, from its first states u to its last states v:
 //   transitions   ∂v_k / ∂u_l        [*batch, N], row after row
 //   drives        ∂v_k / ∂x[t]       [T, *batch, N] for each k, x being the input `into`
 //   param_drives  ∂v_k / ∂p          [*batch, N] for each k, for each parameter of `of_params`: its value is each
@@ -23,14 +23,15 @@ using traced::List;
 using LocalJacobian = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
                                                    std::int64_t, at::IntArrayRef);
 
-// The state as it is; its gradient g [*batch, N] goes on to `leaf` also, by the trace ∂state / ∂leaf:
+// Returns the state unchanged. In the backward pass, its gradient g [*batch, N] also adds to the gradient of `leaf`,
+// through the trace ∂state / ∂leaf:
 //   trace [*batch, N, I]              Σ g[b, n] trace[b, n, i]   of a leaf [N, I]
 //   trace [*batch, I] with outer      Σ g[b, n] trace[b, i]      of a leaf [N, I]
 //   trace [*batch, N] or [*batch, 1]  Σ g trace, summed to the leaf's shape
 using WithEligibility = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
 
-// The gradient of a leaf [N, I] by a trace of synapses [*batch, N, I]. Traces have as many numbers as samples have
-// synapses: they are read once.
+// The gradient of a leaf [N, I] through traces of synapses [*batch, N, I]. Traces are large, one value for each synapse
+// and sample, so they are read once.
 using EligibilityGradient = at::Tensor(const at::Tensor&, const at::Tensor&);
 
 // Throws ValueError and TypeError.
@@ -40,7 +41,7 @@ at::Tensor gradient_by_torch(const at::Tensor& grad, const at::Tensor& trace);
 
 // The traces after the steps that transitions and drives are of:
 //   e_k [*batch, N, I] = Σ_l transitions_kl e_l + Σ_t drives_k[t] x[t]
-// No traces, which are zeros. Without x, drives are those of a parameter, and e is [*batch, N].
+// An empty list of traces means zeros. Without x, drives are those of a parameter, and e is [*batch, N].
 using AdvanceEligibility = List(at::TensorList, at::TensorList, at::TensorList, const std::optional<at::Tensor>&);
 
 // Throws ValueError and TypeError.

@@ -19,8 +19,7 @@ constexpr std::int64_t most_steps = 4;
 constexpr std::int64_t grain = 1 << 14;  // numbers for each thread at least
 
 // e_k[r, :] = Σ_l transitions_kl[r] e_l[r, :] + Σ_t drives_k[t, r] x[t, r / N, :], for rows r = b N + n.
-template <class T>
-struct Rows {
+template <class T> struct Rows {
   std::vector<const T*> traces, transitions, drives;
   std::vector<T*> next;
   const T* x;

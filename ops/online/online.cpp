@@ -44,7 +44,8 @@ at::TensorList part(at::TensorList list, std::size_t first, std::size_t count) {
 
 void append(List& list, List more) { list.insert(list.end(), more.begin(), more.end()); }
 
-std::tuple<List, List> run(std::string_view text, at::TensorList inputs, at::TensorList states, at::TensorList params) {
+std::tuple<List, List> run_text(std::string_view text, at::TensorList inputs, at::TensorList states,
+                                at::TensorList params) {
   static const auto handle = traced::find<traced::Run>("spikeforge::run");
   return handle.call(text, inputs, states, params, /*store_states=*/false, /*bits=*/0, {}, {}, /*scan=*/false, {}, {});
 }
@@ -72,7 +73,7 @@ struct Call {
   }
 };
 
-// Checks the product's arguments besides x. Under autocast it casts them.
+// Checks the product's arguments except x. Under autocast it casts them.
 void check_beside(const char* name, const at::Tensor& t, const at::Tensor& x) {
   TORCH_CHECK_TYPE(is_supported(t.scalar_type()) &&
                        (t.scalar_type() == x.scalar_type() || at::autocast::is_autocast_enabled(x.device().type())),
@@ -131,7 +132,7 @@ List states_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   if (!given.empty() || cell.states.empty()) return detached(given);
   List none;
   for (const at::Tensor& input : call.inputs) none.push_back(input.detach().narrow(0, 0, 0));
-  return std::get<1>(run(call.neuron, none, {}, detached(call.params)));
+  return std::get<1>(run_text(call.neuron, none, {}, detached(call.params)));
 }
 
 // `states`, of which the gradient goes on to `leaf` by its traces, one for each.
@@ -195,9 +196,9 @@ List states_by_inputs(const Call& call) {
 List traces_of_inputs(const Call& call) {
   const List params = detached(call.params);
   const std::size_t count = call.traces.size() / call.product_leaves();
-  List all = std::get<1>(run(call.response, call.x.detach(), part(call.traces, 0, count), params));
+  List all = std::get<1>(run_text(call.response, call.x.detach(), part(call.traces, 0, count), params));
   if (call.bias.defined())
-    append(all, std::get<1>(run(call.response, call.ones(), part(call.traces, count, count), params)));
+    append(all, std::get<1>(run_text(call.response, call.ones(), part(call.traces, count, count), params)));
   return all;
 }
 
@@ -271,12 +272,12 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
   if (rule == OnlineTraces::ottt) call.response = response_text(neuron, into);
   const std::size_t wanted = traces_wanted(call, rule);
   TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
-                    " of the call before, or none, but are ", traces.size());
+                    " of the previous call, or none, but are ", traces.size());
   check_traces(call, rule);
 
   const bool of_synapses = rule == OnlineTraces::eprop;
   auto [outputs, next] =
-      run(neuron, call.inputs, of_synapses ? states_by_synapses(call) : states_by_inputs(call), params);
+      run_text(neuron, call.inputs, of_synapses ? states_by_synapses(call) : states_by_inputs(call), params);
   return {std::move(outputs), std::move(next), of_synapses ? traces_of_synapses(call) : traces_of_inputs(call)};
 }
 

@@ -22,8 +22,7 @@ void check_options(const char* name, const MultistepCall& call, const at::Tensor
   const Leader leader = leader_of(name, call);
   const at::Tensor& x = leader.tensor;
   TORCH_CHECK_VALUE(x.dim() >= 2, name, ": ", leader.name, " must be [T, *batch, H], but has shape ", x.sym_sizes());
-  TORCH_CHECK_VALUE(!call.cell->outputs.empty(), name, ": ", call.cell->name,
-                    " has no output, so that nothing comes back");
+  TORCH_CHECK_VALUE(!call.cell->outputs.empty(), name, ": ", call.cell->name, " has no output to feed back");
   const auto inputs = static_cast<std::int64_t>(call.inputs.size());
   TORCH_CHECK_VALUE(into >= 0 && into < inputs, name, ": into must be the number of an input, 0 to ", inputs - 1,
                     ", but is ", into);
@@ -56,8 +55,7 @@ void check_spikes(const RecurrentCall& call) {
   check_device(leader, "spikes", call.spikes);
 }
 
-template <class Int>
-c10::ArrayRef<Int> sizes_of(const at::Tensor& t) {
+template <class Int> c10::ArrayRef<Int> sizes_of(const at::Tensor& t) {
   if constexpr (std::is_same_v<Int, c10::SymInt>)
     return t.sym_sizes();
   else
@@ -96,8 +94,7 @@ void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, c
                     ": the gradient of the current, arguments[", call.into, "], must be in needs_grad");
 }
 
-template <class Int>
-Preparation<Int> prepare_samples(const MultistepCall& call) {
+template <class Int> Preparation<Int> prepare_samples(const MultistepCall& call) {
   const at::Tensor& first = call.inputs[0];
   const c10::ScalarType type = first.scalar_type();
   Preparation<Int> prepared;
@@ -118,8 +115,7 @@ Preparation<Int> prepare_samples(const MultistepCall& call) {
   return prepared;
 }
 
-template <class Int>
-RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save) {
+template <class Int> RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save) {
   RecurrentResults results{allocate_forward(call, prepared, save), {}};
   if (save) results.current = prepared.layout.empty_sequence(prepared.options);
   return results;

@@ -50,11 +50,9 @@ void check(const RecurrentCall& call);
 
 // Like prepare() of a multistep call, but with the first input, and the layout, contiguous beyond time: a sample's
 // neurons are neighbours.
-template <class Int = std::int64_t>
-Preparation<Int> prepare_samples(const MultistepCall& call);
+template <class Int = std::int64_t> Preparation<Int> prepare_samples(const MultistepCall& call);
 
-template <class Int>
-RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save);
+template <class Int> RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save);
 
 // Launches, and what they point to.
 class DescribedForward {
@@ -114,7 +112,7 @@ Tensors call_backward(const RecurrentBackwardCall& call);
 
 // inputs, states, parameters.
 List arguments_of(const MultistepCall& call);
-// The other way; the call then points into the list. Throws ValueError where there are not as many as the neuron takes.
+// The inverse; the call then points into the list. Throws ValueError if the number of arguments is not the neuron's.
 void set_arguments(MultistepCall& call, at::TensorList arguments);
 
 // A call of the neuron, with no tensors yet.

@@ -47,12 +47,12 @@ std::int64_t list(const cpu::FiredProduct& product, DType type, const void* spik
 
 std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tensor& gradients) {
   if (at::GradMode::is_enabled() || !is_plain(spikes) || !is_plain(gradients)) return std::nullopt;
-  const at::Tensor heard = in_rows(spikes).contiguous(), of_current = in_rows(gradients).contiguous();
-  const std::int64_t rows = heard.size(0), width = heard.size(1);
+  const at::Tensor fed_back = in_rows(spikes).contiguous(), of_current = in_rows(gradients).contiguous();
+  const std::int64_t rows = fed_back.size(0), width = fed_back.size(1);
   constexpr std::int64_t least_work = 1 << 20;
   if (rows * width * width < least_work || width > std::numeric_limits<std::int32_t>::max()) return std::nullopt;
-  const DType type = dtype_of(heard.scalar_type());
-  const auto options = heard.options().dtype(state_type(heard.scalar_type()));
+  const DType type = dtype_of(fed_back.scalar_type());
+  const auto options = fed_back.options().dtype(state_type(fed_back.scalar_type()));
   const at::Tensor product = at::zeros({width, width}, options);
   const at::Tensor fired = at::empty({std::min(rows, cpu::fired_rows) + 1, width + 1}, options.dtype(at::kInt));
   const at::Tensor when = at::empty({width, std::min(rows, cpu::fired_rows)}, options.dtype(at::kShort));
@@ -70,7 +70,7 @@ std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tens
                            .product = product.mutable_data_ptr()};
     part.counts = part.fired + part.rows * width;
     part.times = part.counts + part.rows;
-    const std::int64_t count = list(part, type, at(heard));
+    const std::int64_t count = list(part, type, at(fed_back));
     if (count < 0 || (first == 0 && static_cast<double>(count) > densest * static_cast<double>(part.rows * width)))
       return std::nullopt;
     cpu::fired_kernels().turn(part);
@@ -79,7 +79,7 @@ std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tens
       for (std::int64_t p = begin; p < end; ++p) cpu::fired_kernels().add(part, type, p * columns, panel);
     });
   }
-  return product.to(heard.scalar_type());
+  return product.to(fed_back.scalar_type());
 }
 
 }  // namespace spikeforge::ops::recurrent

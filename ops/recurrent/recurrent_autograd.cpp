@@ -16,8 +16,7 @@ namespace {
 
 using namespace autograd;
 
-template <class Predicate>
-bool any_tensor(const RecurrentCall& call, Predicate&& is) {
+template <class Predicate> bool any_tensor(const RecurrentCall& call, Predicate&& is) {
   return autograd::any_tensor(call, is) || is(call.w) || (call.spikes.defined() && is(call.spikes));
 }
 
@@ -41,9 +40,9 @@ struct Shifted {
 
   // For all pairs of steps at the distance of the delay, in one product.
   at::Tensor of_w() const {
-    const auto product = [](const at::Tensor& heard, const at::Tensor& of_current) {
-      auto fired = fired_product(heard, of_current);
-      return fired.has_value() ? *std::move(fired) : rows_product(heard, of_current);
+    const auto product = [](const at::Tensor& fed_back, const at::Tensor& of_current) {
+      auto fired = fired_product(fed_back, of_current);
+      return fired.has_value() ? *std::move(fired) : rows_product(fed_back, of_current);
     };
     at::Tensor sum;
     if (steps() > delay) sum = product(s.slice_symint(0, 0, steps() - delay), g.slice_symint(0, delay));
@@ -140,7 +139,7 @@ RecurrentResults forward_autograd(const RecurrentCall& call, bool save) {
 
 RecurrentResults run_autograd(const RecurrentCall& call) { return forward_autograd(call, /*save=*/false); }
 
-// The backward pass has no derivative of its own: throws an error that says so.
+// Throws the error for second derivatives: the backward pass is not differentiable.
 struct RefusingRule {
   static constexpr bool is_traceable = true;
 

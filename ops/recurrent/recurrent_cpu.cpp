@@ -10,7 +10,7 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// Samples of a tile at the least: the matrix is read from the cache once for some of them.
+// The minimum number of samples of a tile: a read of the matrix from the cache serves several samples.
 constexpr std::int64_t least_samples = 12;
 
 // [panels, rows, columns of a panel], in the type of the arithmetic.
@@ -22,15 +22,14 @@ at::Tensor in_panels(const at::Tensor& matrix) {
   return padded.view({padded.size(0), padded.size(1) / columns, columns}).transpose(0, 1).contiguous();
 }
 
-template <class AnyLaunch>
-Tiles tiles_of_call(const AnyLaunch& launch, const cpu::Program& program) {
+template <class AnyLaunch> Tiles tiles_of_call(const AnyLaunch& launch, const cpu::Program& program) {
   const Recurrence& recurrence = launch.recurrence;
   const std::int64_t samples =
       std::max<std::int64_t>(program.largest_tile / std::max<std::int64_t>(recurrence.width, 1), least_samples);
   return tiles_of_samples(recurrence.batch, recurrence.width, launch.steps, samples);
 }
 
-// A list of views with another in one place.
+// Returns the list of views with the view at one index replaced.
 c10::SmallVector<SequenceView, 4> replaced(std::span<const SequenceView> views, std::size_t at,
                                            const SequenceView& view) {
   c10::SmallVector<SequenceView, 4> list(views.begin(), views.end());
@@ -53,7 +52,7 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   cpu::Feedback feedback{.width = launch.recurrence.width,
                          .delay = launch.recurrence.delay,
                          .matrix = matrix.const_data_ptr(),
-                         .heard = {.data = launch.outputs[0], .time_stride = launch.neurons},
+                         .fed_back = {.data = launch.outputs[0], .time_stride = launch.neurons},
                          .before = launch.spikes,
                          .added = launch.inputs[launch.recurrence.into],
                          .steps = launch.steps,
@@ -79,15 +78,16 @@ Tensors backward_cpu(const RecurrentBackwardCall& call) {
   kernels::note(launch);
   const at::Tensor matrix = in_panels(call.w.t());
   const at::Tensor row = at::empty({launch.neurons}, prepared.options);
-  cpu::Feedback feedback{.width = launch.recurrence.width,
-                         .delay = -launch.recurrence.delay,
-                         .matrix = matrix.const_data_ptr(),
-                         .heard = {.data = launch.grad_inputs[launch.recurrence.into], .time_stride = launch.neurons},
-                         .before = {},
-                         .added = launch.grad_outputs[0],
-                         .steps = launch.steps,
-                         .sum = row.mutable_data_ptr(),
-                         .sum_stride = 0};
+  cpu::Feedback feedback{
+      .width = launch.recurrence.width,
+      .delay = -launch.recurrence.delay,
+      .matrix = matrix.const_data_ptr(),
+      .fed_back = {.data = launch.grad_inputs[launch.recurrence.into], .time_stride = launch.neurons},
+      .before = {},
+      .added = launch.grad_outputs[0],
+      .steps = launch.steps,
+      .sum = row.mutable_data_ptr(),
+      .sum_stride = 0};
   const auto grad_outputs = replaced(launch.grad_outputs, 0, {.data = feedback.sum, .time_stride = 0});
   launch.grad_outputs = grad_outputs;
   cpu::Program program = cpu::program_of(launch);

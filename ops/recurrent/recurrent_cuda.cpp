@@ -9,8 +9,7 @@ namespace spikeforge::ops::recurrent {
 namespace {
 
 // The scratch memory of a call's kernel, undefined if it needs none; std::nullopt if there is no kernel.
-template <class AnyLaunch>
-std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
+template <class AnyLaunch> std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
   const std::optional<std::int64_t> bytes = kernels::scratch_bytes(launch, gpu_of(x));
   if (!bytes) return {};
   if (*bytes == 0) return at::Tensor();
@@ -28,7 +27,7 @@ std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool 
   void* const stream = stream_of(x);
   const std::optional<at::Tensor> scratch = with_scratch(described.launch, x);
   if (!scratch) return {};
-  kernels::launch(described.launch, gpu_of(x), stream);
+  kernels::launch_recurrent(described.launch, gpu_of(x), stream);
   return results;
 }
 
@@ -42,7 +41,7 @@ std::optional<Tensors> backward_at_once(const RecurrentBackwardCall& call) {
   void* const stream = stream_of(x);
   const std::optional<at::Tensor> scratch = with_scratch(described.launch, x);
   if (!scratch) return {};
-  kernels::launch(described.launch, gpu_of(x), stream);
+  kernels::launch_recurrent(described.launch, gpu_of(x), stream);
   return reduce_and_list(call, gradients);
 }
 

@@ -30,7 +30,7 @@ class Maps : public FoldingLevel {
     return of_map;
   }
 
-  // The lists of results of all maps, put together: run(i) gives those of one.
+  // Calls run(i) for each index of the mapped dimension, and stacks each of its results over i.
   Tensors each_list(const std::function<Tensors(std::int64_t)>& run) const {
     std::vector<List> columns;
     for (std::int64_t i = 0; i < count(); ++i) {
@@ -64,8 +64,7 @@ Lists one_of(const Maps& maps, const MultistepCall& call, std::int64_t i) {
 }
 
 // always(j): whether parameter j is to have a dimension for the maps.
-template <class Always>
-Lists folded(const Maps& maps, const MultistepCall& call, const Always& always) {
+template <class Always> Lists folded(const Maps& maps, const MultistepCall& call, const Always& always) {
   const auto list = [](const Folded& tensors) { return Tensors(tensors.begin(), tensors.end()); };
   Lists lists{list(maps.folded(call.inputs, in_sequence)),
               list(maps.folded(call.states, in_step)),

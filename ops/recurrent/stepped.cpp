@@ -46,26 +46,26 @@ at::Tensor unless_ended(const MultistepCall& call, std::int64_t t, const at::Ten
   return call.lengths.defined() ? state.masked_fill(call.lengths <= t, 0) : state;
 }
 
-// The received values at step t over `delay` steps, or zeros if a sample restarts between.
-at::Tensor as_heard(const at::Tensor& start, std::int64_t t, std::int64_t delay, const at::Tensor& heard) {
-  if (!start.defined()) return heard;
+// The spikes that arrive at step t, sent `delay` steps before it; zeros for samples that restart between the two steps.
+at::Tensor as_fed_back(const at::Tensor& start, std::int64_t t, std::int64_t delay, const at::Tensor& fed_back) {
+  if (!start.defined()) return fed_back;
   const std::int64_t from = std::max<std::int64_t>(t - delay + 1, 0);
-  return heard.masked_fill(start.narrow(0, from, t - from + 1).any(0, /*keepdim=*/true), 0);
+  return fed_back.masked_fill(start.narrow(0, from, t - from + 1).any(0, /*keepdim=*/true), 0);
 }
 
-// x[t] with what comes back.
+// x[t] plus the product of the weights and the spikes that arrive.
 at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spikes) {
   at::Tensor x = call.x().narrow(0, t, 1);
   const std::int64_t from = t - call.delay;
-  at::Tensor heard;
+  at::Tensor fed_back;
   if (from >= 0)
-    heard = spikes[static_cast<std::size_t>(from)];
+    fed_back = spikes[static_cast<std::size_t>(from)];
   else if (call.spikes.defined())
-    heard = call.spikes.narrow(0, t, 1);
+    fed_back = call.spikes.narrow(0, t, 1);
   else
     return x;
-  heard = as_heard(call.start, t, call.delay, heard);
-  return at::addmm(in_rows(x), in_rows(heard), call.w).view_symint(x.sym_sizes());
+  fed_back = as_fed_back(call.start, t, call.delay, fed_back);
+  return at::addmm(in_rows(x), in_rows(fed_back), call.w).view_symint(x.sym_sizes());
 }
 
 // The neuron's own run of no steps gives the states that it begins with, as results.
@@ -187,8 +187,8 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
       for (const at::Tensor& grad : call.grad_outputs)
         grad_outputs.push_back(grad.defined() ? grad.narrow(0, t, 1) : grad);
       if (t + call.delay < steps) {
-        const at::Tensor of_current = as_heard(call.start, t + call.delay, call.delay,
-                                               grads[into][static_cast<std::size_t>(steps - 1 - t - call.delay)]);
+        const at::Tensor of_current = as_fed_back(call.start, t + call.delay, call.delay,
+                                                  grads[into][static_cast<std::size_t>(steps - 1 - t - call.delay)]);
         const at::Tensor own = grad_outputs[0];
         const at::Tensor rows = in_rows(of_current);
         grad_outputs[0] = (own.defined() ? at::addmm(in_rows(own), rows, w_transposed) : at::mm(rows, w_transposed))

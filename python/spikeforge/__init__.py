@@ -79,30 +79,13 @@ after_import("torch.distributed.tensor", _register_sharding)
 
 # Functions and classes, and the module that defines each.
 _FROM = {
-    "Connectivity": "connecting",
-    "CudaKernel": "custom_op",
-    "CustomOp": "custom_op",
-    "Learned": "simulation",
-    "Monitor": "monitor",
-    "Network": "simulation",
-    "Online": "online",
-    "Plastic": "plasticity",
-    "Projection": "connecting",
-    "Recording": "simulation",
-    "Share": "simulation",
-    "Synapse": "plasticity",
-    "TracedNeuron": "trace",
-    "accelerate": "accelerate",
-    "checkpointed": "checkpointing",
-    "connect": "connecting",
-    "count": "count",
-    "custom_op": "custom_op",
-    "neuron": "trace",
-    "packed_activations": "packed",
-    "simulate": "simulation",
-    "spike": "trace",
-    "synapse": "plasticity",
-}
+    "Connectivity": "connecting", "CudaKernel": "custom_op", "CustomOp": "custom_op", "Learned": "simulation",
+    "Monitor": "monitor", "Network": "simulation", "Online": "online", "Plastic": "plasticity",
+    "Projection": "connecting", "Recording": "simulation", "Share": "simulation", "Synapse": "plasticity",
+    "TracedNeuron": "trace", "accelerate": "accelerate", "checkpointed": "checkpointing", "connect": "connecting",
+    "count": "count", "custom_op": "custom_op", "neuron": "trace", "packed_activations": "packed",
+    "simulate": "simulation", "spike": "trace", "synapse": "plasticity",
+}  # fmt: skip
 
 # Names of this module in version 0.1. They give a DeprecationWarning, and are removed in version 0.3.
 _AT_TRACE = (
@@ -111,41 +94,11 @@ _AT_TRACE = (
 ).split()
 
 __all__ = [
-    "Connectivity",
-    "CudaKernel",
-    "CustomOp",
-    "Learned",
-    "Monitor",
-    "Network",
-    "Online",
-    "Plastic",
-    "Projection",
-    "Recording",
-    "Share",
-    "Synapse",
-    "TracedNeuron",
-    "__version__",
-    "accelerate",
-    "checkpointed",
-    "connect",
-    "count",
-    "custom_op",
-    "demo",
-    "distributed",
-    "neuron",
-    "nir",
-    "nn",
-    "ops",
-    "packed_activations",
-    "plasticity",
-    "plot",
-    "rules",
-    "simulate",
-    "spike",
-    "surrogate",
-    "synapse",
-    "trace",
-]
+    "Connectivity", "CudaKernel", "CustomOp", "Learned", "Monitor", "Network", "Online", "Plastic", "Projection",
+    "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "count",
+    "custom_op", "demo", "distributed", "neuron", "nir", "nn", "ops", "packed_activations", "plasticity", "plot",
+    "rules", "simulate", "spike", "surrogate", "synapse", "trace",
+]  # fmt: skip
 
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker accepts any name

@@ -51,7 +51,7 @@ def held(folders: list[Path]) -> list[Library]:
 
 
 def fitting(libraries: list[Library], torch_version: str, cuda: bool) -> Library | None:
-    """Returns the library for this torch, or None. A torch with CUDA takes one without CUDA if there is no other."""
+    """Returns the library for this torch, or None. A torch with CUDA prefers a library with CUDA."""
     fit = [library for library in libraries if library.torch == _minor(torch_version) and (cuda or not library.cuda)]
     return fit[0] if fit else None
 
@@ -117,8 +117,7 @@ def load_nir() -> None:
     if not file.is_file():
         raise ImportError(
             f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev), "
-            "and "
-            "which wheels of scripts/wheel hold"
+            "and which wheels of scripts/wheel hold"
         )
     try:
         torch.ops.load_library(str(file))
@@ -162,8 +161,7 @@ def _loaded_before() -> Path | None:
     if version is not None and version != _minor(__version__):
         raise ImportError(
             f"spikeforge {__version__} cannot use the operators of spikeforge {version}, which {file} has registered "
-            "in "
-            "this process: load one of the two"
+            "in this process: load one of the two"
         )
     return file
 

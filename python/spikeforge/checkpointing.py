@@ -15,14 +15,9 @@ COMBINATIONS = ("cat", "sum", "list")
 
 
 def checkpointed(
-    run: Callable[..., tuple[Any, Any]],
-    inputs: Inputs,
-    states: Any = None,
-    *,
-    segments: int | None = None,
-    combine: str = "cat",
-    truncated: bool = False,
-) -> tuple[Any, Any]:
+    run: Callable[..., tuple[Any, Any]], inputs: Inputs, states: Any = None, *, segments: int | None = None,
+    combine: str = "cat", truncated: bool = False,
+) -> tuple[Any, Any]:  # fmt: skip
     """Runs a sequence in segments, and recomputes each segment in the backward pass.
 
     The memory is that of one segment, the states between segments and a few autograd nodes for each operator of `run`;
@@ -102,10 +97,8 @@ class _Segment:
             if version != expected:
                 raise RuntimeError(
                     "checkpointed: one of the variables needed for gradient computation has been modified by an "
-                    "inplace operation: "
-                    f"[{t.type()} {list(t.shape)}], which segment {self.number} reads, is at version {version}; "
-                    "expected version "
-                    f"{expected} instead"
+                    f"inplace operation: [{t.type()} {list(t.shape)}], which segment {self.number} reads, is at "
+                    f"version {version}; expected version {expected} instead"
                 )
 
 
@@ -131,8 +124,7 @@ def _reader(inputs: Inputs, segments: int | None) -> tuple[Callable[[int], Any],
         return inputs, segments
     raise TypeError(
         "checkpointed: inputs must be a tensor [T, ...], a tuple of these, a list with those of each segment, or a "
-        "function of a "
-        f"segment's number, but is {type(inputs).__name__}"
+        f"function of a segment's number, but is {type(inputs).__name__}"
     )
 
 

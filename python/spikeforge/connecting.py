@@ -51,14 +51,9 @@ class Connectivity:
 
 
 def connect(
-    rows: int,
-    cols: int,
-    projections: Sequence[Projection],
-    *,
-    seed: int = 0,
-    dtype: torch.dtype | None = None,
+    rows: int, cols: int, projections: Sequence[Projection], *, seed: int = 0, dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-) -> Connectivity:
+) -> Connectivity:  # fmt: skip
     """Draws a network: all projections as one matrix.
 
     The same seed gives the same network for any number of threads and on every device, and a projection appended to the
@@ -132,14 +127,9 @@ class Drawn:
         amount = check_number(f"{where}: the number of {rule.rule}", rule.amount)
         choices = [bool(choice) for choice in (rule.autapses, rule.multapses, laws[0].redraw, laws[1].redraw)]
         return cls(
-            rule,
-            amount,
-            choices,
-            laws[0],
-            laws[1],
-            numbers,
+            rule, amount, choices, laws[0], laws[1], numbers,
             [t.to(device) for t in arrays] if rule.rule == "arrays" else [],
-        )
+        )  # fmt: skip
 
     @property
     def laws(self) -> list[str]:

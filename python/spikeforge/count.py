@@ -232,12 +232,12 @@ def _is_neuron(module: nn.Module) -> bool:
 
 
 def _may_compute_products(module: nn.Module) -> bool:
-    """Returns True if its forward is neither torch's nor this library's."""
+    """Returns True if the module's forward is defined neither by torch nor by this library."""
     return isinstance(module, fx.GraphModule) or not type(module).__module__.startswith(("torch.", "spikeforge."))
 
 
 class Products(TorchFunctionMode):
-    """Records the products that the forwards of modules compute by functions."""
+    """Records the matrix products that forward methods compute by functions rather than by modules."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -157,20 +157,13 @@ def _overload(name: str) -> torch._ops.OpOverload:
 
 
 def custom_op(
-    schema: str,
-    *,
-    shapes: Any,
-    cpu: Any = None,
-    cuda: str | CudaKernel | Callable[..., Any] | None = None,
-    vjp: Callable[..., Any] | str | CustomOp | None = None,
-    jvp: Callable[..., Any] | None = None,
-    vmap: Callable[..., Any] | Literal["batched"] | None = None,
-    differentiable: Sequence[str] | None = None,
-    save_results: bool = False,
-    zero_results: bool | Sequence[int] = False,
+    schema: str, *, shapes: Any, cpu: Any = None, cuda: str | CudaKernel | Callable[..., Any] | None = None,
+    vjp: Callable[..., Any] | str | CustomOp | None = None, jvp: Callable[..., Any] | None = None,
+    vmap: Callable[..., Any] | Literal["batched"] | None = None, differentiable: Sequence[str] | None = None,
+    save_results: bool = False, zero_results: bool | Sequence[int] = False,
     dtypes: Mapping[str, torch.dtype | Sequence[torch.dtype]] | None = None,
     on_missing_device: Literal["error", "cpu"] = "error",
-) -> CustomOp:
+) -> CustomOp:  # fmt: skip
     """Registers a custom operator, `torch.ops.<namespace>.<name>`, and returns it::
 
         scaled = spikeforge.custom_op(
@@ -237,7 +230,7 @@ def custom_op(
 
 
 class _Parts:
-    """The parts of an operator by their names in C++, and the operators made of its functions."""
+    """The parts of an operator by their names in C++, and the operators that its functions define."""
 
     def __init__(
         self,
@@ -401,7 +394,7 @@ def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
         raise TypeError(f"{name}: shapes must give a torch.dtype for each result, but gave {dtype!r}")
     sizes = tuple(arguments[size] if isinstance(size, str) else size for size in sizes)
     if any(isinstance(size, int) and size < 0 for size in sizes):
-        raise ValueError(f"{name}: its shape function gives the shape {list(sizes)}: sizes must not be negative")
+        raise ValueError(f"{name}: its shape function returns the shape {list(sizes)}: sizes must not be negative")
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
@@ -437,8 +430,7 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         if len(offered) != 1:
             raise ValueError(
                 f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in "
-                "dtypes, "
-                "or give a dict of functions by dtype"
+                "dtypes, or give a dict of functions by dtype"
             )
         _add_addresses(parts, {offered[0]: _address(parts, cpu)})
     elif callable(cpu):
@@ -446,8 +438,7 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
     else:
         raise TypeError(
             f"{parts.name}: cpu must be a function, the address of one, C++ source or a dict of addresses by dtype, "
-            "but "
-            f"is {_described(cpu)}"
+            f"but is {_described(cpu)}"
         )
 
 
@@ -607,7 +598,7 @@ def _vmap_function(parts: _Parts, vmap: Callable[..., Any]) -> Callable[..., Any
         results = _tensors(name, "its vmap", returned[0])
         dims = returned[1] if isinstance(returned[1], (list, tuple)) else [returned[1]] * count
         if len(dims) != len(results):
-            raise ValueError(f"{name}: its vmap gave {len(results)} results, but {len(dims)} out_dims")
+            raise ValueError(f"{name}: its vmap returned {len(results)} results, but {len(dims)} out_dims")
         return [
             result.expand(size, *result.shape) if dim is None else result.movedim(dim, 0)
             for result, dim in zip(results, dims)

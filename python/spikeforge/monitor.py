@@ -220,7 +220,7 @@ class Probe(Watcher):
         super().__init__(networks)
         self.outputs: list[tuple[int, Recording]] = []
         self.states: list[tuple[str, Recording]] = []
-        self.asked = False  # this probe added store_states to the call
+        self.added_states = False  # this probe added store_states to the call
 
     def record(self, module: nn.Module, what: str, recording: Recording) -> None:
         if what in _out_ports(module):
@@ -231,19 +231,19 @@ class Probe(Watcher):
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs.get("x")
         has_steps = isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] > 0
-        self.asked = len(self.states) > 0 and has_steps and not self.stored and not self.is_repeated()
-        return (args, {**kwargs, "store_states": True}) if self.asked else None
+        self.added_states = len(self.states) > 0 and has_steps and not self.stored and not self.is_repeated()
+        return (args, {**kwargs, "store_states": True}) if self.added_states else None
 
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        outputs, states = result if self.asked else self.parts(result)
+        outputs, states = result if self.added_states else self.parts(result)
         if not self.is_repeated():
             check_call("Monitor", module, as_tuple(outputs)[0])
             for index, recording in self.outputs:
                 value = _output(module, outputs, index, recording.name)
                 recording.add(unfolded(value), copy=True)
-            for name, recording in self.states if self.asked or self.stored else ():
-                recording.add(states[name], copy=not self.asked)
-        if not self.asked:
+            for name, recording in self.states if self.added_states or self.stored else ():
+                recording.add(states[name], copy=not self.added_states)
+        if not self.added_states:
             return None
         return (outputs, {name: value[-1].clone() for name, value in states.items()}) if self.handed_on else outputs
 

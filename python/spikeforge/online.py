@@ -107,8 +107,7 @@ class Online(nn.Module):
             if len(samples) != kept:
                 raise ValueError(
                     f"Online: samples of reset must be [{kept}], as the states that are kept, but are "
-                    f"[{len(samples)}]; "
-                    "reset() starts all anew"
+                    f"[{len(samples)}]; reset() starts all anew"
                 )
         self._restart = samples.clone() if self._restart is None else self._restart | samples
 
@@ -147,14 +146,12 @@ class Online(nn.Module):
             if part is not before:
                 raise ValueError(
                     f"Online: {name} is another {type(part).__name__} than when this was made, and traces are of the "
-                    "layer "
-                    "before: make Online anew of a network whose layers were replaced"
+                    "layer before: make Online anew of a network whose layers were replaced"
                 )
         if len(now) != len(self._parts):
             raise ValueError(
                 f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make "
-                "Online "
-                "anew"
+                "Online anew"
             )
         for name, part in self._replaced:
             if has_hooks(part):
@@ -245,17 +242,9 @@ class _Layer:
             inputs = None if feedback is None else [_RandomFeedback.apply(x, feedback)]
             joined = self._with_last_spikes(x if feedback is None else x.detach(), memory)
             outputs, states, memory.traces = ops.online_linear(
-                text,
-                joined,
-                weight,
-                bias,
-                states,
-                params,
-                memory.traces,
-                rule=rule,
-                inputs=inputs,
+                text, joined, weight, bias, states, params, memory.traces, rule=rule, inputs=inputs,
                 learned=self._learned(),
-            )
+            )  # fmt: skip
         elif self.product is not None:
             outputs, states, memory.traces = self._convolved(text, x, states, params, memory.traces, current_like)
         else:
@@ -289,14 +278,14 @@ class _Layer:
 
     def _text_and_parameters(self, current_like: Tensor) -> tuple[str, Sequence[Tensor], Sequence[Tensor]]:
         """Returns the neuron's text, its initial states ([] for those in the text), and its parameters."""
-        told: list = []
+        captured: list = []
 
         def layer(text: str, _: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
-            told.extend((text, states, params))
+            captured.extend((text, states, params))
             return [], []
 
         text_of(self.neuron).call(self.neuron, [current_like], {}, False, layer)
-        return tuple(told)
+        return tuple(captured)
 
     def _start_anew(
         self, memory: _Memory, rule: str, text: str, starts: Sequence[Tensor], params: Sequence[Tensor],

@@ -14,38 +14,38 @@ def adaptive_lif(
     detach_reset: bool = False, surrogate: str = "sigmoid", surrogate_args: Sequence[float] = [], spiking: bool = True,
     store_v: bool = False, bits: int = 0, lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Leaky integrate-and-fire whose threshold v_threshold + b a rises with each of its spikes, over a whole sequence:
-    x [T, *shape], time first. Returns (spikes, v, a).
+    """Leaky integrate-and-fire whose threshold v_threshold + b a rises with each spike, over a whole sequence: x [T,
+    *shape], time first. Returns (spikes, v, a).
 
-    The charge h is that of `lif`. The threshold is v_threshold + b a, where next a = decay a + s. It fires where h >=
-    v_threshold; then v is v_reset, or under soft reset h less the threshold.
+    The charge h is that of `lif`. The threshold is v_threshold + b a, where next a = decay a + s. The neuron fires if h
+    >= v_threshold; then v is v_reset, or under soft reset h minus the threshold.
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
-        a: how far the threshold has adapted before the first step, [*shape]; where it is not given, 0.
+        v: voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset.
+        a: adaptation of the threshold before the first step, [*shape]; by default 0.
         tau: time constant in steps, > 0.
         decay_input: divide x by tau too.
-        decay: what is left of a after a step, 0 to 1.
-        b: how much the threshold rises with a.
-        v_threshold: where it fires.
-        v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+        decay: the factor of a in each step, 0 to 1.
+        b: coefficient of a in the threshold.
+        v_threshold: the threshold.
+        v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: name of the spike's derivative (docs/surrogates.md).
-        surrogate_args: its numbers, in the order of their table; [] for the defaults.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-        store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
-            pack; 0 where none does.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+        store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+        bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in
+            training; 0 if there is none.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
+        start: true where a sample restarts before the step, bool [T, B].
 
-    Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+    Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
     Raises:
-        ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-        TypeError: for a dtype that it does not take; half types have states of float32.
+        ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+        TypeError: if a dtype is not supported; states are float32 for half types.
 
     Source: the charge of Fang et al., Science Advances 9, eadi1480 (2023).
     """
@@ -73,7 +73,7 @@ def advance_eligibility(
     e_k becomes the sum of transitions_kl e_l and of drives_k[t] x[t].
 
     Args:
-        traces: one for each state, [*batch, N, I]; none for zeros.
+        traces: one for each state, [*batch, N, I]; empty for zeros.
         transitions: one for each pair of states, [*batch, N].
         drives: one for each state, [T, *batch, N]; without x [*batch, N].
         x: [T, *batch, I].
@@ -90,18 +90,18 @@ def avg_pool2d(
 
     Args:
         x: images with any dimensions before the channels, plain or channels last; the result has the same layout.
-        kernel_size: rows and columns of a window, of at most 256 places.
-        stride: from a window to the next, in rows and columns; kernel_size where it is [].
-        padding: what is put around an image, in rows and columns, of zeros; at most half of kernel_size.
-        ceil_mode: round the number of windows up, not down: the last one may reach over the edge.
-        count_include_pad: padding counts in a mean.
-        divisor_override: divide sums by this instead.
+        kernel_size: rows and columns of a window, at most 256 elements.
+        stride: from a window to the next, in rows and columns; [] for kernel_size.
+        padding: the padding around an image, in rows and columns, of zeros; at most half of kernel_size.
+        ceil_mode: round the number of windows up instead of down; the last one may extend beyond the edge.
+        count_include_pad: include the padding in a mean.
+        divisor_override: divide sums by this number instead.
 
-    Instead of two numbers a single one is for both dimensions.
+    A single number applies to both dimensions.
 
     Raises:
-        ValueError: for a window of more than 256 places, and for what does not fit.
-        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for what is not dense.
+        ValueError: if a window has more than 256 elements, or arguments do not match.
+        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for tensors that are not dense.
     """
 
 def batch_norm_run(
@@ -113,33 +113,34 @@ def batch_norm_run(
     """Batch normalisation, a neuron written as text and a residual connection in one pass. Returns (outputs, states,
     mean, var).
 
-    The first input x becomes (x - mean) / sqrt(var + eps) * weight + bias, with one number for each channel.
+    The first input x becomes (x - mean) / sqrt(var + eps) * weight + bias, with one value per channel.
 
     Args:
         neuron: the neuron text.
         inputs: each [T, *shape], of one floating-point dtype.
-        states: each [*shape]; [] starts all of them at the text's own numbers.
-        params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
-        weight: what the normalised number is multiplied by, [C]; None is 1.
-        bias: what is then added, [C]; None is 0.
-        mean: [C]; where it is not given, mean and var are those of x over all dimensions but the channels'.
-        var: [C], beside mean.
-        residual: of the spikes' shape, joined to the first output.
+        states: each [*shape]; [] starts all of them at the initial values in the text.
+        params: tensors that broadcast against shape, in the order of the text; each receives a gradient.
+        weight: the factor of the normalized value, [C]; None is 1.
+        bias: added afterwards, [C]; None is 0.
+        mean: [C]; by default mean and var are those of x over all dimensions except the channels'.
+        var: [C], given together with mean.
+        residual: a tensor r of the shape of the spikes s, combined with the first output.
         residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
-        channel_dim: any dimension of x but time.
+        channel_dim: any dimension of x except time.
         eps: added to the variance, 0 or more.
-        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
-            `convolution` that read it in training then need not pack; 0 where none does.
-        last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them.
+        bits: also save the first output in this number of bits per element, 1 or 4 (sums up to 15), so that a following
+            `linear` or `convolution` does not pack it in training; 0 if there is none.
+        last_states: False: the last states are not needed; the list of states is empty, and a GPU does not write them.
             Not with `store_states`.
-        store_states: return the states after each step rather than the last ones.
+        store_states: return the states after each step instead of the last ones.
 
     Raises:
-        ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
-        TypeError: for dtypes that do not fit.
+        ValueError: if the text is not legal (the message has the line), or if the number or a shape of tensors does not
+            match it.
+        TypeError: if dtypes do not match.
 
     Returns:
-        The outputs, the states, and the mean and the variance that were used.
+        The outputs, the states, the mean and the variance.
     """
 
 def batch_norm_run_tracked(
@@ -154,27 +155,28 @@ def batch_norm_run_tracked(
     Args:
         neuron: the neuron text.
         inputs: each [T, *shape], of one floating-point dtype.
-        states: each [*shape]; [] starts all of them at the text's own numbers.
-        params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
-        running_mean: [C], moved towards the mean of x, in place.
-        running_var: [C], moved towards the variance of x (divided by the count less one), in place.
-        num_batches_tracked: int64, counted up in place.
-        weight: what the normalised number is multiplied by, [C]; None is 1.
-        bias: what is then added, [C]; None is 0.
-        residual: of the spikes' shape, joined to the first output.
+        states: each [*shape]; [] starts all of them at the initial values in the text.
+        params: tensors that broadcast against shape, in the order of the text; each receives a gradient.
+        running_mean: [C], updated in place with the mean of x.
+        running_var: [C], updated in place with the unbiased variance of x.
+        num_batches_tracked: int64, incremented in place.
+        weight: the factor of the normalized value, [C]; None is 1.
+        bias: added afterwards, [C]; None is 0.
+        residual: a tensor r of the shape of the spikes s, combined with the first output.
         residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
-        channel_dim: any dimension of x but time.
+        channel_dim: any dimension of x except time.
         eps: added to the variance, 0 or more.
-        momentum: how far running statistics move; None makes them the means over all calls.
-        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
-            `convolution` that read it in training then need not pack; 0 where none does.
-        last_states: False: nobody asks for the last states; the list of states is empty, and a GPU need not write them.
+        momentum: the weight of the new statistics in the running ones; None averages over all calls.
+        bits: also save the first output in this number of bits per element, 1 or 4 (sums up to 15), so that a following
+            `linear` or `convolution` does not pack it in training; 0 if there is none.
+        last_states: False: the last states are not needed; the list of states is empty, and a GPU does not write them.
             Not with `store_states`.
-        store_states: return the states after each step rather than the last ones.
+        store_states: return the states after each step instead of the last ones.
 
     Raises:
-        ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
-        TypeError: for dtypes that do not fit.
+        ValueError: if the text is not legal (the message has the line), or if the number or a shape of tensors does not
+            match it.
+        TypeError: if dtypes do not match.
 
     Returns:
         The outputs and the states.
@@ -185,14 +187,14 @@ def channel_statistics(x: Tensor, channel_dim: int = 2) -> tuple[Tensor, Tensor]
 
     Args:
         x: a sequence [T, B, C, ...] of float16, bfloat16, float32 or float64.
-        channel_dim: where the channels are: any dimension but time; negative ones count from the end.
+        channel_dim: the dimension of the channels, any except time; negative values count from the end.
 
     Returns:
         mean and var, [C], over all other dimensions; the variance is divided by the count. In float32 for half types.
 
     Raises:
-        ValueError: for an x without elements, and a dimension that it does not have.
-        TypeError: for another dtype, and for sparse tensors.
+        ValueError: if x has no elements, or does not have this dimension.
+        TypeError: for other dtypes, and for sparse tensors.
     """
 
 def connect(
@@ -203,29 +205,30 @@ def connect(
     """Draws the connections of projections as a CSR matrix with weights and delays; used by spikeforge.connect. Returns
     (indices, indptr, weights, delays).
 
-    The same network for any number of threads and on every device. Lists are of all projections, one after the other.
+    The network is the same for any number of threads and on every device. Lists contain the values of all projections
+    in order.
 
     Args:
         rows: of the matrix.
         cols: of the matrix; column j belongs to neuron j % rows.
-        seed: which network it is.
-        rules: names of rules, one a projection.
-        ranges: begin and end of its rows, begin and end of its columns.
+        seed: the seed of the network.
+        rules: the names of the rules, one for each projection.
+        ranges: for each projection, begin and end of its rows, and begin and end of its columns.
         amounts: the probability, degree or number of connections.
-        choices: whether autapses, and multapses, are allowed; whether weights, and delays, out of bounds are drawn
+        choices: whether autapses and multapses are allowed, and whether weights and delays out of bounds are drawn
             again.
-        laws: names of the laws of weights and of delays.
-        numbers: of each law first, second, low and high.
-        arrays: of the rule "arrays": sources, targets, and of the law "array" weights and delays.
-        dtype: of the weights, float64, float32 or float16; None: torch's default.
-        device: where the matrix is made.
+        laws: the names of the laws of weights and of delays.
+        numbers: for each law first, second, low and high.
+        arrays: for the rule "arrays" sources and targets, and for the law "array" weights and delays.
+        dtype: the dtype of the weights, float64, float32 or float16; by default torch's default dtype.
+        device: the device of the matrix.
 
     Returns:
-        indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] where all are the same;
-        delays alike, uint8 or int32.
+        indices int32 [connections]; indptr int64 [rows + 1]; weights [connections], or [1] if all are equal; delays
+        likewise, uint8 or int32.
 
     Raises:
-        ValueError: for what cannot be drawn; it names the projection.
+        ValueError: if a projection cannot be drawn; the message names it.
     """
 
 def convolution(
@@ -235,21 +238,21 @@ def convolution(
     """torch's convolution of spikes (1 to 3 spatial dimensions), which saves x as bits for the backward pass.
 
     Args:
-        x: [B, C, ...] with 1 to 3 dimensions of space, of float16, bfloat16, float32 or float64; spikes 0 or 1, or
+        x: [B, C, ...] with 1 to 3 spatial dimensions, of float16, bfloat16, float32 or float64; spikes 0 or 1, or
             counts up to 15 with `bits=4`.
         weight: [out, C / groups, *kernel].
         bias: [out], or None.
-        stride: a number for each dimension of space, or one for all.
-        padding: likewise, of zeros.
+        stride: a number for each spatial dimension, or one for all.
+        padding: the zero padding, likewise.
         dilation: likewise.
-        groups: parts into which the channels are divided.
-        bits: how many bits of each number of x are kept, 1 or 4; 0 keeps x as it is.
-        recompute: the result is not kept by what follows, but made again in the backward pass.
+        groups: the number of groups of channels.
+        bits: the number of bits that are saved for each element of x, 1 or 4; 0 saves x itself.
+        recompute: following operators do not save the result; it is recomputed in the backward pass.
 
     Raises:
-        ValueError: for shapes that do not fit, and on the CPU for a number that does not fit in these bits. On a GPU it
+        ValueError: if shapes do not match, or, on the CPU, if a value does not fit in these bits. On a GPU such a value
             makes the weight's gradient NaN.
-        TypeError: for another dtype of x, and for what is not dense.
+        TypeError: for other dtypes of x, and for tensors that are not dense.
     """
 
 def csr_check(indices: Tensor, indptr: Tensor, *, rows: int, cols: int, sorted: bool = True) -> None:
@@ -263,7 +266,7 @@ def csr_check(indices: Tensor, indptr: Tensor, *, rows: int, cols: int, sorted: 
         sorted: also raise if the columns of a row do not ascend.
 
     Raises:
-        ValueError: names the row and the index that are wrong.
+        ValueError: if an index is wrong; the message names the row and the index.
     """
 
 def csr_transpose(indices: Tensor, indptr: Tensor, *, rows: int, cols: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -272,12 +275,12 @@ def csr_transpose(indices: Tensor, indptr: Tensor, *, rows: int, cols: int) -> t
 
     Args:
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
+        indptr: int32 or int64 [rows + 1], the start of each row.
         rows: of the matrix.
         cols: of the matrix.
 
     Returns:
-        indices and indptr of the transpose, and slots: which nonzero of the matrix each of its nonzeros is.
+        indices and indptr of the transpose, and slots, the index in the matrix of each of its nonzeros.
 
     Raises:
         ValueError: for an index out of bounds.
@@ -289,27 +292,28 @@ def csrmm(
 ) -> Tensor:
     """Product of a CSR matrix and a matrix [..., cols, n]; with `transpose`, [..., rows, n].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and all rows are
+    read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        matrix: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, whatever that
-            of the weights is.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        matrix: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, independent of
+            the dtype of the weights.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and matrix.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def csrmv(
@@ -318,27 +322,28 @@ def csrmv(
 ) -> Tensor:
     """Product of a CSR matrix and a vector [..., cols]; with `transpose`, [..., rows].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and all rows are
+    read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        vector: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, whatever that of the
-            weights is.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        vector: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, independent of the
+            dtype of the weights.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and vector.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def delayed_linear(
@@ -347,19 +352,18 @@ def delayed_linear(
 ) -> Tensor:
     """A linear layer over x [T, *batch, I] with a delay for each input or synapse; weights and delays are learned.
 
-    y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md says how delays between steps are
-    spread.
+    y[t] is the sum of weight[o, i] x[t - delay[o, i], i], and bias[o]. docs/delays.md describes the interpolation of
+    fractional delays.
 
     Args:
         x: [T, *batch, I].
         weight: [O, I].
-        delay: in steps, [O, I] or, one for each input, [I]; below 0 and above max_delay it counts as these.
+        delay: in steps, [O, I] or, one for each input, [I]; clamped to 0 and max_delay.
         bias: [O].
         max_delay: the longest delay, 0 to 4096.
         interpolation: "linear", "triangle" or "gauss".
-        width: of triangle and gauss, in steps.
-        past: the inputs of the max_delay steps before, [max_delay, *batch, I], the oldest first; zeros where it is not
-            given.
+        width: the width of "triangle" and "gauss", in steps.
+        past: the inputs of the preceding max_delay steps, [max_delay, *batch, I], the oldest first; by default zeros.
 
     Returns:
         y, [T, *batch, O].
@@ -376,34 +380,34 @@ def eif(
 ) -> tuple[Tensor, Tensor]:
     """Exponential integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
-    h = v + (x + v_rest - v + delta_t exp((v - theta_rh) / delta_t)) / tau. It fires where h >= v_threshold; then v is
-    v_reset, or under soft reset h less the threshold.
+    h = v + (x + v_rest - v + delta_t exp((v - theta_rh) / delta_t)) / tau. The neuron fires if h >= v_threshold; then v
+    is v_reset, or under soft reset h minus the threshold.
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
+        v: voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset.
         tau: time constant in steps, > 0.
         delta_t: sharpness of the exponential, > 0.
-        theta_rh: the rheobase threshold, from where the exponential takes over.
+        theta_rh: the rheobase threshold, above which the exponential term dominates.
         v_rest: the resting voltage.
-        v_threshold: where it fires.
-        v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+        v_threshold: the threshold.
+        v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: name of the spike's derivative (docs/surrogates.md).
-        surrogate_args: its numbers, in the order of their table; [] for the defaults.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-        store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
-            pack; 0 where none does.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+        store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+        bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in
+            training; 0 if there is none.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
+        start: true where a sample restarts before the step, bool [T, B].
 
-    Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+    Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
     Raises:
-        ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-        TypeError: for a dtype that it does not take; half types have states of float32.
+        ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+        TypeError: if a dtype is not supported; states are float32 for half types.
 
     Source: Fang et al., Science Advances 9, eadi1480 (2023).
     """
@@ -431,7 +435,7 @@ def eligibility_gradient(grad: Tensor, trace: Tensor) -> Tensor:
 
     Args:
         grad: [*batch, N].
-        trace: [*batch, N, I], of its type.
+        trace: [*batch, N, I], of the type of grad.
 
     Returns:
         [N, I].
@@ -443,25 +447,26 @@ def ellmm(
 ) -> Tensor:
     """Product of a matrix with the same number of nonzeros in each row and a matrix [..., cols, n].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and all rows are
+    read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
-        indices: int32, the columns, [rows, nonzeros a row].
-        matrix: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, whatever that
-            of the weights is.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
+        indices: int32, the columns, [rows, nonzeros per row].
+        matrix: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, independent of
+            the dtype of the weights.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and matrix.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def ellmv(
@@ -470,25 +475,26 @@ def ellmv(
 ) -> Tensor:
     """Product of a matrix with the same number of nonzeros in each row and a vector [..., cols].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which all are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and all rows are
+    read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
-        indices: int32, the columns, [rows, nonzeros a row].
-        vector: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, whatever that of the
-            weights is.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
+        indices: int32, the columns, [rows, nonzeros per row].
+        vector: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, independent of the
+            dtype of the weights.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and vector.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def event_csrmm(
@@ -498,29 +504,29 @@ def event_csrmm(
     """Product of a CSR matrix and events, elements that are true or > 0, [..., cols, n]; with `transpose`, [..., rows,
     n].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which rows that fired
-    alone are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and only rows with
+    an event are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [..., cols, n]; with `transpose`, [..., rows, n]; bool, float16, bfloat16, float32 or float64, whatever
-            that of the weights is.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        events: [..., cols, n]; with `transpose`, [..., rows, n]; bool, float16, bfloat16, float32 or float64,
+            independent of the dtype of the weights.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def event_csrmv(
@@ -529,29 +535,29 @@ def event_csrmv(
 ) -> Tensor:
     """Product of a CSR matrix and events, elements that are true or > 0, [..., cols]; with `transpose`, [..., rows].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which rows that fired
-    alone are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and only rows with
+    an event are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [..., cols]; with `transpose`, [..., rows]; bool, float16, bfloat16, float32 or float64, whatever that
-            of the weights is.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        events: [..., cols]; with `transpose`, [..., rows]; bool, float16, bfloat16, float32 or float64, independent of
+            the dtype of the weights.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def event_csrmv_delayed(
@@ -566,28 +572,27 @@ def event_csrmv_delayed(
     buffer[(t + d) % slots].
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all nonzeros share; float64, float32, float16 or bfloat16.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1.
-        indptr: int32 or int64 [rows + 1], where rows begin.
+        indptr: int32 or int64 [rows + 1], the start of each row.
         events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        delays: uint8 or int32, of the shape of indices or a single element, 0 to slots - 1.
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         The new buffer. Gradients reach weights, events (straight through) and buffer.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
+        ValueError: if shapes do not match, or an index, a delay or a step is out of bounds (on a GPU at the next call).
     """
 
 def event_csrmv_delayed_(
@@ -601,25 +606,24 @@ def event_csrmv_delayed_(
     buffer[(t + d) % slots].
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
+        weights: [nonzeros], or a single element that all nonzeros share; float64, float32, float16 or bfloat16.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1.
-        indptr: int32 or int64 [rows + 1], where rows begin.
+        indptr: int32 or int64 [rows + 1], the start of each row.
         events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        delays: uint8 or int32, of the shape of indices or a single element, 0 to slots - 1.
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
+        ValueError: if shapes do not match, or an index, a delay or a step is out of bounds (on a GPU at the next call).
     """
 
 def event_ellmm(
@@ -628,27 +632,27 @@ def event_ellmm(
 ) -> Tensor:
     """Product of a matrix with the same number of nonzeros in each row and events [..., cols, n].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which rows that fired
-    alone are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and only rows with
+    an event are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
-        indices: int32, the columns, [rows, nonzeros a row].
-        events: [..., cols, n]; with `transpose`, [..., rows, n]; bool, float16, bfloat16, float32 or float64, whatever
-            that of the weights is.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
+        indices: int32, the columns, [rows, nonzeros per row].
+        events: [..., cols, n]; with `transpose`, [..., rows, n]; bool, float16, bfloat16, float32 or float64,
+            independent of the dtype of the weights.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def event_ellmv(
@@ -657,27 +661,27 @@ def event_ellmv(
 ) -> Tensor:
     """Product of a matrix with the same number of nonzeros in each row and events [..., cols].
 
-    A e sums for each row what its nonzeros meet; with `transpose`, e A scatters from the rows, of which rows that fired
-    alone are read.
+    A e sums for each row the entries at its nonzeros; with `transpose`, e A scatters from the rows, and only rows with
+    an event are read.
 
     Args:
-        weights: [nonzeros], or a single element that all share; float16, bfloat16, float32 or float64.
-        indices: int32, the columns, [rows, nonzeros a row].
-        events: [..., cols]; with `transpose`, [..., rows]; bool, float16, bfloat16, float32 or float64, whatever that
-            of the weights is.
+        weights: [nonzeros], or a single element that all nonzeros share; float16, bfloat16, float32 or float64.
+        indices: int32, the columns, [rows, nonzeros per row].
+        events: [..., cols]; with `transpose`, [..., rows]; bool, float16, bfloat16, float32 or float64, independent of
+            the dtype of the weights.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index out of bounds (on a GPU at the next call).
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes do not match, or an index is out of bounds (on a GPU at the next call).
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def event_ellmv_delayed(
@@ -690,26 +694,25 @@ def event_ellmv_delayed(
     buffer[(t + d) % slots].
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
-        indices: int32, the columns, [rows, nonzeros a row].
+        weights: [nonzeros], or a single element that all nonzeros share; float64, float32, float16 or bfloat16.
+        indices: int32, the columns, [rows, nonzeros per row].
         events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        delays: uint8 or int32, of the shape of indices or a single element, 0 to slots - 1.
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
         The new buffer. Gradients reach weights, events (straight through) and buffer.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
+        ValueError: if shapes do not match, or an index, a delay or a step is out of bounds (on a GPU at the next call).
     """
 
 def event_ellmv_delayed_(
@@ -722,41 +725,40 @@ def event_ellmv_delayed_(
     buffer[(t + d) % slots].
 
     Args:
-        weights: [nonzeros], or a single element that all share; float64, float32, float16 or bfloat16.
-        indices: int32, the columns, [rows, nonzeros a row].
+        weights: [nonzeros], or a single element that all nonzeros share; float64, float32, float16 or bfloat16.
+        indices: int32, the columns, [rows, nonzeros per row].
         events: [*batch, cols], true or > 0; with `transpose`, [*batch, rows].
-        delays: uint8 or int32, of the shape of indices or a single element, from 0 to slots - 1.
+        delays: uint8 or int32, of the shape of indices or a single element, 0 to slots - 1.
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
         cols: of the stored matrix.
-        transpose: e A rather than A e.
-        graded: an event counts its number rather than 1.
-        deterministic: the same bits in every call, also where a GPU adds in any order.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        transpose: e A instead of A e.
+        graded: an event counts its value instead of 1.
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Raises:
-        ValueError: for shapes that do not fit, and for an index, a delay or a step out of bounds (on a GPU at the next
-            call).
+        ValueError: if shapes do not match, or an index, a delay or a step is out of bounds (on a GPU at the next call).
     """
 
 def event_linear(events: Tensor, weight: Tensor, bias: Tensor | None = None, *, graded: bool = False) -> Tensor:
     """Sums the rows of weight [in, out] whose inputs fired; events [..., in], or bits of pack_events.
 
     Args:
-        events: [..., in], an event where true or > 0; bool, float16, bfloat16, float32 or float64. Or int32 bits [...,
+        events: [..., in], an event if true or > 0; bool, float16, bfloat16, float32 or float64. Or int32 bits [...,
             ceil(in / 32)] of `pack_events`.
-        weight: [in, out], of float16, bfloat16, float32 or float64; rows of inputs that did not fire are not read.
+        weight: [in, out], of float16, bfloat16, float32 or float64; the rows of inputs without an event are not read.
         bias: [out], of the weight's dtype, or None.
-        graded: an event counts its number rather than 1; not of bits.
+        graded: an event counts its value instead of 1; not with bits.
 
     Returns:
         [..., out] of the weight's dtype. Gradients reach events (straight through), weight and bias.
 
     Raises:
-        ValueError: for shapes and devices that do not fit, and for bits with `graded`.
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if shapes or devices do not match, and for bits with `graded`.
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 @overload
@@ -767,30 +769,30 @@ def integrate_and_fire(
 ) -> tuple[Tensor, Tensor]:
     """Integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
-    h = v + x. It fires where h >= v_threshold; then v is v_reset, or under soft reset h less the threshold.
+    h = v + x. The neuron fires if h >= v_threshold; then v is v_reset, or under soft reset h minus the threshold.
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
+        v: voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset.
 
-        v_threshold: where it fires.
-        v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+        v_threshold: the threshold.
+        v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: name of the spike's derivative (docs/surrogates.md).
-        surrogate_args: its numbers, in the order of their table; [] for the defaults.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-        store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
-            pack; 0 where none does.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+        store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+        bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in
+            training; 0 if there is none.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
+        start: true where a sample restarts before the step, bool [T, B].
 
-    Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+    Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
     Raises:
-        ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-        TypeError: for a dtype that it does not take; half types have states of float32.
+        ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+        TypeError: if a dtype is not supported; states are float32 for half types.
 
     Source: Fang et al., Science Advances 9, eadi1480 (2023).
     """
@@ -816,42 +818,42 @@ def izhikevich(
     surrogate_args: Sequence[float] = [], spiking: bool = True, store_v: bool = False, bits: int = 0,
     lengths: Tensor | None = None, start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Izhikevich's neuron with its recovery variable w, over a whole sequence: x [T, *shape], time first. Returns
+    """Izhikevich neuron with its recovery variable w, over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v, w).
 
-    h = v + (x + a0 (v - v_rest) (v - v_c) - w) / tau; next w = w + (a (h - v_rest) - w) / tau_w + b s. It fires where h
-    >= v_threshold; then v is v_reset, or under soft reset h less the threshold.
+    h = v + (x + a0 (v - v_rest) (v - v_c) - w) / tau; next w = w + (a (h - v_rest) - w) / tau_w + b s. The neuron fires
+    if h >= v_threshold; then v is v_reset, or under soft reset h minus the threshold.
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
-        w: recovery before the first step, [*shape]; where it is not given, w_rest.
+        v: voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset.
+        w: recovery before the first step, [*shape]; by default w_rest.
         tau: time constant in steps, > 0.
-        v_c: the critical voltage, above which v runs away.
-        a0: sharpness of the square.
+        v_c: the critical voltage, above which v diverges.
+        a0: coefficient of the quadratic term.
         v_rest: the resting voltage.
-        w_rest: where w starts.
+        w_rest: the default initial value of w.
         tau_w: time constant of w in steps, > 0.
-        a: how w follows v.
-        b: what a spike adds to w.
-        v_threshold: where it fires.
-        v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+        a: coupling of w to v.
+        b: increment of w at a spike.
+        v_threshold: the threshold.
+        v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: name of the spike's derivative (docs/surrogates.md).
-        surrogate_args: its numbers, in the order of their table; [] for the defaults.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-        store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
-            pack; 0 where none does.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+        store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+        bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in
+            training; 0 if there is none.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
+        start: true where a sample restarts before the step, bool [T, B].
 
-    Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+    Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
     Raises:
-        ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-        TypeError: for a dtype that it does not take; half types have states of float32.
+        ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+        TypeError: if a dtype is not supported; states are float32 for half types.
 
     Source: Fang et al., Science Advances 9, eadi1480 (2023).
     """
@@ -880,30 +882,29 @@ def jit_csrmm(
 ) -> Tensor:
     """Product of a random matrix, drawn during the product, and a matrix [..., cols, n].
 
-    Each entry of the [rows, cols] matrix is a nonzero with probability `prob`; `seed` says which matrix it is, on every
-    device alike. It is
-    drawn anew in each call.
+    Each entry of the [rows, cols] matrix is a nonzero with probability `prob`. `seed` determines the matrix, which is
+    the same on every device and drawn again in each call.
 
     Args:
-        weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
-            deviation); float16, bfloat16, float32 or float64.
+        weights: the parameters of the law: [1] for "constant", [2] for "uniform" (low, high) and "normal" (mean,
+            standard deviation); float16, bfloat16, float32 or float64.
         events: [..., cols, n]; with `transpose`, [..., rows, n]; float16, bfloat16, float32 or float64, or bool unless
             `values` is "number".
         rows: of the stored matrix.
         cols: of the stored matrix.
-        prob: of each entry to be a nonzero, 0 to 1.
-        seed: which matrix it is.
+        prob: the probability of each entry to be a nonzero, 0 to 1.
+        seed: the seed of the matrix.
         law: the law of the nonzeros, "constant", "uniform" or "normal". Their positions do not depend on it.
         transpose: e A, [..., rows, n] in and [..., cols, n] out.
-        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
-        deterministic: the same bits in every call, also where a GPU adds in any order.
+        values: the interpretation of entries: "event" (1 if > 0), "graded" (the value if > 0) or "number" (the value).
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
 
     Returns:
         [..., rows, n], or with `transpose` [..., cols, n], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
-        ValueError: for a probability, a law or a shape that is not legal.
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if a probability, a law or a shape is not legal.
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def jit_csrmv(
@@ -912,30 +913,29 @@ def jit_csrmv(
 ) -> Tensor:
     """Product of a random matrix, drawn during the product, and a vector [..., cols].
 
-    Each entry of the [rows, cols] matrix is a nonzero with probability `prob`; `seed` says which matrix it is, on every
-    device alike. It is
-    drawn anew in each call.
+    Each entry of the [rows, cols] matrix is a nonzero with probability `prob`. `seed` determines the matrix, which is
+    the same on every device and drawn again in each call.
 
     Args:
-        weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
-            deviation); float16, bfloat16, float32 or float64.
+        weights: the parameters of the law: [1] for "constant", [2] for "uniform" (low, high) and "normal" (mean,
+            standard deviation); float16, bfloat16, float32 or float64.
         events: [..., cols]; with `transpose`, [..., rows]; float16, bfloat16, float32 or float64, or bool unless
             `values` is "number".
         rows: of the stored matrix.
         cols: of the stored matrix.
-        prob: of each entry to be a nonzero, 0 to 1.
-        seed: which matrix it is.
+        prob: the probability of each entry to be a nonzero, 0 to 1.
+        seed: the seed of the matrix.
         law: the law of the nonzeros, "constant", "uniform" or "normal". Their positions do not depend on it.
         transpose: e A, [..., rows] in and [..., cols] out.
-        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
-        deterministic: the same bits in every call, also where a GPU adds in any order.
+        values: the interpretation of entries: "event" (1 if > 0), "graded" (the value if > 0) or "number" (the value).
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
 
     Returns:
         [..., rows], or with `transpose` [..., cols], of the weights' dtype. Gradients reach weights and events.
 
     Raises:
-        ValueError: for a probability, a law or a shape that is not legal.
-        TypeError: for other dtypes, and for what is not dense.
+        ValueError: if a probability, a law or a shape is not legal.
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def jit_csrmv_delayed(
@@ -945,31 +945,32 @@ def jit_csrmv_delayed(
 ) -> Tensor:
     """event_csrmv_delayed of a random matrix and delays, drawn during the product.
 
-    The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
+    The matrix is that of `jit_csrmv` with the same seed; each nonzero also has a delay, drawn from a hash of its
+    position.
 
     Args:
-        weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
-            deviation); float16, bfloat16, float32 or float64.
+        weights: the parameters of the law: [1] for "constant", [2] for "uniform" (low, high) and "normal" (mean,
+            standard deviation); float16, bfloat16, float32 or float64.
         events: [*batch, cols]; with `transpose`, [*batch, rows]; float16, bfloat16, float32 or float64, or bool unless
             `values` is "number".
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
-        delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
-            too), [mean, deviation] for
-            "normal" (rounded, and clipped to the slots).
+        delays: the parameters of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both ends
+            included), [mean,
+            standard deviation] for "normal" (rounded, and clipped to the slots).
         rows: of the stored matrix.
         cols: of the stored matrix.
-        prob: of each entry to be a nonzero, 0 to 1.
-        seed: which matrix it is.
-        law: of the weights: "constant", "uniform" or "normal".
-        delay_law: of the delays: "constant", "uniform" or "normal".
-        transpose: e A rather than A e.
-        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
-        deterministic: the same bits in every call, also where a GPU adds in any order.
+        prob: the probability of each entry to be a nonzero, 0 to 1.
+        seed: the seed of the matrix.
+        law: the law of the weights: "constant", "uniform" or "normal".
+        delay_law: the law of the delays: "constant", "uniform" or "normal".
+        transpose: e A instead of A e.
+        values: the interpretation of entries: "event" (1 if > 0), "graded" (the value if > 0) or "number" (the value).
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
 
     Raises:
-        ValueError: for a probability, a law, a delay or a shape that is not legal.
+        ValueError: if a probability, a law, a delay or a shape is not legal.
     """
 
 def jit_csrmv_delayed_(
@@ -979,31 +980,32 @@ def jit_csrmv_delayed_(
 ) -> None:
     """jit_csrmv_delayed, in place.
 
-    The matrix is that of `jit_csrmv` with the same seed; each nonzero has a delay too, drawn from a hash of its place.
+    The matrix is that of `jit_csrmv` with the same seed; each nonzero also has a delay, drawn from a hash of its
+    position.
 
     Args:
-        weights: the numbers of the law: [1] for "constant", [2] for "uniform" (from, to) and "normal" (mean,
-            deviation); float16, bfloat16, float32 or float64.
+        weights: the parameters of the law: [1] for "constant", [2] for "uniform" (low, high) and "normal" (mean,
+            standard deviation); float16, bfloat16, float32 or float64.
         events: [*batch, cols]; with `transpose`, [*batch, rows]; float16, bfloat16, float32 or float64, or bool unless
             `values` is "number".
         buffer: [slots, *batch, rows], or with `transpose` [slots, *batch, cols]; of the weights' dtype, float32 for
             half types.
         step: int64, 0-dimensional, on the CPU or the buffer's device.
-        delays: the numbers of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both of them
-            too), [mean, deviation] for
-            "normal" (rounded, and clipped to the slots).
+        delays: the parameters of the law: [d] for "constant", [first, last] for "uniform" (whole numbers, both ends
+            included), [mean,
+            standard deviation] for "normal" (rounded, and clipped to the slots).
         rows: of the stored matrix.
         cols: of the stored matrix.
-        prob: of each entry to be a nonzero, 0 to 1.
-        seed: which matrix it is.
-        law: of the weights: "constant", "uniform" or "normal".
-        delay_law: of the delays: "constant", "uniform" or "normal".
-        transpose: e A rather than A e.
-        values: what entries are: "event" (1 where > 0), "graded" (their number where > 0) or "number".
-        deterministic: the same bits in every call, also where a GPU adds in any order.
+        prob: the probability of each entry to be a nonzero, 0 to 1.
+        seed: the seed of the matrix.
+        law: the law of the weights: "constant", "uniform" or "normal".
+        delay_law: the law of the delays: "constant", "uniform" or "normal".
+        transpose: e A instead of A e.
+        values: the interpretation of entries: "event" (1 if > 0), "graded" (the value if > 0) or "number" (the value).
+        deterministic: give the same bits in every call, including on GPUs, whose order of sums is otherwise undefined.
 
     Raises:
-        ValueError: for a probability, a law, a delay or a shape that is not legal.
+        ValueError: if a probability, a law, a delay or a shape is not legal.
     """
 
 def lava_neuron(name: str) -> str:
@@ -1029,32 +1031,32 @@ def lif(
 ) -> tuple[Tensor, Tensor]:
     """Leaky integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
-    h = v + (x - (v - v_reset)) / tau, or without `decay_input` h = v - (v - v_reset) / tau + x. It fires where h >=
-    v_threshold; then v is v_reset, or under soft reset h less the threshold.
+    h = v + (x - (v - v_reset)) / tau, or without `decay_input` h = v - (v - v_reset) / tau + x. The neuron fires if h
+    >= v_threshold; then v is v_reset, or under soft reset h minus the threshold.
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
+        v: voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset.
         tau: time constant in steps, > 0.
         decay_input: divide x by tau too.
-        v_threshold: where it fires.
-        v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+        v_threshold: the threshold.
+        v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: name of the spike's derivative (docs/surrogates.md).
-        surrogate_args: its numbers, in the order of their table; [] for the defaults.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-        store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
-            pack; 0 where none does.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+        store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+        bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in
+            training; 0 if there is none.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
+        start: true where a sample restarts before the step, bool [T, B].
 
-    Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+    Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
     Raises:
-        ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-        TypeError: for a dtype that it does not take; half types have states of float32.
+        ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+        TypeError: if a dtype is not supported; states are float32 for half types.
 
     Source: Fang et al., Science Advances 9, eadi1480 (2023).
     """
@@ -1082,23 +1084,23 @@ def linear(
         x: [..., in], of float16, bfloat16, float32 or float64; spikes 0 or 1, or counts up to 15 with `bits=4`.
         weight: [out, in].
         bias: [out], or None.
-        bits: how many bits of each number of x are kept, 1 or 4; 0 keeps x as it is.
-        recompute: the result is not kept by what follows, but made again in the backward pass.
+        bits: the number of bits that are saved for each element of x, 1 or 4; 0 saves x itself.
+        recompute: following operators do not save the result; it is recomputed in the backward pass.
 
     Raises:
-        ValueError: for shapes that do not fit, and on the CPU for a number that does not fit in these bits. On a GPU it
+        ValueError: if shapes do not match, or, on the CPU, if a value does not fit in these bits. On a GPU such a value
             makes the weight's gradient NaN.
-        TypeError: for another dtype of x, and for what is not dense.
+        TypeError: for other dtypes of x, and for tensors that are not dense.
     """
 
 def load_kernel_pack(path: str) -> int:
     """Loads a file of compiled GPU kernels; returns their number.
 
     Args:
-        path: of the file.
+        path: the path of the file.
 
     Raises:
-        ValueError: for a file that is no pack of this build of the library.
+        ValueError: if the file is not a pack of this build of the library.
     """
 
 def local_jacobian(
@@ -1108,15 +1110,16 @@ def local_jacobian(
     """Returns the derivatives of a neuron's states after some steps by earlier states, an input and parameters. Returns
     (transitions, drives, param_drives).
 
-    How a neuron's states after some steps depend on those before, and on what came in. Nothing of it has a gradient.
+    The derivatives of a neuron's states after some steps with respect to the states before, and to the inputs. The
+    results have no gradients.
 
     Args:
-        neuron: its text.
+        neuron: the neuron text.
         inputs: each [T, *shape].
         states: before the steps, each [*shape].
         params: broadcast against shape.
-        into: which input.
-        of_params: which parameters.
+        into: the index of the input.
+        of_params: the indices of the parameters.
 
     Returns:
         dv_k / du_l for each pair of states, row after row, [*shape]; dv_k / dx[t] for each state, [T, *shape]; and dv_k
@@ -1133,24 +1136,26 @@ def loihi_conv(
 
     Args:
         x: messages, [T, *batch, in, height, width]: int32, or float32 or float64 that hold whole numbers.
-        weight: [out, in / groups, height, width], of the type of x, prepared, -256 to 255, as that of torch's conv2d.
-        stride: in height and width.
+        weight: [out, in / groups, height, width], of the type of x, prepared, -256 to 255, in the layout of torch's
+            conv2d.
+        stride: the stride in height and width.
         padding: zeros around an image, in height and width.
-        dilation: in height and width.
-        groups: of channels.
-        delay: in steps, 0 to 64.
+        dilation: the dilation in height and width.
+        groups: the number of groups of channels.
+        delay: the delay in steps, 0 to 64.
         buffer: the pending input, [delay, *batch, out, height, width], of the type of x; by default 0.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
-        num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
+        num_message_bits: the number of bits of a message; 0 if messages are spikes, so that any nonzero value counts as
+            1.
 
     Returns:
-        y [T, *batch, out, height, width], and the buffer after the last step. Sums wrap around at 24 bits. Of a
-        floating-point x, beside weights of its type, they have gradients: those of the product of numbers, straight
-        through shift and wrap.
+        y [T, *batch, out, height, width], and the buffer after the last step. Sums wrap around at 24 bits. For a
+        floating-point x and weights of its type they have gradients: those of the product, straight through shift and
+        wrap.
 
     Raises:
-        ValueError: for a shape or a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a shape does not match, or a value is out of its range.
+        TypeError: for other dtypes.
     """
 
 def loihi_delay_dense(
@@ -1163,19 +1168,20 @@ def loihi_delay_dense(
     Args:
         x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
         weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.
-        delays: of each synapse, int32 [out, in] steps, 0 to max_delay.
+        delays: the delay of each synapse in steps, int32 [out, in], 0 to max_delay.
         buffer: the pending input, [max_delay, *batch, out], of the type of x; by default 0.
         max_delay: the longest delay, 0 to 63.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
-        num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
+        num_message_bits: the number of bits of a message; 0 if messages are spikes, so that any nonzero value counts as
+            1.
 
     Returns:
-        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x,
-        beside weights of its type, they have gradients: those of the product of numbers, straight through the shift.
+        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. For a floating-point x and
+        weights of its type they have gradients: those of the product, straight through the shift.
 
     Raises:
-        ValueError: for a shape or a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a shape does not match, or a value is out of its range.
+        TypeError: for other dtypes.
     """
 
 def loihi_dense(
@@ -1187,18 +1193,19 @@ def loihi_dense(
     Args:
         x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
         weight: [out, in], of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`, -256 to 255.
-        delay: in steps, 0 to 64.
+        delay: the delay in steps, 0 to 64.
         buffer: the pending input, [delay, *batch, out], of the type of x; by default 0.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
-        num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
+        num_message_bits: the number of bits of a message; 0 if messages are spikes, so that any nonzero value counts as
+            1.
 
     Returns:
-        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x,
-        beside weights of its type, they have gradients: those of the product of numbers, straight through the shift.
+        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. For a floating-point x and
+        weights of its type they have gradients: those of the product, straight through the shift.
 
     Raises:
-        ValueError: for a shape or a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a shape does not match, or a value is out of its range.
+        TypeError: for other dtypes.
     """
 
 def loihi_fake_quantize(
@@ -1209,16 +1216,17 @@ def loihi_fake_quantize(
     Args:
         weight: floating point.
         num_weight_bits: 1 to 8.
-        sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights, truncated toward zero, where it is not
-            given.
-        truncate: as `loihi_prepare_weights` does, and not to the nearest number that the chip has.
+        sign_mode: "mixed", "excitatory" or "inhibitory"; by default determined by the signs of the weights, truncated
+            toward zero.
+        truncate: truncate as `loihi_prepare_weights` does, instead of rounding to the nearest value that the chip can
+            represent.
 
     Returns:
         Whole numbers in the type of weight. The gradient is that of a clip to the range of the sign mode.
 
     Raises:
-        ValueError: for a NaN, and a number out of its range.
-        TypeError: for weights that are no floating-point numbers.
+        ValueError: for a NaN, or if a value is out of its range.
+        TypeError: if weights are not floating point.
     """
 
 @overload
@@ -1231,33 +1239,34 @@ def loihi_lif(
     """LIF in Loihi's fixed-point arithmetic: x [T, *shape], time first. Returns (spikes, u, v).
 
     Args:
-        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
-            to 2**17.
-        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
-        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
-        du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4096.
+        x: [T, *shape], where 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to
+            2**17.
+        u: current before the first step, [*shape], of the type of x; by default 0.
+        v: voltage before the first step, [*shape], of the type of x; by default 0.
+        du: u decays by (du + 1) / 4096 in each step, -1 to 4095; -1 is no decay.
+        dv: v decays by dv / 4096 in each step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
-        bias_exp: its exponent, -31 to 7.
-        vth: it fires where v > 64 vth, 0 to 131072.
-        store_states: return the states after each step rather than the last ones.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        bias_exp: the exponent of the bias, -31 to 7.
+        vth: the neuron fires if v > 64 vth, 0 to 131072.
+        store_states: return the states after each step instead of the last ones.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
-        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
-        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
+        start: true where a sample restarts before the step, bool [T, B].
+        surrogate: for a floating-point x, the surrogate; its argument is the voltage above the threshold, in units of
+            the threshold.
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        detach_reset: for a floating-point x, no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
-    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
-    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
-    integers have none.
+    Parameters are all scalars, or all tensors that broadcast against shape, or a tensor `bias_mant` with scalars. For
+    tensors, None selects the default. Tensors are int32, or of the type of a floating-point x. For a floating-point x
+    the results have its type, the same values, and gradients, straight through rounding and wraps; integers have no
+    gradients.
 
     Raises:
-        ValueError: for a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a value is out of its range.
+        TypeError: for other dtypes.
 
-    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
+    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which have the chip's bits.
     """
 @overload
 def loihi_lif(
@@ -1285,35 +1294,36 @@ def loihi_lif_refractory(
     v, wait).
 
     Args:
-        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
-            to 2**17.
-        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
-        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
-        wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.
-        du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4096.
+        x: [T, *shape], where 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to
+            2**17.
+        u: current before the first step, [*shape], of the type of x; by default 0.
+        v: voltage before the first step, [*shape], of the type of x; by default 0.
+        wait: the number of remaining steps in which v is held, int32 [*shape]; by default 0.
+        du: u decays by (du + 1) / 4096 in each step, -1 to 4095; -1 is no decay.
+        dv: v decays by dv / 4096 in each step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
-        bias_exp: its exponent, -31 to 7.
-        vth: it fires where v > 64 vth, 0 to 131072.
-        refractory_period: steps for which v stays as it is after a spike.
-        store_states: return the states after each step rather than the last ones.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        bias_exp: the exponent of the bias, -31 to 7.
+        vth: the neuron fires if v > 64 vth, 0 to 131072.
+        refractory_period: the number of steps in which v is held after a spike.
+        store_states: return the states after each step instead of the last ones.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
-        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
-        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
+        start: true where a sample restarts before the step, bool [T, B].
+        surrogate: for a floating-point x, the surrogate; its argument is the voltage above the threshold, in units of
+            the threshold.
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        detach_reset: for a floating-point x, no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
-    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
-    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
-    integers have none.
+    Parameters are all scalars, or all tensors that broadcast against shape, or a tensor `bias_mant` with scalars. For
+    tensors, None selects the default. Tensors are int32, or of the type of a floating-point x. For a floating-point x
+    the results have its type, the same values, and gradients, straight through rounding and wraps; integers have no
+    gradients.
 
     Raises:
-        ValueError: for a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a value is out of its range.
+        TypeError: for other dtypes.
 
-    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
+    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which have the chip's bits.
     """
 @overload
 def loihi_lif_refractory(
@@ -1342,36 +1352,38 @@ def loihi_lif_reset(
     first. Returns (spikes, u, v, phase).
 
     Args:
-        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
-            to 2**17.
-        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
-        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
-        phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.
-        du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4096.
+        x: [T, *shape], where 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to
+            2**17.
+        u: current before the first step, [*shape], of the type of x; by default 0.
+        v: voltage before the first step, [*shape], of the type of x; by default 0.
+        phase: the number of completed steps modulo `reset_interval`, int32 [*shape]; by default 0.
+        du: u decays by (du + 1) / 4096 in each step, -1 to 4095; -1 is no decay.
+        dv: v decays by dv / 4096 in each step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
-        bias_exp: its exponent, -31 to 7.
-        vth: it fires where v > 64 vth, 0 to 131072.
-        reset_interval: u and v are set to 0 every so many steps, 1 or more.
-        reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.
-        store_states: return the states after each step rather than the last ones.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        bias_exp: the exponent of the bias, -31 to 7.
+        vth: the neuron fires if v > 64 vth, 0 to 131072.
+        reset_interval: the number of steps between resets of u and v to 0, 1 or more.
+        reset_offset: the number of a step with a reset, counted from 1 and modulo `reset_interval`; u and v are 0
+            before it.
+        store_states: return the states after each step instead of the last ones.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
-        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
-        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
+        start: true where a sample restarts before the step, bool [T, B].
+        surrogate: for a floating-point x, the surrogate; its argument is the voltage above the threshold, in units of
+            the threshold.
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        detach_reset: for a floating-point x, no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
-    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
-    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
-    integers have none.
+    Parameters are all scalars, or all tensors that broadcast against shape, or a tensor `bias_mant` with scalars. For
+    tensors, None selects the default. Tensors are int32, or of the type of a floating-point x. For a floating-point x
+    the results have its type, the same values, and gradients, straight through rounding and wraps; integers have no
+    gradients.
 
     Raises:
-        ValueError: for a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a value is out of its range.
+        TypeError: for other dtypes.
 
-    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
+    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which have the chip's bits.
     """
 @overload
 def loihi_lif_reset(
@@ -1395,14 +1407,14 @@ def loihi_neuron(name: str, *, surrogate: str = "sigmoid", surrogate_args: Seque
     Args:
         name: lif, lif_reset, lif_refractory, ternary_lif, ternary_lif_reset, ternary_lif_refractory, atrlif, rf, delta,
             sigma_delta or sigma_delta_unit.
-        surrogate: of its spikes.
-        surrogate_args: the surrogate's numbers; [] for its defaults.
+        surrogate: the surrogate of its spikes.
+        surrogate_args: the surrogate's arguments; [] for the defaults.
 
     Returns:
-        The neuron text, for `run`: on float32 or float64 that hold whole numbers.
+        The neuron text, for `run` with float32 or float64 tensors that hold whole numbers.
 
     Raises:
-        ValueError: for another name.
+        ValueError: for any other name.
     """
 
 def loihi_optimize_weight_bits(weight: Tensor, *, sign_mode: str | None = None) -> tuple[Tensor, int, int]:
@@ -1411,14 +1423,14 @@ def loihi_optimize_weight_bits(weight: Tensor, *, sign_mode: str | None = None) 
 
     Args:
         weight: whole numbers in the range of the sign mode; others are truncated toward zero.
-        sign_mode: "mixed", "excitatory" or "inhibitory"; read off the weights where it is not given.
+        sign_mode: "mixed", "excitatory" or "inhibitory"; by default determined by the signs of the weights.
 
     Returns:
         The weights times the largest 2**-weight_exp that fits, int32 on the CPU; the fewest bits that hold these; and
         weight_exp, -8 to 0.
 
     Raises:
-        ValueError: for a weight out of the range.
+        ValueError: if a weight is out of range.
     """
 
 def loihi_prepare_weights(weight: Tensor, *, num_weight_bits: int = 8, sign_mode: str | None = None) -> Tensor:
@@ -1426,8 +1438,8 @@ def loihi_prepare_weights(weight: Tensor, *, num_weight_bits: int = 8, sign_mode
 
     Args:
         weight: int32, clipped to -256 and 255.
-        num_weight_bits: 1 to 8; weights are rounded to as many bits, and to even numbers where signs are mixed.
-        sign_mode: of the chip; read off the weights where it is not given.
+        num_weight_bits: 1 to 8; weights are rounded to this number of bits, and to even numbers if signs are mixed.
+        sign_mode: "mixed", "excitatory" or "inhibitory"; by default determined by the signs of the weights.
 
     Source: Lava's Dense (github.com/lava-nc/lava).
     """
@@ -1441,22 +1453,22 @@ def loihi_quantize(
     decay_error).
 
     Args:
-        weight: of the layer, [out, in].
-        bias: of the layer, [out], or None.
+        weight: the weight of the layer, [out, in].
+        bias: the bias of the layer, [out], or None.
         tau: the time constant of the `lif` after it, with a hard reset to 0.
-        decay_input: of the `lif`.
-        v_threshold: of the `lif`.
-        input_scale: what a message of 1 is worth.
-        largest_message: the largest that comes.
+        decay_input: the same argument of the `lif`.
+        v_threshold: the same argument of the `lif`.
+        input_scale: the input that a message of 1 represents.
+        largest_message: the largest message.
         num_weight_bits: 1 to 8.
 
     Returns:
-        Weights, bias_mant, bias_exp, weight_exp, dv, vth and scale for `loihi_dense` and `loihi_lif`; then the worst
-        errors: of a weight, relative to the largest; of the bias, relative to the threshold; of the threshold; and of 1
-        / tau.
+        Weights, bias_mant, bias_exp, weight_exp, dv, vth and scale for `loihi_dense` and `loihi_lif`; then the largest
+        errors: of a weight, relative to the largest; of the bias, relative to the threshold; of the threshold, relative
+        to its own value; of 1 / tau, absolute.
 
     Raises:
-        ValueError: for a layer that does not fit into the chip's numbers.
+        ValueError: if a layer does not fit into the chip's fields.
     """
 
 def loihi_sparse(
@@ -1468,21 +1480,23 @@ def loihi_sparse(
 
     Args:
         x: messages, [T, *batch, in]: int32, or float32 or float64 that hold whole numbers.
-        crow_indices: where the rows of the weights [out, in] begin, int64 [out + 1].
-        col_indices: of their nonzeros, int64.
-        values: of their nonzeros, of the type of x, prepared by `loihi_prepare_weights` or `loihi_fake_quantize`.
-        delay: in steps, 0 to 64.
+        crow_indices: the start of each row of the weights [out, in], int64 [out + 1].
+        col_indices: the columns of their nonzeros, int64.
+        values: the values of their nonzeros, of the type of x, prepared by `loihi_prepare_weights` or
+            `loihi_fake_quantize`.
+        delay: the delay in steps, 0 to 64.
         buffer: the pending input, [delay, *batch, out], of the type of x; by default 0.
         weight_exp: sums are shifted to the left by it, or arithmetically to the right, -8 to 7.
-        num_message_bits: 0 where a message is a spike, and anything but 0 counts as 1.
+        num_message_bits: the number of bits of a message; 0 if messages are spikes, so that any nonzero value counts as
+            1.
 
     Returns:
-        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. Of a floating-point x,
-        beside weights of its type, they have gradients: those of the product of numbers, straight through the shift.
+        y [T, *batch, out], and the buffer after the last step. Sums are exact modulo 2**32. For a floating-point x and
+        weights of its type they have gradients: those of the product, straight through the shift.
 
     Raises:
-        ValueError: for a shape or a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a shape does not match, or a value is out of its range.
+        TypeError: for other dtypes.
     """
 
 @overload
@@ -1496,34 +1510,35 @@ def loihi_ternary_lif(
     v).
 
     Args:
-        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
-            to 2**17.
-        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
-        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
-        du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4096.
+        x: [T, *shape], where 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to
+            2**17.
+        u: current before the first step, [*shape], of the type of x; by default 0.
+        v: voltage before the first step, [*shape], of the type of x; by default 0.
+        du: u decays by (du + 1) / 4096 in each step, -1 to 4095; -1 is no decay.
+        dv: v decays by dv / 4096 in each step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
-        bias_exp: its exponent, -31 to 7.
-        vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.
-        vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072.
-        store_states: return the states after each step rather than the last ones.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        bias_exp: the exponent of the bias, -31 to 7.
+        vth_hi: the neuron emits 1 if v > 64 vth_hi, -131072 to 131072.
+        vth_lo: the neuron emits -1 if v < 64 vth_lo, -131072 to 131072.
+        store_states: return the states after each step instead of the last ones.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
-        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
-        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
+        start: true where a sample restarts before the step, bool [T, B].
+        surrogate: for a floating-point x, the surrogate; its argument is the voltage above the threshold, in units of
+            the threshold.
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        detach_reset: for a floating-point x, no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
-    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
-    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
-    integers have none.
+    Parameters are all scalars, or all tensors that broadcast against shape, or a tensor `bias_mant` with scalars. For
+    tensors, None selects the default. Tensors are int32, or of the type of a floating-point x. For a floating-point x
+    the results have its type, the same values, and gradients, straight through rounding and wraps; integers have no
+    gradients.
 
     Raises:
-        ValueError: for a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a value is out of its range.
+        TypeError: for other dtypes.
 
-    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
+    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which have the chip's bits.
     """
 @overload
 def loihi_ternary_lif(
@@ -1552,36 +1567,37 @@ def loihi_ternary_lif_refractory(
     first. Returns (spikes, u, v, wait).
 
     Args:
-        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
-            to 2**17.
-        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
-        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
-        wait: for how many steps v still stays as it is, int32 [*shape]; 0 where it is not given.
-        du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4096.
+        x: [T, *shape], where 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to
+            2**17.
+        u: current before the first step, [*shape], of the type of x; by default 0.
+        v: voltage before the first step, [*shape], of the type of x; by default 0.
+        wait: the number of remaining steps in which v is held, int32 [*shape]; by default 0.
+        du: u decays by (du + 1) / 4096 in each step, -1 to 4095; -1 is no decay.
+        dv: v decays by dv / 4096 in each step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
-        bias_exp: its exponent, -31 to 7.
-        vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.
-        vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072.
-        refractory_period: steps for which v stays as it is after a spike.
-        store_states: return the states after each step rather than the last ones.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        bias_exp: the exponent of the bias, -31 to 7.
+        vth_hi: the neuron emits 1 if v > 64 vth_hi, -131072 to 131072.
+        vth_lo: the neuron emits -1 if v < 64 vth_lo, -131072 to 131072.
+        refractory_period: the number of steps in which v is held after a spike.
+        store_states: return the states after each step instead of the last ones.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
-        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
-        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
+        start: true where a sample restarts before the step, bool [T, B].
+        surrogate: for a floating-point x, the surrogate; its argument is the voltage above the threshold, in units of
+            the threshold.
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        detach_reset: for a floating-point x, no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
-    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
-    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
-    integers have none.
+    Parameters are all scalars, or all tensors that broadcast against shape, or a tensor `bias_mant` with scalars. For
+    tensors, None selects the default. Tensors are int32, or of the type of a floating-point x. For a floating-point x
+    the results have its type, the same values, and gradients, straight through rounding and wraps; integers have no
+    gradients.
 
     Raises:
-        ValueError: for a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a value is out of its range.
+        TypeError: for other dtypes.
 
-    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
+    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which have the chip's bits.
     """
 @overload
 def loihi_ternary_lif_refractory(
@@ -1611,37 +1627,39 @@ def loihi_ternary_lif_reset(
     *shape], time first. Returns (spikes, u, v, phase).
 
     Args:
-        x: [T, *shape], of which 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up
-            to 2**17.
-        u: current before the first step, [*shape], of the type of x; 0 where it is not given.
-        v: voltage before the first step, [*shape], of the type of x; 0 where it is not given.
-        phase: steps so far modulo `reset_interval`, int32 [*shape]; 0 where it is not given.
-        du: u decays by (du + 1) / 4096 a step, -1 to 4095; -1 is no decay.
-        dv: v decays by dv / 4096 a step, 0 to 4096.
+        x: [T, *shape], where 1 is 64 units of the voltage: int32, or float32 or float64 that hold whole numbers, up to
+            2**17.
+        u: current before the first step, [*shape], of the type of x; by default 0.
+        v: voltage before the first step, [*shape], of the type of x; by default 0.
+        phase: the number of completed steps modulo `reset_interval`, int32 [*shape]; by default 0.
+        du: u decays by (du + 1) / 4096 in each step, -1 to 4095; -1 is no decay.
+        dv: v decays by dv / 4096 in each step, 0 to 4096.
         bias_mant: the mantissa of the bias, which is bias_mant * 2**bias_exp, -4096 to 4095.
-        bias_exp: its exponent, -31 to 7.
-        vth_hi: it fires 1 where v > 64 vth_hi, -131072 to 131072.
-        vth_lo: it fires -1 where v < 64 vth_lo, -131072 to 131072.
-        reset_interval: u and v are set to 0 every so many steps, 1 or more.
-        reset_offset: the number of such a step, counted from 1 and modulo `reset_interval`; u and v are 0 ahead of it.
-        store_states: return the states after each step rather than the last ones.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        bias_exp: the exponent of the bias, -31 to 7.
+        vth_hi: the neuron emits 1 if v > 64 vth_hi, -131072 to 131072.
+        vth_lo: the neuron emits -1 if v < 64 vth_lo, -131072 to 131072.
+        reset_interval: the number of steps between resets of u and v to 0, 1 or more.
+        reset_offset: the number of a step with a reset, counted from 1 and modulo `reset_interval`; u and v are 0
+            before it.
+        store_states: return the states after each step instead of the last ones.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        surrogate: of a floating-point x: it sees the voltage above the threshold, in units of the threshold.
-        surrogate_args: its numbers, in the order of docs/surrogates.md; [] for its defaults.
-        detach_reset: of a floating-point x: no gradient flows through the spike in the reset.
+        start: true where a sample restarts before the step, bool [T, B].
+        surrogate: for a floating-point x, the surrogate; its argument is the voltage above the threshold, in units of
+            the threshold.
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        detach_reset: for a floating-point x, no gradient flows through the spike in the reset.
 
-    Parameters are numbers, or tensors that broadcast against shape: all of the one kind, but for a tensor `bias_mant`
-    beside numbers. Among tensors None is the default. They are int32, or beside a floating-point x of its type. Of a
-    floating-point x the results have its type and the same values, and gradients, straight through rounding and wraps;
-    integers have none.
+    Parameters are all scalars, or all tensors that broadcast against shape, or a tensor `bias_mant` with scalars. For
+    tensors, None selects the default. Tensors are int32, or of the type of a floating-point x. For a floating-point x
+    the results have its type, the same values, and gradients, straight through rounding and wraps; integers have no
+    gradients.
 
     Raises:
-        ValueError: for a number out of its range.
-        TypeError: for another dtype.
+        ValueError: if a value is out of its range.
+        TypeError: for other dtypes.
 
-    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which compute what the chip computes.
+    Source: the fixed-point models of Lava (github.com/lava-nc/lava), which have the chip's bits.
     """
 @overload
 def loihi_ternary_lif_reset(
@@ -1668,22 +1686,22 @@ def max_pool2d(
 
     Args:
         x: images with any dimensions before the channels, plain or channels last; the result has the same layout.
-        kernel_size: rows and columns of a window, of at most 256 places.
-        stride: from a window to the next, in rows and columns; kernel_size where it is [].
-        padding: what is put around an image, in rows and columns, which is never the maximum; at most half of
+        kernel_size: rows and columns of a window, at most 256 elements.
+        stride: from a window to the next, in rows and columns; [] for kernel_size.
+        padding: the padding around an image, in rows and columns, which is never the maximum; at most half of
             kernel_size.
-        dilation: from a place of a window to the next, in rows and columns.
-        ceil_mode: round the number of windows up, not down: the last one may reach over the edge.
-        weight: [C], that of a normalisation which follows. Where it is below 0 a window gives its least number, of
-            which that normalisation will make the largest.
+        dilation: from an element of a window to the next, in rows and columns.
+        ceil_mode: round the number of windows up instead of down; the last one may extend beyond the edge.
+        weight: [C], the weight of a normalization that follows. For channels with a negative weight the result is the
+            minimum of a window, which this normalization maps to the maximum.
 
-    Instead of two numbers a single one is for both dimensions.
+    A single number applies to both dimensions.
 
     Raises:
-        ValueError: for a window of more than 256 places, and for what does not fit.
-        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for what is not dense.
+        ValueError: if a window has more than 256 elements, or arguments do not match.
+        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for tensors that are not dense.
 
-    One byte is kept for each result, where torch keeps eight.
+    It saves one byte for each result; torch saves eight.
     """
 
 def max_pool2d_statistics(
@@ -1695,26 +1713,26 @@ def max_pool2d_statistics(
 
     Args:
         x: images with any dimensions before the channels, plain or channels last; the result has the same layout.
-        kernel_size: rows and columns of a window, of at most 256 places.
-        stride: from a window to the next, in rows and columns; kernel_size where it is [].
-        padding: what is put around an image, in rows and columns, which is never the maximum; at most half of
+        kernel_size: rows and columns of a window, at most 256 elements.
+        stride: from a window to the next, in rows and columns; [] for kernel_size.
+        padding: the padding around an image, in rows and columns, which is never the maximum; at most half of
             kernel_size.
-        ceil_mode: round the number of windows up, not down: the last one may reach over the edge.
-        weight: [C], that of a normalisation which follows. Where it is below 0 a window gives its least number, of
-            which that normalisation will make the largest.
+        ceil_mode: round the number of windows up instead of down; the last one may extend beyond the edge.
+        weight: [C], the weight of a normalization that follows. For channels with a negative weight the result is the
+            minimum of a window, which this normalization maps to the maximum.
 
-    Instead of two numbers a single one is for both dimensions.
+    A single number applies to both dimensions.
 
     Raises:
-        ValueError: for a window of more than 256 places, and for what does not fit.
-        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for what is not dense.
+        ValueError: if a window has more than 256 elements, or arguments do not match.
+        TypeError: for a dtype other than float16, bfloat16, float32 or float64, and for tensors that are not dense.
 
     Returns:
-        y, the maxima; and the mean and the biased variance of all of x, [C], in float32 for half types; 0 and 1 of
-        nothing.
+        y, the maxima; and the mean and the biased variance of all of x, [C], in float32 for half types; 0 and 1 if x is
+        empty.
 
-    `batch_norm_run` of y with this mean and variance is the pooling of what it gives of x. The backward pass goes over
-    x once.
+    `batch_norm_run` of y with this mean and variance equals the pooling of its result for x. The backward pass reads x
+    once.
     """
 
 def max_pool2d_with_places(
@@ -1724,16 +1742,16 @@ def max_pool2d_with_places(
 
     Args:
         x: images with any dimensions before the channels.
-        windows: kernel_size, stride, padding and dilation, of rows and columns each: eight numbers.
-        ceil_mode: round the number of windows up, not down.
-        weight: as of `max_pool2d`.
+        windows: kernel_size, stride, padding and dilation, each for rows and columns: eight numbers.
+        ceil_mode: round the number of windows up instead of down.
+        weight: as in `max_pool2d`.
 
     Returns:
-        The maxima, and the places as uint8, counted row by row in the window.
+        The maxima, and their positions as uint8, counted row by row in the window.
 
     Raises:
-        ValueError: for windows of more than 256 places, and for what does not fit.
-        TypeError: as `max_pool2d`.
+        ValueError: if windows have more than 256 elements, or arguments do not match.
+        TypeError: as for `max_pool2d`.
     """
 
 def neuron_text(
@@ -1745,18 +1763,18 @@ def neuron_text(
     Args:
         neuron: the name of its operator, or ``cuba_lif``.
         spike: neuron text of the spike at u = H - v_threshold: ``spike(u, atan(2))``.
-        params: the constants that the text has as parameters, in this order.
-        names: the constants that are numbers. One that is also a parameter gives the number that a state starts at.
-            Without v_reset
-            the reset is soft.
-        numbers: their values.
+        params: the constants that are parameters of the text, in this order.
+        names: the constants with a fixed value. For a constant that is also a parameter, the value is the initial value
+            of a state.
+            Without v_reset the reset is soft.
+        numbers: the values of these constants.
         name: the name of the text; by default the neuron's.
         detach_reset: no gradient flows through the spike in the reset.
         decay_input: divide the input by tau too, for neurons with this option.
-        divides: divides by time constants, where the operator multiplies by their reciprocals.
+        divides: divide by time constants, while the operator multiplies by their reciprocals.
 
     Raises:
-        ValueError: for an unknown neuron, a missing constant, and a spike that cannot be read.
+        ValueError: if the neuron is unknown, a constant is missing, or the spike is not legal.
     """
 
 def online_linear(
@@ -1767,26 +1785,27 @@ def online_linear(
     """A neuron after x weight^T + bias that learns online from pieces of a sequence, x [T, *batch, I], with traces of
     earlier ones. Returns (outputs, states, traces).
 
-    A neuron after x weight^T + bias, with traces instead of earlier steps. docs/online.md derives them.
+    A neuron after x weight^T + bias, with traces in place of the preceding steps. docs/online.md derives them.
 
     Args:
-        neuron: its text.
+        neuron: the neuron text.
         x: [T, *batch, I], the steps of this call.
         weight: [N, I].
         bias: [N].
-        states: before the call, each [*batch, N]; none for the text's own.
-        params: the neuron's, which broadcast against [*batch, N].
-        traces: what the call before returned; none before the first.
+        states: before the call, each [*batch, N]; empty for the initial values in the text.
+        params: the neuron's parameters, which broadcast against [*batch, N].
+        traces: the traces that the preceding call returned; empty in the first call.
         rule: "eprop" or "ottt".
         into: the input that the product is added to.
-        inputs: one [T, *batch, N] for each input of the neuron; none where the product is the only one.
-        learned: which parameters have traces under e-prop; by default those that require a gradient at this call.
+        inputs: one [T, *batch, N] for each input of the neuron; empty if the product is the only input.
+        learned: the indices of the parameters with traces under e-prop; by default those that require a gradient at
+            this call.
 
     Returns:
         The outputs, each [T, *batch, N]; the states; and the traces.
 
     Raises:
-        ValueError: for shapes that do not fit, and traces of another layer.
+        ValueError: if shapes do not match, or traces belong to another layer.
         NotImplementedError: for a neuron that draws random numbers.
     """
 
@@ -1794,7 +1813,7 @@ def pack_events(events: Tensor) -> Tensor:
     """Packs events [..., n] into bits, int32 [..., ceil(n / 32)].
 
     Args:
-        events: [..., n], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
+        events: [..., n], an event if true or > 0; bool, float16, bfloat16, float32 or float64.
 
     Returns:
         int32, [..., ceil(n / 32)]: entry 32 w + b is bit b of word w.
@@ -1809,15 +1828,15 @@ def pack_spikes(x: Tensor, bits: int = 1) -> tuple[Tensor, Tensor]:
     Returns (packed, valid).
 
     Args:
-        x: numbers of float16, bfloat16, float32 or float64, dense in some order of its dimensions.
-        bits: 1, for numbers 0 and 1; or 4, for 0 to 15.
+        x: values of float16, bfloat16, float32 or float64, dense in some order of its dimensions.
+        bits: 1, for values 0 and 1; or 4, for 0 to 15.
 
     Returns:
-        The bits, uint8 [bytes], and whether all numbers were such, bool [].
+        The bits, uint8 [bytes], and whether all values were in this range, bool [].
 
     Raises:
-        ValueError: for other bits.
-        TypeError: for another dtype, and for what is not dense.
+        ValueError: for other values of bits.
+        TypeError: for other dtypes, and for tensors that are not dense.
     """
 
 def plastic_step(
@@ -1832,32 +1851,32 @@ def plastic_step(
     Args:
         rule: synapse text, docs/plasticity.md.
         states: [nonzeros] each, in the order of the rule: weights of any floating dtype (float16, bfloat16, float32 or
-            float64), others of the dtype that they are computed in. Where one decays, behind them int32 [nonzeros], the
-            step that each nonzero is of.
+            float64), others of the dtype of the arithmetic. If one decays, int32 [nonzeros] follows, the last updated
+            step of each nonzero.
         traces: [rows] or [cols] each, in the order of the rule, of the dtype of the arithmetic.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        by_columns: what `csr_transpose` gives, computed once, for rules with `on post`; else [].
-        pre: [rows], a spike that arrives where true or > 0; bool, float16, bfloat16, float32 or float64.
-        post: [cols], a spike where true or > 0; bool, float16, bfloat16, float32 or float64.
-        signals: a number, of no dimension, or [cols], or None, for each signal of the rule; [] for none.
-        step: int64, of no dimension, the number of the step; for rules with a state that decays.
-        params: a number for each parameter of the rule.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        by_columns: the result of `csr_transpose`, computed once, for rules with `on post`; else [].
+        pre: [rows], an arriving spike if true or > 0; bool, float16, bfloat16, float32 or float64.
+        post: [cols], a spike if true or > 0; bool, float16, bfloat16, float32 or float64.
+        signals: a 0-dimensional tensor, or [cols], or None, for each signal of the rule; [] for none.
+        step: int64, 0-dimensional, the number of the step; for rules with a state that decays.
+        params: a scalar for each parameter of the rule.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        sends: sum what arrives at the neurons after.
-        refresh: do nothing but bring states that decay to this step.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        sends: return the sums of the arriving weights for the postsynaptic neurons.
+        refresh: only update states that decay to this step.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
-        The new states and traces, and what arrived, [cols], or without `sends` no elements.
+        The new states and traces, and the sums that arrive, [cols], or an empty tensor without `sends`.
 
-    There are no gradients, and no batch. On a GPU sums of what arrives are in any order.
+    There are no gradients, and no batch. On a GPU the order of the sums is undefined.
 
     Raises:
-        ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index
-            out of bounds.
+        ValueError: if the text is not legal (the message has line and column), shapes do not match, or an index is out
+            of bounds.
         TypeError: for other dtypes.
         NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals.
     """
@@ -1873,33 +1892,33 @@ def plastic_step_(
     Args:
         rule: synapse text, docs/plasticity.md.
         states: [nonzeros] each, in the order of the rule: weights of any floating dtype (float16, bfloat16, float32 or
-            float64), others of the dtype that they are computed in. Where one decays, behind them int32 [nonzeros], the
-            step that each nonzero is of.
+            float64), others of the dtype of the arithmetic. If one decays, int32 [nonzeros] follows, the last updated
+            step of each nonzero.
         traces: [rows] or [cols] each, in the order of the rule, of the dtype of the arithmetic.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        by_columns: what `csr_transpose` gives, computed once, for rules with `on post`; else [].
-        pre: [rows], a spike that arrives where true or > 0; bool, float16, bfloat16, float32 or float64.
-        post: [cols], a spike where true or > 0; bool, float16, bfloat16, float32 or float64.
-        signals: a number, of no dimension, or [cols], or None, for each signal of the rule; [] for none.
-        step: int64, of no dimension, the number of the step; for rules with a state that decays.
-        params: a number for each parameter of the rule.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        by_columns: the result of `csr_transpose`, computed once, for rules with `on post`; else [].
+        pre: [rows], an arriving spike if true or > 0; bool, float16, bfloat16, float32 or float64.
+        post: [cols], a spike if true or > 0; bool, float16, bfloat16, float32 or float64.
+        signals: a 0-dimensional tensor, or [cols], or None, for each signal of the rule; [] for none.
+        step: int64, 0-dimensional, the number of the step; for rules with a state that decays.
+        params: a scalar for each parameter of the rule.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        sends: sum what arrives at the neurons after.
-        refresh: do nothing but bring states that decay to this step.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        sends: return the sums of the arriving weights for the postsynaptic neurons.
+        refresh: only update states that decay to this step.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     Returns:
-        what arrived, [cols], or without `sends` no elements.
+        the sums that arrive, [cols], or an empty tensor without `sends`.
 
-    There are no gradients, and no batch. States and traces are changed in place. On a GPU sums of what arrives are in
-    any order.
+    There are no gradients, and no batch. States and traces are changed in place. On a GPU the order of the sums is
+    undefined.
 
     Raises:
-        ValueError: for a text that cannot be read, with its line and column, for shapes that do not fit, and an index
-            out of bounds.
+        ValueError: if the text is not legal (the message has line and column), shapes do not match, or an index is out
+            of bounds.
         TypeError: for other dtypes.
         NotImplementedError: on a GPU for a rule of more than 8 states, 16 traces, 32 parameters or 8 signals.
     """
@@ -1914,32 +1933,32 @@ def plif(
     """Leaky integrate-and-fire with 1/tau = sigmoid(w), over a whole sequence: x [T, *shape], time first. Returns
     (spikes, v).
 
-    h = v + (x - (v - v_reset)) / tau, or without `decay_input` h = v - (v - v_reset) / tau + x. It fires where h >=
-    v_threshold; then v is v_reset, or under soft reset h less the threshold.
+    h = v + (x - (v - v_reset)) / tau, or without `decay_input` h = v - (v - v_reset) / tau + x. The neuron fires if h
+    >= v_threshold; then v is v_reset, or under soft reset h minus the threshold.
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
+        v: voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset.
         w: 1 / tau = sigmoid(w): a tensor that broadcasts against shape.
         decay_input: divide x by tau too.
-        v_threshold: where it fires.
-        v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+        v_threshold: the threshold.
+        v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: name of the spike's derivative (docs/surrogates.md).
-        surrogate_args: its numbers, in the order of their table; [] for the defaults.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-        store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
-            pack; 0 where none does.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+        store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+        bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in
+            training; 0 if there is none.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
+        start: true where a sample restarts before the step, bool [T, B].
 
-    Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+    Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
     Raises:
-        ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-        TypeError: for a dtype that it does not take; half types have states of float32.
+        ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+        TypeError: if a dtype is not supported; states are float32 for half types.
 
     Source: Fang et al., Science Advances 9, eadi1480 (2023).
     """
@@ -1963,10 +1982,10 @@ def print_cuda(neuron: str, dtype: torch.dtype) -> str:
 
     Args:
         neuron: the neuron text.
-        dtype: of the inputs.
+        dtype: the dtype of the inputs.
 
     Returns:
-        The source of the kernels of the forward and the backward pass. It needs no GPU.
+        The source of the kernels of the forward and the backward pass. The call needs no GPU.
     """
 
 @overload
@@ -1978,34 +1997,34 @@ def qif(
 ) -> tuple[Tensor, Tensor]:
     """Quadratic integrate-and-fire over a whole sequence: x [T, *shape], time first. Returns (spikes, v).
 
-    h = v + (x + a0 (v - v_rest) (v - v_c)) / tau. It fires where h >= v_threshold; then v is v_reset, or under soft
-    reset h less the threshold.
+    h = v + (x + a0 (v - v_rest) (v - v_c)) / tau. The neuron fires if h >= v_threshold; then v is v_reset, or under
+    soft reset h minus the threshold.
 
     Args:
         x: input, [T, *shape], of float16, bfloat16, float32 or float64.
-        v: voltage before the first step, [*shape]; where it is not given, v_reset, or 0 under soft reset.
+        v: voltage before the first step, [*shape]; by default v_reset, or 0 under soft reset.
         tau: time constant in steps, > 0.
-        v_c: the critical voltage, above which v runs away.
-        a0: sharpness of the square.
+        v_c: the critical voltage, above which v diverges.
+        a0: coefficient of the quadratic term.
         v_rest: the resting voltage.
-        v_threshold: where it fires.
-        v_reset: the voltage after a spike; None is soft reset. Leaks lead there, or to 0 under soft reset.
+        v_threshold: the threshold.
+        v_reset: the voltage after a spike; None is soft reset. v leaks towards v_reset, or towards 0 under soft reset.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: name of the spike's derivative (docs/surrogates.md).
-        surrogate_args: its numbers, in the order of their table; [] for the defaults.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth operator.
-        store_v: return the states after each step, [T, *shape], rather than the last ones, [*shape].
-        bits: 1 writes the spikes as bits too, which `linear` and `convolution` that read them in training then need not
-            pack; 0 where none does.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        surrogate_args: the surrogate's arguments, in the order of docs/surrogates.md; [] for the defaults.
+        spiking: False replaces the step function by the surrogate's primitive, which makes the operator smooth.
+        store_v: return the states after each step, [T, *shape], instead of the last ones, [*shape].
+        bits: 1 also writes the spikes as bits, so that a following `linear` or `convolution` does not pack them in
+            training; 0 if there is none.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
+        start: true where a sample restarts before the step, bool [T, B].
 
-    Parameters are numbers, or tensors that broadcast against shape and get their gradients.
+    Parameters are scalars, or tensors that broadcast against shape and receive gradients.
 
     Raises:
-        ValueError: for a shape, a value, or a surrogate that is not legal; it names the argument.
-        TypeError: for a dtype that it does not take; half types have states of float32.
+        ValueError: if a shape, a value or a surrogate is not legal; the message names the argument.
+        TypeError: if a dtype is not supported; states are float32 for half types.
 
     Source: Fang et al., Science Advances 9, eadi1480 (2023).
     """
@@ -2029,10 +2048,10 @@ def record_kernels(archs: Sequence[str]) -> None:
     """Starts to record the GPU kernels that calls on the CPU would run on these architectures.
 
     Args:
-        archs: such as ["sm_80", "sm_90"].
+        archs: the architectures, such as ["sm_80", "sm_90"].
 
     Raises:
-        ValueError: for an architecture that NVRTC does not know.
+        ValueError: for an architecture that NVRTC does not support.
     """
 
 def records_kernels() -> bool:
@@ -2051,20 +2070,21 @@ def recurrent_run(
     Args:
         neuron: the neuron text.
         inputs: each [T, *shape] = [T, *batch, H], of one floating-point dtype.
-        states: each [*shape]; [] starts all of them at the text's own numbers.
-        params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
-        w: [H, H]; w[i, j] leads from neuron i to neuron j.
-        spikes: s before the first step, [delay, *batch, H], the oldest first; zeros where it is not given.
+        states: each [*shape]; [] starts all of them at the initial values in the text.
+        params: tensors that broadcast against shape, in the order of the text; each receives a gradient.
+        w: [H, H]; w[i, j] is the weight from neuron i to neuron j.
+        spikes: s before the first step, [delay, *batch, H], the oldest first; by default zeros.
         into: the input that the current is added to.
         delay: in steps, 1 or more.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        store_states: return the states after each step rather than the last ones.
+        start: true where a sample restarts before the step, bool [T, B].
+        store_states: return the states after each step instead of the last ones.
 
     Raises:
-        ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
-        TypeError: for dtypes that do not fit.
+        ValueError: if the text is not legal (the message has the line), or if the number or a shape of tensors does not
+            match it.
+        TypeError: if dtypes do not match.
 
     Returns:
         The outputs, each [T, *batch, H], and the states.
@@ -2081,24 +2101,26 @@ def run(
     Args:
         neuron: the neuron text.
         inputs: each [T, *shape], of one floating-point dtype.
-        states: each [*shape]; [] starts all of them at the text's own numbers.
-        params: numbers' tensors that broadcast against shape, in the order of the text; each gets its gradient.
-        bits: keep the first output in so many bits of each number too, 1 or 4 (sums up to 15), which `linear` and
-            `convolution` that read it in training then need not pack; 0 where none does.
-        scan: let steps be taken side by side, of few neurons over a long sequence, which rounds in another way.
-            For 1 to 4 states, of which the next are affine in them.
-        seed: of a neuron that draws random numbers: int64 of one element, on the CPU or x's device; equal seeds draw
-            equal numbers. By default
-            torch's generator gives one.
+        states: each [*shape]; [] starts all of them at the initial values in the text.
+        params: tensors that broadcast against shape, in the order of the text; each receives a gradient.
+        bits: also save the first output in this number of bits per element, 1 or 4 (sums up to 15), so that a following
+            `linear` or `convolution` does not pack it in training; 0 if there is none.
+        scan: allow steps to be computed in parallel, for few neurons and a long sequence, with different rounding. The
+            neuron must have
+            1 to 4 states, and its next states must be affine in them.
+        seed: for neurons that draw random numbers, an int64 of one element, on the CPU or x's device; equal seeds draw
+            equal numbers. By
+            default torch's generator draws it.
         offset: the number of the first step, as `seed`; by default 0.
-        lengths: how many steps each sample has, int32 or int64 [B]; docs/operators.md defines the results after its
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
             end.
-        start: before which steps samples start anew, bool [T, B].
-        store_states: return the states after each step rather than the last ones.
+        start: true where a sample restarts before the step, bool [T, B].
+        store_states: return the states after each step instead of the last ones.
 
     Raises:
-        ValueError: for a text that is not legal, with its line; for a number or a shape of tensors that does not fit.
-        TypeError: for dtypes that do not fit.
+        ValueError: if the text is not legal (the message has the line), or if the number or a shape of tensors does not
+            match it.
+        TypeError: if dtypes do not match.
 
     Returns:
         The outputs, each [T, *shape], and the states.
@@ -2110,28 +2132,29 @@ def stdp_post(
 ) -> Tensor:
     """Spike-timing-dependent plasticity at events of columns; returns the new weights of a CSR matrix.
 
-    For every column j with an event, w_ij += trace_i of its nonzeros; those weights are then clipped to w_min and
-    w_max.
+    For every column j with an event, w_ij += trace_i for its nonzeros; these weights are then clipped to [w_min,
+    w_max].
 
     Args:
-        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
-        indices: of the transpose, int32 [nonzeros]: what `csr_transpose` gives of the CSR matrix, computed once.
-        indptr: of the transpose, [cols + 1], from there too.
-        slots: which of the weights each nonzero of the transpose has, int64 [nonzeros], from there too.
-        events: [cols], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
-        trace: [rows], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        weights: [nonzeros]; float16, bfloat16, float32 or float64.
+        indices: of the transpose, int32 [nonzeros]: a result of `csr_transpose` for the CSR matrix, computed once.
+        indptr: of the transpose, [cols + 1], also a result of `csr_transpose`.
+        slots: the index of the weight of each nonzero of the transpose, int64 [nonzeros], also a result of
+            `csr_transpose`.
+        events: [cols], an event if true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [rows], the increments of the weights; of the weights' dtype, or float32 for half types.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        w_min: what weights that changed are raised to; None sets no bound.
-        w_max: what weights that changed are lowered to; None sets no bound.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        w_min: the lower bound of changed weights; None sets no bound.
+        w_max: the upper bound of changed weights; None sets no bound.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
-    There are no gradients. The weights given stay as they are.
+    There are no gradients. The given weights are not changed.
 
     Raises:
-        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
-            index out of bounds (on a GPU at the next call).
+        ValueError: if shapes do not match, if all nonzeros share a single weight, if w_min is above w_max, or if an
+            index is out of bounds (on a GPU at the next call).
         TypeError: for other dtypes.
     """
 
@@ -2141,28 +2164,29 @@ def stdp_post_(
 ) -> None:
     """Spike-timing-dependent plasticity at events of columns, in place.
 
-    For every column j with an event, w_ij += trace_i of its nonzeros; those weights are then clipped to w_min and
-    w_max.
+    For every column j with an event, w_ij += trace_i for its nonzeros; these weights are then clipped to [w_min,
+    w_max].
 
     Args:
-        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
-        indices: of the transpose, int32 [nonzeros]: what `csr_transpose` gives of the CSR matrix, computed once.
-        indptr: of the transpose, [cols + 1], from there too.
-        slots: which of the weights each nonzero of the transpose has, int64 [nonzeros], from there too.
-        events: [cols], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
-        trace: [rows], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        weights: [nonzeros]; float16, bfloat16, float32 or float64.
+        indices: of the transpose, int32 [nonzeros]: a result of `csr_transpose` for the CSR matrix, computed once.
+        indptr: of the transpose, [cols + 1], also a result of `csr_transpose`.
+        slots: the index of the weight of each nonzero of the transpose, int64 [nonzeros], also a result of
+            `csr_transpose`.
+        events: [cols], an event if true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [rows], the increments of the weights; of the weights' dtype, or float32 for half types.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        w_min: what weights that changed are raised to; None sets no bound.
-        w_max: what weights that changed are lowered to; None sets no bound.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        w_min: the lower bound of changed weights; None sets no bound.
+        w_max: the upper bound of changed weights; None sets no bound.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     There are no gradients. The weights are changed in place.
 
     Raises:
-        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
-            index out of bounds (on a GPU at the next call).
+        ValueError: if shapes do not match, if all nonzeros share a single weight, if w_min is above w_max, or if an
+            index is out of bounds (on a GPU at the next call).
         TypeError: for other dtypes.
     """
 
@@ -2172,26 +2196,26 @@ def stdp_pre(
 ) -> Tensor:
     """Spike-timing-dependent plasticity at events of rows; returns the new weights of a CSR matrix.
 
-    For every row i with an event, w_ij += trace_j of its nonzeros; those weights are then clipped to w_min and w_max.
+    For every row i with an event, w_ij += trace_j for its nonzeros; these weights are then clipped to [w_min, w_max].
 
     Args:
-        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
+        weights: [nonzeros]; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [rows], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
-        trace: [cols], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        events: [rows], an event if true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [cols], the increments of the weights; of the weights' dtype, or float32 for half types.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        w_min: what weights that changed are raised to; None sets no bound.
-        w_max: what weights that changed are lowered to; None sets no bound.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        w_min: the lower bound of changed weights; None sets no bound.
+        w_max: the upper bound of changed weights; None sets no bound.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
-    There are no gradients. The weights given stay as they are.
+    There are no gradients. The given weights are not changed.
 
     Raises:
-        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
-            index out of bounds (on a GPU at the next call).
+        ValueError: if shapes do not match, if all nonzeros share a single weight, if w_min is above w_max, or if an
+            index is out of bounds (on a GPU at the next call).
         TypeError: for other dtypes.
     """
 
@@ -2201,26 +2225,26 @@ def stdp_pre_(
 ) -> None:
     """Spike-timing-dependent plasticity at events of rows, in place.
 
-    For every row i with an event, w_ij += trace_j of its nonzeros; those weights are then clipped to w_min and w_max.
+    For every row i with an event, w_ij += trace_j for its nonzeros; these weights are then clipped to [w_min, w_max].
 
     Args:
-        weights: [nonzeros], one for each; float16, bfloat16, float32 or float64.
+        weights: [nonzeros]; float16, bfloat16, float32 or float64.
         indices: int32 [nonzeros], the columns of row 0, then those of row 1, in any order.
-        indptr: int32 or int64 [rows + 1], where rows begin.
-        events: [rows], an event where true or > 0; bool, float16, bfloat16, float32 or float64.
-        trace: [cols], what a nonzero gains; of the weights' dtype, or float32 beside half types.
+        indptr: int32 or int64 [rows + 1], the start of each row.
+        events: [rows], an event if true or > 0; bool, float16, bfloat16, float32 or float64.
+        trace: [cols], the increments of the weights; of the weights' dtype, or float32 for half types.
         rows: of the stored matrix.
         cols: of the stored matrix.
-        w_min: what weights that changed are raised to; None sets no bound.
-        w_max: what weights that changed are lowered to; None sets no bound.
-        unchecked: trust the indices, rather than reading the matrix at its first call; a wrong one reads or writes
-            other memory.
+        w_min: the lower bound of changed weights; None sets no bound.
+        w_max: the upper bound of changed weights; None sets no bound.
+        unchecked: skip the check of the indices at the first call with the matrix; a wrong index then reads or writes
+            invalid memory.
 
     There are no gradients. The weights are changed in place.
 
     Raises:
-        ValueError: for shapes that do not fit, for a single weight that all share, for w_min above w_max, and for an
-            index out of bounds (on a GPU at the next call).
+        ValueError: if shapes do not match, if all nonzeros share a single weight, if w_min is above w_max, or if an
+            index is out of bounds (on a GPU at the next call).
         TypeError: for other dtypes.
     """
 
@@ -2232,7 +2256,7 @@ def take_arrivals(buffer: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         step: int64, 0-dimensional, on the CPU or the buffer's device.
 
     Raises:
-        ValueError: for a step below 0, and for shapes that do not fit.
+        ValueError: if the step is below 0, or shapes do not match.
     """
 
 def take_arrivals_(buffer: Tensor, step: Tensor) -> Tensor:
@@ -2243,7 +2267,7 @@ def take_arrivals_(buffer: Tensor, step: Tensor) -> Tensor:
         step: int64, 0-dimensional, on the CPU or the buffer's device.
 
     Raises:
-        ValueError: for a step below 0, and for shapes that do not fit.
+        ValueError: if the step is below 0, or shapes do not match.
     """
 
 def text_on_a_line(neuron: str) -> str:
@@ -2253,22 +2277,21 @@ def text_on_a_line(neuron: str) -> str:
         neuron: the neuron text.
 
     Raises:
-        ValueError: for a text that is not legal, with its line.
+        ValueError: if the text is not legal; the message has the line.
 
-    Inductor (torch 2.11) writes line breaks in an argument into code that does not parse: packages for GPUs want a text
+    Inductor (torch 2.11) writes line breaks in an argument into code that does not parse: packages for GPUs need a text
     on one line.
     """
 
 def trace_of_input(neuron: str, into: int = 0) -> str:
     """Returns the neuron text whose states are the trace of an input in a silent neuron.
 
-    What an input leaves in the states of a neuron that does not fire, as neuron text: run on x, its states are the
-    traces of
+    Neuron text of the response of a non-firing neuron's states to an input: run on x, its states are the traces of
     rule="ottt".
 
     Args:
-        neuron: its text.
-        into: which input.
+        neuron: the neuron text.
+        into: the index of the input.
 
     Returns:
         The text.
@@ -2279,14 +2302,14 @@ def unpack_events(packed: Tensor, n: int) -> Tensor:
 
     Args:
         packed: int32, [..., ceil(n / 32)].
-        n: how many entries a row has.
+        n: the number of entries of a row.
 
     Returns:
         bool, [..., n].
 
     Raises:
-        ValueError: for a shape that does not hold n entries.
-        TypeError: for anything but int32.
+        ValueError: if the shape does not match n entries.
+        TypeError: for a dtype other than int32.
     """
 
 def unpack_spikes(
@@ -2295,16 +2318,16 @@ def unpack_spikes(
     """Unpacks pack_spikes' bits to a tensor of this size and stride; NaN if its numbers were not valid.
 
     Args:
-        packed: what `pack_spikes` gave.
-        valid: what it gave beside it.
-        size: of the tensor to make.
-        stride: of the tensor to make, that of a dense one.
-        bits: those that `pack_spikes` was given.
-        dtype: of the tensor to make.
+        packed: the first result of `pack_spikes`.
+        valid: its second result.
+        size: the size of the result.
+        stride: the stride of the result, that of a dense tensor.
+        bits: the argument `bits` of `pack_spikes`.
+        dtype: the dtype of the result.
 
     Raises:
-        ValueError: for a size whose numbers these are not.
-        TypeError: for another dtype.
+        ValueError: if the size does not match the packed elements.
+        TypeError: for other dtypes.
     """
 
 def with_eligibility(state: Tensor, leaf: Tensor, trace: Tensor, outer: bool = False) -> Tensor:
@@ -2314,9 +2337,9 @@ def with_eligibility(state: Tensor, leaf: Tensor, trace: Tensor, outer: bool = F
 
     Args:
         state: [*batch, N].
-        leaf: what was trained: a weight [N, I], or what broadcasts against the state.
-        trace: [*batch, N, I] of a weight; with outer [*batch, I]; else [*batch, N] or [*batch, 1].
-        outer: the trace is that of inputs, the same for all neurons.
+        leaf: the trained tensor: a weight [N, I], or a tensor that broadcasts against the state.
+        trace: [*batch, N, I] for a weight; with outer [*batch, I]; else [*batch, N] or [*batch, 1].
+        outer: the trace is that of the inputs, the same for all neurons.
 
     Returns:
         The state.
@@ -2326,8 +2349,8 @@ def write_kernel_pack(path: str) -> int:
     """Compiles the recorded kernels into one file; returns their number.
 
     Args:
-        path: of the file. `SPIKEFORGE_KERNEL_PACK` names it to a program.
+        path: the path of the file. Programs read it if `SPIKEFORGE_KERNEL_PACK` is set to this path.
 
     Raises:
-        RuntimeError: where there is no NVRTC, or nothing was recorded.
+        RuntimeError: if NVRTC is not available, or nothing was recorded.
     """

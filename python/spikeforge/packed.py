@@ -1,4 +1,4 @@
-"""Spikes as bits between the forward and the backward pass."""
+"""Stores spikes as bits between the forward and the backward pass."""
 
 from __future__ import annotations
 

@@ -133,8 +133,7 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
     if of_states[0] != 0:
         raise ValueError(
             f"synapse: {states[0]} of the rule {name} is its weight, whose values are arguments of Plastic and "
-            "Network; it "
-            f"cannot start at {of_states[0]:g}"
+            f"Network; it cannot start at {of_states[0]:g}"
         )
     body = printed.partition("{")[2]
     for signal in signals:
@@ -173,6 +172,19 @@ def _checked(rule: Synapse) -> Synapse:
     return rule
 
 
+def _check_bounds(rule: Synapse, weights: Tensor) -> None:
+    if weights.numel() == 0 or weights.is_meta:
+        return
+    bounds = torch.ops.spikeforge_simulation.weight_bounds(rule.text, list(rule.params.values()))
+    low, high = (torch.tensor(bound, dtype=weights.dtype, device="cpu").item() for bound in bounds)
+    least, most = (value.item() for value in weights.aminmax())
+    if least < low or most > high:
+        raise ValueError(
+            f"Plastic: weights are from {least:g} to {most:g}, but the rule {rule.name} keeps them from {low:g} to "
+            f"{high:g}: change its bounds, or the weights"
+        )
+
+
 def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, float]:
     for key in given:
         if key not in names:
@@ -207,20 +219,18 @@ class Plastic:
             row]; without both, weights are dense, [rows, cols].
         rows, cols: the shape of the matrix; optional where the tensors' shapes give it.
         states: initial values of other states, by name, scalars or tensors; by default those of the rule.
+
+    Raises:
+        ValueError: for shapes that do not fit, an illegal matrix, and weights outside the bounds of the rule, which the
+            first event would clamp.
+        TypeError: for arguments of another type.
     """
 
     @_ordinary()
     def __init__(
-        self,
-        rule: Synapse,
-        weights: Tensor,
-        indices: Tensor | None = None,
-        indptr: Tensor | None = None,
-        *,
-        rows: int | None = None,
-        cols: int | None = None,
-        states: Mapping[str, float | Tensor] | None = None,
-    ):
+        self, rule: Synapse, weights: Tensor, indices: Tensor | None = None, indptr: Tensor | None = None, *,
+        rows: int | None = None, cols: int | None = None, states: Mapping[str, float | Tensor] | None = None,
+    ):  # fmt: skip
         if not isinstance(rule, Synapse):
             raise TypeError(
                 f"Plastic: rule must be a rule of spikeforge.synapse or spikeforge.plasticity, but is {rule!r}"
@@ -264,6 +274,7 @@ class Plastic:
                     f"{', '.join(names[1:]) or 'none'}"
                 )
         own = weights.detach().flatten().clone()
+        _check_bounds(rule, own)
         kind: Any = dict(dtype=torch.float64 if own.dtype == torch.float64 else torch.float32, device=own.device)
         rest = []
         for key in names[1:]:
@@ -271,8 +282,7 @@ class Plastic:
             if start.dim() > 0 and start.shape != self.shape:
                 raise ValueError(
                     f"Plastic: the state {key} must be a number or have the shape of the weights, {list(self.shape)}, "
-                    "but "
-                    f"has {list(start.shape)}"
+                    f"but has {list(start.shape)}"
                 )
             rest.append(start.expand(self.shape).flatten().clone())
         self._states = [own, *rest]
@@ -308,7 +318,7 @@ class Plastic:
                 raise ValueError(f"{wrong}it has no {key!r}")
         if state.get("rule", self.rule.text) != self.rule.text:
             header = str(state["rule"]).partition(" {")[0]
-            raise ValueError(f"{wrong}its rule is another, {header}")
+            raise ValueError(f"{wrong}it belongs to another rule, {header}")
         for key, own in (("states", self._states), ("traces", self._traces)):
             given = state[key]
             if not isinstance(given, (list, tuple)) or not all(isinstance(t, Tensor) for t in given):
@@ -440,14 +450,9 @@ def _same(name: str, given: int | None, own: int) -> int:
 
 
 def pair_stdp(
-    *,
-    a_plus: float = 0.01,
-    a_minus: float = 0.0105,
-    tau_plus: float = 20.0,
-    tau_minus: float = 20.0,
-    w_min: float = 0.0,
-    w_max: float = 1.0,
-) -> Synapse:
+    *, a_plus: float = 0.01, a_minus: float = 0.0105, tau_plus: float = 20.0, tau_minus: float = 20.0,
+    w_min: float = 0.0, w_max: float = 1.0,
+) -> Synapse:  # fmt: skip
     """Pair-based STDP over all pairs of spikes.
 
     The weight changes by a_plus exp(-dt / tau_plus) if the postsynaptic spike comes dt after the presynaptic one, and
@@ -477,18 +482,10 @@ synapse pair_stdp(w; x, y; a_plus, a_minus, tau_plus, tau_minus, w_min, w_max) {
 
 
 def triplet_stdp(
-    *,
-    a2_plus: float = 0.0,
-    a2_minus: float = 7.1e-3,
-    a3_plus: float = 6.5e-3,
-    a3_minus: float = 0.0,
-    tau_plus: float = 16.8,
-    tau_minus: float = 33.7,
-    tau_x: float = 101.0,
-    tau_y: float = 114.0,
-    w_min: float = 0.0,
+    *, a2_plus: float = 0.0, a2_minus: float = 7.1e-3, a3_plus: float = 6.5e-3, a3_minus: float = 0.0,
+    tau_plus: float = 16.8, tau_minus: float = 33.7, tau_x: float = 101.0, tau_y: float = 114.0, w_min: float = 0.0,
     w_max: float = math.inf,
-) -> Synapse:
+) -> Synapse:  # fmt: skip
     """Triplet STDP over all pairs and triplets of spikes.
 
     Source: Pfister and Gerstner, Journal of Neuroscience 26 (2006). The defaults are its minimal model of visual
@@ -520,16 +517,9 @@ synapse triplet_stdp(w; r1, r2, o1, o2;
 
 
 def reward_stdp(
-    *,
-    a_plus: float = 1.0,
-    a_minus: float = 1.0,
-    tau_plus: float = 20.0,
-    tau_minus: float = 20.0,
-    tau_c: float = 1000.0,
-    rate: float = 0.001,
-    w_min: float = 0.0,
-    w_max: float = 1.0,
-) -> Synapse:
+    *, a_plus: float = 1.0, a_minus: float = 1.0, tau_plus: float = 20.0, tau_minus: float = 20.0,
+    tau_c: float = 1000.0, rate: float = 0.001, w_min: float = 0.0, w_max: float = 1.0,
+) -> Synapse:  # fmt: skip
     """Reward-modulated STDP: pairs of spikes change an eligibility c, which decays; ``reward`` adds rate reward c to w.
 
     Source: Izhikevich, Cerebral Cortex 17 (2007). A step with a reward processes all connections.

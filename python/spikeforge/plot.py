@@ -25,15 +25,9 @@ INK, MUTED, GRID = "#22262e", "#7a8190", "#e6e8ee"
 
 
 def raster(
-    spikes: Any,
-    ax: Axes | None = None,
-    *,
-    sample: int | None = 0,
-    neurons: int | Sequence[int] | None = 128,
-    dt: float | None = None,
-    color: str = COLORS[0],
-    title: str | None = None,
-) -> Axes:
+    spikes: Any, ax: Axes | None = None, *, sample: int | None = 0, neurons: int | Sequence[int] | None = 128,
+    dt: float | None = None, color: str = COLORS[0], title: str | None = None,
+) -> Axes:  # fmt: skip
     """Draws a spike raster: a mark for each nonzero value of a neuron and step. The title shows the rate.
 
     Args:
@@ -81,17 +75,10 @@ def raster(
 
 
 def traces(
-    values: Any,
-    ax: Axes | None = None,
-    *,
-    spikes: Any = None,
-    threshold: float | None = None,
-    sample: int | None = 0,
-    neurons: int | Sequence[int] | None = 3,
-    dt: float | None = None,
-    title: str | None = None,
-    label: str = "v",
-) -> Axes:
+    values: Any, ax: Axes | None = None, *, spikes: Any = None, threshold: float | None = None,
+    sample: int | None = 0, neurons: int | Sequence[int] | None = 3, dt: float | None = None,
+    title: str | None = None, label: str = "v",
+) -> Axes:  # fmt: skip
     """Draws states over time, a line per neuron.
 
     Args:

@@ -153,15 +153,9 @@ class Network:
     """
 
     def __init__(
-        self,
-        *,
-        seed: int = 0,
-        dtype: torch.dtype | None = None,
-        weight_dtype: torch.dtype | None = None,
-        device: torch.device | str = "cpu",
-        deterministic: bool = False,
-        group: Any = None,
-    ):
+        self, *, seed: int = 0, dtype: torch.dtype | None = None, weight_dtype: torch.dtype | None = None,
+        device: torch.device | str = "cpu", deterministic: bool = False, group: Any = None,
+    ):  # fmt: skip
         self.seed = check_seed("Network: seed", seed)
         self.dtype = check_dtype("Network: dtype", dtype) or torch.get_default_dtype()
         self.weight_dtype = check_dtype("Network: weight_dtype", weight_dtype) or self.dtype
@@ -185,16 +179,9 @@ class Network:
         return self.populations[-1].stop if self.populations else 0
 
     def populate(
-        self,
-        name: str,
-        size: int,
-        neuron: str | Traced,
-        /,
-        *,
-        states: Mapping[str, float | Tensor] | None = None,
-        area: str = "",
-        **params: float | Tensor,
-    ) -> Population:
+        self, name: str, size: int, neuron: str | Traced, /, *, states: Mapping[str, float | Tensor] | None = None,
+        area: str = "", **params: float | Tensor,
+    ) -> Population:  # fmt: skip
         """Adds a population of ``size`` neurons.
 
         Args:
@@ -211,15 +198,13 @@ class Network:
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
             raise TypeError(
-                f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but is "
-                "a "
-                f"{type(neuron).__name__}"
+                f"Network: the neuron of {name} must be neuron text (docs/neuron_text.md) or a traced function, but "
+                f"is a {type(neuron).__name__}"
             )
         if states is not None and not isinstance(states, Mapping):
             raise TypeError(
                 f"Network: states of {name} must be a dict of names and numbers, but are {states!r:.60}; a parameter "
-                "cannot "
-                "be called states here"
+                "cannot be called states here"
             )
         params = {**getattr(neuron, "defaults", {}), **params}
         states = dict(states or {})
@@ -241,16 +226,10 @@ class Network:
         return made
 
     def project(
-        self,
-        sources: Population,
-        targets: Population,
-        rule: Rule,
-        *,
-        weight: float | Law | Tensor | Sequence[float] = 1.0,
-        delay: float | Law | Tensor | Sequence[float] = 1,
-        into: str | None = None,
-        plasticity: Synapse | None = None,
-    ) -> int | None:
+        self, sources: Population, targets: Population, rule: Rule, *,
+        weight: float | Law | Tensor | Sequence[float] = 1.0, delay: float | Law | Tensor | Sequence[float] = 1,
+        into: str | None = None, plasticity: Synapse | None = None,
+    ) -> int | None:  # fmt: skip
         """Connects two populations; see :class:`spikeforge.Projection`.
 
         Args:
@@ -392,7 +371,7 @@ class Network:
             self.modulate(**(before if wrong else state.get("signals", before)))
             _CPP.load_state(
                 self._held, [] if wrong else list(state["tensors"])
-            )  # also tells other processes if it fails
+            )  # also notifies other processes of a failure
         except Exception as error:
             self.modulate(**before)
             if wrong and isinstance(error, ValueError):
@@ -498,7 +477,7 @@ def _first_difference(key: str, given: Any, own: Any) -> str:
     )
 
 
-def _asked(network: Network, spikes: bool, probes: Any) -> Asked:
+def _requested(network: Network, spikes: bool, probes: Any) -> Requested:
     populations, states, neurons = [], [], []
     for probe in probes:
         if not isinstance(probe, Sequence) or len(probe) != 3:
@@ -513,20 +492,20 @@ def _asked(network: Network, spikes: bool, probes: Any) -> Asked:
     return bool(spikes), populations, states, neurons
 
 
-Asked = tuple[bool, list[int], list[str], list[Tensor]]  # spikes; population, state and neurons of each probe
+Requested = tuple[bool, list[int], list[str], list[Tensor]]  # spikes; population, state and neurons of each probe
 
 
 class Captured:
     """Steps of a network on a GPU as one CUDA graph, with the tensors that receive its recordings."""
 
-    def __init__(self, network: Network, asked: Asked):
-        self.held, self.asked = network._held, asked
-        self.fired, self.states = _CPP.record(self.held, STEPS_AT_ONCE, *asked)
+    def __init__(self, network: Network, requested: Requested):
+        self.held, self.requested = network._held, requested
+        self.fired, self.states = _CPP.record(self.held, STEPS_AT_ONCE, *requested)
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def is_of(self, asked: Asked) -> bool:
-        own, other = self.asked[3], asked[3]
-        return self.asked[:3] == asked[:3] and len(own) == len(other) and all(map(torch.equal, own, other))
+    def is_of(self, requested: Requested) -> bool:
+        own, other = self.requested[3], requested[3]
+        return self.requested[:3] == requested[:3] and len(own) == len(other) and all(map(torch.equal, own, other))
 
     def run(self, steps: int) -> None:
         if steps < STEPS_AT_ONCE:
@@ -586,12 +565,12 @@ def simulate(
     steps = check_whole("simulate: steps", steps)
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
-    asked = _asked(network, spikes, states)
+    requested = _requested(network, spikes, states)
     with network._alone():
         pieces = (
-            _by_pieces(network, steps, asked, progress)
+            _by_pieces(network, steps, requested, progress)
             if _CPP.simulates(network._held)
-            else _by_graph(network, steps, asked)
+            else _by_graph(network, steps, requested)
         )
         recorded, begun, done = [], time.perf_counter(), 0
         for piece in pieces:
@@ -609,34 +588,34 @@ def simulate(
 Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
 
 
-def _by_pieces(network: Network, steps: int, asked: Asked, progress: bool) -> Iterator[Piece]:
+def _by_pieces(network: Network, steps: int, requested: Requested, progress: bool) -> Iterator[Piece]:
     """Runs pieces of about half a second, after a first, short one."""
     if network.group is not None:  # its processes must run the same pieces
-        yield from _by_equal_pieces(network, steps, asked)
+        yield from _by_equal_pieces(network, steps, requested)
         return
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
     most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
     at_once, done = most if network.device.type == "cuda" else min(most, STEPS_OF_PROGRESS), 0
-    first, kept = _CPP.begin(network._held, steps, *asked)
+    first, kept = _CPP.begin(network._held, steps, *requested)
     while done < max(steps, 1):
         count = min(at_once, steps - done)
         begun = time.perf_counter()
-        when, who, *_ = _CPP.simulate(network._held, count, *asked, _rows(kept, done, count))
+        when, who, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
         yield count, first, when, who, kept
         done += max(count, 1)
         spent = time.perf_counter() - begun
         at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
 
 
-def _by_equal_pieces(network: Network, steps: int, asked: Asked) -> Iterator[Piece]:
+def _by_equal_pieces(network: Network, steps: int, requested: Requested) -> Iterator[Piece]:
     if steps <= STEPS_UNINTERRUPTED:  # one call: processes compare their calls once
-        when, who, kept, first = _CPP.simulate(network._held, steps, *asked)
+        when, who, kept, first = _CPP.simulate(network._held, steps, *requested)
         yield steps, first, when, who, kept
         return
-    first, kept = _CPP.begin(network._held, steps, *asked)
+    first, kept = _CPP.begin(network._held, steps, *requested)
     for done in range(0, steps, STEPS_UNINTERRUPTED):
         count = min(STEPS_UNINTERRUPTED, steps - done)
-        when, who, *_ = _CPP.simulate(network._held, count, *asked, _rows(kept, done, count))
+        when, who, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
         yield count, first, when, who, kept
 
 
@@ -645,10 +624,10 @@ def _rows(states: list[Tensor], done: int, count: int) -> list[Tensor]:
 
 
 @torch.no_grad()
-def _by_graph(network: Network, steps: int, asked: Asked) -> Iterator[Piece]:
-    first, kept = _CPP.begin(network._held, steps, *asked)
-    if network._captured is None or not network._captured.is_of(asked):
-        network._captured = Captured(network, asked)
+def _by_graph(network: Network, steps: int, requested: Requested) -> Iterator[Piece]:
+    first, kept = _CPP.begin(network._held, steps, *requested)
+    if network._captured is None or not network._captured.is_of(requested):
+        network._captured = Captured(network, requested)
     captured = network._captured
     nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
 
@@ -664,7 +643,7 @@ def _by_graph(network: Network, steps: int, asked: Asked) -> Iterator[Piece]:
     for done in range(0, steps, STEPS_AT_ONCE):
         count = min(STEPS_AT_ONCE, steps - done)
         if network.group is not None:  # an interrupt may have stopped one of its processes
-            _CPP.begin(network._held, count, *asked)
+            _CPP.begin(network._held, count, *requested)
         captured.run(count)
         step, neuron = captured.fired[:count].nonzero().unbind(1)
         yield recorded(step + (first + done), neuron, done, count)

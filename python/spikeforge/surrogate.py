@@ -497,7 +497,7 @@ SURROGATES = {kind.name: kind for kind in _KINDS}
 
 
 def unknown(name: str, besides: tuple[str, ...] = ()) -> ValueError:
-    """Makes the error for an unknown name; `besides` are further legal names."""
+    """Returns the error for an unknown name; `besides` are further legal names."""
     known = (*SURROGATES, *besides)
     near = difflib.get_close_matches(name, known, 1)
     meant = f'; did you mean "{near[0]}"?' if near else ""

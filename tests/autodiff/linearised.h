@@ -55,22 +55,17 @@ class Linearised {
     const auto x = [&](std::size_t i) { return values[node.operands[i]]; };
     const auto x0 = [&](std::size_t i) { return base_[node.operands[i]]; };
     switch (node.op) {
-      case Op::argument:
-        return arguments[id];
+      case Op::argument: return arguments[id];
       case Op::spike:
       case Op::spike_strict: {
         const double u0[] = {x0(0)};
         const graph::Node slope{.op = Op::surrogate_gradient, .operands = {}, .number = 0, .surrogate = node.surrogate};
         return base_[id] + graph::evaluate_node<double>(slope, u0) * (x(0) - x0(0));
       }
-      case Op::select:
-        return (x0(0) == 1 ? x(1) : x(2)) + (x0(1) - x0(2)) * (x(0) - x0(0));
-      case Op::where:
-        return x0(0) != 0 ? x(1) : x(2);
-      case Op::detach:
-        return base_[id];
-      case Op::add_gradient:
-        return x(0) + x0(2) * (x(1) - x0(1));
+      case Op::select: return (x0(0) == 1 ? x(1) : x(2)) + (x0(1) - x0(2)) * (x(0) - x0(0));
+      case Op::where: return x0(0) != 0 ? x(1) : x(2);
+      case Op::detach: return base_[id];
+      case Op::add_gradient: return x(0) + x0(2) * (x(1) - x0(1));
       default: {
         if (graph_.kind(id) == graph::Kind::boolean) return base_[id];
         std::vector<double> operands;

@@ -24,13 +24,9 @@
 namespace spikeforge::test {
 namespace {
 
-template <class F>
-struct Point {
-  std::vector<F> x, states, params, grad_outputs, grad_next;
-};
+template <class F> struct Point { std::vector<F> x, states, params, grad_outputs, grad_next; };
 
-template <class F>
-struct Outcome {
+template <class F> struct Outcome {
   std::vector<F> step;       // outputs, next states
   std::vector<F> gradients;  // by inputs, states, parameters
 };
@@ -57,8 +53,7 @@ Outcome<F> run_predefined(const Point<F>& at, const CellForm& options, const gra
   return outcome;
 }
 
-template <class F>
-Outcome<F> run_written(const graph::Cell& cell, const graph::Graph& vjp, const Point<F>& at) {
+template <class F> Outcome<F> run_written(const graph::Cell& cell, const graph::Graph& vjp, const Point<F>& at) {
   std::vector<F> arguments = at.x;
   for (const auto* more : {&at.states, &at.params}) arguments.insert(arguments.end(), more->begin(), more->end());
   Outcome<F> outcome{graph::evaluate<F>(cell.graph(), arguments), {}};
@@ -89,8 +84,7 @@ constexpr double specials[] = {
 constexpr int special_count = std::size(specials) * std::size(specials);
 
 // Point i of the table: all pairs of special values of x and v, then random ones.
-template <class F>
-Point<F> point(const PredefinedCell& neuron, int i, Dice& dice) {
+template <class F> Point<F> point(const PredefinedCell& neuron, int i, Dice& dice) {
   const auto draw = [&](std::size_t count, double low, double high) {
     std::vector<F> numbers(count);
     for (F& number : numbers) number = static_cast<F>(dice.uniform(low, high));
@@ -151,12 +145,11 @@ void compare(const graph::Surrogate& surrogate, Seen& seen) {
   }
 }
 
-template <template <class> class Surrogate>
-void compare_all(const graph::Surrogate& surrogate, Seen& seen) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  compare<NeuronKind::name, float, Struct, Surrogate>(surrogate, seen);  \
-  compare<NeuronKind::name, double, Struct, Surrogate>(surrogate, seen);
-#include "csrc/neuron/neurons.def"
+template <template <class> class Surrogate> void compare_all(const graph::Surrogate& surrogate, Seen& seen) {
+  for_each_neuron([&]<NeuronKind kind>() {
+    compare<kind, float, NeuronStruct<kind>::template type, Surrogate>(surrogate, seen);
+    compare<kind, double, NeuronStruct<kind>::template type, Surrogate>(surrogate, seen);
+  });
 }
 
 }  // namespace

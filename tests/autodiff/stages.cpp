@@ -20,8 +20,7 @@ using graph::Graph;
 using test::joined;
 using test::Numbers;
 
-template <class F>
-Numbers<F> slice(const Numbers<F>& all, std::size_t first, std::size_t count) {
+template <class F> Numbers<F> slice(const Numbers<F>& all, std::size_t first, std::size_t count) {
   const auto begin = all.begin() + static_cast<std::ptrdiff_t>(first);
   return {begin, begin + static_cast<std::ptrdiff_t>(count)};
 }

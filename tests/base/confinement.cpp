@@ -109,8 +109,7 @@ TEST_CASE("a confined process starts nothing, and reaches no other") {
 }
 
 // A call that is let through fails too, but by another word: what it is called with is no terminal, or not there.
-template <class Call>
-bool is_refused(const Call& call) {
+template <class Call> bool is_refused(const Call& call) {
   errno = 0;
   return call() < 0 && errno == EPERM;
 }

@@ -13,8 +13,7 @@ using spikeforge::ForkSafeMutex;
 
 namespace {
 
-template <class Action>
-int status_of_child(Action action) {
+template <class Action> int status_of_child(Action action) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(10);

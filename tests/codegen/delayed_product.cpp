@@ -91,8 +91,7 @@ struct Sizes {
 };
 
 // Whole numbers, whose sums are the same in any order. What lies behind the last step of `in` is NaN.
-template <class F>
-void check_product(const Sizes& s) {
+template <class F> void check_product(const Sizes& s) {
   INFO("taps " << s.taps << ", rows " << s.rows << ", columns " << s.columns << ", steps " << s.steps << ", lanes "
                << s.lanes << ", own column " << s.own_column);
   constexpr DType type = sizeof(F) == 8 ? DType::f64 : DType::f32;

@@ -32,8 +32,7 @@ Word word(std::uint64_t neuron, std::uint64_t step, unsigned draw, unsigned stre
       .word[neuron % 4];
 }
 
-template <class F>
-auto bits(std::uint64_t neuron, std::uint64_t step, unsigned draw) {
+template <class F> auto bits(std::uint64_t neuron, std::uint64_t step, unsigned draw) {
   if constexpr (sizeof(F) == 4)
     return word(neuron, step, draw, 0);
   else
@@ -44,8 +43,7 @@ struct DrawForm {
   std::int64_t steps, neurons, offset, fast = 1, slow = 1;
 };
 
-template <class F>
-struct DrawRun {
+template <class F> struct DrawRun {
   DrawRun(const DrawForm& form, const char* text, bool is_handed) : form(form), cell(intern(text)) {
     const auto size = static_cast<std::size_t>(form.steps * form.neurons);
     Dice dice(3);
@@ -130,8 +128,7 @@ struct DrawRun {
 };
 
 // A number drawn once is computed once, so that derivatives are multiplied in another order.
-template <class F>
-bool are_close(const std::vector<F>& a, const std::vector<F>& b) {
+template <class F> bool are_close(const std::vector<F>& a, const std::vector<F>& b) {
   F largest = 0, apart = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     largest = std::max(largest, std::abs(b[i]));
@@ -140,8 +137,7 @@ bool are_close(const std::vector<F>& a, const std::vector<F>& b) {
   return largest > 0 && apart <= largest * (sizeof(F) == 4 ? F(1e-5) : F(1e-13));
 }
 
-template <class F>
-void check_draws(const DrawForm& form) {
+template <class F> void check_draws(const DrawForm& form) {
   INFO("T = " << form.steps << ", N = " << form.neurons << ", " << 8 * sizeof(F) << " bits");
   DrawRun<F> drew(form, drawing, false), given(form, handed, true);
   REQUIRE(given.inputs.size() == 1 + n_draws);

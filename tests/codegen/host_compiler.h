@@ -58,8 +58,7 @@ class HostCompiled {
     std::filesystem::remove_all(folder_);
   }
 
-  template <class Function>
-  Function* function(const std::string& name) const {
+  template <class Function> Function* function(const std::string& name) const {
     return reinterpret_cast<Function*>(dlsym(library_, name.c_str()));
   }
 

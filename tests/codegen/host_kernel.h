@@ -55,8 +55,7 @@ inline const HostCompiled& compiled_once(const std::string& source) {
 }
 
 // As a device of so many multiprocessors would; returns the schedule that it has there.
-template <class AnyLaunch>
-kernels::Schedule run_on_host(const AnyLaunch& launch, int multiprocessors) {
+template <class AnyLaunch> kernels::Schedule run_on_host(const AnyLaunch& launch, int multiprocessors) {
   const auto [schedule, spec, at_once] = kernels::plan(launch, multiprocessors);
   REQUIRE(schedule.segments == 1);
   const HostCompiled& code = compiled_once(host_source(spec));

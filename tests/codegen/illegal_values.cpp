@@ -20,14 +20,10 @@ const std::vector<double>& illegal_values(Legal legal) {
   static const std::vector<double> none, any = {nan}, positive = {0, -.5, nan, infinity, 1e-320},
                                          fraction = {-.1, 1.5, nan};
   switch (legal) {
-    case Legal::any:
-      return any;
-    case Legal::positive:
-      return positive;
-    case Legal::fraction:
-      return fraction;
-    default:
-      return none;
+    case Legal::any: return any;
+    case Legal::positive: return positive;
+    case Legal::fraction: return fraction;
+    default: return none;
   }
 }
 

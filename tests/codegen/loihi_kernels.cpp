@@ -22,8 +22,7 @@ struct Call {
 constexpr std::array<std::array<int, 2>, 6> ranges = {
     {{-1, 4095}, {0, 4095}, {-4096, 4095}, {-3, 7}, {0, 3000}, {-3000, -1}}};
 
-template <bool ternary, LoihiForm form>
-void check(const Call& call) {
+template <bool ternary, LoihiForm form> void check(const Call& call) {
   using Cell = Loihi<ternary, form>;
   constexpr int S = Cell::n_states, P = Cell::n_params;
   std::mt19937 random(7);

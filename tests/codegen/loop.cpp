@@ -24,8 +24,7 @@ struct Form {
   std::int64_t samples = 0;              // that differ in length, and start anew now and then; 0: none are told apart
 };
 
-template <class F>
-struct Sequences {  // several [rows, N]
+template <class F> struct Sequences {  // several [rows, N]
   std::vector<std::vector<F>> data;
 
   Sequences(std::size_t count, std::int64_t size) : data(count, std::vector<F>(static_cast<std::size_t>(size))) {}
@@ -51,20 +50,17 @@ struct Sequences {  // several [rows, N]
   }
 };
 
-template <class F>
-std::vector<F> joined(std::initializer_list<std::vector<F>> parts) {
+template <class F> std::vector<F> joined(std::initializer_list<std::vector<F>> parts) {
   std::vector<F> all;
   for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
 }
 
-template <class F>
-std::vector<F> evaluated(const graph::Graph& graph, const std::vector<F>& arguments) {
+template <class F> std::vector<F> evaluated(const graph::Graph& graph, const std::vector<F>& arguments) {
   return graph::evaluate<F>(graph, std::span<const F>(arguments));
 }
 
-template <class F>
-class Comparison {
+template <class F> class Comparison {
  public:
   Comparison(const TracedCell& cell, const Form& form, std::uint64_t seed)
       : cell_(cell),
@@ -258,8 +254,7 @@ class Comparison {
   std::string first_;
 };
 
-template <class F>
-void check(const std::string& text, const Form& form) {
+template <class F> void check(const std::string& text, const Form& form) {
   INFO(text << "T = " << form.steps << ", N = " << form.neurons << ", " << 8 * sizeof(F) << " bits");
   const auto cell = intern(text);
   Comparison<F> comparison(*cell, form, 7);

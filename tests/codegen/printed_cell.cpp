@@ -23,8 +23,7 @@ namespace {
 using autodiff::Stages;
 using graph::Cell;
 
-template <class F>
-struct StepOf {  // what one step is given
+template <class F> struct StepOf {  // what one step is given
   Numbers<F> params, x, state, grad_y, grad_next;
 
   StepOf(const Stages& stages, Dice& dice, bool is_tame) {
@@ -45,8 +44,7 @@ struct StepOf {  // what one step is given
 
 // Everything that the functions of a cell give, one after the other: initial states; outputs, next states; gradients of
 // inputs, states, and, after two equal steps, parameters.
-template <class F>
-Numbers<F> by_evaluation(const Cell& cell, const Stages& stages, const StepOf<F>& given) {
+template <class F> Numbers<F> by_evaluation(const Cell& cell, const Stages& stages, const StepOf<F>& given) {
   Numbers<F> all;
   for (const graph::State& state : cell.signature().states) all.push_back(static_cast<F>(state.initial));
   const auto evaluated = [](const graph::Graph& graph, const Numbers<F>& arguments) {
@@ -111,8 +109,7 @@ class Compiled {
   explicit Compiled(const std::vector<Cell>& cells)
       : code_(source_of(cells), "-Wall -Wextra -Werror -Wno-unused-parameter") {}
 
-  template <class F>
-  Numbers<F> run(std::size_t cell, const Stages& stages, const StepOf<F>& given) const {
+  template <class F> Numbers<F> run(std::size_t cell, const Stages& stages, const StepOf<F>& given) const {
     const std::string name = "run_" + std::to_string(cell) + (sizeof(F) == 4 ? "_float" : "_double");
     auto* const function = code_.function<void(const F*, const F*, const F*, const F*, const F*, F*)>(name);
     Numbers<F> out(3 * stages.states + stages.outputs + stages.inputs + stages.params);
@@ -125,8 +122,7 @@ class Compiled {
   HostCompiled code_;
 };
 
-template <class F>
-void compare(const Compiled& compiled, std::size_t i, const Cell& cell, bool is_tame) {
+template <class F> void compare(const Compiled& compiled, std::size_t i, const Cell& cell, bool is_tame) {
   const Stages stages = autodiff::stages_of(cell);
   Dice dice(i);
   for (int trial = 0; trial < 30; ++trial) {

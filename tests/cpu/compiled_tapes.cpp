@@ -41,8 +41,7 @@ std::deque<TracedCell> some_cells() {
 
 std::string name_of(const char* what, std::size_t cell) { return what + std::to_string(cell); }
 
-template <class F>
-std::size_t differing(const Rows<F>& a, const Rows<F>& b) {
+template <class F> std::size_t differing(const Rows<F>& a, const Rows<F>& b) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < a.size(); ++i)
     for (std::size_t k = 0; k < a[i].size(); ++k)
@@ -51,8 +50,7 @@ std::size_t differing(const Rows<F>& a, const Rows<F>& b) {
   return count;
 }
 
-template <class F>
-void compare_all() {
+template <class F> void compare_all() {
   const std::deque<TracedCell> all = some_cells();
   std::vector<TracedProgram> programs;
   for (const TracedCell& cell : all) programs.emplace_back(cell);

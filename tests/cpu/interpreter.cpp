@@ -13,8 +13,7 @@ namespace spikeforge::test {
 namespace {
 
 // Step after step, and back, as the definition says.
-template <class F>
-Outcome<F> run_slowly(const graph::Cell& cell, const Numbers<F>& at) {
+template <class F> Outcome<F> run_slowly(const graph::Cell& cell, const Numbers<F>& at) {
   const graph::Graph vjp = autodiff::vjp(cell.graph());
   Outcome<F> outcome = empty_outcome<F>(cell);
   for (std::size_t n = 0; n < neurons; ++n) {
@@ -65,8 +64,7 @@ std::vector<InstructionSet> instruction_sets() {
 }
 
 // How many numbers differ; the larger ones by more than their share of `bound`.
-template <class F>
-struct Difference {
+template <class F> struct Difference {
   std::size_t wrong = 0, compared = 0, telling = 0;  // telling: neither 0 nor infinite
 
   void add(const Rows<F>& actual, const Rows<F>& expected, double bound) {
@@ -100,8 +98,7 @@ bool is_exact(const graph::Graph& graph) {
   return true;
 }
 
-template <class F>
-void compare_all(double bound, double gradient_bound) {
+template <class F> void compare_all(double bound, double gradient_bound) {
   Difference<F> forward, backward, exact;
   int exact_cells = 0;
   for (std::uint64_t seed = 0; seed < 250; ++seed) {

@@ -32,8 +32,7 @@ std::uint32_t word_of(const cpu::PoissonDraws& draws, std::uint64_t neuron, unsi
   return words_of(draws.key, neuron / 4, draws.step, /*once=*/false, draw, /*stream=*/0).word[neuron % 4];
 }
 
-template <class T>
-std::vector<T> one_by_one(double rate, const cpu::PoissonDraws& draws, T weight, std::size_t n) {
+template <class T> std::vector<T> one_by_one(double rate, const cpu::PoissonDraws& draws, T weight, std::size_t n) {
   std::vector<T> sums;
   for (std::size_t i = 0; i < n; ++i) {
     const std::uint64_t neuron = draws.first + i;

@@ -15,51 +15,39 @@ namespace spikeforge::test {
 using cpu::TracedProgram;
 
 // Rows of [T, N] numbers, or [N].
-template <class F>
-using Rows = std::vector<std::vector<F>>;
+template <class F> using Rows = std::vector<std::vector<F>>;
 
 inline constexpr std::int64_t steps = 5, neurons = 77, checkpoint_length = 2;
 
-template <class F>
-struct Numbers {
-  Rows<F> inputs, states, params, grad_outputs, grad_states;
-};
+template <class F> struct Numbers { Rows<F> inputs, states, params, grad_outputs, grad_states; };
 
-template <class F>
-struct Outcome {
-  Rows<F> outputs, states, grad_inputs, grad_initial, grad_params;
-};
+template <class F> struct Outcome { Rows<F> outputs, states, grad_inputs, grad_initial, grad_params; };
 
-template <class F>
-Rows<F> rows(std::size_t count, std::int64_t length) {
+template <class F> Rows<F> rows(std::size_t count, std::int64_t length) {
   return Rows<F>(count, std::vector<F>(static_cast<std::size_t>(length)));
 }
 
-template <class F>
-Rows<F> random_rows(Dice& dice, std::size_t count, std::int64_t length) {
+template <class F> Rows<F> random_rows(Dice& dice, std::size_t count, std::int64_t length) {
   Rows<F> all = rows<F>(count, length);
   for (std::vector<F>& row : all)
     for (F& x : row) x = static_cast<F>(dice.uniform(-2, 2));
   return all;
 }
 
-template <class F>
-Numbers<F> random_numbers(const graph::Cell& cell, std::uint64_t seed) {
+template <class F> Numbers<F> random_numbers(const graph::Cell& cell, std::uint64_t seed) {
   Dice dice(seed);
   return {random_rows<F>(dice, cell.input_count(), steps * neurons), random_rows<F>(dice, cell.state_count(), neurons),
           random_rows<F>(dice, cell.param_count(), neurons), random_rows<F>(dice, cell.output_count(), steps * neurons),
           random_rows<F>(dice, cell.state_count(), neurons)};
 }
 
-template <class F>
-Outcome<F> empty_outcome(const graph::Cell& cell) {
+template <class F> Outcome<F> empty_outcome(const graph::Cell& cell) {
   return {rows<F>(cell.output_count(), steps * neurons), rows<F>(cell.state_count(), neurons),
           rows<F>(cell.input_count(), steps * neurons), rows<F>(cell.state_count(), neurons),
           rows<F>(cell.param_count(), neurons)};
 }
 
-template <class F>
-std::vector<void*> pointers(Rows<F>& all) {
+template <class F> std::vector<void*> pointers(Rows<F>& all) {
   std::vector<void*> list;
   for (std::vector<F>& row : all) list.push_back(row.data());
   return list;

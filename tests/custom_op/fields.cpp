@@ -298,8 +298,7 @@ TEST_CASE("an element-wise operator on the GPU equals the CPU") {
 // --- cost
 // -------------------------------------------------------------------------------------------------------------
 
-template <class Body>
-double microseconds(Body&& body) {
+template <class Body> double microseconds(Body&& body) {
   constexpr int rounds = 200, calls = 50;
   double least = 1e9;
   for (int round = 0; round < rounds; ++round) {

@@ -61,8 +61,7 @@ inline TensorVector call(const std::string& name, std::vector<c10::IValue> argum
 }
 
 // The message of an error of this type.
-template <class Error = c10::Error, class Body>
-std::string message_of(Body&& body) {
+template <class Error = c10::Error, class Body> std::string message_of(Body&& body) {
   try {
     body();
   } catch (const Error& error) {

@@ -7,14 +7,12 @@
 
 namespace spikeforge::test {
 
-template <class F>
-bool same_bits(F a, F b) {
+template <class F> bool same_bits(F a, F b) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   return a == b && std::signbit(a) == std::signbit(b);
 }
 
-template <class F>
-bool same_bits(const std::vector<F>& a, const std::vector<F>& b) {
+template <class F> bool same_bits(const std::vector<F>& a, const std::vector<F>& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t i = 0; i < a.size(); ++i)
     if (!same_bits(a[i], b[i])) return false;
@@ -22,8 +20,7 @@ bool same_bits(const std::vector<F>& a, const std::vector<F>& b) {
 }
 
 // Numbers that show every difference between expressions that look alike.
-template <class F>
-std::vector<F> hard_numbers() {
+template <class F> std::vector<F> hard_numbers() {
   const F inf = F(HUGE_VAL), tiny = std::nextafter(F(0), F(1));
   return {F(0),  F(-0.), F(1),   F(-1),  F(.1), F(-.3), F(2.5), F(-2.5), F(3),
           F(20), F(21),  F(1e7), F(-80), tiny,  -tiny,  inf,    -inf,    F(std::nan(""))};

@@ -26,8 +26,7 @@ struct Leaves {
   }
 };
 
-template <class F>
-void check_all(Op op, const Leaves& leaves) {
+template <class F> void check_all(Op op, const Leaves& leaves) {
   const OpInfo& known = info(op);
   const auto choices = [&](int i) -> const std::vector<Id>& {
     static const std::vector<Id> one = {0};
@@ -135,7 +134,7 @@ TEST_CASE("operands of the wrong kind or number, and too many nodes, are refused
   CHECK_THROWS_WITH(g.make(Op::exp, {77}), "exp: operand 1 is no node");
   CHECK_THROWS_WITH(g.make(Op::constant, {}), "constant has no operands");
   CHECK_THROWS_WITH(g.argument("y"), "an argument is made before all other nodes");
-  CHECK_THROWS_WITH(g.add_result(c), "a result is a number");
+  CHECK_THROWS_WITH(g.add_result(c), "a result must be a number, not a boolean");
   g.constant(2);
   g.constant(3);
   CHECK_THROWS_WITH(g.constant(4), "a neuron or a rule has at most 5 operations, arguments and constants included");

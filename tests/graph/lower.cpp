@@ -10,8 +10,7 @@
 namespace spikeforge::graph {
 namespace {
 
-template <class F>
-bool keeps_bits(const Cell& cell, std::uint64_t seed) {
+template <class F> bool keeps_bits(const Cell& cell, std::uint64_t seed) {
   const Graph plain = lowered(cell.graph());
   const std::vector<double> given = test::random_arguments(cell.graph(), seed);
   const std::vector<F> arguments(given.begin(), given.end());

@@ -152,9 +152,9 @@ TEST_CASE("surrogates' and custom gradients' errors") {
   CHECK(error_in("a = spike(x, atan(2)") == "expected \")\" or \",\" after the operands of spike, but found \"}\"");
   CHECK(error_in("a = spike(x, atan(2 3))") == "expected \")\" after the surrogate's numbers, but found \"3\"");
   CHECK(error_in("a = custom_gradient()") ==
-        "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+        "custom_gradient takes a value, and then pairs: a variable, and the derivative by it");
   CHECK(error_in("a = custom_gradient(x, v)") ==
-        "custom_gradient takes a value, and then pairs: by what it is differentiated, and the derivative");
+        "custom_gradient takes a value, and then pairs: a variable, and the derivative by it");
 }
 
 TEST_CASE("words of other languages are answered with those of this one") {
@@ -190,8 +190,8 @@ TEST_CASE("words of other languages are answered with those of this one") {
 }
 
 TEST_CASE("draws that cannot be are refused") {
-  CHECK(error_in("a = bernoulli(1.5)") == "bernoulli: the probability must lie in [0, 1], but is 1.5");
-  CHECK(error_in("a = bernoulli(nan)") == "bernoulli: the probability must lie in [0, 1], but is nan");
+  CHECK(error_in("a = bernoulli(1.5)") == "bernoulli: the probability must be in [0, 1], but is 1.5");
+  CHECK(error_in("a = bernoulli(nan)") == "bernoulli: the probability must be in [0, 1], but is nan");
   CHECK(error_in("a = poisson(-1)") == "poisson: the rate must be finite and not negative, but is -1");
   CHECK(error_in("a = bernoulli()") == "bernoulli takes 1 operand, but 0 are given");
   CHECK_THAT(error_in("a = normal(0, 1)"), has_text("write mean + deviation * normal()"));
@@ -233,17 +233,10 @@ TEST_CASE("damaged texts are read or refused, and nothing else") {
     for (std::size_t i = 0, n = 1 + dice.below(3); i < n && !text.empty(); ++i) {
       const std::size_t at = dice.below(text.size());
       switch (dice.below(4)) {
-        case 0:
-          text[at] = alphabet[dice.below(alphabet.size())];
-          break;
-        case 1:
-          text.erase(at, 1 + dice.below(5));
-          break;
-        case 2:
-          text.insert(at, text.substr(dice.below(text.size()), dice.below(20)));
-          break;
-        default:
-          text.resize(at + 1);
+        case 0: text[at] = alphabet[dice.below(alphabet.size())]; break;
+        case 1: text.erase(at, 1 + dice.below(5)); break;
+        case 2: text.insert(at, text.substr(dice.below(text.size()), dice.below(20))); break;
+        default: text.resize(at + 1);
       }
     }
     INFO("seed " << seed << "\n" << text);

@@ -30,10 +30,7 @@ class Dice {
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(bits() % n); }
   bool chance(double probability) { return uniform(0, 1) < probability; }
   double uniform(double low, double high) { return low + (high - low) * (double(bits() >> 11) * 0x1p-53); }
-  template <class T>
-  const T& of(const std::vector<T>& list) {
-    return list[below(list.size())];
-  }
+  template <class T> const T& of(const std::vector<T>& list) { return list[below(list.size())]; }
 
  private:
   std::uint64_t state_;
@@ -113,31 +110,23 @@ class RandomCell {
       case Op::log2:
       case Op::sqrt:
       case Op::rsqrt:
-      case Op::reciprocal:
-        return {positive(x[0])};
+      case Op::reciprocal: return {positive(x[0])};
       case Op::exp:
       case Op::expm1:
       case Op::exp2:
       case Op::sinh:
       case Op::cosh:
-      case Op::tan:
-        return {bounded(x[0])};
+      case Op::tan: return {bounded(x[0])};
       case Op::log1p:
       case Op::asin:
-      case Op::acos:
-        return {graph().make(Op::multiply, {bounded(x[0]), graph().constant(.9)})};
+      case Op::acos: return {graph().make(Op::multiply, {bounded(x[0]), graph().constant(.9)})};
       case Op::divide:
       case Op::fmod:
-      case Op::remainder:
-        return {x[0], positive(x[1])};
-      case Op::pow:
-        return {positive(x[0]), bounded(x[1])};
-      case Op::atan2:
-        return {positive(x[0]), x[1]};
-      case Op::clamp:
-        return {x[0], x[1], graph().make(Op::add, {x[1], positive(x[2])})};
-      default:
-        return x;
+      case Op::remainder: return {x[0], positive(x[1])};
+      case Op::pow: return {positive(x[0]), bounded(x[1])};
+      case Op::atan2: return {positive(x[0]), x[1]};
+      case Op::clamp: return {x[0], x[1], graph().make(Op::add, {x[1], positive(x[2])})};
+      default: return x;
     }
   }
 

@@ -34,8 +34,7 @@ KernelCache& new_cache() {
   return *new KernelCache({&none, []() -> const Nvrtc& { return *find_nvrtc(); }, {}});
 }
 
-template <class Condition>
-bool comes_true(Condition&& condition) {
+template <class Condition> bool comes_true(Condition&& condition) {
   for (int i = 0; i < 3000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

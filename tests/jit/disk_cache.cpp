@@ -50,8 +50,7 @@ void used_seconds_ago(const fs::path& path, int seconds) {
 }
 
 // Runs in a process of a user whom permissions bind, which root is not; true if `action` returned true.
-template <class Action>
-bool as_ordinary_user(Action action) {
+template <class Action> bool as_ordinary_user(Action action) {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::geteuid() == 0 && ::setuid(nobody) != 0) ::_exit(2);
@@ -63,8 +62,7 @@ bool as_ordinary_user(Action action) {
 }
 
 // Runs in a process of its own; true if `action` returned true.
-template <class Action>
-bool in_own_process(Action action) {
+template <class Action> bool in_own_process(Action action) {
   const pid_t child = ::fork();
   if (child == 0) {
     try {

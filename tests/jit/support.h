@@ -94,8 +94,7 @@ inline const jit::Nvrtc* find_nvrtc() {
 }
 
 // The text of the Error that `action` throws; empty where it throws none.
-template <class Error, class Action>
-std::string message_of(Action&& action) {
+template <class Error, class Action> std::string message_of(Action&& action) {
   try {
     action();
   } catch (const Error& error) {

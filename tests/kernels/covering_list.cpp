@@ -116,8 +116,7 @@ std::set<Pair> all_pairs(const Choice& n) {
   return pairs;
 }
 
-template <class Visit>
-void for_each_pair(const Choice& choice, Visit&& visit) {
+template <class Visit> void for_each_pair(const Choice& choice, Visit&& visit) {
   for (int a = 0; a < n_options; ++a)
     for (int b = a + 1; b < n_options; ++b) visit(Pair{a, choice[a], b, choice[b]});
 }

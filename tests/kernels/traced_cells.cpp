@@ -35,8 +35,7 @@ std::string chain(int divisions) {
                      divisions, divisions);
 }
 
-template <class Error, class Action>
-std::string words_of(Action&& action) {
+template <class Error, class Action> std::string words_of(Action&& action) {
   try {
     action();
   } catch (const Error& error) {

@@ -16,13 +16,11 @@ constexpr CellForm hard{}, soft{.hard_reset = false};
 constexpr CellForm smooth_hard{.spiking = false}, smooth_soft{.hard_reset = false, .spiking = false};
 constexpr double alpha[] = {2.5};
 
-template <class F>
-Fired<F> fire(F h, const CellForm& options, F v_threshold = F(.75), F v_reset = F(.125)) {
+template <class F> Fired<F> fire(F h, const CellForm& options, F v_threshold = F(.75), F v_reset = F(.125)) {
   return fire_and_reset(h, v_threshold, v_reset, Sigmoid<F>(alpha), options);
 }
 
-template <class F>
-void check_firing() {
+template <class F> void check_firing() {
   const F infinity = std::numeric_limits<F>::infinity(), nan = std::numeric_limits<F>::quiet_NaN();
   const F threshold = F(.75), above = F(1), below = std::nextafter(threshold, F(0));
 

@@ -162,8 +162,7 @@ struct Gradients {
 };
 
 // f'(x) of a function with some smooth derivatives; error about 1e-14 of its scale.
-template <class Function>
-Real derivative(Function&& f, Real x, Real step = 1e-4L) {
+template <class Function> Real derivative(Function&& f, Real x, Real step = 1e-4L) {
   return (8 * (f(x + step) - f(x - step)) - (f(x + 2 * step) - f(x - 2 * step))) / (12 * step);
 }
 

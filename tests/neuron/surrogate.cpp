@@ -23,8 +23,7 @@ Default finite(const char* name, double value) { return {name, value}; }
 Default whole(const char* name, double value, double) { return {name, value}; }
 
 // The library's surrogates: gradient and primitive in either type, with the arguments bound late.
-template <class F>
-struct Functions {
+template <class F> struct Functions {
   F (*gradient)(F, const double*);
   F (*primitive)(F, const double*);
 };
@@ -77,8 +76,7 @@ struct Subject {
   double reach() const { return known.name == "squarewave_fourier" ? 12 : 1e4; }
 };
 
-template <class Check>
-void for_each_surrogate(Check&& check) {
+template <class Check> void for_each_surrogate(Check&& check) {
   for (std::size_t i = 0; i < surrogate_table().size(); ++i) {
     for (const bool with_defaults : {true, false}) {
       const KnownSurrogate& known = surrogate_table()[i];

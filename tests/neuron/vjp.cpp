@@ -66,12 +66,12 @@ Run run_cell(const Case& c, const Upstream& g, const Options& options) {
   return run;
 }
 
-template <class F, class Options>
-Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
+template <class F, class Options> Run run_neuron(const Case& c, const Upstream& g, const Options& options) {
   const std::string& wanted = c.neuron->name;
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  if (wanted == #name) return run_cell<F, Struct>(c, g, options);
-#include "csrc/neuron/neurons.def"
+  for (const NeuronKind kind : all_neurons)
+    if (neuron_row(kind).name == wanted)
+      return with_kind(
+          kind, [&]<NeuronKind each>() { return run_cell<F, NeuronStruct<each>::template type>(c, g, options); });
   FAIL("no neuron is called " << wanted);
   return {};
 }
@@ -124,8 +124,7 @@ struct Seen {
   int spikes = 0, silent = 0;
 };
 
-template <class F>
-Seen check_all_neurons(Real bound) {
+template <class F> Seen check_all_neurons(Real bound) {
   Seen seen;
   Random random(seed);
   for (const NeuronFacts& neuron : neurons()) {

@@ -92,14 +92,14 @@ TEST_CASE("flattening joins the dimensions from start to end") {
 TEST_CASE("a matrix acts on the last dimension") {
   CHECK(after(Linear{numbers({5, 2, 3})}, {5, 3}) == Shape{5, 2});
   CHECK_THROWS_WITH(after(Linear{numbers({2, 3})}, {4}),
-                    has_text("node n, field weight: it takes [3], but [4] arrives"));
+                    has_text("node n, field weight: it takes [3], but the input has shape [4]"));
 }
 
 TEST_CASE("a window that does not fit is refused") {
   CHECK_THROWS_WITH(after(SumPool2d{{3, 3}, {1, 1}, {0, 0}}, {1, 2, 9}),
                     has_text("node n: a window of 3 does not fit into 2 elements"));
   CHECK_THROWS_WITH(after(SumPool2d{{3, 3}, {1, 1}, {0, 0}}, {9}),
-                    has_text("SumPool2d takes [..., height, width], but [9] arrives"));
+                    has_text("SumPool2d takes [..., height, width], but the input has shape [9]"));
   CHECK_THROWS_WITH(after(Conv1d{{}, numbers({2, 3, 4}), {1}, {}, {1}, 1, numbers({2})}, {2, 9}),
                     has_text("it is for 3 input channels"));
 }
@@ -111,16 +111,16 @@ TEST_CASE("strict shapes are those of the graph in every place, tolerant ones fo
   CHECK_THROWS_WITH(infer_shapes(chain({3}, lif(three, one), Shape{3})),
                     has_text("node n, field r: expected shape [3], that of tau, but it is [1]"));
   CHECK_THROWS_WITH(infer_shapes(chain({3}, lif(three, three), Shape{4})),
-                    has_text("node /, field edges: n -> out: [3] leaves, but [4] is expected"));
+                    has_text("node /, field edges: n -> out: the output has shape [3], but the input must have [4]"));
   Report report;
   const auto shapes = infer_shapes(chain({2, 3}, lif(three, one), Shape{4}), ShapeRule::tolerant, &report);
   CHECK(shapes[1].out == Shape{2, 3});
   CHECK(shapes[2].in == Shape{2, 3});
   REQUIRE(report.warnings.size() == 1);
-  CHECK_THAT(report.warnings[0], has_text("node out: it declares the input [4], but [2, 3] arrives"));
+  CHECK_THAT(report.warnings[0], has_text("node out: it declares the input shape [4], but the input has shape [2, 3]"));
   // Shapes that cannot be right are refused by both.
   CHECK_THROWS_WITH(infer_shapes(chain({4}, lif(three, three), {}), ShapeRule::tolerant),
-                    has_text("node n: its parameters have shape [3], but [4] arrives"));
+                    has_text("node n: its parameters have shape [3], but the input has shape [4]"));
 }
 
 TEST_CASE("one number for w_in serves all neurons") {

@@ -613,7 +613,7 @@ def test_parameters_broadcast_where_that_is_asked_for(tmp_path):
     assert "node n, field r: expected shape [], that of tau, but it is [1]" in refusal(tmp_path / "a.nir")
     done = tool("check", tmp_path / "a.nir", "--shapes", "tolerant")
     assert done.returncode == 0
-    assert "node out: it declares the input [7], but [3] arrives" in done.stdout
+    assert "node out: it declares the input shape [7], but the input has shape [3]" in done.stdout
 
 
 def test_parameters_that_broadcast_are_written_whole(tmp_path):

@@ -367,7 +367,7 @@ def test_a_nested_input_that_says_a_wrong_shape_takes_what_arrives(tmp_path):
         "edges": [("input", "layer"), ("layer", "output")],
     }
     done = tool("check", write(graph, tmp_path / "a.nir"))
-    assert done.returncode == 1 and "input -> lif: [12] leaves, but [5] is expected" in done.stderr, done.stderr
+    assert done.returncode == 1 and "input -> lif: the output has shape [12], but the input must have [5]" in done.stderr, done.stderr
     assert check(graph, random.normal(0.5, 1, (20, 5)), tmp_path, shapes="tolerant") > 5
     done = tool("check", tmp_path / "a.nir", "--shapes", "tolerant")
-    assert "node layer/input: it declares the input [12], but [5] arrives" in done.stdout
+    assert "node layer/input: it declares the input shape [12], but the input has shape [5]" in done.stdout

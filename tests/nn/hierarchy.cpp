@@ -187,7 +187,8 @@ TEST_CASE("mistakes in a network in words") {
   CHECK(message_of([&] {
           net->run({at::zeros({3, 5})}, 3);
         }) ==
-        "Composite: the state in_to_lif_in holds values of shape [4] (Float, cpu), but now come [5] (Float, cpu); call "
+        "Composite: the state in_to_lif_in holds values of shape [4] (Float, cpu), but the new values have shape [5] "
+        "(Float, cpu); call "
         "reset() to restart");
 
   nn::Composite loop;
@@ -203,10 +204,11 @@ TEST_CASE("mistakes in a network in words") {
   loop->connect("back.out", "e.in");
   loop->connect("e.out", "out");
   loop->run({at::zeros({2, 3, 6}), at::zeros({2, 3, 4})}, 2);
-  CHECK(message_of([&] {
-          loop->run({at::zeros({2, 3, 6}), at::zeros({2, 3, 5})}, 2);
-        }) ==
-        "Composite: 'y' returns a step of shape [3, 5], but 'i.in' takes [3, 4] from elsewhere; they must be alike");
+  CHECK(
+      message_of([&] {
+        loop->run({at::zeros({2, 3, 6}), at::zeros({2, 3, 5})}, 2);
+      }) ==
+      "Composite: 'y' returns a step of shape [3, 5], but 'i.in' takes [3, 4] from other parts; the shapes must match");
 }
 
 TEST_CASE("a simulation goes on where it stopped, and monitors see every step") {

@@ -258,11 +258,11 @@ TEST_CASE("fixed-point modules refuse wrong arguments") {
   using namespace nn;
   const Tensor weight = at::full({2, 3}, 7, at::kInt);
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().du(5000)); }) ==
-        "LoihiLIF: loihi_lif: du must lie in [-1, 4095], but is 5000");
+        "LoihiLIF: loihi_lif: du must be in [-1, 4095], but is 5000");
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().dv(at::full({3}, -1, at::kInt))); }) ==
-        "LoihiLIF: loihi_lif: dv must lie in [0, 4096], but has values from -1 to -1");
+        "LoihiLIF: loihi_lif: dv must be in [0, 4096], but has values from -1 to -1");
   CHECK_THAT(message_of([] { LoihiLIF(LoihiLIFOptions().bias_mant(at::full({3}, 1.0))); }),
-             has_text("LoihiLIF: loihi_lif: bias_mant must be Int beside a Int x, but is Float"));
+             has_text("LoihiLIF: loihi_lif: bias_mant must be Int for a Int x, but is Float"));
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().vth_lo(3)); }) ==
         "LoihiLIF: vth_lo is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth");
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().form(LoihiForm::reset).refractory_period(3)); }) ==
@@ -275,13 +275,13 @@ TEST_CASE("fixed-point modules refuse wrong arguments") {
       has_text("LoihiLIF: dv has shape [2], which does not broadcast against [3]"));
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().dv(Tensor())); }) == "LoihiLIF: dv is an undefined tensor");
   CHECK(message_of([&] { LoihiDense(LoihiDenseOptions(weight).delay(65)); }) ==
-        "LoihiDense: loihi_dense: delay must lie in [0, 64], but is 65");
+        "LoihiDense: loihi_dense: delay must be in [0, 64], but is 65");
   CHECK(message_of([&] { LoihiDense(weight * 100); }) ==
-        "LoihiDense: loihi_dense: weight must lie in [-256, 255], but has values from 700 to 700");
+        "LoihiDense: loihi_dense: weight must be in [-256, 255], but has values from 700 to 700");
   CHECK_THAT(message_of([&] { LoihiDense(LoihiDenseOptions(weight[0])); }),
              has_text("LoihiDense: loihi_dense: weight must have shape [out, in]"));
   CHECK_THAT(message_of([&] { LoihiDelayDense(LoihiDelayDenseOptions(weight, weight, 6)); }),
-             has_text("LoihiDelayDense: loihi_delay_dense: delays must lie in [0, 6]"));
+             has_text("LoihiDelayDense: loihi_delay_dense: delays must be in [0, 6]"));
   CHECK_THAT(message_of([&] { LoihiSparse(LoihiSparseOptions(weight[0], weight[0], weight[0])); }),
              has_text("LoihiSparse: loihi_sparse: crow_indices must be Long, but is Int"));
 
@@ -317,7 +317,7 @@ TEST_CASE("fixed-point modules refuse wrong arguments") {
   CHECK_THAT(message_of([&] {
                net->forward(at::full({2, 4, 3}, 1, at::kInt));
              }),
-             has_text("LoihiLIF 'lif': loihi_lif: v must lie in"));
+             has_text("LoihiLIF 'lif': loihi_lif: v must be in"));
   LoihiLIF lif;
   lif(at::full({1, 2}, 1, at::kInt));
   CHECK_THAT(message_of([&] {

@@ -105,8 +105,7 @@ inline std::shared_ptr<Stateful> clone_of(const Stateful& module) {
   return std::dynamic_pointer_cast<Stateful>(module.clone());
 }
 
-template <class Call>
-std::string message_of(const Call& call) {
+template <class Call> std::string message_of(const Call& call) {
   try {
     call();
   } catch (const c10::Error& error) {

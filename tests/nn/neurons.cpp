@@ -18,8 +18,7 @@ struct Results {
 };
 
 // Runs a copy, and differentiates a sum that sees the outputs and the last states.
-template <class Run>
-Results run_copy(const Stateful& module, const Tensor& x, const Run& run) {
+template <class Run> Results run_copy(const Stateful& module, const Tensor& x, const Run& run) {
   const auto copy = clone_of(module);
   const Tensor leaf = x.detach().clone().requires_grad_(true);
   Results results;

@@ -200,10 +200,10 @@ TEST_CASE("modules without samples refuse lengths") {
   nn::Recurrent stepped(nn::LIF(), torch::nn::Sequential(torch::nn::Linear(width, width), torch::nn::ReLU()));
   refused(stepped, "takes neither lengths nor start: module, cell are stepped", samples);
   refused(nn::LIF(nn::LIFOptions().v_reset(nn::Learnable(.1)).strict(true)), "must start at numbers", samples);
-  refused(nn::LIF(), "lengths must have shape [4] beside an input of shape [9, 4, 6], but has [3]",
+  refused(nn::LIF(), "lengths must have shape [4] for an input of shape [9, 4, 6], but has [3]",
           {.lengths = at::tensor({1, 2, 3})});
   refused(nn::LIF(), "start must have shape [9, 4]", {.start = samples.start.narrow(0, 0, 3)});
-  refused(nn::LIF(), "lengths must lie in [0, 9]", {.lengths = at::tensor({1, 2, 3, 10})});
+  refused(nn::LIF(), "lengths must be in [0, 9]", {.lengths = at::tensor({1, 2, 3, 10})});
 }
 
 TEST_CASE("a Sequential of torch calls a neuron with the sequence alone") {

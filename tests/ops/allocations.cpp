@@ -25,43 +25,33 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 namespace spikeforge::test {
 namespace {
 
-template <class Body>
-long allocations_of(Body&& body) {
+template <class Body> long allocations_of(Body&& body) {
   for (int i = 0; i < 3; ++i) body();  // the first calls fill tables and caches
   const long before = allocations;
   body();
   return allocations - before;
 }
 
-using Body = void (*)(const Tensor& x, const Tensor& state);
-
-// plif is not among them: its w goes through the dispatcher in a list, which is one more allocation.
-constexpr struct {
-  const char* neuron;
-  bool two_states;
-  Body call;
-} hot_calls[] = {
-    {"integrate_and_fire", false, [](const Tensor& x, const Tensor& state) { integrate_and_fire(x, state); }},
-    {"lif", false, [](const Tensor& x, const Tensor& state) { lif(x, state); }},
-    {"qif", false, [](const Tensor& x, const Tensor& state) { qif(x, state); }},
-    {"eif", false, [](const Tensor& x, const Tensor& state) { eif(x, state); }},
-    {"izhikevich", true, [](const Tensor& x, const Tensor& state) { izhikevich(x, state, state); }},
-    {"adaptive_lif", true, [](const Tensor& x, const Tensor& state) { adaptive_lif(x, state, state); }},
-};
-
 void check_inference(c10::Device device) {
   const at::NoGradGuard no_grad;
   const auto empty = [&](at::IntArrayRef shape) { return at::empty(shape, at::TensorOptions(device)); };
   const Tensor x = empty({16, 64}).zero_(), state = empty({64}).zero_();
-  for (const auto& [neuron, two_states, call] : hot_calls) {
-    const long results = allocations_of([&] {
-      const Tensor spikes = empty({16, 64}), v = empty({64}), no_checkpoints = empty({0});
-      const Tensor w = two_states ? empty({64}) : Tensor();
-    });
-    REQUIRE(results > 0);
-    INFO(neuron << " on " << device);
-    CHECK(allocations_of([&] { call(x, state); }) <= results);
+#define SPIKEFORGE_STATE(name) state,
+#define SPIKEFORGE_TENSOR(name) state,
+#define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                            \
+  {                                                                                                               \
+    const long results = allocations_of([&] {                                                                     \
+      const Tensor spikes = empty({16, 64}), v = empty({64}), no_checkpoints = empty({0});                        \
+      const Tensor w = state_count(NeuronKind::op) == 2 ? empty({64}) : Tensor();                                 \
+    });                                                                                                           \
+    REQUIRE(results > 0);                                                                                         \
+    INFO(#op << " on " << device);                                                                                \
+    const long calls = allocations_of(                                                                            \
+        [&] { op(x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states){}); }); \
+    /* A required tensor passes through the dispatcher in a list, which is one more allocation. */                \
+    CHECK(calls <= results + static_cast<long>(tensor_count(NeuronKind::op)));                                    \
   }
+#include "csrc/neuron/neurons.def"
 }
 
 }  // namespace

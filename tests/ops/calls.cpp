@@ -17,78 +17,17 @@ void set(Param& param, const Call& call, const char* name) {
   if (const auto given = call.params.find(name); given != call.params.end()) param = given->second;
 }
 
-template <class Options>
-Options options_of(const Call& call) {
-  Options o;
-  set(o.v_threshold, call, "v_threshold");
-  if (const auto given = call.params.find("v_reset"); given != call.params.end()) o.v_reset = given->second;
-  if (!call.form.hard_reset) o.v_reset = std::nullopt;
-  o.detach_reset = call.form.detach_reset;
-  o.surrogate = call.surrogate;
-  o.surrogate_args = call.surrogate_args;
-  o.spiking = call.form.spiking;
-  o.store_v = call.store_v;
-  return o;
+template <class Arguments> void set_options(Arguments& arguments, const Call& call) {
+  if (!call.form.hard_reset) arguments.v_reset = std::nullopt;
+  arguments.detach_reset = call.form.detach_reset;
+  arguments.surrogate = call.surrogate;
+  arguments.surrogate_args = call.surrogate_args;
+  arguments.spiking = call.form.spiking;
+  arguments.store_v = call.store_v;
 }
 
-template <class Tuple>
-Tensors listed(const Tuple& results) {
+template <class Tuple> Tensors listed(const Tuple& results) {
   return std::apply([](const auto&... t) { return Tensors{t...}; }, results);
-}
-
-Tensors run_if(const Call& call) { return listed(integrate_and_fire(call.x, call.v, options_of<IfOptions>(call))); }
-
-Tensors run_lif(const Call& call) {
-  auto o = options_of<LifOptions>(call);
-  set(o.tau, call, "tau");
-  o.decay_input = call.form.decay_input;
-  return listed(lif(call.x, call.v, o));
-}
-
-Tensors run_plif(const Call& call) {
-  auto o = options_of<PlifOptions>(call);
-  o.decay_input = call.form.decay_input;
-  return listed(plif(call.x, call.params.at("w").tensor(), call.v, o));
-}
-
-Tensors run_qif(const Call& call) {
-  auto o = options_of<QifOptions>(call);
-  set(o.tau, call, "tau");
-  set(o.v_c, call, "v_c");
-  set(o.a0, call, "a0");
-  set(o.v_rest, call, "v_rest");
-  return listed(qif(call.x, call.v, o));
-}
-
-Tensors run_eif(const Call& call) {
-  auto o = options_of<EifOptions>(call);
-  set(o.tau, call, "tau");
-  set(o.delta_t, call, "delta_t");
-  set(o.theta_rh, call, "theta_rh");
-  set(o.v_rest, call, "v_rest");
-  return listed(eif(call.x, call.v, o));
-}
-
-Tensors run_izhikevich(const Call& call) {
-  auto o = options_of<IzhikevichOptions>(call);
-  set(o.tau, call, "tau");
-  set(o.v_c, call, "v_c");
-  set(o.a0, call, "a0");
-  set(o.v_rest, call, "v_rest");
-  set(o.w_rest, call, "w_rest");
-  set(o.tau_w, call, "tau_w");
-  set(o.a, call, "a");
-  set(o.b, call, "b");
-  return listed(izhikevich(call.x, call.v, call.w, o));
-}
-
-Tensors run_adaptive_lif(const Call& call) {
-  auto o = options_of<AdaptiveLIFArguments>(call);
-  set(o.tau, call, "tau");
-  set(o.decay, call, "decay");
-  set(o.b, call, "b");
-  o.decay_input = call.form.decay_input;
-  return listed(adaptive_lif(call.x, call.v, call.w, o));
 }
 
 Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type, unsigned seed, Real low, Real high) {
@@ -102,13 +41,22 @@ Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type, unsigned seed, 
 }  // namespace
 
 Tensors run(const Call& call) {
-  if (call.neuron == "integrate_and_fire") return run_if(call);
-  if (call.neuron == "lif") return run_lif(call);
-  if (call.neuron == "plif") return run_plif(call);
-  if (call.neuron == "qif") return run_qif(call);
-  if (call.neuron == "eif") return run_eif(call);
-  if (call.neuron == "izhikevich") return run_izhikevich(call);
-  if (call.neuron == "adaptive_lif") return run_adaptive_lif(call);
+  const MaybeTensor states[] = {call.v, call.w};
+#define SPIKEFORGE_PLACE(name) place_of_##name,
+#define SPIKEFORGE_STATE(name) states[place_of_##name],
+#define SPIKEFORGE_TENSOR(name) call.params.at(#name).tensor(),
+#define SPIKEFORGE_PARAM(name, default_value, legal) set(arguments.name, call, #name);
+#define SPIKEFORGE_V_RESET(default_value) set(*arguments.v_reset, call, "v_reset");
+#define SPIKEFORGE_DECAY_INPUT() arguments.decay_input = call.form.decay_input;
+#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states_, params)                                           \
+  if (call.neuron == #name) {                                                                                       \
+    enum { SPIKEFORGE_EACH(SPIKEFORGE_PLACE, states_) };                                                            \
+    Struct##Arguments arguments;                                                                                    \
+    params set_options(arguments, call);                                                                            \
+    return listed(name(                                                                                             \
+        call.x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) SPIKEFORGE_EACH(SPIKEFORGE_STATE, states_) arguments)); \
+  }
+#include "csrc/neuron/neurons.def"
   throw std::invalid_argument("no neuron is called " + call.neuron);
 }
 

@@ -114,8 +114,7 @@ double distance(const Tensor& actual, const std::vector<double>& expected) {
   return worst / largest;
 }
 
-template <class F>
-void for_each_case(F&& f) {
+template <class F> void for_each_case(F&& f) {
   at::manual_seed(event_seed);
   for (const Matrix& matrix : matrices())
     for (const bool shared : {false, true})

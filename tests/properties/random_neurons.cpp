@@ -30,8 +30,7 @@ struct Call {
     return all;
   }
 
-  template <class F>
-  Call map(F&& f) const {
+  template <class F> Call map(F&& f) const {
     const auto each = [&f](const Tensors& list) {
       Tensors result;
       for (const Tensor& t : list) result.push_back(f(t));
@@ -64,8 +63,7 @@ struct Outcome {
   Tensors results, gradients;
 };
 
-template <class Run>
-Outcome outcome_of(const Call& given, Run&& run) {
+template <class Run> Outcome outcome_of(const Call& given, Run&& run) {
   const Call call = given.map([](const Tensor& t) { return t.detach().clone().requires_grad_(true); });
   Outcome outcome{run(call), {}};
   Tensors differentiable, upstream;

@@ -66,12 +66,10 @@ Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) { return at
 // ATen's function of the operation's name, but for those that have none of that name or meaning.
 Tensor operation(const Node& node, const Tensors& x) {
   switch (node.op) {
-#define SPIKEFORGE_UNARY(name) \
-  case Op::name:               \
-    return at::name(x[0]);
-#define SPIKEFORGE_TERNARY_OF(name, function) \
-  case Op::name:                              \
-    return function(x[0], x[1], x[2]);
+// clang-format off
+#define SPIKEFORGE_UNARY(name) case Op::name: return at::name(x[0]);
+#define SPIKEFORGE_TERNARY_OF(name, function) case Op::name: return function(x[0], x[1], x[2]);
+// clang-format on
 #define SPIKEFORGE_OP(...)
 #define SPIKEFORGE_BINARY(name)
 #define SPIKEFORGE_TERNARY(name)
@@ -83,8 +81,7 @@ Tensor operation(const Node& node, const Tensors& x) {
     SPIKEFORGE_TERNARY_OF(add_gradient, with_slope)
 #undef SPIKEFORGE_TERNARY_OF
 #define SPIKEFORGE_TWO(name, function) \
-  case Op::name:                       \
-    return function(x[0], x[1]);
+  case Op::name: return function(x[0], x[1]);
     SPIKEFORGE_TWO(logical_or, at::logical_or)
     SPIKEFORGE_TWO(logical_and, at::logical_and)
     SPIKEFORGE_TWO(less, at::less)
@@ -104,26 +101,18 @@ Tensor operation(const Node& node, const Tensors& x) {
     SPIKEFORGE_TWO(minimum, at::minimum)
     SPIKEFORGE_TWO(maximum, at::maximum)
 #undef SPIKEFORGE_TWO
-    case Op::neg:
-      return at::neg(x[0]);
-    case Op::logical_not:
-      return at::logical_not(x[0]);
-    case Op::leaky_relu:
-      return at::where(x[0] > 0, x[0], x[0] * x[1]);
+    case Op::neg: return at::neg(x[0]);
+    case Op::logical_not: return at::logical_not(x[0]);
+    case Op::leaky_relu: return at::where(x[0] > 0, x[0], x[0] * x[1]);
     case Op::elu:
       return at::where(x[0] <= 0, x[1] * at::expm1(x[0]), x[0]);  // the slope at 0 is alpha, as that of at::elu
-    case Op::spike:
-      return spike(x[0], x[0].detach() >= 0, node.surrogate);
-    case Op::spike_strict:
-      return spike(x[0], x[0].detach() > 0, node.surrogate);
-    case Op::surrogate_gradient:
-      return surrogate_gradient(x[0], node.surrogate);
-    case Op::detach:
-      return x[0].detach();
+    case Op::spike: return spike(x[0], x[0].detach() >= 0, node.surrogate);
+    case Op::spike_strict: return spike(x[0], x[0].detach() > 0, node.surrogate);
+    case Op::surrogate_gradient: return surrogate_gradient(x[0], node.surrogate);
+    case Op::detach: return x[0].detach();
     case Op::argument:
     case Op::constant:
-    case Op::truth:
-      break;
+    case Op::truth: break;
   }
   return {};
 }

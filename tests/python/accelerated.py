@@ -1,9 +1,53 @@
-"""The comparison that the tests of accelerate share."""
+"""The comparisons that the tests of accelerate share."""
 
+import spikeforge
 import torch
+from spikeforge.accelerate import restore
 
 
 def close(got, wanted, what, summed=0.0):
     """Within 1e-5 of the largest, and within the rounding of sums whose terms' magnitudes sum to `summed`."""
     bound = 1e-5 * wanted.abs().max().item() + 2**-23 * summed
     torch.testing.assert_close(got, wanted, rtol=0, atol=bound, msg=lambda message: f"{what}: {message}")
+
+
+def assert_accelerated_trains_alike(net, fused, neurons, call, loss, draw):
+    """`fused`, a copy of net, is accelerated: then outputs, gradients and the weights of three steps are those of net.
+    `call` gives a tuple of outputs, of which `loss` makes a number."""
+    parameters = list(fused.parameters())
+    report = spikeforge.accelerate(fused)
+    assert len(report.replaced) == neurons and not report.left
+    assert list(fused.state_dict()) == list(net.state_dict())
+    assert all(a is b for a, b in zip(fused.parameters(), parameters))
+    optimisers = [torch.optim.SGD(n.parameters(), lr=0.1) for n in (net, fused)]
+    for step in range(3):
+        x = draw()
+        wanted, got = call(net, x), call(fused, x)
+        if step == 0:
+            assert wanted[0].any() and all(map(torch.equal, got, wanted))
+        for outputs, optimiser in zip((wanted, got), optimisers):
+            optimiser.zero_grad()
+            loss(*outputs).backward()
+        if step == 0:
+            for (parameter, theirs), ours in zip(net.named_parameters(), fused.parameters()):
+                close(ours.grad, theirs.grad, parameter)
+        for optimiser in optimisers:
+            optimiser.step()
+    for (parameter, theirs), ours in zip(net.named_parameters(), fused.parameters()):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5, msg=lambda message: f"{parameter}: {message}")
+
+
+def assert_left_alone(neuron, why):
+    cls = type(neuron)
+    (entry,) = spikeforge.accelerate(neuron)
+    assert entry.status == "left" and why in entry.what and type(neuron) is cls
+
+
+def assert_restored_as_it_was(net, names):
+    """A second call replaces nothing, and restore makes the modules of these names what they were."""
+    kinds, shown = [type(net.get_submodule(name)) for name in names], repr(net)
+    first, again = spikeforge.accelerate(net), spikeforge.accelerate(net)
+    assert (len(first.replaced), len(again.replaced), len(again.already)) == (len(names), 0, len(names))
+    assert repr(net) == shown and all(isinstance(net.get_submodule(name), kind) for name, kind in zip(names, kinds))
+    assert restore(net) == names and [type(net.get_submodule(name)) for name in names] == kinds and restore(net) == []
+    assert not any("spikeforge" in name for module in net.modules() for name in vars(module))

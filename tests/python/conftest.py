@@ -19,6 +19,7 @@ CUDA_REQUIRED = os.environ.get("SPIKEFORGE_REQUIRE_CUDA") == "1"
 
 # The Python package as it lies in the source tree, here and in the processes that tests start.
 sys.path.insert(0, str(REPOSITORY / "python"))
+sys.path += map(str, Path(__file__).parent.iterdir())  # tests share helpers across folders
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.environ.get("PYTHONPATH")]))
 
 

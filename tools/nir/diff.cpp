@@ -44,8 +44,7 @@ class Comparison {
   }
 
  private:
-  template <class... Arguments>
-  void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  template <class... Arguments> void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     found_ = true;
     fmt::print("{}\n", spikeforge::printable(fmt::format(format, std::forward<Arguments>(arguments)...)));
   }

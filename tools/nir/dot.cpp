@@ -75,8 +75,7 @@ class Drawing {
   }
 
   // Where an edge to or from a node ends: in a nested graph, at a node within.
-  template <class Port>
-  static std::string end(const Graph* nested, const std::string& name) {
+  template <class Port> static std::string end(const Graph* nested, const std::string& name) {
     if (!nested || nested->nodes.empty()) return name;
     for (const NamedNode& port : nested->nodes)
       if (std::holds_alternative<Port>(port.node.kind)) return in_node(name, port.name);

@@ -20,7 +20,7 @@ struct InfoOptions : ReadOptions {
   bool json = false, is_data = false;
 };
 
-// How shapes are told: by a rule, or not at all where the graph is not sound.
+// How shapes are inferred: by a rule, or not at all if the graph is not sound.
 using Rule = std::optional<ShapeRule>;
 
 Rule rule_for(const InfoOptions& options, const Report& report) {
@@ -40,7 +40,7 @@ void count(const Graph& graph, Count& total) {
   }
 }
 
-// What cannot be told is left out, with a warning.
+// What cannot be inferred is left out, with a warning.
 std::vector<NodeShapes> shapes_or_none(const Graph& graph, Rule rule, Report* report) {
   try {
     if (rule) return infer_shapes(graph, *rule, report);

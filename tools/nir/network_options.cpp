@@ -64,8 +64,7 @@ void add_network_options(CLI::App& command, NetworkOptions& options) {
 
 Graph NetworkOptions::read_graph() const { return read(file, limits); }
 
-template <class Function>
-auto NetworkOptions::made_of(Function function) const {
+template <class Function> auto NetworkOptions::made_of(Function function) const {
   ModuleOptions with_shapes = module;
   with_shapes.shapes = shapes;
   try {

@@ -17,8 +17,7 @@ struct NetworkOptions : ReadOptions {
   torch::jit::Module torchscript(const Graph& graph) const;
 
  private:
-  template <class Function>
-  auto made_of(Function function) const;
+  template <class Function> auto made_of(Function function) const;
 };
 
 void add_network_options(CLI::App& command, NetworkOptions& options);

@@ -21,25 +21,19 @@ std::string text_of_range(const Array& array);
 // A field that is no array of parameters: [2, 2], same, 1.
 std::string text_of_setting(const Shape& value);
 std::string text_of_setting(std::int64_t value);
-template <std::size_t D>
-std::string text_of_setting(const std::array<std::int64_t, D>& value) {
+template <std::size_t D> std::string text_of_setting(const std::array<std::int64_t, D>& value) {
   return D == 1 ? text_of_setting(value[0]) : text_of_setting(Shape(value.begin(), value.end()));
 }
-template <int D>
-std::string text_of_setting(const Padding<D>& value) {
+template <int D> std::string text_of_setting(const Padding<D>& value) {
   switch (value.mode) {
-    case PaddingMode::same:
-      return "same";
-    case PaddingMode::valid:
-      return "valid";
-    default:
-      return text_of_setting(value.numbers);
+    case PaddingMode::same: return "same";
+    case PaddingMode::valid: return "valid";
+    default: return text_of_setting(value.numbers);
   }
 }
 
 // The fields of a node that are no arrays, and are present: field(name, text).
-template <class Field>
-void for_each_setting(const Kind& kind, Field&& field) {
+template <class Field> void for_each_setting(const Kind& kind, Field&& field) {
   const auto visit = [&]<class T>(const auto& self, std::string_view name, const T& value) -> void {
     if constexpr (requires { value.has_value(); }) {
       if (value) self(self, name, *value);

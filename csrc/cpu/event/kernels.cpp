@@ -30,8 +30,7 @@ bool is_event(const std::uint32_t* bits, std::int32_t i) {
 }
 
 // x where the entry is an event, else 0, whatever x is. Without a branch, which one in ten events would mislead.
-template <class C>
-C where_event(const std::uint32_t* bits, std::int32_t i, C x) {
+template <class C> C where_event(const std::uint32_t* bits, std::int32_t i, C x) {
   using Bits = std::conditional_t<sizeof(C) == 8, std::uint64_t, std::uint32_t>;
   return std::bit_cast<C>(std::bit_cast<Bits>(x) & (Bits(0) - static_cast<Bits>(is_event(bits, i))));
 }
@@ -67,14 +66,12 @@ std::int64_t count_events(const std::int32_t* columns, std::int64_t n, const std
   return count;
 }
 
-template <class C>
-C sum_of_places(const C* sums) {
+template <class C> C sum_of_places(const C* sums) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-// Sums in eight places: neighbouring additions do not wait for each other.
-template <class C, class Term>
-C sum_of(std::int64_t n, Term&& term) {
+// Sums in eight accumulators, so that consecutive additions do not depend on each other.
+template <class C, class Term> C sum_of(std::int64_t n, Term&& term) {
   constexpr int places = 8;
   C sums[places] = {};
   std::int64_t k = 0;
@@ -84,7 +81,7 @@ C sum_of(std::int64_t n, Term&& term) {
   return sum_of_places(sums);
 }
 
-// The weights of events; what others are is not read into the sum.
+// Sums the weights of events. Weights of other entries do not enter the sum, even if they are NaN.
 template <class W>
 Compute<W> sum_of_weights(const std::int32_t* columns, const W* weights, std::int64_t n, const std::uint32_t* bits) {
 #if defined(SPIKEFORGE_WORDS_OF_EIGHT)
@@ -109,8 +106,7 @@ Compute<W> sum_of_weights(const std::int32_t* columns, const W* weights, std::in
 }
 
 // The result of a row with one weight for all: zero without contributions, whatever the weight.
-template <class W, class Sum>
-W weighted(W weight, Sum sum, Values values) {
+template <class W, class Sum> W weighted(W weight, Sum sum, Values values) {
   using C = Compute<W>;
   if (values != Values::number && sum == 0) return W(C(0));
   if constexpr (std::is_integral_v<Sum>)
@@ -189,8 +185,7 @@ struct Pieces {
 };
 
 // Walks the pieces that come next, a line at a time, in the order in which they lie in memory.
-template <class Fetch>
-class Lines {
+template <class Fetch> class Lines {
  public:
   Lines(const Pieces& pieces, Fetch& fetch) : pieces_(pieces), fetch_(fetch) {
     for (int p = 0; p < pieces.count; ++p) fetch(pieces.of[p].first);
@@ -267,8 +262,7 @@ void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Fet
 }
 
 // Into the second cache, since the first one holds the sums: 7.6 ms as above, and 8.4 into the first.
-template <class T>
-void fetch_line(const T* data, std::int64_t k) {
+template <class T> void fetch_line(const T* data, std::int64_t k) {
   constexpr std::int64_t bytes_of_a_line = 64;
   const char* const from = reinterpret_cast<const char*>(data + k);
   for (std::int64_t b = 0; b < nonzeros_of_a_line * static_cast<std::int64_t>(sizeof(T)); b += bytes_of_a_line)
@@ -316,8 +310,7 @@ void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, cons
 // ---- to a ring ----
 
 // Calls f(place) where place(k) is the sums, in C, in which nonzero k arrives.
-template <class C, class F>
-void with_places(const Ring& ring, F&& f) {
+template <class C, class F> void with_places(const Ring& ring, F&& f) {
   const std::int64_t mask = ring.same_delay ? 0 : -1;
   const auto of = [&](const auto* delays) {
     f([=, sums = static_cast<C*>(ring.sums), offsets = ring.offsets](std::int64_t k) {
@@ -484,16 +477,14 @@ void finish(const Weights& weights, Values values, const void* sums, std::int64_
 // ---- several vectors ----
 
 // to[v] += weight * entry[v], where there is anything.
-template <class C>
-void add(C* to, const C* entry, C weight, bool only_active, std::int64_t n) {
+template <class C> void add(C* to, const C* entry, C weight, bool only_active, std::int64_t n) {
   if (only_active)
     for (std::int64_t v = 0; v < n; ++v) to[v] += entry[v] > 0 ? weight * entry[v] : C(0);
   else
     for (std::int64_t v = 0; v < n; ++v) to[v] += weight * entry[v];
 }
 
-template <class W>
-struct Many {
+template <class W> struct Many {
   using C = Compute<W>;
   const Rows& matrix;
   const W* weights;
@@ -586,8 +577,7 @@ void weight_gradient(const Rows& matrix, DType type, Values values, bool transpo
 
 // ---- dense weights ----
 
-template <class W>
-void linear_typed(const LinearSum& sum) {
+template <class W> void linear_typed(const LinearSum& sum) {
   using C = Compute<W>;
   constexpr std::int64_t most_columns = 512;
   C sums[most_columns];

@@ -1,5 +1,5 @@
-// Products of a sparse matrix on the CPU: the inner loops, compiled for one instruction set. Threads, scratch memory
-// and the choice among them are the operator's (ops/event/csr_cpu.cpp).
+// Products of a sparse matrix on the CPU: the inner loops, compiled for one instruction set. The operator
+// (ops/event/csr_cpu.cpp) chooses among them, starts threads and allocates scratch memory.
 //
 // Arithmetic is in the compute type of the weights: double for float64, else float.
 #pragma once
@@ -14,7 +14,7 @@ namespace spikeforge::cpu {
 // The vector as loops over nonzeros read it.
 struct Prepared {
   event::Values values{};
-  const std::uint32_t* bits = nullptr;  // event: bit i % 32 of word i / 32 says whether entry i is one
+  const std::uint32_t* bits = nullptr;  // event: bit i % 32 of word i / 32 is set if entry i is one
   const void* entries = nullptr;  // graded and number, in the compute type: what it contributes; 0 is nothing if graded
 };
 
@@ -27,8 +27,8 @@ struct Share {
   std::int64_t first = 0, last = 0;
 };
 
-// Some columns of active rows, walked block by block, and in a block row by row: sums have the same order whatever the
-// blocks are. In blocks that are not all columns, those of each row ascend.
+// Some columns of active rows, processed block by block, and row by row within a block: the order of a sum does not
+// depend on the blocks. If a block has fewer than all columns, the columns of each row are in ascending order.
 struct Columns {
   const std::int32_t* rows = nullptr;    // of the matrix
   const std::int64_t* begins = nullptr;  // of the nonzeros of each in the matrix
@@ -62,14 +62,14 @@ struct EventKernels {
 
   // Adds what a share of active rows delivers to a ring.
   void (*deliver)(const event::Rows&, const event::Weights&, const Prepared&, const Share&, const event::Ring&);
-  // The same of some columns of active rows, row by row.
+  // The same for some columns of active rows, row by row.
   void (*deliver_columns)(const event::Rows&, const event::Weights&, const Prepared&, const Columns&,
                           const event::Ring&);
   // By rows: the sums of the rows [begin, end).
   void (*deliver_rows)(const event::Rows&, const event::Weights&, const Prepared&, std::int64_t begin, std::int64_t end,
                        const event::Ring&);
 
-  // y[begin, end) from the sums of all `parts`, which lie `part_bytes` apart.
+  // Computes y[begin, end) from the sums of all `parts`, which are `part_bytes` apart.
   void (*finish)(const event::Weights&, event::Values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
                  std::int64_t begin, std::int64_t end, void* y, std::int64_t y_stride);
 
@@ -78,7 +78,7 @@ struct EventKernels {
   void (*gather_many)(const event::Rows&, const event::Weights&, event::Values, const void* entries, std::int64_t n,
                       std::int64_t begin, std::int64_t end, void* sums, void* y, std::int64_t y_stride,
                       const std::int64_t* y_offsets);
-  // All rows into sums [cols, n], which begin at zero, then out.
+  // Adds all rows to sums [cols, n], which are zero at first, and then writes the sums to y.
   void (*scatter_many)(const event::Rows&, const event::Weights&, event::Values, const void* entries, std::int64_t n,
                        void* sums, void* y, std::int64_t y_stride, const std::int64_t* y_offsets);
 

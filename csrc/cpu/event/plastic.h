@@ -1,8 +1,9 @@
-// Plastic connections on the CPU: what a rule does at the events of a step, compiled for one instruction set. Threads,
-// and which connections an event concerns, are the operator's.
+// Plastic connections on the CPU: the updates of a rule at the events of a step, compiled for one instruction set. The
+// operator starts threads and selects the connections of each event.
 //
-// Connections are taken in pieces: what their block reads of them is gathered into rows, the tape runs over those, and
-// what changed is scattered. A number depends on its own connection alone, whatever the pieces are.
+// Connections are processed in pieces: the values that the block reads are gathered into rows, the tape runs over the
+// rows, and changed values are scattered. The new values of a connection do not depend on the other connections of its
+// piece.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -25,8 +26,7 @@ struct PlasticBlock {
   PlasticBlock(const graph::Synapse& synapse, const graph::SynapseBlock& block, bool of_traces, bool sends);
 
   // The values of the numbers in the arithmetic of F for these parameters.
-  template <class F>
-  std::vector<double> numbers(std::span<const double> params) const;
+  template <class F> std::vector<double> numbers(std::span<const double> params) const;
 
   bool is_empty() const { return tape.results == 0; }
 

@@ -14,14 +14,13 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-// Connections that are taken at once: their rows stay in the first-level cache.
+// Connections of a piece: their rows stay in the L1 cache.
 constexpr std::int64_t connections_at_once = 512;
-// So many of one row are worth a piece of their own.
+// A row with at least this many connections gets pieces of its own; shorter rows share a piece.
 constexpr std::int64_t least_in_place = 96;
-constexpr std::int64_t line = 64;  // bytes of memory that come at once
+constexpr std::int64_t line = 64;  // bytes of a cache line
 
-template <class T>
-class Piece {
+template <class T> class Piece {
  public:
   Piece(const PlasticCall& call, Scratch& scratch) : call_(call), block_(call.block) {
     connection_ = scratch.take<std::int64_t>(connections_at_once);
@@ -71,7 +70,7 @@ class Piece {
     for (std::size_t i = 0; i < tape.temporaries; ++i) rows_[tape.temporary(i)] = row_of(temporaries, i);
   }
 
-  // Long rows are read where they are, and short ones put together.
+  // A long row is processed in place; short rows are collected into one piece.
   void connections(const PlasticWalk& walk) {
     by_columns_ = walk.by_columns;
     const bool sums = block_ != nullptr && block_->sends && call_.sent != nullptr;
@@ -196,8 +195,7 @@ class Piece {
   }
 
   // Calls f with the number of connection i as a function of i.
-  template <class Function>
-  void with_numbers(Function&& function) const {
+  template <class Function> void with_numbers(Function&& function) const {
     if (taken_.list == nullptr)
       function([first = taken_.first](std::int64_t i) { return first + i; });
     else
@@ -301,17 +299,12 @@ class Piece {
     });
   }
 
-  template <class Function>
-  static void with_memory(const PlasticState& state, Function&& function) {
+  template <class Function> static void with_memory(const PlasticState& state, Function&& function) {
     switch (state.type) {
-      case DType::f16:
-        return function(static_cast<c10::Half*>(state.data));
-      case DType::bf16:
-        return function(static_cast<c10::BFloat16*>(state.data));
-      case DType::f32:
-        return function(static_cast<float*>(state.data));
-      default:
-        return function(static_cast<double*>(state.data));
+      case DType::f16: return function(static_cast<c10::Half*>(state.data));
+      case DType::bf16: return function(static_cast<c10::BFloat16*>(state.data));
+      case DType::f32: return function(static_cast<float*>(state.data));
+      default: return function(static_cast<double*>(state.data));
     }
   }
 
@@ -336,8 +329,7 @@ class Piece {
   Kernel<T>* kernels_ = nullptr;
 };
 
-template <class Function>
-void with_type(DType type, Function&& function) {
+template <class Function> void with_type(DType type, Function&& function) {
   if (type == DType::f64)
     function(double{});
   else

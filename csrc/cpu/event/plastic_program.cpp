@@ -31,8 +31,7 @@ PlasticBlock::PlasticBlock(const graph::Synapse& synapse, const graph::SynapseBl
         reads[row] = true;
 }
 
-template <class F>
-std::vector<double> PlasticBlock::numbers(std::span<const double> params) const {
+template <class F> std::vector<double> PlasticBlock::numbers(std::span<const double> params) const {
   const std::vector<F> given(params.begin(), params.end());
   const std::vector<F> made = graph::evaluate<F>(prologue, given);
   return {made.begin(), made.end()};

@@ -9,8 +9,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <class T, class Stored>
-class Statistics {
+template <class T, class Stored> class Statistics {
   using V = Vec<T>;
   static constexpr std::int64_t lanes = V::lanes;
   static constexpr std::int64_t most_rows = 64;       // rows whose sums are combined in T
@@ -50,7 +49,7 @@ class Statistics {
       join(center.value[c], sum.value[c], squares.value[c], rows, static_cast<double>(before), moments[c]);
   }
 
-  // A channel's elements are neighbours: a vector of them at a time.
+  // For contiguous elements of a channel: processes a vector of them at a time.
   static void along_elements(const Stored* x, std::int64_t rows, std::int64_t channels, std::int64_t inner,
                              Moments* moments) {
     for (std::int64_t r = 0; r < rows; ++r)

@@ -11,8 +11,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <class T>
-class Delayed {
+template <class T> class Delayed {
   using V = Vec<T>;
   static constexpr std::int64_t lanes = V::lanes;
   // Vectors that stay in registers, of which AVX-512 has 32 and the others 16.
@@ -101,7 +100,7 @@ class Delayed {
     }
   }
 
-  // All steps, of which those count that `in` has something in.
+  // Sums over the listed steps only, in which `in` is not zero.
   static void sums_of_listed(const DelayedSums& s, std::int64_t row, std::int64_t last_row) {
     const DelayedProduct& p = s.product;
     for (std::int64_t c = 0; c < p.columns; ++c) {
@@ -139,8 +138,7 @@ class Delayed {
 
   // Sums of two neighbouring taps, that of the second from a step later. `next`: which is the next vector, so that each
   // is read once.
-  template <bool next>
-  static void add_two(const T* of, const T* in, std::int64_t step, std::int64_t count, T* to) {
+  template <bool next> static void add_two(const T* of, const T* in, std::int64_t step, std::int64_t count, T* to) {
     constexpr int ways = 4;  // so that additions do not wait for each other
     V a[ways], b[ways];
     for (int i = 0; i < ways; ++i) a[i] = b[i] = V(0);
@@ -172,8 +170,7 @@ class Delayed {
 
   static T sum_of(V v) { return sum_of_lanes<lanes>(v.value); }
 
-  template <int n>
-  static T sum_of_lanes(Lanes<T, n> v) {
+  template <int n> static T sum_of_lanes(Lanes<T, n> v) {
     if constexpr (n == 1) {
       return v[0];
     } else {
@@ -195,15 +192,13 @@ void sums(const DelayedSums& s, DType type, std::int64_t row, std::int64_t last_
 }
 
 // A square of vectors, turned: in each round the numbers of two vectors that lie `distance` apart change places.
-template <class T>
-class Square {
+template <class T> class Square {
   using V = Vec<T>;
 
  public:
   static constexpr int size = V::lanes;
 
-  template <int distance = size / 2>
-  static void turn(V* rows) {
+  template <int distance = size / 2> static void turn(V* rows) {
     for (int i = 0; i < size; ++i) {
       if ((i & distance) != 0) continue;
       const auto a = rows[i].value, b = rows[i + distance].value;
@@ -221,8 +216,7 @@ class Square {
     return __builtin_shufflevector(a, b, index<distance, low>(lane)...);
   }
 
-  template <int distance, bool low>
-  static constexpr int index(std::size_t at) {
+  template <int distance, bool low> static constexpr int index(std::size_t at) {
     const int lane = static_cast<int>(at);
     const bool of_second = (lane & distance) != 0;
     if (low) return of_second ? size + lane - distance : lane;
@@ -230,8 +224,7 @@ class Square {
   }
 };
 
-template <class Element>
-class Sequence {
+template <class Element> class Sequence {
   using T = Compute<Element>;
   static constexpr std::int64_t lanes = Vec<T>::lanes;
 
@@ -260,8 +253,7 @@ class Sequence {
 
  private:
   // f(number in the sequence, number in the rows) for each, or `of_square` for so many samples and features at once.
-  template <class F, class OfSquare>
-  static void each(const SequenceRows& s, F&& f, OfSquare&& of_square) {
+  template <class F, class OfSquare> static void each(const SequenceRows& s, F&& f, OfSquare&& of_square) {
     const std::int64_t whole = s.count == lanes && s.lanes == lanes ? s.features / lanes * lanes : 0;
     for (std::int64_t t = 0; t < s.steps; ++t) {
       const std::int64_t in_x = (t * s.samples + s.first) * s.features, in_row = t * s.lanes;
@@ -286,8 +278,7 @@ void from_rows(const SequenceRows& s, DType type, const void* rows, void* x) {
   });
 }
 
-template <class T>
-std::int64_t list_of(const T* row, std::int64_t steps, std::uint16_t* list) {
+template <class T> std::int64_t list_of(const T* row, std::int64_t steps, std::uint16_t* list) {
   using V = Vec<T>;
   std::int64_t count = 0;
   for (std::int64_t t = 0; t < steps; ++t) {

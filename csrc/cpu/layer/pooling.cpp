@@ -38,8 +38,7 @@ double divisor_of(const Pool& pool, const Images& images, std::int64_t i, std::i
 // The rows of results, or of gradients, that a thread computes one after the other. A row is stored as [columns,
 // channels]; the loop runs over neighbours with equal treatment: the channels of a column, or, for plain images, the
 // columns.
-template <class Stored>
-class Rows {
+template <class Stored> class Rows {
  public:
   using Number = Compute<Stored>;
 
@@ -105,8 +104,7 @@ class Rows {
 
   // f(first element of windows in their row, column in x's row of their place kx, elements, columns from one to the
   // next) for all that have one.
-  template <class F>
-  void over_columns(int kx, const F& f) const {
+  template <class F> void over_columns(int kx, const F& f) const {
     const Window& across = pool_.across;
     const std::int64_t offset = kx * across.dilation;
     const Range inside(across, offset, images_.width, images_.out_width);
@@ -129,7 +127,8 @@ class Rows {
     Number operator[](std::int64_t k) const { return numbers[channels == 1 ? 0 : k % channels]; }
   };
 
-  // The sign under which the maximum after a normalisation is found.
+  // Negates the values of channels with a negative weight: their maximum after normalisation is their minimum before
+  // it.
   static Number turned(Number number, Number weight) { return weight < 0 ? -number : number; }
 
   void turn_back(std::int64_t image) {
@@ -138,7 +137,7 @@ class Rows {
       numbers_[k] = turned(numbers_[k], weight[k]);
   }
 
-  // The gradient that x's numbers, of a row from this one on, have besides.
+  // Sets the part of x's gradient that comes from the statistics, for the row that starts at this element.
   void share(std::int64_t image, std::int64_t from) {
     const auto& normalised = call_.normalised;
     const OfChannels mean(normalised.mean, *this, image), offset(normalised.offset, *this, image),
@@ -148,14 +147,14 @@ class Rows {
       numbers_[k] = offset[k] + slope[k] * (static_cast<Number>(x[k]) - mean[k]);
   }
 
-  // `starts`: the first element of the window, for the channels of a column; for the columns of a row, `which_` shows
-  // it for each.
+  // `starts`: True if these are the first elements of their windows. It is used if the elements are the channels of a
+  // column. If they are the columns of a row, which_[k] == none marks the first element of window k.
   void take(std::int64_t image, std::int64_t first, const Stored* x, std::int64_t count, std::int64_t stride, int place,
             bool starts) {
     Number* const numbers = numbers_ + first;
     int* const which = which_ + first;
     const auto add = [&](std::int64_t k, Number number) { numbers[k] += number; };
-    // Among equal numbers the first, and NaN before any number, as torch does.
+    // Chooses the first of equal values, and NaN over any number, as torch does.
     const auto choose = [&](std::int64_t k, Number number) {
       const bool is_better = (which[k] == none) | (number > numbers[k]) | (number != number);
       numbers[k] = is_better ? number : numbers[k];

@@ -11,8 +11,7 @@ namespace {
 constexpr std::int64_t block = 64;  // numbers that are bytes for a moment
 
 // For the sixteen possible numbers as float.
-template <class Stored>
-bool to_bytes(const Stored* x, std::int64_t count, int most, std::uint8_t* bytes) {
+template <class Stored> bool to_bytes(const Stored* x, std::int64_t count, int most, std::uint8_t* bytes) {
   using Number = Compute<Stored>;
   const auto largest = static_cast<Number>(most);
   unsigned wrong = 0;
@@ -44,8 +43,7 @@ void pack_bytes(const std::uint8_t* bytes, std::int64_t count, int bits, std::ui
   }
 }
 
-template <class Stored>
-bool pack(const Stored* x, std::int64_t count, int bits, std::uint8_t* packed) {
+template <class Stored> bool pack(const Stored* x, std::int64_t count, int bits, std::uint8_t* packed) {
   bool all_legal = true;
   for (std::int64_t i = 0; i < count; i += block) {
     alignas(block) std::uint8_t bytes[block] = {};
@@ -56,8 +54,7 @@ bool pack(const Stored* x, std::int64_t count, int bits, std::uint8_t* packed) {
   return all_legal;
 }
 
-template <class Stored>
-void unpack(const std::uint8_t* packed, std::int64_t count, int bits, Stored* x) {
+template <class Stored> void unpack(const std::uint8_t* packed, std::int64_t count, int bits, Stored* x) {
   Stored numbers[16];
   for (int k = 0; k < 1 << bits; ++k) numbers[k] = static_cast<Stored>(static_cast<float>(k));
   const int mask = (1 << bits) - 1;

@@ -1,4 +1,4 @@
-// Compiled once for each instruction set (CPU_CAPABILITY), with the same care as predefined_loops.cpp.
+// Compiled once for each instruction set (CPU_CAPABILITY), under the rules at the top of predefined_loops.cpp.
 #include "csrc/cpu/loihi/rows.h"
 #include "csrc/cpu/multistep/multistep.h"
 
@@ -8,13 +8,10 @@ namespace {
 
 struct Variant {};
 
-template <bool ternary>
-Loop loop_of(LoihiForm form) {
+template <bool ternary> Loop loop_of(LoihiForm form) {
   switch (form) {
-    case LoihiForm::plain:
-      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::plain, Variant>>>::forward_only();
-    case LoihiForm::reset:
-      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::reset, Variant>>>::forward_only();
+    case LoihiForm::plain: return Multistep<LoihiRows<Loihi<ternary, LoihiForm::plain, Variant>>>::forward_only();
+    case LoihiForm::reset: return Multistep<LoihiRows<Loihi<ternary, LoihiForm::reset, Variant>>>::forward_only();
     case LoihiForm::refractory:
       return Multistep<LoihiRows<Loihi<ternary, LoihiForm::refractory, Variant>>>::forward_only();
   }

@@ -1,5 +1,5 @@
-// Rows of Loihi's neurons: plain int arithmetic, of which the compiler makes vectors. The vectors of vec.h are
-// floating-point numbers.
+// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are floating
+// point.
 #pragma once
 
 #include "csrc/cpu/kernels.h"
@@ -16,8 +16,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
 // The loop's parameter (multistep.h), forward only.
-template <class Cell>
-class LoihiRows {
+template <class Cell> class LoihiRows {
   static constexpr int S = Cell::n_states;
   static constexpr std::size_t words = sizeof(Cell) / sizeof(int);
 
@@ -62,7 +61,7 @@ class LoihiRows {
   }
 
  private:
-  // A row of the tile's neurons; null: a number.
+  // Loads a parameter as a row of the tile's neurons; returns null for a scalar.
   const int* take_param(int j) {
     const auto at = static_cast<std::size_t>(j);
     const ParamView& param = tile_.launch.params[at];

@@ -8,8 +8,7 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-template <class F>
-class AnySurrogate {
+template <class F> class AnySurrogate {
  public:
   explicit AnySurrogate(const Launch& launch)
       : functions_(functions(launch.form.surrogate)), args_(launch.surrogate_args.data()) {}
@@ -23,8 +22,7 @@ class AnySurrogate {
     F (*primitive)(F, const double*);
   };
 
-  template <template <class> class Surrogate>
-  static constexpr Functions functions_of() {
+  template <template <class> class Surrogate> static constexpr Functions functions_of() {
     return {[](F x, const double* args) { return Surrogate<F>(args).gradient(x); },
             [](F x, const double* args) { return Surrogate<F>(args).primitive(x); }};
   }
@@ -44,8 +42,7 @@ class AnySurrogate {
   const double* args_;
 };
 
-template <class Surrogate>
-Surrogate make_surrogate(const Launch& launch) {
+template <class Surrogate> Surrogate make_surrogate(const Launch& launch) {
   if constexpr (std::is_constructible_v<Surrogate, const Launch&>) {
     return Surrogate(launch);
   } else {

@@ -41,11 +41,9 @@ struct UsualOptions {
 
 // The loop's parameter (multistep.h). Neuron::Cell<F, Surrogate, Options> is the cell over numbers F, and
 // Neuron::Law<F, Options> the neuron in it.
-template <class Neuron, class T, class StoredType>
-class CompiledRows {
+template <class Neuron, class T, class StoredType> class CompiledRows {
   using V = Vec<T>;
-  template <class Surrogate, class Options>
-  using CellOf = typename Neuron::template Cell<V, Surrogate, Options>;
+  template <class Surrogate, class Options> using CellOf = typename Neuron::template Cell<V, Surrogate, Options>;
   template <class Surrogate, class Options>
   using WordsOf = Words<CellOf<Surrogate, Options>, V, Surrogate, Options, typename Neuron::template Law<V, Options>>;
   using Cell = CellOf<NoSurrogate<V>, SpikingOptions>;  // enough for all but a step and its derivative
@@ -204,8 +202,7 @@ class CompiledRows {
   }
 
   // That of the first word alone needs nothing of the others.
-  template <bool only_first>
-  void make_words(const ParamRow (&rows)[P]) {
+  template <bool only_first> void make_words(const ParamRow (&rows)[P]) {
     const SpikingOptions options(launch_.form);
     auto legal = V(0) <= V(0);  // everywhere
     for (std::int64_t v = 0; v < vectors_; ++v) {
@@ -244,8 +241,7 @@ class CompiledRows {
     std::memcpy(to, from, static_cast<std::size_t>(count) * element);
   }
 
-  template <class Element>
-  static void store_some(Element* p, V x, int count) {
+  template <class Element> static void store_some(Element* p, V x, int count) {
     if (count == lanes) return store_row<T>(p, x);
     Element padded[lanes];
     store_row<T>(padded, x);
@@ -296,8 +292,7 @@ class CompiledRows {
   }
 
   // The cell that all neurons have in common, a local copy that no store can alias.
-  template <class Surrogate, class Options>
-  class CommonCell {
+  template <class Surrogate, class Options> class CommonCell {
    public:
     using Made = CellOf<Surrogate, Options>;
 
@@ -317,8 +312,7 @@ class CompiledRows {
 
   // The same with a vector's own numbers, where a parameter is a tensor. All numbers are read for each vector, those in
   // common from where they are: the cell is made in registers, whichever they are.
-  template <class Surrogate, class Options>
-  class OwnCells {
+  template <class Surrogate, class Options> class OwnCells {
    public:
     using Made = CellOf<Surrogate, Options>;
 
@@ -354,8 +348,7 @@ class CompiledRows {
   };
 
   // The same where the first word alone is a vector's own, 1 / tau of most neurons.
-  template <class Surrogate, class Options>
-  class OwnFirst {
+  template <class Surrogate, class Options> class OwnFirst {
    public:
     using Made = CellOf<Surrogate, Options>;
 
@@ -374,8 +367,7 @@ class CompiledRows {
   };
 
   // Calls use(cells) with those of all vectors; they have no surrogate.
-  template <class Use>
-  void with_cells(const Use& use) const {
+  template <class Use> void with_cells(const Use& use) const {
     const Own own = own_of(0);
     if (has_own_)
       use(OwnCells<NoSurrogate<V>, SpikingOptions>(launch_, own));
@@ -402,8 +394,7 @@ class CompiledRows {
     std::int64_t vectors = 0;
   };
 
-  template <class Cells, bool outputs>
-  [[gnu::noinline]] static void step_row(const Step& step) {
+  template <class Cells, bool outputs> [[gnu::noinline]] static void step_row(const Step& step) {
     const auto [launch, own, ranges, x, after, before, state, stride, y, stream, vectors] = step;
     const Cells cells(*launch, own);
     for (const Range& range : ranges) {
@@ -436,8 +427,7 @@ class CompiledRows {
     std::int64_t vectors = 0;
   };
 
-  template <class Cells, bool with_params>
-  [[gnu::noinline]] static void vjp_row(const VjpStep& step) {
+  template <class Cells, bool with_params> [[gnu::noinline]] static void vjp_row(const VjpStep& step) {
     const auto [launch, own, ranges, x, grad_y, after, later, before, grad_state, stride, grad_param, grad_x, stream,
                 vectors] = step;
     const Cells cells(*launch, own);
@@ -463,8 +453,7 @@ class CompiledRows {
     }
   }
 
-  template <bool outputs>
-  void choose_step() {
+  template <bool outputs> void choose_step() {
     if (launch_.form.spiking)
       step_ = !has_own_         ? step_row<CommonCell<NoSurrogate<V>, SpikingOptions>, outputs>
               : own_words_ == 1 ? step_row<OwnFirst<NoSurrogate<V>, SpikingOptions>, outputs>
@@ -474,14 +463,12 @@ class CompiledRows {
                        : step_row<CommonCell<AnySurrogate<V>, CellForm>, outputs>;
   }
 
-  template <class Surrogate, class Options, bool with_params>
-  void use_for_vjps() {
+  template <class Surrogate, class Options, bool with_params> void use_for_vjps() {
     vjp_ = has_own_ ? vjp_row<OwnCells<Surrogate, Options>, with_params>
                     : vjp_row<CommonCell<Surrogate, Options>, with_params>;
   }
 
-  template <bool with_params>
-  void choose_vjp() {
+  template <bool with_params> void choose_vjp() {
     if (UsualOptions::serve(launch_.form)) {
       if (launch_.form.surrogate == SurrogateKind::sigmoid)
         return use_for_vjps<Sigmoid<V>, UsualOptions, with_params>();
@@ -530,8 +517,7 @@ class CompiledRows {
   static Stored*& result_of(VjpStep& step) { return step.grad_x; }
 
   // The full vectors, in pieces of `staging_vectors` where they are staged.
-  template <class AnyStep>
-  void run_full(void (*kernel)(const AnyStep&), const AnyStep& step, Writing writing) const {
+  template <class AnyStep> void run_full(void (*kernel)(const AnyStep&), const AnyStep& step, Writing writing) const {
     if (writing != Writing::staged) {
       if (full_ > 0) kernel(step);
       return;
@@ -547,8 +533,7 @@ class CompiledRows {
     }
   }
 
-  template <bool outputs>
-  void run(Step step, Writing writing) const {
+  template <bool outputs> void run(Step step, Writing writing) const {
     step.stream = writing == Writing::streamed;
     step.vectors = full_;
     run_full(step_, step, writing);

@@ -1,4 +1,4 @@
-// Tapes that the machine's C++ compiler has compiled: the interpreter runs them as one instruction.
+// Tapes compiled by the machine's C++ compiler: the interpreter runs each as one instruction.
 #pragma once
 
 #include "csrc/cpu/kernels.h"
@@ -6,9 +6,9 @@
 
 namespace spikeforge::cpu {
 
-// Made at the first call for a cell and type, which waits for the compiler; good for as long as the cell. All null
-// where there is no compiler (host_compiler.h), or where it failed, which a warning says once: the interpreter then
-// runs the instructions.
+// Compiles the tapes at the first call for a cell and type, which waits for the compiler. The functions are valid as
+// long as the cell exists. All are null if there is no compiler (host_compiler.h), or if it failed, which causes one
+// warning: the interpreter then runs the instructions.
 TapeFunctions compiled_forward(const TracedCell& cell, DType type);
 TapeFunctions compiled_backward(const TracedCell& cell, DType type, bool with_inputs, bool with_params);
 

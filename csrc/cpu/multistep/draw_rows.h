@@ -16,12 +16,12 @@ inline namespace CPU_CAPABILITY {
 // A neuron's place in the shape, of its place in memory.
 inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
   const std::int64_t row = i / view.fast, column = i % view.fast;
-  return static_cast<DoubleWord>(row / view.slow * (view.fast * view.slow) + column * view.slow + row % view.slow +
-                                 view.first);
+  const std::int64_t index =
+      row / view.slow * (view.fast * view.slow) + column * view.slow + row % view.slow + view.first;
+  return static_cast<DoubleWord>(index);
 }
 
-template <class T>
-class DrawRows {
+template <class T> class DrawRows {
  public:
   using Bits = typename DrawnBits<T>::type;
 
@@ -43,7 +43,8 @@ class DrawRows {
 
   void fill_in_order(const graph::Draw& draw, DoubleWord step, T* row, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t at = begin; at < end;) {
-      const auto index = static_cast<DoubleWord>(view_.first + first_ + at);
+      const std::int64_t neuron = view_.first + first_ + at;
+      const auto index = static_cast<DoubleWord>(neuron);
       const std::int64_t before = static_cast<std::int64_t>(index % 4);  // neurons of its group of four before it
       Bits bits[chunk][4];
       for (int i = 0; i < chunk; ++i) {

@@ -50,8 +50,7 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-template <class Rows>
-class Multistep {
+template <class Rows> class Multistep {
   using T = typename Rows::Number;
   using Stored = typename Rows::Stored;
 
@@ -133,8 +132,7 @@ class Multistep {
   }
 
   // Zeros in row t of a result.
-  template <class Element>
-  void clear(void* result, std::int64_t t, const Range& range) const {
+  template <class Element> void clear(void* result, std::int64_t t, const Range& range) const {
     if (result == nullptr) return;
     void* const to = tile_.result<Element>(result, t) + range.first;
     const std::size_t bytes = static_cast<std::size_t>(range.last - range.first) * sizeof(Element);
@@ -144,14 +142,12 @@ class Multistep {
       stream_zeros(to, bytes);
   }
   // For the samples without a step t in a tile whose other samples have it.
-  template <class Element>
-  void clear_ended(std::span<void* const> results, std::int64_t t) {
+  template <class Element> void clear_ended(std::span<void* const> results, std::int64_t t) {
     for (const Range& range : samples_.ended(t))
       for (void* const result : results) clear<Element>(result, t, range);
   }
   // For a step that no sample of the tile has.
-  template <class Element>
-  void clear_behind(std::span<void* const> results) const {
+  template <class Element> void clear_behind(std::span<void* const> results) const {
     for (void* const result : results)
       for (std::int64_t t = steps(); t < tile_.launch.steps; ++t) clear<Element>(result, t, {0, tile_.count});
   }
@@ -174,10 +170,10 @@ class Multistep {
   void feed_back(std::int64_t t, void* memory) const {
     if (feedback_ == nullptr) return;
     if (!tile_.launch.has_samples())
-      return feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, /*hears=*/true, memory);
+      return feedback_->run(*feedback_, t, tile_.begin, tile_.begin + tile_.count, /*is_fed_back=*/true, memory);
     samples_.each_present(t, feedback_->delay, feedback_->width,
-                          [&](std::int64_t first, std::int64_t last, bool hears) {
-                            feedback_->run(*feedback_, t, tile_.begin + first, tile_.begin + last, hears, memory);
+                          [&](std::int64_t first, std::int64_t last, bool is_fed_back) {
+                            feedback_->run(*feedback_, t, tile_.begin + first, tile_.begin + last, is_fed_back, memory);
                           });
   }
 

@@ -14,8 +14,7 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-template <class T>
-struct Noted {
+template <class T> struct Noted {
   static constexpr std::size_t words = sizeof(Vec<T>) / sizeof(std::uint64_t);
   static constexpr std::uint64_t mark = 0x9e3779b97f4a7c15;  // which no option and no number of a surrogate is
 
@@ -49,8 +48,7 @@ struct Noted {
 };
 
 // The numbers of a cell, which follow its options and its surrogate, as words of the size of a vector.
-template <class Cell, class V, class Surrogate, class Options, class Neuron>
-struct Words {
+template <class Cell, class V, class Surrogate, class Options, class Neuron> struct Words {
   struct OptionsAndSurrogate {
     Options options;
     Surrogate surrogate;
@@ -63,8 +61,7 @@ struct Words {
   using Head = std::conditional_t<std::is_empty_v<Neuron>, AndEmptyNeuron, OptionsAndSurrogate>;
   // A neuron that keeps the options has a word of them first.
   struct Look : Neuron {
-    template <class Self>
-    static constexpr bool has_options() {
+    template <class Self> static constexpr bool has_options() {
       return requires { sizeof(Self::options); };
     }
   };
@@ -84,7 +81,7 @@ std::uint32_t noted_words(const Noted<T>* params, const Surrogate& surrogate, co
   std::uint32_t words = 0;
   for (int i = 0; i < static_cast<int>(sizeof cell) / size; ++i)
     if (std::memcmp(reinterpret_cast<const char*>(&cell) + i * size, &noted, size) == 0) {
-      if (i < first) __builtin_trap();  // the layout is not what Words says
+      if (i < first) __builtin_trap();  // the layout differs from that of Words
       words |= 1u << (i - first);
     }
   return words;

@@ -16,8 +16,7 @@ inline namespace CPU_CAPABILITY {
 // Numbers of a row of parameters: load_numbers fills the granule in which a run of them ends.
 inline std::size_t param_row_size(std::int64_t padded) { return static_cast<std::size_t>(padded + granule); }
 
-template <class T>
-bool all_legal(const T* row, std::int64_t count, LegalRange range) {
+template <class T> bool all_legal(const T* row, std::int64_t count, LegalRange range) {
   const T least = static_cast<T>(range.least), most = static_cast<T>(range.most);
   std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> illegal = 0;  // as wide as T: the loop is vectors
   for (std::int64_t i = 0; i < count; ++i) illegal |= !(least <= row[i]) | !(row[i] <= most);
@@ -58,9 +57,8 @@ const T* param_in_place(const ParamView& param, std::int64_t begin, std::int64_t
   return static_cast<const T*>(param.data) + place;
 }
 
-// `row` has param_row_size(padded) numbers, of which those after `count` repeat the last.
-template <class T>
-void load_param_row(const ParamView& param, std::int64_t begin, std::int64_t count, T* row) {
+// `row` has param_row_size(padded) values; those after `count` repeat the last one.
+template <class T> void load_param_row(const ParamView& param, std::int64_t begin, std::int64_t count, T* row) {
   const std::int64_t padded = (count + granule - 1) / granule * granule;
   const std::int64_t period = param.count * param.inner, first = period < count ? period : count;
   with_type<T>(param.type, [&](auto stored) { load_runs<T, decltype(stored)>(param, begin, first, row); });

@@ -9,41 +9,27 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <template <class, class> class Neuron>
-struct CellsOf {
-  template <class F, class Options>
-  using Law = Neuron<F, Options>;
+template <template <class, class> class Neuron> struct CellsOf {
+  template <class F, class Options> using Law = Neuron<F, Options>;
   template <class F, class Surrogate, class Options>
   using Cell = SpikingCell<F, Neuron<F, Options>, Surrogate, Options>;
 };
 
-template <template <class, class> class Neuron, class T, class Stored>
-constexpr Loop loop_of() {
+template <template <class, class> class Neuron, class T, class Stored> constexpr Loop loop_of() {
   return Multistep<CompiledRows<CellsOf<Neuron>, T, Stored>>::both_ways();
 }
 
-template <template <class, class> class Neuron>
-Loop loop_for(DType type) {
+template <template <class, class> class Neuron> Loop loop_for(DType type) {
   switch (type) {
-    case DType::f16:
-      return loop_of<Neuron, float, c10::Half>();
-    case DType::bf16:
-      return loop_of<Neuron, float, c10::BFloat16>();
-    case DType::f32:
-      return loop_of<Neuron, float, float>();
-    default:
-      return loop_of<Neuron, double, double>();
+    case DType::f16: return loop_of<Neuron, float, c10::Half>();
+    case DType::bf16: return loop_of<Neuron, float, c10::BFloat16>();
+    case DType::f32: return loop_of<Neuron, float, float>();
+    default: return loop_of<Neuron, double, double>();
   }
 }
 
 Loop predefined_loop(NeuronKind kind, DType type) {
-  switch (kind) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  case NeuronKind::name:                                                 \
-    return loop_for<Struct>(type);
-#include "csrc/neuron/neurons.def"
-  }
-  return {};
+  return with_kind(kind, [&]<NeuronKind each>() { return loop_for<NeuronStruct<each>::template type>(type); });
 }
 
 }  // namespace

@@ -12,14 +12,10 @@ using codegen::Lines;
 
 std::string_view function_of(const Instruction& instruction) {
   switch (instruction.multiply_add) {
-    case MultiplyAdd::sum:
-      return "multiply_add";
-    case MultiplyAdd::minus_product:
-      return "subtract_product";
-    case MultiplyAdd::minus_addend:
-      return "product_less";
-    case MultiplyAdd::no:
-      break;
+    case MultiplyAdd::sum: return "multiply_add";
+    case MultiplyAdd::minus_product: return "subtract_product";
+    case MultiplyAdd::minus_addend: return "product_less";
+    case MultiplyAdd::no: break;
   }
   return graph::info(instruction.op).name;
 }

@@ -21,10 +21,8 @@ constexpr std::int64_t loihi_tile = 1024;
 Loop loop_of(const Launch& launch) {
   const Cell& cell = *launch.cell;
   switch (cell.maker) {
-    case Cell::Maker::predefined:
-      return loops().predefined(static_cast<const PredefinedCell&>(cell).kind, launch.type);
-    case Cell::Maker::traced:
-      return loops().traced(launch.type);
+    case Cell::Maker::predefined: return loops().predefined(static_cast<const PredefinedCell&>(cell).kind, launch.type);
+    case Cell::Maker::traced: return loops().traced(launch.type);
     case Cell::Maker::loihi: {
       const auto& loihi = static_cast<const LoihiCell&>(cell);
       return loops().loihi(loihi.ternary, loihi.form);

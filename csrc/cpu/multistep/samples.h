@@ -1,4 +1,4 @@
-// The samples that neighbouring neurons belong to: how many steps they have, and where they start anew.
+// The samples that contiguous neurons belong to: their lengths, and the steps at which they start anew.
 #pragma once
 
 #include "csrc/cpu/scratch.h"
@@ -54,48 +54,45 @@ class TileSamples {
     return {ended_, n_ended_};
   }
 
-  // use(first, last) for neurons [first, last) of the tile that are of one sample, or of several such:
+  // The functions below call use(first, last) for neurons [first, last) of the tile: those of one or more samples.
 
-  // and whose last step was step t - 1
-  template <class Use>
-  void each_of_length(std::int64_t t, const Use& use) const {
+  // Samples whose last step was t - 1.
+  template <class Use> void each_of_length(std::int64_t t, const Use& use) const {
     if (t < shortest_ || (since_ < t && t < until_)) return;
     each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
       if (length_of(sample) == t) use(first, last);
     });
   }
 
-  // and that start anew before step t.
-  template <class Use>
-  void each_start(std::int64_t t, const Use& use) const {
+  // Samples that start anew before step t.
+  template <class Use> void each_start(std::int64_t t, const Use& use) const {
     const unsigned char* const row = start_.data + t * start_.time_stride;
     each_run(start_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
       if (row[sample] != 0) use(first, last);
     });
   }
 
-  // For a recurrent call: use(first, last, hears) for the samples that have a step t. A sample receives the results of
-  // `delay` steps before, or in a backward pass, where the delay is negative, of as many later, unless it restarts
-  // between them.
-  template <class Use>
-  void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
+  // For a recurrent call: use(first, last, is_fed_back) for the samples that have a step t. A sample receives the
+  // results of step t - delay, which is a later step in a backward pass, where the delay is negative; it receives none
+  // if it restarts between the two steps.
+  template <class Use> void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
     Run run{0, 0, false};
     for (std::int64_t n = begin_; n < end_; n += width) {
-      const bool present = t < length_at(n), hears = present && this->hears(t, delay, n);
-      if (present && run.last == n - begin_ && run.last > run.first && run.hears == hears) {
+      const bool present = t < length_at(n), is_fed_back = present && this->is_fed_back(t, delay, n);
+      if (present && run.last == n - begin_ && run.last > run.first && run.is_fed_back == is_fed_back) {
         run.last += width;
         continue;
       }
-      if (run.last > run.first) use(run.first, run.last, run.hears);
-      run = {n - begin_, n - begin_ + (present ? width : 0), hears};
+      if (run.last > run.first) use(run.first, run.last, run.is_fed_back);
+      run = {n - begin_, n - begin_ + (present ? width : 0), is_fed_back};
     }
-    if (run.last > run.first) use(run.first, run.last, run.hears);
+    if (run.last > run.first) use(run.first, run.last, run.is_fed_back);
   }
 
  private:
   struct Run {
     std::int64_t first, last;
-    bool hears;
+    bool is_fed_back;
   };
 
   static std::int64_t sample_of(const SamplesView& view, std::int64_t neuron) {
@@ -110,7 +107,7 @@ class TileSamples {
     return have_lengths() ? length_of(sample_of(lengths_, neuron)) : steps_;
   }
 
-  bool hears(std::int64_t t, std::int64_t delay, std::int64_t neuron) const {
+  bool is_fed_back(std::int64_t t, std::int64_t delay, std::int64_t neuron) const {
     const std::int64_t from = delay > 0 ? (t < delay ? 0 : t - delay + 1) : t + 1, to = delay > 0 ? t : t - delay;
     if (delay < 0 && to >= length_at(neuron)) return false;
     if (!have_starts()) return true;
@@ -144,8 +141,7 @@ class TileSamples {
     });
   }
 
-  template <class Use>
-  void each_run(const SamplesView& view, const Use& use) const {
+  template <class Use> void each_run(const SamplesView& view, const Use& use) const {
     std::int64_t sample = sample_of(view, begin_), next = (begin_ / view.inner + 1) * view.inner;
     for (std::int64_t first = begin_; first < end_; first = next, next += view.inner) {
       use(first - begin_, (next < end_ ? next : end_) - begin_, sample);

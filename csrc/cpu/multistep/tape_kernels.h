@@ -20,16 +20,13 @@ void run_instruction(const Instruction& instruction, const Row<T>* rows, std::in
     function(V::loadu(operands[i] + at * steps[i])...).store(result + at);
 }
 
-template <class T, class V, auto function>
-constexpr Kernel<T> kernel_of(V (*)(V)) {
+template <class T, class V, auto function> constexpr Kernel<T> kernel_of(V (*)(V)) {
   return run_instruction<T, function, 0>;
 }
-template <class T, class V, auto function>
-constexpr Kernel<T> kernel_of(V (*)(V, V)) {
+template <class T, class V, auto function> constexpr Kernel<T> kernel_of(V (*)(V, V)) {
   return run_instruction<T, function, 0, 1>;
 }
-template <class T, class V, auto function>
-constexpr Kernel<T> kernel_of(V (*)(V, V, V)) {
+template <class T, class V, auto function> constexpr Kernel<T> kernel_of(V (*)(V, V, V)) {
   return run_instruction<T, function, 0, 1, 2>;
 }
 
@@ -43,8 +40,7 @@ void run_surrogate(const Instruction& instruction, const Row<T>* rows, std::int6
         .store(result + at);
 }
 
-template <class T>
-Kernel<T> kernel_of(SurrogateKind kind) {
+template <class T> Kernel<T> kernel_of(SurrogateKind kind) {
   switch (kind) {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \
   case SurrogateKind::name:                     \
@@ -55,37 +51,29 @@ Kernel<T> kernel_of(SurrogateKind kind) {
   return nullptr;
 }
 
-template <class T>
-Kernel<T> kernel_of(const Instruction& instruction) {
+template <class T> Kernel<T> kernel_of(const Instruction& instruction) {
   using Operation = Operations<T>;
   using V = typename Operation::V;
   switch (instruction.multiply_add) {
-    case MultiplyAdd::sum:
-      return run_instruction<T, &Operation::multiply_add, 0, 1, 2>;
-    case MultiplyAdd::minus_product:
-      return run_instruction<T, &Operation::subtract_product, 0, 1, 2>;
-    case MultiplyAdd::minus_addend:
-      return run_instruction<T, &Operation::product_less, 0, 1, 2>;
-    case MultiplyAdd::no:
-      break;
+    case MultiplyAdd::sum: return run_instruction<T, &Operation::multiply_add, 0, 1, 2>;
+    case MultiplyAdd::minus_product: return run_instruction<T, &Operation::subtract_product, 0, 1, 2>;
+    case MultiplyAdd::minus_addend: return run_instruction<T, &Operation::product_less, 0, 1, 2>;
+    case MultiplyAdd::no: break;
   }
   switch (instruction.op) {
 #define SPIKEFORGE_LEAF(name, result)
 #define SPIKEFORGE_SPIKE(name)
-#define SPIKEFORGE_OP(name, ...) \
-  case graph::Op::name:          \
-    return kernel_of<T, V, &Operation::name>(&Operation::name);
+// clang-format off
+#define SPIKEFORGE_OP(name, ...) case graph::Op::name: return kernel_of<T, V, &Operation::name>(&Operation::name);
 #include "csrc/graph/ops.def"
-    case graph::Op::surrogate_gradient:
-      return kernel_of<T>(instruction.surrogate);
-    default:
-      return nullptr;  // in no tape: spikes are lowered to comparisons
+      // clang-format on
+    case graph::Op::surrogate_gradient: return kernel_of<T>(instruction.surrogate);
+    default: return nullptr;  // in no tape: spikes are lowered to comparisons
   }
 }
 
 // Runs a tape whose rows are all set; `kernels` are those of its instructions.
-template <class T>
-void run_tape(const Tape& tape, const Kernel<T>* kernels, const Row<T>* rows, std::int64_t padded) {
+template <class T> void run_tape(const Tape& tape, const Kernel<T>* kernels, const Row<T>* rows, std::int64_t padded) {
   for (std::size_t i = 0; i < tape.instructions.size(); ++i) kernels[i](tape.instructions[i], rows, 0, padded);
 }
 

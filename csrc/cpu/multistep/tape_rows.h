@@ -27,8 +27,7 @@ constexpr std::int64_t piece = 512;
 constexpr std::int64_t compiled_piece = 128;
 
 // The loop's parameter (multistep.h).
-template <class T, class StoredType>
-class TapeRows {
+template <class T, class StoredType> class TapeRows {
  public:
   using Number = T;
   using Stored = StoredType;
@@ -210,16 +209,14 @@ class TapeRows {
 
   // Runs the tape on one piece of the rows after the other; after_piece(begin, end) follows each. Prefetches are
   // spread, a few lines after each instruction: the processor stalls if there are more at once.
-  template <class AfterPiece>
-  void run(const Frame& frame, Ranges ranges, const AfterPiece& after_piece) {
+  template <class AfterPiece> void run(const Frame& frame, Ranges ranges, const AfterPiece& after_piece) {
     for (const Range& range : ranges) run(frame, range, after_piece);
     fetching_ = 0;
   }
   void run(const Frame& frame, Ranges ranges) {
     run(frame, ranges, [](std::int64_t, std::int64_t) {});
   }
-  template <class AfterPiece>
-  void run(const Frame& frame, const Range& range, const AfterPiece& after_piece) {
+  template <class AfterPiece> void run(const Frame& frame, const Range& range, const AfterPiece& after_piece) {
     constexpr std::int64_t line = line_bytes / static_cast<std::int64_t>(sizeof(Stored));
     const std::int64_t each_piece = frame.function != nullptr ? compiled_piece : piece;
     const auto count = static_cast<std::int64_t>(frame.tape->instructions.size());

@@ -8,14 +8,10 @@ namespace {
 
 Loop traced_loop(DType type) {
   switch (type) {
-    case DType::f16:
-      return Multistep<TapeRows<float, c10::Half>>::both_ways();
-    case DType::bf16:
-      return Multistep<TapeRows<float, c10::BFloat16>>::both_ways();
-    case DType::f32:
-      return Multistep<TapeRows<float, float>>::both_ways();
-    default:
-      return Multistep<TapeRows<double, double>>::both_ways();
+    case DType::f16: return Multistep<TapeRows<float, c10::Half>>::both_ways();
+    case DType::bf16: return Multistep<TapeRows<float, c10::BFloat16>>::both_ways();
+    case DType::f32: return Multistep<TapeRows<float, float>>::both_ways();
+    default: return Multistep<TapeRows<double, double>>::both_ways();
   }
 }
 

@@ -45,8 +45,7 @@ bool count_below(const std::uint32_t* words, const PoissonInput& input, std::int
 
 // Calls f(index, before, at, count) for pieces of the neurons whose words are drawn together: `count` neurons from
 // index on, the first of which is number `at` and follows `before` others of its group of four.
-template <class F>
-void for_pieces(const PoissonDraws& draws, std::int64_t n, F&& f) {
+template <class F> void for_pieces(const PoissonDraws& draws, std::int64_t n, F&& f) {
   for (std::int64_t at = 0; at < n;) {
     const std::uint64_t index = draws.first + static_cast<std::uint64_t>(at);
     const auto before = static_cast<std::int64_t>(index % 4);  // neurons of its group of four before it
@@ -56,8 +55,7 @@ void for_pieces(const PoissonDraws& draws, std::int64_t n, F&& f) {
   }
 }
 
-template <class T>
-void add_typed(const PoissonInput& input, const PoissonDraws& draws, std::int64_t n, T* x) {
+template <class T> void add_typed(const PoissonInput& input, const PoissonDraws& draws, std::int64_t n, T* x) {
   const T weight = static_cast<T>(input.weight);
   std::uint32_t words[4 * fours + lanes] = {};
   for_pieces(draws, n, [&](std::uint64_t index, std::int64_t before, std::int64_t at, std::int64_t count) {
@@ -78,8 +76,7 @@ void add_typed(const PoissonInput& input, const PoissonDraws& draws, std::int64_
   });
 }
 
-template <class T>
-void add_each_typed(const PoissonInputs& inputs, const PoissonDraws& draws, std::int64_t n, T* x) {
+template <class T> void add_each_typed(const PoissonInputs& inputs, const PoissonDraws& draws, std::int64_t n, T* x) {
   std::uint32_t high[4 * fours], low[4 * fours];
   for_pieces(draws, n, [&](std::uint64_t index, std::int64_t before, std::int64_t at, std::int64_t count) {
     draw_words(draws, index / 4, 0, high);

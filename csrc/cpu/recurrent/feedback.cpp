@@ -1,4 +1,4 @@
-// Compiled once for each instruction set (CPU_CAPABILITY), with the same care as predefined_loops.cpp.
+// Compiled once for each instruction set (CPU_CAPABILITY), under the rules at the top of predefined_loops.cpp.
 #include "csrc/cpu/recurrent/feedback.h"
 #include "csrc/cpu/vec.h"
 
@@ -20,8 +20,7 @@ constexpr int block_vectors = 2;
 // other are read from the cache for one sample only.
 constexpr std::int64_t dense_share = 3;  // in eighths
 
-template <class T, class Stored>
-class Product {
+template <class T, class Stored> class Product {
   using V = Vec<T>;
   static constexpr int lanes = V::lanes;
   static constexpr std::int64_t panel = panel_bytes / static_cast<std::int64_t>(sizeof(T));
@@ -29,7 +28,7 @@ class Product {
   static_assert(panel % block == 0);
 
   // The received numbers of a block's samples, one after the other.
-  struct Heard {
+  struct FedBackRows {
     T* numbers;           // [most_samples, width]
     std::int32_t* where;  // [most_samples, width]: the places of those that are not zero
     std::int64_t counts[most_samples];
@@ -41,13 +40,13 @@ class Product {
     return static_cast<std::size_t>(most_samples * width) * (sizeof(T) + sizeof(std::int32_t)) + 64;
   }
 
-  static void run(const Feedback& feedback, std::int64_t t, std::int64_t begin, std::int64_t end, bool hears,
+  static void run(const Feedback& feedback, std::int64_t t, std::int64_t begin, std::int64_t end, bool is_fed_back,
                   void* scratch) {
     const std::int64_t width = feedback.width, samples = (end - begin) / width;
     Stored* const sum = static_cast<Stored*>(feedback.sum) + t * feedback.sum_stride;
-    const Stored* const heard = hears ? heard_at(feedback, t - feedback.delay) : nullptr;
-    if (heard == nullptr) return copy_added(feedback, t, begin, end, sum);
-    Heard of_block;
+    const Stored* const fed_back = is_fed_back ? fed_back_at(feedback, t - feedback.delay) : nullptr;
+    if (fed_back == nullptr) return copy_added(feedback, t, begin, end, sum);
+    FedBackRows of_block;
     of_block.numbers = static_cast<T*>(scratch);
     of_block.where = reinterpret_cast<std::int32_t*>(of_block.numbers + most_samples * width);
     // Blocks of about the same size.
@@ -55,7 +54,7 @@ class Product {
     for (std::int64_t i = 0, b = 0; i < blocks; ++i) {
       const std::int64_t count = (samples - b + blocks - i - 1) / (blocks - i);
       const std::int64_t first = begin + b * width;
-      hear(heard + first, count, width, of_block);
+      gather(fed_back + first, count, width, of_block);
       const bool dense = of_block.count * 8 > count * width * dense_share;
       if (dense)
         multiply(static_cast<int>(count), feedback, of_block, t, first, sum);
@@ -66,9 +65,9 @@ class Product {
   }
 
  private:
-  static const Stored* heard_at(const Feedback& feedback, std::int64_t t) {
+  static const Stored* fed_back_at(const Feedback& feedback, std::int64_t t) {
     if (t >= feedback.steps) return nullptr;
-    if (t >= 0) return static_cast<const Stored*>(feedback.heard.data) + t * feedback.heard.time_stride;
+    if (t >= 0) return static_cast<const Stored*>(feedback.fed_back.data) + t * feedback.fed_back.time_stride;
     if (feedback.before.data == nullptr) return nullptr;
     return static_cast<const Stored*>(feedback.before.data) + (t + feedback.delay) * feedback.before.time_stride;
   }
@@ -105,13 +104,13 @@ class Product {
 
   // ---- received numbers ----
 
-  static void hear(const Stored* heard, std::int64_t samples, std::int64_t width, Heard& of_block) {
+  static void gather(const Stored* fed_back, std::int64_t samples, std::int64_t width, FedBackRows& of_block) {
     of_block.count = 0;
     for (std::int64_t s = 0; s < samples; ++s) {
       T* const numbers = of_block.numbers + s * width;
       std::int64_t i = 0;
-      for (; i + lanes <= width; i += lanes) store_row<T>(numbers + i, load_row<T>(heard + s * width + i));
-      for (; i < width; ++i) numbers[i] = static_cast<T>(heard[s * width + i]);
+      for (; i + lanes <= width; i += lanes) store_row<T>(numbers + i, load_row<T>(fed_back + s * width + i));
+      for (; i < width; ++i) numbers[i] = static_cast<T>(fed_back[s * width + i]);
       of_block.counts[s] = places(numbers, width, of_block.where + s * width);
       of_block.count += of_block.counts[s];
     }
@@ -150,17 +149,17 @@ class Product {
   }
 
   // Sample by sample in a block of columns, whose rows stay in the cache meanwhile.
-  static void add_rows(int samples, const Feedback& feedback, const Heard& heard, std::int64_t t, std::int64_t first,
-                       Stored* sum) {
+  static void add_rows(int samples, const Feedback& feedback, const FedBackRows& fed_back, std::int64_t t,
+                       std::int64_t first, Stored* sum) {
     for (std::int64_t column = 0; column < feedback.width; column += block)
-      for (int s = 0; s < samples; ++s) add_block(feedback, heard, s, t, first + s * feedback.width, column, sum);
+      for (int s = 0; s < samples; ++s) add_block(feedback, fed_back, s, t, first + s * feedback.width, column, sum);
   }
 
-  static void add_block(const Feedback& feedback, const Heard& heard, int s, std::int64_t t, std::int64_t first,
-                        std::int64_t column, Stored* sum) {
-    const std::int64_t width = feedback.width, count = heard.counts[s];
-    const std::int32_t* const where = heard.where + s * width;
-    const T* const numbers = heard.numbers + s * width;
+  static void add_block(const Feedback& feedback, const FedBackRows& fed_back, int s, std::int64_t t,
+                        std::int64_t first, std::int64_t column, Stored* sum) {
+    const std::int64_t width = feedback.width, count = fed_back.counts[s];
+    const std::int32_t* const where = fed_back.where + s * width;
+    const T* const numbers = fed_back.numbers + s * width;
     const T* const rows = panel_of(feedback, column);
     V sums[1][block_vectors];
     for (V& each : sums[0]) each = V(0);
@@ -174,7 +173,7 @@ class Product {
   }
 
   template <int samples>
-  static void multiply_block(const Feedback& feedback, const Heard& heard, std::int64_t t, std::int64_t first,
+  static void multiply_block(const Feedback& feedback, const FedBackRows& fed_back, std::int64_t t, std::int64_t first,
                              Stored* sum) {
     const std::int64_t width = feedback.width;
     for (std::int64_t column = 0; column < width; column += block) {
@@ -186,7 +185,7 @@ class Product {
         V columns[block_vectors];
         for (int v = 0; v < block_vectors; ++v) columns[v] = load_row<T>(row + v * lanes);
         for (int s = 0; s < samples; ++s) {
-          const V factor(heard.numbers[s * width + i]);
+          const V factor(fed_back.numbers[s * width + i]);
           for (int v = 0; v < block_vectors; ++v) sums[s][v] = fma(factor, columns[v], sums[s][v]);
         }
       }
@@ -194,41 +193,30 @@ class Product {
     }
   }
 
-  static void multiply(int samples, const Feedback& feedback, const Heard& heard, std::int64_t t, std::int64_t first,
-                       Stored* sum) {
+  static void multiply(int samples, const Feedback& feedback, const FedBackRows& fed_back, std::int64_t t,
+                       std::int64_t first, Stored* sum) {
     switch (samples) {
-      case 1:
-        return multiply_block<1>(feedback, heard, t, first, sum);
-      case 2:
-        return multiply_block<2>(feedback, heard, t, first, sum);
-      case 3:
-        return multiply_block<3>(feedback, heard, t, first, sum);
-      case 4:
-        return multiply_block<4>(feedback, heard, t, first, sum);
-      case 5:
-        return multiply_block<5>(feedback, heard, t, first, sum);
-      default:
-        return multiply_block<6>(feedback, heard, t, first, sum);
+      case 1: return multiply_block<1>(feedback, fed_back, t, first, sum);
+      case 2: return multiply_block<2>(feedback, fed_back, t, first, sum);
+      case 3: return multiply_block<3>(feedback, fed_back, t, first, sum);
+      case 4: return multiply_block<4>(feedback, fed_back, t, first, sum);
+      case 5: return multiply_block<5>(feedback, fed_back, t, first, sum);
+      default: return multiply_block<6>(feedback, fed_back, t, first, sum);
     }
   }
 };
 
-template <class T, class Stored>
-void choose(Feedback& feedback) {
+template <class T, class Stored> void choose(Feedback& feedback) {
   feedback.run = Product<T, Stored>::run;
   feedback.scratch_bytes = Product<T, Stored>::scratch_bytes(feedback.width);
 }
 
 void choose(DType type, Feedback& feedback) {
   switch (type) {
-    case DType::f16:
-      return choose<float, c10::Half>(feedback);
-    case DType::bf16:
-      return choose<float, c10::BFloat16>(feedback);
-    case DType::f32:
-      return choose<float, float>(feedback);
-    default:
-      return choose<double, double>(feedback);
+    case DType::f16: return choose<float, c10::Half>(feedback);
+    case DType::bf16: return choose<float, c10::BFloat16>(feedback);
+    case DType::f32: return choose<float, float>(feedback);
+    default: return choose<double, double>(feedback);
   }
 }
 

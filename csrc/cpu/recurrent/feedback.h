@@ -1,10 +1,11 @@
 // The feedback to the neurons of a call at each step, through a matrix: the current in a recurrent layer's forward
 // pass, the gradient of the output in its backward pass. Compiled once for each instruction set.
 //
-//   sum[t, b, j] = rounded(added[t, b, j] + sum over i of heard[t - delay, b, i] * matrix[i, j])     from first to last
+//   sum[t, b, j] = rounded(added[t, b, j] + sum over i of fed_back[t - delay, b, i] * matrix[i, j])     from first to
+//   last
 //   i
 //
-// If most of `heard` is zero, as spikes are, the rows of the matrix that belong to the others are added; else a few
+// If most of `fed_back` is zero, as spikes are, the rows of the matrix that belong to the others are added; else a few
 // samples are multiplied at once. A sum has the same bits either way, and for any tiles and threads.
 #pragma once
 
@@ -17,28 +18,28 @@
 
 namespace spikeforge::cpu {
 
-// The matrix is kept in panels of so many bytes of each row, in the type of the arithmetic, the last one filled up with
-// zeros: [panels, rows, columns of a panel].
+// The matrix is stored in panels, [panels, rows, columns of a panel], in the type of the arithmetic. A panel has this
+// number of bytes of each row; the last panel is padded with zeros.
 constexpr std::int64_t panel_bytes = 256;
 
 struct Feedback {
-  std::int64_t width = 0;  // a sample has so many neurons
+  std::int64_t width = 0;  // neurons per sample
   std::int64_t delay = 1;  // in steps; negative in a backward pass
   const void* matrix = nullptr;
-  SequenceView heard;   // [T, N] of the call's type
-  SequenceView before;  // [delay, N]: the values from before the first step; null: zeros, as after the last step
-  SequenceView added;   // [T, N] of the call's type; null: zeros
+  SequenceView fed_back;  // [T, N] of the call's type
+  SequenceView before;    // [delay, N]: the values from before the first step; null: zeros, as after the last step
+  SequenceView added;     // [T, N] of the call's type; null: zeros
   std::int64_t steps = 0;
   void* sum = nullptr;  // [T, N] of the call's type, or one row that is written anew
   std::int64_t sum_stride = 0;
 
   std::size_t scratch_bytes = 0;
-  // The samples of the neurons [begin, end); without `hears`, the sum is only what is added.
-  void (*run)(const Feedback&, std::int64_t t, std::int64_t begin, std::int64_t end, bool hears,
+  // The samples of the neurons [begin, end); without `is_fed_back`, the sum is only what is added.
+  void (*run)(const Feedback&, std::int64_t t, std::int64_t begin, std::int64_t end, bool is_fed_back,
               void* scratch) = nullptr;
 };
 
-// Chooses `run` for sequences of a type, and says how much memory it takes.
+// Sets `run` to the function for sequences of a type, and `scratch_bytes` to the memory that it needs.
 using ChooseFeedback = void (*)(DType type, Feedback& feedback);
 
 // Once for each instruction set: feedback.cpp.

@@ -10,8 +10,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-template <class Stored>
-class Fired {
+template <class Stored> class Fired {
   using T = Compute<Stored>;
   using V = Vec<T>;
   static constexpr std::int64_t columns = fired_panel_bytes / static_cast<std::int64_t>(sizeof(T));
@@ -59,7 +58,7 @@ class Fired {
   }
 
  private:
-  // The columns of all rows, one after the other, in the compute type.
+  // Copies `count` columns of all rows to the panel, row after row, in the compute type.
   static void read_panel(const FiredProduct& product, std::int64_t column, std::int64_t count, T* panel) {
     const Stored* const gradients = static_cast<const Stored*>(product.gradients) + column;
     for (std::int64_t r = 0; r < product.rows; ++r) {

@@ -12,8 +12,7 @@ namespace spikeforge::custom_op {
 
 // Forwards exceptions of a user's function, except those that are not a std::exception: autograd's threads and Python
 // cannot carry them, and the program would end. Throws c10::Error in their place.
-template <class Call>
-decltype(auto) call_of_user(const std::string& op, const char* what, Call&& call) {
+template <class Call> decltype(auto) call_of_user(const std::string& op, const char* what, Call&& call) {
   try {
     return call();
   } catch (const std::exception&) {

@@ -27,8 +27,7 @@ class CudaKernels {
   void launch(const Arguments& in, Tensors out, const jit::Device& device, void* stream) const;
 
  private:
-  template <class Use>
-  decltype(auto) with_source(const Arguments& in, Tensors out, Use&& use) const;
+  template <class Use> decltype(auto) with_source(const Arguments& in, Tensors out, Use&& use) const;
   std::string key(const Arguments& in, Tensors out, int arch) const;
 
   const CudaKernel& kernel_;

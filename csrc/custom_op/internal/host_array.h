@@ -12,8 +12,7 @@ namespace spikeforge {
 
 constexpr int most_array_dimensions = 8;
 
-template <class T>
-struct Array {
+template <class T> struct Array {
   T* data;  // null for an optional tensor that was not given
   long long numel;
   long long dim;
@@ -28,18 +27,9 @@ struct Array {
   long long size(int d) const { return sizes[d]; }
 };
 
-template <class To, class From>
-To convert(From value) {
-  return static_cast<To>(value);
-}
+template <class To, class From> To convert(From value) { return static_cast<To>(value); }
 
-template <class A, class B>
-struct Same {
-  static constexpr bool value = false;
-};
-template <class A>
-struct Same<A, A> {
-  static constexpr bool value = true;
-};
+template <class A, class B> struct Same { static constexpr bool value = false; };
+template <class A> struct Same<A, A> { static constexpr bool value = true; };
 
 }  // namespace spikeforge

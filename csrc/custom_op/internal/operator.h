@@ -58,29 +58,28 @@ class Operator {
   Arguments arguments(Values values) const { return {schema, values}; }
 
   // Visits the tensors of the arguments in order; undefined for a Tensor? that was not given.
-  template <class Visit>
-  void for_each_tensor(Values values, Visit&& visit) const;
+  template <class Visit> void for_each_tensor(Values values, Visit&& visit) const;
 
-  // The results, allocated on the device of `leader` as the shape function says.
+  // Allocates the results on the device of `leader`, with the sizes and dtypes that the shape function returns.
   TensorVector allocate(const Arguments& in, const at::Tensor& leader) const;
 
   // Checks that a function without support for lists can take all arguments: `taker` names the function, `otherwise`
   // the alternative.
   void check_no_lists(const char* taker, const char* otherwise) const;
 
-  // That x_t, the dtype of x in a source, can be the name of a type.
+  // Checks that x_t, the dtype of x in a source, can be the name of a type.
   void check_names_of_types() const;
 
-  // That a function gave one defined tensor a result.
+  // Checks that a function returned one defined tensor per result.
   void check_results(const char* whose, const TensorVector& results) const;
 
-  // In place of the arguments.
+  // Replaces the arguments on the stack by the results.
   void replace(torch::jit::Stack& stack, TensorVector results) const;
 
-  // The CPU's kernel: the results in place of the arguments, which are checked and lie on the CPU.
+  // Runs the CPU kernel, and replaces the arguments by the results. The arguments are checked, and are on the CPU.
   void run_on_cpu(torch::jit::Stack& stack) const;
 
-  // The same for arguments of another device, by copies. A warning says so once.
+  // The same for arguments on another device, through copies, with one warning.
   void run_on_cpu_by_copies(torch::jit::Stack& stack) const;
 
   // Compiles ahead of the first call.
@@ -100,34 +99,26 @@ class Operator {
   mutable std::once_flag warned_of_copies_;
 };
 
-template <class Visit>
-void Operator::for_each_tensor(Values values, Visit&& visit) const {
+template <class Visit> void Operator::for_each_tensor(Values values, Visit&& visit) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     switch (kinds[i]) {
-      case ArgumentKind::tensor:
-        visit(i, values[i].toTensor());
-        break;
-      case ArgumentKind::maybe_tensor:
-        visit(i, values[i].isNone() ? at::Tensor() : values[i].toTensor());
-        break;
+      case ArgumentKind::tensor: visit(i, values[i].toTensor()); break;
+      case ArgumentKind::maybe_tensor: visit(i, values[i].isNone() ? at::Tensor() : values[i].toTensor()); break;
       case ArgumentKind::tensor_list:
         for (const at::Tensor& t : values[i].toTensorList()) visit(i, t);
         break;
       case ArgumentKind::maybe_tensor_list:
         for (const std::optional<at::Tensor> t : values[i].toOptionalTensorList()) visit(i, t.value_or(at::Tensor()));
         break;
-      default:
-        break;
+      default: break;
     }
   }
 }
 
 // The same value with its tensors exchanged, one after the other, by what `exchange` gives for each.
-template <class Exchange>
-c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& exchange) {
+template <class Exchange> c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& exchange) {
   switch (kind) {
-    case ArgumentKind::tensor:
-      return exchange(value.toTensor());
+    case ArgumentKind::tensor: return exchange(value.toTensor());
     case ArgumentKind::maybe_tensor: {
       at::Tensor t = exchange(value.isNone() ? at::Tensor() : value.toTensor());
       return t.defined() ? c10::IValue(std::move(t)) : c10::IValue();
@@ -145,8 +136,7 @@ c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& ex
       }
       return list;
     }
-    default:
-      return value;
+    default: return value;
   }
 }
 

@@ -8,8 +8,8 @@ namespace spikeforge::custom_op {
 // Throws TypeError for a dtype that the user did not allow.
 void check_dtypes(const Operator& op, Values values);
 
-// Checks that a call's tensors are dense, of known dtypes and on one device, and makes them contiguous. Gives the first
-// of them, which says where results go.
+// Checks that a call's tensors are dense, of known dtypes and on one device, and makes them contiguous. Returns the
+// first of them; the results are allocated on its device.
 const at::Tensor& prepare(const Operator& op, torch::jit::Stack& stack);
 
 }  // namespace spikeforge::custom_op

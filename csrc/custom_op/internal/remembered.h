@@ -32,11 +32,9 @@ class CallKey {
 };
 
 // At most `most` values; then it begins anew.
-template <class T>
-class Remembered {
+template <class T> class Remembered {
  public:
-  template <class Make>
-  T get(const Arguments& in, Make&& make) {
+  template <class Make> T get(const Arguments& in, Make&& make) {
     constexpr std::size_t most = 1024;
     CallKey key;
     if (!key.describe(in)) return make();

@@ -9,13 +9,13 @@ namespace spikeforge::graph {
 // constant or an argument.
 std::vector<bool> hoistable_nodes(const Graph& graph, std::size_t first, std::size_t count);
 
-// A graph in two: inner(..., prologue(p), ...) = graph(..., p, ...), to the bit.
+// A graph split in two: inner(..., prologue(p), ...) == graph(..., p, ...), bit for bit.
 struct Hoisted {
   Graph prologue;  // arguments: the parameters. Results: what `inner` needs of them, parameters themselves included
   Graph inner;     // arguments and results: as the graph's, but with the prologue's results for the parameters
 };
 
-// Arguments [first, first + count) are the parameters. A truth value that depends on them alone stays inside.
+// Arguments [first, first + count) are the parameters. A boolean that depends on them only stays in `inner`.
 Hoisted hoist(const Graph& graph, std::size_t first, std::size_t count);
 
 }  // namespace spikeforge::graph

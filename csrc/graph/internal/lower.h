@@ -1,12 +1,12 @@
-// From the graph as a neuron is written to plain arithmetic, which is all that a forward pass computes.
+// Lowers the graph of a neuron to plain arithmetic, which is sufficient for a forward pass.
 //
 //   spike(u, _)             where(u >= 0, 1, 0)
 //   spike_strict(u, _)      where(u > 0, 1, 0)
-//   select(s, a, b)         where(s == 1, a, b), without the detour over 1 and 0 where s is a spike
+//   select(s, a, b)         where(s == 1, a, b), without the intermediate 1 and 0 if s is a spike
 //   detach(x)               x
 //   add_gradient(f, x, d)   f
 //
-// What is left of ops.def after it: everything else. Every bit of every result is as before.
+// Other operations of ops.def do not change. Results are the same bit for bit.
 #pragma once
 
 #include "csrc/graph/cell.h"

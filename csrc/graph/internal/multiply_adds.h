@@ -15,8 +15,8 @@ class MultiplyAdds {
   // None: every operation is rounded.
   MultiplyAdds() = default;
 
-  // All of a graph's, but for what decides a condition: its bits say whether a neuron fires. A product that is needed
-  // besides is computed twice: then nothing waits for it.
+  // All multiply-adds of a graph, except those that a condition depends on: rounding there decides whether a neuron
+  // fires. A product that has other uses as well is computed twice, so that no other operation waits for it.
   explicit MultiplyAdds(const Graph& graph);
 
   // The operand of an addition or a subtraction that is a product without rounding; std::nullopt for any other node.

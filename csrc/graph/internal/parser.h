@@ -58,8 +58,7 @@ class Parser {
   }
   [[noreturn]] void fail(const Token& at, const std::string& message) const { throw lexer_.error(at, message); }
   // An error of the graph is one of the text at this place.
-  template <class Function>
-  auto at(const Token& place, Function&& function) const {
+  template <class Function> auto at(const Token& place, Function&& function) const {
     try {
       return function();
     } catch (const TextError&) {
@@ -69,8 +68,8 @@ class Parser {
     }
   }
 
-  // A list of names in a header, up to ";" or ")": add(name) takes each, and reads what follows it. `seen` has those of
-  // all lists, of which there are too many where `bound` is said.
+  // A list of names in a header, up to ";" or ")": add(name) processes each, and reads what follows it. `seen` has the
+  // names of all lists; `bound` is the error message if there are too many.
   template <class Add>
   void names(std::string_view what, std::string_view bound, std::set<std::string_view>& seen, Add&& add) {
     if (sees(";") || sees(")")) return;
@@ -83,16 +82,15 @@ class Parser {
     } while (take_if(","));
   }
 
-  // Parses statements between braces, of which the first is already read: statement() parses one. Returns the last
-  // brace.
-  template <class Statement>
-  Token statements(Statement&& statement) {
+  // Parses statements up to a closing brace, after the opening one; statement() parses one statement. Returns the
+  // closing brace.
+  template <class Statement> Token statements(Statement&& statement) {
     while (!sees("}")) {
       if (token_.kind == Token::Kind::line_break || sees(";")) {
         take();
         continue;
       }
-      bool is_closed = false;  // by a brace, after which another may follow at once
+      bool is_closed = false;  // by a brace, after which the next statement needs no separator
       if constexpr (std::is_same_v<decltype(statement()), bool>)
         is_closed = statement();
       else
@@ -108,7 +106,7 @@ class Parser {
     if (token_.kind != Token::Kind::end)
       fail(token_, fmt::format("expected nothing after the {}, but found {}", what, quoted(token_)));
   }
-  // name = expression, of which the name is read.
+  // Parses "= expression" of an assignment, after its name.
   void assignment(const Token& name);
 
   // Expressions.

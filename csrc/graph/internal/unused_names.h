@@ -9,7 +9,7 @@
 
 namespace spikeforge::graph {
 
-// Names for arguments that a graph is given besides its own.
+// Generates names for additional arguments of a graph.
 class UnusedNames {
  public:
   explicit UnusedNames(const Graph& graph) {

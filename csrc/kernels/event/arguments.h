@@ -53,12 +53,12 @@ struct ProductArguments {
   const void* grad = nullptr;  // of weight_gradient
   const Int* slots = nullptr;  // of plasticity: where the weight of a nonzero is, or null
   Int n = 0, words = 0, batches = 0;
-  Int long_row = 0;            // by rows: a row of more nonzeros is not for a group of lanes
+  Int long_row = 0;            // by rows: a row with more nonzeros is not summed by a group of lanes
   Int chunk = 0;               // nonzeros of a task, at most: a power of two
-  Int rows_at_once = 0;        // that a block looks at, no more than it has threads
+  Int rows_at_once = 0;        // rows that a block reads at once, at most its number of threads
   Int private_from = 0;        // listed nonzeros from which a block's sums are its own
   double least = 0, most = 0;  // of plasticity
-  // Null, or not 0 where a number of the matrix is out of range: nothing of it is read then.
+  // Null, or a flag: if it is not 0, an index of the matrix is out of range, and kernels do not read the matrix.
   const unsigned* refused = nullptr;
   // With delays y is a ring in the compute type, to which results are added: [slots, all batches, out]. Sums that
   // arrive at step t are in slot t % slots.
@@ -89,10 +89,10 @@ struct RandomRows {
   float columns_a_bit;
 };
 
-// Delays that are drawn, whole numbers:
+// Random delays, in whole steps:
 //   constant   first
-//   uniform    from first to second, both of them too
-//   normal     mean first, deviation second: rounded, and clipped to [0, most]
+//   uniform    from first to second, inclusive
+//   normal     mean first, standard deviation second: rounded, and clipped to [0, most]
 struct RandomDelays {
   float first, second;
   int most;

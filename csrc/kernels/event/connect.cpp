@@ -15,15 +15,11 @@ Place threads_of(ConnectStep step, const ConnectArguments& args) {
   switch (step) {
     case ConnectStep::count_lines:
     case ConnectStep::count_rows:
-    case ConnectStep::place_rows:
-      return args.total;
-    case ConnectStep::count_places:
-      return args.lines.count;
+    case ConnectStep::place_rows: return args.total;
+    case ConnectStep::count_places: return args.lines.count;
     case ConnectStep::draw:
-    case ConnectStep::sort:
-      return args.lines.count * block;
-    default:
-      return args.lines.count * 32;
+    case ConnectStep::sort: return args.lines.count * block;
+    default: return args.lines.count * 32;
   }
 }
 
@@ -53,7 +49,7 @@ extern "C" __global__ void __launch_bounds__({block}) {name}(const __grid_consta
                               fmt::arg("block", block), fmt::arg("name", name), fmt::arg("function", function))};
 }
 
-void launch(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream) {
+void launch_connect_step(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream) {
   const Place blocks = std::clamp<Place>((threads_of(step, args) + block - 1) / block, 1,
                                          blocks_a_multiprocessor * device.multiprocessors);
   const ConnectSpec spec = spec_of(step, args.type);

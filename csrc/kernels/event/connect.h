@@ -18,6 +18,6 @@ ConnectSpec spec_of(ConnectStep step, NumberType type);
 jit::KernelSource print_source(const ConnectSpec& spec);
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
-void launch(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream);
+void launch_connect_step(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream);
 
 }  // namespace spikeforge::event

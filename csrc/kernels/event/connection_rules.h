@@ -98,8 +98,7 @@ SPIKEFORGE_PLAIN_FN Place line_of(const Lines& lines, Place connection) {
 
 // Calls visit(place) for the places of a line, each with the same probability, in rising order: from one to the next
 // there are 1 + floor(surprise(word) places_a_bit), the geometric distribution.
-template <class Visit>
-SPIKEFORGE_FN void for_each_with_probability(const Lines& lines, Place line, Visit&& visit) {
+template <class Visit> SPIKEFORGE_FN void for_each_with_probability(const Lines& lines, Place line, Visit&& visit) {
   PhiloxWords words{};
   Place place = 0;
   for (Place draw = 0;; ++draw) {

@@ -88,7 +88,7 @@ std::uint8_t columns_of(const Product& p) {
   return static_cast<std::uint8_t>(std::min<std::int64_t>(32, std::bit_ceil(static_cast<std::uint64_t>(p.n))));
 }
 
-// Blocks for so many threads, at most `each` a multiprocessor.
+// The number of blocks for `threads` threads, at most `each` per multiprocessor.
 std::int64_t grid(std::int64_t threads, std::int64_t block, std::int64_t each, const jit::Device& device) {
   return std::clamp<std::int64_t>(divide_up(threads, block), 1, each * device.multiprocessors);
 }
@@ -102,7 +102,7 @@ KernelSpec spec_of(Kernel kernel, const Product& p) {
           .indptr_bytes = p.indptr_bytes};
 }
 
-// Nonzeros of a thread in flight, or half as many if their weights fill the registers.
+// The number of nonzeros of a thread in flight: `most`, or half of it for float64 weights, which need more registers.
 std::uint8_t unroll_of(const Product& p, std::int64_t most, const Choices& chosen) {
   return static_cast<std::uint8_t>(
       or_default(chosen.unroll, p.weight == DType::f64 && !p.homogeneous ? most / 2 : most));
@@ -232,7 +232,7 @@ ScatterPlan plan_scatter(const Product& p, const jit::Device& device) {
   spec.in_shared_memory =
       !fixed && !to_ring && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
   spec.unroll = unroll_of(p, 8, chosen);
-  // From so many nonzeros a column sums of every block's own pay for themselves, for one vector or several.
+  // From this number of nonzeros per column, private sums of each block are faster, for one vector or several.
   plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * p.cols;
   plan.tasks = p.rows + p.nnz / plan.chunk;
 

@@ -14,18 +14,13 @@ const graph::SynapseBlock* block_of(const graph::Synapse& s, PlasticPart part, s
   switch (part) {
     case PlasticPart::pre:
     case PlasticPart::sending_pre:
-    case PlasticPart::pre_traces:
-      return &s.pre;
+    case PlasticPart::pre_traces: return &s.pre;
     case PlasticPart::post:
-    case PlasticPart::post_traces:
-      return found(s.post);
-    case PlasticPart::signal:
-      return found(s.on_signal[signal]);
-    case PlasticPart::each_step:
-      return found(s.each_step);
+    case PlasticPart::post_traces: return found(s.post);
+    case PlasticPart::signal: return found(s.on_signal[signal]);
+    case PlasticPart::each_step: return found(s.each_step);
     case PlasticPart::fired:
-    case PlasticPart::refresh:
-      break;
+    case PlasticPart::refresh: break;
   }
   return nullptr;
 }

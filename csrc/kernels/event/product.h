@@ -1,4 +1,4 @@
-// A sparse matrix and what it is multiplied by, as plain data: what an operator hands to the kernels of a CPU or a GPU
+// A sparse matrix and what it is multiplied by, as plain data: what an operator passes to the kernels of a CPU or a GPU
 // once every check is done.
 #pragma once
 

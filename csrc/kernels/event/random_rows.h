@@ -46,8 +46,7 @@ SPIKEFORGE_PLAIN_FN unsigned long long hash_of(unsigned long long key, Int colum
   return mixed(key ^ (golden * static_cast<unsigned long long>(column + 1)));
 }
 
-template <Distribution distribution>
-SPIKEFORGE_FN float draw(unsigned long long key, Int column) {
+template <Distribution distribution> SPIKEFORGE_FN float draw(unsigned long long key, Int column) {
   if constexpr (distribution == Distribution::constant) {
     return 0.0F;
   } else {
@@ -56,8 +55,7 @@ SPIKEFORGE_FN float draw(unsigned long long key, Int column) {
   }
 }
 
-template <Distribution distribution, class C>
-SPIKEFORGE_FN C weight_of(C first, C second, float drawn) {
+template <Distribution distribution, class C> SPIKEFORGE_FN C weight_of(C first, C second, float drawn) {
   if constexpr (distribution == Distribution::constant)
     return first;
   else if constexpr (distribution == Distribution::uniform)

@@ -48,10 +48,8 @@ bool reads_a_matrix(Kernel kernel) {
     case Kernel::scatter:
     case Kernel::weight_gradient:
     case Kernel::plasticity:
-    case Kernel::deliver:
-      return true;
-    default:
-      return false;
+    case Kernel::deliver: return true;
+    default: return false;
   }
 }
 
@@ -59,14 +57,10 @@ std::string print_call(const KernelSpec& spec) {
   const char* const name = function_of(spec.kernel).name;
   switch (spec.kernel) {
     case Kernel::jit_gather:
-    case Kernel::jit_scatter:
-      return fmt::format("{}<Kernel, Distribution::{}>", name, name_of(spec.distribution));
-    case Kernel::linear:
-      return fmt::format("{}<Kernel, {}>", name, spec.packed);
-    case Kernel::check:
-      return fmt::format("{}<Kernel, {}>", name, spec.wide_indices ? "Int" : "int");
-    default:
-      return fmt::format("{}<Kernel>", name);
+    case Kernel::jit_scatter: return fmt::format("{}<Kernel, Distribution::{}>", name, name_of(spec.distribution));
+    case Kernel::linear: return fmt::format("{}<Kernel, {}>", name, spec.packed);
+    case Kernel::check: return fmt::format("{}<Kernel, {}>", name, spec.wide_indices ? "Int" : "int");
+    default: return fmt::format("{}<Kernel>", name);
   }
 }
 
@@ -97,19 +91,14 @@ Bounds bounds(const KernelSpec& spec) {
     case Kernel::jit_scatter:
     case Kernel::linear:
     case Kernel::check:
-    case Kernel::take:
-      return {256, 1};
-    case Kernel::gather_bits:
-      return {512, 2};
-    case Kernel::gather:
-      return {256, spec.columns == 1 || spec.weight == DType::f64 ? 4 : 5};
-    case Kernel::deliver:
-      return {256, spec.sums == Sums::fixed ? 2 : 4};
+    case Kernel::take: return {256, 1};
+    case Kernel::gather_bits: return {512, 2};
+    case Kernel::gather: return {256, spec.columns == 1 || spec.weight == DType::f64 ? 4 : 5};
+    case Kernel::deliver: return {256, spec.sums == Sums::fixed ? 2 : 4};
     case Kernel::scatter:
       if (spec.in_shared_memory) return {1024, 1};
       return {256, spec.sums == Sums::fixed ? 2 : spec.sums == Sums::floats || spec.delays != Delays::none ? 3 : 4};
-    default:
-      return {1024, 1};
+    default: return {1024, 1};
   }
 }
 

@@ -20,7 +20,7 @@ struct Divisor {
 struct PoolArguments {
   const void* from;
   void* to;
-  unsigned char* which;  // for maxima: the place of each in its window; null if it is not wanted
+  unsigned char* which;  // for maxima: the place of each in its window; null if it is not requested
   int height, width, out_height, out_width;
   long long channels;
   unsigned items;
@@ -28,14 +28,14 @@ struct PoolArguments {
   double divisor;  // of means; 0: how many places there are
   bool counts_padding;
   // For maxima before a normalisation: numbers per channel in the compute type.
-  const void* weight;  // by which x will be multiplied: where it is below 0 the least number becomes the largest
-  // In the backward pass x, of which every number has a gradient besides, offset + slope (x - mean).
+  const void* weight;  // by which x will be multiplied: if it is negative, the minimum is pooled
+  // In the backward pass, x has an additional gradient from the statistics: offset + slope (x - mean).
   const void *x, *mean, *offset, *slope;
-  unsigned cycle;  // plain images are of so many channels by turns,
-  unsigned first;  // and the first one of this
+  unsigned cycle;  // the number of channels, by which consecutive plain images cycle,
+  unsigned first;  // and the channel of the first image
 };
 
-// `count` numbers, bits each, and a byte that becomes 0 where one of them is none that `bits` can hold.
+// Packs `count` numbers into bits. The byte `valid` becomes 0 if a number cannot be represented.
 struct BitsArguments {
   const void* from;
   void* to;
@@ -56,7 +56,7 @@ struct DelayedArguments {
   void* rows;
   void* out;  // of sums
   long long in_stride;
-  long long in_of_row;  // how much further in[0, 0] lies for each row: not 0 where a row has one column, its own
+  long long in_of_row;  // stride of in[0, 0] per row: not 0 if each row has a single column, its own
   long long rows_stride;
   int rows_count, columns, steps, lanes;
   unsigned strips;
@@ -106,8 +106,7 @@ struct RingTiles {
 // Arguments of a normalisation by the statistics of its own input, after the loop's arguments. Numbers per channel have
 // the compute type; `partial` is [blocks, runs, sums, slots], or in a ring [strips, members, local channels, sums] and
 // [channels, sums].
-template <class Tiles>
-struct NormaliseArguments {
+template <class Tiles> struct NormaliseArguments {
   Tiles tiles;
   long long samples[3];  // elements of x, of the first channel; of the others they lie `inner` further each
   double share;          // of an element in its channel: 1 / how many there are
@@ -122,8 +121,7 @@ struct NormaliseArguments {
 };
 
 // Arguments of its gradient, after the arguments of both loops.
-template <class Tiles>
-struct NormaliseGradArguments {
+template <class Tiles> struct NormaliseGradArguments {
   Tiles tiles;
   double share;
   const void *rstd, *scale;

@@ -4,18 +4,14 @@
 #include "csrc/codegen/lines.h"
 #include "csrc/jit/recorder.h"
 #include "csrc/jit/spec_table.h"
-#include "csrc/kernels/layer/divisor.h"
+#include "csrc/kernels/layer/batch_norm_schedule.h"
 #include "csrc/kernels/multistep/arguments.h"
-#include "csrc/kernels/multistep/schedule.h"
 #include "csrc/kernels/multistep/spec.h"
-#include "csrc/kernels/recurrent/schedule.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,335 +21,6 @@ namespace spikeforge::layers {
 namespace {
 
 using namespace kernels;
-
-// The parameter with the layer's channels.
-const ParamView& shift_of(const Launch& run) { return run.params.back(); }
-// Neurons after which the channels are the same again.
-std::int64_t period_of(const Launch& run) { return shift_of(run).inner * shift_of(run).count; }
-const BackwardLaunch& first_loop(const BatchNormBackward& layer) { return layer.sums; }
-const ForwardLaunch& first_loop(const BatchNormForward& layer) { return layer.run; }
-
-// Threads of a block, and of how many tiles the rows lie in shared memory at any time: 0, where none do.
-struct Block {
-  std::uint16_t threads = 256;
-  std::uint8_t slots = 0;
-  std::uint8_t ahead = 0;  // tiles in flight while one is computed
-  std::uint8_t steps = 1;  // of a sequence there, a power of two
-  std::uint8_t team = 1;   // neighbouring threads that copy their rows together
-  bool is_exact = false;   // whether sequences have as many
-  bool keeps = false;      // backward: x's gradient, until the statistics' part is known
-
-  bool operator==(const Block&) const = default;
-};
-
-// How both passes of a layer run.
-struct LayerSchedule {
-  Schedule loop;
-  Block block;
-  std::optional<RingTiles> ring;  // where the block has slots
-};
-
-// ---- how blocks share the neurons ----
-
-std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
-
-// The number of aligned groups that n consecutive elements can touch.
-std::int64_t touched(std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; }
-
-// Strips at most `widest` threads wide, and a multiple of `unit`. Blocks take tiles of one strip only, and some of them
-// fewer; or all as many, some of them on in the next strip.
-ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t unit, std::int64_t widest,
-                      std::int64_t blocks, bool of_one_strip) {
-  constexpr std::int64_t most_for_itself = 8 * Block().threads;  // parts of sums
-  const std::int64_t period = shift.inner * shift.count, columns = period / width;
-  const std::int64_t strips = divided(columns, widest), across = divided(divided(columns, strips), unit) * unit;
-  const std::int64_t down = std::min(Block().threads / across, rows), tiles = divided(rows, down);
-  const std::int64_t each =
-      of_one_strip ? divided(tiles, std::max<std::int64_t>(blocks / strips, 1)) : divided(strips * tiles, blocks);
-  const std::int64_t depth = of_one_strip ? divided(tiles, each) * each : tiles;  // none is in what is beyond the rows
-  const std::int64_t runs = of_one_strip ? 1 : touched(each, depth),
-                     blocks_of_strip = of_one_strip ? depth / each : touched(depth, each), neurons = across * width;
-  const std::int64_t slots = touched(neurons, shift.inner), strips_of_channel = touched(shift.inner, neurons);
-  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  const auto threads = static_cast<std::uint64_t>(std::max<std::int64_t>(Block().threads / slots, 1));
-  return {.rows = of(rows),
-          .period = of(period),
-          .inner = of(shift.inner),
-          .channels = of(shift.count),
-          .across = of(across),
-          .down = of(down),
-          .strips = of(strips),
-          .depth = of(depth),
-          .each = of(each),
-          .runs = of(runs),
-          .blocks_of_strip = of(blocks_of_strip),
-          .slots = of(slots),
-          .parts = of(static_cast<std::int64_t>(std::bit_floor(threads))),
-          .own_channels = runs * slots * strips_of_channel * blocks_of_strip <= most_for_itself ? of(runs * slots) : 0};
-}
-
-unsigned blocks_of(const ChannelTiles& tiles) {
-  return static_cast<unsigned>(divided(std::int64_t{tiles.strips} * tiles.depth, tiles.each));
-}
-
-// Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
-// strips have fewer runs. The sums of a run take about as long as 3 tiles (an H200, images of 7 x 7 to 112 x 112).
-ChannelTiles tiles_of(const Launch& run, int width, std::int64_t unit, std::int64_t blocks) {
-  const ParamView& shift = shift_of(run);
-  const std::int64_t rows = run.neurons / (shift.inner * shift.count);
-  const auto cost = [](const ChannelTiles& tiles) { return tiles.each + 3 * tiles.runs; };
-  ChannelTiles best = tiles_of(shift, rows, width, unit, 32, blocks, /*of_one_strip=*/false);
-  for (const std::int64_t widest : {32, 64, 128, 256}) {
-    if (widest > 32 && shift.inner == 1) break;
-    for (const bool of_one_strip : {false, true}) {
-      const ChannelTiles found = tiles_of(shift, rows, width, unit, widest, blocks, of_one_strip);
-      if (blocks_of(found) <= blocks && cost(found) < cost(best)) best = found;
-    }
-  }
-  return best;
-}
-
-// ---- and with a ring of tiles ----
-
-// Parts of a channel up to which each block adds them up itself.
-constexpr std::int64_t most_parts = 16;
-
-// Strips at most `widest` threads wide; rows of a tile are whole lines of the cache, if they are that long.
-RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t line, std::int64_t widest,
-                        std::int64_t threads, std::int64_t blocks) {
-  const std::int64_t period = shift.inner * shift.count, columns = period / width;
-  const std::int64_t even = divided(columns, divided(columns, widest));
-  const std::int64_t across = even < line ? even : std::min(divided(even, line) * line, columns),
-                     strips = divided(columns, across);
-  const std::int64_t down = std::min(threads / across, rows), tiles = divided(rows, down);
-  const std::int64_t members = std::clamp<std::int64_t>(blocks / strips, 1, tiles);
-  const std::int64_t units = divided(strips, std::max<std::int64_t>(blocks / members, 1)), neurons = across * width;
-  const std::int64_t channels = shift.inner == 1 ? neurons : std::min(touched(neurons, shift.inner), shift.count);
-  const auto of = [](std::int64_t number) { return static_cast<int>(number); };
-  const std::int64_t strips_apart = divided(strips, units), own = divided(channels, members);
-  return {.rows = of(rows),
-          .period = of(period),
-          .inner = of(shift.inner),
-          .channels = of(shift.count),
-          .across = of(across),
-          .down = of(down),
-          .strips = of(strips),
-          .members = of(members),
-          .strips_apart = of(strips_apart),
-          .each = of(divided(tiles, members)),
-          .units = of(units),
-          .local_channels = of(channels),
-          .sharers = of(std::max<std::int64_t>(threads / channels, 1)),
-          .has_totals = members * (shift.inner == 1 ? 1 : touched(shift.inner, neurons)) > most_parts,
-          .own_channels = of(own),
-          .own_beside = of(
-              static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::min<std::int64_t>(own, 32)))))};
-}
-
-void set_divisors(RingTiles& tiles, int width) {
-  tiles.by_inner = divisor_of(tiles.inner);
-  tiles.by_across = divisor_of(tiles.across);
-  tiles.by_members = divisor_of(tiles.members);
-  tiles.by_local_channels = divisor_of(tiles.local_channels);
-  tiles.by_width = divisor_of(std::int64_t{tiles.across} * width);
-  tiles.by_span = divisor_of(std::min(tiles.inner, tiles.across * width));
-  tiles.by_rows = divisor_of(std::int64_t{tiles.members} * tiles.down);
-}
-
-unsigned blocks_of(const RingTiles& tiles) {
-  return static_cast<unsigned>(tiles.strips_apart) * static_cast<unsigned>(tiles.members);
-}
-
-// In tiles: what the block with most work takes; the sums of a run, of more channels more; and one more way through
-// memory, where one block adds up for all.
-double cost_of(const RingTiles& tiles) {
-  const double sums = .2 + (tiles.inner == 1 ? tiles.local_channels / 160. : 0);
-  return tiles.units * (tiles.each + sums) + (tiles.has_totals ? .6 : 0);
-}
-
-// The cheapest; of several, the widest. Threads beside each other read 128 bytes or more, so that accesses are whole. A
-// block has a table with room for as many channels as it has threads.
-std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& schedule, std::int64_t blocks) {
-  const ParamView& shift = shift_of(run);
-  const int width = schedule.loop.width;
-  const std::int64_t period = shift.inner * shift.count, rows = run.neurons / period, threads = schedule.block.threads;
-  const std::int64_t line = std::max<std::int64_t>(128 / (width * size_of(run.type)), 1);
-  std::optional<RingTiles> best;
-  for (std::int64_t widest = std::min(period / width, threads); widest > 0; widest /= 2) {
-    if (best && widest < line) break;
-    const RingTiles found = ring_tiles_of(shift, rows, width, line, widest, threads, blocks);
-    if (std::int64_t{found.units} * found.local_channels > threads) continue;
-    if (!best || cost_of(found) < cost_of(*best)) best = found;
-  }
-  if (best) set_divisors(*best, width);
-  return best;
-}
-
-// ---- schedules ----
-
-// The kinds of rows of a tile that the first pass reads.
-std::size_t kinds_of_rows(const BatchNormForward&) { return 1; }
-std::size_t kinds_of_rows(const BatchNormBackward& layer) {
-  const auto is_read = [](const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; };
-  return layer.sums.inputs.size() + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_outputs, is_read));
-}
-
-// Threads that share a byte of a row's bits, where rows are whole bytes. Strips are as wide as that without bits too:
-// these change the order of no sum.
-std::int64_t unit_of(const BatchNormForward& layer, int width) {
-  return std::gcd(period_of(layer.run) / width, std::max<std::int64_t>(8 / width, 1));
-}
-std::int64_t unit_of(const BatchNormBackward&, int /*width*/) { return 1; }
-
-bool rows_aligned(const BatchNormForward& layer, int width) { return kernels::rows_aligned(layer.run, width); }
-bool rows_aligned(const BatchNormBackward& layer, int width) {
-  return kernels::rows_aligned(layer.sums, width) && kernels::rows_aligned(layer.gradient, width);
-}
-
-int code_of_a_step(const BatchNormForward& layer) { return layer.run.cell->forward_cost; }
-int code_of_a_step(const BatchNormBackward& layer) {
-  const Cell& cell = *layer.gradient.cell;
-  return cell.forward_cost + cell.backward_cost;
-}
-
-// Threads of a block with a ring: more of them wait longer for each other than they gain (with 512, forward, T = 4, 5.6
-// passes of 13 MB become 7.1; backward, T = 16, 5.5 of 26 MB 5.8).
-constexpr std::int64_t threads_of_ring = 384;
-
-// Static shared memory of a block: publish_sums of cuda/layer/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh,
-// of which the backward pass has five rows and the forward pass three.
-constexpr std::size_t scratch_bytes(int width) {
-  constexpr std::int64_t threads = threads_of_ring;
-  return static_cast<std::size_t>(2 * width * (threads + 32 / width) + 2 * threads + 5 * threads) * sizeof(float);
-}
-
-std::int64_t bytes_of_x(const Launch& run) {
-  return run.steps * run.neurons * static_cast<std::int64_t>(size_of(run.type));
-}
-
-// Bytes of x up to which the backward pass keeps x's gradient between its passes rather than run the loop twice. The
-// part that does not stay in the ring is written and read once more, and has to fit the cache. Passes over x, T = 4,
-// channels last, the loop twice and kept: float16 51 MB 6.3, 5.9; 206 MB 5.9, 6.3; float32 51 MB 5.4, 5.7 (an H200).
-std::int64_t most_kept(DType type) { return size_of(type) == 2 ? 60'000'000 : 40'000'000; }
-
-bool keeps_gradient(const BatchNormForward&) { return false; }
-bool keeps_gradient(const BatchNormBackward& layer) {
-  const SequenceView& upstream = layer.sums.grad_outputs[0];
-  return upstream.data != nullptr && upstream.neuron_stride != 0 && layer.gradient.grad_inputs[0] != nullptr &&
-         bytes_of_x(layer.sums) <= most_kept(layer.sums.type);
-}
-
-// True if data that does not stay for the second pass is evicted from the cache first. If little of x could stay, the
-// backward pass is faster without (206 MB of float16, T = 4: 6.0 passes, else 5.7; forward 3.2, else 3.3; 51 MB forward
-// 3.0, else 3.3).
-bool streams(const BatchNormForward&) { return true; }
-bool streams(const BatchNormBackward& layer) { return bytes_of_x(layer.sums) <= 128'000'000; }
-
-// A thread's states that its code keeps in registers: all steps of the backward pass, which makes them anew (with 64,
-// T = 16, 26 MB of float16 take 6.5 passes rather than 5.5).
-std::int64_t most_states(const BatchNormForward& layer) { return layer.run.cell->states.size() <= 1 ? 64 : 32; }
-std::int64_t most_states(const BatchNormBackward&) { return 32; }
-
-// Neighbouring threads that copy together what one has in several steps, 16 bytes at once where they lie beside each
-// other. Each takes a step at least.
-template <class Layer>
-std::uint8_t team_of(const Layer& layer, const RingTiles& tiles, std::int64_t width, std::int64_t steps) {
-  const Launch& run = first_loop(layer);
-  const std::int64_t team = std::min(16 / (width * static_cast<std::int64_t>(size_of(run.type))), steps),
-                     together = team * width;
-  const bool is_whole = tiles.across % team == 0 && period_of(run) % together == 0;
-  return is_whole && rows_aligned(layer, static_cast<int>(together)) ? static_cast<std::uint8_t>(team) : 1;
-}
-
-// Neurons of a thread: 16 bytes of a step, or less where sequences are long, since their states stay in registers. 0: a
-// step would be less than the 4 bytes that are copied at once.
-template <class Layer>
-std::int64_t width_of_ring(const Layer& layer, std::int64_t steps) {
-  constexpr int most_unrolled = 4000;
-  const Launch& run = first_loop(layer);
-  const auto size = static_cast<std::int64_t>(size_of(run.type));
-  const std::int64_t states = std::max<std::int64_t>(static_cast<std::int64_t>(run.cell->states.size()), 1);
-  std::int64_t width = (steps <= 4 ? 16 : 8) / size;
-  const auto is_too_wide = [&] {
-    return width * steps * states > most_states(layer) || width * steps * code_of_a_step(layer) > most_unrolled ||
-           !rows_aligned(layer, static_cast<int>(width)) || period_of(run) % width != 0;
-  };
-  while (width > 1 && is_too_wide()) width /= 2;
-  return width * size < 4 || is_too_wide() ? 0 : width;
-}
-
-// A ring of tiles, where a multiprocessor has room for two at least.
-template <class Layer>
-std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
-  constexpr std::size_t most_slots = 8, least_slots = 2;
-  // Bytes in flight per multiprocessor: with more, requests wait and the multiprocessor idles (26 MB of float16, T = 4:
-  // 8 tiles forward 3.5 passes, 4 3.3; 4 tiles backward 5.8, 2 5.5).
-  constexpr std::size_t most_ahead = 98'304;
-  constexpr std::int64_t most_in_cache = 32'000'000;  // of an L2 of 50 MB and more
-  const Launch& run = first_loop(layer);
-  const std::int64_t steps = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(run.steps)));
-  const auto size = static_cast<std::int64_t>(size_of(run.type));
-  if (device.major < 8 || compute_type(run.type) != DType::f32 || run.steps == 0 || run.neurons == 0 ||
-      steps > std::min<std::int64_t>(16, run.checkpoint_length) || run.neurons < period_of(run))
-    return std::nullopt;
-  const std::int64_t width = width_of_ring(layer, steps);
-  if (width == 0) return std::nullopt;
-  const std::size_t slot = kinds_of_rows(layer) * static_cast<std::size_t>(steps * threads_of_ring * width * size);
-  const std::size_t slots = std::min(
-      (static_cast<std::size_t>(kernels::most_shared_bytes(device)) - scratch_bytes(static_cast<int>(width))) / slot,
-      most_slots);
-  if (slots < least_slots) return std::nullopt;
-  Schedule& loop = schedule.loop;
-  loop.width = static_cast<std::uint8_t>(width);
-  loop.neighbours = true;
-  loop.staged = false;
-  loop.segments = 1;
-  loop.rows = static_cast<std::uint8_t>(steps);
-  loop.whole_stores = true;
-  schedule.block = {.threads = threads_of_ring,
-                    .slots = static_cast<std::uint8_t>(slots),
-                    .ahead = static_cast<std::uint8_t>(std::clamp(most_ahead / slot, least_slots, slots)),
-                    .steps = static_cast<std::uint8_t>(steps),
-                    .is_exact = run.steps == steps,
-                    .keeps = keeps_gradient(layer)};
-  schedule.ring = ring_tiles_of(run, schedule, device.multiprocessors);
-  if (!schedule.ring) return std::nullopt;
-  RingTiles& tiles = *schedule.ring;
-  tiles.kept = static_cast<int>(most_in_cache / (static_cast<std::int64_t>(slot) * blocks_of(tiles)));
-  tiles.streams = streams(layer);
-  schedule.block.team = team_of(layer, tiles, width, steps);
-  return schedule;
-}
-
-template <class AnyLaunch>
-Schedule in_turns(const AnyLaunch& launch, const jit::Device& device) {
-  Schedule schedule = kernels::schedule_of(launch, device.multiprocessors);
-  schedule.in_turns = true;
-  return schedule;
-}
-
-LayerSchedule schedule_of(const BatchNormForward& layer, const jit::Device& device) {
-  const LayerSchedule schedule{.loop = in_turns(layer.run, device), .block = {}, .ring = {}};
-  return with_ring(layer, schedule, device).value_or(schedule);
-}
-
-// One for both loops: a thread has the same neurons in both.
-LayerSchedule schedule_of(const BatchNormBackward& layer, const jit::Device& device) {
-  LayerSchedule schedule{.loop = in_turns(layer.sums, device), .block = {}, .ring = {}};
-  Schedule& loop = schedule.loop;
-  const Schedule second = in_turns(layer.gradient, device);
-  loop.width = std::min(loop.width, second.width);
-  loop.neighbours = loop.neighbours && second.neighbours;
-  loop.segments = std::max(loop.segments, second.segments);
-  loop.one_segment = 0 < layer.sums.steps && layer.sums.steps <= loop.checkpoint;
-  if (const auto ring = with_ring(layer, schedule, device)) {
-    schedule = *ring;
-    loop.checkpoint = static_cast<std::uint8_t>(schedule.block.steps);
-    loop.ragged = layer.sums.steps != schedule.block.steps;
-    loop.one_segment = true;
-  }
-  return schedule;
-}
 
 // The number of sums per channel.
 std::size_t sums_of(const BatchNormForward&) { return 2; }
@@ -443,7 +110,7 @@ std::string print_gradient(const BackwardSpec& spec) {
 const KernelSpec& first_of(const ForwardSpec& spec) { return spec.run; }
 const KernelSpec& first_of(const BackwardSpec& spec) { return spec.sums; }
 
-// A kernel that hands its arguments to a function of cuda/layer/batch_norm.cuh, which is made for `specs`.
+// A kernel that passes its arguments to a function of cuda/layer/batch_norm.cuh, instantiated for `specs`.
 template <class Spec>
 jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::string_view function,
                                std::string_view args, std::string_view specs) {
@@ -563,8 +230,7 @@ auto& tables_for(const ForwardSpec&, Kernels& kernels) { return kernels.forward;
 auto& tables_for(const BackwardSpec&, Kernels& kernels) { return kernels.backward; }
 
 // Dynamic shared memory of a block.
-template <class Layer>
-std::size_t ring_bytes(const Layer& layer, const LayerSchedule& schedule) {
+template <class Layer> std::size_t ring_bytes(const Layer& layer, const LayerSchedule& schedule) {
   const Block& block = schedule.block;
   return kinds_of_rows(layer) * block.slots * block.steps * block.threads * schedule.loop.width *
          static_cast<std::size_t>(size_of(first_loop(layer).type));
@@ -604,9 +270,8 @@ bool launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
     kernel.allow_shared(static_cast<int>(shared), jit::Driver::get().device());  // a kernel always has the same
     launch_tiles(layer, kernel, *schedule.ring, schedule.block, shared, stream, allocate);
   } else {
-    const int width = schedule.loop.width;
     const std::int64_t blocks = kernel.blocks_at_once(threads) * std::int64_t{device.multiprocessors};
-    const ChannelTiles tiles = tiles_of(run, width, unit_of(layer, width), blocks);
+    const ChannelTiles tiles = channel_tiles_of(layer, schedule.loop.width, blocks);
     launch_tiles(layer, kernel, tiles, schedule.block, 0, stream, allocate);
   }
   return true;
@@ -622,7 +287,8 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) 
   return fits(layer, schedule_of(layer, device));
 }
 
-// Strips of a ring may be of any width: threads do not share bytes there.
+// With a ring, a strip may have any width, so two threads cannot combine their bits into one byte: each thread must
+// have whole bytes.
 Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
   const LayerSchedule schedule = schedule_of(layer, device);
   const bool has_ring = schedule.block.slots > 0;
@@ -632,10 +298,12 @@ Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
                          (!has_ring || bits * schedule.loop.width >= 8)};
 }
 
-bool launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+bool launch_batch_norm(const BatchNormForward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate) {
   return launch_layer(layer, device, stream, allocate);
 }
-bool launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate) {
+bool launch_batch_norm(const BatchNormBackward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate) {
   return launch_layer(layer, device, stream, allocate);
 }
 

@@ -42,7 +42,7 @@ struct BatchNormBackward {
 bool fits_one_launch(const BatchNormForward& layer, const jit::Device& device);
 bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device);
 
-// The additional work of a layer's launch; the caller does the rest.
+// The additional work that a layer's launch includes; the caller does the work whose member is false.
 struct Besides {
   bool moves_running = false;  // running statistics
   bool writes_bits = false;    // the bits that the loop writes
@@ -51,8 +51,10 @@ Besides done_besides(const BatchNormForward& layer, const jit::Device& device);
 
 // False for a layer that does not fit: nothing is done. The device must be current; nothing is waited for.
 using kernels::Allocate;
-bool launch(const BatchNormForward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
-bool launch(const BatchNormBackward& layer, const jit::Device& device, void* stream, const Allocate& allocate);
+bool launch_batch_norm(const BatchNormForward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate);
+bool launch_batch_norm(const BatchNormBackward& layer, const jit::Device& device, void* stream,
+                       const Allocate& allocate);
 
 // Notes the kernel of one that fits, where a pack is recorded.
 void note(const BatchNormForward& layer);

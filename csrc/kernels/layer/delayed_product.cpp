@@ -109,7 +109,7 @@ DelayedGrid grid_of(const DelayedLaunch& call) {
 
 jit::KernelSource source_of(const DelayedKernel& kernel) { return print_source(spec_of(kernel)); }
 
-void launch(const DelayedLaunch& call, const jit::Device& device, void* stream) {
+void launch_delayed_product(const DelayedLaunch& call, const jit::Device& device, void* stream) {
   const jit::LoadedKernel& kernel = jit::SpecTable<DelayedSpec>::of(device).get(spec_of(call.kernel), device);
   const DelayedGrid grid = grid_of(call);
   kernel.launch({grid.blocks, 1, 1}, delayed_threads, 0, stream, &grid.arguments, sizeof grid.arguments);

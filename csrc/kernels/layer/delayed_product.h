@@ -41,9 +41,9 @@ std::int64_t delayed_margin(DType type, std::int64_t lanes);
 bool can_launch(const DelayedLaunch& call);
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
-void launch(const DelayedLaunch& call, const jit::Device& device, void* stream);
+void launch_delayed_product(const DelayedLaunch& call, const jit::Device& device, void* stream);
 
-// The parts of launch(): the kernel, which packs hold, and its launch.
+// The parts of launch_delayed_product(): the kernel, which packs hold, and its launch.
 jit::KernelSource source_of(const DelayedKernel& kernel);
 
 constexpr unsigned delayed_threads = 32 * delayed_warps;  // of a block

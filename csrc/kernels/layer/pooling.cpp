@@ -165,7 +165,7 @@ jit::KernelSource source_of(const PoolLaunch& call) { return print_source(spec_o
 
 std::vector<PoolPart> parts_of(const PoolLaunch& call) { return parts_of(call, spec_of(call)); }
 
-void launch(const PoolLaunch& call, const jit::Device& device, void* stream) {
+void launch_pooling(const PoolLaunch& call, const jit::Device& device, void* stream) {
   const PoolSpec spec = spec_of(call);
   const jit::LoadedKernel& kernel = jit::SpecTable<PoolSpec>::of(device).get(spec, device);
   for (const PoolPart& part : parts_of(call, spec))

@@ -56,10 +56,10 @@ struct PoolLaunch {
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache. An image has fewer
 // than 2^31 places and channels together.
-void launch(const PoolLaunch& call, const jit::Device& device, void* stream);
+void launch_pooling(const PoolLaunch& call, const jit::Device& device, void* stream);
 
-// The parts of launch(): the kernel of a call, which packs hold, and its launches; there is more than one if 31 bits
-// cannot count the threads.
+// The parts of launch_pooling(): the kernel of a call, which packs hold, and its launches; there is more than one if 31
+// bits cannot count the threads.
 jit::KernelSource source_of(const PoolLaunch& call);
 
 constexpr unsigned pool_threads = 256;  // of a block

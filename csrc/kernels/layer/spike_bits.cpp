@@ -51,7 +51,7 @@ BitsSpec spec_of(const BitsLaunch& call) {
 
 jit::KernelSource source_of(const BitsLaunch& call) { return print_source(spec_of(call)); }
 
-void launch(const BitsLaunch& call, const jit::Device& device, void* stream) {
+void launch_spike_bits(const BitsLaunch& call, const jit::Device& device, void* stream) {
   const BitsSpec spec = spec_of(call);
   const std::int64_t of_a_block = threads * accesses * spec.lanes;
   const jit::LoadedKernel& kernel = jit::SpecTable<BitsSpec>::of(device).get(spec, device);

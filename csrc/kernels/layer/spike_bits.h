@@ -25,7 +25,7 @@ struct BitsLaunch {
 };
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
-void launch(const BitsLaunch& call, const jit::Device& device, void* stream);
+void launch_spike_bits(const BitsLaunch& call, const jit::Device& device, void* stream);
 
 // The kernel of such a call, for packs.
 jit::KernelSource source_of(const BitsLaunch& call);

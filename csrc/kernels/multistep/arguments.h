@@ -79,8 +79,7 @@ class ArgumentWords {
     add(launch.draws.first);
   }
 
-  template <class T>
-  void add_list(std::span<const T> list) {
+  template <class T> void add_list(std::span<const T> list) {
     for (const T& item : list) add(item);
     if (list.empty()) add(T{});  // room() in cuda/multistep/neurons.cuh
   }

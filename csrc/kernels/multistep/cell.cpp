@@ -22,15 +22,12 @@ LegalRange CellParam::range(DType arithmetic) const {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   switch (legal) {
     case Legal::unchecked:
-    case Legal::any:
-      return {-infinity, infinity};
+    case Legal::any: return {-infinity, infinity};
     case Legal::positive:
       if (arithmetic == DType::f64) return {least_double_with_reciprocal, std::numeric_limits<double>::max()};
       return {least_float_with_reciprocal, std::numeric_limits<float>::max()};
-    case Legal::fraction:
-      return {0, 1};
-    case Legal::between:
-      return {static_cast<double>(least), static_cast<double>(most)};
+    case Legal::fraction: return {0, 1};
+    case Legal::between: return {static_cast<double>(least), static_cast<double>(most)};
   }
   return {-infinity, infinity};
 }

@@ -7,6 +7,7 @@
 
 #include "csrc/base/dtype.h"
 #include "csrc/base/slot.h"
+#include "csrc/neuron/neuron_kind.h"
 #include "csrc/neuron/surrogate.h"
 #include "csrc/neuron/surrogate_kind.h"
 
@@ -20,7 +21,7 @@ namespace spikeforge {
 
 // The choices that a predefined neuron leaves to the call; other cells have made theirs, and leave these as they are.
 struct CellForm {
-  bool hard_reset = true;     // V = v_reset where it fired; else V = H - v_threshold * S
+  bool hard_reset = true;     // V = v_reset if it fired; else V = H - v_threshold * S
   bool detach_reset = false;  // no gradient through S in the reset
   bool spiking = true;        // else Θ is replaced by the surrogate's primitive
   bool decay_input = true;    // LIF and its kin: X is divided by tau
@@ -31,10 +32,6 @@ struct CellForm {
 };
 
 using SurrogateArgs = std::array<double, max_surrogate_args>;
-
-// Values that a parameter may have. NaN is none of them, but where they are not checked; positive ones are finite, and
-// so are their reciprocals.
-enum class Legal : std::uint8_t { unchecked, any, positive, fraction, between };
 
 // NaN is in no range.
 struct LegalRange {
@@ -48,7 +45,8 @@ struct CellParam {
   double default_value = 0;
   Legal legal = Legal::unchecked;
   std::int64_t least = 0, most = 0;  // of `between`
-  // For integers, the value that a GPU uses for all parameters of a neuron with an illegal one; otherwise it uses NaN.
+  // If a neuron has an illegal parameter, a GPU replaces all of its parameters: by this value for integers, else by
+  // NaN.
   std::int64_t poison = 0;
 
   bool is_checked() const { return legal != Legal::unchecked; }
@@ -86,8 +84,8 @@ class Cell {
   const Maker maker;
   std::size_t number = 0;           // by which cell_of_number finds one that lives as long as the process
   std::string name;                 // as the operator, or the text, has it
-  std::string forward_op;           // as messages of a call begin
-  std::string backward_op;          // and those of its backward pass
+  std::string forward_op;           // prefix of error messages of a call
+  std::string backward_op;          // prefix of those of its backward pass
   std::vector<std::string> inputs;  // at least one
   std::vector<std::string> states;
   std::vector<std::string> outputs;
@@ -95,9 +93,9 @@ class Cell {
 
   bool draws = false;       // random numbers: a call has a seed
   bool is_integer = false;  // int32 throughout, and forward only
-  int kept_values = 0;      // numbers of a step that its backward pass keeps, besides the incoming gradients
-  int forward_cost = 0;     // of a step, in simple instructions: what bounds unrolling; of no account where it is 0
-  int backward_cost = 0;    // of its vjp, which computes what it needs of the step again
+  int kept_values = 0;      // values of a step that its backward pass keeps, without the incoming gradients
+  int forward_cost = 0;     // of a step, in simple instructions: it bounds unrolling, unless it is 0
+  int backward_cost = 0;    // of its vjp, which recomputes the values of the step that it needs
 
   // Data of other components, stored for the cell and destroyed with it.
   Slot loaded_kernels;     // launch.cpp
@@ -114,7 +112,7 @@ class Cell {
   explicit Cell(Maker maker) : maker(maker) {}
 };
 
-// Gives a cell that lives as long as the process a number. Throws std::length_error where there are too many.
+// Assigns a number to a cell with static lifetime. Throws std::length_error if there are too many.
 void enroll(Cell& cell);
 const Cell& cell_of_number(std::size_t number);
 

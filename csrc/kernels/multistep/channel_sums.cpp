@@ -42,7 +42,7 @@ std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiproce
   return std::clamp<std::int64_t>(blocks_each * multiprocessors / blocks, 1, std::max<std::int64_t>(most, 1));
 }
 
-void launch(const ChannelSums& sums, DType type, const jit::Device& device, void* stream) {
+void launch_channel_sums(const ChannelSums& sums, DType type, const jit::Device& device, void* stream) {
   const jit::LoadedKernel& kernel = jit::SpecTable<ChannelSumsSpec>::of(device).get({type}, device);
   const PartialSums& sizes = sums.sizes;
   const std::int64_t rows = (sizes.outer + sums.parts - 1) / sums.parts;

@@ -25,11 +25,11 @@ struct PartialSums {
 PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, const Schedule& schedule,
                          std::int64_t at_once);
 
-// Blocks that share the outer rows where channels alone do not keep a device busy: for more than one, the sums of each
-// come first, and are then summed as sizes [parts, count, 1].
+// The number of blocks that share the outer rows if there are too few channels to occupy a device. If it is more than
+// one, each block writes its own sums, which are then summed as sizes [parts, count, 1].
 std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiprocessors);
 
-// `count` sums of the same sizes and of the compute type; the device and the stream are as for launch().
+// `count` sums of the same sizes and of the compute type; the device and the stream are as for launch_multistep().
 struct ChannelSums {
   static constexpr std::size_t most = most_channel_sums;
   PartialSums sizes;
@@ -38,7 +38,7 @@ struct ChannelSums {
   std::array<const void*, most> from{};
   std::array<void*, most> to{};  // [parts, sizes.count] each
 };
-void launch(const ChannelSums& sums, DType type, const jit::Device& device, void* stream);
+void launch_channel_sums(const ChannelSums& sums, DType type, const jit::Device& device, void* stream);
 
 jit::KernelSource print_channel_sums(DType type);
 

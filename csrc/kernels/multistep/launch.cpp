@@ -39,8 +39,7 @@ void note_more(const BackwardLaunch& launch, const Plan& plan, const jit::Want& 
     }
 }
 
-template <class AnyLaunch>
-void note_any(const AnyLaunch& launch) {
+template <class AnyLaunch> void note_any(const AnyLaunch& launch) {
   if (launch.neurons == 0) return;
   jit::note([&](const jit::Device& device, const jit::Want& want) {
     if (const auto scan = plan_scan(launch, device.multiprocessors)) want(print_scan(launch, *scan));
@@ -52,10 +51,10 @@ void note_any(const AnyLaunch& launch) {
 
 }  // namespace
 
-void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
+void launch_multistep(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
   launch_any(launch, device, stream, allocate);
 }
-void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
+void launch_multistep(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate) {
   launch_any(launch, device, stream, allocate);
 }
 

@@ -1,4 +1,4 @@
-// One multistep call as plain data: what an operator hands to the CPU's loop or to a GPU kernel once every check is
+// One multistep call as plain data: what an operator passes to the CPU's loop or to a GPU kernel once every check is
 // done. Lists have one entry for each input, state, parameter or output of the cell; what they point to is the
 // caller's.
 #pragma once
@@ -96,8 +96,8 @@ using Allocate = std::function<void*(std::size_t bytes)>;
 
 // From a launch to a running kernel: chooses a schedule, finds the kernel for the spec, launches it. The device must be
 // current, and the stream, a cudaStream_t, one of its own. Nothing is waited for.
-void launch(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
-void launch(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
+void launch_multistep(const ForwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
+void launch_multistep(const BackwardLaunch& launch, const jit::Device& device, void* stream, const Allocate& allocate);
 
 // Notes the kernels that a launch on a GPU would need, where a pack is recorded: what every call on the CPU does.
 void note(const ForwardLaunch& launch);

@@ -14,8 +14,8 @@ constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
 // A threshold below every voltage: the neuron fires at every step.
 constexpr std::int64_t always_reached = -(std::int64_t{1} << 25);
 
-// The widths of the hardware's fields; besides, Lava's own: du = -1 is no decay at all, dv = 4096 forgets all of v, a
-// threshold of 2^17 is never reached, and a negative exponent shifts to the right, by as much as an int32 has.
+// The widths of the hardware's fields, and two values that Lava adds: du = -1 is no decay at all, dv = 4096 forgets all
+// of v, a threshold of 2^17 is never reached, and a negative exponent shifts to the right, by as much as an int32 has.
 std::vector<CellParam> params_of(bool ternary, LoihiForm form) {
   const auto between = [](const char* name, double otherwise, std::int64_t low, std::int64_t high,
                           std::int64_t poison = 0) {
@@ -76,12 +76,9 @@ const LoihiCell& loihi_cell(bool ternary, LoihiForm form) {
 
 const char* name_of(LoihiForm form) {
   switch (form) {
-    case LoihiForm::plain:
-      return "plain";
-    case LoihiForm::reset:
-      return "reset";
-    case LoihiForm::refractory:
-      return "refractory";
+    case LoihiForm::plain: return "plain";
+    case LoihiForm::reset: return "reset";
+    case LoihiForm::refractory: return "refractory";
   }
   return "";
 }

@@ -9,71 +9,36 @@
 namespace spikeforge {
 namespace {
 
-struct Row {
-  const char* name;
-  const char* type;
-  const char* header;
-  std::vector<std::string> states;
-  std::vector<CellParam> params;
-  int kept_values;
-};
+template <NeuronKind kind> using Struct = typename NeuronStruct<kind>::template type<float, CellForm>;
 
-const Row& row_of(NeuronKind kind) {
-  static const std::vector<Row> rows = {
-#define SPIKEFORGE_STATE(name) #name,
-#define SPIKEFORGE_TENSOR(name) CellParam{#name, 0, Legal::any},
-#define SPIKEFORGE_PARAM(name, default_value, legal) CellParam{#name, default_value, Legal::legal},
-#define SPIKEFORGE_V_RESET(default_value) CellParam{"v_reset", default_value, Legal::any},
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  {#name,                                                                \
-   #Struct,                                                              \
-   header,                                                               \
-   {SPIKEFORGE_EACH(SPIKEFORGE_STATE, states)},                          \
-   {SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors) params},                 \
-   Struct<float, CellForm>::kept_values},
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_STATE
-#undef SPIKEFORGE_TENSOR
-  };
-  return rows[static_cast<std::size_t>(kind)];
-}
-
-// A row of the table has the parameters of its struct, in the order of enum Param, and as many states.
-constexpr bool counts_up(std::initializer_list<int> params, int n_params) {
+// True if a row of the table has the parameters of its struct, in the order of enum Param, and as many states.
+template <NeuronKind kind> constexpr bool fits_its_struct() {
   int next = 0;
-  for (const int param : params)
-    if (param != next++) return false;
-  return next == n_params;
+  for (const int place : NeuronStruct<kind>::template places<Struct<kind>>)
+    if (place != next++) return false;
+  return next == Struct<kind>::n_params && Struct<kind>::n_states == state_count(kind);
 }
-
-#define SPIKEFORGE_PLACE(name) static_cast<int>(Neuron::name),
-#define SPIKEFORGE_PARAM(name, default_value, legal) static_cast<int>(Neuron::name),
-#define SPIKEFORGE_V_RESET(default_value) static_cast<int>(Neuron::v_reset),
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                  \
-  struct Check##Struct {                                                                                  \
-    using Neuron = Struct<float, CellForm>;                                                               \
-    static_assert(counts_up({SPIKEFORGE_EACH(SPIKEFORGE_PLACE, tensors) params}, Neuron::n_params),       \
-                  #name ": neurons.def and enum Param");                                                  \
-    static_assert(Neuron::n_states == state_count(NeuronKind::name), #name ": neurons.def and n_states"); \
-  };
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_PLACE
 
 }  // namespace
 
 PredefinedCell::PredefinedCell(NeuronKind kind) : Cell(Maker::predefined), kind(kind) {
-  const Row& row = row_of(kind);
+  const NeuronRow& row = neuron_row(kind);
   name = forward_op = row.name;
   backward_op = name + "_backward";
   inputs = {"x"};
-  states = row.states;
+  states.assign(row.states.begin(), row.states.end());
   outputs = {"spikes"};
-  params = row.params;
-  kept_values = row.kept_values;
+  for (const char* const tensor : row.tensors) params.push_back({.name = tensor, .legal = Legal::any});
+  for (const NeuronParam& param : row.params)
+    if (param.role != NeuronParam::decay_input) params.push_back({param.name, param.default_value, param.legal});
+  kept_values = with_kind(kind, []<NeuronKind each>() {
+    static_assert(fits_its_struct<each>(), "neurons.def and the struct differ");
+    return int(Struct<each>::kept_values);
+  });
 }
 
 CellText PredefinedCell::device_text(const CellForm& form) const {
-  const Row& row = row_of(kind);
+  const NeuronRow& row = neuron_row(kind);
   return {
       .name = name,
       .text = fmt::format("#include <spikeforge/neuron/{}>\n", row.header),

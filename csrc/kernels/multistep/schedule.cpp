@@ -22,7 +22,7 @@ bool all_readable_at(std::span<const SequenceView> views, std::size_t element, i
   return std::ranges::all_of(views, [&](const SequenceView& view) { return readable_at(view, element, width); });
 }
 
-// All figures below: an H200, LIF unless said otherwise, the time of the kernel over that of the bytes it must move.
+// All figures below: an H200, LIF unless noted otherwise, the time of the kernel divided by the time to move its bytes.
 // `benchmarks/schedule.py` measures them again.
 
 // The properties of a cell that determine a schedule.

@@ -14,30 +14,30 @@ struct Schedule {
   bool staged = false;          // forward: whether they go through shared memory
   std::uint8_t checkpoint = 1;  // steps from one saved state to the next; backward: the segment that is loaded at once
   std::uint8_t segments = 1;    // backward: segments of the same neurons that a block computes side by side
-  bool ragged = false;          // backward: whether T is no multiple of what is computed at once
-  bool in_turns = false;        // whether a thread takes other neurons after its first
+  bool ragged = false;          // backward: true if T is not a multiple of the steps per segment
+  bool in_turns = false;        // true if a thread processes several neurons in a loop
   bool one_segment = false;     // backward, in turns: true if the sequence is no longer than a segment
-  bool whole_stores = false;    // whether the compiler must not take a store of neighbours apart
+  bool whole_stores = false;    // true if the compiler must not split a vector store
 
   bool operator==(const Schedule&) const = default;
 };
 
-// True if every row starts at a multiple of a width, so that as many neighbours are read in one access.
+// True if every row starts at a multiple of `width` neurons, so that one access reads `width` of them.
 bool rows_aligned(const ForwardLaunch& launch, int width);
 bool rows_aligned(const BackwardLaunch& launch, int width);
 
 Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors);
 Schedule schedule_of(const BackwardLaunch& launch, int multiprocessors);
 
-// Neurons of a warp. They are neighbours, and each warp starts at a multiple of so many.
+// The number of neurons of a warp. They are contiguous, and the first one's index is a multiple of this number.
 constexpr std::int64_t neurons_of_a_warp(const Schedule& schedule) { return std::int64_t{32} * schedule.width; }
 
 // True if all neurons of each warp have the same value of a tensor parameter. The kernel then reads it once, and sums
 // its gradient over the warp.
 bool shared_by_warps(const ParamView& param, const Schedule& schedule);
 
-// The neurons of one turn. If parameters repeat, as those of channels do, a thread processes neurons at this distance
-// in a loop: it reads their parameters once, and sums the gradients. All neurons otherwise.
+// The number of neurons of one turn. If parameters repeat, as those of channels do, a thread processes neurons with
+// this stride in a loop: it reads their parameters once, and sums the gradients. Otherwise, one turn has all neurons.
 std::int64_t neurons_at_once(const ForwardLaunch& launch, const Schedule& schedule, int multiprocessors);
 std::int64_t neurons_at_once(const BackwardLaunch& launch, const Schedule& schedule, int multiprocessors);
 
@@ -48,7 +48,7 @@ struct Grid {
 // The grid for the neurons of one turn.
 Grid grid_of(const Schedule& schedule, std::int64_t neurons, int multiprocessors);
 
-// Threads of a block at most: what a kernel is compiled for.
+// The maximum number of threads per block, for which the kernel is compiled.
 unsigned max_block_size(const Schedule& schedule);
 
 }  // namespace spikeforge::kernels

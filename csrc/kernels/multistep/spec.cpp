@@ -19,32 +19,22 @@ const char* print(DType type) { return cuda_name(type); }
 
 const char* print(Operand operand) {
   switch (operand) {
-    case Operand::absent:
-      return "Source::absent";
-    case Operand::f16:
-      return "Source::f16";
-    case Operand::bf16:
-      return "Source::bf16";
-    case Operand::f32:
-      return "Source::f32";
-    case Operand::f64:
-      return "Source::f64";
-    case Operand::i32:
-      return "Source::i32";
+    case Operand::absent: return "Source::absent";
+    case Operand::f16: return "Source::f16";
+    case Operand::bf16: return "Source::bf16";
+    case Operand::f32: return "Source::f32";
+    case Operand::f64: return "Source::f64";
+    case Operand::i32: return "Source::i32";
   }
   return "";
 }
 
 const char* print(Spread spread) {
   switch (spread) {
-    case Spread::one:
-      return "Spread::one";
-    case Spread::by_warp:
-      return "Spread::by_warp";
-    case Spread::by_channel:
-      return "Spread::by_channel";
-    case Spread::by_neuron:
-      return "Spread::by_neuron";
+    case Spread::one: return "Spread::one";
+    case Spread::by_warp: return "Spread::by_warp";
+    case Spread::by_channel: return "Spread::by_channel";
+    case Spread::by_neuron: return "Spread::by_neuron";
   }
   return "";
 }
@@ -71,8 +61,7 @@ GradKind kind_of(const SequenceView& view) {
 }
 
 // The same for the places of a spec as for those of a const one.
-template <class Spec>
-struct PlacesOf {
+template <class Spec> struct PlacesOf {
   explicit PlacesOf(Spec& spec) {
     auto all = spec.places.items();
     const auto take = [&all](std::size_t count) {
@@ -112,9 +101,9 @@ KernelSpec common_spec(Direction direction, const Launch& launch, const Schedule
   return spec;
 }
 
-// A function of the Spec that returns the answer for a constant index. An array of all answers takes NVRTC longer: it
-// is stored in memory, and read in place only once loops over indices are unrolled. The most frequent answer comes
-// last, after those that differ.
+// Prints a member function of the Spec that returns the value for a constant index. An array of all values takes NVRTC
+// longer: NVRTC stores it in memory, and replaces its elements by constants only after it has unrolled the loops over
+// indices. The most frequent value is last, after those that differ.
 std::string table(std::string_view type, std::string_view name, const std::vector<std::string>& answers) {
   const auto count = [&](const std::string& answer) { return std::ranges::count(answers, answer); };
   const std::string& common = *std::ranges::max_element(answers, {}, count);

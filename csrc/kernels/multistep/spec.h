@@ -27,7 +27,7 @@ enum class Spread : std::uint8_t { one, by_warp, by_channel, by_neuron };
 // How an upstream gradient is read; `ones` is 1 everywhere, and not read.
 enum class GradKind : std::uint8_t { absent, rows, one_element, ones };
 
-// The members that the loop of cuda/multistep/multistep.cuh needs besides its cell.
+// The members that the loop of cuda/multistep/multistep.cuh needs in addition to its cell.
 struct LoopSpec {
   Direction direction{};
   DType type{};

@@ -28,16 +28,14 @@ int cost_of(Op op) {
   switch (op) {
     case Op::argument:
     case Op::constant:
-    case Op::truth:
-      return 0;
+    case Op::truth: return 0;
     case Op::divide:
     case Op::reciprocal:
     case Op::sqrt:
     case Op::rsqrt:
     case Op::exp:
     case Op::exp2:
-    case Op::surrogate_gradient:
-      return 8;
+    case Op::surrogate_gradient: return 8;
     case Op::expm1:
     case Op::log:
     case Op::log1p:
@@ -53,16 +51,14 @@ int cost_of(Op op) {
     case Op::softplus:
     case Op::gelu:
     case Op::silu:
-    case Op::elu:
-      return 20;
+    case Op::elu: return 20;
     case Op::sin:
     case Op::cos:
     case Op::tan:
     case Op::pow:
     case Op::atan2:
     case Op::fmod:
-    case Op::remainder:
-      return 60;
+    case Op::remainder: return 60;
     case Op::logical_or:
     case Op::logical_and:
     case Op::logical_not:
@@ -94,15 +90,11 @@ int cost_of(Op op) {
     case Op::spike:
     case Op::spike_strict:
     case Op::detach:
-    case Op::add_gradient:
-      return 1;
+    case Op::add_gradient: return 1;
     case Op::uniform:
-    case Op::bernoulli:
-      return 40;  // mostly Philox's multiplications
-    case Op::normal:
-      return 60;
-    case Op::poisson:
-      return 300;
+    case Op::bernoulli: return 40;  // mostly Philox's multiplications
+    case Op::normal: return 60;
+    case Op::poisson: return 300;
   }
   return 1;
 }
@@ -113,8 +105,8 @@ int cost_of(const Graph& graph) {
   return cost;
 }
 
-// Numbers of a step that its backward pass reads, one by one, while it walks a segment: inputs, states, and whatever is
-// dearer to compute again than to keep.
+// Counts the values of a step that the backward loop keeps while it processes a segment: inputs, states, and every
+// value that costs more to recompute than to keep.
 int count_kept_values(const autodiff::Stages& stages) {
   const Graph& backward = stages.backward;
   const graph::Dependence depends(backward);
@@ -135,7 +127,7 @@ int count_kept_values(const autodiff::Stages& stages) {
   return static_cast<int>(std::ranges::count(kept, true));
 }
 
-// A node, its place in the table by which equal ones are found, and its name.
+// A node, its entry in the hash table of equal nodes, and its name.
 constexpr std::size_t bytes_of_node = 2 * sizeof(graph::Node) + 4 * sizeof(void*) + sizeof(std::string);
 
 std::size_t bytes_of(const Graph& graph) {
@@ -146,7 +138,7 @@ std::size_t bytes_of(const Graph& graph) {
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// Tapes take as much again as graphs do.
+// Tapes take as much memory as graphs.
 constexpr std::size_t with_tapes = 2;
 
 graph::Cell parsed(std::string_view text, std::size_t most_bytes) {
@@ -155,7 +147,7 @@ graph::Cell parsed(std::string_view text, std::size_t most_bytes) {
   if (bytes > most_bytes)
     throw NoRoomForCell(
         fmt::format("the derivatives of the surrogates of neuron {} need {} operations, which take {:.1f} MiB of the "
-                    "{:.1f} MiB that neurons may take; take a surrogate with fewer terms, split the neuron, or set "
+                    "{:.1f} MiB that neurons may use; choose a surrogate with fewer terms, split the neuron, or set "
                     "SPIKEFORGE_NEURONS_LIMIT_MB to more",
                     cell.signature().name, count, mebibytes(bytes), mebibytes(most_bytes)));
   return cell;

@@ -48,7 +48,7 @@ class TracedCell : public Cell {
   const int coefficients;  // of the derivative, where it is computed in two parts: autodiff/coefficients.h
 };
 
-// No room in a table of cells. Exported, as GraphError is.
+// The table of cells is full. Exported, like GraphError.
 struct SPIKEFORGE_API NoRoomForCell : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

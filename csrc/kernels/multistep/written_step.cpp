@@ -18,18 +18,6 @@ namespace {
 
 using graph::Value;
 
-// The function of a neuron's struct.
-template <class Body>
-auto with_struct_of(NeuronKind kind, Body&& body) {
-  switch (kind) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  case NeuronKind::name:                                                 \
-    return body.template operator()<Struct<Value, CellForm>>();
-#include "csrc/neuron/neurons.def"
-  }
-  throw std::logic_error("there is no such neuron");
-}
-
 Value reset(const Value& h, const Value& s, const Value& threshold, const Value& v_reset, const CellForm& form) {
   const Value by = form.detach_reset ? detach(s) : s;
   if (!form.hard_reset) return h - by * threshold;
@@ -69,7 +57,8 @@ class Names {
 template <class Fire>
 WrittenStep written_step(NeuronKind kind, const CellForm& form, const Fire& fire, graph::Values params, const Value& x,
                          graph::Values states, bool with_names) {
-  return with_struct_of(kind, [&]<class Neuron>() {
+  return with_kind(kind, [&]<NeuronKind each>() {
+    using Neuron = typename NeuronStruct<each>::template type<Value, CellForm>;
     const Names names(with_names);
     const std::size_t first = names.next();
     const Neuron neuron(params.data(), form);
@@ -163,7 +152,8 @@ WrittenStep written_step(NeuronKind kind, const CellForm& form, const graph::Sur
 }
 
 std::vector<InitialState> initial_states(NeuronKind kind, bool hard_reset) {
-  return with_struct_of(kind, [&]<class Neuron>() {
+  return with_kind(kind, [&]<NeuronKind each>() {
+    using Neuron = typename NeuronStruct<each>::template type<Value, CellForm>;
     std::vector<InitialState> initial(Neuron::n_states);
     if (hard_reset) initial[0].param = Neuron::v_reset;
     if constexpr (Neuron::n_states == 2) {

@@ -48,14 +48,14 @@ constexpr int most_drives = 4;
 
 // Ranks whose GPUs write to each other's memory. In each step a rank writes the list of its neurons that fired to the
 // others, into alternating lists, and then their number: each has
-//   unsigned long long told[2][ranks]    by sender: the exchange's number << 32 | count
+//   unsigned long long received[2][ranks]    by sender: the exchange's number << 32 | count
 //   unsigned neurons[2][ranks][room]     indices in the whole network
 struct Peers {
   Int ranks, rank;          // 0 ranks: none
   char* const* memory;      // [ranks]: that of each, as this one sees it
   Int room;                 // at least the neurons of any
   Int has_own;              // whether the first rows of the matrix, those of own neurons, have connections
-  Int* exchanges;           // so many were before; raised at the end
+  Int* exchanges;           // number of earlier exchanges; incremented at the end
   unsigned long long wait;  // nanoseconds, for a rank that does not come
   int* missing;             // then becomes its number + 1, and no rank is waited for
 };
@@ -67,7 +67,7 @@ struct Arguments {
   const int* near;                 // [size], where each connection has a delay of its own
   Int steps, size, columns, slots;
   void* ring;                  // [slots, columns]
-  Int* step;                   // so many steps were before; raised at the end
+  Int* step;                   // number of earlier steps; incremented at the end
   const void* current;         // [columns], or null
   void* spikes;                // [size]: the first output of the last step
   unsigned char* fired;        // [steps, size], or null
@@ -83,7 +83,7 @@ struct Arguments {
   Int whole;
   // [1 + room], or null: the spikes that are sent to other ranks. Their number, and then for each its step times size,
   // plus its neuron; spikes beyond the capacity are only counted. 0 before the first step.
-  unsigned* told;
+  unsigned* received;
   Int room;
   Drive drives[most_drives];
   Peers peers;
@@ -97,9 +97,9 @@ struct ExchangeArguments {
   const int* numbers;   // [ranks, most neurons of a rank]: their indices in the whole network
   const Int* neurons;   // [ranks]
   Int ranks, most_neurons;
-  Int left_out;    // a rank whose spikes are sent elsewhere, or -1
-  unsigned* told;  // its count becomes 0; or null
-  unsigned* most;  // becomes the longest list that there was, if that is more than it is
+  Int left_out;        // a rank whose spikes are sent elsewhere, or -1
+  unsigned* received;  // its count becomes 0; or null
+  unsigned* most;      // becomes the longest list that there was, if that is more than it is
 };
 
 // For cuda/network/near_first.cuh: the matrix, which changes, and the number of connections of delay 1 in each row.

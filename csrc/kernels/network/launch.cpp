@@ -99,7 +99,8 @@ jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& p
   return {.name = "network", .entry = "spikeforge_network", .text = line.take()};
 }
 
-void launch(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel, void* stream) {
+void launch_network(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel,
+                    void* stream) {
   network::Arguments arguments = launch.arguments;
   arguments.own_threads = plan.own_threads;
   arguments.pieces = plan.pieces;

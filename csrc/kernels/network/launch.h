@@ -40,7 +40,7 @@ struct NetworkPlan {
   network::Sending sending{};
   bool resident = false;     // a block's neurons stay in the registers of its threads
   std::int64_t threads = 0;  // of a block
-  std::int64_t width = 1;    // neurons that a thread has at once, of groups that have so many for a warp; else 1
+  std::int64_t width = 1;    // neurons of a thread in groups of at least 32 * width neurons; else 1
   std::int64_t blocks = 0;
   std::int64_t own_threads = 0, pieces = 1;  // network::Arguments
   struct Share {
@@ -52,14 +52,14 @@ struct NetworkPlan {
   std::int64_t width_of(std::int64_t neurons) const { return neurons < 32 * width ? 1 : width; }
 };
 
-// Nothing where there is no such kernel: more kinds of neuron than blocks, more drives than it takes, or too many
-// arguments.
+// Returns nullopt if the network does not fit one kernel: it has more kinds of neuron than blocks, too many drives or
+// too many arguments.
 std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Device& device);
 
 jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan);
 
-// Brings the connections of delay 1 to the front of each row, and says in `near` how many they are. Weights and delays
-// of so many bytes each; weights of 0 bytes are not touched.
+// Moves the connections of delay 1 to the front of each row, and writes their number to `near`. A weight has
+// `weight_bytes` bytes, a delay `delay_bytes`. With weight_bytes == 0, weights do not move.
 void bring_near_first(const network::NearArguments& arguments, int weight_bytes, int delay_bytes,
                       const jit::Device& device, void* stream);
 jit::KernelSource print_near_first(int weight_bytes, int delay_bytes);
@@ -70,7 +70,8 @@ jit::KernelSource print_send(const NetworkLaunch& launch);
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
           void* stream);
 
-// Launches so many steps, which `launch.arguments` say; nothing is waited for. The device must be current.
-void launch(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel, void* stream);
+// Launches the steps in `launch.arguments`, asynchronously. The device must be current.
+void launch_network(const NetworkLaunch& launch, const NetworkPlan& plan, const jit::LoadedKernel& kernel,
+                    void* stream);
 
 }  // namespace spikeforge::kernels

@@ -11,14 +11,10 @@ constexpr unsigned near_threads = 256;
 
 const char* whole_number_of(int bytes) {
   switch (bytes) {
-    case 2:
-      return "unsigned short";
-    case 4:
-      return "unsigned";
-    case 8:
-      return "unsigned long long";
-    default:
-      return "unsigned char";
+    case 2: return "unsigned short";
+    case 4: return "unsigned";
+    case 8: return "unsigned long long";
+    default: return "unsigned char";
   }
 }
 

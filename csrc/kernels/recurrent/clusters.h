@@ -11,7 +11,7 @@ namespace spikeforge::kernels {
 // multiprocessors divided by the blocks.
 int most_clusters(const jit::Device& device, int blocks, int bytes);
 
-// For packs, which are recorded without a device: what devices of so many multiprocessors have had.
+// For packs, which are recorded without a device: measured values for devices by their number of multiprocessors.
 int usual_clusters(const jit::Device& device, int blocks, int bytes);
 
 jit::KernelSource print_cluster_probe();

@@ -17,7 +17,7 @@ namespace spikeforge {
 namespace recurrent {
 
 struct Geometry {
-  int padded;   // neurons, with those that fill up the last block
+  int padded;   // neurons, with the padding of the last block
   int blocks;   // of a cluster
   int tiles;    // of a cluster, at most
   int row;      // neurons of a row: 16 or 32
@@ -31,9 +31,9 @@ struct Geometry {
   int history;       // backward: steps that are recomputed at once
   int coefficients;  // backward: numbers of a neuron's derivative at a step, which needs no inputs and states then
   int input_rows;    // backward: of the ring that they come into, checkpoint + ahead or more; apart, two checkpoints
-  bool state_gradients;  // backward: whether gradients of the sequences of states come in
-  bool apart;            // backward: whether as many warps again recompute, and leave coefficients to the others
-  bool by_memory;  // whether numbers go to the blocks of the cluster through memory, from where one copy serves all
+  bool state_gradients;  // backward: true if there are gradients of the state sequences
+  bool apart;            // backward: true if additional warps recompute, and pass coefficients to the others
+  bool by_memory;        // true if values reach the blocks of the cluster through global memory, by one copy for all
 
   SPIKEFORGE_ON_BOTH constexpr int own() const { return padded / blocks; }
   SPIKEFORGE_ON_BOTH constexpr int threads() const { return own() / row * 32 * split; }

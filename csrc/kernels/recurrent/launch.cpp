@@ -24,8 +24,7 @@ std::optional<std::int64_t> scratch_of(const std::optional<RecurrentSchedule>& s
   return schedule->geometry.by_memory ? schedule->clusters * schedule->geometry.messages_bytes() : 0;
 }
 
-template <class AnyLaunch>
-void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
+template <class AnyLaunch> void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream) {
   const RecurrentSchedule schedule = schedule_here(launch, device).value();
   using Tables = jit::SpecTables<RecurrentSpec, HashOfRecurrentSpec>;
   Tables& tables = launch.cell->recurrent_kernels.template get<Tables>([] { return Tables(); });
@@ -42,8 +41,7 @@ void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream
                             arguments.data(), arguments.bytes());
 }
 
-template <class AnyLaunch>
-void note_any(const AnyLaunch& launch) {
+template <class AnyLaunch> void note_any(const AnyLaunch& launch) {
   jit::note([&](const jit::Device& device, const jit::Want& want) {
     const auto schedule =
         schedule_of(launch, device, [&](int blocks, int bytes) { return usual_clusters(device, blocks, bytes); });
@@ -62,10 +60,10 @@ std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch,
   return scratch_of(schedule_here(launch, device));
 }
 
-void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream) {
+void launch_recurrent(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream) {
   launch_any(launch, device, stream);
 }
-void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream) {
+void launch_recurrent(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream) {
   launch_any(launch, device, stream);
 }
 

@@ -31,7 +31,7 @@ struct Recurrence {
   std::size_t into = 0;               // the input that the sum is added to
   std::int64_t delay = 1;             // steps, at least 1; it may be more than there are
   const void* w = nullptr;            // [width, width] without gaps, of the call's type: w[i, j] from i to j
-  void* scratch = nullptr;            // as many bytes as kernels::scratch_bytes says
+  void* scratch = nullptr;            // kernels::scratch_bytes() bytes
 };
 
 struct RecurrentForwardLaunch : ForwardLaunch {
@@ -47,14 +47,14 @@ struct RecurrentBackwardLaunch : BackwardLaunch {
 
 namespace kernels {
 
-// The memory that the kernel for such a call needs besides its results, on a GPU whose context is current; std::nullopt
-// if there is no kernel. Compiles none.
+// Returns the bytes of scratch memory that the kernel for such a call needs, on a GPU whose context is current, or
+// std::nullopt if there is no kernel. Compiles nothing.
 std::optional<std::int64_t> scratch_bytes(const RecurrentForwardLaunch& launch, const jit::Device& device);
 std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch, const jit::Device& device);
 
-// Finds the kernel of a call that has one, and launches it. Otherwise as launch() of a multistep call.
-void launch(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
-void launch(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
+// Finds the kernel of a call that has one, and launches it. Otherwise as launch_multistep().
+void launch_recurrent(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
+void launch_recurrent(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
 
 // Notes their kernels, where a pack is recorded.
 void note(const RecurrentForwardLaunch& launch);

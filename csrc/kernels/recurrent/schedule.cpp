@@ -64,8 +64,7 @@ bool are_rows(const RecurrentBackwardLaunch& launch) {
   return are_rows(launch.inputs, false) && are_rows(launch.grad_outputs, true) && are_rows(launch.grad_states, true);
 }
 
-template <class AnyLaunch>
-bool is_served(const AnyLaunch& launch, const jit::Device& device) {
+template <class AnyLaunch> bool is_served(const AnyLaunch& launch, const jit::Device& device) {
   const Recurrence& recurrence = launch.recurrence;
   return device.major >= 8 && launch.cell->maker == Cell::Maker::traced && launch.type != DType::f64 &&
          launch.steps > 0 && launch.steps < most_counted && launch.neurons > 0 && launch.neurons < most_counted &&
@@ -175,8 +174,7 @@ std::vector<Candidate> candidates_on(const jit::Device& device, bool forward) {
 }
 
 // The properties of a layer and a division, for a single tile.
-template <class AnyLaunch>
-Geometry geometry_of(const AnyLaunch& launch, const Candidate& candidate, int padded) {
+template <class AnyLaunch> Geometry geometry_of(const AnyLaunch& launch, const Candidate& candidate, int padded) {
   const Cell& cell = *launch.cell;
   Geometry shape{};
   shape.padded = padded;

@@ -10,7 +10,8 @@
 
 namespace spikeforge::kernels {
 
-// How many clusters of so many blocks, each of so many bytes of shared memory, a device has room for at once.
+// Returns the maximum number of resident clusters of a device, for this number of blocks and bytes of shared memory per
+// block.
 using MostClusters = std::function<int(int blocks, int bytes)>;
 
 struct RecurrentSchedule {
@@ -20,7 +21,7 @@ struct RecurrentSchedule {
   unsigned blocks() const { return static_cast<unsigned>(clusters * geometry.blocks); }
 };
 
-// Nothing where there is no kernel for such a call on such a device: the layer is stepped then.
+// Returns nullopt if there is no kernel for such a call on such a device; the layer then runs step by step.
 std::optional<RecurrentSchedule> schedule_of(const RecurrentForwardLaunch& launch, const jit::Device& device,
                                              const MostClusters& most_clusters);
 std::optional<RecurrentSchedule> schedule_of(const RecurrentBackwardLaunch& launch, const jit::Device& device,

@@ -8,7 +8,7 @@ namespace spikeforge {
 // The limit for a scan: a map has the square of the states.
 constexpr std::size_t most_scanned_states = 4;
 
-// Made once. Throws GraphError, with the reason, where there is none: a next state that is not affine in the states, no
+// Computed once. Throws GraphError with the reason if there is none: a next state that is not affine in the states, no
 // states, or more than most_scanned_states.
 const TracedCell& composition_of(const TracedCell& cell);
 

@@ -22,8 +22,7 @@ std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 std::int64_t segment_of(const ForwardLaunch&, const Schedule& schedule) { return schedule.rows; }
 std::int64_t segment_of(const BackwardLaunch&, const Schedule& schedule) { return schedule.checkpoint; }
 
-template <class AnyLaunch>
-ScanPlan plan_of(const AnyLaunch& launch, const Schedule& schedule) {
+template <class AnyLaunch> ScanPlan plan_of(const AnyLaunch& launch, const Schedule& schedule) {
   return {schedule, divided(launch.neurons, neurons_of_a_warp(schedule)),
           divided(launch.steps, segment_of(launch, schedule) * schedule.segments)};
 }
@@ -81,10 +80,7 @@ struct ScanBackwardSpec {
   bool operator==(const ScanBackwardSpec&) const = default;
 };
 struct HashOfScanSpec {
-  template <class Spec>
-  std::size_t operator()(const Spec& spec) const {
-    return HashOfSpec()(spec.run);
-  }
+  template <class Spec> std::size_t operator()(const Spec& spec) const { return HashOfSpec()(spec.run); }
 };
 
 ScanForwardSpec scan_spec(const ForwardLaunch& launch, const ScanPlan& plan) {
@@ -167,7 +163,7 @@ void launch_any(const AnyLaunch& launch, const ScanPlan& plan, const jit::Device
   const unsigned block = max_block_size(plan.schedule);
   const std::int64_t blocks = blocks_of(plan, std::int64_t{kernel.blocks_at_once(block)} * device.multiprocessors);
   const auto all = static_cast<std::size_t>(plan.groups * blocks);
-  // Maps of three turns; cuda/scan/scan.cuh says why.
+  // Maps of three turns; cuda/scan/scan.cuh explains why.
   const std::size_t of_maps = blocks == 1 ? 0 : 3 * all * bytes_of_map(launch, plan.schedule);
   const std::size_t of_sums = blocks == 1 ? 0 : all * bytes_of_sums(launch, plan);
   SharedMaps shared{nullptr, nullptr, blocks};

@@ -1,5 +1,5 @@
 // Time-parallel passes over the whole GPU (cuda/scan/scan.cuh), for neurons too few to fill it: a scan over time
-// forward, and a backward pass of many blocks for the same neurons. kernels::launch queries this plan first.
+// forward, and a backward pass of many blocks for the same neurons. launch_multistep queries this plan first.
 #pragma once
 
 #include "csrc/jit/device.h"

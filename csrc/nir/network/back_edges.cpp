@@ -1,5 +1,5 @@
 #include "csrc/nir/network/back_edges.h"
-#include "csrc/base/components.h"
+#include "csrc/base/graph_order.h"
 
 #include <algorithm>
 #include <cstdint>

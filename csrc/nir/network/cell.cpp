@@ -76,8 +76,7 @@ class CellText {
   bool is_empty() const { return body_.empty(); }
 
  private:
-  template <class... Arguments>
-  void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  template <class... Arguments> void line(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     body_ += "  " + fmt::format(format, std::forward<Arguments>(arguments)...) + "\n";
   }
   void add(std::string_view name, const Array& array) { cell_.params.emplace_back(name, array); }
@@ -97,8 +96,7 @@ class CellText {
   }
 
   // tau dv/dt = (v_leak - v) + r i
-  template <class N>
-  void membrane(const N& n, std::string_view tau, const Array& value, std::string_view input) {
+  template <class N> void membrane(const N& n, std::string_view tau, const Array& value, std::string_view input) {
     add(tau, value);
     add("r", n.r);
     add("v_leak", n.v_leak);
@@ -107,8 +105,7 @@ class CellText {
   }
 
   // tau_syn di/dt = -i + w_in x
-  template <class N>
-  void current(const N& n) {
+  template <class N> void current(const N& n) {
     states_ = "v, i";
     add("tau_syn", n.tau_syn);
     if (n.w_in) add("w_in", *n.w_in);
@@ -122,8 +119,7 @@ class CellText {
     line("v' = h");
   }
 
-  template <class N>
-  void fire(const N& n) {
+  template <class N> void fire(const N& n) {
     add("v_threshold", n.v_threshold);
     const std::string_view above = fires_at_threshold() ? ">=" : ">";
     if (is_delayed()) line("h = where(v {} v_threshold, u - v_threshold, u)", above);
@@ -138,15 +134,9 @@ class CellText {
         add("v_reset", *n.v_reset);
         line("v' = select(s, v_reset, h)");
         break;
-      case Reset::zero:
-        line("v' = select(s, 0, h)");
-        break;
-      case Reset::subtract:
-        line("v' = select(s, h - v_threshold, h)");
-        break;
-      case Reset::subtract_delayed:
-        line("v' = h");
-        break;
+      case Reset::zero: line("v' = select(s, 0, h)"); break;
+      case Reset::subtract: line("v' = select(s, h - v_threshold, h)"); break;
+      case Reset::subtract_delayed: line("v' = h"); break;
       case Reset::subtract_twice:
         line("v' = where(v {} v_threshold, select(s, h, h + v_threshold), select(s, h - v_threshold, h))", above);
         break;

@@ -62,10 +62,7 @@ void take_labels(GraphNetworkImpl& network, const Group& labels) {
   throw Error(node.empty() ? "/" : node, "", reason);
 }
 
-template <class Array>
-Integers integers(const Array& values) {
-  return {values.begin(), values.end()};
-}
+template <class Array> Integers integers(const Array& values) { return {values.begin(), values.end()}; }
 
 // --- From modules
 
@@ -79,8 +76,7 @@ class DescriptionWriter {
   class Row {
    public:
     Row(const std::string& path, const char* kind) { set("path", path), set("kind", kind); }
-    template <class T>
-    Row& set(const char* name, const T& value) {
+    template <class T> Row& set(const char* name, const T& value) {
       if constexpr (std::is_same_v<T, at::Tensor>) {
         if (!value.defined()) return *this;
       }
@@ -310,8 +306,7 @@ class ModuleMaker {
   }
 
   // The rows that follow and lie within.
-  template <class Function>
-  void for_each_child(const ModuleRow& row, Function&& function) {
+  template <class Function> void for_each_child(const ModuleRow& row, Function&& function) {
     const std::string prefix = row.path().empty() ? "" : row.path() + ".";
     while (next_ < rows_.size() && rows_[next_].path().starts_with(prefix)) {
       const ModuleRow& child = rows_[next_++];
@@ -341,16 +336,14 @@ class ModuleMaker {
     return linear;
   }
 
-  template <int D>
-  static torch::ExpandingArray<D> expanded(const Integers& numbers) {
+  template <int D> static torch::ExpandingArray<D> expanded(const Integers& numbers) {
     TORCH_CHECK_VALUE(numbers.size() == D, "expected ", D, " numbers, but got ", numbers.size());
     torch::ExpandingArray<D> array(0);
     std::copy(numbers.begin(), numbers.end(), array->begin());
     return array;
   }
 
-  template <int D, class Convolution>
-  static Convolution convolution(const ModuleRow& row) {
+  template <int D, class Convolution> static Convolution convolution(const ModuleRow& row) {
     const at::Tensor weight = row.tensor("weight"), bias = row.tensor("bias");
     const std::int64_t groups = row.integer("groups", 1);
     torch::nn::ConvOptions<D> options(groups, groups, expanded<D>(Integers(D, 1)));  // its own weights are dropped

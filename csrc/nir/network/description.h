@@ -1,5 +1,5 @@
-// A network as a list of its modules, by which Python makes the same of modules of its own, and has its own made ones
-// here. One dict for each module, a network before what is in it:
+// A network as a list of its modules, for the conversion between C++ and Python modules in both directions. It has one
+// dict for each module; a network comes before its parts:
 //
 //   {"path": "", "kind": "Composite", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...],
 //   "shapes":
@@ -11,8 +11,8 @@
 //   "zero",
 //    "params/tau": tensor, "learned": [...]}
 //
-// Labels are those of GraphNetwork (node_modules.h), notes those of metadata (restore.h). What is empty or does not
-// apply is left out.
+// Labels are those of GraphNetwork (node_modules.h), notes those of metadata (restore.h). Empty and inapplicable
+// entries are omitted.
 #pragma once
 #include "csrc/nn/composite.h"
 

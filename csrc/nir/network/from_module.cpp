@@ -28,10 +28,7 @@
 namespace spikeforge::nir {
 namespace {
 
-template <std::size_t D>
-std::array<std::int64_t, D> numbers(const torch::ExpandingArray<D>& values) {
-  return *values;
-}
+template <std::size_t D> std::array<std::int64_t, D> numbers(const torch::ExpandingArray<D>& values) { return *values; }
 
 class Exporter {
  public:
@@ -195,7 +192,7 @@ class Exporter {
     std::unordered_set<std::size_t> passing_;
   };
 
-  // Adds the node of a part; returns the shape of what leaves it.
+  // Adds the node of a part; returns the shape of its output.
   Shape add(Graph& graph, Wiring& net, std::size_t id, const nn::Part& part, const std::string& path,
             const Shape& shape) {
     if (const auto* inner = dynamic_cast<const nn::CompositeImpl*>(part.module().get())) {
@@ -352,13 +349,12 @@ class Exporter {
     return {Affine{array_of(weight), array_of(bias)}, {}};
   }
 
-  template <int D, class Module>
-  Node conv(const Module& m, const std::string& path, const Shape& shape) const {
+  template <int D, class Module> Node conv(const Module& m, const std::string& path, const Shape& shape) const {
     Conv<D> node;
     const auto& o = m.options;
     if (!std::holds_alternative<torch::enumtype::kZeros>(o.padding_mode()))
       refuse(path, "NIR pads convolutions with zeros only");
-    if (shape.size() != D + 1) refuse(path, fmt::format("{} arrives", text_of(shape)));
+    if (shape.size() != D + 1) refuse(path, fmt::format("it cannot have an input of shape {}", text_of(shape)));
     node.input_shape.emplace();
     std::copy(shape.begin() + 1, shape.end(), node.input_shape->begin());
     node.weight = array_of(m.weight);

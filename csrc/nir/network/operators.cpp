@@ -50,12 +50,10 @@ class PythonOptions {
   }
 
  private:
-  template <class Function>
-  void with(const char* name, Function&& function) const {
+  template <class Function> void with(const char* name, Function&& function) const {
     if (const auto found = values_.find(name); found != values_.end()) function(found->value());
   }
-  template <class E, std::size_t N>
-  std::optional<E> word(const char* name, const Word<E> (&words)[N]) const {
+  template <class E, std::size_t N> std::optional<E> word(const char* name, const Word<E> (&words)[N]) const {
     const auto found = values_.find(name);
     if (found == values_.end()) return {};
     const std::string& given = found->value().toStringRef();
@@ -77,8 +75,7 @@ c10::impl::GenericList texts(const Report& report) {
 }
 
 // An exception that becomes a ValueError in Python.
-template <void (*Function)(torch::jit::Stack&)>
-void operation(const c10::OperatorHandle&, torch::jit::Stack* stack) {
+template <void (*Function)(torch::jit::Stack&)> void operation(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   try {
     Function(*stack);
   } catch (const Error& error) {
@@ -86,8 +83,7 @@ void operation(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   }
 }
 
-template <class Function>
-auto in_file(const std::string& file, Function&& function) {
+template <class Function> auto in_file(const std::string& file, Function&& function) {
   try {
     return function();
   } catch (const Error& error) {
@@ -168,8 +164,7 @@ void load_library(torch::jit::Stack& stack) {
   torch::jit::push(stack, reason);
 }
 
-template <void (*Function)(torch::jit::Stack&)>
-torch::CppFunction kernel() {
+template <void (*Function)(torch::jit::Stack&)> torch::CppFunction kernel() {
   return torch::CppFunction::makeFromBoxedFunction<&operation<Function>>();
 }
 

@@ -6,8 +6,7 @@
 
 namespace spikeforge::nir {
 
-template <class E>
-struct Word {
+template <class E> struct Word {
   const char* text;
   E value;
 };

@@ -14,19 +14,19 @@ namespace spikeforge::nir {
 
 // The reset of a neuron that has fired.
 enum class Reset {
-  file,              // v_reset; 0 where the file has none (1.0.5 and earlier)
+  file,              // v_reset; 0 if the file has none (1.0.5 and earlier)
   zero,              // 0
   subtract,          // v - v_threshold
   subtract_delayed,  // v - v_threshold, in the next step and before that one's spike
-  // v - v_threshold; and where what is left lies above the threshold still, the next step's spike is decided after one
-  // more subtraction, which counts no more than that spike: snnTorch's reset_delay=False
+  // v - v_threshold. If v is still above the threshold, a second subtraction precedes the next step's comparison, and
+  // affects only that comparison: snnTorch's reset_delay=False
   subtract_twice
 };
 
 // The increment of IF's membrane in a step: dt r x, or r x.
 enum class IfScaling { ode, per_step };
 
-// Neurons and thresholds fire where v > v_threshold, or where v >= v_threshold.
+// Neurons and thresholds fire if v > v_threshold, or if v >= v_threshold.
 enum class Comparison { gt, ge };
 
 // The current that charges the membrane of CubaLI and CubaLIF: after this step's input, or before it.

@@ -38,8 +38,7 @@ class Notes {
     return value && value->count() == 1 ? std::optional(value->at(0)) : std::nullopt;
   }
   bool flag(std::string_view name) const { return number(name).value_or(0) != 0; }
-  template <class E, std::size_t N>
-  std::optional<E> word(std::string_view name, const Word<E> (&words)[N]) const {
+  template <class E, std::size_t N> std::optional<E> word(std::string_view name, const Word<E> (&words)[N]) const {
     const std::string given = text(name);
     for (const Word<E>& word : words)
       if (given == word.text) return word.value;
@@ -55,8 +54,7 @@ class Notes {
   }
 
  private:
-  template <class T>
-  const T* get(std::string_view name) const {
+  template <class T> const T* get(std::string_view name) const {
     const Member* member = group_ ? group_->find(name) : nullptr;
     return member ? std::get_if<T>(&member->value) : nullptr;
   }
@@ -74,8 +72,7 @@ void add(Group& group, const std::string& name, const std::vector<double>& numbe
   if (numbers.empty()) return;
   group.members.push_back({name, Array::of<double>({static_cast<std::int64_t>(numbers.size())}, numbers)});
 }
-template <class E, std::size_t N>
-void add(Group& group, const std::string& name, E value, const Word<E> (&words)[N]) {
+template <class E, std::size_t N> void add(Group& group, const std::string& name, E value, const Word<E> (&words)[N]) {
   for (const Word<E>& word : words)
     if (word.value == value) add(group, name, std::string(word.text));
 }
@@ -179,8 +176,7 @@ void note(Group& notes, const NamedConstants& constants) {
   notes.members.push_back({"learned", std::move(learned)});
 }
 
-template <class Options>
-NamedConstants constants_of(const nn::Predefined<Options>& neuron) {
+template <class Options> NamedConstants constants_of(const nn::Predefined<Options>& neuron) {
   const auto& call = neuron.options().call();
   NamedConstants constants;
   list(constants, neuron, call);
@@ -188,8 +184,7 @@ NamedConstants constants_of(const nn::Predefined<Options>& neuron) {
   return constants;
 }
 
-template <class Options>
-Group notes_of(const char* name, const nn::Predefined<Options>& neuron) {
+template <class Options> Group notes_of(const char* name, const nn::Predefined<Options>& neuron) {
   const auto& call = neuron.options().call();
   if (!call.spiking) throw Error("", "", "a neuron with spiking(false) has no node in NIR");
   Group notes;
@@ -217,7 +212,7 @@ Group notes_of(const nn::LIImpl& neuron) {
   return notes;
 }
 
-// What differs from the defaults.
+// Returns the options that differ from the defaults.
 Group notes_of(const NodeNeuronImpl& neuron) {
   const CellOptions& cell = neuron.cell_options();
   const CellOptions defaults{cell.dt};
@@ -234,8 +229,7 @@ Group notes_of(const NodeNeuronImpl& neuron) {
 }
 
 // Calls function(name in metadata, module) for the neuron of spikeforge::nn that a module is, and gives its result.
-template <class Function>
-auto with_neuron(const torch::nn::Module& module, Function&& function) {
+template <class Function> auto with_neuron(const torch::nn::Module& module, Function&& function) {
   using Result = std::optional<decltype(function("", std::declval<const nn::IFImpl&>()))>;
   if (const auto* m = dynamic_cast<const nn::IFImpl*>(&module)) return Result(function("IF", *m));
   if (const auto* m = dynamic_cast<const nn::LIFImpl*>(&module)) return Result(function("LIF", *m));
@@ -250,8 +244,7 @@ Group metadata_with(Group notes) {
   return metadata;
 }
 
-template <class Options>
-void note_losses(const nn::Predefined<Options>& neuron, std::vector<std::string>& lost) {
+template <class Options> void note_losses(const nn::Predefined<Options>& neuron, std::vector<std::string>& lost) {
   if (!neuron.options().call().v_reset) lost.emplace_back("soft reset, which others take for a reset to 0");
   if (!neuron.options().strict()) lost.emplace_back("firing at the threshold itself, where others fire above it");
   for (const NamedConstant& constant : constants_of(neuron))
@@ -306,8 +299,7 @@ std::optional<nn::Constant> constant(const Notes& notes, const std::string& name
   return nn::Constant(value.to(options.device, type));
 }
 
-template <class Options>
-void set(Options& to, const Notes& notes, const ModuleOptions& options) {
+template <class Options> void set(Options& to, const Notes& notes, const ModuleOptions& options) {
   const auto given = [&](const char* name, const auto& setter) {
     if (const auto value = constant(notes, name, options)) setter(*value);
   };
@@ -326,8 +318,7 @@ void set(Options& to, const Notes& notes, const ModuleOptions& options) {
     to.surrogate(surrogate->name, surrogate->args);
 }
 
-template <class Module, class Options>
-nn::Part make(const Notes& notes, const ModuleOptions& options) {
+template <class Module, class Options> nn::Part make(const Notes& notes, const ModuleOptions& options) {
   Options own;
   set(own, notes, options);
   return Module(own);

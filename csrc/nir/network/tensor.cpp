@@ -15,58 +15,35 @@ namespace {
 
 std::optional<c10::ScalarType> type_in_torch(DType dtype) {
   switch (dtype) {
-    case DType::boolean:
-      return c10::kBool;
-    case DType::int8:
-      return c10::kChar;
-    case DType::int16:
-      return c10::kShort;
-    case DType::int32:
-      return c10::kInt;
-    case DType::int64:
-      return c10::kLong;
-    case DType::uint8:
-      return c10::kByte;
-    case DType::float16:
-      return c10::kHalf;
-    case DType::float32:
-      return c10::kFloat;
-    case DType::float64:
-      return c10::kDouble;
-    default:
-      return {};
+    case DType::boolean: return c10::kBool;
+    case DType::int8: return c10::kChar;
+    case DType::int16: return c10::kShort;
+    case DType::int32: return c10::kInt;
+    case DType::int64: return c10::kLong;
+    case DType::uint8: return c10::kByte;
+    case DType::float16: return c10::kHalf;
+    case DType::float32: return c10::kFloat;
+    case DType::float64: return c10::kDouble;
+    default: return {};
   }
 }
 
 DType type_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
-    case c10::kBool:
-      return DType::boolean;
-    case c10::kChar:
-      return DType::int8;
-    case c10::kShort:
-      return DType::int16;
-    case c10::kInt:
-      return DType::int32;
-    case c10::kLong:
-      return DType::int64;
-    case c10::kByte:
-      return DType::uint8;
-    case c10::kUInt16:
-      return DType::uint16;
-    case c10::kUInt32:
-      return DType::uint32;
-    case c10::kUInt64:
-      return DType::uint64;
-    case c10::kHalf:
-      return DType::float16;
+    case c10::kBool: return DType::boolean;
+    case c10::kChar: return DType::int8;
+    case c10::kShort: return DType::int16;
+    case c10::kInt: return DType::int32;
+    case c10::kLong: return DType::int64;
+    case c10::kByte: return DType::uint8;
+    case c10::kUInt16: return DType::uint16;
+    case c10::kUInt32: return DType::uint32;
+    case c10::kUInt64: return DType::uint64;
+    case c10::kHalf: return DType::float16;
     case c10::kBFloat16:
-    case c10::kFloat:
-      return DType::float32;
-    case c10::kDouble:
-      return DType::float64;
-    default:
-      throw Error("", "", fmt::format("expected numbers, but it is {}", c10::toString(tensor.scalar_type())));
+    case c10::kFloat: return DType::float32;
+    case c10::kDouble: return DType::float64;
+    default: throw Error("", "", fmt::format("expected numbers, but it is {}", c10::toString(tensor.scalar_type())));
   }
 }
 

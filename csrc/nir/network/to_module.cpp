@@ -73,10 +73,7 @@ class Builder {
   }
 
  private:
-  template <class N>
-  const N* as(std::size_t i) const {
-    return std::get_if<N>(&graph_.nodes[i].node.kind);
-  }
+  template <class N> const N* as(std::size_t i) const { return std::get_if<N>(&graph_.nodes[i].node.kind); }
   bool is_port(std::size_t i) const { return as<Input>(i) || as<Output>(i); }
   std::string name_of(std::size_t i) const { return in_node(name_, graph_.nodes[i].name); }
   std::string free_name(const std::string& wanted) {
@@ -139,13 +136,12 @@ class Builder {
   at::Tensor weight(const Array& array) const {
     return (takes_ ? taken_tensor : tensor_of)(array, options_.dtype, options_.device);
   }
-  // One number serves for all, as readers of NIR have it.
+  // A single number applies to all outputs, as in other readers of NIR.
   at::Tensor bias(const Array& array, const Shape& shape) const {
     return array.shape() == shape ? weight(array) : weight(array).reshape({}).expand(shape).clone();
   }
 
-  template <class Module>
-  nn::Part once_a_step(Module module) const {
+  template <class Module> nn::Part once_a_step(Module module) const {
     if (options_.fold_time) return nn::TimeDistributed(nn::Part(std::move(module)));
     return nn::Part(std::move(module));
   }
@@ -165,8 +161,7 @@ class Builder {
   }
 
   // Padding "same": as many zeros as keep the size at stride 1, the odd one at the end.
-  template <int D>
-  static std::array<std::int64_t, 2 * D> same_padding(const Conv<D>& n) {
+  template <int D> static std::array<std::int64_t, 2 * D> same_padding(const Conv<D>& n) {
     std::array<std::int64_t, 2 * D> sides;  // the last dimension first, as torch pads
     for (int d = 0; d < D; ++d) {
       const std::int64_t total = n.dilation[d] * (n.weight.shape()[d + 2] - 1);
@@ -176,8 +171,7 @@ class Builder {
     return sides;
   }
 
-  template <int D>
-  nn::Part layer(const Conv<D>& n, std::size_t) const {
+  template <int D> nn::Part layer(const Conv<D>& n, std::size_t) const {
     using Convolution = std::conditional_t<D == 1, torch::nn::Conv1d, torch::nn::Conv2d>;
     using Pad = std::conditional_t<D == 1, torch::nn::ConstantPad1d, torch::nn::ConstantPad2d>;
     using PadOptions = std::conditional_t<D == 1, torch::nn::ConstantPad1dOptions, torch::nn::ConstantPad2dOptions>;
@@ -206,8 +200,7 @@ class Builder {
 
   nn::Part layer(const SumPool2d& n, std::size_t i) const { return pool(n, i, true); }
   nn::Part layer(const AvgPool2d& n, std::size_t i) const { return pool(n, i, false); }
-  template <class N>
-  nn::Part pool(const N& n, std::size_t i, bool sums) const {
+  template <class N> nn::Part pool(const N& n, std::size_t i, bool sums) const {
     const auto is_wide = [&](int d) { return 2 * n.padding[d] > n.kernel_size[d]; };
     if (shape_into(i).size() != 3 || is_wide(0) || is_wide(1)) {
       const auto numbers = [](const auto& array) { return std::vector<std::int64_t>(array.begin(), array.end()); };
@@ -253,8 +246,7 @@ class Builder {
     return nn::Delay(steps);
   }
 
-  template <class N>
-  nn::Part layer(const N& n, std::size_t i) const {
+  template <class N> nn::Part layer(const N& n, std::size_t i) const {
     refuse(name_of(i), "", fmt::format("{} cannot be represented", N::type));
   }
 

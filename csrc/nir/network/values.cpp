@@ -83,8 +83,7 @@ void add_values(const Group& group, const std::string& place, c10::impl::Generic
     if (const auto* array = std::get_if<Array>(&member.value))
       values.insert(inner, shared_tensor(*array));
     else if (const auto* strings = std::get_if<Strings>(&member.value))
-      values.insert(inner, strings->values.empty() ? c10::IValue(at::empty(strings->shape))  // lists without a type
-                                                   : nested(strings->values, strings->shape));
+      values.insert(inner, nested(strings->values, strings->shape));
     else
       add_values(std::get<Group>(member.value), inner, values);
   }
@@ -108,10 +107,10 @@ Group group_of_values(const c10::impl::GenericDict& values) {
     for (std::size_t start = 0, end = 0; end != std::string::npos; start = end + 1) {
       end = place.find('/', start);
       tree = &tree->member(place.substr(start, end == std::string::npos ? end : end - start));
-      if (tree->value) throw Error("", place, "is a value and a group");
+      if (tree->value) throw Error("", place, "is both a value and a group");
     }
     if (entry.value().isNone()) continue;
-    if (!tree->members.empty()) throw Error("", place, "is a value and a group");
+    if (!tree->members.empty()) throw Error("", place, "is both a value and a group");
     tree->value = value_of(entry.value(), place);
   }
   return root.group();

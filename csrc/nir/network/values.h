@@ -1,4 +1,4 @@
-// The values of a NIR file as Python hands them over: a dict from a value's place in the file to the value.
+// The values of a NIR file as Python passes them: a dict from a value's place in the file to the value.
 //
 //   {"node/type": "NIRGraph", "node/nodes/lif/tau": tensor, "node/edges": [["input", "lif"], ["lif", "output"]], ...}
 //

@@ -8,8 +8,7 @@
 namespace spikeforge::nn {
 
 // The operator names itself and the argument.
-template <class Call>
-auto call_as(const std::string& title, const Call& call) {
+template <class Call> auto call_as(const std::string& title, const Call& call) {
   try {
     return call();
   } catch (const c10::TypeError& error) {

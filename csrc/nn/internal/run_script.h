@@ -1,4 +1,4 @@
-// The script of a neuron that is written as text.
+// The TorchScript form of a neuron that runs as neuron text.
 #pragma once
 
 #include "csrc/nn/constant.h"

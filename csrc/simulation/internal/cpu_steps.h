@@ -1,7 +1,7 @@
 // Steps of a network on the CPU: at most one parallel region per step, and no tensor is created in it.
 //
 // A thread owns neurons, and the columns of their inputs. In a step it first adds the contributions of the last step's
-// spikes to its columns, which it finds in every row since columns ascend; then it takes the sums that arrive now, adds
+// spikes to its columns, which it finds in every row since columns ascend; then it reads the sums for this step, adds
 // current and drive, steps its neurons and lists those that fired. So a thread's step reads nothing that another thread
 // writes except the list of spikes, since a spike is in flight for at least one step. A column's terms are added
 // in the order of the rows: any number of threads gives the same bits.
@@ -41,7 +41,7 @@ class CpuSteps {
  public:
   explicit CpuSteps(Running& running);
 
-  // Allocates what steps need by as many threads as torch has now.
+  // Allocates the memory that steps need, for torch's current number of threads.
   void prepare();
 
   // An exception from recording leaves an unshared network after its last complete step.
@@ -100,18 +100,15 @@ class CpuSteps {
   void end(std::int64_t step);
   void run_step(Parts& parts);
   void set_step(std::int64_t step);
-  template <class T>
-  void run_part(Part& part);
+  template <class T> void run_part(Part& part);
   void deliver(Part& part) const;
   void deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step) const;
   void deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
                   std::int64_t first, std::int64_t last) const;
   void end_block();
-  template <class T>
-  void take(std::int64_t first, std::int64_t last) const;
+  template <class T> void take(std::int64_t first, std::int64_t last) const;
   void drive(std::int64_t first, std::int64_t last) const;
-  template <class T>
-  void list_fired(Part& part) const;
+  template <class T> void list_fired(Part& part) const;
   void record(std::int64_t row, std::int64_t step, const CpuRecord& record) const;
 
   Running& running_;

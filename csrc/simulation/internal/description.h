@@ -71,7 +71,7 @@ struct Description {
   std::int64_t inputs() const;  // of the neuron that has most; 1 at least
   std::int64_t rank() const { return options.ranks == nullptr ? 0 : options.ranks->rank(); }
   std::int64_t ranks() const { return options.ranks == nullptr ? 1 : options.ranks->size(); }
-  // The number of this population. Throws ValueError where it is of another network.
+  // Returns the index of this population. Throws ValueError if it belongs to another network.
   std::size_t number_of(const Population& population) const;
   std::string_view own(std::string_view name) { return names.emplace_back(name); }
 };

@@ -31,9 +31,9 @@ class Partition {
   const std::vector<Slice>& slices() const { return slices_; }
   const Slice& operator[](std::size_t population) const { return slices_[population]; }
 
-  // The numbers of own neurons in the whole network, which ascend: int64 [size()], on the CPU.
+  // The indices of this rank's neurons in the whole network, in ascending order: int64 [size()], on the CPU.
   const at::Tensor& numbers() const { return numbers_; }
-  // The same of columns, of so many inputs: int64 [inputs size()].
+  // The same for columns, with `inputs` columns per neuron: int64 [inputs size()].
   at::Tensor whole_columns(std::int64_t inputs) const;
 
  private:

@@ -12,8 +12,8 @@ namespace spikeforge::simulation {
 
 class PeerExchange {
  public:
-  // Null where ranks are on several hosts, their GPUs do not reach one another, or SPIKEFORGE_PEER_MEMORY=0 says so to
-  // one of them. All ranks call it together.
+  // Collective. Returns null if the ranks are on several hosts, if their GPUs have no peer access, or if a rank has
+  // SPIKEFORGE_PEER_MEMORY=0.
   static std::unique_ptr<PeerExchange> make(Running& running);
 
   const network::Peers& peers() const { return peers_; }

@@ -2,8 +2,9 @@
 // on the CPU. plastic_operators.h is the part by operators, on any device.
 //
 // A spike of step s reaches a connection of delay d in step s + d, and the connection reads the traces of the
-// presynaptic neuron with the same delay: those of step t - d in step t. So these are stored in a ring of the steps
-// that some connection still reads, whose presynaptic neurons are as many steps behind as the shortest delay.
+// presynaptic neuron with the same delay: those of step t - d in step t. The traces are therefore stored in a ring
+// of all steps that a connection may still read. Presynaptic traces lag the network by the shortest delay d: step t
+// updates them with the spikes of step t - d.
 #pragma once
 
 #include "csrc/simulation/internal/description.h"
@@ -24,7 +25,7 @@ class PlasticOperators;
 
 class PlasticConnections {
  public:
-  // Draws the connections of a network of so many neurons and columns.
+  // Draws the connections of a network with this number of columns.
   PlasticConnections(const DescribedPlastic& described, const Description& description, std::int64_t columns,
                      std::int64_t seed);
   PlasticConnections(const PlasticConnections&) = delete;

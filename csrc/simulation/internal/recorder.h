@@ -18,7 +18,7 @@ class Recorder {
   // For at most `steps` steps.
   Recorder(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes);
 
-  // Takes so many steps and records them in the first rows. `are_last` says whether the call takes no more steps.
+  // Runs `steps` steps, and records them in the first rows. `are_last`: true if they are the last steps of the call.
   void run(std::int64_t steps, bool are_last);
 
   const std::vector<Probe>& probes() const { return probes_; }

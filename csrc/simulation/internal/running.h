@@ -2,10 +2,10 @@
 #pragma once
 
 #include "csrc/simulation/internal/description.h"
-#include "csrc/simulation/internal/exchange.h"
+#include "csrc/simulation/internal/host_exchange.h"
+#include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/partition.h"
 #include "csrc/simulation/internal/plastic.h"
-#include "csrc/simulation/internal/tell.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -34,8 +34,8 @@ struct Group {
   std::int64_t size() const { return end - begin; }
 };
 
-// Own neurons first, ..., first + size - 1 of a group, counted within it, that one call steps. The numbers that neuron
-// `first` draws are those of neuron `drawn` of the whole group.
+// The neurons of this rank that one call steps: first, ..., first + size - 1 of a group. Neuron `first` draws the
+// random numbers of neuron `drawn` of the whole group.
 struct GroupPart {
   std::int64_t first = 0, size = 0, drawn = 0;
 };
@@ -53,7 +53,7 @@ struct Probe {
   const Group* group = nullptr;
   std::size_t state = 0;
   at::Tensor neurons, places;
-  std::int64_t asked = 0, most = 0;
+  std::int64_t requested = 0, most = 0;
 };
 
 // Tensors for the states that a call records: `own` for own neurons, [steps, neurons of the probe], and `whole`,
@@ -64,8 +64,8 @@ struct RecordedStates {
   std::vector<at::Tensor> own, whole;
 };
 
-// A tensor that changes in a step, and where its last dimension's elements are in that of the whole network; `places`
-// are not defined where all ranks have the same.
+// A tensor that changes in a step. `places` are the indices of its last dimension's elements in the whole network;
+// undefined if all ranks have the same tensor.
 struct Changing {
   at::Tensor tensor, places;
   std::int64_t whole = 0;
@@ -94,7 +94,7 @@ class Running {
   std::int64_t number() const { return number_; }
   bool is_shared() const { return exchange_.has_value(); }
   Exchange& exchange() { return *exchange_; }
-  // Spikes go between ranks or areas after so many steps; 0 where none do.
+  // The number of steps between two exchanges of spikes among ranks or areas; 0 without exchanges.
   std::int64_t block() const { return block_; }
   at::TensorOptions options() const { return buffer_.options(); }
   std::int64_t size() const { return size_; }
@@ -102,7 +102,7 @@ class Running {
   std::int64_t step() const { return step_.item<std::int64_t>(); }
 
   // Throws ValueError for a population, a state or a neuron that is not there.
-  Probe probe(const StateProbe& asked) const;
+  Probe probe(const StateProbe& requested) const;
 
   // Throws c10::Error where steps ended in the middle, so that tensors are those of no step.
   void check_is_whole() const;
@@ -116,8 +116,7 @@ class Running {
 
   // Calls f, which takes steps that `begin` announced. If it throws, the other ranks get a message, and the network is
   // in the middle of a step unless set_between_steps(true) was called last.
-  template <class F>
-  auto take_steps(F&& f) {
+  template <class F> auto take_steps(F&& f) {
     is_between_steps_ = true;
     others_throw_too_ = false;
     awaited_ = 0;
@@ -134,7 +133,7 @@ class Running {
   void end_step(bool is_last) { is_between_steps_ = is_last || ranks_ == nullptr; }
   bool is_between_steps() const { return is_between_steps_; }
 
-  // The numbers of all ranks at the beginning of a call (tell.h), or of this one if there are no others.
+  // The numbers of all ranks at the beginning of a call (notices.h), or of this one if there are no others.
   std::vector<Numbers> gather_notices(Topic topic, const std::function<Numbers()>& prepare);
   void join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own, const at::Tensor& places);
 
@@ -145,7 +144,7 @@ class Running {
   // The changing tensors of this rank, in the order of `state`.
   std::vector<at::Tensor> own_state() const;
 
-  // Notes that so many steps by operators follow: the other ranks wait for the spikes of each.
+  // Sets the number of steps by operators that follow: the other ranks wait for the spikes of each.
   void expect(std::int64_t steps) { awaited_ = ranks_ != nullptr && device_.is_cpu() ? steps : 0; }
   // One step by operators. The spikes of it, valid until the next. Waits for nothing, and can be captured in a CUDA
   // graph once it has run.
@@ -180,7 +179,7 @@ class Running {
   struct Extent;
   void make_rings(const Description& description, const Extent& own, const Extent& all);
   std::vector<Changing> changing() const;
-  std::int64_t most_of_a_rank(const StateProbe& asked) const;
+  std::int64_t most_of_a_rank(const StateProbe& requested) const;
   std::vector<GroupPart> parts_of(const Group& group) const;
   void deliver_by_operators();
   at::Tensor gather_spikes(const at::Tensor& own);
@@ -198,7 +197,7 @@ class Running {
   std::int64_t awaited_ = 0;  // steps by operators, for whose spikes the other ranks wait
   std::optional<Exchange> exchange_;
   std::int64_t block_ = 0;
-  int doublings_ = 0;  // of the entry that stands for what other ranks have (deliver_by_operators)
+  int doublings_ = 0;  // of the entry that accounts for the weights of other ranks (deliver_by_operators)
   const std::vector<Population> populations_;
   const bool deterministic_;
   const c10::Device device_;

@@ -5,7 +5,7 @@
 
 namespace spikeforge::simulation {
 
-// In place, on the CPU. Connections of the same two neurons stay in their order.
+// Sorts each row by columns, in place, on the CPU. The sort is stable.
 void sort_rows(const Connectivity& matrix);
 
 }  // namespace spikeforge::simulation

@@ -39,8 +39,7 @@ inline std::optional<at::Tensor> maybe(const at::Tensor& t) {
 }
 
 // A call as these operators have it, and its tensors.
-template <class Call>
-class Unpacked {
+template <class Call> class Unpacked {
  public:
   template <class... State>
   Unpacked(NeuronKind kind, const at::Tensor& x, const OptionalTensorList& params, c10::ArrayRef<double> numbers,
@@ -94,15 +93,12 @@ inline CellForm form(bool hard_reset, bool detach_reset, bool spiking, bool deca
   return {.hard_reset = hard_reset, .detach_reset = detach_reset, .spiking = spiking, .decay_input = decay_input};
 }
 
-template <NeuronKind kind>
-using DecayTypes = std::conditional_t<has_decay_input(kind), Types<bool>, Types<>>;
+template <NeuronKind kind> using DecayTypes = std::conditional_t<has_decay_input(kind), Types<bool>, Types<>>;
 
 // `call` packs its arguments for `run`; `call_through` unpacks them for the operator's handle.
-template <NeuronKind kind, class States = StateTypes<kind>, class Decay = DecayTypes<kind>>
-struct Forward;
+template <NeuronKind kind, class States = StateTypes<kind>, class Decay = DecayTypes<kind>> struct Forward;
 
-template <NeuronKind kind, class... State, class... Decay>
-struct Forward<kind, Types<State...>, Types<Decay...>> {
+template <NeuronKind kind, class... State, class... Decay> struct Forward<kind, Types<State...>, Types<Decay...>> {
   using Results = std::tuple<at::Tensor, TensorFor<State>..., at::Tensor>;
 
   template <MultistepResults (*run)(const MultistepCall&, bool save)>
@@ -142,11 +138,9 @@ struct Forward<kind, Types<State...>, Types<Decay...>> {
   }
 };
 
-template <NeuronKind kind, class States = StateTypes<kind>, class Decay = DecayTypes<kind>>
-struct Backward;
+template <NeuronKind kind, class States = StateTypes<kind>, class Decay = DecayTypes<kind>> struct Backward;
 
-template <NeuronKind kind, class... State, class... Decay>
-struct Backward<kind, Types<State...>, Types<Decay...>> {
+template <NeuronKind kind, class... State, class... Decay> struct Backward<kind, Types<State...>, Types<Decay...>> {
   template <Tensors (*run)(const BackwardCall&)>
   static std::vector<at::Tensor> call(OptionalTensor grad_spikes, State... grad_states, const at::Tensor& x,
                                       State... states, const at::Tensor& checkpoints, const OptionalTensorList& params,
@@ -196,14 +190,12 @@ c10::TypedOperatorHandle<Signature> find(const std::string& name, const char* ov
   return c10::Dispatcher::singleton().findSchemaOrThrow(("spikeforge::" + name).c_str(), overload).typed<Signature>();
 }
 
-template <NeuronKind kind>
-MultistepResults forward(const MultistepCall& call, bool save) {
+template <NeuronKind kind> MultistepResults forward(const MultistepCall& call, bool save) {
   static const auto op = find<typename Forward<kind>::Signature>(predefined_cell(kind).name + "_forward");
   return Forward<kind>::call_through(op, call, save);
 }
 
-template <NeuronKind kind>
-Tensors backward(const BackwardCall& call) {
+template <NeuronKind kind> Tensors backward(const BackwardCall& call) {
   static const auto op = find<typename Backward<kind>::Signature>(predefined_cell(kind).name + "_backward");
   return Backward<kind>::call_through(op, call);
 }
@@ -212,19 +204,20 @@ Tensors backward(const BackwardCall& call) {
 
 // Calls through the dispatcher.
 inline MultistepResults call_forward(const MultistepCall& call, bool save) {
-  return with_kind(call, [&]<NeuronKind kind>() { return lowered::forward<kind>(call, save); });
+  return with_kind(kind_of(call), [&]<NeuronKind kind>() { return lowered::forward<kind>(call, save); });
 }
 inline Tensors call_backward(const BackwardCall& call) {
-  return with_kind(call, [&]<NeuronKind kind>() { return lowered::backward<kind>(call); });
+  return with_kind(kind_of(call), [&]<NeuronKind kind>() { return lowered::backward<kind>(call); });
 }
 
 // Registers one device's kernels for all neurons.
 template <MultistepResults (*run_forward)(const MultistepCall&, bool), Tensors (*run_backward)(const BackwardCall&)>
 void register_lowered(torch::Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                      \
-  library.impl(#name "_forward", TORCH_FN((lowered::Forward<NeuronKind::name>::template call<run_forward>))); \
-  library.impl(#name "_backward", TORCH_FN((lowered::Backward<NeuronKind::name>::template call<run_backward>)));
-#include "csrc/neuron/neurons.def"
+  for_each_neuron([&]<NeuronKind kind>() {
+    const PredefinedCell& cell = predefined_cell(kind);
+    library.impl((cell.name + "_forward").c_str(), TORCH_FN((lowered::Forward<kind>::template call<run_forward>)));
+    library.impl(cell.backward_op.c_str(), TORCH_FN((lowered::Backward<kind>::template call<run_backward>)));
+  });
 }
 
 }  // namespace spikeforge::ops

@@ -20,16 +20,7 @@ void add(PublicCall& call, const char* op, const char* name, const std::optional
   v_reset ? add(call, op, name, *v_reset) : call.soft_reset();
 }
 
-#define SPIKEFORGE_PARAM(name, default_value, legal) add(call, op, #name, arguments.name);
-#define SPIKEFORGE_V_RESET(default_value) add(call, op, "v_reset", arguments.v_reset);
-#define SPIKEFORGE_DECAY_INPUT() call.add(arguments.decay_input);
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  void add_params(PublicCall& call, const char* op, const Struct##Arguments& arguments) { params }
-#include "csrc/neuron/neurons.def"
-
-template <NeuronKind kind, class Arguments>
-SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
-  add_params(call, predefined_cell(kind).name.c_str(), a);
+template <NeuronKind kind, class Arguments> SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
   MultistepResults results = call_from_cpp(
       call.finish(a.detach_reset, a.surrogate, a.surrogate_args, a.spiking, a.store_v, /*bits=*/0, a.lengths, a.start));
   return [&]<std::size_t... s>(std::index_sequence<s...>) {
@@ -47,16 +38,19 @@ SpikesAndStates<kind> run(PublicCall& call, const Arguments& a) {
 #define SPIKEFORGE_ADD_TENSOR(name)    \
   ops::check_defined(op, #name, name); \
   call.add(name);
+#define SPIKEFORGE_PARAM(name, default_value, legal) ops::add(call, op, #name, arguments.name);
+#define SPIKEFORGE_V_RESET(default_value) ops::add(call, op, "v_reset", arguments.v_reset);
+#define SPIKEFORGE_DECAY_INPUT() call.add(arguments.decay_input);
 #define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                             \
   SpikesAndStates<NeuronKind::name> name(const at::Tensor& x, SPIKEFORGE_EACH(SPIKEFORGE_TENSOR_ARGUMENT, tensors)   \
                                                                   SPIKEFORGE_EACH(SPIKEFORGE_STATE_ARGUMENT, states) \
                                                                       const Struct##Arguments& arguments) {          \
-    [[maybe_unused]] constexpr const char* op = #name;                                                               \
+    constexpr const char* op = #name;                                                                                \
     ops::check_defined(op, "x", x);                                                                                  \
     ops::PublicCall call(NeuronKind::name, x);                                                                       \
     SPIKEFORGE_EACH(SPIKEFORGE_ADD_STATE, states)                                                                    \
     SPIKEFORGE_EACH(SPIKEFORGE_ADD_TENSOR, tensors)                                                                  \
-    return ops::run<NeuronKind::name>(call, arguments);                                                              \
+    params return ops::run<NeuronKind::name>(call, arguments);                                                       \
   }
 #include "csrc/neuron/neurons.def"
 

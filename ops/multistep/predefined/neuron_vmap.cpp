@@ -11,8 +11,7 @@ MultistepResults forward_mapped(const MultistepCall& call, bool save) {
 }
 Tensors backward_mapped(const BackwardCall& call) { return backward_batched(call, call_backward); }
 
-template <NeuronKind kind>
-void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
+template <NeuronKind kind> void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
   refuse_batched_gradients(predefined_cell(kind).backward_op);
 }
 
@@ -22,9 +21,10 @@ SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
 }
 
 SPIKEFORGE_KERNELS(Batched, library) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  library.impl(#name "_backward", torch::CppFunction::makeFromBoxedFunction<refuse_batched<NeuronKind::name>>());
-#include "csrc/neuron/neurons.def"
+  for_each_neuron([&]<NeuronKind kind>() {
+    library.impl(predefined_cell(kind).backward_op.c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<refuse_batched<kind>>());
+  });
 }
 
 }  // namespace

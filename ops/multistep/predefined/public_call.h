@@ -60,7 +60,7 @@ class PublicCall {
     add(value.toScalar());
   }
 
-  // The options that all neurons share, and the call: what it points to lies here.
+  // Sets the options that all neurons share, and returns the call, which points to members of this object.
   const MultistepCall& finish(bool detach_reset, std::string_view surrogate, c10::ArrayRef<double> surrogate_args,
                               bool spiking, bool store_v, std::int64_t bits, const std::optional<at::Tensor>& lengths,
                               const std::optional<at::Tensor>& start) {
@@ -113,8 +113,7 @@ class ParamsOf {
  public:
   explicit ParamsOf(const MultistepCall& call) : call_(call) {}
 
-  template <class T>
-  std::decay_t<T> next() {
+  template <class T> std::decay_t<T> next() {
     using Value = std::decay_t<T>;
     if constexpr (std::is_same_v<Value, bool>) {
       return call_.form.decay_input;
@@ -144,8 +143,8 @@ class ParamsOf {
   std::size_t j_ = 0;
 };
 
-template <NeuronKind kind, class Overload, class Tensor = typename TensorParamTypes<kind>::type,
-          class States = StateTypes<kind>, class Params = typename ParamTypes<kind, Overload>::type>
+template <NeuronKind kind, class Overload, class Tensor = TensorParamTypes<kind>, class States = StateTypes<kind>,
+          class Params = ParamTypes<kind, Overload>>
 struct Public;
 
 template <NeuronKind kind, class Overload, class... Tensor, class... State, class... Parameter>
@@ -202,41 +201,27 @@ MultistepResults call_from_cpp(const MultistepCall& call);
 
 // Calls through the dispatcher, in the overload that fits.
 inline MultistepResults call_public(const MultistepCall& call) {
-  return with_kind(call, [&]<NeuronKind kind>() {
+  return with_kind(kind_of(call), [&]<NeuronKind kind>() {
     return Public<kind, OfNumbers>::has_numbers(call) ? Public<kind, OfNumbers>::call_through(call)
                                                       : Public<kind, OfTensors>::call_through(call);
   });
 }
 
-inline void add_params(PublicCall& call, NeuronKind kind, const c10::IValue* next) {
-  switch (kind) {
-#define SPIKEFORGE_PARAM(name, default_value, legal) call.add_any(*next++);
-#define SPIKEFORGE_V_RESET(default_value) call.add_any(*next++);
-#define SPIKEFORGE_DECAY_INPUT() call.add((next++)->toBool());
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  case NeuronKind::name: {                                               \
-    params return;                                                       \
-  }
-#include "csrc/neuron/neurons.def"
-  }
-}
-
 // True if the dispatcher considered all tensors of this call: it ignores arguments of any type, such as a parameter
 // that alone is mapped or differentiated by a transform.
 inline bool was_dispatched_by_all(const MultistepCall& call) {
-  c10::DispatchKeySet seen = call.inputs[0].key_set(), asked;
+  c10::DispatchKeySet seen = call.inputs[0].key_set(), requested;
   for (std::size_t s = 0; s < call.cell->states.size(); ++s)
     if (call.state(s).defined()) seen = seen | call.state(s).key_set();
   for (const at::Tensor* t : {&call.lengths, &call.start})
     if (t->defined()) seen = seen | t->key_set();
   for (const at::Tensor& param : call.params)
-    if (param.defined()) asked = asked | param.key_set();
-  return (asked - seen).empty();
+    if (param.defined()) requested = requested | param.key_set();
+  return (requested - seen).empty();
 }
 
 // The kernel of the overload `any`.
-template <Run run, NeuronKind kind>
-void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+template <Run run, NeuronKind kind> void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   constexpr std::size_t n_options = 8;
   const std::size_t n_arguments = op.schema().arguments().size();
   const c10::IValue* const arguments = stack->data() + (stack->size() - n_arguments);
@@ -248,7 +233,12 @@ void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const c10::IValue* next = arguments + 1;
   for (std::size_t i = 0; i < n_tensors; ++i) call.add((next++)->toTensor());
   for (std::size_t s = 0; s < n_states; ++s) call.add_state((next++)->toOptional<at::Tensor>());
-  add_params(call, kind, next);
+  for (const NeuronParam& param : neuron_row(kind).params) {
+    if (param.role == NeuronParam::decay_input)
+      call.add((next++)->toBool());
+    else
+      call.add_any(*next++);
+  }
   const std::vector<double> surrogate_args = options[2].toDoubleVector();
   const MultistepCall& finished = call.finish(options[0].toBool(), options[1].toStringView(), surrogate_args,
                                               options[3].toBool(), options[4].toBool(), options[5].toInt(),
@@ -259,21 +249,21 @@ void call_any(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (at::Tensor& state : results.states) stack->emplace_back(std::move(state));
 }
 
-template <Run run>
-void register_any(torch::Library& library) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  library.impl(#name ".any", torch::CppFunction::makeFromBoxedFunction<call_any<run, NeuronKind::name>>());
-#include "csrc/neuron/neurons.def"
+template <Run run> void register_any(torch::Library& library) {
+  for_each_neuron([&]<NeuronKind kind>() {
+    library.impl((predefined_cell(kind).name + ".any").c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<call_any<run, kind>>());
+  });
 }
 
 // All overloads of every public operator, under the library's dispatch key.
-template <Run run>
-void register_public(torch::Library& library) {
+template <Run run> void register_public(torch::Library& library) {
   register_any<run>(library);
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                    \
-  library.impl(#name, TORCH_FN((Public<NeuronKind::name, OfNumbers>::template call<run>))); \
-  library.impl(#name ".tensor", TORCH_FN((Public<NeuronKind::name, OfTensors>::template call<run>)));
-#include "csrc/neuron/neurons.def"
+  for_each_neuron([&]<NeuronKind kind>() {
+    const std::string& name = predefined_cell(kind).name;
+    library.impl(name.c_str(), TORCH_FN((Public<kind, OfNumbers>::template call<run>)));
+    library.impl((name + ".tensor").c_str(), TORCH_FN((Public<kind, OfTensors>::template call<run>)));
+  });
 }
 
 }  // namespace spikeforge::ops

@@ -23,38 +23,28 @@ struct Rows {
   std::string tensors, any, numbers, optional_tensors;
 };
 
-// The parameters of all overloads. None is the default, but for v_reset, where it is soft reset; that has to be said
-// where the parameters are tensors.
-Rows rows_of(NeuronKind kind) {
-  switch (kind) {
-#define SPIKEFORGE_TENSOR(name) +"Tensor " #name ", "
-#define SPIKEFORGE_PARAM(name, default_value, legal)                   \
-  rows.any += "Any? " #name "=" + decimal(default_value) + ", ";       \
-  rows.numbers += "Scalar " #name "=" + decimal(default_value) + ", "; \
-  rows.optional_tensors += "Tensor? " #name "=None, ";
-#define SPIKEFORGE_V_RESET(default_value)                             \
-  rows.any += "Any? v_reset=" + decimal(default_value) + ", ";        \
-  rows.numbers += "Scalar? v_reset=" + decimal(default_value) + ", "; \
-  rows.optional_tensors += "Tensor? v_reset, ";
-#define SPIKEFORGE_DECAY_INPUT()             \
-  rows.any += "bool decay_input=True, ";     \
-  rows.numbers += "bool decay_input=True, "; \
-  rows.optional_tensors += "bool decay_input=True, ";
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors_, states, params)      \
-  case NeuronKind::name: {                                                     \
-    Rows rows;                                                                 \
-    rows.tensors = std::string() SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors_); \
-    params return rows;                                                        \
+// The parameters of all overloads. None is the default value, except for v_reset, where None is soft reset; overloads
+// whose parameters are tensors require it explicitly.
+Rows rows_of(const NeuronRow& neuron) {
+  Rows rows;
+  for (const char* const tensor : neuron.tensors) rows.tensors += fmt::format("Tensor {}, ", tensor);
+  for (const NeuronParam& param : neuron.params) {
+    if (param.role == NeuronParam::decay_input) {
+      for (std::string* row : {&rows.any, &rows.numbers, &rows.optional_tensors}) *row += "bool decay_input=True, ";
+      continue;
+    }
+    const bool is_reset = param.role == NeuronParam::v_reset;
+    const std::string name_and_default = fmt::format("{}={}, ", param.name, decimal(param.default_value));
+    rows.any += "Any? " + name_and_default;
+    rows.numbers += (is_reset ? "Scalar? " : "Scalar ") + name_and_default;
+    rows.optional_tensors += fmt::format("Tensor? {}{}, ", param.name, is_reset ? "" : "=None");
   }
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_TENSOR
-  }
-  return {};
+  return rows;
 }
 
 void define_public(Schemas& library, NeuronKind kind) {
   const PredefinedCell& cell = predefined_cell(kind);
-  const Rows rows = rows_of(kind);
+  const Rows rows = rows_of(neuron_row(kind));
   std::string states, results = " -> (Tensor spikes";
   for (const std::string& state : cell.states) {
     states += "Tensor? " + state + "=None, ";

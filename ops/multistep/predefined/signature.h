@@ -14,29 +14,20 @@
 
 namespace spikeforge::ops {
 
-template <class... T>
-struct Types {};
+template <class... T> struct Types {};
 
 using OptionalTensor = const std::optional<at::Tensor>&;
 
+template <class T, std::size_t> using Repeated = T;
+
+template <class T, std::size_t... i> Types<Repeated<T, i>...> repeat(std::index_sequence<i...>);
+
 template <NeuronKind kind>
-using StateTypes =
-    std::conditional_t<state_count(kind) == 2, Types<OptionalTensor, OptionalTensor>, Types<OptionalTensor>>;
+using StateTypes = decltype(repeat<OptionalTensor>(std::make_index_sequence<state_count(kind)>{}));
 
-template <class T>
-using TensorFor = at::Tensor;
+template <class T> using TensorFor = at::Tensor;
 
-// f.operator()<kind>() for the neuron of a call.
-template <class F>
-auto with_kind(const MultistepCall& call, F&& f) {
-  switch (static_cast<const PredefinedCell*>(call.cell)->kind) {
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params) \
-  case NeuronKind::name:                                                 \
-    return f.template operator()<NeuronKind::name>();
-#include "csrc/neuron/neurons.def"
-  }
-  TORCH_CHECK(false, "spikeforge: no predefined neuron");
-}
+inline NeuronKind kind_of(const MultistepCall& call) { return static_cast<const PredefinedCell*>(call.cell)->kind; }
 
 // A call of a public operator in its two overloads: parameters are scalars, or tensors with None for the default.
 struct OfNumbers {
@@ -50,33 +41,20 @@ struct OfTensors {
   using Reset = OptionalTensor;
 };
 
-// Tensors ahead of the states, such as plif's w.
+// Tensors before the states, such as plif's w.
 template <NeuronKind kind>
-struct TensorParamTypes;
+using TensorParamTypes = decltype(repeat<const at::Tensor&>(std::make_index_sequence<tensor_count(kind)>{}));
+
+template <NeuronParam::Role role, class Overload>
+using ParamType = std::conditional_t<
+    role == NeuronParam::decay_input, bool,
+    std::conditional_t<role == NeuronParam::v_reset, typename Overload::Reset, typename Overload::Number>>;
+
+template <NeuronKind kind, class Overload, std::size_t... i>
+Types<ParamType<neuron_row(kind).params.begin()[i].role, Overload>...> param_types(std::index_sequence<i...>);
+
 // Parameters and decay_input, in their order.
 template <NeuronKind kind, class Overload>
-struct ParamTypes;
-
-template <class None, class... T>
-Types<T...> without_first(Types<None, T...>);
-
-#define SPIKEFORGE_TENSOR(name) , const at::Tensor&
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)                                           \
-  template <>                                                                                                      \
-  struct TensorParamTypes<NeuronKind::name> {                                                                      \
-    using type = decltype(without_first(std::declval<Types<void SPIKEFORGE_EACH(SPIKEFORGE_TENSOR, tensors)>>())); \
-  };
-#include "csrc/neuron/neurons.def"
-#undef SPIKEFORGE_TENSOR
-
-#define SPIKEFORGE_PARAM(name, default_value, legal) , typename Overload::Number
-#define SPIKEFORGE_V_RESET(default_value) , typename Overload::Reset
-#define SPIKEFORGE_DECAY_INPUT() , bool
-#define SPIKEFORGE_NEURON(name, Struct, header, tensors, states, params)      \
-  template <class Overload>                                                   \
-  struct ParamTypes<NeuronKind::name, Overload> {                             \
-    using type = decltype(without_first(std::declval<Types<void params>>())); \
-  };
-#include "csrc/neuron/neurons.def"
+using ParamTypes = decltype(param_types<kind, Overload>(std::make_index_sequence<neuron_row(kind).params.size()>{}));
 
 }  // namespace spikeforge::ops

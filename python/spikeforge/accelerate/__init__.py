@@ -1,6 +1,6 @@
 """Makes networks of SpikingJelly, snnTorch and Norse faster in place.
 
-`spikeforge.accelerate(net)` gives the neurons of a network the library's operators as their dynamics. The modules stay
+`spikeforge.accelerate(net)` replaces the dynamics of a network's neurons by the library's operators. The modules stay
 the same objects, with the same parameters, state_dict, states, hooks and repr, so that code that trains the network
 needs no change. `spikeforge.accelerate.restore(net)` undoes it.
 """

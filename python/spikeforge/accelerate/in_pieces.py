@@ -1,7 +1,7 @@
-"""The layers of a network whose tensors are the largest, a part of the batch at a time: a convolution, its batch
-normalisation, a neuron and a max pooling in a row in a Sequential.
+"""Runs the layers with the largest tensors on a part of the batch at a time: a convolution, its batch normalisation, a
+neuron and a max pooling that follow each other in a Sequential.
 
-The convolution computes the whole chain. The others return its result, which they recognise by identity."""
+The convolution computes the whole chain. The other modules return its result, which they recognise by identity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def handed_on(module: nn.Module, x: Tensor) -> bool:
 def chains(
     net: nn.Module, layers: Mapping[nn.Module, tuple[nn.Module, nn.Module]], is_pool: Any
 ) -> list[tuple[nn.Module, ...]]:
-    """Returns the chains of a convolution, a normalisation, a neuron and perhaps a pooling in a row.
+    """Returns the chains of a convolution, a normalisation, a neuron and, optionally, a pooling.
 
     Args:
         layers: by convolution, the normalisation and the neuron after it.
@@ -53,7 +53,7 @@ def chains(
     return found
 
 
-def run(convolution: nn.Module, x: Tensor) -> Tensor | None:
+def run_pieces(convolution: nn.Module, x: Tensor) -> Tensor | None:
     """Runs the whole chain that begins with this convolution. Returns None if its parts must run one by one: in
     evaluation, or if one of them has hooks."""
     (norm, neuron, *pool), pieces = convolution.__dict__["_spikeforge_chain"]

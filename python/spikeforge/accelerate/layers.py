@@ -77,31 +77,30 @@ def layers(
     """Fuses each batch normalisation into the SpikingJelly neuron that follows it, in place, and replaces max poolings
     by this library's operators. Call `accelerate(net)` first: only neurons that it has replaced are considered.
 
-    The network is run once, with `inputs`, in evaluation mode and without gradients, to see which normalisation feeds
-    one neuron and nothing else, whatever Python code lies between them. From then on the normalisation hands its input
-    on, and the neuron, in step mode "m", normalises it in its own pass. A max pooling of images may lie between them:
-    it hands its input on too, and the neuron takes the maxima before it normalises them. Code between them must not
-    read their sizes, but that of SpikingJelly's containers; the network is run once more for each, to see that none
-    are written down there. Where a module's forward joins the neuron's spikes s with a residual r, as s + r, s * r or
-    (1 - s) * r, that is done in the same pass too. Modules, parameters, buffers and state_dict stay what they are;
-    spikes are the same within rounding. Left alone are modules with hooks. `accelerate.restore` undoes it; do that
-    before one of them is taken out of the network or replaced, as convert_sync_batchnorm does.
+    The network runs once on `inputs`, in evaluation mode and without gradients, to find each normalisation whose output
+    only one neuron reads. The normalisation then returns its input, and the neuron, in step mode "m", normalises it in
+    its own pass. A max pooling of images may be between the two if no other code than SpikingJelly's containers reads
+    the sizes of its result; the network runs once more for each pooling to check this. If a module's forward joins the
+    spikes s with a residual r, as s + r, s * r or (1 - s) * r, the neuron computes that too. Modules, parameters,
+    buffers and state_dict do not change; spikes agree within rounding. Modules with hooks are not fused.
+    `accelerate.restore` undoes the fusion; call it before one of these modules is removed from the network or replaced,
+    as convert_sync_batchnorm does.
 
     Args:
-        net: a network that `accelerate` has seen.
-        inputs: what it is called with: a small batch is enough.
+        net: a network to which `accelerate` was applied.
+        inputs: the arguments of a call; a small batch is enough.
         recompute: linear layers and convolutions before those normalisations keep their input, spikes as bits, and are
-            made again in the backward pass: their results, which are the largest tensors, are not kept. On a CPU too
+            recomputed in the backward pass: their results, which are the largest tensors, are not saved. On a CPU too
             spikes are then the same within rounding only.
-        pieces: with `recompute`, the convolutions of a ``torch.nn.Sequential`` that a normalisation and a neuron follow
-            there, and perhaps a max pooling, are computed in so many pieces of the batch, with what follows: those that
-            give the most numbers, and at least half of it. What lies between them is never there as a whole. In
-            training such a convolution is made four times in a step in place of twice; results are the same within
-            rounding.
-        keep_states: False: in step mode "m" a call leaves the neurons' states as they were, so that every sequence
-            begins where the first one did: as with `reset_net` between sequences, in less memory and time. States of
-            each step (`store_v_seq`), and those that functional forwards return, are there as ever. True: they keep
-            them, as SpikingJelly's do, and as they do at first. None: as an earlier call said.
+        pieces: with `recompute`, the number of pieces of the batch in which chains of layers in a
+            ``torch.nn.Sequential`` are computed: a convolution, its normalisation, the neuron and, if present, a max
+            pooling. It applies to convolutions whose result has at least half as many elements as the largest one.
+            Tensors between the layers of a chain are never allocated as a whole. In training such a convolution is
+            computed four times per step instead of twice; results are the same within rounding.
+        keep_states: False: in step mode "m" a call does not change the neurons' states, so that every sequence starts
+            from the same states, as with `reset_net` between sequences, in less memory and time. States of each step
+            (`store_v_seq`), and those that functional forwards return, are available as before. True: calls change the
+            states, as in SpikingJelly; this is the initial setting. None: the setting of an earlier call.
 
     Returns:
         The names of changed modules.
@@ -234,8 +233,7 @@ def is_recomputed(norm: nn.Module) -> bool:
 
 
 def _found(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> tuple[list[Rewrite], Watch | None]:
-    """Returns the rewrites of neurons that have none yet, and the record of the call; None if there is nothing to
-    find."""
+    """Returns the rewrites of neurons that have none yet, and the record of the call; None if there are none."""
     norms = {module for module in net.modules() if _is_known_norm(module)}
     neurons = {module for module in _neurons(net) if not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
@@ -260,7 +258,7 @@ def _is_known_norm(module: nn.Module) -> bool:
 
 
 def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
-    """Returns True if the module is of one of torch's classes, or SpikingJelly's of that name, and not replaced."""
+    """Returns True if the module's class is torch's, or SpikingJelly's of the same name, and it is not replaced."""
     own = replacing.own_class(module)
     is_known = own in kinds or (own.__module__.startswith(LAYERS) and own.__mro__[1] in kinds)
     return is_known and not isinstance(module, Replaced)

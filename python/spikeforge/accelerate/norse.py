@@ -87,14 +87,9 @@ LIF = ("h = v + mem * (v_leak - v + j)", *HARD, "i' = j + syn * j")
 LIF_PARAMETERS = {**SYNAPSE, **MEMBRANE, **_fields("v_leak", "v_th", "v_reset")}
 LI = ("j = i + x", "h = v + mem * (v_leak - v + j)", "return h", "v' = h", "i' = j + syn * j")
 LSNN = (
-    "h = v + mem * (v_leak - v + i)",
-    "k = b + adapt * (v_th - b)",
-    "u = h - k",
-    "s = $SPIKE",
-    "return s",
-    "v' = select($S, v_reset, h)",
-    "b' = k + $S * beta",
-)
+    "h = v + mem * (v_leak - v + i)", "k = b + adapt * (v_th - b)", "u = h - k", "s = $SPIKE", "return s",
+    "v' = select($S, v_reset, h)", "b' = k + $S * beta",
+)  # fmt: skip
 LSNN_PARAMETERS = {**LIF_PARAMETERS, "adapt": lambda p, dt: dt * p.tau_adapt_inv, **_fields("beta")}
 IZHIKEVICH = (
     "h = v + rate * (sq * square(v) + mn * v + bias - w + x)",
@@ -216,7 +211,7 @@ class Cell(Replaced):
 
 
 def _parameter(value, dtype, device):
-    """A parameter as a tensor of the states' type; a tensor of one value may lie on the CPU."""
+    """Returns a parameter as a tensor of the states' type; a tensor with one element may be on the CPU."""
     if isinstance(value, torch.Tensor):
         return value if value.dtype == dtype else value.to(dtype)
     return torch.full((), value, dtype=dtype, device=device)
@@ -227,9 +222,9 @@ def _reaches(value, shape):
 
 
 def _state(value, dtype, shape, device):
-    """A state in the operator's type and shape; None for one of a wider type or shape, or on another device.
+    """Returns a state in the operator's type and shape; None if its type or shape is wider, or its device differs.
 
-    Norse's cells start at v_leak, a tensor of one value, which may lie on the CPU beside inputs on a GPU.
+    Norse's cells start at v_leak, a tensor with one element, which may be on the CPU if inputs are on a GPU.
     """
     value = torch.as_tensor(value)
     if value.device != device:
@@ -338,7 +333,7 @@ _MIXINS: dict[type, type[Cell]] = {
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """Returns the verdict on a module; None if it is no neuron of Norse."""
+    """Returns whether and how a module is replaced; None if it is not a neuron of Norse."""
     family = next((cls for cls in NEURONS if isinstance(module, cls)), None)
     if family is None:
         return None

@@ -33,7 +33,7 @@ class RecomputedLinear(Recomputed):
 
 class RecomputedConvolution(Recomputed):
     def forward(self, input: Tensor) -> Tensor:
-        result = in_pieces.run(self, input) if "_spikeforge_chain" in self.__dict__ else None
+        result = in_pieces.run_pieces(self, input) if "_spikeforge_chain" in self.__dict__ else None
         return super().forward(input) if result is None else result
 
     def _product(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -48,7 +48,7 @@ class RecomputedConvolution(Recomputed):
 
 
 def is_product(module: nn.Module) -> bool:
-    """Returns True for torch's products, and SpikingJelly's of that name, with options that the operators support."""
+    """Returns True for torch's products, and SpikingJelly's of the same name, with supported options."""
     own = replacing.own_class(module)
     if isinstance(module, Replaced) or "forward" in module.__dict__:
         return False

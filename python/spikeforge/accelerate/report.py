@@ -14,12 +14,12 @@ class Entry:
     """One neuron module of the network.
 
     Attributes:
-        name: its name in the network, as `named_modules` says it; "" for the network itself.
+        name: its name in the network, as in `named_modules()`; "" for the network itself.
         kind: the name of its class.
         library: the library that it comes from, with its version.
         status: "replaced" by this call, "already" replaced by an earlier one, or "left" as it is.
         what: the operator or neuron text that runs it, or why it was left.
-        notes: what is not the same to the last bit, and when.
+        notes: differences in the last bits, and when they occur.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Report:
 
     @property
     def left(self) -> list[Entry]:
-        """The neurons that run as before; `what` says why."""
+        """The neurons that were not replaced; `what` is the reason."""
         return [entry for entry in self.entries if entry.status == "left"]
 
     def __iter__(self) -> Iterator[Entry]:

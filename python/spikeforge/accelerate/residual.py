@@ -98,7 +98,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Proxy(fx.Proxy):
-    """torch.fx has x = x + y for x += y."""
+    """Records in-place operators: torch.fx would record x += y as x = x + y."""
 
     @staticmethod
     def in_place(function: Any) -> Callable[[fx.Proxy, Any], fx.Proxy]:

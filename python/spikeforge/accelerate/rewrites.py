@@ -39,14 +39,9 @@ def occurrences(net: nn.Module) -> Counter[nn.Module]:
 
 
 def find_rewrites(
-    net: nn.Module,
-    inputs: tuple[Any, ...],
-    norms: Collection[nn.Module],
-    neurons: Collection[nn.Module],
-    pools: Collection[nn.Module],
-    recompute: bool,
-    fires: Callable[[nn.Module], bool] = lambda neuron: True,
-) -> tuple[list[Rewrite], Watch | None]:
+    net: nn.Module, inputs: tuple[Any, ...], norms: Collection[nn.Module], neurons: Collection[nn.Module],
+    pools: Collection[nn.Module], recompute: bool, fires: Callable[[nn.Module], bool] = lambda neuron: True,
+) -> tuple[list[Rewrite], Watch | None]:  # fmt: skip
     """Runs `net` once on `inputs`, and finds each normalisation whose result one neuron reads and nothing else.
 
     Args:

@@ -1,7 +1,7 @@
-"""The neurons of snnTorch 1.0 as operators: one step a call, in the order of snnTorch's own arithmetic.
+"""The neurons of snnTorch 1.0 as operators: one step per call, in the order of snnTorch's own arithmetic.
 
-snnTorch fires above the threshold, and resets by the spike of the step before: it looks at the potential that the
-step before left, finds whether that fired, and subtracts the threshold from (or zeroes) what this step computes.
+snnTorch fires above the threshold, and resets by the spike of the previous step: if the potential after the previous
+step was above the threshold, the current step subtracts the threshold from its result, or sets it to zero.
 """
 
 from __future__ import annotations
@@ -24,17 +24,9 @@ NOTES = (
     "in float16 and bfloat16 states are kept in float32, where snnTorch rounds them to the input's type at each step",
 )
 HARMLESS = (
-    "reset_mem",
-    "init_leaky",
-    "init_synaptic",
-    "init_lapicque",
-    "init_alpha",
-    "init_rleaky",
-    "init_rsynaptic",
-    "extra_repr",
-    "reset_hidden",
-    "detach_hidden",
-)
+    "reset_mem", "init_leaky", "init_synaptic", "init_lapicque", "init_alpha", "init_rleaky", "init_rsynaptic",
+    "extra_repr", "reset_hidden", "detach_hidden",
+)  # fmt: skip
 DYNAMICS = ("forward", "fire", "mem_reset", "_base_state_function")
 RESETS = {"_base_sub": ("subtract", 0), "_base_zero": ("zero", 1), "_base_int": ("none", 2)}
 
@@ -213,7 +205,7 @@ class Neuron(Replaced):
     """A neuron of snnTorch whose step is one operator."""
 
     def _step(self, input_, given):
-        """Output of a step as the neuron's forward returns it; `given` are the states that the caller passed."""
+        """Returns the result of the neuron's forward for a step; `given` has the states that the caller passed."""
         if not self._unchanged() or (self.init_hidden and any(value is not None for value in given.values())):
             return None
         rule = RULES[type(self).of_neuron]
@@ -289,9 +281,7 @@ class Neuron(Replaced):
             value = (
                 self._tau_alpha()
                 if name == "tau_alpha"
-                else self.graded_spikes_factor
-                if name == "graded"
-                else getattr(self, name)
+                else getattr(self, "graded_spikes_factor" if name == "graded" else name)
             )
             if value.ndim and (
                 value.is_floating_point()
@@ -346,7 +336,7 @@ class AlphaSynapse(Neuron):
 
 
 class RecurrentMembrane(Neuron):
-    """RLeaky."""
+    """Implements RLeaky."""
 
     def forward(self, input_, spk=None, mem=None):
         outputs = self._step(input_, {"spk": spk, "mem": mem})

@@ -1,8 +1,8 @@
 """The neurons of SpikingJelly 2.0 as operators.
 
-Charges are evaluated in the order that SpikingJelly evaluates them in, so that float32 gives the same bits.
-SpikingJelly divides by tau; the predefined operators multiply by 1/tau, which is the same for powers of two. Other
-values of tau take neuron text.
+Charges are evaluated in SpikingJelly's order, so float32 results have the same bits. SpikingJelly divides by tau; the
+predefined operators multiply by 1/tau, which is the same for powers of two. Neurons with other values of tau run as
+neuron text.
 """
 
 from __future__ import annotations
@@ -32,14 +32,9 @@ NOTES = (
 )
 HARMLESS = ("extra_repr", "supported_step_mode", "reset", "detach")
 DYNAMICS = (
-    "forward",
-    "single_step_forward",
-    "multi_step_forward",
-    "functional_forward",
-    "single_step_functional_forward",
-    "multi_step_functional_forward",
-    "materialize_states",
-)
+    "forward", "single_step_forward", "multi_step_forward", "functional_forward", "single_step_functional_forward",
+    "multi_step_functional_forward", "materialize_states",
+)  # fmt: skip
 QIF = ("tau", "v_c", "a0", "v_rest")  # the constants of nodes that are predefined neurons here
 IZHIKEVICH = (*QIF, "w_rest", "tau_w", "a", "b")
 EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
@@ -55,10 +50,10 @@ class Rule:
     Attributes:
         constants: the attributes that are numbers (or booleans), beside v_threshold, v_reset and detach_reset.
         states: the memories in SpikingJelly's order, with the value that each starts at.
-        text: neuron text of a node with these numbers.
-        operator: the predefined operator and its options, where it evaluates in the same order.
-        parameters: the tensors that the text takes.
-        notes: what is not the same in the last place.
+        text: returns the neuron text of a node with these constants.
+        operator: returns the predefined operator and its options, if it evaluates in the same order.
+        parameters: returns the tensors that are the text's parameters.
+        notes: differences in the last place, for the report.
     """
 
     constants: tuple[str, ...]
@@ -118,15 +113,9 @@ def _predefined(name: str, *constants: str, **attributes: str) -> Callable[[Any,
         if node.v_reset is not None:
             numbers["v_reset"] = float(node.v_reset)
         return torch.ops.spikeforge.neuron_text(
-            name,
-            f"spike(u, {spike})",
-            [],
-            list(numbers),
-            list(numbers.values()),
-            detach_reset=bool(node.detach_reset),
-            decay_input=bool(getattr(node, "decay_input", True)),
-            divides=True,
-        )
+            name, f"spike(u, {spike})", [], list(numbers), list(numbers.values()),
+            detach_reset=bool(node.detach_reset), decay_input=bool(getattr(node, "decay_input", True)), divides=True,
+        )  # fmt: skip
 
     return text
 
@@ -256,21 +245,15 @@ class Program(NamedTuple):
 
 
 def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
-    """All that `_signature` looks at, as it is; fast, since every call compares it."""
+    """Returns all that `_signature` reads, unchanged. It is fast, since every call compares it."""
     own = node.__dict__
     function = own["_modules"].get("surrogate_function") or node.surrogate_function
     numbers = getattr(function, "__dict__", {})
     read = [numbers.get(name) for name in SURROGATES.get(type(function), ("", ()))[1]]
     return (
-        function,
-        numbers.get("spiking"),
-        numbers.get("forward"),
-        *read,
-        own.get("v_threshold"),
-        own.get("v_reset"),
-        own.get("detach_reset"),
-        *[own.get(name) for name in rule.constants],
-    )
+        function, numbers.get("spiking"), numbers.get("forward"), *read, own.get("v_threshold"), own.get("v_reset"),
+        own.get("detach_reset"), *[own.get(name) for name in rule.constants],
+    )  # fmt: skip
 
 
 def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, dict[str, Any] | None]:
@@ -284,7 +267,7 @@ def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, di
 
 
 def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
-    """A memory as the operator takes it; None for the neuron's own start, also where the shape is another one."""
+    """Returns a memory as the operator takes it; None if it has its initial value, or another shape than x."""
     if not isinstance(value, torch.Tensor):
         return None if value == start else torch.full(x.shape[1:], value, dtype=state_type(x.dtype), device=x.device)
     if value.shape != x.shape[1:]:
@@ -345,7 +328,7 @@ class Node(Replaced):
         return self.__dict__.get("_spikeforge_keeps_states", True)
 
     def _take(self, states):
-        """Keeps the states after a sequence, unless keep_states is False."""
+        """Stores the states after a sequence, unless keep_states is False."""
         if self._keeps_states():
             self._memories.update(zip(self._memories, states))
 

@@ -19,19 +19,15 @@ aten = torch.ops.aten
 
 
 def watched(
-    net: nn.Module,
-    inputs: Iterable[Any],
-    norms: Collection[nn.Module],
-    neurons: Collection[nn.Module],
-    products: Collection[nn.Module] = (),
-    fires: Callable[[nn.Module], bool] = lambda neuron: True,
+    net: nn.Module, inputs: Iterable[Any], norms: Collection[nn.Module], neurons: Collection[nn.Module],
+    products: Collection[nn.Module] = (), fires: Callable[[nn.Module], bool] = lambda neuron: True,
     pools: Collection[nn.Module] = (),
-) -> Watch:
-    """Runs `net` once, in evaluation mode and without gradients; it is as before afterwards.
+) -> Watch:  # fmt: skip
+    """Runs `net` once, in evaluation mode and without gradients, and restores its mode and states.
 
     Args:
-        norms, neurons, products: the modules that are looked at.
-        fires: whether a neuron gives 0 and 1.
+        norms, neurons, products: the modules to record.
+        fires: whether a neuron returns 0 and 1.
         pools: max poolings that may be between a normalisation and a neuron.
     """
     watch = Watch(fires)

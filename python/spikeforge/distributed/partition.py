@@ -63,13 +63,10 @@ def deal(matrix: Connectivity, mesh: DeviceMesh, *, kinds: int = 1) -> DealtConn
     before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
     return DealtConnectivity(
         indices=(kind * count + neuron - own.start)[kept],
-        indptr=before[matrix.indptr.long()].to(matrix.indptr.dtype),
-        weights=_kept(matrix.weights, kept),
-        delays=_kept(matrix.delays, kept),
-        rows=matrix.rows,
-        cols=kinds * count,
+        indptr=before[matrix.indptr.long()].to(matrix.indptr.dtype), weights=_kept(matrix.weights, kept),
+        delays=_kept(matrix.delays, kept), rows=matrix.rows, cols=kinds * count,
         one_weight=matrix.weights.numel() == 1,
-    )
+    )  # fmt: skip
 
 
 def gather(t: Tensor, size: int, mesh: DeviceMesh, *, dim: int = -1) -> Tensor:

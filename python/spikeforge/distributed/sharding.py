@@ -92,15 +92,10 @@ DELAYED = Family(
 STATISTICS = Family(_channels, roles=OF_CHANNELS)
 
 FAMILIES = {
-    "recurrent_run": RECURRENT,
-    "batch_norm_run": NORMALISED,
-    "channel_statistics": STATISTICS,
-    "max_pool2d": POOLING,
-    "max_pool2d_with_places": POOLING,
-    "max_pool2d_statistics": POOLED_STATISTICS,
-    "avg_pool2d": POOLING,
+    "recurrent_run": RECURRENT, "batch_norm_run": NORMALISED, "channel_statistics": STATISTICS, "max_pool2d": POOLING,
+    "max_pool2d_with_places": POOLING, "max_pool2d_statistics": POOLED_STATISTICS, "avg_pool2d": POOLING,
     "delayed_linear": DELAYED,
-}
+}  # fmt: skip
 
 
 class Call:
@@ -190,7 +185,7 @@ class Call:
         return number
 
     def check_shapes(self) -> None:
-        """Checks the whole shapes by a call on meta tensors: all ranks must raise for the same calls."""
+        """Checks the global shapes by a call on meta tensors, so that all ranks raise for the same calls."""
         if any(name.startswith("grad") for name in self.given):
             return  # checked in the forward pass
         with disable_proxy_modes_tracing():

@@ -4,8 +4,8 @@
 >>> spikes = net(x)                                                   # [T, B, *shape]
 >>> spikeforge.nir.save(net, torch.zeros(1, 28, 28), "trained.nir")   # an example of one step of one sample
 
-What a node computes is decided in C++, by the code that ``spikeforge-nir run`` and ``nir::to_module`` have: a network
-that is loaded here gives the same bits.
+The conversion of nodes is in C++, and is shared with ``spikeforge-nir run`` and ``nir::to_module``, so results are the
+same bit for bit.
 """
 
 from spikeforge.nir.graph import NIRGraph

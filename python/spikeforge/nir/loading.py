@@ -28,23 +28,12 @@ Row = dict[str, Any]
 
 
 def load(
-    source: str | os.PathLike[str] | nir.NIRGraph,
-    *,
-    dt: float,
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    reset: str | None = None,
-    if_scaling: str | None = None,
-    comparison: str | None = None,
-    cuba_current: str | None = None,
-    recurrent_start: str | None = None,
-    delays: str = "exact",
-    shapes: str = "strict",
-    surrogate: str | surrogates.Surrogate | None = None,
-    learn_neurons: bool = False,
-    fold_time: bool = False,
-    max_bytes: int = 2 << 30,
-) -> spiking.Composite:
+    source: str | os.PathLike[str] | nir.NIRGraph, *, dt: float, device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32, reset: str | None = None, if_scaling: str | None = None,
+    comparison: str | None = None, cuba_current: str | None = None, recurrent_start: str | None = None,
+    delays: str = "exact", shapes: str = "strict", surrogate: str | surrogates.Surrogate | None = None,
+    learn_neurons: bool = False, fold_time: bool = False, max_bytes: int = 2 << 30,
+) -> spiking.Composite:  # fmt: skip
     """A network with the bits of ``spikeforge-nir run`` under the same options.
 
     Its parts have the nodes' names, with ``_`` for dots and after names that modules have (``train_``); :func:`save`
@@ -59,15 +48,15 @@ def load(
         if_scaling: what IF adds in a step: "ode" (dt r x) or "per-step" (r x).
         comparison: neurons fire where v is "gt" (above) or "ge" (at or above) the threshold.
         cuba_current: the current that charges a membrane: "new", with this step's input, or "old".
-        recurrent_start: what cycles bring in the first step: "zero", or "apply" (layers applied to zeros). None: what
-            this package has written into the file, else "zero".
-        delays: those that are no whole number of steps are refused ("exact") or rounded ("nearest").
-        shapes: "strict", or "tolerant": parameters broadcast, and what a file says of shapes may be wrong or missing.
+        recurrent_start: the input from cycles in the first step: "zero", or "apply" (layers applied to zeros). None:
+            the value that this package stored in the file, else "zero".
+        delays: those that are not a whole number of steps raise an error ("exact") or are rounded ("nearest").
+        shapes: "strict", or "tolerant": parameters broadcast, and the shapes in a file may be wrong or missing.
         surrogate: of neurons and thresholds, for training.
         learn_neurons: constants of neurons are parameters too.
         fold_time: layers are called once for all steps, rather than once a step: faster, and the same but for last
             bits.
-        max_bytes: of all arrays and strings of a file; one that wants more is refused.
+        max_bytes: limit for all arrays and strings of a file; a larger file raises an error.
 
     Raises:
         ValueError: names file, node and field of what cannot be read or represented.
@@ -167,7 +156,7 @@ def _detached(value: Tensor | None) -> Tensor | None:
 
 
 def _take(layer: nn.Module, row: Row) -> nn.Module:
-    """The layer, made without memory, with the tensors of the description."""
+    """Sets the weight and bias of a layer on the meta device to those of the description."""
     for name in ("weight", "bias"):
         if row.get(name) is not None:
             setattr(layer, name, nn.Parameter(row[name].detach()))

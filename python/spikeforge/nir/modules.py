@@ -35,11 +35,11 @@ class NodeNeuron(Neuron):
 
 
 class Silence(StatefulModule):
-    """Zeros ``[T, batch..., *shape]`` beside an input ``[T, batch..., *input_shape]``, for what nothing leads to.
+    """Zeros ``[T, batch..., *shape]`` for an input ``[T, batch..., *input_shape]``: a node without predecessors.
 
     Args:
         input_rank: dimensions of input_shape.
-        shape: of what it gives in a step.
+        shape: of the output in a step.
     """
 
     def __init__(self, input_rank: int, shape: Sequence[int]):

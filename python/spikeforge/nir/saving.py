@@ -27,17 +27,18 @@ KINDS = {kind: name for name, kind in NEURONS.items()}
 def save(
     net: nn.Module, example: Tensor, path: str | os.PathLike[str], *, dt: float | None = None, compression: int = 0
 ) -> None:
-    """Writes a network as a NIR file; an old one is replaced when the new one is whole.
+    """Writes a network as a NIR file. An existing file is replaced when the new one is complete.
 
     Args:
         net: of modules of torch.nn and spikeforge.nn: a :class:`~spikeforge.nn.Composite`, a Sequential, a neuron, or a
-            module of one's own whose forward calls them one after the other and adds what they give.
-        example: what one step of one sample looks like, ``[*shape]``, without time and batch.
-        dt: seconds of a step; may be left out for a network that :func:`load` made.
+            custom module whose forward calls them one after the other and adds their outputs.
+        example: one step of one sample, ``[*shape]``, without time and batch.
+        dt: seconds of a step; optional for a network from :func:`load`.
         compression: of deflate, 1 to 9; 0: none.
 
-    What NIR cannot say (soft reset, firing at the threshold itself, surrogates, what is learned) is in the metadata,
-    from which :func:`load` makes the same modules again, with a warning for what other programs will do otherwise.
+    Properties that NIR cannot express (soft reset, firing at the threshold itself, surrogates, learned constants) are
+    in the metadata, from which :func:`load` restores the same modules. A warning lists what other programs interpret
+    differently.
 
     Raises:
         ValueError: names the module that NIR cannot express.
@@ -69,7 +70,7 @@ def _described(what: str, net: nn.Module, example: Tensor, dt: float | None) -> 
 
 
 def _without_empty(row: Row) -> Row:
-    """An empty list has no type for C++. None says that something does not apply, and among labels a group is empty."""
+    """Removes empty lists, which have no type in C++, and None outside of labels, where it means an empty group."""
     return {
         name: value
         for name, value in row.items()
@@ -123,19 +124,15 @@ class Describer:
             labels: names and metadata of nodes, as the graph had them that the network was loaded from.
         """
         yield {
-            "path": path,
-            "kind": "Composite",
-            "sources": [wire.source for wire in wires],
-            "targets": [wire.target for wire in wires],
-            "delays": [wire.delay for wire in wires],
-            "from_rest": [int(wire.from_rest) for wire in wires],
-            **(labels or {}),
-        }
+            "path": path, "kind": "Composite", "sources": [wire.source for wire in wires],
+            "targets": [wire.target for wire in wires], "delays": [wire.delay for wire in wires],
+            "from_rest": [int(wire.from_rest) for wire in wires], **(labels or {}),
+        }  # fmt: skip
         for name, part, on_sequences in parts:
             yield from self.rows(part, _below(path, name), on_sequences=on_sequences)
 
     def _traced(self, module: nn.Module, path: str, on_sequences: bool) -> Iterator[Row]:
-        """A module of one's own."""
+        """Describes a custom module."""
         if not any(True for _ in module.children()):
             raise ValueError(f"{path or '/'}: NIR has no node for {type(module).__name__}")
         wires, parts = traced(module, path)
@@ -178,7 +175,7 @@ class Describer:
         return place.take(value, self._dims_at(module) if by_channel else 0).detach().cpu()
 
     def _dims_at(self, module: nn.Module) -> int:
-        """Dimensions of the x that comes to a neuron, ``[T, B, *shape]``."""
+        """Returns the number of dimensions of a neuron's input, ``[T, B, *shape]``."""
         if self._dims is None:
             self._dims = self._dims_of_all()
         if module not in self._dims:
@@ -235,14 +232,10 @@ def _layer(module: nn.Module, row: Row, on_sequences: bool) -> Row | None:
         return _convolution(module, row)
     if isinstance(module, nn.AvgPool2d):
         return row | {
-            "kind": "AvgPool2d",
-            "kernel_size": _pair(module.kernel_size),
-            "stride": _pair(module.stride),
-            "padding": _pair(module.padding),
-            "ceil_mode": module.ceil_mode,
-            "count_include_pad": module.count_include_pad,
-            "divisor_override": module.divisor_override,
-        }
+            "kind": "AvgPool2d", "kernel_size": _pair(module.kernel_size), "stride": _pair(module.stride),
+            "padding": _pair(module.padding), "ceil_mode": module.ceil_mode,
+            "count_include_pad": module.count_include_pad, "divisor_override": module.divisor_override,
+        }  # fmt: skip
     if isinstance(module, WindowPool):
         windows = {name: list(getattr(module, name)) for name in ("kernel_size", "stride", "padding")}
         return row | windows | {"sums": module.sums}
@@ -263,14 +256,9 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, row: Row) -> Row:
         raise ValueError(f"{row['path'] or '/'}: NIR pads convolutions with zeros only")
     padding = module.padding if isinstance(module.padding, str) else _pair(module.padding, dims)
     return row | {
-        "kind": f"Conv{dims}d",
-        "weight": module.weight,
-        "bias": module.bias,
-        "stride": _pair(module.stride, dims),
-        "dilation": _pair(module.dilation, dims),
-        "groups": module.groups,
-        "padding": padding,
-    }
+        "kind": f"Conv{dims}d", "weight": module.weight, "bias": module.bias, "stride": _pair(module.stride, dims),
+        "dilation": _pair(module.dilation, dims), "groups": module.groups, "padding": padding,
+    }  # fmt: skip
 
 
 def _is_padded_convolution(module: nn.Module) -> bool:

@@ -33,7 +33,7 @@ def chain(parts: Iterable[tuple[str, nn.Module]]) -> list[Wire]:
 
 
 class _Tracer(fx.Tracer):
-    """Looks into modules of one's own and torch's containers, and not into modules of torch and of this package."""
+    """Traces through custom modules and torch's containers, but not into other modules of torch or this package."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, StatefulModule) or super().is_leaf_module(m, module_qualified_name)
@@ -95,7 +95,7 @@ class _Wiring:
 
     def _value(self, node: fx.Node, value: Any) -> list[str]:
         if not isinstance(value, fx.Node):
-            raise self._refuse(f"{_spelled(node)} takes something that no module gives: {str(value)[:40]}")
+            raise self._refuse(f"{_spelled(node)} takes a value that is not the output of a module: {str(value)[:40]}")
         return self.sources[value]
 
     def _join(self, sources: list[str], target: str) -> None:

@@ -64,10 +64,10 @@ class Composite(Container):
     after it, if the layer's weights learn from pieces of a sequence.
 
     Parts outside loops run over all steps at once, one after the other; the parts of a loop are stepped together,
-    bit for bit as if the whole were stepped. But a neuron whose output comes back to it through an ``nn.Linear`` alone
-    is one operator over time, ``recurrent_run``, whose sums agree with those of steps within rounding; ``repr`` says
+    bit for bit as if the whole were stepped. But a neuron whose output feeds back to it only through an ``nn.Linear``
+    is one operator over time, ``recurrent_run``, whose sums agree with those of steps within rounding; ``repr`` shows
     which loops are stepped, and why. A network is a module like any other, so networks nest. A
-    layer of torch is called once a step unless it comes as :class:`~spikeforge.nn.TimeDistributed`.
+    layer of torch is called once per step unless it is wrapped in :class:`~spikeforge.nn.TimeDistributed`.
 
     A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections
     name them.
@@ -95,6 +95,8 @@ class Composite(Container):
     def _index_connections(self) -> None:
         self._into: dict[Port, list[Connection]] = {}
         self._leaving: dict[str | None, list[Connection]] = {}
+        self._entering: dict[str | None, list[Connection]] = {}
+        self._ends: set[tuple[Port, Port, int]] = set()
         self._delayed: dict[str, Connection] = {}  # by the names of their states
         for connection in self._connections:
             self._index_connection(connection)
@@ -102,6 +104,8 @@ class Composite(Container):
     def _index_connection(self, connection: Connection) -> None:
         self._into.setdefault(connection.target, []).append(connection)
         self._leaving.setdefault(connection.source.part, []).append(connection)
+        self._entering.setdefault(connection.target.part, []).append(connection)
+        self._ends.add((connection.source, connection.target, connection.delay))
         if connection.delay:
             self._delayed[connection.state] = connection
 
@@ -136,15 +140,9 @@ class Composite(Container):
         self._plan = None
 
     def connect(
-        self,
-        source: str,
-        target: str,
-        *,
-        delay: int = 0,
-        shape: Sequence[int] | None = None,
-        repeated: bool = False,
+        self, source: str, target: str, *, delay: int = 0, shape: Sequence[int] | None = None, repeated: bool = False,
         from_rest: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Connects an output to an input.
 
         Args:
@@ -235,7 +233,10 @@ class Composite(Container):
             return Port(OUTSIDE, own[name])
         if part not in self._modules:
             raise ValueError(f"{self._title()}: there is no part '{part}' for the port '{name}'")
-        ports = _out_ports(self._modules[part]) if is_source else _in_ports(self._modules[part])
+        module = self._modules[part]
+        if isinstance(module, Composite) and port in (numbers := module._outputs if is_source else module._inputs):
+            return Port(part, numbers[port])  # without a search
+        ports = _out_ports(module) if is_source else _in_ports(module)
         if port not in ports:
             kind = "output" if is_source else "input"
             raise ValueError(f"{self._title()}: '{part}' has no {kind} '{port}'; it has {', '.join(ports) or 'none'}")
@@ -243,25 +244,22 @@ class Composite(Container):
 
     def _check_connection(self, new: Connection, repeated: bool) -> None:
         source, target = new.names
-        for other in self._into.get(new.target, ()):
-            if not repeated and (other.source, other.delay) == (new.source, new.delay):
-                raise ValueError(f"{self._title()}: '{source}' is connected to '{target}' already")
+        if not repeated and (new.source, new.target, new.delay) in self._ends:
+            raise ValueError(f"{self._title()}: '{source}' is connected to '{target}' already")
         if new.delay or OUTSIDE in (new.source.part, new.target.part):
             return
         path = path_without_delay(new.target.part, new.source.part, self._instant_targets, self._instant_sources)
         if path:
             raise ValueError(
                 f"{self._title()}: connecting '{source}' to '{target}' closes the loop "
-                f"{' -> '.join([*path, new.target.part])} without a "
-                "delay; give one of its connections delay=1 or more"
+                f"{' -> '.join([*path, new.target.part])} without a delay; give one of its connections delay=1 or more"
             )
 
-    def _instant_targets(self, part: str) -> list[str]:
-        return [c.target.part for c in self._leaving.get(part, ()) if not c.delay and c.target.part is not OUTSIDE]
+    def _instant_targets(self, part: str) -> Iterator[str]:
+        return (c.target.part for c in self._leaving.get(part, ()) if not c.delay and c.target.part is not OUTSIDE)
 
-    def _instant_sources(self, part: str) -> list[str]:
-        into = (c for i in range(len(_in_ports(self._modules[part]))) for c in self._into.get(Port(part, i), ()))
-        return [c.source.part for c in into if not c.delay and c.source.part is not OUTSIDE]
+    def _instant_sources(self, part: str) -> Iterator[str]:
+        return (c.source.part for c in self._entering.get(part, ()) if not c.delay and c.source.part is not OUTSIDE)
 
     def _new_state_name(self, new: Connection, repeated: bool) -> str:
         stem = "_to_".join(new.names).replace(".", "_")
@@ -437,7 +435,7 @@ class Composite(Container):
         source, target = connection.names
         raise ValueError(
             f"{self._title()}: '{source}' has an output of shape {shape_of(term[0])} ({_kind(term)}), but '{target}' "
-            f"takes {list(total.shape[1:])} ({_kind(total)}) from elsewhere; they must be alike"
+            f"takes {list(total.shape[1:])} ({_kind(total)}) from other parts; they must match"
         )
 
     def _sent(self, run: Run, connection: Connection) -> Tensor:
@@ -450,20 +448,20 @@ class Composite(Container):
 
     def _shift(self, run: Run, connection: Connection, sequence: Tensor) -> Tensor:
         """The sequence, later by the delay."""
-        told = self._memory.samples or {}
+        bounds = self._memory.samples or {}
         line = run.lines.get(connection.state)
         if line is None:
             line = sequence.new_zeros((connection.delay, *sequence.shape[1:]))
         self._check_line(run, connection, line, sequence)
-        if told:
+        if bounds:
             samples.refuse(self, run.store, "store_states, of a network with delays")
-            if "start" in told:
-                samples.check_start(self._title(), told["start"], sequence)
-            run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **told)
+            if "start" in bounds:
+                samples.check_start(self._title(), bounds["start"], sequence)
+            run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **bounds)
             shifted, _ = samples.later(line, sequence)
-            if "start" not in told:
+            if "start" not in bounds:
                 return shifted
-            nothing = samples.unheard(told["start"], connection.delay)
+            nothing = samples.restarted(bounds["start"], connection.delay)
             return shifted.masked_fill(samples.beside(nothing, shifted), 0)
         shifted, rest = samples.later(line, sequence)
         if run.store:
@@ -486,9 +484,8 @@ class Composite(Container):
     def _refuse_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
         mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
         raise ValueError(
-            f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} ({_kind(line)}), "
-            "but now come "
-            f"{list(coming.shape[1:])} ({_kind(coming)}); {mend}"
+            f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} "
+            f"({_kind(line)}), but the new values have shape {list(coming.shape[1:])} ({_kind(coming)}); {mend}"
         )
 
     def _run_stage(self, run: Run, name: str) -> None:
@@ -647,10 +644,10 @@ class Composite(Container):
     def _zeros_into(
         self, run: Run, parts: Sequence[str], port: Port, row: Callable[[Connection], Tensor | None]
     ) -> Tensor:
-        """Zeros of the shape of a step, for an input to which all that comes is still in flight.
+        """Returns zeros of the shape of a step, for an input whose values are all still in flight.
 
         Args:
-            row: a step of what a connection brings, or of what its source has sent; None if there is neither yet.
+            row: returns a step that a connection delivers, or that its source has sent; None if there is neither yet.
         """
         for c in self._into[port]:
             sent = self._step_of(c, parts, row)
@@ -769,15 +766,15 @@ class Composite(Container):
 
 
 class Recurrent(Composite):
-    """A cell whose output comes back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero.
+    """A cell whose output feeds back through a module: y[t] = cell(x[t] + module(y[t - 1])), where y[-1] is zero.
 
     Args:
-        cell: a neuron, or what contains some.
+        cell: a neuron, or a module that contains neurons.
         module: a layer of torch, or any other module: ``Recurrent(LIF(), nn.Linear(8, 8))``.
 
     The parts are called "cell" and "module". The state "cell_out_to_module_in" is the last output, so that the next
     piece of a sequence differentiates through the module, also after :func:`detach_`. With an ``nn.Linear`` and a
-    neuron all steps are one operator, as :class:`Composite` says.
+    neuron all steps are one operator; see :class:`Composite`.
     """
 
     def __init__(self, cell: nn.Module, module: nn.Module, *, stateful: bool = False, persistent_state: bool = False):

@@ -28,7 +28,7 @@ CHANNELS = 2  # of x [T, B, C, *spatial]
 
 
 class Constant:
-    """A tensor with the dimension of x that its values lie along, where it has one dimension.
+    """A constant and, if it is a 1-dimensional tensor, the dimension of x that its values belong to.
 
     Args:
         value: a number, a tensor or an ``nn.Parameter``.
@@ -45,44 +45,33 @@ class Constant:
 
 
 class Learnable(Constant):
-    """A constant to be learned: an ``nn.Parameter`` that starts at `value`.
+    """A learnable constant: an ``nn.Parameter`` with the initial value `value`.
 
     Args:
-        value: where it starts, a number or a tensor. The tensor is copied.
+        value: the initial value, a number or a tensor. The tensor is copied.
         min: lower bound. The optimiser may leave the bounds; the neuron takes ``torch.clamp(parameter, min, max)``, so
             that the gradient is 0 beyond them. ``with torch.no_grad(): lif.tau.clamp_(min=1.0)`` after
             ``optimizer.step()`` brings a parameter back.
         max: upper bound.
-        per_channel: so many channels, each with its own value.
+        per_channel: the number of channels, each with its own value.
         shape: as an alternative, the parameter's shape.
-        dim: where the channels lie in x, time first.
+        dim: the dimension of the channels in x, time first.
 
     >>> LIF(tau=Learnable(2.0, min=1.0, per_channel=64))
     """
 
     def __init__(
-        self,
-        value: float | Tensor,
-        *,
-        min: float | None = None,
-        max: float | None = None,
-        per_channel: int | None = None,
-        shape: tuple[int, ...] | None = None,
-        dim: int = CHANNELS,
-    ):
+        self, value: float | Tensor, *, min: float | None = None, max: float | None = None,
+        per_channel: int | None = None, shape: tuple[int, ...] | None = None, dim: int = CHANNELS,
+    ):  # fmt: skip
         super().__init__(value, dim=dim)
-        if (
-            min is not None
-            and max is not None
-            and not min <= max
-            or any(b is not None and math.isnan(b) for b in (min, max))
-        ):
+        low, high = (-math.inf if min is None else min), (math.inf if max is None else max)
+        if not low <= high:  # false for NaN
             raise ValueError(f"Learnable: min must not be above max, and neither NaN, but they are {min} and {max}")
         if per_channel is not None and shape is not None:
             raise ValueError("Learnable: give per_channel or shape, not both")
         if not isinstance(value, Tensor) and not is_number(value):
             raise TypeError(f"Learnable: it must start at a number or a tensor, but is {type(value).__name__}")
-        low, high = (-math.inf if min is None else min), (math.inf if max is None else max)
         start = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
         outside = start[~((start >= low) & (start <= high))]
         if outside.numel():
@@ -117,7 +106,7 @@ def _least(value: Tensor) -> float | None:
 
 @dataclass(frozen=True)
 class Placement:
-    """How a tensor constant is taken: where its values lie, and between which bounds."""
+    """The dimension and the bounds of a tensor constant."""
 
     dim: int | None = None  # None: as it broadcasts
     min: float | None = None
@@ -144,7 +133,7 @@ Taken = tuple[str, Placement, float]
 
 
 def taken_by(module: nn.Module, taken: tuple[Taken, ...], x_dims: int) -> dict[str, Tensor]:
-    """Tensor constants as an operator takes them beside an x of so many dimensions."""
+    """Returns tensor constants as an operator takes them for an x with `x_dims` dimensions."""
     parameters, values = module._parameters, {}
     for name, place, fewest_dims in taken:
         value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
@@ -183,8 +172,7 @@ class ConstantsModule(StatefulModule):
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not learnable and value.requires_grad:
             raise ValueError(
                 f"{self._title()}: {name} requires a gradient, but is no nn.Parameter, which alone a module trains; "
-                "pass "
-                f"nn.Parameter({name}) or Learnable({name})"
+                f"pass nn.Parameter({name}) or Learnable({name})"
             )
         if not (value is None and name == "v_reset") and not is_number(value) and not isinstance(value, Tensor):
             raise TypeError(
@@ -284,7 +272,7 @@ class ConstantsModule(StatefulModule):
             raise
 
     def constant(self, name: str, x_dims: int) -> Tensor:
-        """A tensor constant as the operator takes it beside an x of so many dimensions: clamped, and in its place."""
+        """Returns a tensor constant, clamped and reshaped for an x with `x_dims` dimensions."""
         return self._placements[name].take(getattr(self, name), x_dims)
 
     def reset_parameters(self) -> None:

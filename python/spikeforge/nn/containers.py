@@ -76,7 +76,7 @@ class Container(StatefulModule):
         return tuple(_join(prefix, name) for prefix, module in stateful_modules(self) for name in module.state_names)
 
     def _name_parts(self, names: Sequence[str]) -> None:
-        """Tells the modules below how messages are to call them."""
+        """Names the modules below for messages."""
         for name in names:
             _title_below(self._modules[name], _join(self._path, name))
 

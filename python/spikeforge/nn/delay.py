@@ -58,8 +58,7 @@ class Delay(StatefulModule):
         if x.dim() - 1 < self.steps.dim():
             raise ValueError(
                 f"{self._title()}: there is a delay for each of {shape_of(self.steps)}, but a step of x {shape_of(x)} "
-                "has fewer "
-                "dimensions; x is [T, *shape], time first"
+                "has fewer dimensions; x is [T, *shape], time first"
             )
         if not broadcasts(self.steps.shape, x.shape[1:]):
             raise ValueError(
@@ -95,7 +94,7 @@ class Delay(StatefulModule):
             y = y.masked_fill(samples.ended(self._title(), lengths, x), 0)
         if start is not None:
             samples.check_start(self._title(), start, x)
-            y = y.masked_fill(samples.unheard(samples.beside(start, x), self.steps), 0)
+            y = y.masked_fill(samples.restarted(samples.beside(start, x), self.steps), 0)
         return y
 
     def _check_past(self, past: Tensor, x: Tensor) -> None:
@@ -104,9 +103,8 @@ class Delay(StatefulModule):
             kept = self._memory.keeping and past is (self._memory.states or {}).get("x")
             mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to start anew"
             raise ValueError(
-                f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this x "
-                "asks for "
-                f"{list(expected)} on {x.device}; {mend}"
+                f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this "
+                f"x needs {list(expected)} on {x.device}; {mend}"
             )
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

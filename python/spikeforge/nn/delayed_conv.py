@@ -64,14 +64,9 @@ class _DelayedConv(DelayedLayer):
         images = torch.cat((past, x)).movedim(0, 2)  # [B, C, time, *sizes]
         convolve = nn.functional.conv2d if self.dims == 1 else nn.functional.conv3d
         y = convolve(
-            images,
-            self.kernel().flip(2),
-            self.bias,
-            (1, *self.stride),
-            (0, *self.padding),
-            (1, *self.dilation),
+            images, self.kernel().flip(2), self.bias, (1, *self.stride), (0, *self.padding), (1, *self.dilation),
             self.groups,
-        )
+        )  # fmt: skip
         if torch.compiler.is_compiling():
             return y.movedim(2, 0)
         return y.transpose_(0, 2).transpose_(1, 2)  # [time, B, C, *sizes], not a view
@@ -109,8 +104,8 @@ class DelayedConv2d(_DelayedConv):
 
 
 def spread(delay: Tensor, max_delay: int, interpolation: str, width: float) -> Tensor:
-    """How much of each step 0, ..., max_delay a delay ``[out, in, *rest]`` has: ``[out, in, max_delay + 1, *rest]``
-    (docs/delays.md)."""
+    """Returns the weight of each step 0, ..., max_delay for delays ``[out, in, *rest]``: ``[out, in, max_delay + 1,
+    *rest]`` (docs/delays.md)."""
     steps = torch.arange(max_delay + 1, dtype=delay.dtype, device=delay.device).view(-1, *[1] * (delay.dim() - 2))
     delay = delay.clamp(0, max_delay).unsqueeze(2)
     if interpolation == "linear":

@@ -137,7 +137,7 @@ class DelayedLayer(StatefulModule):
             or not is_number(state.get("width"))
             or not 0 < state["width"] < math.inf
         ):
-            raise ValueError(f"{self._kind()}: this is no state of such a layer: it says {state!r} of its form")
+            raise ValueError(f"{self._kind()}: this is not a state of such a layer: its form is {state!r}")
         if state.get("max_delay", self.max_delay) != self.max_delay:
             raise ValueError(
                 f"{self._kind()}: this is the state of a layer with max_delay={state['max_delay']}, but this one has {self.max_delay}"

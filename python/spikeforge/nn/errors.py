@@ -113,8 +113,7 @@ def _misfit(value: Tensor, taken: Tensor, dim: int | None, x: Tensor) -> str:
     mend = f"; if they lie along dimension {others[0]}, give Constant(..., dim={others[0]})" if others else ""
     return (
         f"has {n} values, one a channel, but x {shape_of(x)} has {x.shape[channels]} channels (dimension {channels}, "
-        "where x is "
-        f"[T, B, C, ...]){mend}{_time_last(n, x)}"
+        f"where x is [T, B, C, ...]){mend}{_time_last(n, x)}"
     )
 
 

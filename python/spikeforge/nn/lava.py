@@ -1,9 +1,9 @@
 """Lava's processes as modules that run in floating point or in Loihi's fixed point, by an argument, and learn in both.
 
 Parameters are floating-point numbers in either case. In the run configuration ``"fixed"`` a call computes what the chip
-will: weights, biases, thresholds and decays are rounded to its numbers on the way, and gradients go straight through to
-the parameters. :func:`deploy` makes the integer network with the same spikes. ``docs/loihi.md`` says what is
-differentiated.
+will: weights, biases, thresholds and decays are rounded to its numbers, and gradients pass through the rounding to the
+parameters (straight-through). :func:`deploy` returns the integer network with the same spikes. ``docs/loihi.md``
+describes what is differentiated.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class LavaLIF(LavaModule):
     """Lava's LIF: u = (1 - du) u + x, v = (1 - dv) v + u + bias; it fires above vth, and v is then 0.
 
     In fixed point the constants become ``du = round(4096 du) - 1``, ``dv = round(4096 dv)``, ``vth = round(scale vth)``
-    and ``bias_mant = round(scale bias)`` with an exponent of 6, and x comes times `scale`, as the connections send it.
+    and ``bias_mant = round(scale bias)`` with an exponent of 6. x is multiplied by `scale`, as the connections send it.
 
     Args:
         du, dv: how much of u and v is lost in a step, 0 to 1; 1 is no memory.
@@ -143,7 +143,7 @@ class LavaLIF(LavaModule):
                 raise TypeError(f"LavaLIF: {name} must be a number, but is {type(value).__name__}")
         for name, value in (("du", du), ("dv", dv)):
             if not 0 <= value <= 1:
-                raise ValueError(f"LavaLIF: {name} must lie in [0, 1], but is {value}")
+                raise ValueError(f"LavaLIF: {name} must be in [0, 1], but is {value}")
         if not 0 < vth < math.inf:
             raise ValueError(f"LavaLIF: vth must be above 0 and finite, but is {vth}")
         if round(scale * vth) < 1:
@@ -167,7 +167,7 @@ class LavaLIF(LavaModule):
         if not (self.bias.detach().double().abs() * self.scale).round().le(LARGEST_MANTISSA).all():
             least, most = (float(bound) for bound in self.bias.detach().aminmax())
             raise ValueError(
-                f"LavaLIF: at scale {self.scale}, bias must lie in [{-largest:g}, {largest:g}], but has values from "
+                f"LavaLIF: at scale {self.scale}, bias must be in [{-largest:g}, {largest:g}], but has values from "
                 f"{least:g} to {most:g}"
             )
 
@@ -197,11 +197,8 @@ class LavaLIF(LavaModule):
         kind = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
         number = lambda value: torch.full((), value, dtype=kind, device=x.device)
         params = [number(self.du), number(self.dv), self.bias.to(kind), number(self.vth)]
-        states = (
-            []
-            if u is None and v is None
-            else [x.new_zeros(x.shape[1:], dtype=kind) if s is None else s for s in (u, v)]
-        )
+        given = () if u is None and v is None else (u, v)
+        states = [x.new_zeros(x.shape[1:], dtype=kind) if s is None else s for s in given]
         (spikes,), (u, v) = ops.run(text, [x], states, params, store_states=store, **samples)
         return spikes, u, v
 
@@ -272,7 +269,7 @@ class LavaConnection(LavaModule):
         raise NotImplementedError
 
     def _float(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
-        """A connection whose messages all have the same delay."""
+        """Computes a connection in floating point, where all messages have the same delay."""
         sent = self._sent(self._message(x))
         if buffer is None:
             buffer = sent.new_zeros((self._slots, *sent.shape[1:]))
@@ -434,14 +431,9 @@ class LavaConv(LavaConnection):
 
     def _fixed(self, x: Tensor, buffer: Tensor | None) -> tuple[Tensor, Tensor]:
         return ops.loihi_conv(
-            x,
-            self.quantized_weight(),
-            buffer,
-            delay=self._slots,
-            groups=self.groups,
-            **self.geometry,
+            x, self.quantized_weight(), buffer, delay=self._slots, groups=self.groups, **self.geometry,
             **self._numbers(),
-        )
+        )  # fmt: skip
 
     def _sent(self, message: Tensor) -> Tensor:
         images = message.reshape(-1, *message.shape[-3:])

@@ -1,5 +1,4 @@
-"""The layer around a neuron, in the neuron's own pass over memory: batch normalisation before it, a residual after
-it."""
+"""Batch normalisation before a neuron and a residual after it, fused into the neuron's pass over memory."""
 
 from __future__ import annotations
 
@@ -37,11 +36,11 @@ class BatchNormNeuron(Container):
     """A neuron with the batch normalisation before it: ``BatchNormNeuron(nn.BatchNorm2d(64), LIF())`` computes what
     ``LIF()(TimeDistributed(nn.BatchNorm2d(64))(x))`` computes, within rounding.
 
-    The normalised tensor is never written, and is not kept for the backward pass, which keeps x alone; but on the CPU
-    a predefined neuron comes after torch's own normalisation: its compiled loop is faster than the fused one. x is
-    ``[T, B, C, ...]``. In training the statistics are those over T, B and all that follows C, and the running ones are
-    updated as torch does; in evaluation, the running ones are used. ``nn.SyncBatchNorm`` takes the statistics of all
-    processes.
+    The normalised tensor is never written, and is not saved for the backward pass, which saves only x. An exception are
+    predefined neurons on the CPU, which run after torch's normalisation: their compiled loop is faster than the fused
+    one. x is ``[T, B, C, ...]``. In training the statistics are those over T, B and all dimensions after C, and the
+    running ones are updated as in torch; in evaluation, the running ones are used. ``nn.SyncBatchNorm`` uses the
+    statistics of all processes.
 
     Args:
         norm: a BatchNorm1d, 2d, 3d or SyncBatchNorm, whose parameters and buffers stay where they are; or an
@@ -49,35 +48,28 @@ class BatchNormNeuron(Container):
             with statistics, scale and shift of each step. A sequence then begins at the first of them, and has at most
             as many steps.
         neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, with one input.
-        residual: for a second input r of x's shape, what becomes of spikes s: "add" s + r, "and" s r, "iand"
+        residual: for a second input r of x's shape, the output for spikes s: "add" s + r, "and" s r, "iand"
             (1 - s) r (SEW-ResNet's ADD, AND and IAND).
         scale: multiplies the normalised input before `norm.bias` is added: alpha times the threshold is
             threshold-dependent batch normalisation (tdBN, Zheng et al. 2021).
-        bits: 1 for spikes, 4 for their sums up to 15: the neuron's pass writes what it gives as bits too, of which
-            ``torch.ops.spikeforge.linear`` and ``convolution`` that read it keep so many of each number. (:func:`fuse`
+        bits: 1 for spikes, 4 for their sums up to 15: the neuron also writes its output with this number of bits per
+            value, which ``torch.ops.spikeforge.linear`` and ``convolution`` save for the backward pass. (:func:`fuse`
             sets it.) 0: it does not.
         pool: a max pooling (``torch.nn.MaxPool2d``) between the two, of ``[T, B, C, H, W]``: what is computed is
             the neuron of ``pool(norm(x))``. The maxima are taken before they are normalised (where
             `norm.weight` is below 0, the least numbers), so that of x as a whole only the statistics are computed. Not
             with `residual`.
-        recompute: x comes of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which make it
-            again in the backward pass: it is not kept. (:func:`fuse` sets both.) On the CPU it then takes the fused
-            operator too.
+        recompute: x is the result of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which
+            recompute it in the backward pass: it is not saved. (:func:`fuse` sets both.) The CPU then runs
+            the fused operator too.
 
     States are the neuron's: ``{"neuron.v": ...}``. Hooks on `norm`, `pool` and `neuron` themselves do not run.
     """
 
     def __init__(
-        self,
-        norm: nn.Module,
-        neuron: nn.Module,
-        *,
-        residual: str | None = None,
-        scale: float = 1.0,
-        bits: int = 0,
-        pool: nn.MaxPool2d | None = None,
-        recompute: bool = False,
-    ):
+        self, norm: nn.Module, neuron: nn.Module, *, residual: str | None = None, scale: float = 1.0, bits: int = 0,
+        pool: nn.MaxPool2d | None = None, recompute: bool = False,
+    ):  # fmt: skip
         super().__init__()
         norms = list(norm) if isinstance(norm, nn.ModuleList) else [norm]
         if not norms:
@@ -207,14 +199,9 @@ class BatchNormNeuron(Container):
             raise explained(neuron, error, (x,), state)
 
     def _normalised_run(
-        self,
-        norm: nn.Module,
-        x: Tensor,
-        residual: Residual,
-        state: Mapping[str, Tensor],
-        store: bool,
+        self, norm: nn.Module, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool,
         last_states: bool,
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, State]:  # fmt: skip
         neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
             with _unmoved_by_errors([norm]):
@@ -340,21 +327,15 @@ def what_is_normalised(
 
 
 def normalised_run(
-    call: Sequence[Any],
-    norm: nn.Module,
-    weight: Tensor | None,
-    mean: Tensor | None,
-    var: Tensor | None,
-    count: int | Tensor,
-    residual: Residual,
-    **options: Any,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs and states of a neuron that normalises its input, whose running statistics move.
+    call: Sequence[Any], norm: nn.Module, weight: Tensor | None, mean: Tensor | None, var: Tensor | None,
+    count: int | Tensor, residual: Residual, **options: Any,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+    """Returns outputs and states of a neuron that normalises its input, and updates the running statistics.
 
     Args:
         call: the neuron's text, inputs, states and parameters.
-        mean, var, count: as :func:`statistics_of` gives them.
-        options: of the operator, besides.
+        mean, var, count: the result of :func:`statistics_of`.
+        options: further options of the operator.
     """
     x = call[1][0]
     mode, other = residual or ("add", None)

@@ -22,18 +22,8 @@ ops = torch.ops.spikeforge
 FORMS = {"plain": "", "reset": "_reset", "refractory": "_refractory"}
 STEPS = ("reset_interval", "reset_offset", "refractory_period")  # always numbers
 RESERVED = (
-    "x",
-    "u",
-    "v",
-    "phase",
-    "wait",
-    "store_states",
-    "lengths",
-    "start",
-    "surrogate",
-    "surrogate_args",
-    "detach_reset",
-)
+    "x", "u", "v", "phase", "wait", "store_states", "lengths", "start", "surrogate", "surrogate_args", "detach_reset",
+)  # fmt: skip
 
 
 class LoihiModule(StatefulModule):
@@ -88,16 +78,9 @@ class LoihiLIF(LoihiModule):
     _taken = (torch.int32, torch.float32, torch.float64)
 
     def __init__(
-        self,
-        *,
-        ternary: bool = False,
-        form: str = "plain",
-        surrogate: str | surrogates.Surrogate = "sigmoid",
-        detach_reset: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-        **constants: int | Tensor,
-    ):
+        self, *, ternary: bool = False, form: str = "plain", surrogate: str | surrogates.Surrogate = "sigmoid",
+        detach_reset: bool = False, stateful: bool = False, persistent_state: bool = False, **constants: int | Tensor,
+    ):  # fmt: skip
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         if form not in FORMS:
             raise ValueError(f"LoihiLIF: form must be {', '.join(FORMS)}, but is {form!r}")
@@ -172,15 +155,9 @@ class LoihiConnection(LoihiModule):
     fresh_outputs = True
 
     def __init__(
-        self,
-        op: Any,
-        tensors: Mapping[str, Tensor],
-        slots: int,
-        numbers: Mapping[str, Any],
-        *,
-        stateful: bool,
+        self, op: Any, tensors: Mapping[str, Tensor], slots: int, numbers: Mapping[str, Any], *, stateful: bool,
         persistent_state: bool,
-    ):
+    ):  # fmt: skip
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._op_name, self._slots, self._numbers, self._tensors = op, slots, dict(numbers), tuple(tensors)
         self.state_names = ("buffer",) if slots > 0 else ()

@@ -1,4 +1,4 @@
-"""Loops that run as one operator over time: a neuron whose output comes back to it through a Linear."""
+"""Loops that run as one operator over time: a neuron whose output feeds back to it through a Linear."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def text_of(neuron: nn.Module) -> TextCell:
 
 def prepare_loop(network: Any, new: Connection) -> None:
     """Writes the text of a neuron whose loop a connection may close, because a graph's tracer cannot."""
-    ends = new.source.part, new.target.part
-    if None in ends or not any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
+    if new.source.part is None or new.target.part is None:
         return
-    modules = [network._modules[name] for name in ends]
-    for module in modules:
-        if any(isinstance(other, nn.Linear) for other in modules) and isinstance(module, PredefinedNeuron):
-            if not _why_not_neuron(module):
-                text_of(module)
+    modules = [network._modules[name] for name in (new.source.part, new.target.part)]
+    neurons = [module for module in modules if isinstance(module, PredefinedNeuron) and not _why_not_neuron(module)]
+    if not neurons or not any(isinstance(module, nn.Linear) for module in modules):
+        return
+    if any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):
+        text_of(neurons[0])
 
 
 def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: Tensor) -> bool:
@@ -115,20 +115,15 @@ def takes(loop: Loop, neuron: nn.Module, linear: nn.Linear, x: Tensor, weight: T
 
 
 def run_loop(
-    loop: Loop,
-    neuron: nn.Module,
-    weight: Tensor,
-    bias: Tensor | None,
-    inputs: Sequence[Tensor],
-    state: dict[str, Tensor],
-    line: Tensor | None,
-) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Tensor]:
-    """Outputs, states, and what is in flight at the end.
+    loop: Loop, neuron: nn.Module, weight: Tensor, bias: Tensor | None, inputs: Sequence[Tensor],
+    state: dict[str, Tensor], line: Tensor | None,
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Tensor]:  # fmt: skip
+    """Returns outputs, states, and the values in flight at the end.
 
     Args:
         weight, bias: those of the Linear.
-        inputs: of all steps, without what comes back.
-        line: what is in flight at the start, ``[delay, *shape]``: outputs of the neuron, or those of the Linear if the
+        inputs: of all steps, without the feedback.
+        line: the values in flight at the start, ``[delay, *shape]``: outputs of the neuron, or of the Linear if the
             delay is after it; None: zeros.
     """
     into, delay = loop.back.target.index, loop.delay
@@ -136,13 +131,13 @@ def run_loop(
     x = inputs[into]
     weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
     sends_products = loop.back.delay > 0
-    told = neuron._memory.samples or {}
-    if "start" in told:
-        samples.check_start(neuron._title(), told["start"], x)
+    bounds = neuron._memory.samples or {}
+    if "start" in bounds:
+        samples.check_start(neuron._title(), bounds["start"], x)
     if not sends_products:
         inputs[into] = x if bias is None else x + bias
     elif line is not None or bias is not None:
-        inputs[into] = _with_products_of_before(x, bias, line, delay, told.get("start"))
+        inputs[into] = _with_products_of_before(x, bias, line, delay, bounds.get("start"))
     spikes = None if sends_products else line
 
     def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
@@ -153,9 +148,9 @@ def run_loop(
         outputs, after = text_of(neuron).call(neuron, inputs, state, False, layer)
     except ERRORS as error:
         raise explained(neuron, error, inputs, state)
-    if told:
+    if bounds:
         through = (lambda y: nn.functional.linear(y, weight, bias)) if sends_products else None
-        leaving = samples.leaving(outputs[0], delay, line, **told, through=through)
+        leaving = samples.leaving(outputs[0], delay, line, **bounds, through=through)
         return tuple(outputs), dict(zip(neuron.state_names, after)), leaving
     recent = outputs[0][-delay:]
     leaving = nn.functional.linear(recent, weight, bias) if sends_products else recent
@@ -168,11 +163,11 @@ def run_loop(
 def _with_products_of_before(
     x: Tensor, bias: Tensor | None, line: Tensor | None, delay: int, start: Tensor | None
 ) -> Tensor:
-    """x and what a Linear with the delay after it adds besides the products of this call's spikes: what is in flight in
-    the first steps, then its bias; nothing across the start of a sample."""
+    """Adds to x the output of a Linear before the delay, without the products of this call's spikes: the values in
+    flight in the first steps, then the bias. Nothing is added across the start of a sample."""
     first = torch.zeros_like(x[:delay]) if line is None else line[: x.shape[0]]
     later = x.new_zeros(()) if bias is None else bias
     if start is None:
         return torch.cat((x[:delay] + first, x[delay:] + later))
     arriving = torch.cat((first, later.expand_as(x[delay:])))
-    return x + arriving.masked_fill(samples.beside(samples.unheard(start, delay), arriving), 0)
+    return x + arriving.masked_fill(samples.beside(samples.restarted(start, delay), arriving), 0)

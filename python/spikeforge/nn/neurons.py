@@ -31,7 +31,7 @@ Number = float | Tensor | Learnable
 
 
 class Quick:
-    """What a call of a predefined neuron reads, in slots: attributes of a module take several times as long."""
+    """The attributes that a call of a predefined neuron reads, in slots: faster than a module's attributes."""
 
     __slots__ = ("builtin", "keywords", "memory", "mixes", "name", "op", "taken")
 
@@ -68,19 +68,18 @@ def _initializer(cls: type) -> Callable[..., None]:
 
 @dataclass_transform(kw_only_default=True)
 class PredefinedNeuron(ConstantsModule):
-    """What the predefined neurons share.
+    """The base class of predefined neurons.
 
     x is ``[T, *shape]``, time first, of float16, bfloat16, float32 or float64; the spikes have its shape and type.
     States are ``[*shape]``, in float32 for half types, else in the type of x.
 
     Args:
-        v_threshold: the neuron fires where H >= v_threshold.
-        v_reset: where V goes when it fires; None is soft reset, which subtracts the threshold.
+        v_threshold: the neuron fires if H >= v_threshold.
+        v_reset: the value of V after a spike; None is soft reset, which subtracts the threshold.
         detach_reset: no gradient flows through the spike in the reset.
         surrogate: a name, or an object of :mod:`spikeforge.surrogate`.
-        spiking: False puts the surrogate's primitive in the place of the step function: a smooth neuron, to check
-            gradients with.
-        strict: fire where H > v_threshold instead.
+        spiking: False replaces the step function by the surrogate's primitive: a smooth neuron, for gradient checks.
+        strict: fire if H > v_threshold instead.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
     Every constant is a number, a tensor, an ``nn.Parameter`` or a :class:`~spikeforge.nn.Learnable`.
@@ -115,17 +114,10 @@ class PredefinedNeuron(ConstantsModule):
         return constants
 
     def __init__(
-        self,
-        constants: Mapping[str, Any],
-        *,
-        detach_reset: bool,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom,
-        spiking: bool,
-        strict: bool,
-        stateful: bool,
-        persistent_state: bool,
-        decay_input: bool = True,
-    ):
+        self, constants: Mapping[str, Any], *, detach_reset: bool,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom, spiking: bool, strict: bool, stateful: bool,
+        persistent_state: bool, decay_input: bool = True,
+    ):  # fmt: skip
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._ready = False
         self.decay_input, self.detach_reset, self.spiking, self.strict = decay_input, detach_reset, spiking, strict
@@ -169,7 +161,7 @@ class PredefinedNeuron(ConstantsModule):
             )
 
     def _operator_keywords(self) -> dict[str, Any]:
-        """What differs from the operator's defaults: every argument costs time."""
+        """Returns the arguments that differ from the operator's defaults: every argument costs time."""
         given = dict(self._numbers, detach_reset=self.detach_reset, spiking=self.spiking)
         given |= {"surrogate": self.surrogate.name, "surrogate_args": list(self.surrogate.args)}
         if self._takes_decay_input:
@@ -310,7 +302,7 @@ class PLIF(WithDecayInput, _Predefined):
     def _converted(constants: dict[str, Any]) -> dict[str, Any]:
         w, init_tau = constants["w"], constants.pop("init_tau")
         if w is not None and init_tau is not None:
-            raise ValueError("PLIF: give w or init_tau, not both: init_tau says where w starts")
+            raise ValueError("PLIF: pass w or init_tau, not both: init_tau determines the initial w")
         if init_tau is not None:
             if not is_number(init_tau) or not (1 < init_tau < math.inf):
                 raise ValueError(f"PLIF: init_tau must be a finite number above 1, but is {init_tau}")
@@ -377,7 +369,7 @@ class AdaptiveLIF(WithDecayInput, _Predefined):
     """A LIF whose threshold grows with its spikes: it fires at H >= v_threshold + b A, and A' = decay A + S. States: v,
     a.
 
-    decay lies between 0 and 1. A soft reset subtracts the threshold that was crossed.
+    decay is between 0 and 1. A soft reset subtracts the threshold that was crossed.
     """
 
     _op_name = "adaptive_lif"

@@ -1,4 +1,4 @@
-"""Neurons of one's own as modules, and two that are written so: the current-based LIF and the leaky integrator."""
+"""Custom neurons as modules, and two that are defined this way: the current-based LIF and the leaky integrator."""
 
 from __future__ import annotations
 
@@ -62,15 +62,9 @@ class Neuron(ConstantsModule):
     takes_samples = fresh_outputs = True
 
     def __init__(
-        self,
-        /,
-        neuron: str | Traced,
-        *,
-        scan: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
+        self, /, neuron: str | Traced, *, scan: bool = False, stateful: bool = False, persistent_state: bool = False,
         **params: Number,
-    ):
+    ):  # fmt: skip
         text = neuron if isinstance(neuron, str) else getattr(neuron, "text", None)
         if not isinstance(text, str):
             hint = "; decorate it with @spikeforge.neuron(states={...})" if callable(neuron) else ""
@@ -94,14 +88,9 @@ class Neuron(ConstantsModule):
         params = dict(getattr(neuron, "defaults", {}), **params)
         self._check_given(header.params, params)
         cell = TextCell(
-            text,
-            self.n_inputs,
-            header.params,
-            header.states,
-            getattr(neuron, "initial_states", None),
-            scan=scan,
+            text, self.n_inputs, header.params, header.states, getattr(neuron, "initial_states", None), scan=scan,
             passes_gradient=getattr(neuron, "passes_gradient", True),
-        )
+        )  # fmt: skip
         self._quick = QuickText(self._memory, cell)
         try:
             self.n_outputs = cell.check()
@@ -186,15 +175,9 @@ class LI(Neuron):
     _positive = ("tau",)
 
     def __init__(
-        self,
-        *,
-        tau: Number = 2.0,
-        v_rest: Number = 0.0,
-        decay_input: bool = True,
-        scan: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
+        self, *, tau: Number = 2.0, v_rest: Number = 0.0, decay_input: bool = True, scan: bool = False,
+        stateful: bool = False, persistent_state: bool = False,
+    ):  # fmt: skip
         self._check_flag("decay_input", decay_input)
         step = "v + 1 / tau * (x - (v - v_rest))" if decay_input else "v - 1 / tau * (v - v_rest) + x"
         text = f"neuron LI(x; v; tau, v_rest) {{\n  next = {step}\n  return next\n  v' = next\n}}\n"
@@ -218,19 +201,11 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
     state_names = ("v", "i")
 
     def __init__(
-        self,
-        *,
-        tau_synapse: Number = 2.0,
-        tau_membrane: Number = 2.0,
-        decay_input: bool = True,
-        v_threshold: Number = 1.0,
-        v_reset: Number | None = 0.0,
-        detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid",
-        strict: bool = False,
-        stateful: bool = False,
-        persistent_state: bool = False,
-    ):
+        self, *, tau_synapse: Number = 2.0, tau_membrane: Number = 2.0, decay_input: bool = True,
+        v_threshold: Number = 1.0, v_reset: Number | None = 0.0, detach_reset: bool = False,
+        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid", strict: bool = False,
+        stateful: bool = False, persistent_state: bool = False,
+    ):  # fmt: skip
         super().__init__(
             {"tau_synapse": tau_synapse, "tau_membrane": tau_membrane, "v_threshold": v_threshold, "v_reset": v_reset},
             decay_input=decay_input,

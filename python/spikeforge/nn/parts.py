@@ -148,10 +148,10 @@ def _is_alike(layer: nn.Module) -> bool:
 
 
 def each_step(layer: nn.Module, x: Tensor) -> Tensor:
-    """A layer of torch, called once a step ``[*shape]``, so that steps, pieces and whole sequences give the same bits.
+    """Calls a layer of torch once per step ``[*shape]``, so that steps, pieces and whole sequences give the same bits.
 
-    In its last bits a layer's result for one row may depend on how many rows there are, and on where they lie in
-    memory: BLAS and convolutions take other paths. :class:`TimeDistributed` calls it once for all steps.
+    The last bits of a layer's result for one row may depend on the number of rows, and on their address: BLAS and
+    convolutions choose other code paths. :class:`TimeDistributed` calls it once for all steps.
     """
     if x.shape[0] == 0:
         raise ValueError(
@@ -172,8 +172,8 @@ def part_at_rest(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...
 
 
 def output_like(part: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors of the shape and type of what a part gives for these ``[1, ...]``. A batch norm takes no statistics, and
-    random generators keep their states. The forward hooks of the part run."""
+    """Returns tensors with the shapes and types of a part's outputs for inputs ``[1, ...]``. Running statistics and
+    random generators do not change. The forward hooks of the part run."""
     training = [module for module in part.modules() if module.training]
     devices = {tensor.device for tensor in (*inputs, *part.parameters(), *part.buffers()) if tensor.is_cuda}
     compiling = torch.compiler.is_compiling()

@@ -57,7 +57,7 @@ class Layer(NamedTuple):
 
 
 class Tensors(NamedTuple):
-    """All that a layer may have a gradient by, besides its x.
+    """The tensors of a layer that may have a gradient, except its x.
 
     Attributes:
         weight, bias: of the product.
@@ -146,14 +146,9 @@ class _Backward:
     """The two passes of a backward pass over all parts."""
 
     def __init__(
-        self,
-        layer: Layer,
-        x: Tensor,
-        tensors: Tensors,
-        means: Tensor,
-        variances: Tensor,
+        self, layer: Layer, x: Tensor, tensors: Tensors, means: Tensor, variances: Tensor,
         grads: Sequence[Tensor | None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.layer, self.x, self.tensors, self.parts = layer, x, tensors, layer.parts(x)
         self.means, self.variances, self.grads = means, variances, grads
         self.statistics = joined(means, variances, self.parts)
@@ -163,13 +158,13 @@ class _Backward:
         for gradients()."""
         leaves = [_leaf(t) if wants else t for t, wants in zip((*self.tensors[:4], *self.tensors.params), wanted)]
         statistics = [_leaf(t) for t in self.statistics]
-        asked = [*statistics, *(t for t, wants in zip(leaves, wanted) if wants)]
-        found = _Sums(asked)
+        targets = [*statistics, *(t for t, wants in zip(leaves, wanted) if wants)]
+        found = _Sums(targets)
         for part in self.parts:
             y = self.layer.made(rows_of(self.x, part), len(self.x), *self.tensors[:2])
             with torch.enable_grad():
                 results = self.layer.run(y, (*leaves[2:4], *statistics), leaves[4:])
-            found.add(_gradients(results, asked, self._of(part)))
+            found.add(_gradients(results, targets, self._of(part)))
         self.of_statistics = self._shares(found.sums[:2])
         sums = iter(found.as_arguments()[2:])
         return [next(sums) if wants else None for wants in wanted]
@@ -280,11 +275,11 @@ def _gradients(
 ) -> list[Tensor | None]:
     """None by None."""
     came = [(result, grad) for result, grad in zip(results, grads) if grad is not None and result.requires_grad]
-    asked = [t for t in by if t is not None]
-    if not came or not asked:
+    targets = [t for t in by if t is not None]
+    if not came or not targets:
         return [None] * len(by)
     outputs, upstream = zip(*came)
-    found = iter(torch.autograd.grad(outputs, asked, upstream, allow_unused=True))
+    found = iter(torch.autograd.grad(outputs, targets, upstream, allow_unused=True))
     return [None if t is None else next(found) for t in by]
 
 

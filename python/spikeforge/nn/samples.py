@@ -29,8 +29,8 @@ def is_ragged(x: Any) -> bool:
 
 
 def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Returns True if these arguments of a call are for the modules below a module without states of its own: its
-    `forward` neither names them nor takes any."""
+    """Returns True if lengths and starts in the arguments of a call are for submodules, because the module's `forward`
+    neither names them nor has ``**kwargs``."""
     if not any(name in kwargs for name in NAMES):
         return False
     parameters = inspect.signature(net.forward).parameters
@@ -41,7 +41,7 @@ def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
     return True
 
 
-def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_with_samples(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``module(*args, **kwargs)``, during which the modules at and below it have `lengths` and `start`."""
     given = {name: kwargs.pop(name) for name in NAMES if kwargs.get(name, ...) is not ...}
     given = {name: value for name, value in given.items() if value is not None}
@@ -51,14 +51,14 @@ def call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         return module(*args, **kwargs)
     device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
     given = {name: _tensor(module, name, value, device) for name, value in given.items()}
-    told = _told_modules(module, given)
-    before = [one._memory.samples for one in told]
+    modules = _modules_with_samples(module, given)
+    before = [one._memory.samples for one in modules]
     try:
-        for one in told:
+        for one in modules:
             one._memory.samples = given
         return module(*args, **kwargs)
     finally:
-        for one, samples in zip(told, before):
+        for one, samples in zip(modules, before):
             one._memory.samples = samples
 
 
@@ -83,10 +83,10 @@ def _tensor(module: nn.Module, name: str, value: Any, device: torch.device | Non
     raise TypeError(f"{_title(module)}: {name} must be a tensor, or a list of {what}, but is {value!r:.60}")
 
 
-def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[Any]:
+def _modules_with_samples(module: nn.Module, given: Mapping[str, Tensor]) -> list[Any]:
     # StatefulModules; stateful.py imports this file.
-    told: list[Any] = [one for one in module.modules() if hasattr(type(one), "takes_samples")]
-    for one in told:
+    modules: list[Any] = [one for one in module.modules() if hasattr(type(one), "takes_samples")]
+    for one in modules:
         if one.state_names and not one.takes_samples:
             raise ValueError(f"{one._title()}: takes neither lengths nor start")
         if "start" in given and not one.takes_start:
@@ -97,11 +97,11 @@ def _told_modules(module: nn.Module, given: Mapping[str, Tensor]) -> list[Any]:
     for one in module.modules():
         if isinstance(one, _BatchNorm) and (one.training or one.running_mean is None):
             refuse(module, True, "statistics of a batch norm would include values after the ends of sequences")
-    return told
+    return modules
 
 
-def refuse(module: nn.Module, told: Any, why: str) -> None:
-    if told:
+def refuse(module: nn.Module, given: Any, why: str) -> None:
+    if given:
         raise ValueError(f"{_title(module)}: takes neither lengths nor start: {why}")
 
 
@@ -173,7 +173,7 @@ def check_start(title: str, start: Tensor, x: Tensor) -> None:
         )
 
 
-def unheard(start: Tensor, delay: int | Tensor) -> Tensor:
+def restarted(start: Tensor, delay: int | Tensor) -> Tensor:
     """Marks steps at which a sample has restarted within the last `delay` steps, so that nothing arrives: ``[T, B]``, or
     for delays that broadcast against it."""
     steps = torch.arange(start.shape[0], device=start.device).view(-1, *[1] * (start.dim() - 1))
@@ -200,7 +200,7 @@ def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Ten
     if len(wrong):
         sample = int(wrong[0])
         raise ValueError(
-            f"{title}: lengths must lie in [0, {x.shape[0]}], the steps of x, but one is {int(lengths[sample])}, of sample "
+            f"{title}: lengths must be in [0, {x.shape[0]}], the steps of x, but one is {int(lengths[sample])}, of sample "
             f"{sample}"
         )
     return beside(torch.arange(x.shape[0], device=x.device).view(-1, 1) >= lengths.to(x.device), x)

@@ -144,7 +144,7 @@ class StatefulModule(nn.Module):
         time."""
         if kwargs or (args and (type(args[0]) is not Tensor or args[0].is_nested)):
             if samples.say_more(args, kwargs):
-                return samples.call(self, args, kwargs)
+                return samples.call_with_samples(self, args, kwargs)
         own = self.__dict__
         if (  # not is_called_plainly(self), but a call of it would cost a thirtieth of a small neuron's
             own["_forward_hooks"]
@@ -343,7 +343,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def is_called_plainly(module: nn.Module) -> bool:
-    """Returns True if a call of the module is one of its class's `forward`: no hooks of its own or of all modules."""
+    """Returns True if a call of the module only calls its class's `forward`: no hooks exist, global ones included."""
     return not (
         has_hooks(module)
         or _global_forward_hooks
@@ -412,7 +412,7 @@ def _join(prefix: str, name: str) -> str:
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> State:
-    """The part of a state that belongs to the module of that name."""
+    """Returns the part of a state that belongs to the submodule at `prefix`."""
     if not prefix:
         return dict(state)
     start = prefix + "."
@@ -536,7 +536,7 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
         if isinstance(net, StatefulModule) or not samples.reach(_unwrapped(net), x, kwargs):
             y = net(x, *args, **kwargs)
         else:
-            y = samples.call(net, (x, *args), kwargs)
+            y = samples.call_with_samples(net, (x, *args), kwargs)
         after = {
             _join(prefix, name): value
             for prefix, module in modules

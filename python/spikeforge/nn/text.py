@@ -42,7 +42,7 @@ HEADER = re.compile(r"\s*neuron\s+([A-Za-z_]\w*)\s*\(([^)]*)\)")
 
 
 def read_header(text: str) -> Header:
-    """Raises ValueError where the text does not begin as one of a neuron."""
+    """Parses the header of neuron text. Raises ValueError if the text does not start with one."""
     found = HEADER.match(re.sub(r"#[^\n]*", "", text))
     if not found:
         start = " ".join(text.split())[:40]
@@ -64,36 +64,22 @@ class TextCell:
 
     Args:
         params: the constants that the text has as parameters.
-        initial: where each state starts: a number, or the name of a constant.
-        rule: gives the initial states of inputs and parameters instead, or [] where the text says it all.
-        scan: whether steps may be taken side by side.
+        initial: the initial value of each state: a number, or the name of a constant.
+        rule: returns the initial states from inputs and parameters instead, or [] if the text defines them.
+        scan: whether steps may be computed in parallel.
         passes_gradient: False warns when an input requires a gradient.
     """
 
     __slots__ = (
-        "initial",
-        "inputs",
-        "made",
-        "numbers",
-        "params",
-        "passes_gradient",
-        "rule",
-        "scan",
-        "starts_by_itself",
-        "taken",
-        "text",
-    )
+        "initial", "inputs", "made", "numbers", "params", "passes_gradient", "rule", "scan", "starts_by_itself",
+        "taken", "text",
+    )  # fmt: skip
 
     def __init__(
-        self,
-        text: str,
-        inputs: int,
-        params: Sequence[str],
-        initial: Mapping[str, float | str],
-        rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None,
-        scan: bool = False,
+        self, text: str, inputs: int, params: Sequence[str], initial: Mapping[str, float | str],
+        rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None, scan: bool = False,
         passes_gradient: bool = True,
-    ):
+    ):  # fmt: skip
         # torch.compile copies it into a comment of the code that it writes.
         self.text = torch.ops.spikeforge.text_on_a_line(text)
         self.inputs, self.params, self.initial, self.rule = inputs, tuple(params), dict(initial), rule
@@ -112,7 +98,7 @@ class TextCell:
         return _restored, (*made_of, self.numbers, self.taken, self.scan, self.passes_gradient)
 
     def check(self) -> int:
-        """How many outputs there are; ValueError where the text is not legal."""
+        """Returns the number of outputs. Raises ValueError if the text is not legal."""
         nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
         outputs, _ = OPERATOR(self.text, [nothing] * self.inputs, [], [one] * len(self.params), scan=self.scan)
         return len(outputs)
@@ -161,7 +147,7 @@ class TextCell:
         )
 
     def samples_of(self, module: ConstantsModule) -> Mapping[str, Tensor]:
-        """The lengths and starts that a module is told of."""
+        """The lengths and starts that a call passed to a module."""
         samples = module._memory.samples or {}
         if "start" in samples and not self.starts_by_itself:
             raise ValueError("start: the states must start at numbers, but one starts at a tensor")
@@ -216,14 +202,9 @@ def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
     params = [name for name in used if name in module._placements or not baked]
     options = {"decay_input": module.decay_input, "detach_reset": module.detach_reset}
     text = torch.ops.spikeforge.neuron_text(
-        module._op_name,
-        _spike(module),
-        params,
-        list(numbers),
-        list(numbers.values()),
-        name=type(module).__name__,
+        module._op_name, _spike(module), params, list(numbers), list(numbers.values()), name=type(module).__name__,
         **options,
-    )
+    )  # fmt: skip
 
     starts = dict.fromkeys(module.state_names, 0.0)
     starts["v"] = 0.0 if soft else "v_reset"
@@ -246,7 +227,7 @@ def _spike(module: Any) -> str:
 
 @contextmanager
 def _not_traced() -> Iterator[None]:
-    """What is made within is a constant of the graph that torch.jit.trace makes."""
+    """Disables torch.jit.trace, so that tensors created in the context are constants of its graph."""
     state = torch._C._get_tracing_state()
     torch._C._set_tracing_state(None)
     try:

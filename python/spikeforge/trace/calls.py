@@ -34,8 +34,7 @@ _ADVICE = (
     ),
     (
         "write x * draw_once(bernoulli(keep)) / keep, which keeps one mask in all steps, or x * bernoulli(keep) / "
-        "keep, "
-        "with the functions of spikeforge.trace",
+        "keep, with the functions of spikeforge.trace",
         "dropout alpha_dropout feature_dropout",
     ),
     (
@@ -83,7 +82,7 @@ def _has_tensor(args: Any) -> torch.Tensor | None:
     return None
 
 
-def call(name: str, args: tuple, kwargs: dict) -> Value:
+def apply_function(name: str, args: tuple, kwargs: dict) -> Value:
     """Applies torch's function of this name to values and numbers."""
     function = TABLE.get(name) or _unknown(name)
     tensor = _has_tensor((*args, *kwargs.values()))
@@ -107,7 +106,7 @@ def _call_maybe_in_place(name: str, args: tuple, kwargs: dict) -> Value:
     in_place = kwargs.pop("inplace", False)
     if name.endswith("_") and not name.endswith("__") and name[:-1] in TABLE:
         name, in_place = name[:-1], True
-    result = call(name, args, kwargs)
+    result = apply_function(name, args, kwargs)
     if in_place:
         args[0]._node = result._node
         return args[0]
@@ -124,7 +123,7 @@ def call_torch(func: Callable, args: tuple, kwargs: dict) -> Any:
     if func is torch.Tensor.where:
         return where_method(*args, **kwargs)
     if func is torch.max or func is torch.min:
-        return call(name, args, kwargs)
+        return apply_function(name, args, kwargs)
     return _call_maybe_in_place(name, args, kwargs)
 
 
@@ -153,27 +152,27 @@ def _call_array_ufunc(value: Value, function: Any, method: str, *inputs: Any, **
     name = _NUMPY.get(function.__name__)
     if name is None or method != "__call__":
         fail(f"numpy.{function.__name__} takes no values of a trace: use torch's functions on them")
-    return call(name, inputs, {})
+    return apply_function(name, inputs, {})
 
 
 def _set_item(value: Value, condition: Any, new: Any) -> None:
     """Implements x[condition] = value."""
     if not isinstance(condition, Value):
         fail("a neuron sees one element of each argument: write x[condition] = value, or where(condition, value, x)")
-    value._node = call("where", (condition, new, value), {})._node
+    value._node = apply_function("where", (condition, new, value), {})._node
 
 
 def _operator(name: str) -> Callable[..., Value]:
-    return lambda self, *others: call(name, (self, *others), {})
+    return lambda self, *others: apply_function(name, (self, *others), {})
 
 
 def _reflected(name: str) -> Callable[..., Value]:
-    return lambda self, other: call(name, (other, self), {})
+    return lambda self, other: apply_function(name, (other, self), {})
 
 
 def _in_place(name: str) -> Callable[..., Value]:
     def method(self: Value, other: Any) -> Value:
-        self._node = call(name, (self, other), {})._node
+        self._node = apply_function(name, (self, other), {})._node
         return self
 
     return method

@@ -16,15 +16,9 @@ from .signature import Signature
 
 
 def from_core(
-    core: Callable,
-    num_states: int,
-    num_inputs: int | None = None,
-    num_outputs: int | None = None,
-    *,
-    static_inputs: Sequence[Tensor] = (),
-    init_states: Sequence[Any] | None = None,
-    name: str | None = None,
-) -> TracedNeuron:
+    core: Callable, num_states: int, num_inputs: int | None = None, num_outputs: int | None = None, *,
+    static_inputs: Sequence[Tensor] = (), init_states: Sequence[Any] | None = None, name: str | None = None,
+) -> TracedNeuron:  # fmt: skip
     """Makes a neuron of an unchanged function of SpikingJelly's FlexSN.
 
     `core(x1, ..., v1, ..., p1, ...) -> (s1, ..., v1', ...)` takes the inputs, states and static inputs of one step, and

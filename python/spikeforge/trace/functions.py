@@ -141,16 +141,11 @@ def _pow(input: Any, exponent: Any) -> Value:
 
 
 _POWERS: dict[float, Callable[[Any], Value]] = {
-    0: lambda x: constant(1),
-    1: lambda x: _same(x),
-    2: lambda x: op("square", x),
-    3: lambda x: op("multiply", op("square", x), x),
-    4: lambda x: op("square", op("square", x)),
-    -1: lambda x: op("reciprocal", x),
-    -2: lambda x: op("reciprocal", op("square", x)),
-    0.5: lambda x: op("sqrt", x),
+    0: lambda x: constant(1), 1: lambda x: _same(x), 2: lambda x: op("square", x),
+    3: lambda x: op("multiply", op("square", x), x), 4: lambda x: op("square", op("square", x)),
+    -1: lambda x: op("reciprocal", x), -2: lambda x: op("reciprocal", op("square", x)), 0.5: lambda x: op("sqrt", x),
     -0.5: lambda x: op("rsqrt", x),
-}
+}  # fmt: skip
 
 
 @taken_as("clamp", "clip")

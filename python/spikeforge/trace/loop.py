@@ -35,15 +35,10 @@ class _NumbersOfType(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def run(
-    signature: Signature,
-    step: Callable,
-    inputs: Sequence[Tensor],
-    states: Sequence[Tensor],
-    params: Mapping[str, Tensor],
-    output_count: int,
-    store_states: bool,
-) -> tuple[list[Tensor], list[Tensor]]:
+def run_steps(
+    signature: Signature, step: Callable, inputs: Sequence[Tensor], states: Sequence[Tensor],
+    params: Mapping[str, Tensor], output_count: int, store_states: bool,
+) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
     """Returns outputs [T, *shape], and the last states [*shape] or those of all steps, with the operator's dtypes."""
     x = inputs[0]
     dtype = state_type(x.dtype)

@@ -29,7 +29,7 @@ def neuron(
     constants: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Makes a neuron of a Python function that computes one step::
+    """Makes a neuron from a Python function that computes one step::
 
         @spikeforge.neuron(states={"v": 0.0})
         def lif(x, v, *, tau=2.0):
@@ -232,8 +232,7 @@ class TracedNeuron:
         if self.step is None:
             raise ValueError(
                 f"{self.name}: its function is not available: a neuron that was unpickled without its module has only "
-                "its "
-                "text"
+                "its text"
             )
         inputs, states, params = self._arguments(args, named)
         by_name = dict(zip(self.params, params))
@@ -241,7 +240,9 @@ class TracedNeuron:
             self._rules[name].tensor(f"{self.name}: state {name}", by_name, inputs[0]) if state is None else state
             for name, state in zip(self.states, states)
         ]
-        outputs, last = loop.run(self._signature, self.step, inputs, first, by_name, len(self.outputs), store_states)
+        outputs, last = loop.run_steps(
+            self._signature, self.step, inputs, first, by_name, len(self.outputs), store_states
+        )
         return self._returned(outputs, last)
 
     def initial_states(self, inputs: Sequence[Tensor], params: Sequence[Tensor]) -> list[Tensor]:

@@ -115,7 +115,7 @@ class _Traced:
         for p in arguments:
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name not in known:
                 raise TypeError(
-                    f"{what} takes {p}, which is none of the rule's names: {', '.join(known) or 'it has none'}"
+                    f"{what} takes {p}, which is not a name of the rule: {', '.join(known) or 'it has none'}"
                 )
         recording = Recording(what, getattr(function, "__code__", None), "a parameter, which synapse() is given")
         values = {name: Value(recording.argument(name), recording) for name in known}
@@ -143,7 +143,7 @@ class _Traced:
 
 
 def _numbers(rule: str, key: str, given: Any) -> dict[Any, float]:
-    """Returns names and initial values."""
+    """Returns the initial value of each name."""
     if isinstance(given, str):
         given = given.replace(",", " ").split()
     if isinstance(given, Mapping):

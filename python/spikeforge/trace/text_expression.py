@@ -24,7 +24,7 @@ def evaluate(text: str, names: Mapping[str, Any], surrogate_text: Callable[[str,
     Args:
         text: the expression.
         names: the values of its names.
-        surrogate_text: gives the text of a surrogate from its name and arguments.
+        surrogate_text: returns the text of a surrogate for its name and arguments.
 
     Raises:
         ValueError: if the expression is not legal neuron text.

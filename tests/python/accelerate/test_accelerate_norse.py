@@ -1,12 +1,11 @@
 """accelerate on Norse 1.1: the same network before and after, cells and modules over sequences."""
 
 import copy
-import sys
 
 import pytest
 import torch
-from accelerated import close
-from conftest import REPOSITORY
+from accelerated import assert_accelerated_trains_alike, assert_left_alone, assert_restored_as_it_was, close
+from loops import in_pieces
 from torch import nn
 
 nt = pytest.importorskip("norse.torch", reason="norse is not installed")
@@ -18,10 +17,7 @@ from norse.torch.module.lif_box import LIFBoxCell  # noqa: E402
 from norse.torch.module.lif_ex import LIFEx, LIFExCell  # noqa: E402
 from norse.torch.module.lsnn import LSNN, LSNNCell, LSNNRecurrent, LSNNRecurrentCell  # noqa: E402
 
-sys.path.insert(0, str(REPOSITORY / "python"))
-
 import spikeforge  # noqa: E402
-from spikeforge.accelerate import restore  # noqa: E402
 
 N = 20
 STEPS = 30
@@ -49,8 +45,7 @@ CELLS = {
     "LIFRecurrentCell": lambda m: nt.LIFRecurrentCell(N, N, lif_p(m)),
     "LIFBoxCell": lambda m: LIFBoxCell(made(lif_box.LIFBoxParameters, m, v_th=learned(0.3), v_leak=learned(0.05))),
     "LIFBoxCell, subtract": lambda m: LIFBoxCell(
-        made(lif_box.LIFBoxParameters, m, v_th=learned(0.3), reset_method=reset_subtract)
-    ),
+        made(lif_box.LIFBoxParameters, m, v_th=learned(0.3), reset_method=reset_subtract)),
     "LICell": lambda m: nt.LICell(leaky_integrator.LIParameters(tau_mem_inv=learned(120.0))),
     "LIBoxCell": lambda m: LIBoxCell(),
     "IAFCell": lambda m: IAFCell(made(iaf.IAFParameters, m, v_th=learned(1.2))),
@@ -106,14 +101,12 @@ def compare(name, modules, call, x):
         outputs, state = call(module, leaf)
         weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1)).to(outputs)
         total = (outputs * weights).sum() + sum(value.square().sum() for value in state)
-        results.append(
-            (outputs, state, torch.autograd.grad(total, [leaf, *learnable, *module.parameters()], allow_unused=True))
-        )
+        gradients = torch.autograd.grad(total, [leaf, *learnable, *module.parameters()], allow_unused=True)
+        results.append((outputs, state, gradients))
     (wanted, wanted_state, wanted_gradients), (got, state, gradients) = results
     assert type(state) is type(wanted_state) and got.dtype == wanted.dtype
-    assert (
-        torch.equal(got, wanted) if not name.startswith("LI") or name.startswith("LIF") else torch.allclose(got, wanted)
-    )
+    fires = not name.startswith("LI") or name.startswith("LIF")
+    assert torch.equal(got, wanted) if fires else torch.allclose(got, wanted)
     exact = x.device.type == "cpu" and not name.startswith("LIFEx")
     for field, value, wanted_value in zip(state._fields, state, wanted_state):
         assert value.dtype == wanted_value.dtype and value.shape == wanted_value.shape
@@ -136,11 +129,7 @@ def test_a_cell_has_the_spikes_states_and_gradients_of_norse(name, device):
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_a_sequence_has_the_spikes_states_and_gradients_of_norse(name, device):
-    def in_two_pieces(module, x):
-        first, state = module(x[:17])
-        second, state = module(x[17:], state)
-        return torch.cat([first, second]), state
-
+    in_two_pieces = lambda module, x: in_pieces(module, x.split([17, STEPS - 17]))
     outputs = compare(name, both(SEQUENCES[name]("super"), device), in_two_pieces, drive(name, device))
     assert outputs.count_nonzero() > 20
 
@@ -169,10 +158,8 @@ def test_inputs_of_other_types_have_the_results_of_norse(dtype):
 
 
 def test_numbers_in_the_place_of_tensors_and_channel_wise_parameters():
-    for p in (
-        lif.LIFParameters(tau_mem_inv=150.0, v_th=0.4),
-        lif.LIFParameters(v_th=0.2 + torch.rand(N), tau_mem_inv=200 * torch.rand(N)),
-    ):
+    for v_th, tau_mem_inv in ((0.4, 150.0), (0.2 + torch.rand(N), 200 * torch.rand(N))):
+        p = lif.LIFParameters(v_th=v_th, tau_mem_inv=tau_mem_inv)
         module, fused = nt.LIF(p), nt.LIF(p)
         assert spikeforge.accelerate(fused).replaced
         x = drive("LIF", "cpu")
@@ -183,38 +170,23 @@ def test_numbers_in_the_place_of_tensors_and_channel_wise_parameters():
 
 # --- networks as the tutorials build them ----------------------------------------------------------------------------
 
-
 def classifier():
     """Convolutions, LIF cells and a leaky read-out, one step a call."""
     return nt.SequentialState(
-        nn.Conv2d(1, 6, 5),
-        nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.2))),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(6 * 12 * 12, 30),
-        nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.1), method="tanh")),
-        nn.Linear(30, 10, bias=False),
-        nt.LICell(),
+        nn.Conv2d(1, 6, 5), nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.2))), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(6 * 12 * 12, 30), nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.1), method="tanh")),
+        nn.Linear(30, 10, bias=False), nt.LICell(),
     )
 
 
 def regressor():
     """A recurrent layer and a leaky read-out over the whole sequence."""
-    return nt.SequentialState(
-        nt.LIFRecurrent(N, 40, nt.LIFParameters(v_th=torch.tensor(0.3))), nt.Lift(nn.Linear(40, 3)), nt.LI()
-    )
-
-
-def in_a_loop(net, x):
-    state, outputs = None, []
-    for _ in range(8):
-        output, state = net(x, state)
-        outputs.append(output)
-    return torch.stack(outputs)
+    recurrent = nt.LIFRecurrent(N, 40, nt.LIFParameters(v_th=torch.tensor(0.3)))
+    return nt.SequentialState(recurrent, nt.Lift(nn.Linear(40, 3)), nt.LI())
 
 
 TUTORIALS = {
-    "classifier": (classifier, in_a_loop, (3, 1, 28, 28), 3),
+    "classifier": (classifier, lambda net, x: in_pieces(net, [x] * 8)[0], (3, 1, 28, 28), 3),
     "regressor": (regressor, lambda net, x: net(x)[0], (STEPS, 4, N), 2),
 }
 
@@ -224,48 +196,21 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
     make, call, shape, neurons = TUTORIALS[name]
     source = make()
     net, fused = copy.deepcopy(source), copy.deepcopy(source)  # a copy of Norse's recurrent modules loses a hook
-    parameters = list(fused.parameters())
-    report = spikeforge.accelerate(fused)
-    assert len(report.replaced) == neurons and not report.left
-    assert list(fused.state_dict()) == list(net.state_dict())
-    assert all(a is b for a, b in zip(fused.parameters(), parameters))
-    optimisers = [torch.optim.SGD(n.parameters(), lr=0.1) for n in (net, fused)]
-    for step in range(3):
-        x = 2 * torch.rand(shape)
-        wanted, got = call(net, x), call(fused, x)
-        if step == 0:
-            assert torch.equal(got, wanted) and wanted.any()
-        for output, optimiser in ((wanted, optimisers[0]), (got, optimisers[1])):
-            optimiser.zero_grad()
-            (output - 0.5).square().mean().backward()
-        if step == 0:
-            for (parameter, theirs), ours in zip(net.named_parameters(), fused.parameters()):
-                close(ours.grad, theirs.grad, parameter)
-        for optimiser in optimisers:
-            optimiser.step()
-    for (parameter, theirs), ours in zip(net.named_parameters(), fused.parameters()):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5, msg=lambda message: f"{parameter}: {message}")
+    loss = lambda output: (output - 0.5).square().mean()
+    outputs = lambda net, x: (call(net, x),)
+    assert_accelerated_trains_alike(net, fused, neurons, outputs, loss, lambda: 2 * torch.rand(shape))
 
 
 # --- what stays as it was --------------------------------------------------------------------------------------------
 
-
 def test_restore_and_a_second_call():
-    net = classifier()
-    before = repr(net)
-    first, again = spikeforge.accelerate(net), spikeforge.accelerate(net)
-    assert (len(first.replaced), len(again.replaced), len(again.already)) == (3, 0, 3)
-    assert repr(net) == before and isinstance(net[1], nt.LIFCell)
-    assert restore(net) == ["1", "5", "7"] and type(net[1]) is nt.LIFCell
-    assert not any("spikeforge" in name for module in net.modules() for name in vars(module))
+    assert_restored_as_it_was(classifier(), ["1", "5", "7"])
 
 
 def test_a_call_without_a_fused_form_runs_as_in_norse():
     module, fused = both(nt.LIF(), torch.device("cpu"))
-    for x in (
-        4 * torch.rand(5, 3, N, dtype=torch.float64),
-        (4 * torch.rand(5, 3, N) * (torch.rand(5, 3, N) < 0.2)).to_sparse(),
-    ):
+    sparse = (4 * torch.rand(5, 3, N) * (torch.rand(5, 3, N) < 0.2)).to_sparse()
+    for x in (4 * torch.rand(5, 3, N, dtype=torch.float64), sparse):
         (wanted, wanted_state), (got, state) = module(x), fused(x)
         assert torch.equal(got.to_dense() if got.is_sparse else got, wanted.to_dense() if wanted.is_sparse else wanted)
         assert got.dtype == wanted.dtype and torch.equal(state.v, wanted_state.v)
@@ -303,10 +248,7 @@ LEFT = {
 
 @pytest.mark.parametrize("why", LEFT)
 def test_a_neuron_that_is_not_known_for_sure_is_left_alone(why):
-    neuron = LEFT[why]()
-    cls = type(neuron)
-    (entry,) = spikeforge.accelerate(neuron)
-    assert entry.status == "left" and why in entry.what and type(neuron) is cls
+    assert_left_alone(LEFT[why](), why)
 
 
 def test_torch_compile_has_no_graph_break_where_a_state_is_given():

@@ -1,30 +1,24 @@
 """accelerate on snnTorch 1.0: the same network before and after, with the delayed reset, bit for bit."""
 
 import copy
-import sys
 
 import pytest
 import torch
-from accelerated import close
-from conftest import REPOSITORY
+from loops import refused
+from accelerated import assert_accelerated_trains_alike, assert_left_alone, assert_restored_as_it_was, close
 from torch import nn
 
 snn = pytest.importorskip("snntorch", reason="snntorch is not installed")
 from snntorch import surrogate, utils  # noqa: E402
 
-sys.path.insert(0, str(REPOSITORY / "python"))
-
 import spikeforge  # noqa: E402
-from spikeforge.accelerate import restore  # noqa: E402
 
 N = 24
 LEARNED = dict(learn_beta=True, learn_threshold=True)
 NEURONS = {
     "leaky": lambda **k: snn.Leaky(beta=0.9, **LEARNED, **k),
     "leaky, reset at once": lambda **k: snn.Leaky(beta=0.9, reset_delay=False, **LEARNED, **k),
-    "leaky, graded": lambda **k: snn.Leaky(
-        beta=0.9, graded_spikes_factor=0.7, learn_graded_spikes_factor=True, **LEARNED, **k
-    ),
+    "leaky, graded": lambda **k: snn.Leaky(beta=0.9, graded_spikes_factor=0.7, learn_graded_spikes_factor=True, **LEARNED, **k),
     "leaky, per neuron": lambda **k: snn.Leaky(beta=torch.rand(N), threshold=0.5 + torch.rand(N), **LEARNED, **k),
     "leaky, beta beyond 1": lambda **k: snn.Leaky(beta=1.2, **LEARNED, **k),
     "synaptic": lambda **k: snn.Synaptic(alpha=0.8, beta=0.9, learn_alpha=True, **LEARNED, **k),
@@ -73,6 +67,14 @@ def run(neuron, xs):
     return outputs, dict(zip([*range(len(xs)), *parameters], gradients))
 
 
+def assert_gradients_alike(got, expected, steps):
+    for leaf, wanted in expected.items():
+        assert (wanted is None) == (got[leaf] is None), leaf
+        if wanted is not None:
+            summed = sum(expected[step].abs().sum().item() for step in range(steps)) if isinstance(leaf, str) else 0
+            close(got[leaf], wanted, f"gradient of {leaf}", summed)
+
+
 @pytest.mark.parametrize("reset", ["subtract", "zero", "none"])
 @pytest.mark.parametrize("name", NEURONS)
 def test_every_step_has_the_bits_of_snntorch(name, reset, device):
@@ -85,11 +87,7 @@ def test_every_step_has_the_bits_of_snntorch(name, reset, device):
     else:
         torch.testing.assert_close(fused_outputs, outputs, rtol=1e-5, atol=1e-5)
     assert fused_outputs.dtype == outputs.dtype
-    for leaf, wanted in gradients.items():
-        assert (wanted is None) == (fused_gradients[leaf] is None), leaf
-        if wanted is not None:
-            summed = sum(gradients[step].abs().sum().item() for step in range(len(xs))) if isinstance(leaf, str) else 0
-            close(fused_gradients[leaf], wanted, f"gradient of {leaf}", summed)
+    assert_gradients_alike(fused_gradients, gradients, len(xs))
 
 
 @pytest.mark.parametrize("name", SURROGATES)
@@ -99,9 +97,7 @@ def test_every_surrogate_has_the_gradient_of_snntorch(neuron, name):
     xs = [0.7 * torch.randn(6, N) for _ in range(6)]
     (outputs, gradients), (fused_outputs, fused_gradients) = run(module, xs), run(fused, xs)
     assert torch.equal(fused_outputs, outputs) and gradients[0].any()
-    for leaf, wanted in gradients.items():
-        summed = sum(gradients[step].abs().sum().item() for step in range(len(xs))) if isinstance(leaf, str) else 0
-        close(fused_gradients[leaf], wanted, f"gradient of {leaf}", summed)
+    assert_gradients_alike(fused_gradients, gradients, len(xs))
 
 
 def test_a_disabled_surrogate_has_no_gradient():
@@ -114,7 +110,6 @@ def test_a_disabled_surrogate_has_no_gradient():
 
 
 # --- networks as the tutorials build them ----------------------------------------------------------------------------
-
 
 class Dense(nn.Module):
     """Linear layers and LIF neurons, whose potentials the loop hands on."""
@@ -139,15 +134,8 @@ def convolutional():
     """Layers in a Sequential, whose neurons keep their states."""
     hidden = dict(beta=0.5, threshold=0.3, spike_grad=surrogate.fast_sigmoid(slope=25), init_hidden=True)
     return nn.Sequential(
-        nn.Conv2d(1, 6, 5),
-        nn.MaxPool2d(2),
-        snn.Leaky(**hidden),
-        nn.Conv2d(6, 12, 5),
-        nn.MaxPool2d(2),
-        snn.Synaptic(alpha=0.7, **hidden),
-        nn.Flatten(),
-        nn.Linear(192, 10),
-        snn.Leaky(output=True, **hidden),
+        nn.Conv2d(1, 6, 5), nn.MaxPool2d(2), snn.Leaky(**hidden), nn.Conv2d(6, 12, 5), nn.MaxPool2d(2),
+        snn.Synaptic(alpha=0.7, **hidden), nn.Flatten(), nn.Linear(192, 10), snn.Leaky(output=True, **hidden),
     )
 
 
@@ -190,33 +178,11 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
     net = make()
     fused = copy.deepcopy(net)
     snn.SpikingNeuron.instances += [module for module in fused.modules() if isinstance(module, snn.SpikingNeuron)]
-    parameters = list(fused.parameters())
-    report = spikeforge.accelerate(fused)
-    assert len(report.replaced) == neurons and not report.left
-    assert list(fused.state_dict()) == list(net.state_dict())
-    assert all(a is b for a, b in zip(fused.parameters(), parameters))
-    optimisers = [torch.optim.SGD(n.parameters(), lr=0.1) for n in (net, fused)]
-    for step in range(3):
-        x = 2 * torch.randn(shape)
-        (spikes, potentials), (fused_spikes, fused_potentials) = call(net, x), call(fused, x)
-        if step == 0:
-            assert spikes.any() and torch.equal(fused_spikes, spikes) and torch.equal(fused_potentials, potentials)
-        for n, optimiser, (s, v) in zip(
-            (net, fused), optimisers, ((spikes, potentials), (fused_spikes, fused_potentials))
-        ):
-            optimiser.zero_grad()
-            (s.mean() + (v - 0.5).square().mean()).backward()
-        if step == 0:
-            for (parameter, wanted), got in zip(net.named_parameters(), fused.parameters()):
-                close(got.grad, wanted.grad, parameter)
-        for optimiser in optimisers:
-            optimiser.step()
-    for (parameter, wanted), got in zip(net.named_parameters(), fused.parameters()):
-        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-5, msg=lambda message: f"{parameter}: {message}")
+    loss = lambda spikes, potentials: spikes.mean() + (potentials - 0.5).square().mean()
+    assert_accelerated_trains_alike(net, fused, neurons, call, loss, lambda: 2 * torch.randn(shape))
 
 
 # --- what stays as it was --------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name", NEURONS)
 def test_hidden_states_are_reset_and_detached_by_snntorch(name):
@@ -234,8 +200,7 @@ def test_hidden_states_are_reset_and_detached_by_snntorch(name):
     type(neuron).reset_hidden()
     assert not fused.mem.any()
     if name == "leaky":
-        with pytest.raises(TypeError, match="init_hidden"):
-            fused(x, fused.mem)
+        refused(TypeError, "init_hidden", lambda: fused(x, fused.mem))
 
 
 def test_a_state_of_another_shape_starts_anew_as_in_snntorch():
@@ -243,8 +208,7 @@ def test_a_state_of_another_shape_starts_anew_as_in_snntorch():
     syn = mem = torch.rand(4, N)
     for batch in (4, 2):
         x = torch.randn(batch, N)
-        for got, wanted in zip(fused(x, syn, mem), neuron(x, syn, mem)):
-            assert torch.equal(got, wanted)
+        assert all(map(torch.equal, fused(x, syn, mem), neuron(x, syn, mem)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
@@ -258,12 +222,7 @@ def test_spikes_of_other_types_are_float32_as_in_snntorch(dtype):
 
 
 def test_restore_and_a_second_call():
-    net = Dense()
-    first, again = spikeforge.accelerate(net), spikeforge.accelerate(net)
-    assert (len(first.replaced), len(again.replaced), len(again.already)) == (2, 0, 2)
-    assert isinstance(net.lif1, snn.Leaky) and repr(net.lif1) == "Leaky()"
-    assert restore(net) == ["lif1", "lif2"] and type(net.lif1) is snn.Leaky
-    assert not any("spikeforge" in name for module in net.modules() for name in vars(module))
+    assert_restored_as_it_was(Dense(), ["lif1", "lif2"])
 
 
 def test_a_neuron_changed_after_acceleration_runs_as_in_snntorch():
@@ -273,8 +232,7 @@ def test_a_neuron_changed_after_acceleration_runs_as_in_snntorch():
     for name, value in dict(threshold=torch.tensor(0.4), state_quant=lambda v: v.round(), spike_grad=own).items():
         for n in (neuron, fused):
             setattr(n, name, nn.Parameter(value) if name == "threshold" else value)
-        for got, wanted in zip(fused(x, mem), neuron(x, mem)):
-            assert torch.equal(got, wanted), name
+        assert all(map(torch.equal, fused(x, mem), neuron(x, mem))), name
 
 
 class OwnFire(snn.Leaky):
@@ -286,9 +244,7 @@ LEFT = {
     "defines its own fire": lambda: OwnFire(beta=0.9),
     "inhibition": lambda: snn.Leaky(beta=0.9, inhibition=True),
     "quantised": lambda: snn.Leaky(beta=0.9, state_quant=lambda v: v.round()),
-    "surrogate": lambda: snn.Leaky(
-        beta=0.9, spike_grad=surrogate.custom_surrogate(lambda u, gradient, spikes: gradient)
-    ),
+    "surrogate": lambda: snn.Leaky(beta=0.9, spike_grad=surrogate.custom_surrogate(lambda u, gradient, spikes: gradient)),
     "raises an error": lambda: snn.RSynaptic(alpha=0.9, beta=0.8, linear_features=3, reset_delay=False),
     "no fused form": lambda: snn.SLSTM(3, 4),
 }
@@ -297,10 +253,7 @@ LEFT = {
 @pytest.mark.filterwarnings("ignore:Inhibition")
 @pytest.mark.parametrize("why", LEFT)
 def test_a_neuron_that_is_not_known_for_sure_is_left_alone(why):
-    neuron = LEFT[why]()
-    cls = type(neuron)
-    (entry,) = spikeforge.accelerate(neuron)
-    assert entry.status == "left" and why in entry.what and type(neuron) is cls
+    assert_left_alone(LEFT[why](), why)
 
 
 def test_torch_compile_has_no_graph_break():
@@ -309,5 +262,4 @@ def test_torch_compile_has_no_graph_break():
     spikeforge.accelerate(net)
     compiled = torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager")
     x = 2 * torch.randn(4, 30)
-    for got, wanted in zip(compiled(x, 3), net(x, 3)):
-        assert torch.equal(got, wanted)
+    assert all(map(torch.equal, compiled(x, 3), net(x, 3)))

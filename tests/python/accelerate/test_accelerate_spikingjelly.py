@@ -8,15 +8,14 @@ import sys
 
 import pytest
 import torch
-from accelerated import close
+from loops import refused
+from accelerated import assert_restored_as_it_was, close
 from conftest import REPOSITORY
 from documentation import PAGES, code
 from torch import nn
 
 jelly = pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
 from spikingjelly.activation_based import base, functional, layer, neuron, surrogate  # noqa: E402
-
-sys.path.insert(0, str(REPOSITORY / "python"))
 
 import spikeforge  # noqa: E402
 from spikeforge.accelerate import Report, restore  # noqa: E402
@@ -40,23 +39,11 @@ EXACT = {
 }
 IN_THE_LAST_PLACE = {"eif": lambda: neuron.EIFNode(delta_T=1.2), "clif": lambda: neuron.ComplementaryLIFNode(tau=2.5)}
 SURROGATES = [
-    surrogate.Sigmoid(3.0),
-    surrogate.ATan(1.5),
-    surrogate.PiecewiseQuadratic(0.8),
-    surrogate.PiecewiseExp(1.3),
-    surrogate.SoftSign(1.7),
-    surrogate.SuperSpike(1.2),
-    surrogate.Erf(1.1),
-    surrogate.PiecewiseLeakyReLU(0.7, 0.02),
-    surrogate.S2NN(3.0, 0.9),
-    surrogate.QPseudoSpike(2.5),
-    surrogate.LeakyKReLU(0.1, 0.9),
-    surrogate.FakeNumericalGradient(0.4),
-    surrogate.LogTailedReLU(0.1),
-    surrogate.NonzeroSignLogAbs(1.2),
-    surrogate.SquarewaveFourierSeries(3, 6.0),
-    surrogate.Rect(0.9),
-    surrogate.DeterministicPass(),
+    surrogate.Sigmoid(3.0), surrogate.ATan(1.5), surrogate.PiecewiseQuadratic(0.8), surrogate.PiecewiseExp(1.3),
+    surrogate.SoftSign(1.7), surrogate.SuperSpike(1.2), surrogate.Erf(1.1), surrogate.PiecewiseLeakyReLU(0.7, 0.02),
+    surrogate.S2NN(3.0, 0.9), surrogate.QPseudoSpike(2.5), surrogate.LeakyKReLU(0.1, 0.9), surrogate.FakeNumericalGradient(0.4),
+    surrogate.LogTailedReLU(0.1), surrogate.NonzeroSignLogAbs(1.2), surrogate.SquarewaveFourierSeries(3, 6.0),
+    surrogate.Rect(0.9), surrogate.DeterministicPass(),
 ]
 
 
@@ -116,11 +103,8 @@ def test_spikes_states_and_gradients_are_those_of_the_node(name, mode, device):
 
 @pytest.mark.parametrize("function", SURROGATES, ids=lambda function: type(function).__name__)
 def test_every_surrogate_has_the_gradient_of_the_node(function, device):
-    for make in (
-        lambda: neuron.IFNode(surrogate_function=function),
-        lambda: neuron.LIFNode(tau=3.0, surrogate_function=function),
-    ):
-        node, fused = both(make, device)
+    for kind, options in ((neuron.IFNode, {}), (neuron.LIFNode, {"tau": 3.0})):
+        node, fused = both(lambda: kind(surrogate_function=function, **options), device)
         xs = inputs("m", device, calls=1)
         (spikes, _, wanted), (fused_spikes, _, got) = run(node, xs), run(fused, xs)
         assert torch.equal(fused_spikes, spikes) and wanted[0].any()
@@ -137,49 +121,40 @@ def test_complementary_neurons_store_both_states_and_have_no_surrogate_in_evalua
         functional.reset_net(fused)
         wanted, got = node(x), fused(x)
         assert torch.equal(got, wanted)
-        for sequence, wanted_sequence in zip(fused.state_seqs, node.state_seqs):
-            torch.testing.assert_close(sequence, wanted_sequence, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(fused.state_seqs, node.state_seqs, rtol=1e-5, atol=1e-6)
         gradients = [torch.autograd.grad(n.v.sum(), x, retain_graph=True)[0] for n in (node, fused)]
         close(gradients[1], gradients[0], "gradient of v")
 
 
 # --- SpikingJelly's own networks -------------------------------------------------------------------------------------
 
-
 def networks():
     from spikingjelly.activation_based.model import sew_resnet, spikformer, spiking_vgg
 
     node = dict(spiking_neuron=neuron.IFNode, surrogate_function=surrogate.ATan(), detach_reset=True)
+    size = dict(T=2, img_size_h=32, img_size_w=32, num_classes=10, embed_dims=64, num_heads=4, depths=2)
     return {
         "SEW-ResNet18": lambda: sew_resnet.sew_resnet18(cnf="ADD", num_classes=10, **node),
         "VGG11": lambda: spiking_vgg.spiking_vgg11_bn(num_classes=10, **node),
-        "Spikformer": lambda: spikformer.Spikformer(
-            T=2, img_size_h=32, img_size_w=32, num_classes=10, embed_dims=64, num_heads=4, depths=2
-        ),
+        "Spikformer": lambda: spikformer.Spikformer(**size),
     }
 
 
 def train_step(net, x, labels, terms=None):
     """Scores, the spikes of all nodes in their order, and all gradients of a step; then the states are reset. `terms`: into
     which go, by parameter, the summed magnitudes of what makes the bias of a convolution its gradient."""
-    spikes = {}
-    nodes = {name: module for name, module in net.named_modules() if isinstance(module, neuron.BaseNode)}
-    hooks = [
-        module.register_forward_hook(lambda _, __, out, name=name: spikes.update({name: out.detach()}))
-        for name, module in nodes.items()
-    ]
+    spikes, hooks = {}, []
 
     def sum_terms(name, product):
         channels = product.dim() - 3
         others = [d for d in range(product.dim()) if d != channels]
         product.register_hook(lambda grad: terms.update({name: grad.abs().sum(others).max().item()}))
 
-    if terms is not None:
-        hooks += [
-            module.register_forward_hook(lambda _, __, out, name=name: sum_terms(f"{name}.bias", out))
-            for name, module in net.named_modules()
-            if isinstance(module, nn.Conv2d) and module.bias is not None
-        ]
+    for name, module in net.named_modules():
+        if isinstance(module, neuron.BaseNode):
+            hooks.append(module.register_forward_hook(lambda _, __, out, name=name: spikes.update({name: out.detach()})))
+        elif terms is not None and isinstance(module, nn.Conv2d) and module.bias is not None:
+            hooks.append(module.register_forward_hook(lambda _, __, out, name=name: sum_terms(f"{name}.bias", out)))
     torch.manual_seed(5)  # of dropout
     scores = net(x).mean(0)
     net.zero_grad()
@@ -227,63 +202,32 @@ def test_the_networks_of_the_benchmark_are_those_of_spikingjelly():
     pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
     built, own = benchmark(), networks()
     x = torch.randn(2, 3, 32, 32)
-    pairs = [
-        (built.sew_resnet18(2, 32, 10), own["SEW-ResNet18"]()),
-        (built.spikformer_s(2, 32, 10, 64, 4, 2), own["Spikformer"]()),
-    ]
-    for ours, theirs in pairs:
+    resnet, spikformer = built.sew_resnet18(2, 32, 10), built.spikformer_s(2, 32, 10, 64, 4, 2)
+    for ours, theirs in ((resnet, own["SEW-ResNet18"]()), (spikformer, own["Spikformer"]())):
         functional.set_step_mode(theirs, "m")
         values = theirs.state_dict().values()
         ours.load_state_dict(dict(zip(ours.state_dict(), values, strict=True)))
         wanted = theirs(x.repeat(2, 1, 1, 1, 1)).mean(0)
         assert torch.equal(ours(x), wanted) and wanted.any()
-    kinds = [
-        [type(module) for module in net.modules() if not list(module.children())]
-        for net in (built.spiking_vgg11(2, 32, 10), own["VGG11"]())
-    ]
+    leaves = lambda net: [type(module) for module in net.modules() if not list(module.children())]
+    kinds = leaves(built.spiking_vgg11(2, 32, 10)), leaves(own["VGG11"]())
     assert [kind for kind in kinds[0] if kind is not nn.Flatten] == kinds[1]
 
 
 def test_the_benchmark_counts_on_every_form(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        [
-            "networks.py",
-            "--device",
-            "cpu",
-            "--networks",
-            "Spikformer-S",
-            "--batch",
-            "1",
-            "--size",
-            "32",
-            "--steps",
-            "1",
-            "--rounds",
-            "1",
-            "--steps-per-round",
-            "1",
-            "--layouts",
-            "channels-last",
-            "--json",
-            str(tmp_path / "times.json"),
-        ],
-    )
+    options = "--device cpu --networks Spikformer-S --batch 1 --size 32 --steps 1 --rounds 1 --steps-per-round 1"
+    file = tmp_path / "times.json"
+    monkeypatch.setattr(sys, "argv", ["networks.py", *options.split(), "--layouts", "channels-last", "--json", str(file)])
     module = benchmark()
-    monkeypatch.setitem(
-        module.NETWORKS,
-        "Spikformer-S",
-        lambda steps, size, classes: module.spikformer_s(steps, size, classes, 32, 4, 1),
-    )
+    make = lambda steps, size, classes: module.spikformer_s(steps, size, classes, 32, 4, 1)
+    monkeypatch.setitem(module.NETWORKS, "Spikformer-S", make)
     module.main()
-    rows = json.loads((tmp_path / "times.json").read_text())["rows"]
+    rows = json.loads(file.read_text())["rows"]
     assert [row["form"] for row in rows] == [form for form in module.FORMS if form != "its Triton"]
     assert all(row["milliseconds"] > 0 for row in rows) and "times faster" in capsys.readouterr().out
 
 
 # --- what stays as it was --------------------------------------------------------------------------------------------
-
 
 def network():
     return nn.Sequential(layer.Linear(12, 20), neuron.LIFNode(tau=3.0), layer.Linear(20, 8), neuron.ParametricLIFNode())
@@ -363,25 +307,19 @@ def test_isinstance_repr_hooks_copies_and_pickles_stay():
 
 
 def test_restore_undoes_it_with_states_and_a_second_call_finds_nothing():
+    assert_restored_as_it_was(network(), ["1", "3"])
     net = network()
-    x = 2 * torch.randn(3, 12)
-    first = spikeforge.accelerate(net)
-    again = spikeforge.accelerate(net)
-    assert (len(first.replaced), len(again.replaced), len(again.already)) == (2, 0, 2)
-    net(x)
+    spikeforge.accelerate(net)
+    net(2 * torch.randn(3, 12))
     v = net[1].v
-    assert spikeforge.accelerate.restore(net) == ["1", "3"]
-    assert type(net[1]) is neuron.LIFNode and type(net[3]) is neuron.ParametricLIFNode and net[1].v is v
-    assert not any("spikeforge" in name for module in net.modules() for name in vars(module))
-    assert restore(net) == []
+    restore(net)
+    assert net[1].v is v
 
 
 def test_constants_are_read_at_each_call():
     node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
     x = 2 * torch.randn(5, 4, 30)
-    for name, value in dict(
-        v_threshold=0.5, tau=2.0, v_reset=None, detach_reset=True, store_v_seq=True, step_mode="s"
-    ).items():
+    for name, value in dict(v_threshold=0.5, tau=2.0, v_reset=None, detach_reset=True, store_v_seq=True, step_mode="s").items():
         for n in (node, fused):
             setattr(n, name, value)
             functional.reset_net(n)
@@ -396,12 +334,9 @@ def test_a_call_without_a_fused_form_runs_as_before():
 
     node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
     x = 2 * torch.randn(5, 4, 30)
-    for change in (
-        dict(surrogate_function=Own()),
-        dict(surrogate_function=surrogate.Sigmoid(spiking=False)),
-        dict(surrogate_function=Own(), v_threshold=torch.rand(30)),
-        dict(store_v_seq=True),
-    ):
+    smooth = surrogate.Sigmoid(spiking=False)
+    for change in (dict(surrogate_function=Own()), dict(surrogate_function=smooth),
+                   dict(surrogate_function=Own(), v_threshold=torch.rand(30)), dict(store_v_seq=True)):
         for n in (node, fused):
             for name, value in change.items():
                 setattr(n, name, value)
@@ -426,9 +361,7 @@ def test_the_program_of_the_page_runs_and_prints_the_report_shown_there(capsys):
     assert capsys.readouterr().out in shown
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: neuron.LIFNode(tau=3.0), lambda: neuron.ParametricLIFNode(), lambda: neuron.IFNode()]
-)
+@pytest.mark.parametrize("make", [lambda: neuron.LIFNode(tau=3.0), lambda: neuron.ParametricLIFNode(), lambda: neuron.IFNode()])
 @pytest.mark.parametrize("mode", ["s", "m"])
 def test_torch_compile_has_no_graph_break(make, mode):
     torch.compiler.reset()
@@ -442,7 +375,6 @@ def test_torch_compile_has_no_graph_break(make, mode):
 
 
 # --- what is left alone ----------------------------------------------------------------------------------------------
-
 
 class OwnCharge(neuron.LIFNode):
     def neuronal_charge(self, x):
@@ -500,25 +432,14 @@ def test_a_subclass_with_the_same_dynamics_is_replaced():
 
 
 def test_the_report_reads_well():
-    net = nn.Sequential(
-        layer.Linear(3, 3),
-        neuron.IFNode(surrogate_function=surrogate.ATan()),
-        *[neuron.LIFNode() for _ in range(40)],
-        OwnCharge(),
-        neuron.EIFNode(),
-    )
+    first = layer.Linear(3, 3), neuron.IFNode(surrogate_function=surrogate.ATan())
+    net = nn.Sequential(*first, *[neuron.LIFNode() for _ in range(40)], OwnCharge(), neuron.EIFNode())
     report = spikeforge.accelerate(net)
     assert isinstance(report, Report) and len(report) == 43 and [e.kind for e in report][0] == "IFNode"
     text = str(report)
     assert "42 of 43 neurons of SpikingJelly 2.0.0 run as fused operators" in text
-    assert (
-        "integrate_and_fire, atan(2)" in text
-        and "left as they are" in text
-        and "float16" in text
-        and "exponentials" in text
-    )
+    assert all(words in text for words in ("integrate_and_fire, atan(2)", "left as they are", "float16", "exponentials"))
     assert max(map(len, text.splitlines())) <= 130 and " more" in text
     assert "(42 of them before this call)" in str(spikeforge.accelerate(net))
     assert "no neuron of SpikingJelly" in str(spikeforge.accelerate(nn.Linear(2, 2)))
-    with pytest.raises(TypeError, match="accelerate: net must be a torch.nn.Module, but is list"):
-        spikeforge.accelerate([net])
+    refused(TypeError, "accelerate: net must be a torch.nn.Module, but is list", lambda: spikeforge.accelerate([net]))

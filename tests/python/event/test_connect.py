@@ -7,6 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import torch
+from loops import refused, with_threads
 
 import spikeforge
 from spikeforge import Projection, rules
@@ -257,15 +258,8 @@ def equal(a, b):
 
 
 def test_any_number_of_threads_draws_the_same_network():
-    threads = torch.get_num_threads()
-    made = []
     big = [Projection(slice(0, 1000), slice(0, 1000), rule, **LAWS) for rule in EVERY_RULE[2:]]
-    try:
-        for count in (1, 2, 5):
-            torch.set_num_threads(count)
-            made.append(spikeforge.connect(1000, 1000, big, seed=1))
-    finally:
-        torch.set_num_threads(threads)
+    made = with_threads((1, 2, 5), lambda: spikeforge.connect(1000, 1000, big, seed=1))
     assert equal(made[0], made[1]) and equal(made[0], made[2])
     assert not torch.equal(made[0].weights, spikeforge.connect(1000, 1000, big, seed=2).weights)
 
@@ -432,16 +426,14 @@ WRONG = {
 @pytest.mark.parametrize("words", WRONG)
 def test_connections_that_cannot_be_drawn_are_refused(words):
     right = dict(sources=slice(0, 5), targets=slice(0, 5), rule=rules.all_to_all())
-    with pytest.raises(ValueError, match=words):
-        spikeforge.connect(9, 9, [Projection(**{**right, **WRONG[words]})])
+    refused(ValueError, words, lambda: spikeforge.connect(9, 9, [Projection(**{**right, **WRONG[words]})]))
 
 
 def test_wrong_types_and_lists_are_refused_in_words():
     p = Projection(slice(0, 5), slice(0, 5), rules.all_to_all())
     with pytest.raises(TypeError, match="connect: weights must be float16, bfloat16, float32 or float64"):
         spikeforge.connect(9, 9, [p], dtype=torch.int32)
-    with pytest.raises(ValueError, match=r"connect: rows must be from 0 to 2\^31"):
-        spikeforge.connect(-9, 9, [p])
+    refused(ValueError, r"connect: rows must be from 0 to 2\^31", lambda: spikeforge.connect(-9, 9, [p]))
     with pytest.raises(ValueError, match="connect: ranges must have 4 elements for each of the 1 rules, but has 3"):
         torch.ops.spikeforge.connect(9, 9, ["all_to_all"], [0, 1, 2], [0.0], [True] * 4, ["constant"] * 2, [0.0] * 8, [])
     with pytest.raises(ValueError, match='connect: projection 0: a rule must be "all_to_all", .* but is "some"'):

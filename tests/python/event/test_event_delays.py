@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from events import KINDS, assert_close, contribution, from_lengths, matrix, ops, random_entries, random_weights
+from events import (KINDS, TYPES, assert_close, both_orders, both_weights, contribution, from_lengths, matrix, ops,
+                    random_entries, random_weights)
+from loops import refused, with_threads
 from test_event_jit import mixed
 from torch.utils._python_dispatch import TorchDispatchMode
-
-both_orders = pytest.mark.parametrize("transpose", [False, True], ids=["gather", "scatter"])
-both_weights = pytest.mark.parametrize("shared", [False, True], ids=["heterogeneous", "homogeneous"])
-TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
 def sum_type(dtype):
@@ -106,23 +104,16 @@ def test_ell(transpose, shared, device):
 @pytest.mark.parametrize("slots, cols", [(6, 700), (300, 2300)], ids=["small ring", "ring beyond a cache"])
 def test_any_number_of_threads_gives_the_same_bits(slots, cols, shared):
     """Threads own columns where those of a row ascend, and one of them does all where not."""
-    before = torch.get_num_threads()
-    torch.manual_seed(3)
-    try:
-        for sort in (True, False):
-            m = from_lengths(torch.randint(0, 300, (700,)), cols, sort=sort)
-            weights, delays = random_weights(m, shared, torch.float32), random_delays(m, "words", slots)
-            for transpose, entries in ((False, torch.bool), (True, torch.bool), (True, torch.float32)):
-                x = random_entries(m.rows if transpose else m.cols, entries, 0.5)
-                start, results = torch.randn(slots, m.cols if transpose else m.rows), []
-                for threads in (1, 2, 3):
-                    torch.set_num_threads(threads)
-                    graded = entries == torch.float32
-                    results.append(deliver(m, weights, x, delays, start, torch.tensor(3), transpose=transpose, graded=graded))
-                assert all(torch.equal(results[0], result) for result in results)
-                assert_close(results[0], delivered_one_by_one(m, weights, x, delays, start, 3, transpose))
-    finally:
-        torch.set_num_threads(before)
+    for sort in (True, False):
+        m = from_lengths(torch.randint(0, 300, (700,)), cols, sort=sort)
+        weights, delays = random_weights(m, shared, torch.float32), random_delays(m, "words", slots)
+        for transpose, entries in ((False, torch.bool), (True, torch.bool), (True, torch.float32)):
+            x = random_entries(m.rows if transpose else m.cols, entries, 0.5)
+            start = torch.randn(slots, m.cols if transpose else m.rows)
+            options = dict(transpose=transpose, graded=entries == torch.float32)
+            results = with_threads((1, 2, 3), lambda: deliver(m, weights, x, delays, start, torch.tensor(3), **options))
+            assert all(torch.equal(results[0], result) for result in results)
+            assert_close(results[0], delivered_one_by_one(m, weights, x, delays, start, 3, transpose))
 
 
 def delivered_one_by_one(m, weights, x, delays, buffer, step, transpose):
@@ -234,8 +225,8 @@ def test_gradients_are_straight_through(transpose, shared, device):
             want = torch.autograd.grad(delivered(matrices, through, start, 2, transpose, None), (w, through, start), g.cpu())
             for a, b in zip(got, want):
                 assert_close(a, b)
-            for a, b in zip(torch.autograd.grad(deliver(m, weights, x > 0, delays, buffer, torch.tensor(2), transpose=transpose), (weights,), g), torch.autograd.grad(deliver(m, weights, x, delays, buffer, torch.tensor(2), transpose=transpose), (weights,), g)):
-                torch.testing.assert_close(a, b)
+            send = lambda events: deliver(m, weights, events, delays, buffer, torch.tensor(2), transpose=transpose)
+            torch.testing.assert_close(*(torch.autograd.grad(after, (weights,), g) for after in (send(x > 0), send(x))))
 
 
 def test_gradients_have_their_arguments_types(device):
@@ -317,8 +308,8 @@ def test_compile_keeps_it_whole(device):
         return arrivals.square().sum() + buffer.sum()
 
     compiled, arguments = torch.compile(step_of_a_network, backend="aot_eager", fullgraph=True), (weights, x, buffer, torch.tensor(1))
-    for a, b in zip(torch.autograd.grad(compiled(*arguments), (weights, x, buffer)), torch.autograd.grad(step_of_a_network(*arguments), (weights, x, buffer))):
-        torch.testing.assert_close(a, b)
+    grads = (torch.autograd.grad(run(*arguments), (weights, x, buffer)) for run in (compiled, step_of_a_network))
+    torch.testing.assert_close(*grads)
 
 
 # ---- drawn matrices ----
@@ -462,12 +453,10 @@ def test_delays_are_read_again_where_they_or_the_slots_changed():
     delays, events = torch.full((len(m.indices),), 3, dtype=torch.int32), torch.ones(m.rows)
     call = lambda slots: deliver(m, torch.ones(1), events, delays, torch.zeros(slots, m.cols), torch.tensor(0), transpose=True)
     call(4)
-    with pytest.raises(ValueError, match="delays must be from 0 to 2"):
-        call(3)
+    refused(ValueError, "delays must be from 0 to 2", lambda: call(3))
     call(4)
     delays[0] = 4
-    with pytest.raises(ValueError, match=r"delays\[0\] is 4"):
-        call(4)
+    refused(ValueError, r"delays\[0\] is 4", lambda: call(4))
 
 
 @pytest.mark.parametrize("shared", ["events", "weights", "delays", "indices", "step"])
@@ -544,6 +533,5 @@ def test_wrong_delays_are_found_on_the_gpu_and_nothing_is_written(transpose, cud
         call()
         torch.cuda.synchronize()
         assert buffer.eq(1).all()
-        with pytest.raises(ValueError, match=rf"delays\[17\] is {wrong}"):
-            call()
+        refused(ValueError, rf"delays\[17\] is {wrong}", call)
         assert buffer.eq(1).all()

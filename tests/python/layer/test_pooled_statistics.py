@@ -2,10 +2,12 @@
 them. The oracle is torch's normalisation, pooling and a neuron behind each other."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from loops import refused
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.library import opcheck
@@ -13,29 +15,12 @@ from torch.nn import functional
 
 import spikeforge.nn as snn
 from spikeforge.accelerate.watch import watched
+from test_pooling import TYPES, images, pair
 
 ops = torch.ops.spikeforge
-TYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+doubles = partial(images, dtype=torch.float64)
 SPIKING = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 0.3, atan(2)); return s; v' = select(s, 0, h) }"
 WINDOWS = [(2, 2, 0), (3, 2, 1), (3, 1, 1), ((2, 3), (1, 2), (1, 0)), ((3, 1), (4, 3), (0, 0)), ((7, 9), 2, (3, 4)), ((9, 8), (3, 8), 4)]
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(4)
-
-
-def images(*shape, layout="plain", dtype=torch.float64, device="cpu"):
-    x = torch.randn(shape, dtype=torch.float64).to(device, dtype)
-    if layout == "plain":
-        return x
-    if layout == "channels_last":
-        return x.movedim(-3, -1).contiguous().movedim(-1, -3)
-    return torch.cat([x, x], -1)[..., : shape[-1]].transpose(0, 1).contiguous().transpose(0, 1)
-
-
-def pair(n):
-    return [n] if isinstance(n, int) else list(n)
 
 
 def by_torch(x, weight, window, ceil_mode=False):
@@ -73,7 +58,7 @@ def test_maxima_statistics_and_gradients_are_those_of_torch(window, layout, chan
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1), (1, 2)], ids=str)
 def test_each_gradient_alone(wanted, device):
-    x, weight = images(2, 3, 4, 6, 7, device=device).requires_grad_(), torch.tensor([1.0, -1, 2, -3], dtype=torch.float64, device=device)
+    x, weight = doubles(2, 3, 4, 6, 7, device=device).requires_grad_(), torch.tensor([1.0, -1, 2, -3], dtype=torch.float64, device=device)
     results = ops.max_pool2d_statistics(x, [3], [2], [1], weight=weight)
     expected = by_torch(x, weight, (3, 2, 1))
     upstream = [torch.randn_like(results[i]) for i in wanted]
@@ -83,17 +68,14 @@ def test_each_gradient_alone(wanted, device):
 
 @pytest.mark.parametrize("layout", ["plain", "channels_last"])
 def test_derivatives_of_any_order_and_transforms(layout, device):
-    x = images(2, 2, 3, 6, 5, layout=layout, device=device).requires_grad_()
+    x = doubles(2, 2, 3, 6, 5, layout=layout, device=device).requires_grad_()
     weight = torch.tensor([1.0, -1, 0.5], dtype=torch.float64, device=device)
-
-    def call(x, weight=weight):
-        return ops.max_pool2d_statistics(x, [3], [2], [1], weight=weight)
-
+    call = lambda x, weight=weight: ops.max_pool2d_statistics(x, [3], [2], [1], weight=weight)
     assert gradcheck(call, (x,), check_forward_ad=True)
     assert gradgradcheck(call, (x,))
     jacobians = [torch.func.jacrev(lambda x: f(x)[1:])(x.detach()) for f in (call, lambda x: by_torch(x, weight, (3, 2, 1)))]
     torch.testing.assert_close(*jacobians)
-    xs, ws = images(5, 2, 2, 3, 6, 5, device=device), torch.randn(5, 3, dtype=torch.float64, device=device)
+    xs, ws = doubles(5, 2, 2, 3, 6, 5, device=device), torch.randn(5, 3, dtype=torch.float64, device=device)
     for in_dims, w in (((0, None), weight), ((0, 0), ws)):
         expected = [torch.stack(of) for of in zip(*(call(xs[i], w if w is weight else w[i]) for i in range(5)))]
         torch.testing.assert_close(torch.vmap(call, in_dims)(xs, w), tuple(expected))
@@ -117,25 +99,21 @@ def test_nothing_but_x_and_a_byte_for_each_result_is_kept(device):
     assert sum(t.numel() * t.element_size() for t in kept if t.data_ptr() != x.data_ptr()) == 2 * 2 * 4 * 8 * 8 + 4 * 4
 
 
-@pytest.mark.parametrize(
-    "changed, error, words",
-    [
-        (dict(x=torch.randn(3, 8, 8)), ValueError, r"x must be \[T, ..., C, H, W\]"),
-        (dict(x=torch.ones(2, 3, 8, 8).int()), TypeError, "x must be float16"),
-        (dict(kernel_size=[9]), ValueError, "a window of 9 must fit into an image of 8"),
-        (dict(kernel_size=[]), ValueError, "kernel_size must be one number"),
-        (dict(weight=torch.ones(4)), ValueError, r"weight must have shape \[3\]"),
-        (dict(weight=torch.ones(3).double()), TypeError, "weight must be"),
-        (dict(weight=torch.ones(3, device="meta")), ValueError, "weight must be on cpu"),
-    ],
-)
+@pytest.mark.parametrize("changed, error, words", [
+    (dict(x=torch.randn(3, 8, 8)), ValueError, r"x must be \[T, ..., C, H, W\]"),
+    (dict(x=torch.ones(2, 3, 8, 8).int()), TypeError, "x must be float16"),
+    (dict(kernel_size=[9]), ValueError, "a window of 9 must fit into an image of 8"),
+    (dict(kernel_size=[]), ValueError, "kernel_size must be one number"),
+    (dict(weight=torch.ones(4)), ValueError, r"weight must have shape \[3\]"),
+    (dict(weight=torch.ones(3).double()), TypeError, "weight must be"),
+    (dict(weight=torch.ones(3, device="meta")), ValueError, "weight must be on cpu"),
+])
 def test_wrong_calls_are_refused_in_words(changed, error, words):
     for wants in (False, True):
         call = dict(x=torch.randn(2, 3, 8, 8), kernel_size=[2], weight=torch.ones(3)) | changed
         if wants and call["x"].is_floating_point():
             call["x"] = call["x"].clone().requires_grad_()
-        with pytest.raises(error, match=words):
-            ops.max_pool2d_statistics(**call)
+        refused(error, words, lambda: ops.max_pool2d_statistics(**call))
 
 
 # --- layers
@@ -210,25 +188,20 @@ def test_compiled(device):
     check_alike(compiled, layer, torch.randn(3, 2, 4, 8, 8, device=device))
 
 
-@pytest.mark.parametrize(
-    "norm, options, error, words",
-    [
-        (nn.BatchNorm2d(4), dict(pool=nn.AvgPool2d(2)), TypeError, "pool must be a MaxPool2d"),
-        (nn.BatchNorm2d(4), dict(pool=nn.MaxPool2d(2, return_indices=True)), TypeError, "without return_indices"),
-        (nn.BatchNorm2d(4), dict(pool=nn.MaxPool2d(17)), TypeError, "at most 256 places"),
-        (nn.BatchNorm1d(4), dict(pool=nn.MaxPool2d(2)), TypeError, "norm is BatchNorm1d"),
-        (nn.BatchNorm2d(4), dict(pool=nn.MaxPool2d(2), residual="add"), ValueError, "pool and residual"),
-    ],
-)
+@pytest.mark.parametrize("norm, options, error, words", [
+    (nn.BatchNorm2d(4), dict(pool=nn.AvgPool2d(2)), TypeError, "pool must be a MaxPool2d"),
+    (nn.BatchNorm2d(4), dict(pool=nn.MaxPool2d(2, return_indices=True)), TypeError, "without return_indices"),
+    (nn.BatchNorm2d(4), dict(pool=nn.MaxPool2d(17)), TypeError, "at most 256 places"),
+    (nn.BatchNorm1d(4), dict(pool=nn.MaxPool2d(2)), TypeError, "norm is BatchNorm1d"),
+    (nn.BatchNorm2d(4), dict(pool=nn.MaxPool2d(2), residual="add"), ValueError, "pool and residual"),
+])
 def test_wrong_layers_are_refused_in_words(norm, options, error, words):
-    with pytest.raises(error, match="BatchNormNeuron: .*" + words):
-        snn.BatchNormNeuron(norm, snn.LIF(), **options)
+    refused(error, "BatchNormNeuron: .*" + words, lambda: snn.BatchNormNeuron(norm, snn.LIF(), **options))
 
 
 def test_wrong_inputs_are_refused_in_words(device):
     layer = snn.BatchNormNeuron(nn.SyncBatchNorm(4).eval(), snn.LIF(), pool=nn.MaxPool2d(2)).to(device)
-    with pytest.raises(ValueError, match=r"x must be \[T, B, 4, H, W\] for the pooling"):
-        layer(torch.randn(3, 2, 4, 8, device=device))
+    refused(ValueError, r"x must be \[T, B, 4, H, W\] for the pooling", lambda: layer(torch.randn(3, 2, 4, 8, device=device)))
 
 
 class Stage(nn.Module):
@@ -248,28 +221,21 @@ def counts_on_the_size(self, y):
     return self.neuron(y).reshape(T, B, C, H * W)
 
 
-def tells_the_size(self, y):
-    return self.neuron(y), y.shape[-1]
-
-
 @pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize(
-    "between, fused",
-    [
-        (lambda self, y: self.neuron(y), True),
-        (counts_on_the_size, False),
-        (tells_the_size, False),
-        (lambda self, y: self.neuron(y) / y.shape[-1], False),
-        (lambda self, y: self.neuron(y) if y.size(3) < 10 else 2 * self.neuron(y), False),
-        (lambda self, y: self.neuron(y) * y.flatten(3).numel(), False),
-        (lambda self, y: self.neuron(y) + torch.zeros_like(y), False),
-        (lambda self, y: self.neuron(y.reshape(2, 3, 6, 5, 5)), False),
-        (lambda self, y: (self.neuron(y), object(), np.arange(3))[0], True),
-        (lambda self, y: self.neuron(y.flatten(3)), False),
-        (lambda self, y: self.neuron(y + y), False),
-        (lambda self, y: self.neuron(y) + y, False),
-    ],
-)
+@pytest.mark.parametrize("between, fused", [
+    (lambda self, y: self.neuron(y), True),
+    (counts_on_the_size, False),
+    (lambda self, y: (self.neuron(y), y.shape[-1]), False),
+    (lambda self, y: self.neuron(y) / y.shape[-1], False),
+    (lambda self, y: self.neuron(y) if y.size(3) < 10 else 2 * self.neuron(y), False),
+    (lambda self, y: self.neuron(y) * y.flatten(3).numel(), False),
+    (lambda self, y: self.neuron(y) + torch.zeros_like(y), False),
+    (lambda self, y: self.neuron(y.reshape(2, 3, 6, 5, 5)), False),
+    (lambda self, y: (self.neuron(y), object(), np.arange(3))[0], True),
+    (lambda self, y: self.neuron(y.flatten(3)), False),
+    (lambda self, y: self.neuron(y + y), False),
+    (lambda self, y: self.neuron(y) + y, False),
+])
 def test_fuse_takes_a_pooling_that_nothing_else_looks_at(between, fused, recompute, device):
     net = Stage(between).to(device)
     before, x = copy.deepcopy(net), torch.randn(2, 3, 3, 12, 12, device=device)

@@ -416,7 +416,7 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     op = ops.loihi_ternary_lif if name in ("vth_hi", "vth_lo") else ops.loihi_lif
     low, high = LIMITS[name]
     for value in (low - 1, high + 1, 10**6):
-        words = rf"{op.__name__.split('.')[0]}: {name} must lie in \[{low}, {high}\], but "
+        words = rf"{op.__name__.split('.')[0]}: {name} must be in \[{low}, {high}\], but "
         with pytest.raises(ValueError, match=words + f"is {value}"):
             op(X, **{name: value})
         with pytest.raises(ValueError, match=words + f"has values from 0 to {value}" if value > 0 else words):
@@ -431,29 +431,29 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_lif(X.long()), TypeError, r"loihi_lif: x must be int32, but is Long; pass x.to\(torch.int32\)"),
     (lambda: ops.loihi_lif(torch.tensor(1, dtype=torch.int32)), ValueError, "loihi_lif: x must have shape"),
     (lambda: ops.loihi_lif(X, torch.zeros(3, dtype=torch.int32)), ValueError, r"loihi_lif: u must have shape \[4\]"),
-    (lambda: ops.loihi_lif(X, None, torch.zeros(4)), TypeError, "loihi_lif: v must be Int beside a Int x, but is Float"),
-    (lambda: ops.loihi_lif(X, torch.full((4,), 2**23 + 1, dtype=torch.int32)), ValueError, r"loihi_lif: u must lie in \[-8388608, 8388608\]"),
+    (lambda: ops.loihi_lif(X, None, torch.zeros(4)), TypeError, "loihi_lif: v must be Int for a Int x, but is Float"),
+    (lambda: ops.loihi_lif(X, torch.full((4,), 2**23 + 1, dtype=torch.int32)), ValueError, r"loihi_lif: u must be in \[-8388608, 8388608\]"),
     (lambda: ops.loihi_lif(X, bias_mant=torch.zeros(3, dtype=torch.int32)), ValueError, "loihi_lif: bias_mant must broadcast"),
-    (lambda: ops.loihi_lif_reset(X, reset_interval=0), ValueError, r"loihi_lif_reset: reset_interval must lie in \[1, "),
-    (lambda: ops.loihi_lif_reset(X, None, None, -torch.ones_like(X[0])), ValueError, r"loihi_lif_reset: phase must lie in \[0, "),
-    (lambda: ops.loihi_lif_refractory(X, refractory_period=-1), ValueError, "loihi_lif_refractory: refractory_period must lie in"),
+    (lambda: ops.loihi_lif_reset(X, reset_interval=0), ValueError, r"loihi_lif_reset: reset_interval must be in \[1, "),
+    (lambda: ops.loihi_lif_reset(X, None, None, -torch.ones_like(X[0])), ValueError, r"loihi_lif_reset: phase must be in \[0, "),
+    (lambda: ops.loihi_lif_refractory(X, refractory_period=-1), ValueError, "loihi_lif_refractory: refractory_period must be in"),
     (lambda: ops.loihi_ternary_lif(X, vth_hi=1, vth_lo=2), ValueError, "loihi_ternary_lif: vth_lo must not be above vth_hi, but is 2, and vth_hi is 1"),
     (lambda: ops.loihi_forward(X, [None] * 2, [None] * 5, [0] * 5, ternary=False, form="odd", store_states=False), ValueError, "form must be plain, reset or refractory, but is odd"),
-    (lambda: ops.loihi_dense(X, W + 256), ValueError, r"loihi_dense: weight must lie in \[-256, 255\], but has values from 256 to 256"),
-    (lambda: ops.loihi_dense(X, W, weight_exp=8), ValueError, r"loihi_dense: weight_exp must lie in \[-8, 7\], but is 8"),
-    (lambda: ops.loihi_float_product(X.float(), W.float(), 0, -2**63, 32), ValueError, r"loihi_float_product: weight_exp must lie in \[-8, 7\], but is -9223372036854775808"),
-    (lambda: ops.loihi_float_product(X.float(), W.float(), 0, 0, -2**63), ValueError, r"loihi_float_product: bits must lie in \[1, 32\], but is -9223372036854775808"),
-    (lambda: ops.loihi_dense(X, W, num_message_bits=33), ValueError, r"loihi_dense: num_message_bits must lie in \[0, 32\]"),
-    (lambda: ops.loihi_dense(X, W, delay=65), ValueError, r"loihi_dense: delay must lie in \[0, 64\], but is 65"),
+    (lambda: ops.loihi_dense(X, W + 256), ValueError, r"loihi_dense: weight must be in \[-256, 255\], but has values from 256 to 256"),
+    (lambda: ops.loihi_dense(X, W, weight_exp=8), ValueError, r"loihi_dense: weight_exp must be in \[-8, 7\], but is 8"),
+    (lambda: ops.loihi_float_product(X.float(), W.float(), 0, -2**63, 32), ValueError, r"loihi_float_product: weight_exp must be in \[-8, 7\], but is -9223372036854775808"),
+    (lambda: ops.loihi_float_product(X.float(), W.float(), 0, 0, -2**63), ValueError, r"loihi_float_product: bits must be in \[1, 32\], but is -9223372036854775808"),
+    (lambda: ops.loihi_dense(X, W, num_message_bits=33), ValueError, r"loihi_dense: num_message_bits must be in \[0, 32\]"),
+    (lambda: ops.loihi_dense(X, W, delay=65), ValueError, r"loihi_dense: delay must be in \[0, 64\], but is 65"),
     (lambda: ops.loihi_dense(X, W.t()), ValueError, "loihi_dense: weight must have shape .*in = 4"),
     (lambda: ops.loihi_dense(X, W.float()), TypeError, "loihi_dense: weight must be Int, but is Float"),
     (lambda: ops.loihi_dense(X, W, torch.zeros(2, 2, dtype=torch.int32)), ValueError, r"loihi_dense: buffer must have shape \[1, 2\]"),
     (lambda: ops.loihi_dense(X[0], W), ValueError, r"loihi_dense: x must have shape \[T, \*batch, in\]"),
-    (lambda: ops.loihi_delay_dense(X, W, W, max_delay=64), ValueError, r"loihi_delay_dense: max_delay must lie in \[0, 63\]"),
-    (lambda: ops.loihi_delay_dense(X, W, W + 3, max_delay=2), ValueError, r"loihi_delay_dense: delays must lie in \[0, 2\], but has values from 3 to 3"),
+    (lambda: ops.loihi_delay_dense(X, W, W, max_delay=64), ValueError, r"loihi_delay_dense: max_delay must be in \[0, 63\]"),
+    (lambda: ops.loihi_delay_dense(X, W, W + 3, max_delay=2), ValueError, r"loihi_delay_dense: delays must be in \[0, 2\], but has values from 3 to 3"),
     (lambda: ops.loihi_sparse(X, CSR[0], CSR[1] + 1, CSR[2]), ValueError, r"loihi_sparse: col_indices must be from 0 to in - 1 = 3, but col_indices\[\d\], in row \d, is 4"),
     (lambda: ops.loihi_sparse(X, CSR[0] + 1, *CSR[1:]), ValueError, "loihi_sparse: crow_indices must begin with 0, but begins with 1"),
-    (lambda: ops.loihi_sparse(X, CSR[0], CSR[1], CSR[2] * 100), ValueError, "loihi_sparse: values must lie in"),
+    (lambda: ops.loihi_sparse(X, CSR[0], CSR[1], CSR[2] * 100), ValueError, "loihi_sparse: values must be in"),
     (lambda: ops.loihi_product(X, W[:, :1], 0), ValueError, r"loihi_product: weight must have shape \[out, in\] with in = 4, but has \[2, 1\]"),
     (lambda: ops.loihi_product(X, W[0], 0), ValueError, r"loihi_product: weight must have shape \[out, in\]"),
     (lambda: ops.loihi_product(X.flatten(), W, 0), ValueError, r"loihi_product: x must have shape \[rows, in\]"),
@@ -463,7 +463,7 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_sparse_product(X, CSR[0][:0], *CSR[1:], 0), ValueError, r"loihi_sparse_product: crow_indices must have shape \[out \+ 1\], but has \[0\]"),
     (lambda: ops.loihi_sparse_product(X, *CSR[:2], CSR[2][:1], 0), ValueError, r"loihi_sparse_product: col_indices and values must have the same shape \[nnz\]"),
     (lambda: ops.loihi_sparse_product(X, CSR[0].int(), *CSR[1:], 0), TypeError, "loihi_sparse_product: crow_indices must be Long, but is Int"),
-    (lambda: ops.loihi_prepare_weights(W, num_weight_bits=9), ValueError, r"loihi_prepare_weights: num_weight_bits must lie in \[1, 8\], but is 9"),
+    (lambda: ops.loihi_prepare_weights(W, num_weight_bits=9), ValueError, r"loihi_prepare_weights: num_weight_bits must be in \[1, 8\], but is 9"),
     (lambda: ops.loihi_prepare_weights(W, sign_mode="odd"), ValueError, "sign_mode must be mixed, excitatory or inhibitory"),
     (lambda: ops.loihi_prepare_weights(W.float() + float("nan")), ValueError, "loihi_prepare_weights: weight has a NaN"),
     (lambda: ops.loihi_quantize(W), TypeError, "loihi_quantize: weight must be floating point"),
@@ -471,7 +471,7 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_quantize(W.float() + 1, v_threshold=1e9), ValueError, r"loihi_quantize: no weight_exp in \[-8, 7\] fits"),
     (lambda: ops.lava_neuron("odd"), ValueError, "lava_neuron: name must be lif, ternary_lif, .* but is odd"),
     (lambda: ops.loihi_neuron("odd"), ValueError, "loihi_neuron: name must be lif, lif_reset, .* but is odd"),
-    (lambda: ops.loihi_neuron("rf", surrogate="none"), ValueError, "loihi_neuron: surrogate none is for neurons of one's own"),
+    (lambda: ops.loihi_neuron("rf", surrogate="none"), ValueError, "loihi_neuron: surrogate none is for custom neurons"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):

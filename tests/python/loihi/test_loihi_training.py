@@ -306,7 +306,7 @@ def test_the_longest_waits_that_floats_count(dtype):
         want, got = op(x.int(), **numbers), op(x.to(dtype), **numbers)
         assert all(torch.equal(a, b.int()) for a, b in zip(want, got, strict=True)) and want[0].any()
         for name in numbers:
-            with pytest.raises(ValueError, match=f"{name} must lie in"):
+            with pytest.raises(ValueError, match=f"{name} must be in"):
                 op(x.to(dtype), **{name: most + 1})
 
 
@@ -318,32 +318,32 @@ W = torch.zeros(2, 4)
 
 @pytest.mark.parametrize("call, error, words", [
     (lambda: ops.loihi_lif(X.half()), TypeError, "loihi_lif: x must be int32, or float32 or float64 to be differentiated, but is Half"),
-    (lambda: ops.loihi_lif(X, X[0].double()), TypeError, "loihi_lif: u must be Float or Int beside a Float x, but is Double"),
+    (lambda: ops.loihi_lif(X, X[0].double()), TypeError, "loihi_lif: u must be Float or Int for a Float x, but is Double"),
     (lambda: ops.loihi_lif(X, bias_mant=X[0] + 0.5), ValueError, "loihi_lif: bias_mant must hold whole numbers, but has others"),
-    (lambda: ops.loihi_lif(X, du=X[0] + torch.inf), ValueError, r"loihi_lif: du must lie in \[-1, 4095\], but has values from inf to inf"),
-    (lambda: ops.loihi_lif(X, X[0] - 1e30), ValueError, r"loihi_lif: u must lie in \[-8388608, 8388608\], but has values from -1.*e\+30"),
+    (lambda: ops.loihi_lif(X, du=X[0] + torch.inf), ValueError, r"loihi_lif: du must be in \[-1, 4095\], but has values from inf to inf"),
+    (lambda: ops.loihi_lif(X, X[0] - 1e30), ValueError, r"loihi_lif: u must be in \[-8388608, 8388608\], but has values from -1.*e\+30"),
     (lambda: ops.loihi_lif(X, bias_mant=X[0] + torch.nan), ValueError, "loihi_lif: bias_mant must hold whole numbers, but has others$"),
-    (lambda: ops.loihi_dense(X, W - 1e30), ValueError, r"loihi_dense: weight must lie in \[-256, 255\], but has values from -1.*e\+30"),
+    (lambda: ops.loihi_dense(X, W - 1e30), ValueError, r"loihi_dense: weight must be in \[-256, 255\], but has values from -1.*e\+30"),
     (lambda: ops.loihi_dense(X.half(), W), TypeError, "loihi_dense: x must be int32, or float32 or float64 to be differentiated, but is float16"),
     (lambda: ops.loihi_dense(X, W, X[:1, :2] + 1.7), ValueError, "loihi_dense: buffer must hold whole numbers, but has others$"),
     (lambda: ops.loihi_dense(X, W, X[:1, :2] + torch.nan), ValueError, "loihi_dense: buffer must hold whole numbers"),
-    (lambda: ops.loihi_delay_dense(X, W, W.int(), X[:1, :2] + torch.inf, max_delay=0), ValueError, "loihi_delay_dense: buffer must lie in"),
+    (lambda: ops.loihi_delay_dense(X, W, W.int(), X[:1, :2] + torch.inf, max_delay=0), ValueError, "loihi_delay_dense: buffer must be in"),
     (lambda: ops.loihi_conv(torch.zeros(2, 3, 5, 5), torch.zeros(2, 3, 3, 3), stride=[2**62]), ValueError, "loihi_conv: stride must be 2147483647 or less"),
     (lambda: ops.loihi_optimize_weight_bits(W + 0.5), ValueError, "loihi_optimize_weight_bits: weight must hold whole numbers"),
-    (lambda: ops.loihi_optimize_weight_bits(W.int() + 70000), ValueError, "weight must lie in .*, but has values from 70000 to 70000"),
-    (lambda: ops.loihi_lif(X, du=X[0] + 4096), ValueError, r"loihi_lif: du must lie in \[-1, 4095\], but has values from 4096 to 4096"),
+    (lambda: ops.loihi_optimize_weight_bits(W.int() + 70000), ValueError, "weight must be in .*, but has values from 70000 to 70000"),
+    (lambda: ops.loihi_lif(X, du=X[0] + 4096), ValueError, r"loihi_lif: du must be in \[-1, 4095\], but has values from 4096 to 4096"),
     (lambda: ops.loihi_lif(X, dv=0.5), TypeError, "loihi_lif: dv must be a whole number, but is 0.5"),
     (lambda: ops.loihi_lif(X, surrogate="odd"), ValueError, "loihi_lif: .*odd"),
     (lambda: ops.loihi_dense(X, W.int()), TypeError, r"loihi_dense: weight must be Float, but is Int; pass weight.to\(torch.float32\)"),
     (lambda: ops.loihi_dense(X, W + 0.5), ValueError, "loihi_dense: weight must hold whole numbers, but has others; loihi_fake_quantize makes them"),
-    (lambda: ops.loihi_dense(X, W + 256), ValueError, r"loihi_dense: weight must lie in \[-256, 255\]"),
+    (lambda: ops.loihi_dense(X, W + 256), ValueError, r"loihi_dense: weight must be in \[-256, 255\]"),
     (lambda: ops.loihi_float_product(X, W.double(), 0, 0, 32), TypeError, "loihi_float_product: x and weights must be float32 or float64, both of one type"),
     (lambda: ops.loihi_conv(X, W), ValueError, r"loihi_conv: x must have shape \[T, \*batch, channels, height, width\]"),
     (lambda: ops.loihi_conv(torch.zeros(2, 3, 5, 5), torch.zeros(2, 2, 3, 3)), ValueError, r"loihi_conv: weight must have shape \[out, in / groups, height, width\] with in = 3"),
     (lambda: ops.loihi_conv(torch.zeros(2, 3, 5, 5), torch.zeros(2, 3, 6, 3)), ValueError, "loihi_conv: the kernel must be no larger than the padded input, but spans 6 of 5"),
     (lambda: ops.loihi_conv(torch.zeros(2, 3, 5, 5), torch.zeros(2, 3, 3, 3), stride=[0]), ValueError, r"loihi_conv: stride must be 1 or more, but is \[0\]"),
     (lambda: ops.loihi_fake_quantize(W.int()), TypeError, "loihi_fake_quantize: weight must be floating point, but is Int"),
-    (lambda: ops.loihi_optimize_weight_bits(W.int() + 300), ValueError, r"loihi_optimize_weight_bits: weight must lie in \[0, 255\]"),
+    (lambda: ops.loihi_optimize_weight_bits(W.int() + 300), ValueError, r"loihi_optimize_weight_bits: weight must be in \[0, 255\]"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):

@@ -348,7 +348,7 @@ def test_wrong_draws_are_refused():
         (noisy, dict(seed=number([1])), ValueError, r"seed must be a 0-dimensional tensor, but has shape \[1\]"),
         (noisy, dict(seed=number(1), offset=number([1])), ValueError, "offset must be a 0-dimensional tensor"),
         (noisy, dict(scan=True), ValueError, "scan=True: the neuron draws random numbers"),
-        ("neuron n(x) { return bernoulli(1.5) }", {}, ValueError, r"the probability must lie in \[0, 1\], but is 1.5"),
+        ("neuron n(x) { return bernoulli(1.5) }", {}, ValueError, r"the probability must be in \[0, 1\], but is 1.5"),
         ("neuron n(x) { return poisson(-1) }", {}, ValueError, "the rate must be finite and not negative, but is -1"),
         ("neuron n(x) { return poisson(inf) }", {}, ValueError, "the rate must be finite and not negative, but is inf"),
         ("neuron n(x) { return normal(0, 1) }", {}, ValueError, "write mean"),

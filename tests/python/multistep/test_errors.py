@@ -40,7 +40,7 @@ WRONG = {
        for neuron, name in (("lif", "tau"), ("qif", "tau"), ("eif", "tau"), ("eif", "delta_t"), ("izhikevich", "tau"),
                             ("izhikevich", "tau_w"), ("adaptive_lif", "tau"))
        for value in (0.0, -1.0, math.nan, math.inf, -math.inf)},
-    **{f"decay {value}": (ValueError, ["adaptive_lif: decay must lie in [0, 1]", f"but is {value:g}"], ops.adaptive_lif, (X,),
+    **{f"decay {value}": (ValueError, ["adaptive_lif: decay must be in [0, 1]", f"but is {value:g}"], ops.adaptive_lif, (X,),
                           dict(decay=value)) for value in (-0.1, 1.1, math.nan, math.inf)},
 }
 

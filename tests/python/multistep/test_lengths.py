@@ -354,9 +354,9 @@ def test_second_derivatives_where_states_start_anew_at_parameters(neuron):
 
 WRONG = [
     (dict(lengths=torch.tensor([1, 2])), ValueError, r"lengths must have shape \[3\].* but has \[2\]"),
-    (dict(lengths=torch.tensor([1, 2, 5])), ValueError, r"lengths must lie in \[0, 4\]"),
-    (dict(lengths=torch.tensor([1, -1, 2])), ValueError, "lengths must lie in"),
-    (dict(lengths=torch.tensor([1, 2**40, 2])), ValueError, "lengths must lie in .* but one is 1099511627776, of sample 1"),
+    (dict(lengths=torch.tensor([1, 2, 5])), ValueError, r"lengths must be in \[0, 4\]"),
+    (dict(lengths=torch.tensor([1, -1, 2])), ValueError, "lengths must be in"),
+    (dict(lengths=torch.tensor([1, 2**40, 2])), ValueError, "lengths must be in .* but one is 1099511627776, of sample 1"),
     (dict(lengths=torch.tensor([1.0, 2.0, 3.0])), TypeError, "lengths must be dense int32 or int64, but is Float"),
     (dict(start=torch.zeros(4, 2, dtype=torch.bool)), ValueError, r"start must have shape \[4, 3\].* but has \[4, 2\]"),
     (dict(start=torch.zeros(3, dtype=torch.bool)), ValueError, r"start must have shape \[4, 3\]"),

@@ -118,7 +118,7 @@ def test_a_traced_neuron_converts_parameters_of_lower_precision():
 
 
 def test_a_parameter_of_higher_precision_is_refused():
-    with pytest.raises(TypeError, match="lif: tau must be Float beside a Float x, but is Double"):
+    with pytest.raises(TypeError, match="lif: tau must be Float for a Float x, but is Double"):
         call("lif", torch.rand(4, 3), tau=torch.full((3,), 2.0, dtype=torch.float64))
 
 
@@ -199,7 +199,7 @@ def test_small_numbers_whose_reciprocal_is_one_are_taken():
 def test_loihis_tensors_are_checked():
     x = torch.ones(4, 3, dtype=torch.int32)
     bad = torch.tensor([5, 4096, 7], dtype=torch.int32)
-    refused(ValueError, ["loihi_lif: du must lie in [-1, 4095], but has values from 5 to 4096"], ops.loihi_lif, x, du=bad)
+    refused(ValueError, ["loihi_lif: du must be in [-1, 4095], but has values from 5 to 4096"], ops.loihi_lif, x, du=bad)
 
 
 # --- on a GPU: NaN spreads ------------------------------------------------------------------------------------------

@@ -213,31 +213,6 @@ def test_every_gallery_neuron_does_something(cell):
 # --- the predefined neurons as texts -----------------------------------------------------------------------------------
 
 
-def predefined_text(neuron, soft, detach_reset, decay_input, surrogate):
-    """With the spelling of csrc/neuron, which decides the last bit."""
-    seen = "detach(s)" if detach_reset else "s"
-    theta = "(v_threshold + b * a)" if neuron == "adaptive_lif" else "v_threshold"
-    fire = f"s = spike(h - {theta}, {surrogate})\n return s"
-    reset = f"v' = h - select({seen}, {theta}, 0)" if soft else f"v' = select({seen}, v_reset, h)"
-    leak = "v" if soft else "(v - v_reset)"
-    leaky = f"v + r * (x - {leak})" if decay_input else f"v - r * {leak} + x"
-    charge = {
-        "integrate_and_fire": "h = v + x",
-        "lif": f"r = 1 / tau; h = {leaky}",
-        "adaptive_lif": f"r = 1 / tau; h = {leaky}",
-        "plif": f"r = 1 / (1 + exp(-w)); h = {leaky}",
-        "qif": "h = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c))",
-        "eif": "e = exp((v - theta_rh) * (1 / delta_t)); h = v + 1 / tau * (x + v_rest - v + delta_t * e)",
-        "izhikevich": "h = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c) - w)",
-    }[neuron]
-    states, more = {
-        "izhikevich": ("v, w", "w' = w + 1 / tau_w * (a * (h - v_rest) - w) + b * s"),
-        "adaptive_lif": ("v, a", "a' = decay * a + s"),
-    }.get(neuron, ("v", ""))
-    params = ", ".join(NEURONS[neuron].params)
-    return f"neuron n(x; {states}; {params}) {{\n {charge}\n {fire}\n {reset}\n {more}\n}}"
-
-
 @pytest.mark.parametrize("neuron, form", [pytest.param(neuron, form, id=name) for neuron, form, name in FORMS])
 def test_a_predefined_neuron_as_text_has_its_bits(neuron, form, device):
     for dtype, surrogate in product((torch.float32, torch.float64, torch.float16), ("sigmoid", "atan", "s2nn")):
@@ -246,8 +221,10 @@ def test_a_predefined_neuron_as_text_has_its_bits(neuron, form, device):
         used = {k: p.requires_grad_() for k, p in params.items() if not (form["soft"] and k == "v_reset")}
         inputs = Inputs(random_x(neuron, 37, (4, 9), dtype, device), *random_states(neuron, (4, 9), wide, device), used)
         leaves = [t.requires_grad_() for t in inputs.tensors().values()]
-        text, states = predefined_text(neuron, **form, surrogate=surrogate), [s for s in (inputs.v, inputs.w) if s is not None]
-        outputs, last = ops.run(text, [inputs.x], states, list(params.values()), store_states=True)
+        options = {"detach_reset": form["detach_reset"], "decay_input": form["decay_input"]}
+        text = ops.neuron_text(neuron, f"spike(u, {surrogate})", list(used), [], [], **options)
+        states = [s for s in (inputs.v, inputs.w) if s is not None]
+        outputs, last = ops.run(text, [inputs.x], states, list(used.values()), store_states=True)
         got, expected = [*outputs, *last], call(neuron, inputs, Options(**form, surrogate=surrogate), store_v=True)
         bound = 1e-11 if wide == torch.float64 else 1e-4
         if neuron in ("plif", "eif"):
@@ -501,7 +478,7 @@ ERRORS = [
     (ValueError, ["run(alif): x must have shape [T, *shape]"], (ALIF, [TAU], [], [TAU])),
     (TypeError, ["run(alif): x must be a dense tensor"], (ALIF, [X.to_sparse()], [], [TAU])),
     (ValueError, ["run(alif): a must have shape [3]", "[4]"], (ALIF, [X], [V, torch.rand(4)], [TAU])),
-    (TypeError, ["run(alif): v must be Float beside a Float x, but is Double"], (ALIF, [X], [V.double(), V], [TAU])),
+    (TypeError, ["run(alif): v must be Float for a Float x, but is Double"], (ALIF, [X], [V.double(), V], [TAU])),
     (ValueError, ["run(alif): tau must broadcast against [3]", "[2]"], (ALIF, [X], [], [torch.rand(2)])),
     (ValueError, ["run(alif): tau must be on cpu", "meta"], (ALIF, [X], [], [V.to("meta")])),
     (ValueError, ["run(two): y must have shape [4, 3]", "[4, 1]", "y.expand_as(x)"], (TWO, [X, X[:, :1]], [], [])),

@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from loops import detached, in_pieces
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -29,6 +30,11 @@ def gradients(y, *tensors):
     return torch.autograd.grad((y * torch.rand_like(y)).sum(), tensors)
 
 
+def assert_alike(got, expected):
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * other.abs().max().item())
+
+
 @pytest.mark.parametrize("segments", [1, 3, 23])
 def test_one_neuron_has_the_bits_of_one_call(device, segments):
     x = (3 * torch.rand(23, 5, **F64, device=device)).requires_grad_()
@@ -40,8 +46,7 @@ def test_one_neuron_has_the_bits_of_one_call(device, segments):
     assert y.sum() > 5
     # A GPU computes other lengths by other schedules, whose gradients differ in their last bits.
     bounds = {"rtol": 1e-12, "atol": 1e-12} if device.type == "cuda" else {"rtol": 0, "atol": 0}
-    for one, other in zip(gradients(y, x, v), gradients(z, x, v)):
-        torch.testing.assert_close(one, other, **bounds)
+    torch.testing.assert_close(gradients(y, x, v), gradients(z, x, v), **bounds)
 
 
 def test_a_network_has_the_gradients_of_one_call(device):
@@ -51,8 +56,7 @@ def test_a_network_has_the_gradients_of_one_call(device):
     assert expected.abs().sum() > 1
     torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(after, states, rtol=1e-12, atol=1e-12)
-    for one, other in zip(gradients(expected, *net.parameters()), gradients(y, *net.parameters())):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * one.abs().max().item())
+    assert_alike(gradients(y, *net.parameters()), gradients(expected, *net.parameters()))
 
 
 class Block(nn.Module):
@@ -69,16 +73,8 @@ class Block(nn.Module):
 
 CHECKPOINTS = {
     "spikeforge's": lambda run, x: spikeforge.checkpointed(run, x, segments=4)[0],
-    "torch's": lambda run, x: chained(lambda *args: checkpoint(run, *args, use_reentrant=False), x.split(5)),
+    "torch's": lambda run, x: in_pieces(lambda *args: checkpoint(run, *args, use_reentrant=False), x.split(5))[0],
 }
-
-
-def chained(run, parts):
-    outputs, state = [], None
-    for part in parts:
-        y, state = run(part, state)
-        outputs.append(y)
-    return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
@@ -86,7 +82,7 @@ def test_a_module_without_states_of_its_own_is_called_within_a_checkpoint(device
     torch.manual_seed(3)
     net, x = Block().to(device), torch.rand(20, 2, 4, **F64, device=device, requires_grad=True)
     run = lambda x, state: snn.call(net, x, state)
-    expected = chained(run, x.split(5))
+    expected, _ = in_pieces(run, x.split(5))
     y = CHECKPOINTS[kind](run, x)
     assert torch.equal(y, expected) and 0 < y.mean() < 1
     tensors = x, *net.parameters()
@@ -108,16 +104,11 @@ def test_random_numbers_are_the_same_the_second_time(device):
 
     x = torch.rand(12, 50, **F64, device=device).requires_grad_()
     torch.manual_seed(11)
-    outputs, states = [], None
-    for part in x.split(3):
-        y, states = run(part, states)
-        outputs.append(y)
+    expected, _ = in_pieces(run, x.split(3))
     torch.manual_seed(11)
     z, _ = spikeforge.checkpointed(run, lambda i: x.split(3)[i], segments=4)
-    expected = torch.cat(outputs)
     assert torch.equal(z, expected) and 0 < z.mean() < 1
-    for one, other in zip(gradients(expected, x, leak), gradients(z, x, leak)):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(gradients(expected, x, leak), gradients(z, x, leak), rtol=1e-12, atol=1e-14)
 
 
 def test_inputs_that_a_function_reads_are_not_kept_and_read_once_more():
@@ -140,8 +131,7 @@ def test_inputs_that_a_function_reads_are_not_kept_and_read_once_more():
     torch.testing.assert_close(loss, expected.square().sum())
     got = torch.autograd.grad(loss, list(net.parameters()))
     assert [number for number, _ in read[6:]] == list(range(5, -1, -1))
-    for one, other in zip(got, torch.autograd.grad(expected.square().sum(), list(net.parameters()))):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * other.abs().max().item())
+    assert_alike(got, torch.autograd.grad(expected.square().sum(), list(net.parameters())))
 
 
 def test_nothing_of_a_segment_is_kept_but_its_states():
@@ -165,18 +155,12 @@ def test_nothing_of_a_segment_is_kept_but_its_states():
 
 def test_truncated_gradients_are_those_of_detached_states():
     net, x = network(), torch.rand(20, 2, 4, **F64)
-    outputs, states = [], None
-    for part in x.split(5):
-        y, states = net(part, states)
-        states = {name: value.detach() for name, value in states.items()}
-        outputs.append(y)
-    expected = torch.cat(outputs)
+    expected, _ = in_pieces(net, x.split(5), after_piece=lambda y, state: detached(state))
     y, _ = spikeforge.checkpointed(net, x, segments=4, truncated=True)
     whole, _ = net(x, None)
     torch.testing.assert_close(y, whole, rtol=1e-12, atol=1e-12)
     got = gradients(y, *net.parameters())
-    for one, other in zip(gradients(expected, *net.parameters()), got):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * one.abs().max().item())
+    assert_alike(got, gradients(expected, *net.parameters()))
     assert not torch.allclose(got[0], gradients(whole, *net.parameters())[0], rtol=1e-3)
 
 
@@ -184,14 +168,9 @@ def test_truncation_leaves_the_gradient_of_the_states_before_the_first_step():
     """That of a loop that detaches between segments."""
     lif, x = snn.LI(tau=3.0), torch.rand(20, 5, **F64)
     v = torch.rand(5, **F64, requires_grad=True)
-    outputs, states = [], {"v": v}
-    for number, part in enumerate(x.split(5)):
-        if number > 0:
-            states = {name: value.detach() for name, value in states.items()}
-        y, states = lif(part, states)
-        outputs.append(y)
+    looped, _ = in_pieces(lif, x.split(5), {"v": v}, lambda y, state: detached(state))
     y, _ = spikeforge.checkpointed(lif, x, {"v": v}, segments=4, truncated=True)
-    (expected,), (got,) = gradients(torch.cat(outputs), v), gradients(y, v)
+    (expected,), (got,) = gradients(looped, v), gradients(y, v)
     assert expected.abs().min() > 0
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
 
@@ -205,19 +184,13 @@ def test_a_run_may_write_into_what_it_is_given_and_a_caller_into_what_it_gave():
         states["v"] = torch.tanh(v + x.sum(0))
         return x * v, states
 
-    def kept():
-        outputs, states = [], {"v": torch.ones(3, **F64)}
-        for part in x.split(4):
-            y, states = run(part, dict(states))
-            outputs.append(y)
-        return torch.cat(outputs)
-
     given, parts = {"v": torch.ones(3, **F64)}, list(x.split(4))
     y, _ = spikeforge.checkpointed(run, parts, given)
     assert list(given["v"]) == [1, 1, 1]
     parts.clear()
     given["v"] = torch.zeros(3, **F64)
-    (expected,), (got,) = gradients(kept(), x), gradients(y, x)
+    kept, _ = in_pieces(lambda x, states: run(x, dict(states)), x.split(4), {"v": torch.ones(3, **F64)})
+    (expected,), (got,) = gradients(kept, x), gradients(y, x)
     assert torch.equal(got, expected)
 
 
@@ -274,9 +247,7 @@ def test_inputs_may_be_several_and_a_list_and_outputs_any_structure():
 def test_errors_say_what_was_expected():
     x = torch.rand(5, 2)
 
-    def run(x, state):
-        return x, state
-
+    run = lambda x, state: (x, state)
     for call, kind, message in (
         (lambda: spikeforge.checkpointed(run, x, segments=6), ValueError, "segments must be at most the number of steps, 5, but is 6"),
         (lambda: spikeforge.checkpointed(run, x), ValueError, "segments must be a whole number of 1 or more, but is None"),

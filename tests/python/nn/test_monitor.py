@@ -13,6 +13,7 @@ import spikeforge
 import spikeforge.nn as snn
 import torch
 from documentation import code
+from loops import STATEFUL, composite, lif_loop, lif_step, output_of, refused
 from spikeforge import Monitor, count
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -20,18 +21,6 @@ from torch.utils.checkpoint import checkpoint
 from conftest import REPOSITORY
 
 TAU = 2.5
-
-
-def lif_loop(x, tau=TAU):
-    """Spikes and v of a LIF after each step, from its equations."""
-    v, spikes, states = torch.zeros_like(x[0]), [], []
-    for row in x:
-        h = v + (row - v) * (1 / tau)
-        s = (h >= 1).to(x.dtype)
-        v = torch.where(s > 0, torch.zeros_like(h), h)
-        spikes.append(s)
-        states.append(v)
-    return torch.stack(spikes), torch.stack(states)
 
 
 class Block(nn.Module):
@@ -50,17 +39,12 @@ class Block(nn.Module):
 
 def looped():
     """A network with a layer in a loop, one called once a step, and one called once for all steps."""
-    net = snn.Composite()
-    net.add("dense", snn.TimeDistributed(nn.Sequential(nn.Linear(5, 4), nn.Identity())))
-    net.add("once", nn.Linear(4, 4))
-    net.add("lif", snn.LIF(tau=TAU, surrogate="atan"))
-    net.add("lateral", nn.Linear(4, 4, bias=False))
-    net.connect("in", "dense.in")
-    net.connect("dense.out", "once.in")
-    net.connect("once.out", "lif.in")
-    net.connect("lif.out", "lateral.in")
-    net.connect("lateral.out", "lif.in", delay=2)
-    net.connect("lif.out", "out")
+    net = composite(
+        "in -> dense.in, dense.out -> once.in, once.out -> lif.in, lif.out -> lateral.in, lateral.out -> lif.in 2, "
+        "lif.out -> out",
+        dense=snn.TimeDistributed(nn.Sequential(nn.Linear(5, 4), nn.Identity())), once=nn.Linear(4, 4),
+        lif=snn.LIF(tau=TAU, surrogate="atan"), lateral=nn.Linear(4, 4, bias=False),
+    )
     net.alias("potential", "lif.v")
     with torch.no_grad():
         net.dense.module[0].weight.mul_(5)
@@ -74,13 +58,12 @@ def sequence(steps=9, batch=3, features=5):
 
 # --- Monitor ----------------------------------------------------------------------------------------------------------
 
-
 def test_it_records_what_the_equations_say(device):
     block, x = Block().double().to(device), sequence().double().to(device)
     with Monitor(block, ["lif.out", "lif.v", "fc.out", "out"]) as monitor:
         y = block(x)
     current = block.fc(x)
-    spikes, v = lif_loop(current.clamp(min=0))
+    spikes, v = lif_loop(current.clamp(min=0), TAU)
     assert 0 < spikes.mean() < 1
     assert torch.equal(monitor["lif.out"], spikes) and torch.equal(monitor["out"], y)
     torch.testing.assert_close(monitor["lif.v"], v, rtol=1e-12, atol=1e-12)
@@ -98,12 +81,11 @@ def test_states_of_a_normalised_neuron_are_recorded(device):
     spikes, states = layer(x, r, store_states=True)
     assert torch.equal(monitor["neuron.v"], states["neuron.v"]) and torch.equal(monitor["out"], y) and torch.equal(y, spikes)
     z = nn.functional.batch_norm(x.flatten(0, 1), None, None, training=True).unflatten(0, (6, 4))
-    torch.testing.assert_close(monitor["neuron.v"], lif_loop(z)[1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(monitor["neuron.v"], lif_loop(z, TAU)[1], rtol=1e-4, atol=1e-5)
     with Monitor(net, "*.v") as monitor:
         net(torch.randn(2, 4, 5, device=device)), net(torch.randn(3, 4, 5, device=device))
     assert monitor.names == ("1.neuron.v",) and monitor["1.neuron.v"].shape == (5, 4, 3)
-    with pytest.raises(ValueError, match="there is no output or state '1.norm.out'"):
-        Monitor(net, "1.norm.out")
+    refused(ValueError, "there is no output or state '1.norm.out'", lambda: Monitor(net, "1.norm.out"))
 
 
 def test_parts_of_a_network_are_recorded_over_time_however_they_are_called():
@@ -115,11 +97,10 @@ def test_parts_of_a_network_are_recorded_over_time_however_they_are_called():
     once = net.once(dense)
     v, rows, states, sent = torch.zeros(3, 4).double(), [], [], [torch.zeros(3, 4).double()] * 2
     for row in once:
-        h = v + (row + sent[-2] - v) * (1 / TAU)
-        rows.append((h >= 1).double())
-        v = torch.where(h >= 1, 0.0, h)
+        s, v = lif_step(row + sent[-2], v, TAU)
+        rows.append(s)
         states.append(v)
-        sent.append(net.lateral(rows[-1]))
+        sent.append(net.lateral(s))
     expected = {
         "dense.module.0.out": dense, "dense.out": dense, "once.out": once, "lateral.out": torch.stack(sent[2:]),
         "lif.out": torch.stack(rows), "out": y, "lif.v": torch.stack(states), "potential": torch.stack(states),
@@ -142,23 +123,8 @@ WAYS = {
     "call()": lambda net, x: snn.call(net, x, {}),
     "keyword": lambda net, x: net(x=x),
 }
-NEURONS = {
-    "LIF": lambda: snn.LIF(tau=snn.Learnable(TAU), surrogate="atan"),
-    "Izhikevich": lambda: snn.Izhikevich(a=0.1, b=0.2),
-    "AdaptiveLIF": snn.AdaptiveLIF,
-    "CubaLIF": snn.CubaLIF,
-    "LI": snn.LI,
-    "Neuron": lambda: snn.Neuron(
-        "neuron n(x; v = 0.5) { h = 0.8 * v + x; s = spike(h - 1, atan); return s; v' = select(s, 0, h) }"
-    ),
-    "Delay": lambda: snn.Delay(torch.tensor([2, 0, 1, 4, 1])),
-    "Latency": lambda: snn.Latency(6),
-}
-
-
-def flat(value):
-    leaves, _ = torch.utils._pytree.tree_flatten(value)
-    return [leaf.detach() for leaf in leaves]
+NEURONS = {kind: STATEFUL[kind] for kind in ("Izhikevich", "AdaptiveLIF", "CubaLIF", "LI", "Neuron", "Delay", "Latency")}
+NEURONS["LIF"] = lambda: snn.LIF(tau=snn.Learnable(TAU), surrogate="atan")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -176,18 +142,17 @@ def test_results_and_gradients_are_those_without_it(kind, way, device):
         leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if leaf.requires_grad]
         sum(leaf.sum() for leaf in leaves).backward() if leaves else None
         gradients = [x.grad, *(parameter.grad for parameter in module.parameters())]
-        return flat(result), [g.clone() for g in gradients if g is not None]
+        results = [leaf.detach() for leaf in torch.utils._pytree.tree_leaves(result)]
+        return results, [g.clone() for g in gradients if g is not None]
 
     seen = []
     module.register_forward_hook(lambda module, args, result: seen.append(type(result)))
     plain, gradients = run()
-    names = [f"{name}" for name in (*module.out_ports, *module.state_names)]
+    names = [*module.out_ports, *module.state_names]
     with Monitor(module, names), Monitor(module, module.state_names), count(module), Monitor(module, names) as monitor:
         watched, watched_gradients = run()
     assert len(plain) == len(watched) and all(map(torch.equal, plain, watched))
-    assert len(gradients) == len(watched_gradients)
-    for one, other in zip(gradients, watched_gradients):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gradients, watched_gradients, rtol=1e-6, atol=1e-6)
     assert seen == [seen[0]] * len(seen)  # other hooks see what they saw
     if way != "step and state":
         _, states = module(x, store_states=True)
@@ -322,33 +287,25 @@ def test_monitors_refuse_wrong_arguments():
     with pytest.raises(ValueError, match=r"no output or state 'lif.w' in Block. Do you mean 'lif.\w+'\? There are .*"):
         Monitor(block, ["lif.v", "lif.w"])
     assert not block.lif._forward_hooks
-    with pytest.raises(ValueError, match="is pending in a delay"):
-        Monitor(looped(), "lateral_out_to_lif_in")
-    with pytest.raises(TypeError, match="net must be a module of torch, but is list"):
-        Monitor([], "out")
-    with pytest.raises(TypeError, match="a name must be a string"):
-        Monitor(block, [3])
-    with pytest.raises(ValueError, match="net is compiled; torch.compile calls no hooks"):
-        Monitor(torch.compile(block), "lif.v")
+    refused(ValueError, "is pending in a delay", lambda: Monitor(looped(), "lateral_out_to_lif_in"))
+    refused(TypeError, "net must be a module of torch, but is list", lambda: Monitor([], "out"))
+    refused(TypeError, "a name must be a string", lambda: Monitor(block, [3]))
+    compiled = torch.compile(block)
+    refused(ValueError, "net is compiled; torch.compile calls no hooks", lambda: Monitor(compiled, "lif.v"))
     monitor = Monitor(block, ["lif.v", "lif.out"])
-    with pytest.raises(ValueError, match="'fc.out' is not recorded; recorded are lif.v, lif.out"):
-        monitor["fc.out"]
-    with pytest.raises(ValueError, match="'lif.v' has no recorded steps"):
-        monitor["lif.v"]
+    refused(ValueError, "'fc.out' is not recorded; recorded are lif.v, lif.out", lambda: monitor["fc.out"])
+    refused(ValueError, "'lif.v' has no recorded steps", lambda: monitor["lif.v"])
     block(x)
     block(x[:, :2])
-    with pytest.raises(ValueError, match=r"have shape \[3, 4\] first and then \[2, 4\]; call reset\(\)"):
-        monitor["lif.v"]
+    refused(ValueError, r"have shape \[3, 4\] first and then \[2, 4\]; call reset\(\)", lambda: monitor["lif.v"])
     monitor.reset()
-    with pytest.raises(RuntimeError, match="cannot leave it; call the network outside"):
-        torch.func.vmap(block)(x[None])
+    refused(RuntimeError, "cannot leave it; call the network outside", lambda: torch.func.vmap(block)(x[None]))
     rnn = nn.Sequential(nn.LSTM(3, 2))
     with Monitor(rnn, "0.out"), pytest.raises(TypeError, match=r"0.out must be a tensor .* LSTM returns a tuple"):
         rnn(torch.rand(4, 2, 3))
 
 
 # --- count ------------------------------------------------------------------------------------------------------------
-
 
 def reached(layer, x):
     """Pairs of a spike and an output that it reaches, by sending each spike alone through a layer of ones."""
@@ -432,8 +389,7 @@ def test_the_report_says_which_values_are_no_spikes_and_which_are_unknown():
     assert [layer.name for layer in counted] == ["fire", "read"] and counted["read"].spikes is None
     assert counted["fire"].outputs == 60
     assert counted.not_counted == ["bilinear (Bilinear)"] and "not counted: bilinear" in counted.table()
-    with pytest.raises(ValueError, match="layer 'unused' was not counted; counted are fire, read"):
-        counted["unused"]
+    refused(ValueError, "layer 'unused' was not counted; counted are fire, read", lambda: counted["unused"])
 
 
 class Attention(nn.Module):
@@ -462,22 +418,13 @@ def test_products_of_functions_are_listed():
     assert [layer.name for layer in counted] == ["0.q", "0.k", "0.fire", "0.join", "1"] and "matmul" in counted.table()
     counted.reset()
     assert counted.not_counted == []
-    linears = nn.Sequential(nn.Linear(5, 3), Plain())
-    with count(linears) as counted:
-        linears(x)
+    block = Block()
+    with count(block) as counted:
+        block(x)
     assert counted.not_counted == [], "a Linear is a product that is counted"
     with pytest.raises(KeyboardInterrupt), count(net):
         net[0](x, fails=KeyboardInterrupt)
     assert torch._C._len_torch_function_stack() == 0
-
-
-class Plain(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.layer(2 * x)
 
 
 STRANGERS = {
@@ -659,41 +606,30 @@ def test_plots_refuse_wrong_arguments():
     spikes = torch.ones(4, 2, 3)
     with pytest.raises(ValueError, match=r"raster: sample must be below 2, the batch of spikes \[4, 2, 3\], but is 2"):
         plot.raster(spikes, sample=2)
-    with pytest.raises(ValueError, match="neurons must be indices below 3, but one is 3"):
-        plot.raster(spikes, neurons=[3])
-    with pytest.raises(ValueError, match="dt must be milliseconds per step, above 0"):
-        plot.rates(spikes, dt=0)
-    with pytest.raises(ValueError, match="window must be 1 or more"):
-        plot.rates(spikes, window=0)
-    with pytest.raises(TypeError, match="values must be a tensor or array"):
-        plot.traces("v")
-    with pytest.raises(ValueError, match=r"\[4, 2, 3\], but have \[4, 2, 2\]"):
-        plot.traces(spikes, spikes=spikes[..., :2])
+    refused(ValueError, "neurons must be indices below 3, but one is 3", lambda: plot.raster(spikes, neurons=[3]))
+    refused(ValueError, "dt must be milliseconds per step, above 0", lambda: plot.rates(spikes, dt=0))
+    refused(ValueError, "window must be 1 or more", lambda: plot.rates(spikes, window=0))
+    refused(TypeError, "values must be a tensor or array", lambda: plot.traces("v"))
+    refused(ValueError, r"\[4, 2, 3\], but have \[4, 2, 2\]", lambda: plot.traces(spikes, spikes=spikes[..., :2]))
 
 
 def test_without_matplotlib_a_line_says_so():
-    program = (
-        "import sys, torch, spikeforge; sys.modules['matplotlib'] = None\n"
-        "from spikeforge import plot\n"
-        "try: plot.raster(torch.ones(3, 2))\n"
-        "except ImportError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.startswith("spikeforge.plot needs matplotlib: pip install matplotlib"), done.stderr
+    program = """
+import sys, torch, spikeforge; sys.modules["matplotlib"] = None
+from spikeforge import plot
+try: plot.raster(torch.ones(3, 2))
+except ImportError as error: print(error)"""
+    assert output_of(program).startswith("spikeforge.plot needs matplotlib: pip install matplotlib")
 
 
 def test_the_program_of_the_documentation_runs(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", code("a network watched in Python") + code("a loss of rates")],
-        cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": "agg"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "torch.Size([200, 4, 100])" in done.stdout and "multiply-accumulates" in done.stdout
+    program = code("a network watched in Python") + code("a loss of rates")
+    shown = output_of(program, cwd=tmp_path, env=os.environ | {"MPLBACKEND": "agg"})
+    assert "torch.Size([200, 4, 100])" in shown and "multiply-accumulates" in shown
     assert pyplot.imread(tmp_path / "spikes.png").std() > 0.05
 
 
 # --- the demo ---------------------------------------------------------------------------------------------------------
-
 
 def demo(*options, cwd):
     command = [sys.executable, "-m", "spikeforge.demo", *map(str, options)]
@@ -724,13 +660,8 @@ def test_the_demo_refuses_in_one_line(tmp_path):
 
 
 def test_what_precedes_the_first_step_is_neither_recorded_nor_counted():
-    net = snn.Composite()
-    net.add("fc", nn.Linear(5, 4))
-    net.add("lif", snn.LIF())
-    net.connect("in", "fc.in")
+    net, x = composite("in -> fc.in, lif.out -> out", fc=nn.Linear(5, 4), lif=snn.LIF()), sequence()
     net.connect("fc.out", "lif.in", delay=2, from_rest=True, shape=(3, 4))
-    net.connect("lif.out", "out")
-    x = sequence()
     with Monitor(net, ["fc.out", "out"]) as monitor, count(net) as counted:
         y = net(x)
     torch.testing.assert_close(monitor["fc.out"], torch.stack([net.fc(row) for row in x]))

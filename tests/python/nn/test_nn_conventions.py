@@ -2,34 +2,23 @@
 
 import copy
 import io
-import os
 import pickle
 import re
-import subprocess
-import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import spikeforge
 import spikeforge.nn as snn
 import torch
 from documentation import code, table
+from loops import TWO, composite, output_of, refused, same
+from ranks import on_ranks
 from spikeforge import surrogate
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
-TEXT = """
-neuron two(x, y; v = 0.25, a; tau, beta) {
-  h = v + (x - v) / tau + beta * y
-  s = spike(h - (1 + a), atan(2))
-  return s, h
-  v' = select(s, 0, h)
-  a' = 0.9 * a + s
-}
-"""
-ONE_INPUT = TEXT.replace("two(x, y;", "one(x;").replace(" + beta * y", " + beta").replace("return s, h", "return s")
+ONE_INPUT = TWO.replace("two(x, y;", "one(x;").replace(" + beta * y", " + beta").replace("return s, h", "return s")
 
 
 class Block(nn.Module):
@@ -45,16 +34,9 @@ class Block(nn.Module):
 
 
 def network():
-    net = snn.Composite()
-    net.add("dense", nn.Linear(5, 4))
-    net.add("lif", snn.LIF(tau=snn.Learnable(2.0), surrogate=surrogate.ATan(3.0)))
-    net.add("lateral", nn.Linear(4, 4))
-    net.connect("in", "dense.in")
-    net.connect("dense.out", "lif.in")
-    net.connect("lif.out", "lateral.in")
-    net.connect("lateral.out", "lif.in", delay=2)
-    net.connect("lif.out", "out")
-    return net
+    lif = snn.LIF(tau=snn.Learnable(2.0), surrogate=surrogate.ATan(3.0))
+    connections = "in -> dense.in, dense.out -> lif.in, lif.out -> lateral.in, lateral.out -> lif.in 2, lif.out -> out"
+    return composite(connections, dense=nn.Linear(5, 4), lif=lif, lateral=nn.Linear(4, 4))
 
 
 MODULES = {
@@ -75,8 +57,7 @@ MODULES = {
     "Latency": lambda: snn.Latency(4),
     "block": Block,
     "Sequential": lambda: snn.Sequential(
-        nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)), snn.TimeDistributed(nn.Linear(4, 3)), snn.LI()
-    ),
+        nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)), snn.TimeDistributed(nn.Linear(4, 3)), snn.LI()),
     "Recurrent": lambda: snn.Recurrent(snn.PLIF(), nn.Linear(5, 5)),
     "Composite": network,
 }
@@ -115,10 +96,6 @@ def nothing_compiled():
 
 def with_state(module, x, state):
     return module(x, state) if isinstance(module, snn.StatefulModule) else snn.call(module, x, state)
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def fires(kind, y):
@@ -209,9 +186,8 @@ def test_compiled_whole(kind, device):
     y = compiled(x)
     assert agree(kind, y, module(x)) and fires(kind, y)
     leaves = [x, *module.parameters()] if y.requires_grad else []
-    for got, want in zip(
-        *(torch.autograd.grad(m(x).sin().sum(), leaves, allow_unused=True) for m in (compiled, module) if leaves)
-    ):
+    grads = (torch.autograd.grad(m(x).sin().sum(), leaves, allow_unused=True) for m in (compiled, module) if leaves)
+    for got, want in zip(*grads):
         assert (got is None) == (want is None) and (got is None or torch.allclose(got, want, atol=1e-4))
 
     @torch.compile(backend="aot_eager", fullgraph=True)
@@ -230,8 +206,8 @@ def test_compiled_whole(kind, device):
 def test_compiled_modules_keep_their_states(kind):
     module, x = made(kind)
     want = [with_state(module, x[:2], None)]
-    want.append(with_state(module, x[2:4], want[0][1]))
-    want.append(with_state(module, x[4:], want[1][1]))
+    for piece in (x[2:4], x[4:]):
+        want.append(with_state(module, piece, want[-1][1]))
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     with snn.keep_state(module), torch.no_grad():
         for piece, (y, state) in zip(x.split(2), want):
@@ -299,10 +275,7 @@ def test_gradients_of_each_sample():
     net = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 4)), snn.LIF(tau=snn.Learnable(2.0), surrogate="atan"))
     parameters = dict(net.named_parameters())
     x = 2 * torch.rand(3, 6, 1, 5)
-
-    def loss(parameters, x):
-        return torch.func.functional_call(net, parameters, (x,)).mean()
-
+    loss = lambda parameters, x: torch.func.functional_call(net, parameters, (x,)).mean()
     got = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
     for i in range(3):
         want = torch.autograd.grad(net(x[i]).mean(), list(parameters.values()))
@@ -327,8 +300,7 @@ def test_a_module_that_keeps_states_cannot_be_recomputed(use_reentrant):
     lif = snn.LIF(stateful=True)
     x = torch.rand(3, 4, requires_grad=True)
     y = checkpoint(lif, x, use_reentrant=use_reentrant).sum()
-    with pytest.raises(RuntimeError, match=r"LIF: keeps its states, but is recomputed .*y, state = net\(x, state\)"):
-        y.backward()
+    refused(RuntimeError, r"LIF: keeps its states, but is recomputed .*y, state = net\(x, state\)", y.backward)
 
 
 def test_replicas_of_data_parallel_take_their_own_parameters():
@@ -351,72 +323,45 @@ def test_replicas_of_data_parallel_take_their_own_parameters():
 
 def test_replicas_of_data_parallel_refuse_to_keep_states():
     lif = snn.LIF(stateful=True)
-    with pytest.raises(
-        RuntimeError,
-        match=r"LIF: keeps its states, which DataParallel's replicas would lose; .*DistributedDataParallel",
-    ):
-        lif._replicate_for_data_parallel()(torch.rand(3, 4))
+    words = r"LIF: keeps its states, which DataParallel's replicas would lose; .*DistributedDataParallel"
+    refused(RuntimeError, words, lambda: lif._replicate_for_data_parallel()(torch.rand(3, 4)))
 
 
-WORKER = """
-import os, torch, spikeforge.nn as snn
-from torch import nn
-rank = int(os.environ["RANK"])
-torch.distributed.init_process_group("gloo", init_method="file://" + os.environ["MEETING"], rank=rank, world_size=2)
-torch.manual_seed(0)
-net = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 4)), snn.LIF(tau=snn.Learnable(2.0, per_channel=4), surrogate="atan"))
-x = 2 * torch.rand(6, 4, 5)
-ddp = nn.parallel.DistributedDataParallel(net)
-ddp(x[:, 2 * rank : 2 * rank + 2]).sin().mean().backward()
-got = [p.grad.clone() for p in net.parameters()]
-net.zero_grad()
-net(x).sin().mean().backward()
-assert all(torch.allclose(g, p.grad, atol=1e-6) for g, p in zip(got, net.parameters())), "the gradients are those of the whole batch"
-assert any(g.abs().sum() > 0 for g in got)
-y, state = snn.call(ddp, x)
-assert set(state) == {"1.v"}, state
-"""
+def distributed_gradients(rank):
+    """Those of DistributedDataParallel, those of the whole batch in one process, and the names of the states."""
+    torch.manual_seed(0)
+    lif = snn.LIF(tau=snn.Learnable(2.0, per_channel=4), surrogate="atan")
+    net, x = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 4)), lif), 2 * torch.rand(6, 4, 5)
+    ddp = nn.parallel.DistributedDataParallel(net)
+    ddp(x[:, 2 * rank : 2 * rank + 2]).sin().mean().backward()
+    got = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    net(x).sin().mean().backward()
+    return got, [p.grad for p in net.parameters()], list(snn.call(ddp, x)[1])
 
 
 @pytest.mark.long  # test_ddp.py asks more of it
-def test_distributed_data_parallel(tmp_path):
-    environment = {**os.environ, "MEETING": str(tmp_path / "meeting"), "OMP_NUM_THREADS": "1"}
-    package = str(Path(snn.__file__).parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WORKER], env={**environment, "RANK": str(rank)}, stderr=subprocess.PIPE, text=True
-        )
-        for rank in (0, 1)
-    ]
-    for worker in workers:
-        _, errors = worker.communicate(timeout=300)
-        assert worker.returncode == 0, errors
+def test_gradients_of_distributed_data_parallel_are_those_of_the_whole_batch():
+    for got, want, states in on_ranks(2, distributed_gradients):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+        assert any(g.abs().sum() > 0 for g in got) and states == ["1.v"]
 
 
 OTHERS = {
     "one delay": lambda: snn.Delay(2),
     "long delay": lambda: snn.Delay(9),
-    "delayed output": lambda: delayed_output(),
-    "two outputs": lambda: snn.Neuron(TEXT.replace("two(x, y;", "one(x;").replace("beta * y", "beta"), tau=2.0, beta=0.3),
+    "delayed output": lambda: composite("in -> lif.in, lif.out -> out 2", lif=snn.LIF()),
+    "two outputs": lambda: snn.Neuron(TWO.replace("two(x, y;", "one(x;").replace("beta * y", "beta"), tau=2.0, beta=0.3),
     "DelayedLinear": lambda: snn.DelayedLinear(5, 4, 2),
     "BatchNormNeuron": lambda: snn.BatchNormNeuron(nn.BatchNorm1d(5), snn.LIF()),
     "stepped": lambda: snn.Recurrent(snn.LIF(), nn.Sequential(nn.Linear(5, 5), nn.ReLU())),
     "sigmoid": lambda: snn.Sequential(snn.LIF(), nn.Sequential(nn.Linear(5, 4), nn.Sigmoid())),
     "Poisson": snn.Poisson,
     "Repeat": snn.Repeat,
-    **{f"{kind.__name__} in {run}": lambda kind=kind, run=run: kind(5, 4, run_config=run) for kind in (snn.LavaDense,) for run in ("float", "fixed")},
+    **{f"LavaDense in {run}": lambda run=run: snn.LavaDense(5, 4, run_config=run) for run in ("float", "fixed")},
     "LavaDelayDense": lambda: snn.LavaDelayDense(5, 4, torch.randint(3, (4, 5)), run_config="float"),
     "LavaLIF": lambda: snn.LavaLIF(vth=1.0),
 }
-
-
-def delayed_output():
-    net = snn.Composite()
-    net.add("lif", snn.LIF())
-    net.connect("in", "lif.in")
-    net.connect("lif.out", "out", delay=2)
-    return net
 
 
 @pytest.mark.parametrize("kind", [*MODULES, *OTHERS])
@@ -486,21 +431,10 @@ def test_reset_parameters_starts_learned_constants_again():
 
 
 def test_the_repr_of_a_module_lists_its_constants():
-    lif = snn.LIF(
-        tau=snn.Learnable(2.0, min=1.0, per_channel=8),
-        v_threshold=0.5,
-        v_reset=None,
-        surrogate=surrogate.ATan(3.0),
-        stateful=True,
-    )
-    assert (
-        str(lif)
-        == "LIF(tau=[8] learned in [1.0, inf], v_threshold=0.5, soft reset, surrogate=ATan(alpha=3.0), stateful=True)"
-    )
-    assert (
-        str(snn.Neuron(TEXT, tau=2.0, beta=nn.Parameter(torch.ones(3))))
-        == "Neuron(x, y; v, a; tau=2.0, beta=[3] learned)"
-    )
+    tau, options = snn.Learnable(2.0, min=1.0, per_channel=8), dict(v_threshold=0.5, v_reset=None, stateful=True)
+    shown = "LIF(tau=[8] learned in [1.0, inf], v_threshold=0.5, soft reset, surrogate=ATan(alpha=3.0), stateful=True)"
+    assert str(snn.LIF(tau=tau, surrogate=surrogate.ATan(3.0), **options)) == shown
+    assert str(snn.Neuron(TWO, tau=2.0, beta=nn.Parameter(torch.ones(3)))) == "Neuron(x, y; v, a; tau=2.0, beta=[3] learned)"
     assert str(snn.LI(tau=snn.Learnable(2.1, min=1.0))) == "LI(x; v; tau=2.1 learned in [1.0, inf], v_rest=0.0)"
     assert str(snn.LI(tau=torch.tensor(3.0))) == "LI(x; v; tau=3.0, v_rest=0.0)"
     assert str(snn.LI(tau=torch.tensor(3.0)).to("meta")) == "LI(x; v; tau=[], v_rest=0.0)"
@@ -592,9 +526,7 @@ def test_autocast_takes_half_inputs_beside_float_parameters():
 
 def test_states_are_persistent_when_asked():
     x = 2 * torch.rand(4, 3, 5)
-    net = snn.Sequential(
-        nn.Linear(5, 5), snn.Izhikevich(a=0.1, stateful=True, persistent_state=True), snn.LIF(stateful=True)
-    )
+    net = snn.Sequential(nn.Linear(5, 5), snn.Izhikevich(a=0.1, stateful=True, persistent_state=True), snn.LIF(stateful=True))
     assert not [name for name in net.state_dict() if name.startswith("1")], "before the first call there are none"
     net(x)
     saved = net.state_dict()
@@ -602,9 +534,7 @@ def test_states_are_persistent_when_asked():
     other = copy.deepcopy(net)
     snn.reset_(other)
     other.load_state_dict(saved)
-    assert same(
-        {k: v for k, v in snn.get_states(other).items() if k.startswith("1")}, {k: saved[k] for k in ("1.v", "1.w")}
-    )
+    assert same({k: v for k, v in snn.get_states(other).items() if k.startswith("1")}, {k: saved[k] for k in ("1.v", "1.w")})
     saved["1.v"].zero_()
     assert not torch.equal(snn.get_states(other)["1.v"], saved["1.v"]), "what was loaded is a copy"
     with pytest.raises(RuntimeError, match="Unexpected key.*1.v"):
@@ -613,44 +543,20 @@ def test_states_are_persistent_when_asked():
 
 # --- the page ----------------------------------------------------------------------------------------------------------
 
-
-def output_of(program):
-    package = str(Path(snn.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize(
-    "name, says",
-    [
-        ("modules in Python", r"step 4: loss \d.*LIF\(tau=\[8\] learned in \[1.0, inf\]"),
-        ("states in Python", r"of all steps fired, and v was 0\.\d"),
-        ("a network in Python", r"v after 60 steps: torch.Size\(\[4, 8\]\)\nthe same spikes"),
-    ],
-)
+@pytest.mark.parametrize("name, says", [
+    ("modules in Python", r"step 4: loss \d.*LIF\(tau=\[8\] learned in \[1.0, inf\]"),
+    ("states in Python", r"of all steps fired, and v was 0\.\d"),
+    ("a network in Python", r"v after 60 steps: torch.Size\(\[4, 8\]\)\nthe same spikes"),
+])
 def test_the_programs_of_the_page_run(name, says):
     assert re.search(says, output_of(code(name)), re.DOTALL)
 
 
 def test_the_table_names_all_modules():
     named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in table("table of modules"))))
-    helpers = {
-        "StatefulModule",
-        "Constant",
-        "Learnable",
-        "call",
-        "keep_state",
-        "reset_",
-        "detach_",
-        "get_states",
-        "set_states_",
-        "fuse",
-        "deploy",
-        "set_run_config_",
-    }
-    assert named == set(snn.__all__) - helpers
+    classes = "StatefulModule Constant Learnable"
+    functions = "call keep_state reset_ detach_ get_states set_states_ fuse deploy set_run_config_"
+    assert named == set(snn.__all__) - {*classes.split(), *functions.split()}
 
 
 def test_parameters_of_own_neurons_named_as_arguments():

@@ -5,26 +5,11 @@ import copy
 import pytest
 import spikeforge.nn as snn
 import torch
+from loops import STATEFUL, composite, in_pieces, in_steps, refused, same
 from reference import run
 from torch import nn
 
-NEURONS = {
-    "IF": snn.IF,
-    "LIF": lambda: snn.LIF(tau=3.0, v_reset=None),
-    "PLIF": snn.PLIF,
-    "QIF": snn.QIF,
-    "EIF": snn.EIF,
-    "Izhikevich": lambda: snn.Izhikevich(a=0.1, b=0.2, w_rest=0.05),
-    "AdaptiveLIF": snn.AdaptiveLIF,
-    "CubaLIF": snn.CubaLIF,
-    "LI": snn.LI,
-    "strict": lambda: snn.AdaptiveLIF(strict=True, v_reset=torch.tensor(-0.1)),
-    "Neuron": lambda: snn.Neuron(
-        "neuron n(x; v = 0.5) { h = 0.8 * v + x; s = spike(h - 1, atan); return s; v' = select(s, 0, h) }"
-    ),
-    "Delay": lambda: snn.Delay(torch.tensor([2, 0, 1, 4, 1])),
-    "Latency": lambda: snn.Latency(6),
-}
+NEURONS = STATEFUL
 every = pytest.mark.parametrize("kind", NEURONS)
 
 
@@ -41,14 +26,6 @@ class Block(nn.Module):
 
     def forward(self, x, gain=1.0):
         return self.inner(self.second(self.lif(gain * self.first(x))))
-
-
-def net():
-    return Block()
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def sequence(steps=8, shape=(3, 5)):
@@ -70,18 +47,8 @@ def test_steps_pieces_and_the_whole_have_the_same_bits(kind, device):
     whole, last = module(x, None)
     assert torch.equal(module(x), whole)
 
-    state, pieces = None, []
-    for piece in x.split([1, 3, 0, 4]):
-        y, state = module(piece, state)
-        pieces.append(y)
-    assert torch.equal(torch.cat(pieces), whole) and same(state, last)
-
-    state, steps = None, []
-    for row in x:
-        y, state = module.step(row, state)
-        steps.append(y)
-    assert torch.equal(torch.stack(steps), whole) and same(state, last)
-
+    for y, state in (in_pieces(module, x.split([1, 3, 0, 4])), in_steps(module, x)):
+        assert torch.equal(y, whole) and same(state, last)
     with snn.keep_state(module):
         assert torch.equal(torch.stack([module.step(row) for row in x]), whole)
         assert same(snn.get_states(module), last)
@@ -109,10 +76,7 @@ def test_the_states_of_all_steps_are_returned_and_not_kept(kind):
 def test_gradients_flow_through_states_until_they_are_detached():
     x = sequence().double().requires_grad_()
     lif = snn.LIF(surrogate="atan")
-
-    def gradient(y):
-        return torch.autograd.grad(y.sum(), x)[0]
-
+    gradient = lambda y: torch.autograd.grad(y.sum(), x)[0]
     want = gradient(run("lif", x, surrogate="atan").spikes[4:])
     _, state = lif(x[:4], None)
     assert torch.allclose(gradient(lif(x[4:], state)[0]), want, atol=1e-12)
@@ -166,9 +130,8 @@ def test_states_kept_in_inference_mode_start_a_compiled_training_call():
 
 
 def _set(module, x):
-    other = copy.deepcopy(module)
     with torch.inference_mode():
-        states = snn.call(other, x, None)[1]
+        states = snn.call(copy.deepcopy(module), x, None)[1]
     snn.set_states_(module, states)
 
 
@@ -248,12 +211,12 @@ def twice():
 
 def looped():
     """Its loop is stepped, and other parts come before and after."""
-    made = snn.Composite(stateful=True)
-    for name, part in (("first", snn.LIF(stateful=True)), ("lif", snn.LIF(stateful=True)), ("back", nn.Linear(5, 5)), ("last", nn.Linear(5, 5)), ("li", snn.LI(stateful=True))):
-        made.add(name, part)
-    for source, target, delay in (("in", "first.in", 0), ("first.out", "lif.in", 0), ("lif.out", "back.in", 0), ("back.out", "lif.in", 2), ("lif.out", "last.in", 1), ("last.out", "li.in", 0), ("li.out", "out", 0)):
-        made.connect(source, target, delay=delay)
-    return made
+    return composite(
+        "in -> first.in, first.out -> lif.in, lif.out -> back.in, back.out -> lif.in 2, lif.out -> last.in 1, "
+        "last.out -> li.in, li.out -> out",
+        stateful=True, first=snn.LIF(stateful=True), lif=snn.LIF(stateful=True), back=nn.Linear(5, 5),
+        last=nn.Linear(5, 5), li=snn.LI(stateful=True),
+    )
 
 
 @pytest.mark.parametrize("make", [sequential, nested, twice, looped])
@@ -277,7 +240,7 @@ def test_a_module_that_raises_leaves_all_states_as_they_were(make, error):
 
 
 def test_keep_state_begins_and_ends_anew():
-    block, x = net(), sequence()
+    block, x = Block(), sequence()
     whole = block(x)
     for _ in range(2):
         with snn.keep_state(block) as same_net:
@@ -288,7 +251,7 @@ def test_keep_state_begins_and_ends_anew():
 
 
 def test_keep_state_is_reentrant():
-    block, x = net(), sequence()
+    block, x = Block(), sequence()
     whole = block(x)
     keep = snn.keep_state(block)
     with keep:
@@ -319,7 +282,7 @@ def test_keep_state_ends_with_an_error_too():
 
 
 def test_call_hands_on_the_states_of_any_module():
-    block, x = net().double(), sequence().double()
+    block, x = Block().double(), sequence().double()
     whole = block(x, gain=3.0)
     first, state = snn.call(block, x[:3], None, gain=3.0)
     second, last = snn.call(block, x[3:], state, 3.0)
@@ -333,22 +296,21 @@ def test_call_hands_on_the_states_of_any_module():
 
 
 def test_call_neither_reads_nor_changes_what_is_kept():
-    block, x = net(), sequence()
+    block, x = Block(), sequence()
     want, _ = snn.call(block, x)
     with snn.keep_state(block):
         block(x[:2])
         kept = snn.get_states(block)
         assert torch.equal(snn.call(block, x)[0], want)
         assert same(snn.get_states(block), kept)
-        with pytest.raises(ValueError, match="no state 'lif.w'"):
-            snn.call(block, x, {"lif.w": x})
+        refused(ValueError, "no state 'lif.w'", lambda: snn.call(block, x, {"lif.w": x}))
         with pytest.raises((ValueError, RuntimeError)):
             snn.call(block, x[:, :, :2])
         assert same(snn.get_states(block), kept)
 
 
 def test_states_are_set_and_got():
-    block, x = net(), sequence()
+    block, x = Block(), sequence()
     _, state = snn.call(block, x[:3])
     want, _ = snn.call(block, x[3:], state)
     with snn.keep_state(block):
@@ -356,35 +318,23 @@ def test_states_are_set_and_got():
         assert torch.equal(block(x[3:]), want)
         with pytest.raises(ValueError, match="Block: there is no state 'lif.q'; it has inner.0.a, inner.0.v, lif.v"):
             snn.set_states_(block, {"lif.q": x})
-    with pytest.raises(
-        ValueError, match=r"AdaptiveLIF 'inner.0': does not keep its states; use stateful=True or keep_state\(net\)"
-    ):
-        snn.set_states_(block, {"inner.0.a": x})
+    words = r"AdaptiveLIF 'inner.0': does not keep its states; use stateful=True or keep_state\(net\)"
+    refused(ValueError, words, lambda: snn.set_states_(block, {"inner.0.a": x}))
     partly = snn.Sequential(snn.LIF(stateful=True), snn.LIF())
     partly(x)
     before = snn.get_states(partly)
-    with pytest.raises(ValueError, match="LIF '1': does not keep its states"):
-        snn.set_states_(partly, {"0.v": x[0], "1.v": x[0]})
+    refused(ValueError, "LIF '1': does not keep its states", lambda: snn.set_states_(partly, {"0.v": x[0], "1.v": x[0]}))
     assert same(snn.get_states(partly), before)
 
 
-@pytest.mark.parametrize(
-    "other, message",
-    [
-        (
-            lambda x: x[:, :2],
-            r"the kept state v has shape \[3, 5\], but a step of x \[8, 2, 5\] has \[2, 5\]; call spikeforge.nn.reset_\(net\)",
-        ),
-        (
-            lambda x: x.double(),
-            r"the kept state v is float32, but beside x of float64 states are float64; call spikeforge.nn.reset_\(net\)",
-        ),
-        (
-            lambda x: x.to("meta"),
-            r"the kept state v is on cpu, but x is on meta; net.to\(x.device\) moves kept states, or call spikeforge",
-        ),
-    ],
-)
+@pytest.mark.parametrize("other, message", [
+    (lambda x: x[:, :2],
+     r"the kept state v has shape \[3, 5\], but a step of x \[8, 2, 5\] has \[2, 5\]; call spikeforge.nn.reset_\(net\)"),
+    (lambda x: x.double(),
+     r"the kept state v is float32, but beside x of float64 states are float64; call spikeforge.nn.reset_\(net\)"),
+    (lambda x: x.to("meta"),
+     r"the kept state v is on cpu, but x is on meta; net.to\(x.device\) moves kept states, or call spikeforge"),
+])
 @pytest.mark.parametrize("kind", ["LIF", "PLIF", "strict", "Neuron"])
 def test_another_batch_is_an_error_and_never_a_silent_restart(kind, other, message):
     pair = nn.Sequential(nn.Identity(), NEURONS[kind]())
@@ -403,17 +353,12 @@ def test_another_batch_is_an_error_and_never_a_silent_restart(kind, other, messa
 def test_delays_and_encoders_say_it_too():
     delay = snn.Delay(2, stateful=True)
     delay(sequence())
-    with pytest.raises(
-        ValueError,
-        match=r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x asks for \[2, 4, 5\] .*reset_",
-    ):
-        delay(sequence(shape=(4, 5)))
+    words = r"Delay: the kept state x has shape \[2, 3, 5\] on cpu, but this x needs \[2, 4, 5\] .*reset_"
+    refused(ValueError, words, lambda: delay(sequence(shape=(4, 5))))
     with pytest.raises(TypeError, match="Delay: steps must be whole numbers, but are float32; pass steps.long()"):
         snn.Delay(torch.ones(3))
-    with pytest.raises(ValueError, match="Delay: steps must be 0 or more, but one is -1"):
-        snn.Delay(torch.tensor([1, -1]))
-    with pytest.raises(ValueError, match="Latency: steps must be at least 1, but is 0"):
-        snn.Latency(0)
+    refused(ValueError, "Delay: steps must be 0 or more, but one is -1", lambda: snn.Delay(torch.tensor([1, -1])))
+    refused(ValueError, "Latency: steps must be at least 1, but is 0", lambda: snn.Latency(0))
 
 
 def test_copies_share_no_states():
@@ -454,7 +399,5 @@ def test_encoders():
             drawn = snn.Poisson(torch.Generator().manual_seed(1)).encode(given, 500)
             p, count = given[0].item(), drawn.numel()
             assert drawn.dtype == dtype and abs(drawn.double().sum() - p * count) < 6 * (p * count) ** 0.5
-    with pytest.raises(ValueError, match="Poisson: steps must be at least 0, but is -1"):
-        snn.Poisson().encode(values, -1)
-    with pytest.raises(TypeError, match="Repeat: steps must be a whole number, but is 3.5"):
-        snn.Repeat().encode(values, 3.5)
+    refused(ValueError, "Poisson: steps must be at least 0, but is -1", lambda: snn.Poisson().encode(values, -1))
+    refused(TypeError, "Repeat: steps must be a whole number, but is 3.5", lambda: snn.Repeat().encode(values, 3.5))

@@ -6,29 +6,15 @@ import pytest
 import torch
 from torch.library import opcheck
 
-import spikeforge.nn  # noqa: F401: loads the library
+from loops import fire, refused, with_threads
 
 ops = torch.ops.spikeforge
-
-
-class Triangle(torch.autograd.Function):
-    """A spike with piecewise_quadratic's derivative."""
-
-    @staticmethod
-    def forward(ctx, u):
-        ctx.save_for_backward(u)
-        return (u >= 0).to(u.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (u,) = ctx.saved_tensors
-        return grad * (1 - u.abs()).clamp(min=0)
 
 
 def leaky_step(inputs, states, params):
     (x,), (v,), (tau,) = inputs, states, params
     h = v + (x - v) / tau
-    s = Triangle.apply(h - 1)
+    s = fire(h - 1, "piecewise_quadratic")
     return [s], [(1 - s) * h]
 
 
@@ -98,8 +84,8 @@ def make(cell, steps=19, batch=(7,), width=11, *, delay=1, spikes=True, states=T
     return call
 
 
-def wide(call):
-    copy = lambda t: t.detach().double().requires_grad_()  # noqa: E731
+def copied(call, *to):
+    copy = lambda t: t.detach().to(*to).requires_grad_()  # noqa: E731
     return {k: [copy(t) for t in v] if isinstance(v, list) else copy(v) for k, v in call.items()}
 
 
@@ -123,7 +109,7 @@ def largest(t):
 
 def assert_like_the_loop(cell, call, bound, **options):
     results = ops.recurrent_run(cell[0], **call, **options)
-    reference = wide(call)
+    reference = copied(call, torch.float64)
     expected = loop(cell, **reference, **options)
     for found, value in zip((*results[0], *results[1]), (*expected[0], *expected[1])):
         assert found.shape == value.shape
@@ -166,21 +152,17 @@ def test_the_gradient_of_the_matrix_is_a_product_of_spikes_and_gradients_where_f
     upstream = torch.randn(60, 41, 70).to(dtype)
     tau = torch.tensor(2.0, dtype=torch.promote_types(dtype, torch.float32))
 
-    def run(threads):
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
+    def run():
         (s,), _ = ops.recurrent_run(LEAKY[0], [x], w, [], [tau])
-        grads = torch.autograd.grad(s, (x, w), upstream)
-        torch.set_num_threads(before)
-        return s.detach(), *grads
+        return s.detach(), *torch.autograd.grad(s, (x, w), upstream)
 
-    s, grad_x, grad_w = run(1)
+    (s, grad_x, grad_w), by_threads = with_threads((1, 4), run)
     assert 0.01 < s.double().mean() < 0.15
     exact = torch.einsum("tbi,tbj->ij", s[:-1].double(), grad_x[1:].double())
     bound = {torch.float64: 1e-12, torch.float32: 1e-6}.get(dtype, 1e-2)
     assert grad_w.dtype == dtype
     torch.testing.assert_close(grad_w.double(), exact, rtol=0, atol=bound * largest(exact))
-    assert torch.equal(grad_w, run(4)[2]), "the sums depend on the number of threads"
+    assert torch.equal(grad_w, by_threads[2]), "the sums depend on the number of threads"
 
 
 # What decides a kernel on a GPU: a block alone, clusters of 4, 8 and 16, one tile of samples or several, whole tiles and
@@ -200,30 +182,39 @@ def few_bits(call, dtype):
     return call
 
 
-def on_cpu(call):
-    copy = lambda t: t.detach().cpu().requires_grad_()  # noqa: E731
-    return {k: [copy(t) for t in v] if isinstance(v, list) else copy(v) for k, v in call.items()}
+GPU_BOUND = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+
+def few_bits_on_a_gpu(shape, dtype, **options):
+    steps, batch, width = shape
+    call = few_bits(make(LEAKY, steps, (batch,), width, dtype=dtype, device="cuda", **options), dtype)
+    call["params"] = [(p.detach().float() * 8).round().div(8).requires_grad_() for p in call["params"]]
+    return call
+
+
+def assert_as_on_a_cpu(call, dtype, least, samples={}, **options):
+    """Results to the bit; gradients, which are returned, within rounding. `samples` are lengths and starts."""
+    on_cpu, on_gpu = copied(call, "cpu"), {name: t if t is None else t.cuda() for name, t in samples.items()}
+    found = ops.recurrent_run(LEAKY[0], **call, **options, **on_gpu)
+    expected = ops.recurrent_run(LEAKY[0], **on_cpu, **options, **samples)
+    assert least < expected[0][0].float().mean() < 0.6
+    for a, b in zip((*found[0], *found[1]), (*expected[0], *expected[1])):
+        assert torch.equal(a.cpu(), b)
+    grads = gradients(found, call)
+    for g, value in zip(grads, gradients(expected, on_cpu)):
+        error = (g.cpu().double() - value.double()).norm() / value.double().norm().clamp(min=1e-30)
+        assert error < GPU_BOUND[dtype]
+    return grads
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", LAYERS, ids=str)
 def test_layers_on_a_gpu_fire_as_on_a_cpu(shape, dtype, cuda):
-    steps, batch, width = shape
-    for spikes, states in [(False, False), (True, True)]:
-        call = few_bits(make(LEAKY, steps, (batch,), width, dtype=dtype, device="cuda", spikes=spikes, states=states), dtype)
-        call["params"] = [(p.detach().float() * 8).round().div(8).requires_grad_() for p in call["params"]]
-        expected_call = on_cpu(call)
-        options = dict(store_states=states)
-        found, expected = ops.recurrent_run(LEAKY[0], **call, **options), ops.recurrent_run(LEAKY[0], **expected_call, **options)
-        assert 0.02 < expected[0][0].float().mean() < 0.6
-        for a, b in zip((*found[0], *found[1]), (*expected[0], *expected[1])):
-            assert torch.equal(a.cpu(), b)
-        bound = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
-        again = ops.recurrent_run(LEAKY[0], **call, **options)
-        for g, twice, value in zip(gradients(found, call), gradients(again, call), gradients(expected, expected_call)):
-            assert torch.equal(g, twice)
-            error = (g.cpu().double() - value.double()).norm() / value.double().norm().clamp(min=1e-30)
-            assert error < bound
+    for given in (False, True):
+        call = few_bits_on_a_gpu(shape, dtype, spikes=given, states=given)
+        grads = assert_as_on_a_cpu(call, dtype, 0.02, store_states=given)
+        again = ops.recurrent_run(LEAKY[0], **call, store_states=given)
+        assert all(map(torch.equal, grads, gradients(again, call)))
 
 
 @pytest.mark.parametrize("delay", [1, 3])
@@ -238,24 +229,11 @@ def test_samples_and_delays_on_a_gpu_are_as_on_a_cpu(shape, dtype, delay, cuda):
     start = torch.rand(steps, batch, generator=generator) < 0.06
     ended = (torch.arange(steps).view(-1, 1) >= lengths).unsqueeze(-1)
     for has_lengths, has_start, given in [(True, True, True), (False, True, False), (True, False, False), (False, False, False)]:
-        made = make(LEAKY, steps, (batch,), width, dtype=dtype, device="cuda", delay=delay, spikes=given, states=given)
-        call = few_bits(made, dtype)
-        call["params"] = [(p.detach().float() * 8).round().div(8).requires_grad_() for p in call["params"]]
+        call = few_bits_on_a_gpu(shape, dtype, delay=delay, spikes=given, states=given)
         if has_lengths:
             call["inputs"] = [x.detach().masked_fill(ended.cuda(), torch.nan).requires_grad_() for x in call["inputs"]]
-        expected_call = on_cpu(call)
-        options = dict(store_states=given, delay=delay)
         samples = dict(lengths=lengths if has_lengths else None, start=start if has_start else None)
-        on_gpu = {name: t if t is None else t.cuda() for name, t in samples.items()}
-        found = ops.recurrent_run(LEAKY[0], **call, **options, **on_gpu)
-        expected = ops.recurrent_run(LEAKY[0], **expected_call, **options, **samples)
-        assert 0.01 < expected[0][0].float().mean() < 0.6
-        for a, b in zip((*found[0], *found[1]), (*expected[0], *expected[1])):
-            assert torch.equal(a.cpu(), b)
-        bound = {torch.float32: 1e-5, torch.float16: 5e-3}[dtype]
-        for g, value in zip(gradients(found, call), gradients(expected, expected_call)):
-            error = (g.cpu().double() - value.double()).norm() / value.double().norm().clamp(min=1e-30)
-            assert error < bound
+        assert_as_on_a_cpu(call, dtype, 0.01, samples, store_states=given, delay=delay)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
@@ -275,7 +253,7 @@ def test_a_sum_of_all_outputs_has_one_gradient_for_all_on_a_gpu(cuda):
         return torch.autograd.grad(weights[0] * s.sum().float() + weights[1] * v.sum(), tensors(call))
 
     for weights in [(1, 1), (0, 1), (1, 0)]:
-        for g, value in zip(gradients_of(call, weights), gradients_of(on_cpu(call), weights)):
+        for g, value in zip(gradients_of(call, weights), gradients_of(copied(call, "cpu"), weights)):
             torch.testing.assert_close(g.cpu().double(), value.double(), rtol=0, atol=2e-2 * value.abs().max().item() + 1e-6)
 
 
@@ -319,17 +297,13 @@ def test_gradcheck(cell, device):
 
 def test_any_number_of_threads_gives_the_same_bits():
     call = make(LEAKY, 60, (37,), 50, dtype=torch.float32, scale=0.3)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            results = ops.recurrent_run(LEAKY[0], **call)
-            found.append((*results[0], *results[1], *gradients(results, call)[:-2]))
-    finally:
-        torch.set_num_threads(threads)
-    for others in found[1:]:
-        for a, b in zip(found[0], others):
-            assert torch.equal(a, b)
+
+    def run():
+        results = ops.recurrent_run(LEAKY[0], **call)
+        return *results[0], *results[1], *gradients(results, call)[:-2]
+
+    first, *others = with_threads((1, 2, 3), run)
+    assert all(all(map(torch.equal, first, other)) for other in others)
 
 
 def test_opcheck():
@@ -354,8 +328,7 @@ def test_compile_and_export_keep_the_operator():
 
     arguments = (*call["inputs"], call["w"], *call["params"])
     compiled = torch.compile(run, fullgraph=True, dynamic=True)
-    for found, value in zip(compiled(*arguments), run(*arguments)):
-        torch.testing.assert_close(found, value)
+    torch.testing.assert_close(compiled(*arguments), run(*arguments))
     found, value = (torch.autograd.grad(f(*arguments)[0].sum(), arguments) for f in (compiled, run))
     torch.testing.assert_close(found, value)
 
@@ -384,8 +357,7 @@ def test_vmap_and_transforms(mapped_w, device):
     found = torch.vmap(torch.func.grad(score, (0, 1, 2)), dims)(xs, ws if mapped_w else w, tau)
     for i in range(3):
         one = torch.func.grad(score, (0, 1, 2))(xs[i], ws[i] if mapped_w else w, tau)
-        for of_map, value in zip(found, one):
-            torch.testing.assert_close(of_map[i], value)
+        torch.testing.assert_close([of_map[i] for of_map in found], list(one))
     values = torch.vmap(score, dims)(xs, ws if mapped_w else w, tau)
     torch.testing.assert_close(values[1], score(xs[1], ws[1] if mapped_w else w, tau))
 
@@ -394,8 +366,7 @@ def test_second_derivatives_are_refused_in_words():
     call = make(SMOOTH, 4, (2,), 3)
     results = ops.recurrent_run(SMOOTH[0], **call)
     (g,) = torch.autograd.grad(results[0][0].square().sum(), call["w"], create_graph=True)
-    with pytest.raises(NotImplementedError, match="recurrent_run: second derivatives are not implemented"):
-        g.sum().backward()
+    refused(NotImplementedError, "recurrent_run: second derivatives are not implemented", g.sum().backward)
 
 
 WRONG = {
@@ -414,8 +385,7 @@ WRONG = {
 def test_wrong_calls_are_refused_in_words(name):
     change, error, words = WRONG[name]
     call = dict(neuron=LEAKY[0], inputs=[torch.rand(3, 2, 4)], w=torch.rand(4, 4), states=[], params=[torch.tensor(2.0)])
-    with pytest.raises(error, match=words):
-        ops.recurrent_run(**{**call, **change})
+    refused(error, words, lambda: ops.recurrent_run(**{**call, **change}))
 
 
 def test_no_neurons_have_gradients_too(device):

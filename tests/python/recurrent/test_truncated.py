@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from loops import detached, fire, in_pieces
 from torch import nn
 
 import spikeforge
@@ -22,18 +23,6 @@ TEXT = """neuron n(x; v, a; k) {
 }"""
 
 
-class Fire(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, u):
-        ctx.save_for_backward(u)
-        return (u >= 0).to(u.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (u,) = ctx.saved_tensors
-        return grad / (1 + (torch.pi * u).square())
-
-
 def zeros():
     return torch.zeros(BATCH, WIDTH, dtype=torch.float64)
 
@@ -44,16 +33,14 @@ def zeros():
 class LIF:
     def __init__(self, draw):
         self.soft, self.detach = draw.random() < 0.5, draw.random() < 0.5
-        self.module = snn.LIF(
-            tau=snn.Learnable(draw.uniform(1.5, 3)), v_threshold=0.3, v_reset=None if self.soft else 0.0,
-            surrogate="atan", detach_reset=self.detach,
-        )  # fmt: skip
+        options = dict(v_threshold=0.3, v_reset=None if self.soft else 0.0, surrogate="atan", detach_reset=self.detach)
+        self.module = snn.LIF(tau=snn.Learnable(draw.uniform(1.5, 3)), **options)
         self.start = [zeros()]
 
     def step(self, x, state):
         (v,) = state
         h = v + (x - v) / self.module.tau
-        s = Fire.apply(h - 0.3)
+        s = fire(h - 0.3)
         reset = s.detach() if self.detach else s
         return s, [h - reset * 0.3 if self.soft else h - reset * h]
 
@@ -74,7 +61,7 @@ class Text:
     def step(self, x, state):
         v, a = state
         h = 0.6 * v + self.module.k * x - 0.3 * a
-        s = Fire.apply(h - 0.4)
+        s = fire(h - 0.4)
         return s, [h - 0.4 * s, 0.8 * a + s]
 
 
@@ -190,8 +177,8 @@ def neuron(draw):
     return draw.choice([LIF, LI, Text])(draw)
 
 
-def detached(state):
-    return state.detach() if isinstance(state, torch.Tensor) else [detached(part) for part in state]
+def cut(state):
+    return state.detach() if isinstance(state, torch.Tensor) else [cut(part) for part in state]
 
 
 def plain(net, pieces, grads):
@@ -203,7 +190,7 @@ def plain(net, pieces, grads):
             rows.append(y)
         outputs.append(torch.stack(rows))
         backward(outputs[-1], grad)
-        state = detached(state)
+        state = cut(state)
     return torch.cat(outputs)
 
 
@@ -223,13 +210,8 @@ def by_kept_states(net, pieces, grads):
 
 
 def by_states(net, pieces, grads):
-    outputs, state = [], None
-    for piece, grad in zip(pieces, grads):
-        y, state = net(piece, state)
-        outputs.append(y)
-        backward(y, grad)
-        state = {name: value.detach() for name, value in state.items()}
-    return torch.cat(outputs)
+    grads = iter(grads)
+    return in_pieces(net, pieces, after_piece=lambda y, state: (backward(y, next(grads)), detached(state))[1])[0]
 
 
 def by_checkpoints(net, pieces, grads):

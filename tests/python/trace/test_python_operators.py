@@ -481,7 +481,7 @@ def test_a_name_is_taken_once(register):
 
 
 WRONG_CALLS = {
-    "its CPU function must return 2 tensors, one for each result, but gave 1": dict(cpu=identity),
+    "its CPU function must return 2 tensors, one for each result, but returned 1": dict(cpu=identity),
     "its CPU function must return a tensor for each result, but returned a NoneType": dict(cpu=lambda x: None),
     "its CPU function must return a tensor for each result, but returned a tuple of Tensor, int": dict(cpu=lambda x: (x, 1)),
     r"its CPU function returned result 1 the shape \[1\], but its shape function declares \[2\]": dict(cpu=lambda x: (x, x[:1])),
@@ -489,7 +489,7 @@ WRONG_CALLS = {
     "its CPU function returned result 0 on meta, but its arguments are on cpu": dict(cpu=lambda x: (x.to("meta"), x)),
     "its shape function must describe 2 results, as its schema has, but describes 1": dict(shapes="x"),
     "shapes must give the name of an argument, sizes": dict(shapes=lambda x: [3.5, x]),
-    r"its shape function gives the shape \[-1\]: sizes must not be negative": dict(shapes=lambda x: [(-1,), x]),
+    r"its shape function returns the shape \[-1\]: sizes must not be negative": dict(shapes=lambda x: [(-1,), x]),
     "x must be Float, but is Long": dict(dtypes={"x": torch.float32}, x=torch.ones(2, dtype=torch.long)),
     "has a kernel for CUDA only": dict(cpu=None, cuda=identity),
     "its vjp must return 1 gradient|its vjp gave no gradient for x": dict(vjp=lambda *args: None),

@@ -12,12 +12,12 @@ namespace spikeforge::nn {
 
 // During its lifetime, all modules at and below `module` use the samples. Throws c10::ValueError if one of them does
 // not support samples, and for shapes that do not fit `inputs`.
-class ToldSamples {
+class ScopedSamples {
  public:
-  ToldSamples(Stateful& module, const Samples& samples, at::TensorList inputs, std::int64_t steps);
-  ~ToldSamples();
-  ToldSamples(const ToldSamples&) = delete;
-  ToldSamples& operator=(const ToldSamples&) = delete;
+  ScopedSamples(Stateful& module, const Samples& samples, at::TensorList inputs, std::int64_t steps);
+  ~ScopedSamples();
+  ScopedSamples(const ScopedSamples&) = delete;
+  ScopedSamples& operator=(const ScopedSamples&) = delete;
 
  private:
   std::vector<std::pair<Stateful*, Samples>> before_;
@@ -29,7 +29,7 @@ inline std::optional<at::Tensor> maybe_given(const at::Tensor& t) {
 }
 
 // A sequence with zeros where its sample has started anew within the last `delay` steps, so that nothing arrives.
-at::Tensor without_unheard(const Samples& samples, const at::Tensor& arriving, std::int64_t delay);
+at::Tensor without_restarted(const Samples& samples, const at::Tensor& arriving, std::int64_t delay);
 
 // The last `delay` steps of each sample, [delay, B, *shape]: `through` of those of `sent`, or of the values in flight
 // `before` (undefined: zeros); zeros if the sample has restarted since.

@@ -1,5 +1,5 @@
-#include "csrc/simulation/internal/exchange.h"
-#include "csrc/simulation/internal/tell.h"
+#include "csrc/simulation/internal/host_exchange.h"
+#include "csrc/simulation/internal/notices.h"
 
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
@@ -65,7 +65,7 @@ void Exchange::run(std::int64_t first, std::span<const std::vector<std::int64_t>
     const std::int64_t words = this->words();
     others_throw_too = true;
     write(first, own, words, as_bits);
-    tell(first, steps, words);
+    send_header(first, steps, words);
     const std::int64_t most = most_spikes(first, steps, words);
     others_throw_too = false;
     if (!as_bits && most > capacity_) {
@@ -87,7 +87,7 @@ bool Exchange::send_failure() noexcept {
     const std::int64_t words = this->words();
     own_.assign(static_cast<std::size_t>(words), 0);
     own_[1] = failed;
-    tell(next_, 0, words);
+    send_header(next_, 0, words);
   } catch (const std::exception&) {  // the others run into their timeout
   }
   return true;
@@ -114,7 +114,7 @@ void Exchange::write(std::int64_t first, std::span<const std::vector<std::int64_
   own_[3] = static_cast<std::int32_t>(first >> 31);
 }
 
-void Exchange::tell(std::int64_t first, std::int64_t steps, std::int64_t words) {
+void Exchange::send_header(std::int64_t first, std::int64_t steps, std::int64_t words) {
   all_.resize(static_cast<std::size_t>(words * ranks_->size()));
   const at::Tensor own = over(own_), all = over(all_);
   all_gather(*ranks_, own, all.view({ranks_->size(), words}), "the spikes of " + steps_in_words(first, steps));
@@ -125,13 +125,13 @@ void Exchange::tell(std::int64_t first, std::int64_t steps, std::int64_t words) 
 std::int64_t Exchange::most_spikes(std::int64_t first, std::int64_t steps, std::int64_t words) const {
   std::int64_t most = 0;
   for (std::int64_t rank = 0; rank < ranks_->size(); ++rank) {
-    const std::int32_t* const told = all_.data() + rank * words;
-    if (told[1] == failed) throw RankFailed(*ranks_, rank, Failure::within_step);
-    const std::int64_t their_first = std::int64_t{told[3]} << 31 | told[2];
-    TORCH_CHECK(their_first == first && told[1] == steps, "Network: rank ", rank, " sends spikes of ",
-                steps_in_words(their_first, told[1]), ", but rank ", ranks_->rank(), " those of ",
+    const std::int32_t* const received = all_.data() + rank * words;
+    if (received[1] == failed) throw RankFailed(*ranks_, rank, Failure::within_step);
+    const std::int64_t their_first = std::int64_t{received[3]} << 31 | received[2];
+    TORCH_CHECK(their_first == first && received[1] == steps, "Network: rank ", rank, " sends spikes of ",
+                steps_in_words(their_first, received[1]), ", but rank ", ranks_->rank(), " those of ",
                 steps_in_words(first, steps), ": all ranks must make the same calls");
-    most = std::max<std::int64_t>(most, told[0]);
+    most = std::max<std::int64_t>(most, received[0]);
   }
   return most;
 }
@@ -139,8 +139,8 @@ std::int64_t Exchange::most_spikes(std::int64_t first, std::int64_t steps, std::
 void Exchange::read(std::int64_t words, bool as_bits, std::span<std::vector<std::int64_t>> all) const {
   for (std::vector<std::int64_t>& fired : all) fired.clear();
   for (std::size_t rank = 0; rank < slices_.size(); ++rank) {
-    const std::int32_t* const told = all_.data() + static_cast<std::int64_t>(rank) * words;
-    const std::int32_t* const body = told + header;
+    const std::int32_t* const received = all_.data() + static_cast<std::int64_t>(rank) * words;
+    const std::int32_t* const body = received + header;
     const std::int64_t neurons = neurons_[rank];
     Numbering whole(slices_[rank]);
     std::int64_t last_step = 0;
@@ -151,11 +151,11 @@ void Exchange::read(std::int64_t words, bool as_bits, std::span<std::vector<std:
       all[static_cast<std::size_t>(step)].push_back(whole(place % neurons));
     };
     if (as_bits) {
-      for (std::int64_t word = 0; told[0] != 0 && word < words - header; ++word)
+      for (std::int64_t word = 0; received[0] != 0 && word < words - header; ++word)
         for (auto bits = static_cast<std::uint32_t>(body[word]); bits != 0; bits &= bits - 1)
           add(32 * word + std::countr_zero(bits));
     } else {
-      for (std::int32_t i = 0; i < told[0]; ++i) add(static_cast<std::uint32_t>(body[i]));
+      for (std::int32_t i = 0; i < received[0]; ++i) add(static_cast<std::uint32_t>(body[i]));
     }
   }
   for (std::vector<std::int64_t>& fired : all) std::ranges::sort(fired);

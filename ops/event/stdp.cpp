@@ -4,9 +4,9 @@
 //   stdp_pre   for every event i: w_ij += trace[j] over row i;     events [rows], trace [cols]
 //   stdp_post  for every event j: w_ij += trace[i] over column j;  events [cols], trace [rows]
 // then each weight that changed is clipped to w_min and w_max, where given. stdp_post reads the matrix by columns:
-// indices, indptr and slots of csr_transpose, computed once; slots says which weight a nonzero has. An entry is an
-// event where it is true, or x > 0. The names that end with _ change the weights in place.
-#include "ops/event/plasticity.h"
+// indices, indptr and slots of csr_transpose, computed once; slots has the index of each nonzero's weight. An entry is
+// an event where it is true, or x > 0. The names that end with _ change the weights in place.
+#include "ops/event/stdp.h"
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
@@ -147,8 +147,7 @@ at::Tensor stdp_meta(const StdpCall& call) {
 }
 
 // Kernels for the dispatcher. Slots is const at::Tensor& of stdp_post.
-template <auto run, class... Slots>
-struct Stdp {
+template <auto run, class... Slots> struct Stdp {
   static auto kernel(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, Slots... slots,
                      const at::Tensor& events, const at::Tensor& trace, std::int64_t rows, std::int64_t cols,
                      MaybeNumber w_min, MaybeNumber w_max, bool unchecked) {
@@ -180,8 +179,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_transpose(const at::Tensor& i
   return {row.index_select(0, slots).to(at::kInt), begins.to(indptr.scalar_type()), slots};
 }
 
-template <class W, class C, class E>
-void update_rows(const WeightUpdate& update, const E* events) {
+template <class W, class C, class E> void update_rows(const WeightUpdate& update, const E* events) {
   const auto& matrix = update.matrix.rows;
   auto* const weights = update.weights.mutable_data_ptr<W>();
   const auto* const trace = update.trace.const_data_ptr<C>();
@@ -199,8 +197,7 @@ void update_rows(const WeightUpdate& update, const E* events) {
   });
 }
 
-template <class W, class C>
-void update_typed(const WeightUpdate& update) {
+template <class W, class C> void update_typed(const WeightUpdate& update) {
   with_entries(update.events, [&](const auto* events) { update_rows<W, C>(update, events); });
 }
 
@@ -258,14 +255,10 @@ event::KernelSpec gpu_update(const WeightUpdate& update) {
 
 void update_weights_cpu(const WeightUpdate& update) {
   switch (dtype_of(update.weights.scalar_type())) {
-    case DType::f16:
-      return update_typed<c10::Half, float>(update);
-    case DType::bf16:
-      return update_typed<c10::BFloat16, float>(update);
-    case DType::f32:
-      return update_typed<float, float>(update);
-    default:
-      return update_typed<double, double>(update);
+    case DType::f16: return update_typed<c10::Half, float>(update);
+    case DType::bf16: return update_typed<c10::BFloat16, float>(update);
+    case DType::f32: return update_typed<float, float>(update);
+    default: return update_typed<double, double>(update);
   }
 }
 

@@ -43,9 +43,9 @@ class Exchange {
     end_ = end;
   }
 
-  // own[i] are own neurons that fired in step first + i, in ascending order. all[i] becomes those of all ranks, numbers
-  // of the whole network in ascending order. Throws c10::Error where ranks are not at the same step, or one is gone or
-  // has failed; `others_throw_too` says whether the other ranks throw, too.
+  // own[i] are own neurons that fired in step first + i, in ascending order. all[i] becomes those of all ranks, as
+  // indices in the whole network, in ascending order. Throws c10::Error if ranks are not at the same step, or if a rank
+  // has exited or failed; `others_throw_too` is set to true if the other ranks throw, too.
   void run(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::span<std::vector<std::int64_t>> all,
            bool& others_throw_too);
 
@@ -73,7 +73,7 @@ class Exchange {
   bool as_bits() const { return bit_words_ <= capacity_; }
   std::int64_t words() const { return header + (as_bits() ? bit_words_ : capacity_); }
   void write(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::int64_t words, bool as_bits);
-  void tell(std::int64_t first, std::int64_t steps, std::int64_t words);
+  void send_header(std::int64_t first, std::int64_t steps, std::int64_t words);
   std::int64_t most_spikes(std::int64_t first, std::int64_t steps, std::int64_t words) const;
   void read(std::int64_t words, bool as_bits, std::span<std::vector<std::int64_t>> all) const;
   void keep_room(std::int64_t spikes);

@@ -1,6 +1,6 @@
 #include "csrc/jit/spec_table.h"
 #include "ops/common/on_stream.h"
-#include "ops/event/plasticity.h"
+#include "ops/event/stdp.h"
 
 #include <c10/cuda/CUDAGuard.h>
 

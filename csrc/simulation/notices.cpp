@@ -1,4 +1,4 @@
-#include "csrc/simulation/internal/tell.h"
+#include "csrc/simulation/internal/notices.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -96,12 +96,12 @@ std::vector<Numbers> payloads(Ranks& ranks, const Numbers& own, c10::Device devi
   const at::Tensor gathered = at::empty({ranks.size(), std::ssize(own)}, words.options());
   all_gather(ranks, words, gathered, words_of(topic).what);
   const at::Tensor all = gathered.cpu();
-  std::vector<Numbers> told;
+  std::vector<Numbers> received;
   for (std::int64_t r = 0; r < ranks.size(); ++r) {
     const auto* const begin = all.const_data_ptr<std::int64_t>() + r * std::ssize(own);
-    told.emplace_back(begin, begin + own.size());
+    received.emplace_back(begin, begin + own.size());
   }
-  return told;
+  return received;
 }
 
 Notices gather_notices(Ranks& ranks, const Notice& notice, c10::Device device,

@@ -1,4 +1,4 @@
-#include "csrc/nn/internal/told_samples.h"
+#include "csrc/nn/internal/scoped_samples.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -14,8 +14,7 @@
 namespace spikeforge::nn {
 namespace {
 
-template <class Impl>
-bool takes_statistics_as(const torch::nn::Module& module) {
+template <class Impl> bool takes_statistics_as(const torch::nn::Module& module) {
   const auto* const norm = dynamic_cast<const Impl*>(&module);
   return norm != nullptr && (norm->is_training() || !norm->running_mean.defined());
 }
@@ -41,7 +40,7 @@ void check_shapes(const Stateful& module, const Samples& samples, at::TensorList
                       x.defined() ? "has shape " + c10::str(x.sizes()) : "is undefined");
     const auto check = [&](const char* name, const at::Tensor& t, at::IntArrayRef shape) {
       TORCH_CHECK_VALUE(!t.defined() || t.sizes() == shape, module.title(), ": ", name, " must have shape ", shape,
-                        " beside an input of shape ", x.sizes(), ", but has ", t.sizes());
+                        " for an input of shape ", x.sizes(), ", but has ", t.sizes());
     };
     check("lengths", samples.lengths, {x.size(1)});
     check("start", samples.start, {steps, x.size(1)});
@@ -50,32 +49,32 @@ void check_shapes(const Stateful& module, const Samples& samples, at::TensorList
 
 }  // namespace
 
-ToldSamples::ToldSamples(Stateful& module, const Samples& samples, at::TensorList inputs, std::int64_t steps) {
+ScopedSamples::ScopedSamples(Stateful& module, const Samples& samples, at::TensorList inputs, std::int64_t steps) {
   check_shapes(module, samples, inputs, steps);
-  std::vector<Stateful*> told;
+  std::vector<Stateful*> modules;
   module.apply([&](torch::nn::Module& m) {
     TORCH_CHECK_VALUE(!takes_statistics(m), module.title(), ": takes neither lengths nor start: statistics of a ",
                       m.name(), " would include values after the ends of sequences");
     auto* const stateful = dynamic_cast<Stateful*>(&m);
     if (stateful == nullptr) return;
     TORCH_CHECK_VALUE(stateful->takes_samples(), stateful->title(), ": takes neither lengths nor start");
-    told.push_back(stateful);
+    modules.push_back(stateful);
   });
-  for (Stateful* const m : told) before_.emplace_back(m, std::exchange(m->samples_, samples));
+  for (Stateful* const m : modules) before_.emplace_back(m, std::exchange(m->samples_, samples));
 }
 
-ToldSamples::~ToldSamples() {
+ScopedSamples::~ScopedSamples() {
   for (auto& [module, before] : before_) module->samples_ = std::move(before);
 }
 
-at::Tensor without_unheard(const Samples& samples, const at::Tensor& arriving, std::int64_t delay) {
+at::Tensor without_restarted(const Samples& samples, const at::Tensor& arriving, std::int64_t delay) {
   if (!samples.start.defined()) return arriving;
   const std::int64_t steps = samples.start.size(0);
-  at::Tensor unheard = samples.start;
+  at::Tensor restarted = samples.start;
   for (std::int64_t back = 1; back < std::min(delay, steps); ++back)
-    unheard = unheard.logical_or(
+    restarted = restarted.logical_or(
         at::cat({at::zeros_like(samples.start.narrow(0, 0, back)), samples.start.narrow(0, 0, steps - back)}));
-  return arriving.masked_fill(beside(unheard, arriving), 0);
+  return arriving.masked_fill(beside(restarted, arriving), 0);
 }
 
 at::Tensor leaving(const Samples& samples, const at::Tensor& sent, std::int64_t delay, const at::Tensor& before,

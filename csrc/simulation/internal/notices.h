@@ -20,7 +20,7 @@
 
 namespace spikeforge::simulation {
 
-// The topic of a call, in the order of the words in tell.cpp.
+// The topic of a call, in the order of the words in notices.cpp.
 enum class Topic : std::int64_t {
   build,
   delays,
