@@ -54,7 +54,7 @@ class Network(nn.Module):
 
 
 def samples(count):
-    """Noise in which one third of the inputs is stronger: the class says which."""
+    """Noise in which one third of the inputs is stronger, depending on the class."""
     labels = torch.randint(3, (count,))
     strong = nn.functional.one_hot(labels, 3).repeat_interleave(4, 1)
     return 2 * torch.rand(20, count, 12) * (1 + strong), labels

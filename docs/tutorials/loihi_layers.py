@@ -84,15 +84,15 @@ with torch.no_grad(), snn.keep_state(net):
 # Only the middle neuron of layer 1 receives input, in the step after layer 0 fired. A plain loop in Python gives the
 # same values:
 
-u1, v0, v1, heard, expected = torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.zeros(3), []
+u1, v0, v1, arriving, expected = torch.zeros(3), torch.zeros(3), torch.zeros(3), torch.zeros(3), []
 for t in range(STEPS):
     v0 = v0 + 4
     fired = (v0 > 10).float()
     v0 = v0 * (1 - fired)
-    u1 = u1 + heard
+    u1 = u1 + arriving
     v1 = v1 + u1 + 4
     v1 = v1 * (v1 <= 10)
-    heard = weights @ fired
+    arriving = weights @ fired
     expected.append(v1)
 assert torch.equal(torch.cat(table), torch.stack(expected))
 
@@ -148,15 +148,15 @@ print("layer1.v[1] :", monitor["layer1.lif.v"][:, 0, 1].tolist())
 # A plain loop with integers gives the same values: u increases by 64 times the weight of a spike, and v by u and the
 # bias, 4 * 2^6 = 256.
 
-u1, v0, v1, heard, expected = 0, 0, 0, 0, []
+u1, v0, v1, arriving, expected = 0, 0, 0, 0, []
 for t in range(STEPS):
     v0 += 256
     fired = v0 > 640
     v0 = 0 if fired else v0
-    u1 += heard
+    u1 += arriving
     v1 += u1 + 256
     v1 = 0 if v1 > 640 else v1
-    heard = 64 * int(whole[1, 1]) * fired
+    arriving = 64 * int(whole[1, 1]) * fired
     expected.append(v1)
 assert monitor["layer1.lif.v"][:, 0, 1].tolist() == expected
 
