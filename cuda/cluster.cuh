@@ -1,5 +1,5 @@
-// Shared-memory communication between the blocks of a cluster, and barriers between warps: PTX instructions for which
-// CUDA C++ has no name without a header. Clusters need compute capability 9.0 or newer.
+// Shared-memory communication between the blocks of a cluster, and barriers between warps: PTX instructions that CUDA
+// C++ offers only in headers. Clusters need compute capability 9.0 or newer.
 #pragma once
 
 namespace spikeforge {
@@ -46,7 +46,7 @@ struct ByteBarrier {
   __device__ __forceinline__ void expect(int bytes) const {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
   }
-  // Until the phase of this parity has ended; of a new barrier, that of parity 1 has.
+  // Waits until the phase of this parity has ended. In a new barrier, the phase of parity 1 has ended.
   __device__ __forceinline__ void wait(int parity) const {
     unsigned done = 0;
     while (done == 0)
@@ -59,11 +59,11 @@ struct ByteBarrier {
 
 // Makes this thread's writes to memory visible to send_to_all of its warp, after the warp has synchronised.
 __device__ __forceinline__ void publish_for_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
-// The same of shared memory that copies will overwrite.
+// The same for shared memory that copies will overwrite.
 __device__ __forceinline__ void leave_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// So many bytes of memory to the same place of each of the cluster's blocks, if wanted, counted on the barrier at the
-// same place of each. Places are this block's.
+// Copies `bytes` bytes of memory to the same address in each of the cluster's blocks, counted on the barrier at the
+// same address of each. Addresses are those of this block.
 template <int blocks>
 __device__ __forceinline__ void send_to_all(bool wanted, unsigned to, const void* from, int bytes, unsigned barrier) {
   asm volatile(
@@ -73,7 +73,7 @@ __device__ __forceinline__ void send_to_all(bool wanted, unsigned to, const void
       : "memory");
 }
 
-// Words to a place in a block of the cluster, counted on a barrier of that block.
+// Sends words to an address in a block of the cluster, counted on a barrier of that block.
 __device__ __forceinline__ void send(unsigned to, const unsigned (&words)[1], unsigned barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(to), "r"(barrier),
                "r"(words[0])

@@ -45,7 +45,7 @@ class GridBarrier {
     asm volatile("red.release.gpu.add.u32 [%0], %1;" : : "l"(barrier_of_launch()), "r"(own) : "memory");
   }
 
-  // Until all have arrived as often as this block.
+  // Waits until all blocks have arrived as often as this block.
   __device__ __forceinline__ void wait() {
     if (threadIdx.x == 0) {
       unsigned now;
@@ -58,7 +58,7 @@ class GridBarrier {
 
  private:
   static constexpr unsigned highest = 1u << 31;
-  unsigned before_;  // of which the highest bit counts
+  unsigned before_;  // only the highest bit is compared
 };
 
 }  // namespace spikeforge

@@ -1,5 +1,5 @@
-// The 16-bit types as kernels see them: storage and conversion, nothing else. Arithmetic is in float. Embedded here so
-// that run-time compilation needs no CUDA header.
+// The 16-bit types of kernels: storage and conversion only. Arithmetic is in float. Embedded here so that run-time
+// compilation needs no CUDA header.
 //
 // Short names: T half type.
 #pragma once

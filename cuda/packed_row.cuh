@@ -1,4 +1,4 @@
-// Spikes as bits: small whole numbers, 0 and 1 in a bit each, or 0 to 15 in four.
+// Spikes as bits: small integers, 0 and 1 in one bit each, or 0 to 15 in four.
 //
 // Short names: F type of the arithmetic; W neurons per thread.
 #pragma once
@@ -7,26 +7,26 @@
 
 namespace spikeforge {
 
-// The number's bits; none, and all_legal false, where it is no whole number that there are bits for.
+// Returns the bits of the value. If the value cannot be stored as bits, returns 0 and sets all_legal to false.
 template <int bits, class F> __device__ __forceinline__ unsigned bits_of(F value, bool& all_legal) {
   constexpr int most = (1 << bits) - 1;
-  const bool is_within = value >= F(0) && value <= F(most);  // NaN is not
+  const bool is_within = value >= F(0) && value <= F(most);  // false for NaN
   const unsigned whole = is_within ? static_cast<unsigned>(value) : 0;
   const bool is_legal = is_within && static_cast<F>(whole) == value;
   all_legal = all_legal && is_legal;
   return is_legal ? whole : 0;
 }
 
-// A thread's part of a row of bits, one row after the other. Threads that share a byte are neighbours in a warp, and
-// process the same steps of the same row: rows, and the first element of a warp, start at whole bytes.
+// A thread's part of a row of bits, row by row. Threads that share a byte are neighbours in a warp, and process the
+// same steps of the same row: rows, and the first element of a warp, start at whole bytes.
 template <class Neurons, int W, int bits> struct PackedRow {
-  static constexpr int beside = Neurons::stride == 1 ? W : 1;  // neurons of a thread beside each other
+  static constexpr int beside = Neurons::stride == 1 ? W : 1;  // neighbouring neurons of a thread
   static constexpr int bits_of_thread = beside * bits;
-  static constexpr int sharing = bits_of_thread < 8 ? 8 / bits_of_thread : 1;  // threads of a byte
+  static constexpr int sharing = bits_of_thread < 8 ? 8 / bits_of_thread : 1;  // threads that share a byte
   static constexpr int bytes = bits_of_thread < 8 ? 1 : bits_of_thread / 8;
   Cursor<unsigned char> row;
   unsigned char* valid;
-  bool is_mine;  // else the byte is written by another thread
+  bool is_mine;  // false: another thread writes the byte
 
   __device__ __forceinline__ PackedRow(unsigned char* packed, unsigned char* valid, long long neurons, Neurons n)
       : row{packed + n.first * bits / 8, neurons * bits / 8},

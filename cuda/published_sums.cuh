@@ -1,6 +1,6 @@
-// Sums that a block of a cooperative launch publishes for others, each word its own flag: readers poll the word, and
-// wait for nothing else. Relaxed accesses suffice: a word carries its value, and no other read depends on it. Words
-// that are not yet published are `unpublished`; a grid barrier lies between clearing and polling.
+// Sums that a block of a cooperative launch publishes for others, in which each word is its own flag: readers poll the
+// word, and wait for no other. Relaxed accesses suffice: a word carries its value, and no other read depends on it.
+// Words that are not yet published are `unpublished`; a grid barrier separates clearing and polling.
 //
 // Short names: S sums per channel.
 #pragma once
@@ -8,7 +8,7 @@
 namespace spikeforge {
 
 template <int S> struct alignas(S % 2 == 0 ? 8 : 4) PublishedSums {
-  static constexpr unsigned unpublished = 0xffffffff, other_nan = 0x7fffffff;  // two of many NaNs
+  static constexpr unsigned unpublished = 0xffffffff, other_nan = 0x7fffffff;  // two NaN patterns
   unsigned word[S];
 
   __device__ __forceinline__ void clear() {
@@ -16,7 +16,7 @@ template <int S> struct alignas(S % 2 == 0 ? 8 : 4) PublishedSums {
     for (int s = 0; s < S; ++s) word[s] = unpublished;
   }
 
-  // `sums` are the s-th one and those that follow it, as far as there are any.
+  // Publishes `sums` as the sums from the s-th on; those after the last are dropped.
   template <int n> __device__ __forceinline__ void publish(int s, const float (&sums)[n]) {
 #pragma unroll
     for (int i = 0; i < n; ++i)
@@ -24,7 +24,7 @@ template <int S> struct alignas(S % 2 == 0 ? 8 : 4) PublishedSums {
   }
 
   // Adds up `count` sums, at(first), at(first + stride), ...; waits until all of them are published. `at_once` are
-  // loaded at once.
+  // loaded together.
   template <int at_once, class At>
   static __device__ __forceinline__ void wait_and_add(int first, int count, int stride, float (&sums)[S], At&& at) {
 #pragma unroll 1

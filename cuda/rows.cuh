@@ -10,20 +10,20 @@ namespace spikeforge {
 // The source type of a tensor that a kernel reads.
 enum class Source { absent, f16, bf16, f32, f64, i32 };
 
-// The check of a parameter's value: none; not NaN; or within two bounds.
+// The check of a parameter's value: none; that it is not NaN; or that it is within two bounds.
 enum class Legal { unchecked, any, bounded };
 
-// The neurons that share a value of a tensor parameter: all; those of each warp; those of a channel; or none.
+// The neurons that share a value of a tensor parameter: all; those of a warp; those of a channel; or a single neuron.
 enum class Spread { one, by_warp, by_channel, by_neuron };
 
-// One step after another of a [T, N] sequence; the stride is in elements and may be 0.
+// The rows of a [T, N] sequence; the stride is in elements and may be 0.
 struct Rows {
   const void* data;
   long long time_stride;
 };
 
-// The value of neuron i is data[(i / inner) % count], or the number: a double, since with numbers of the arithmetic's
-// type backward passes were scheduled worse (Izhikevich, float32, on an H200: 1.15 of the bytes' time rather
+// The value of neuron i is data[(i / inner) % count], or the scalar: a double, because with scalars of the arithmetic's
+// type the compiler scheduled backward passes worse (Izhikevich, float32, on an H200: 1.15 of the bytes' time rather
 // than 1.05).
 struct ParamSource {
   const void* data;
@@ -32,7 +32,7 @@ struct ParamSource {
   long long count;
 };
 
-// The values of a thread's neurons at one step, as they lie in memory.
+// The values of a thread's neurons at one step, in their stored type.
 template <class T, int W, bool neighbours> struct alignas(neighbours ? sizeof(T) * W : sizeof(T)) Pack {
   T lane[W];
 
@@ -52,8 +52,7 @@ template <class T, int W, bool neighbours> struct alignas(neighbours ? sizeof(T)
   }
 };
 
-// Neighbouring halves stay in the words they were loaded in until they are used: taking them apart would wait for the
-// load.
+// Neighbouring halves stay in the loaded words until they are used: unpacking them earlier would wait for the load.
 template <class Half, int W> struct alignas(2 * W) PairPack {
   unsigned pair[W / 2];
 
@@ -79,8 +78,8 @@ template <> struct Pack<bf16, 4, true> : PairPack<bf16, 4> {};
 template <> struct Pack<f16, 8, true> : PairPack<f16, 8> {};
 template <> struct Pack<bf16, 8, true> : PairPack<bf16, 8> {};
 
-// In accesses of 16 bytes, or of 8. Left to itself the compiler takes some of a loop's stores apart into words, each an
-// access of its own (batch norm and LIF, 26 MB of float32 on an H200: 10.6 passes rather than 9.3).
+// Stores in accesses of 16 or 8 bytes. Otherwise the compiler splits some of a loop's stores into words, each a
+// separate access (batch norm and LIF, 26 MB of float32 on an H200: 10.6 passes rather than 9.3).
 template <class Values> __device__ __forceinline__ void store_whole(void* to, const Values& values) {
 #if __CUDA_ARCH__ >= 800
   constexpr int words = sizeof(Values) / 4;
@@ -99,17 +98,17 @@ template <class Values> __device__ __forceinline__ void store_whole(void* to, co
 #endif
 }
 
-// The neurons that a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements. Else
-// the thread's neurons lie a warp apart: W accesses, each of 32 neighbours for the warp, at one address.
+// The neurons that a thread owns. Neighbours are read in one access, if rows start at a multiple of W elements.
+// Otherwise the thread's neurons are 32 elements apart: W accesses, each to 32 neighbours of the warp.
 template <int W, bool neighbours, bool whole_stores = false> struct Lanes {
   static constexpr int stride = neighbours ? 1 : 32;
-  static constexpr int span = neighbours ? W : 32 * W;  // neurons of a thread, or of a warp
+  static constexpr int span = neighbours ? W : 32 * W;  // neurons of a thread or, without neighbours, of a warp
   long long first, start;
 
   __device__ __forceinline__ long long neuron(int k) const { return first + k * stride; }
 
-  // Beyond the last neuron the threads, or without neighbours the warps, are moved back to neurons that other threads
-  // process too: they write the same values to the same places.
+  // Threads (without neighbours, warps) that exceed the last neuron are moved back to neurons that other threads also
+  // process: they write the same values to the same addresses.
   static __device__ __forceinline__ Lanes of(long long thread, long long neurons) {
     const long long start = neighbours ? thread * span : thread / 32 * span;
     const long long last = neurons - span;
@@ -118,10 +117,10 @@ template <int W, bool neighbours, bool whole_stores = false> struct Lanes {
 
   __device__ __forceinline__ Lanes further(long long neurons) const { return {first + neurons, start + neurons}; }
 
-  // True if no other lane owns the lane's neuron: only then may it count in a sum.
+  // True if no other lane owns the lane's neuron k: only then is it included in a sum.
   __device__ __forceinline__ bool own(int k) const { return neuron(k) >= start; }
 
-  // Whole warps.
+  // Rounded up to whole warps.
   static __device__ __forceinline__ long long threads(long long neurons) {
     constexpr long long of_a_warp = 32 * W;
     return (neurons + of_a_warp - 1) / of_a_warp * 32;
@@ -152,7 +151,7 @@ template <int W, bool neighbours, bool whole_stores = false> struct Lanes {
   }
 };
 
-// A place in a sequence that goes on row by row, forward or back: an addition a row.
+// A pointer into a sequence that moves row by row, forward or backward, by one addition.
 template <class T> struct Cursor {
   T* at;
   long long step;
@@ -164,7 +163,7 @@ template <class T> struct Cursor {
   }
 };
 
-// Copies to shared memory that go on while the thread computes; they end in the order of their groups.
+// Asynchronous copies to shared memory, which complete in the order of their groups.
 template <int bytes> __device__ __forceinline__ void copy_to_shared(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
@@ -197,7 +196,7 @@ struct CachePolicy {
   }
 };
 
-// copy_to_shared for what is read once: 16 bytes at once pass the first-level cache by.
+// copy_to_shared for data that is read once: copies of 16 bytes bypass the first-level cache.
 template <int bytes> __device__ __forceinline__ void stream_to_shared(void* to, const void* from, CachePolicy policy) {
 #if __CUDA_ARCH__ >= 800
   const auto shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -250,12 +249,12 @@ template <class F> __device__ __forceinline__ void store_as(Source target, void*
   }
 }
 
-// The place of a neuron in a parameter: it has the value of a channel, shared by `inner` consecutive neurons.
+// The index of a neuron's value in a parameter: that of its channel, which `inner` consecutive neurons share.
 struct ParamPlace {
   long long inner = 0, count = 0, channel = 0, within = 0;
 
-  // A division costs ten times what a step does: parameters of the same sizes share it. `wide`: i may be too large for
-  // 32 bits, of which a division costs a tenth.
+  // A division costs ten times as much as step(): parameters with the same sizes share it. `wide`: i may exceed 32
+  // bits; a division in 32 bits costs a tenth.
   template <bool wide> __device__ __forceinline__ void find(const ParamSource& param, long long i) {
     if (param.inner == inner && param.count == count) return;
     inner = param.inner;
@@ -270,7 +269,7 @@ struct ParamPlace {
     }
   }
 
-  // To the next neuron.
+  // Advances to the next neuron.
   __device__ __forceinline__ void step() {
     if (++within < inner) return;
     within = 0;

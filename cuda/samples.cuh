@@ -4,11 +4,11 @@
 
 namespace spikeforge {
 
-// How long the samples are, and before which steps they start anew: of neuron i, sample (i / inner) % count.
+// The lengths of samples, and the steps before which they restart. Neuron i belongs to sample (i / inner) % count.
 struct SampleArgs {
   const int* lengths;
   long long lengths_inner, lengths_count;
-  const unsigned char* start;  // 0 or not
+  const unsigned char* start;  // nonzero: the sample restarts
   long long start_inner, start_count, start_stride;
 };
 
@@ -20,10 +20,10 @@ template <class Spec> struct SamplesOf<Spec, decltype(static_cast<int>(Spec::has
   static constexpr bool has_lengths = Spec::has_lengths, has_start = Spec::has_start;
 };
 
-// Neurons of a sample that ends after so many steps.
+// The neurons of a thread, and the number of steps of their sample.
 template <class Neurons> struct OfSample : Neurons {
   int steps = 0;
-  const unsigned char* anew = nullptr;  // whether it starts anew before step 0
+  const unsigned char* anew = nullptr;  // nonzero if the sample restarts before step 0
   long long anew_stride = 0;
 
   OfSample() = default;

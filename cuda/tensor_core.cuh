@@ -23,8 +23,8 @@ SPIKEFORGE_MULTIPLY_ADD(f16)
 SPIKEFORGE_MULTIPLY_ADD(bf16)
 #undef SPIKEFORGE_MULTIPLY_ADD
 
-// Two numbers as pairs of 16-bit numbers whose sums they are: one of a 16-bit type, three bf16 of a float32, which have
-// its 24 bits.
+// Splits two values into pairs of 16-bit values whose sums they are: one for a 16-bit type, three bf16 for float32,
+// which together have its 24 bits.
 template <class Half, int pieces>
 __device__ __forceinline__ void split_pair(float first, float second, unsigned (&words)[pieces]) {
 #pragma unroll

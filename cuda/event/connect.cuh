@@ -1,5 +1,5 @@
-// Networks drawn on a GPU (csrc/kernels/event/connection_rules.h): a kernel for each step, the same numbers as on the
-// CPU.
+// Draws networks on a GPU (csrc/kernels/event/connection_rules.h): one kernel for each stage, with the same random
+// numbers as on the CPU.
 //
 // Short names: F type of the arithmetic; T type of a stored number.
 #pragma once
@@ -72,8 +72,8 @@ __device__ __forceinline__ void sort(const ConnectArguments& a) {
   for_each_block(a.lines.count, [&](Place row) { sort_row(a.indices + a.starts[row], a.counts[row]); });
 }
 
-// Any that are alike are drawn again but for the first, until none are. From the last on, since a replaced one is
-// compared no more.
+// Redraws duplicates except for the first, until all are distinct. It starts at the last element, because a redrawn one
+// is not compared again.
 __device__ __forceinline__ void draw_distinct(const Lines& lines, Place line, int wanted, int* places) {
   for (unsigned attempt = 1;; ++attempt) {
     sort_row(places, wanted);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void draw_distinct(const Lines& lines, Place line, in
   }
 }
 
-// A block a line.
+// One block per line.
 __device__ __forceinline__ void draw(const ConnectArguments& a) {
   const Lines& lines = a.lines;
   for_each_block(lines.count, [&](Place line) {
@@ -130,7 +130,7 @@ template <class T> __device__ __forceinline__ void store(T* to, double number) {
   *to = convert<T>(static_cast<float>(number));
 }
 
-// A warp a line.
+// One warp per line.
 template <class T> __device__ __forceinline__ void numbers(const ConnectArguments& a) {
   const Place warps = static_cast<Place>(gridDim.x) * (blockDim.x / 32);
   const Place first = (static_cast<Place>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;

@@ -36,7 +36,7 @@ template <class S> __device__ __forceinline__ void deliver(const ProductArgument
   }
 }
 
-// To y, [all batches, out]; the slot is zero then. Before the first step nothing arrives.
+// Moves the slot to y, [all batches, out], and clears it. Nothing arrives before the first step.
 template <class S> __device__ __forceinline__ void take(const ProductArguments& a) {
   using Compute = typename S::Compute;
   const Ring<S> ring(a);

@@ -23,7 +23,7 @@ template <> struct ComputeOf<double> { using type = double; };
 template <class C, class X> __device__ __forceinline__ C number_of(X x) { return static_cast<C>(convert<float>(x)); }
 template <> __device__ __forceinline__ double number_of<double, double>(double x) { return x; }
 
-// The sum of x over this lane and those before it.
+// The inclusive prefix sum of x over the lanes of the warp.
 template <class T> __device__ __forceinline__ T sum_up_to_lane(T x) {
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
@@ -65,13 +65,13 @@ template <class C> struct Entry<C, boolean> {
 template <bool first, class A, class B> struct Choose { using type = A; };
 template <class A, class B> struct Choose<false, A, B> { using type = B; };
 
-// True if the check that was launched before, on the same stream, has refused the matrix.
+// True if the matrix failed the check, which was launched earlier on the same stream.
 __device__ __forceinline__ bool is_refused(const ProductArguments& a) {
   return a.refused != nullptr && *a.refused != 0;
 }
 
 // The compile-time choices of a kernel. indptr: bytes of an element, 0 if rows have one width. lanes: threads that
-// share a row. columns: those of them that process vectors side by side. in_shared_memory: bits, or private sums.
+// share a row. columns: the number of them that process different vectors. in_shared_memory: bits, or private sums.
 // delays: results are added to a ring.
 template <class Weight_, class X_, Values values_, bool homogeneous_, int indptr_, Sums sums_, int lanes_, int columns_,
           int unroll_, bool in_shared_memory_, bool transpose_, Delays delays_>
@@ -134,7 +134,7 @@ struct Spec {
 template <class S> struct Ring {
   Int size;  // elements of a slot
   int now = 0, slots;
-  int same = 0;  // delay of all
+  int same = 0;  // the delay of all connections
   bool begun;
 
   __device__ __forceinline__ explicit Ring(const ProductArguments& a)
@@ -184,14 +184,14 @@ struct Wave {
   __device__ __forceinline__ bool has(int u) const { return full || u * step < left; }
 };
 
-// f(columns, k, wave) for nonzeros k, k + step, ... of a lane, so many at a time; the column of one that is not
-// there is 0.
+// Calls f(columns, k, wave) for the nonzeros k, k + step, ... of a lane, `unroll` at a time. The column of a nonzero
+// after the last is 0.
 template <int unroll, class F>
 __device__ __forceinline__ void for_nonzeros(const int* indices, Int begin, Int end, int lane, int step, F&& f) {
   for (; begin < end; begin += most_of_row) {
     const int* const part = indices + begin;
     const int count = static_cast<int>(min(end - begin, most_of_row));
-    // No lane leaves before the last wave: its rest would wait for loads of its own.
+    // No lane exits before the last wave: the remaining nonzeros would then wait for separate loads.
     int k = lane;
     for (int end_of_wave = unroll * step; end_of_wave <= count; end_of_wave += unroll * step, k += unroll * step) {
       int columns[unroll];

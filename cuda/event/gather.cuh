@@ -1,5 +1,5 @@
-// A e: sums of rows. A group of lanes takes a row, or a block where it is long; events of one vector are read as bits,
-// from shared memory where they fit.
+// A e: sums of rows. A group of lanes sums a row, and a block a long one. The events of a single vector are read as
+// bits, from shared memory if they fit.
 #pragma once
 
 #include "cuda/event/event.cuh"
@@ -19,7 +19,7 @@ template <class S> __device__ __forceinline__ void pack(const ProductArguments& 
 template <class Weight> struct alignas(sizeof(Weight) == 2 ? 8 : 16) FourWeights { Weight of[4]; };
 
 // The contribution of one of `lanes` lanes to the sum of a row whose events are bits: every lanes-th group of four
-// nonzeros that are loaded at once, and the few before and after them.
+// nonzeros that are loaded at once, and the remaining nonzeros before and after them.
 template <class S>
 __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArguments& a, const unsigned* bits, Int begin,
                                                        Int end, int lane, int lanes) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArguments& a
   for (; begin < end; begin += most_of_row) {
     const int* const part = a.indices + begin;
     const auto* const weights =
-        static_cast<const Weight*>(a.weights) + (S::homogeneous ? 0 : begin);  // of counts none is read
+        static_cast<const Weight*>(a.weights) + (S::homogeneous ? 0 : begin);  // not read for counts
     const int count = static_cast<int>(min(end - begin, most_of_row));
     const int before = min(count, static_cast<int>(-(reinterpret_cast<size_t>(part) / sizeof(int)) & 3));
     const int fours = (count - before) / 4;
@@ -109,15 +109,15 @@ __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments
   return sum;
 }
 
-// Sums all rows, for each of so many tiles of vectors. A group of lanes sums a row; warps process rows in a round-robin
-// order over the blocks. A row of more than a.long_row nonzeros is summed by its block, or by its warp if the block has
-// many such rows: the order of a sum does not depend on the order of execution.
+// Sums all rows, for each tile of vectors. A group of lanes sums a row; warps process rows in a round-robin order over
+// the blocks. A row of more than a.long_row nonzeros is summed by its block, or by its warp if the block has many such
+// rows: the order of a sum does not depend on the order of execution.
 template <class S, class F>
 __device__ __forceinline__ void sum_rows(const ProductArguments& a, Int tiles, const F& sum_of) {
   using Sum = typename S::Sum;
   constexpr int most_waiting = 64;
   constexpr int most_warps = 16;
-  constexpr int groups = 32 / S::lanes;  // of a warp
+  constexpr int groups = 32 / S::lanes;  // in a warp
   __shared__ Int waiting[most_waiting];
   __shared__ int count;
   __shared__ Sum of_warps[most_warps * S::columns];
@@ -127,7 +127,7 @@ __device__ __forceinline__ void sum_rows(const ProductArguments& a, Int tiles, c
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const Int items = a.rows * tiles;
-  const Int first = (static_cast<Int>(warp) * gridDim.x + blockIdx.x) * groups;  // of this warp
+  const Int first = (static_cast<Int>(warp) * gridDim.x + blockIdx.x) * groups;  // the first row of this warp
   const Int step = static_cast<Int>(gridDim.x) * (blockDim.x / 32) * groups;
   const auto row_of = [&](Int item) { return tiles == 1 ? item : item / tiles; };
   const auto length_of = [&](Int item) { return S::begin(a, row_of(item) + 1) - S::begin(a, row_of(item)); };
@@ -188,7 +188,7 @@ template <class S> __device__ __forceinline__ void gather_bits(const ProductArgu
   });
 }
 
-// Any number of vectors, and any entries: `columns` lanes of a group stand side by side.
+// For any number of vectors, and any entries: `columns` lanes of a group process different vectors.
 template <class S> __device__ __forceinline__ void gather(const ProductArguments& a) {
   sum_rows<S>(a, (a.n + S::columns - 1) / S::columns, [&](Int tile, Int begin, Int end, int lane, int lanes) {
     const Int c = tile * S::columns + lane % S::columns;

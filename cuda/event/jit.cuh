@@ -18,7 +18,7 @@ template <class S, Distribution distribution> struct JitWeights {
   Compute first = 1, second = 0;
 
   __device__ __forceinline__ explicit JitWeights(const ProductArguments& a) {
-    if constexpr (distribution == Distribution::constant) return;  // the result is multiplied by it
+    if constexpr (distribution == Distribution::constant) return;  // the result is multiplied by the weight later
     const auto* const weights = static_cast<const typename S::Weight*>(a.weights);
     first = number_of<Compute>(weights[0]);
     second = number_of<Compute>(weights[1]);

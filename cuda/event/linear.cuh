@@ -1,8 +1,8 @@
 // Events times a dense matrix: the sum of the rows of active inputs.
 //
-// A block takes 1024 inputs at a time: it lists the active ones in shared memory, in their order, and every thread adds
-// up one column of their rows. Blocks along y share the inputs where there are few columns; their sums are then added
-// in a fixed order.
+// A block processes 1024 inputs at a time: it lists the active ones in shared memory, in order, and each thread sums
+// one column of their rows. If there are few columns, the blocks along y divide the inputs among them, and their sums
+// are then added in a fixed order.
 #pragma once
 
 #include "cuda/event/event.cuh"
@@ -42,7 +42,7 @@ template <class S, bool packed> __device__ __forceinline__ void linear(const Lin
     __syncthreads();
     if (warp == 0) {
       unsigned word = words[lane];
-      // Bits beyond the last input belong to no input.
+      // Bits after the last input are ignored.
       const Int beyond = first + lane * 32 + 32 - a.in;
       if (packed && beyond > 0) word = beyond >= 32 ? 0u : word & (~0u >> beyond);
       int until = __popc(word);

@@ -1,5 +1,5 @@
-// Connections that learn: those of the neurons that fired, or all. Block is what happens to one of them, as
-// codegen/plastic_printer.h prints it; F is the arithmetic's type, W that of the weights.
+// Updates connections that learn: those of the neurons that fired, or all. Block is the printed update of one
+// connection (codegen/plastic_printer.h).
 //
 // Short names: F type of the arithmetic; W type of the weights.
 #pragma once
@@ -20,7 +20,7 @@ __device__ __forceinline__ Int plastic_begin(const PlasticArguments& a, Int line
   return a.wide_indptr != 0 ? static_cast<const Int*>(a.indptr)[line] : static_cast<const int*>(a.indptr)[line];
 }
 
-// The first state is of the weights' type, the others of the arithmetic's.
+// The first state has the weights' type, the others the type of the arithmetic.
 template <class F, class W> __device__ __forceinline__ F load_state(const PlasticArguments& a, int s, Int connection) {
   return s == 0 ? number_of<F>(static_cast<const W*>(a.states[0])[connection])
                 : static_cast<const F*>(a.states[s])[connection];
@@ -101,7 +101,7 @@ __device__ __forceinline__ void plastic_connections(const PlasticArguments& a) {
   }
 }
 
-// Traces of the neurons that fired, a thread for each of them.
+// Updates the traces of the neurons that fired, with one thread for each of them.
 template <class Block, class F> __device__ __forceinline__ void plastic_traces(const PlasticArguments& a) {
   F params[Block::n_params + 1];
   load_params<Block>(a, params);

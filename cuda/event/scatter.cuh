@@ -1,13 +1,14 @@
-// e A: sums by columns. Blocks look for rows that contribute and cut them into tasks for a warp. A block that found few
-// adds them to the sums; tasks of blocks that found more are listed, and when all are, warps take them in turn and add
-// to sums in memory or, where there is much to add, to sums of the block's own in shared memory, which it then adds to
-// those in memory. At last sums become results.
+// e A: sums by columns. Blocks search for rows that contribute, and split them into tasks for warps. A block that found
+// few tasks executes them immediately. Blocks that found more list their tasks; when all are listed, warps execute them
+// in a round-robin order, and add to sums in memory or, for many tasks, to private sums of the block in shared memory,
+// which the block then adds to those in memory. Finally, sums are converted to results.
 //
-// Sums are counts where weights are homogeneous and entries are events: whole numbers, the same in any order. Else they
-// are floats; or in the deterministic way 64-bit whole numbers, scaled by the largest weight and entry (`limits`) so
-// that no sum of them overflows.
+// If weights are homogeneous and entries are events, sums are counts: integers, which are the same in any order.
+// Otherwise they are floats or, in deterministic calls, 64-bit integers, scaled by the largest weight and entry
+// (`limits`) so that no sum overflows.
 //
-// With delays floats are added to the ring itself; other sums are of the whole ring, to which finish adds them.
+// With delays, floats are added directly to the ring; other sums have the size of the whole ring, and finish adds them
+// to it.
 #pragma once
 
 #include "cuda/event/event.cuh"
@@ -44,7 +45,8 @@ template <class S> __device__ __forceinline__ void limits(const ProductArguments
 
 constexpr int most_doublings = 2044;  // products that need more are below 2^-1983, which is 0
 
-// So many doublings of a product of weight and entry that the sum of all nonzeros stays below 2^62; of fixed sums.
+// For fixed sums: the number of doublings of a product of weight and entry such that the sum of all nonzeros stays
+// below 2^62.
 template <class S> __device__ __forceinline__ int doublings(const ProductArguments& a) {
   if constexpr (S::sums != Sums::fixed) return 0;
   const unsigned long long weight = S::homogeneous ? 0x3ff0000000000000ull : a.limits[0];  // 1
@@ -79,23 +81,23 @@ SPIKEFORGE_ADD_TO(float, "f32", "f")
 SPIKEFORGE_ADD_TO(double, "f64", "d")
 #undef SPIKEFORGE_ADD_TO
 
-// To sums in memory, or to a block's own in shared memory.
+// Adds to sums in memory, or to private sums of the block in shared memory.
 template <class S, bool to_own> struct Adder {
   static constexpr bool fixed = S::sums == Sums::fixed;
   using Stored = typename Choose<S::sums == Sums::counts, unsigned, typename S::Compute>::type;
 
   const ProductArguments& a;
-  Doubled scaled;  // of fixed sums
+  Doubled scaled;  // for fixed sums
   Ring<S> ring;
-  typename S::Compute shared = 1;  // the weight of all, where no finish multiplies by it
+  typename S::Compute shared = 1;  // the homogeneous weight, unless finish multiplies by it
 
-  // Fixed sums are doubled so many times.
+  // `doublings` is used for fixed sums.
   __device__ __forceinline__ Adder(const ProductArguments& a, int doublings) : a(a), scaled(doublings), ring(a) {
     if constexpr (S::homogeneous && S::delays != Delays::none && S::sums == Sums::floats) shared = S::weight(a, 0);
   }
 
   static __device__ __forceinline__ Stored* own() {
-    extern __shared__ unsigned long long memory[];  // aligned for any sum
+    extern __shared__ unsigned long long memory[];  // aligned for any type of sum
     return reinterpret_cast<Stored*>(memory);
   }
 
@@ -136,15 +138,15 @@ template <class S, bool to_own>
 __device__ __forceinline__ void add_task(const Adder<S, to_own>& adder, const Task& task) {
   const ProductArguments& a = adder.a;
   const int lane = threadIdx.x & 31;
-  const Int base = S::in_shared_memory ? 0 : task.row / a.rows * a.cols * a.n;  // own sums are of one batch
-  constexpr int unroll = S::sums == Sums::fixed ? 1 : S::unroll;                // whole sums spill with more
+  const Int base = S::in_shared_memory ? 0 : task.row / a.rows * a.cols * a.n;  // private sums belong to one batch
+  constexpr int unroll = S::sums == Sums::fixed ? 1 : S::unroll;                // integer sums spill with more
   constexpr int step = 32 / S::columns;
   for (Int c = lane % S::columns; c < a.n; c += S::columns) {
     const auto x = static_cast<const typename S::X*>(a.x)[task.row * a.n + c];
     if (!S::contributes(x)) continue;
     for_nonzeros<unroll>(a.indices, task.first, task.first + task.count, lane / S::columns, step,
                          [&](const int(&columns)[unroll], Int k, const Wave& wave) {
-                           typename S::Compute weights[unroll];  // loads do not pass additions
+                           typename S::Compute weights[unroll];  // loads are not moved across additions
                            int delays[unroll];
 #pragma unroll
                            for (int u = 0; u < unroll; ++u) {
@@ -254,7 +256,7 @@ template <class S, bool to_own> __device__ __forceinline__ void add_tasks(const 
   Int i = static_cast<Int>(threadIdx.x / 32) * gridDim.x + blockIdx.x;
   Task task = load(i);
   for (; i < count; i += warps) {
-    const Task next = load(i + warps);  // in flight while this one is added
+    const Task next = load(i + warps);  // in flight while this task is added
     add_task(adder, task);
     task = next;
   }
@@ -272,7 +274,7 @@ __device__ __forceinline__ typename S::Compute result_of_sum(const ProductArgume
                               static_cast<double>(__ldcg(a.infinities + at))));
 }
 
-// Sums to results, where the two differ; with delays, sums of the whole ring to what it holds.
+// Converts sums to results, if they differ. With delays, adds the sums of the whole ring to the ring.
 template <class S> __device__ __forceinline__ void finish(const ProductArguments& a) {
   const int shift = doublings<S>(a);
   const Int threads = static_cast<Int>(gridDim.x) * blockDim.x;
@@ -285,7 +287,7 @@ template <class S> __device__ __forceinline__ void finish(const ProductArguments
   }
 }
 
-// To sums of the block's own, which go to those in memory.
+// Adds to private sums of the block, and these to the sums in memory.
 template <class S> __device__ __forceinline__ void add_tasks_by_own(const ProductArguments& a, Int count) {
   using Own = Adder<S, true>;
   auto* const own = Own::own();

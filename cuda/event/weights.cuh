@@ -7,7 +7,7 @@
 namespace spikeforge {
 namespace event {
 
-// A group of lanes a row; each of them takes nonzeros. y is [nnz], grad [batches, out, n].
+// One group of lanes per row, whose lanes process different nonzeros. y is [nnz], grad [batches, out, n].
 template <class S> __device__ __forceinline__ void weight_gradient(const ProductArguments& a) {
   const Int groups = static_cast<Int>(gridDim.x) * blockDim.x / S::lanes;
   const int lane = threadIdx.x % S::lanes;
@@ -44,7 +44,7 @@ template <class S> __device__ __forceinline__ void plasticity(const ProductArgum
     for (Int k = S::begin(a, row) + lane; k < end; k += S::lanes) {
       auto& weight = weights[a.slots ? a.slots[k] : k];
       Compute changed = number_of<Compute>(weight) + trace[a.indices[k]];
-      // Not fmin and fmax: a NaN stays one.
+      // fmin and fmax would drop a NaN.
       if (changed < static_cast<Compute>(a.least)) changed = static_cast<Compute>(a.least);
       if (changed > static_cast<Compute>(a.most)) changed = static_cast<Compute>(a.most);
       weight = S::round(changed);

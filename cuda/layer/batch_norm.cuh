@@ -35,9 +35,9 @@ constexpr int block_of_tile = 256;
 // Tiles of a block in one strip, and the thread's part of them: a loop down the strip, or up.
 template <class Spec> struct Run {
   using Turns = typename Multistep<Spec>::Turns;
-  int begin;   // of the strip, in the period
+  int begin;   // of the strip, within the period
   int column;  // the thread's first neuron, in the period
-  int turns;   // 0: none of its neurons is there
+  int turns;   // 0: the thread has no neurons
   Turns down;
 
   __device__ __forceinline__ Run(const ChannelTiles& tiles, int strip, int top, int bottom) {
@@ -60,7 +60,7 @@ template <class Spec> struct Run {
   }
 };
 
-// The block's runs: use(run, its number in all).
+// Calls use(run, index of the run) for each run of the block.
 template <class Spec, class Use> __device__ __forceinline__ void for_runs(const ChannelTiles& tiles, Use&& use) {
   const int block = static_cast<int>(blockIdx.x), count = tiles.strips * tiles.depth;
   int tile = block * tiles.each;
@@ -74,7 +74,7 @@ template <class Spec, class Use> __device__ __forceinline__ void for_runs(const 
   }
 }
 
-// The same from the last tile to the first.
+// The same in reverse order, from the last tile to the first.
 template <class Spec, class Use>
 __device__ __forceinline__ void for_runs_backwards(const ChannelTiles& tiles, Use&& use) {
   const int first = static_cast<int>(blockIdx.x) * tiles.each, count = tiles.strips * tiles.depth;
@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_sums(const ChannelTiles& tiles, int begin,
 template <int S, int W, class F, class Know, class Use>
 __device__ __forceinline__ void for_channels(const ChannelTiles& tiles, const F* partial, int begin, int end, int most,
                                              Know&& know, Use&& use) {
-  constexpr int warps = block_of_tile / 32, U = 2;  // parts in flight; more cost the loops registers
+  constexpr int warps = block_of_tile / 32, U = 2;  // parts in flight; more would cost registers of the loops
   __shared__ F of_warps[warps][S];
   int parts = block_of_tile;  // threads of a channel
   while (parts > 32 && block_of_tile / parts < most) parts /= 2;
@@ -208,7 +208,7 @@ __device__ __forceinline__ void finish_channels(const ChannelTiles& tiles, const
   if (tiles.own_channels == 0) wait_for_grid();
 }
 
-// x's elements in the turns of a thread, one after the other.
+// x's elements in the turns of a thread, in order.
 template <class Spec> struct Elements {
   using Input = typename Spec::Input;
   const Input* at;
@@ -252,7 +252,7 @@ template <class F> __device__ __forceinline__ F middle(F a, F b, F c) {
   return maximum(minimum(a, b), minimum(maximum(a, b), c));
 }
 
-// A number near a channel's mean: the middle one of three that lie far apart, so that an outlier is not taken for it.
+// A value near a channel's mean: the median of three distant values, so that an outlier is not chosen.
 template <class Spec>
 __device__ __forceinline__ typename Spec::Compute near_mean(const NormaliseAndRunArgs<Spec>& a, int channel) {
   using F = typename Spec::Compute;
@@ -262,7 +262,7 @@ __device__ __forceinline__ typename Spec::Compute near_mean(const NormaliseAndRu
   return middle(convert<F>(x[at[0]]), convert<F>(x[at[1]]), convert<F>(x[at[2]]));
 }
 
-// The sums of x - K and of its square, K near the mean: of x and its square they would cancel.
+// The sums of x - K and of its square, with K near the mean. Sums of x and its square would cancel.
 template <class Spec>
 __device__ __forceinline__ void add_up(const NormaliseAndRunArgs<Spec>& a, const Run<Spec>& run,
                                        typename Spec::Compute (&sums)[2][Spec::width]) {
@@ -339,7 +339,7 @@ template <class Spec> __device__ __forceinline__ void normalise_and_run(const No
   });
 }
 
-// The parameters with gradients, which become sums over channels; scale and shift are the last.
+// The parameters with gradients, which are sums over channels; scale and shift are the last.
 template <class Spec> __device__ constexpr int wanted_params() {
   int count = 0;
   for (int j = 0; j < Spec::Cell::n_params; ++j) count += Spec::wants_grad_param(j);

@@ -30,7 +30,7 @@ template <class Spec> using NormaliseAndRunArgs = layers::NormaliseAndRunArgs<Sp
 template <class Sums, class Gradient>
 using NormaliseAndRunGradArgs = layers::NormaliseAndRunGradArgs<Sums, Gradient, RingTiles>;
 
-// x's gradient is that of `sums` too.
+// The gradient of x is also in the arguments of `sums`.
 template <class Sums> struct KeptGradArgs {
   BackwardArgs<typename Sums::Cell> sums;
   NormaliseGradArguments<RingTiles> norm;
@@ -62,7 +62,7 @@ template <class F> __device__ __forceinline__ F number_of(const void* numbers, i
 
 // ---- forward ----
 
-// Three numbers of a channel that lie far apart. The middle one is near the mean: an outlier is not taken for it.
+// Three distant values of a channel. Their median is near the mean, and is not an outlier.
 template <class Spec> struct Samples {
   using F = typename Spec::Compute;
   typename Spec::Input of[3];
@@ -80,7 +80,8 @@ template <class Spec> struct Samples {
   }
 };
 
-// Adds what x is beyond the number near its mean, and the square of it: sums of x and its square would cancel.
+// Adds the difference between x and the value near its mean, and the square of the difference. Sums of x and its square
+// would cancel.
 template <class Values, class F, int W>
 __device__ __forceinline__ void add_up(const Values& values, const F (&near)[W], F (&sums)[2][W]) {
   F x[W];
@@ -178,11 +179,11 @@ template <class Spec, class Block> class RingForward {
   Ring<Spec, Block, 1> ring_;
 };
 
-// The running statistics that a block updates, read when the kernel begins: after the sums of all blocks nothing waits
-// for them, and when all blocks have arrived the number of calls may change.
+// The running statistics that a block updates. They are read when the kernel begins: this hides their latency, and
+// after the grid barrier the count of batches may change.
 template <class F> class RunningStatistics {
  public:
-  // The values of the thread's channel.
+  // Loads the values of the thread's channel.
   template <class Channel>
   __device__ __forceinline__ RunningStatistics(const NormaliseArguments<RingTiles>& norm, const Channel& channel)
       : batches_(norm.batches != nullptr ? *norm.batches + 1 : 1) {
@@ -191,7 +192,7 @@ template <class F> class RunningStatistics {
     var_ = static_cast<const F*>(norm.running_var)[channel.index];
   }
 
-  // Towards those of the input.
+  // Moves the running statistics towards those of the input.
   __device__ __forceinline__ void move(const NormaliseArguments<RingTiles>& norm, int c, F mean, F var) const {
     if (norm.running_mean == nullptr) return;
     const F factor = norm.momentum < 0 ? F(1) / static_cast<F>(batches_) : static_cast<F>(norm.momentum);
@@ -210,7 +211,7 @@ template <class Spec, class Block>
 __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec>& a) {
   using F = typename Spec::Compute;
   constexpr int W = Spec::width, C = Block::threads;
-  // Values of the block's channels: numbers near their means, weight and bias; then the constants of the loop.
+  // Values of the block's channels: values near their means, weight and bias; later the constants of the loop.
   __shared__ F table[3 * C];
   const NormaliseArguments<RingTiles>& norm = a.norm;
   GridBarrier barrier;
@@ -247,7 +248,7 @@ __device__ __forceinline__ void normalise_and_run(const NormaliseAndRunArgs<Spec
     if (unit.strip < norm.tiles.strips) publish_sums<Block>(place, unit.strip, sums, all);
   });
   passes.turn();
-  barrier.wait();  // nothing is left that another launch published
+  barrier.wait();  // words published by an earlier launch are cleared
   all.template publish_totals<Block>(place);
   F mean, var, rstd, scale;
   if (channel.index >= 0) {
@@ -443,7 +444,7 @@ template <class Sums, class Block> class RingBackward {
     if constexpr (Block::keeps) keep(n, segment, stays);
   }
 
-  // Written after the walk: the compiler would load x again after each store.
+  // Stored after the loop: otherwise the compiler would reload x after each store.
   template <class Neurons>
   __device__ __forceinline__ void keep(Neurons n, const RowsOfRing<Sums>& segment, bool stays) const {
     auto rows = Multistep<Sums>::template rows_of<Input>(a_.grad_x[0], 0, a_.neurons, n);
@@ -469,7 +470,7 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
                                            const NormaliseGradArguments<RingTiles>& norm, Finish&& finish) {
   using F = typename Sums::Compute;
   constexpr int W = Sums::width, P = Sums::Cell::n_params, S = wanted_params<Sums>(), C = Block::threads;
-  // Values of the block's channels: center, scale and shift; rstd, and then offset and slope.
+  // Values of the block's channels: center, scale and shift; rstd, later offset and slope.
   __shared__ F table[5 * C];
   GridBarrier barrier;
   const Place<Sums> place(norm.tiles);
@@ -534,7 +535,7 @@ __device__ __forceinline__ void add_up_and(const BackwardArgs<typename Sums::Cel
   finish(passes, place, static_cast<const F*>(table));
 }
 
-// The loop runs once more, for the gradient of x.
+// Runs the loop again, for the gradient of x.
 template <class Sums, class Gradient, class Block>
 __device__ __forceinline__ void normalise_and_run_grad(const NormaliseAndRunGradArgs<Sums, Gradient>& a) {
   add_up_and<Sums, Block>(

@@ -1,6 +1,6 @@
 // Products of a matrix whose entries have a delay each (csrc/kernels/layer/arguments.h has the formulas). They are
-// bound by loads, since no two entries read the same numbers: a thread keeps a strip of `steps` consecutive steps of a
-// sample in registers, and computes `taps` products from each number that it loads.
+// bound by loads, because each entry reads different values: a thread keeps a strip of `steps` consecutive steps of a
+// sample in registers, and computes `taps` products from each value that it loads.
 //
 // The warps of a block process `rows_at_once` rows, all with the same columns, so that a column read by one warp is in
 // the first-level cache for the others. With few rows, several warps share the sum of one and combine it in shared
@@ -14,13 +14,13 @@
 namespace spikeforge {
 namespace layers {
 
-// `columns`: of a warp that sums.
+// `columns`: columns of a warp that sums.
 template <class F, int taps, int steps, int columns> struct DelayedProduct {
   static constexpr int warps = delayed_warps;
   static constexpr int window = steps + taps - 1;
-  static constexpr int at_once = taps <= 2 ? 2 : 1;  // columns whose numbers are in flight to a strip together
+  static constexpr int at_once = taps <= 2 ? 2 : 1;  // columns whose values are loaded together
 
-  // Coefficients of an entry, in accesses as wide as they allow.
+  // The coefficients of an entry are loaded in the widest possible accesses.
   static constexpr int bytes = taps * sizeof(F);
   struct alignas(bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : sizeof(F)) Coefficients {
     F tap[taps];
@@ -29,10 +29,10 @@ template <class F, int taps, int steps, int columns> struct DelayedProduct {
   // The part of a warp.
   struct Place {
     int lane, warp;
-    int part, parts;  // of those that share a sum
+    int part, parts;  // the part of this warp among `parts` that share a sum
     int row;
     bool is_there;
-    unsigned block;  // of those that have the same rows
+    unsigned block;  // the index among blocks with the same rows
 
     __device__ __forceinline__ explicit Place(const DelayedArguments& a)
         : lane(static_cast<int>(threadIdx.x % 32)),
@@ -43,7 +43,7 @@ template <class F, int taps, int steps, int columns> struct DelayedProduct {
       const long long first = static_cast<long long>(blockIdx.x % a.row_blocks) * a.rows_at_once;
       const long long wanted = first + warp % a.rows_at_once;
       is_there = wanted < a.rows_count;
-      row = static_cast<int>(is_there ? wanted : a.rows_count - 1);  // the others read what is there
+      row = static_cast<int>(is_there ? wanted : a.rows_count - 1);  // the other warps read an existing row
     }
   };
 
@@ -52,7 +52,7 @@ template <class F, int taps, int steps, int columns> struct DelayedProduct {
     for (int i = 0; i < window; ++i) x[i] = __ldg(from + static_cast<long long>(i) * lanes);
   }
 
-  // Adds the products of `count` columns, `apart` from one to the next, to a strip: all loads come before any use.
+  // Adds the products of `count` columns, which are `apart` elements apart, to a strip. All loads precede their uses.
   template <int count>
   static __device__ __forceinline__ void add_columns(const F* in, long long in_stride, const int* shifts,
                                                      const Coefficients* coefficients, int apart, int lanes,
@@ -165,7 +165,7 @@ template <class F, int taps, int steps, int columns> struct DelayedProduct {
 #pragma unroll
       for (int n = 0; n < taps; ++n) sum[m][n] = F(0);
 
-    // From strip to strip without a division.
+    // Avoids a division for each strip.
     const unsigned hop = static_cast<unsigned>(at.parts) * 32, lanes = static_cast<unsigned>(a.lanes);
     unsigned strip = static_cast<unsigned>(at.part * 32 + at.lane);
     unsigned sample = strip % lanes;

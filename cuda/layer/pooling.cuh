@@ -1,6 +1,6 @@
-// Maxima and means over windows of images [count, height, width, channels], and their gradients. A thread makes results
-// that are neighbours and share what they read: `strip` below each other, and beside each other either `columns` of
-// them or, where channels are neighbours in memory, those of W channels.
+// Maxima and means over windows of images [count, height, width, channels], and their gradients. A thread computes
+// neighbouring results, which share inputs: `strip` results along the height and, along the width, `columns` results
+// or, if channels are neighbours in memory, the results of W channels.
 //
 // Short names: T stored type; F type of the arithmetic; W numbers per access.
 #pragma once
@@ -12,7 +12,7 @@
 namespace spikeforge {
 namespace layers {
 
-// The part of a thread.
+// The results of a thread.
 struct Item {
   long long image;
   int down, across, channel;
@@ -28,7 +28,7 @@ struct Item {
     return item < a.items;
   }
 
-  // The channel of the thread's first number.
+  // The channel of the thread's first value.
   __device__ __forceinline__ unsigned channel_of(const PoolArguments& a) const {
     return channel + (a.first + static_cast<unsigned>(image)) % a.cycle;
   }
@@ -69,7 +69,7 @@ template <class T, class F, int W, class Shape> struct Pooling {
     Lanes<n, true>::store(to, pack);
   }
 
-  // Columns [first - left, first + body + right) of a row, W channels each; `otherwise` where there is none.
+  // Columns [first - left, first + body + right) of a row, W channels each; `otherwise` outside of the image.
   template <int left, int body, int right, int vector, class Stored, class Number>
   static __device__ __forceinline__ void load_row(const Stored* row, long long channels, int first, int size,
                                                   bool is_there, Number otherwise,
@@ -339,7 +339,8 @@ template <class T, class F, int W, class Shape> struct Pooling {
     }
   }
 
-  // ---- for windows of many places, or wide apart: one result, or one place of the image, after the other ----
+  // ---- for windows with many or distant elements: a thread computes one result, or one element of the gradient, at a
+  // time ----
 
   static __device__ __forceinline__ void forward_of_large_windows(const PoolArguments& a) {
     Item at;

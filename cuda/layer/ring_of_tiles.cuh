@@ -13,13 +13,13 @@ namespace spikeforge {
 namespace layers {
 namespace ring {
 
-// A block's part of a strip and the thread's part of that: a number of turns, each at a fixed distance from the one
-// before.
+// A block's part of a strip, and the thread's part of that: a number of turns at a fixed distance from each
+// other.
 template <class Spec> struct Unit {
   using Neurons = typename Multistep<Spec>::Neurons;
   int number, strip;
-  int column;  // the thread's first neuron, in the period
-  int turns;   // 0: none of its neurons is there
+  int column;  // the thread's first neuron, within the period
+  int turns;   // 0: the thread has no neurons
   unsigned first, apart;
 
   __device__ __forceinline__ unsigned neuron(int turn) const { return first + static_cast<unsigned>(turn) * apart; }
@@ -34,8 +34,8 @@ template <class Spec> struct Unit {
 template <class Spec> struct Place {
   static constexpr int W = Spec::width;
   const RingTiles& tiles;
-  int first_strip, member;  // of the block
-  int column, turns;        // of the thread, in any strip that reaches so far
+  int first_strip, member;  // the first strip of the block, and the index of the block in it
+  int column, turns;        // of the thread, in strips that are wide enough
   unsigned row, apart;
 
   __device__ __forceinline__ explicit Place(const RingTiles& tiles) : tiles(tiles) {
@@ -53,7 +53,7 @@ template <class Spec> struct Place {
   __device__ __forceinline__ int width() const { return tiles.across * W; }  // of a strip
   __device__ __forceinline__ int first_channel(int strip) const { return quotient(strip * width(), tiles.by_inner); }
 
-  // For a number outside the block's units, before or after them: a unit without turns.
+  // Returns a unit without turns for a number outside the block's units.
   __device__ __forceinline__ Unit<Spec> unit(int number) const {
     const int strip = first_strip + number * tiles.strips_apart, at = strip * width() + column;
     const bool is_there =
@@ -61,12 +61,12 @@ template <class Spec> struct Place {
     return {number, strip, at, is_there ? turns : 0, is_there ? row + static_cast<unsigned>(at) : 0, apart};
   }
 
-  // The channels of a strip are its local channels, and those of all units of a block are numbered. Among the blocks
-  // with a part of a channel, one adds the parts up.
+  // The channels of a strip are its local channels; a block numbers the channels of all its units. One of the blocks
+  // with a part of a channel adds up the parts.
   struct Channel {
-    int index;  // -1: there is none
+    int index;  // -1: no channel
     int strip, local;
-    bool is_own;  // the block adds its parts up
+    bool is_own;  // the block adds up its parts
   };
   __device__ __forceinline__ Channel channel(int number) const {
     const int unit = quotient(number, tiles.by_local_channels);
@@ -81,7 +81,7 @@ template <class Spec> struct Place {
   }
 };
 
-// The numbers in their block of the channels of a thread's neurons.
+// The channels of a thread's neurons, as the block numbers them.
 template <int W> struct ChannelsOfLanes {
   int of[W];
 
@@ -99,7 +99,7 @@ template <int W> struct ChannelsOfLanes {
   }
 };
 
-// use(unit) for what the block takes of each of its strips, and backwards.
+// Calls use(unit) for the block's part of each of its strips; the second function in reverse order.
 template <class Spec, class Use> __device__ __forceinline__ void for_units(const Place<Spec>& place, Use&& use) {
 #pragma unroll 1
   for (int u = 0; u < place.tiles.units; ++u) use(place.unit(u));
@@ -112,7 +112,7 @@ __device__ __forceinline__ void for_units_backwards(const Place<Spec>& place, Us
 
 // ---- sums of channels ----
 
-// Over the threads of a warp that are multiples of `apart` away, a power of two.
+// The sum over the threads of a warp at multiples of `apart`, a power of two.
 __device__ __forceinline__ float sum_of_warp(float sum, int apart = 1) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2)
@@ -120,8 +120,8 @@ __device__ __forceinline__ float sum_of_warp(float sum, int apart = 1) {
   return sum;
 }
 
-// The memory in which blocks publish sums over channels: each block its part, [strips, members, local channels], and
-// for channels with many parts one block the sum, [channels].
+// The memory in which blocks publish sums over channels: each block publishes its parts, [strips, members, local
+// channels], and for channels with many parts one block publishes the sum, [channels].
 template <int S> class SumsOfChannels {
  public:
   __device__ __forceinline__ SumsOfChannels(const RingTiles& tiles, void* memory)
@@ -141,7 +141,8 @@ template <int S> class SumsOfChannels {
     return parts_ + (strip * tiles_.members + member) * tiles_.local_channels + local;
   }
 
-  // The channels that the block adds up for all, if any; neighbours among a warp's threads take neighbours among these.
+  // Publishes the sums of the channels that this block adds up for all blocks, if any. Neighbouring threads of a warp
+  // process neighbouring channels.
   template <class Block, class Spec> __device__ __forceinline__ void publish_totals(const Place<Spec>& place) const {
     if (!tiles_.has_totals) return;
     const int thread = static_cast<int>(threadIdx.x), beside = tiles_.own_beside, own = tiles_.own_channels;
@@ -166,11 +167,11 @@ template <int S> class SumsOfChannels {
     if (tiles_.has_totals)
       PublishedSums<S>::template wait_and_add<1>(0, 1, 1, sums, [&](int) { return totals_ + channel; });
     else
-      wait_for_parts<S <= 2 ? 8 : 4>(channel, 0, 1, sums);  // more sums of so many would fill registers
+      wait_for_parts<S <= 2 ? 8 : 4>(channel, 0, 1, sums);  // more would fill the registers
   }
 
  private:
-  // The part that earlier members of a strip have of it comes first; in the strips after it is the first channel.
+  // The parts of the earlier members of the strip precede; in later strips it is the first channel.
   template <int at_once>
   __device__ __forceinline__ void wait_for_parts(int channel, int first, int stride, float (&sums)[S]) const {
     const int left = quotient(channel * tiles_.inner, tiles_.by_width),
@@ -238,9 +239,9 @@ template <class Spec, int pitch> class ShareOfChannel {
   const int width_, from_;  // the channel's first neuron, in the strip
 };
 
-// From each thread's sums of its lanes to those of the strip's channels, two of them at once: first shares, a thread
-// each, then all shares of a channel, by a thread where they are few, else by a warp. Loops are short: code that runs
-// once takes as long to come as it is long.
+// Reduces each thread's sums of its lanes to sums of the strip's channels, two of them at once: first each thread
+// computes a share, then one thread adds up the shares of a channel, or one warp if there are many. Loops are not
+// unrolled: code that runs once is limited by instruction fetches.
 template <class Block, class Spec, int S, int W>
 __device__ __forceinline__ void publish_sums(const Place<Spec>& place, int strip, const float (&sums)[S][W],
                                              const SumsOfChannels<S>& all) {
@@ -302,13 +303,13 @@ template <class Spec, class Block, int kinds> class Ring {
 
   __device__ __forceinline__ explicit Ring(const Place<Spec>& place) : place_(place) { stand_at(0, 0); }
 
-  // copy(ring, neuron, policy) copies the rows of a tile; the first tiles begin to come.
+  // Starts to copy the first tiles. copy(ring, neuron, policy) copies the rows of a tile.
   template <class Copy> __device__ __forceinline__ void fill(Copy&& copy) {
 #pragma unroll 1
     for (int i = 0; i < Block::ahead; ++i) copy_next(copy);
   }
 
-  // Down the tiles, when the thread is done with one: another begins to come, if there is any.
+  // Advances to the next tile, and starts to copy another if one is left.
   template <class Copy> __device__ __forceinline__ void go_down(Copy&& copy) {
     copy_next(copy);
     slot_ = behind(slot_);
@@ -386,7 +387,7 @@ template <class Spec, class Block, int kinds> class Ring {
     neuron_ = unit.neuron(turn);
   }
 
-  // Down the tiles.
+  // Copies the next tile in ascending order.
   template <class Copy> __device__ __forceinline__ void copy_next(Copy&& copy) {
     const int later = first_in_ring() - (number_ * place_.tiles.each + turn_);
     next(copy, 0 < later && later <= place_.tiles.kept);
@@ -404,8 +405,8 @@ template <class Spec, class Block, int kinds> class Ring {
   }
 
   const Place<Spec>& place_;
-  int slot_ = 0;  // which is read
-  // The tile that is copied next, and where to.
+  int slot_ = 0;  // the slot that is read
+  // The slot of the tile that is copied next, and its number among the tiles that stay.
   int to_ = 0, staying_ = 0;
   int number_, turn_, turns_;
   unsigned neuron_;

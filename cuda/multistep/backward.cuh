@@ -6,10 +6,9 @@
 
 namespace spikeforge {
 
-// Blocks per multiprocessor, for one_segment. Rows of two turns fill registers, which suffice for the blocks of
-// neurons_at_once if a thread uses at most 128: without the bound PLIF's backward pass used 168 on an H200, and took
-// 1.63 of the bytes' time rather than 1.26 (float16). From sm_100 on it uses 188, and with the bound would spill 460
-// bytes.
+// Blocks per multiprocessor, for one_segment. The rows of two turns need many registers. With at most 128 registers per
+// thread, the blocks of neurons_at_once fit: without the bound PLIF's backward pass used 168 on an H200, and took 1.63
+// of the bytes' time rather than 1.26 (float16). From sm_100 on it uses 188, and with the bound would spill 460 bytes.
 #if __CUDA_ARCH__ < 1000
 __device__ constexpr int blocks_of_one_segment = 4;
 #else
@@ -27,7 +26,7 @@ template <class Cell> struct BackwardArgs {
   const void* checkpoints;
   void* grad_x[Cell::n_inputs];
   void* grad_initial[room(Cell::n_states)];
-  // One value for each neuron of `at_once`, or a warp of them where it shares the parameter; summed afterwards.
+  // One value for each neuron of `at_once`, or for each warp of them that shares the parameter; summed afterwards.
   void* grad_params[room(Cell::n_params)];
 };
 
@@ -40,10 +39,10 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
       typename Base::Neurons, typename Base::OfStarts, typename Base::StatePack, typename Base::Turns;
 
   // Steps after the end of the sequence: none exist; they are skipped; or they are computed on zeros and their results
-  // dropped, since branches would split what the passes over a segment share.
+  // are dropped, because branches would split the code that the passes over a segment share.
   enum class Behind { none, skipped, dropped };
 
-  // The steps of a segment from t0 on, as they come from memory.
+  // The steps of a segment from t0 on, loaded from memory.
   struct SegmentRows {
     static constexpr bool is_shared = false;
     int t0, length;
@@ -57,9 +56,9 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
       Neurons::store(row, values);
     }
   };
-  // With rows from wherever they are.
+  // A segment whose rows are provided by SegmentRows.
   template <class SegmentRows> struct SegmentOf : SegmentRows {
-    F before[C][W][room(S)];  // each step
+    F before[C][W][room(S)];  // before each step
   };
   using Segment = SegmentOf<SegmentRows>;
 
@@ -133,7 +132,7 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
     }
   }
 
-  // The gradient of the states after step t, as far as the caller sent one.
+  // Adds the upstream gradients of the states after step t, if there are any.
   static __device__ __forceinline__ void add_grad_states(const BackwardArgs<Cell>& a, int t, Neurons n,
                                                          F (&grad_state)[W][room(S)]) {
 #pragma unroll
@@ -146,7 +145,7 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
     }
   }
 
-  // grad_state goes from after step u of the segment to before it.
+  // Replaces grad_state after step u of the segment by grad_state before it.
   template <Behind behind, class Segment>
   static __device__ __forceinline__ void vjp(const Cells& cells, const Segment& segment, int u, bool with_grad_y,
                                              F (&grad_state)[W][room(S)], F (&grad_x)[I][W],
@@ -287,7 +286,7 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
     walk_back<behind>(a, cells, n, segment, grad.state, grad.param, grad.of_starts);
   }
 
-  // The whole sequence of a thread's neurons.
+  // Processes the whole sequence of a thread's neurons.
   static __device__ __forceinline__ void walk_sequence(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                        Gradients& grad) {
     const int steps = steps_of(a, n);
@@ -316,7 +315,7 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
     backward(a, all, [&](const Gradients& grad) { store_grad_params(a, all.first, grad); });
   }
 
-  // `use` is given the gradients of parameters, summed over the turns in registers.
+  // Calls `use` with the gradients of parameters, summed over the turns in registers.
   template <class Use>
   static __device__ __forceinline__ void backward(const BackwardArgs<Cell>& a, Turns turns, Use&& use) {
     if constexpr (Spec::one_segment)
@@ -367,7 +366,7 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
     use(grad);
   }
 
-  // The sequence of a thread's neurons, which is one segment.
+  // Processes the sequence of a thread's neurons, which is one segment.
   template <class Segment>
   static __device__ __forceinline__ void backward_rows(const BackwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                        Segment& segment, Gradients& grad, F (&own)[W][room(S)]) {
@@ -375,7 +374,7 @@ template <class Spec> struct MultistepBackward : MultistepNeurons<Spec> {
     grad.clear_states();
     if (!Spec::store_states) add_grad_states(a, 0, n, grad.state);
     recompute<behind>(a, cells, n, segment);
-    if constexpr (Segment::is_shared) asm volatile("" ::: "memory");  // read once more, rather than kept in registers
+    if constexpr (Segment::is_shared) asm volatile("" ::: "memory");  // forces a reload, which saves registers
     walk_back<behind>(a, cells, n, segment, grad.state, grad.param, grad.of_starts);
     store_grad_initial(a, n, grad, own);
   }

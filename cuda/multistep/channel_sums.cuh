@@ -1,6 +1,6 @@
-// Sums over the neurons that share a parameter, of what a backward pass left of its gradient: from [outer, count,
-// inner] to [count]; or to [gridDim.z, count], where blocks share the outer rows. A block adds up one channel, or eight
-// that are neighbours; always in the same order.
+// Sums the partial gradients of a parameter over the neurons that share it: from [outer, count, inner] to [count], or
+// to [gridDim.z, count] if blocks divide the outer rows among them. A block sums one channel, or eight neighbouring
+// channels, always in the same order.
 //
 // Short names: F type of the arithmetic.
 #pragma once
@@ -17,7 +17,7 @@ template <class F> struct ChannelSums {
     __shared__ F sums[most_threads];
     const int channels = a.inner == 1 ? channels_side_by_side : 1;
     const long long first = static_cast<long long>(blockIdx.x) * channels;
-    // The block's part of a row; a thread stays with one of several neighbouring channels.
+    // The block's part of a row. Each thread sums one of several neighbouring channels.
     const long long width = channels * a.inner;
     const int threads = static_cast<int>(blockDim.x);
     const long long down = threads / width, right = threads % width;

@@ -1,6 +1,6 @@
 // The forward pass of the multistep loop (multistep.cuh).
 //
-// Short names besides those of neurons.cuh: K rows in flight; U rows per iteration.
+// Short names in addition to those of neurons.cuh: K rows in flight; U rows per iteration.
 #pragma once
 
 #include "cuda/multistep/neurons.cuh"
@@ -10,7 +10,7 @@ namespace spikeforge {
 
 template <class Cell> struct ForwardArgs {
   long long steps, neurons;
-  long long at_once;  // neurons in a turn: the thread's next neurons are this far ahead; else all
+  long long at_once;  // neurons per turn: the distance to the thread's next neurons; without turns, all neurons
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
   const void* initial[room(Cell::n_states)];
@@ -20,7 +20,7 @@ template <class Cell> struct ForwardArgs {
   void* states[room(Cell::n_states)];
   void* checkpoints;            // [(T - 1) / checkpoint, n_states, N]
   unsigned char* packed;        // y[0] as bits, [T, N * packed_bits / 8]
-  unsigned char* packed_valid;  // becomes 0 where a number is none that there are bits for
+  unsigned char* packed_valid;  // set to 0 for a value that cannot be stored as bits
 };
 
 template <class Spec> struct MultistepForward : MultistepNeurons<Spec> {
@@ -38,10 +38,10 @@ template <class Spec> struct MultistepForward : MultistepNeurons<Spec> {
     Cursor<Input> y[O];
     Cursor<F> states[room(S)];
     const bool has_states;
-    Cursor<F> checkpoints;  // one state after the other
+    Cursor<F> checkpoints;  // state by state
     PackedRow<Neurons, W, Spec::packed_bits> packed;
 
-    // From step t on, the first of a segment.
+    // Starts at step t, the first of a segment.
     __device__ __forceinline__ ForwardCursors(const ForwardArgs<Cell>& a, Neurons n, long long t = 0)
         : has_states(a.states[0] != nullptr),
           checkpoints(Base::template rows_of<F>(a.checkpoints, t > 0 ? (t / C - 1) * S : 0, a.neurons, n)),
@@ -72,7 +72,8 @@ template <class Spec> struct MultistepForward : MultistepNeurons<Spec> {
     }
   };
 
-  // `u` is the step's number in the turn of an unrolled loop, of U steps: most of them are no checkpoint whatever t is.
+  // `u` is the index of the step in an iteration of the unrolled loop, of U steps: for most u the step is not a
+  // checkpoint for any t.
   template <int U>
   static __device__ __forceinline__ void step_and_store(const Cells& cells, const InputPack (&x)[I], int t, int u,
                                                         ForwardCursors& to, F (&state)[W][room(S)]) {
@@ -136,7 +137,7 @@ template <class Spec> struct MultistepForward : MultistepNeurons<Spec> {
     }
   }
 
-  // Row t is computed from x[t % K], which then loads row t + K: K rows are in flight at any time.
+  // Step t reads x[t % K], into which row t + K is loaded afterwards: K rows are in flight at any time.
   static __device__ __forceinline__ void walk_sequence(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                        ForwardCursors& cursors, InputPack (&x)[K][I],
                                                        typename Base::template Starts<K>& starts) {
@@ -171,7 +172,7 @@ template <class Spec> struct MultistepForward : MultistepNeurons<Spec> {
       if (Spec::store_states) Base::template clear_behind<F>(a, a.states[s], n);
   }
 
-  // The sequence of a thread's neurons, of at most or exactly `most` steps; load(row, t) loads a row.
+  // Processes a thread's sequence of at most or exactly `most` steps; load(row, t) loads a row.
   template <int most, bool is_exact, class Load>
   static __device__ __forceinline__ void forward_rows(const ForwardArgs<Cell>& a, const Cells& cells, Neurons n,
                                                       Load&& load) {
@@ -197,11 +198,12 @@ template <class Spec> struct MultistepForward : MultistepNeurons<Spec> {
 
   // ---- forward, staged: the rows in flight are in shared memory ----
   //
-  // For few neurons, whose step ends long before a row arrives: more rows than registers can hold, in a loop short
-  // enough for the instruction cache. Each thread stages its own neurons, so no thread waits for another.
+  // For few neurons, whose steps are much shorter than the latency of a row: more rows are in flight than fit in
+  // registers, in a loop short enough for the instruction cache. Each thread stages only its neurons, so no thread
+  // waits for another.
 
   static __device__ __forceinline__ void forward_staged(const ForwardArgs<Cell>& a) {
-    constexpr int U = 8;  // rows a turn
+    constexpr int U = 8;  // rows per iteration
     static_assert(!Spec::staged || K >= 4 * U, "");
     __shared__ InputPack ring[Spec::staged ? K : 1][Spec::max_block][I];
     const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;

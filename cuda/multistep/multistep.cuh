@@ -9,13 +9,13 @@
 //   rows         forward: rows of x in flight at any time
 //   staged       forward: true if these rows are in shared memory
 //   checkpoint   steps between two saved states, and the length of the backward pass's segments
-//   segments     backward: segments of the same neurons that a block computes side by side
+//   segments     backward: segments of the same neurons that a block computes concurrently
 //   ragged       backward: true if T is no multiple of the steps that are computed at once
 //   in_turns     true if a thread processes several neurons with the same parameters, in a loop
 //   one_segment  backward, in_turns: true if the sequence is no longer than a segment
 //   save, store_states, and the presence and type of each parameter, state and gradient
 //   spread       for each parameter the neurons that share a value
-//   packed_bits  forward: bits per number of the first output that are written besides; 0: none
+//   packed_bits  forward: bits per value of the first output that are also written; 0: none
 //   wide         true if 32 bits cannot count the neurons, for parameters by channel
 //   whole_stores in some kernels: true if stores of neighbours are always one access
 //   has_lengths, has_start   in kernels of samples: true if samples differ in length, and if they restart.

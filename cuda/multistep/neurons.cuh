@@ -55,7 +55,7 @@ template <class Spec> struct MultistepNeurons {
     return false;
   }
 
-  // NaN, where there is one.
+  // True if the type has NaN.
   static constexpr bool has_nan = F(.5) != F(0);
   static __device__ __forceinline__ F poison(int j) {
     if constexpr (has_nan)
@@ -64,7 +64,7 @@ template <class Spec> struct MultistepNeurons {
       return F(Spec::poison(j));
   }
 
-  // Parameters that do not come from where the arguments say: none.
+  // The default of values that replace those of the arguments: none.
   struct NoneGiven {
     static __device__ constexpr bool has(int) { return false; }
     __device__ __forceinline__ F value(int, int) const { return F(0); }
@@ -84,7 +84,7 @@ template <class Spec> struct MultistepNeurons {
     __device__ __forceinline__ Params(const Args& a, Neurons n, const Given& given, Indices<j...>) {
 #pragma unroll
       for (int k = 0; k < W; ++k) legal[k] = true;
-      ParamPlace place;  // of the first neuron; the neighbours are counted on from there
+      ParamPlace place;  // of the first neuron; its neighbours follow from it
       (take<j>(a.params[j], n, given, place), ...);
     }
 
@@ -132,7 +132,7 @@ template <class Spec> struct MultistepNeurons {
     }
   };
 
-  // A value that is not legal is NaN in all that the neuron computes: no kernel can refuse it.
+  // Replaces an invalid value by NaN in all results of the neuron, because a kernel cannot raise an error.
   template <class CellDraws>
   static __device__ __forceinline__ Cell make_cell(const double* constants, const Params& given, int k,
                                                    const CellDraws& of_cell) {
@@ -170,7 +170,7 @@ template <class Spec> struct MultistepNeurons {
     __device__ __forceinline__ Cells(const Args& a, Neurons n, const Given& given = {})
         : Cells(a.constants, Params(a, n, given), draws_of(a, n), typename IndicesBelow<W>::type{}) {}
 
-    // Step t of the sequence, of the thread's neuron k.
+    // Runs step t of the thread's neuron k.
     __device__ __forceinline__ void step(int k, long long t, const F* x, F* state, F* y) const {
       if constexpr (draws)
         cell[k].step(x, state, y, this->at(k, t));
@@ -209,7 +209,7 @@ template <class Spec> struct MultistepNeurons {
         if (Spec::initial(s) != Source::absent) state[k][s] = load_as<F>(Spec::initial(s), a.initial[s], n.neuron(k));
     }
     if (checks_params() && has_nan) {
-      // Read once more, rather than kept in a register through the loop of the backward pass.
+      // Reloaded here, which saves registers in the loop of the backward pass.
       const Params params(a, n);
 #pragma unroll
       for (int k = 0; k < W; ++k)
@@ -253,7 +253,7 @@ template <class Spec> struct MultistepNeurons {
       return false;
   }
 
-  // For each of `steps` steps, true if the thread's sample restarts before it: read ahead, as the steps are.
+  // For each of `steps` steps, true if the thread's sample restarts before it. They are loaded ahead, like the rows.
   template <int steps> struct Starts {
     bool before[has_start ? steps : 1];
 
@@ -272,7 +272,7 @@ template <class Spec> struct MultistepNeurons {
     }
   }
 
-  // Gradients of the states at which samples start anew.
+  // Gradients of the initial states of samples that restart.
   struct OfStarts {
     F state[has_start ? W : 1][room(S)];
 
@@ -283,7 +283,7 @@ template <class Spec> struct MultistepNeurons {
     }
   };
 
-  // The gradient of these states is that of the cell's own, and none of those before.
+  // Moves the gradient of these states to the cell's initial states; earlier states receive none.
   template <int steps>
   static __device__ __forceinline__ void cut(const Starts<steps>& starts, int u, F (&grad_state)[W][room(S)],
                                              OfStarts& of_starts) {
@@ -309,14 +309,15 @@ template <class Spec> struct MultistepNeurons {
     }
   }
 
-  // A tensor of ours, [T, N] or [N], from row t on.
+  // A cursor at row t of a tensor that this library allocated, [T, N] or [N].
   template <class T>
   static __device__ __forceinline__ Cursor<T> rows_of(void* data, long long t, long long neurons, Neurons n,
                                                       int direction = 1) {
     return {static_cast<T*>(data) + t * neurons + n.first, direction * neurons};
   }
 
-  // A caller's sequence, whose rows may be identical, or one element each, which is then broadcast to the lanes.
+  // A cursor at row t of a caller's sequence. Its rows may be identical, or consist of one element that is broadcast to
+  // the lanes.
   template <class T>
   static __device__ __forceinline__ Cursor<const T> rows_of(const Rows& rows, long long t, Neurons n,
                                                             bool one_element = false) {
@@ -338,9 +339,9 @@ template <class Spec> struct MultistepNeurons {
     Neurons::store(row, pack);
   }
 
-  // A way out that is never taken, and that the compiler has to keep: it moves no access across. In the forward pass it
-  // would compute many steps first, each waiting for the one before, and store afterwards; in the backward pass, load
-  // late (T = 32, N = 2^22, float32 on an H200: 1.13 of the bytes' time, with all loads first 1.03).
+  // An exit that is never taken, but that the compiler has to keep, so that it does not move memory accesses across.
+  // Otherwise it would delay the stores of the forward pass until many steps are computed, and the loads of the
+  // backward pass (T = 32, N = 2^22, float32 on an H200: 1.13 of the bytes' time, with all loads first 1.03).
   template <class Args> static __device__ __forceinline__ bool never(const Args& a) { return a.neurons < 0; }
 
   // A thread's turns: neurons at a fixed distance, upward from the first or downward, within `count` neurons from `low`

@@ -1,10 +1,10 @@
 // The time-parallel backward pass of the multistep loop (multistep.cuh): the warps of a block process the segments of
-// the same neurons side by side.
+// the same neurons concurrently.
 //
 // The gradient of the states before a segment is an affine function of that after it, known once the segment is
 // recomputed. Each warp computes its own; joined in a fixed order they give each warp the gradient after its segment.
 //
-// Short names besides those of neurons.cuh: G segments of a block.
+// Short names in addition to those of neurons.cuh: G segments of a block.
 #pragma once
 
 #include "cuda/multistep/backward.cuh"
@@ -19,7 +19,7 @@ template <class Spec> struct MultistepTimeParallel : MultistepBackward<Spec> {
   using typename Base::Behind, typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Gradients,
       typename Base::Neurons, typename Base::OfStarts, typename Base::Segment;
 
-  static constexpr int G = Spec::segments;  // in a block
+  static constexpr int G = Spec::segments;  // segments of a block
 
   struct AffineMaps {
     F constant[room(S)][W][32];
@@ -62,7 +62,7 @@ template <class Spec> struct MultistepTimeParallel : MultistepBackward<Spec> {
     }
   }
 
-  // Without its constant: to a column of another map.
+  // Without the constant, the map is applied to a column of another map.
   template <bool with_constant = true>
   static __device__ __forceinline__ void apply(const AffineMaps& map, F (&grad)[W][room(S)]) {
     const int lane = threadIdx.x % 32;
@@ -92,7 +92,7 @@ template <class Spec> struct MultistepTimeParallel : MultistepBackward<Spec> {
     return false;
   }
 
-  // Adds up what the warps of the block found for their segments, in their order, for the first of them.
+  // Adds up the gradients of the segments of all warps, in order; the first warp receives the sum.
   static __device__ __forceinline__ void join_params(AffineMaps (&shared)[G], int g, Gradients& grad) {
 #pragma unroll
     for (int j = 0; j < P; ++j)
@@ -136,7 +136,7 @@ template <class Spec> struct MultistepTimeParallel : MultistepBackward<Spec> {
     Base::template walk_back<behind>(a, cells, n, segment, arriving, grad.param, grad.of_starts);
   }
 
-  // The block's warps have the same neurons, so all of them find the same.
+  // The block's warps have the same neurons, so that the result is uniform.
   static __device__ __forceinline__ int longest_of_warp(int steps) {
     if constexpr (has_lengths) {
 #pragma unroll

@@ -58,7 +58,7 @@ template <class Weight, class Delay> __device__ __forceinline__ void near_first(
     do {
       leaving.find(0, near, of_warps, [&](int i) { return delays[i] != 1; });
       coming.find(near, count, of_warps, [&](int i) { return delays[i] == 1; });
-      for (int i = threadIdx.x; i < leaving.count; i += blockDim.x) {  // coming.count is the same
+      for (int i = threadIdx.x; i < leaving.count; i += blockDim.x) {  // equal to coming.count
         const Int from = first + leaving.place[i], to = first + coming.place[i];
         exchange(a.indices, from, to);
         exchange(all_delays, from, to);

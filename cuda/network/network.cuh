@@ -3,8 +3,8 @@
 //
 // In a step a thread takes the sums that arrive for its neuron out of the ring, adds current and drive, runs the
 // neuron's cell and publishes its spike. A spike's connections are read from memory and added to the slots in which
-// they arrive, by the threads that Sending names. While a block waits for the others it draws the Poisson input of the
-// next step.
+// they arrive, by the threads that Sending specifies. While a block waits for the others, it draws the Poisson input of
+// the next step.
 //
 // Sums that arrive at step t are stored in slot t % slots. The owner clears the slot in that step, in which nothing can
 // be added to it: delays are 1 to slots - 1.
@@ -22,15 +22,15 @@
 namespace spikeforge {
 namespace network {
 
-// min of portable.h is for numbers of neurons.
+// min of portable.h is for floating-point types.
 __device__ __forceinline__ Int at_most(Int x, Int most) { return x < most ? x : most; }
 
-// Neighbouring neurons of one cell, which some blocks own, `share` each.
+// Consecutive neurons of one cell, divided among blocks, `share` neurons each.
 template <class Cell> struct GroupArguments {
-  Int neurons, begin;  // how many, and the first, of the network's
+  Int neurons, begin;  // the number of neurons, and the index of the first in the network
   Int first_block, share;
   double constants[max_surrogate_args];
-  Rows x[Cell::n_inputs];                     // not read: inputs come from the ring
+  Rows x[Cell::n_inputs];                     // not read: inputs are in the ring
   const void* initial[room(Cell::n_states)];  // the states themselves
   ParamSource params[room(Cell::n_params)];
   void* states[room(Cell::n_states)];
@@ -48,17 +48,16 @@ struct Plan {
   static constexpr bool resident = resident_, has_peers = has_peers_;
   static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
   static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
-  static constexpr bool keeps_rows =
-      resident && at_once <= threads;  // of connections, of which there is room for these
+  static constexpr bool keeps_rows = resident && at_once <= threads;  // the connections of this many neurons fit
 };
 
 // The neurons of a block that have fired, counted from the first of a turn. The list of one turn is read while the next
-// turn runs. There is a third counter, which is cleared meanwhile.
+// turn runs. A third counter is cleared at the same time.
 template <class Plan> struct Shared {
   Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
   unsigned short fired[Plan::resident ? 1 : 2][Plan::at_once];
   int found[3];
-  int received[Plan::has_peers ? most_peers : 1];  // by each rank
+  int received[Plan::has_peers ? most_peers : 1];  // from each rank
 };
 
 // The connections of a spike that are sent: all, those of delay 1, or the others.
@@ -69,7 +68,7 @@ template <class Matrix> struct Sender {
   static constexpr int unroll = 4;
 
   const Arguments& net;
-  F shared = 1;  // the weight of all
+  F shared = 1;  // the homogeneous weight
   int same_delay = 1;
 
   __device__ __forceinline__ explicit Sender(const Arguments& net) : net(net) {
@@ -86,7 +85,7 @@ template <class Matrix> struct Sender {
     return {first, count, net.near != nullptr ? net.near[neuron] : 0};
   }
 
-  // Every `stride`-th connection from `lane` on, of a spike in the step whose slot is `now`. Loads are in flight
+  // Sends every `stride`-th connection from `lane` on, for a spike in the step with slot `now`. Loads are in flight
   // together.
   template <Part part> __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
     F* const ring = static_cast<F*>(net.ring);
@@ -117,7 +116,7 @@ template <class Matrix> struct Sender {
     }
   }
 
-  // The listed spikes of a step, in pieces that warp number `warp` of `warps` in all shares with the others.
+  // Sends the listed spikes of a step, in pieces that are divided among `warps` warps, of which this is number `warp`.
   template <Part part> __device__ __forceinline__ void send_listed(int list, int now, Int warp, Int warps) const {
     const Spike* const spikes = net.lists + list * net.size;
     const int pieces = static_cast<int>(net.pieces);
@@ -160,8 +159,8 @@ template <class Plan> class PeerSpikes {
   __device__ __forceinline__ explicit PeerSpikes(const Peers& peers)
       : peers_(peers), first_(Plan::has_peers ? *peers.exchanges : 0) {}
 
-  // Spike number `at` of step t.
-  __device__ __forceinline__ void tell(int t, int at, int neuron) const {
+  // Writes spike number `at` of step t to all GPUs.
+  __device__ __forceinline__ void publish(int t, int at, int neuron) const {
     for (Int rank = 0; rank < peers_.ranks; ++rank) neurons(rank, t, peers_.rank)[at] = neuron;
     __threadfence_system();
   }
@@ -175,7 +174,7 @@ template <class Plan> class PeerSpikes {
     if (is_other && blockIdx.x == 0)
       asm volatile("st.release.sys.u64 [%0], %1;"
                    :
-                   : "l"(counts(rank, t) + peers_.rank), "l"(said(t) | mine)
+                   : "l"(counts(rank, t) + peers_.rank), "l"(mark_of(t) | mine)
                    : "memory");
     Int task = warp;
     send_list(sender, peers_.rank, t, mine, now, task, warps);
@@ -187,14 +186,14 @@ template <class Plan> class PeerSpikes {
 
  private:
   // The mark of a step in the upper half of its count.
-  __device__ __forceinline__ unsigned long long said(int t) const {
+  __device__ __forceinline__ unsigned long long mark_of(int t) const {
     return static_cast<unsigned long long>(first_ + t + 1) << 32;
   }
   __device__ __forceinline__ int turn(int t) const { return static_cast<int>((first_ + t) & 1); }
   __device__ __forceinline__ unsigned long long* counts(Int rank, int t) const {
     return reinterpret_cast<unsigned long long*>(peers_.memory[rank]) + turn(t) * peers_.ranks;
   }
-  // Those of `by` in the memory of `rank`.
+  // The spikes that `by` wrote to the memory of `rank`.
   __device__ __forceinline__ int* neurons(Int rank, int t, Int by) const {
     return reinterpret_cast<int*>(peers_.memory[rank] + 2 * peers_.ranks * sizeof(unsigned long long)) +
            (turn(t) * peers_.ranks + by) * peers_.room;
@@ -206,7 +205,7 @@ template <class Plan> class PeerSpikes {
     for (;;) {
       unsigned long long word;
       asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(word) : "l"(count) : "memory");
-      if ((word ^ said(t)) >> 32 == 0) return static_cast<int>(word);
+      if ((word ^ mark_of(t)) >> 32 == 0) return static_cast<int>(word);
       if (*static_cast<volatile int*>(peers_.missing) != 0) return 0;
       if (nanoseconds() - begun > peers_.wait) atomicCAS(peers_.missing, 0, static_cast<int>(rank) + 1);
     }
@@ -273,7 +272,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   using Matrix = typename Plan::Matrix;
   static constexpr int D = Plan::drives;
 
-  // The input of a neuron in a step.
+  // The external input of a neuron in a step.
   struct Driven {
     F by[room(D)][I];
 
@@ -307,7 +306,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       if (table != no_table) {
         const unsigned* threshold = drive.thresholds + table;
         int k = 0;
-        while (high > *threshold) {  // the last one is above all
+        while (high > *threshold) {  // the last threshold is above all draws
           ++threshold;
           ++k;
         }
@@ -323,8 +322,8 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     }
   };
 
-  // A thread's neurons of those that its block takes at once, from number `base` of the group on. Threads without any
-  // come along, for none may be missing at a barrier: they read what others do.
+  // A thread's neurons in a turn of the block, from index `base` of the group on. Threads without neurons also run,
+  // because all must arrive at a barrier; they read the neurons of other threads.
   struct Turn {
     const Int base, end;
     const Neurons n;
@@ -365,15 +364,15 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     }
   };
 
-  // A thread's part in the walk over time.
+  // A thread's part of the loop over time.
   struct Walk {
     const Arguments& net;
     const Group& group;
     Shared<Plan>& shared;
     const Sender<Matrix>& sender;
     const PeerSpikes<Plan> peers;
-    int now;       // the slot of what arrives
-    int turn = 0;  // how many there were
+    int now;       // the slot that arrives
+    int turn = 0;  // the number of turns so far
 
     __device__ __forceinline__ void step(int t, Turn& own) const {
       F x[W][I];
@@ -387,7 +386,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
         if (own.has(k)) step(t, own, k, x[k]);
     }
 
-    // Sends the connections of the neurons that were found, at once.
+    // Sends the connections of the neurons that fired, without a grid barrier.
     __device__ __forceinline__ void send_own(Int base, int own_threads) {
       if constexpr (Plan::has_own) {
         constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
@@ -428,18 +427,18 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       const bool fires = y[0] > 0;
       if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
       if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
-      if (fires) tell(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
+      if (fires) publish(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
     }
 
-    // For neuron `i` from the first of the turn on.
-    __device__ __forceinline__ void tell(int t, Int base, int i) const {
+    // Publishes the spike of neuron `i` of the turn.
+    __device__ __forceinline__ void publish(int t, Int base, int i) const {
       if constexpr (Plan::has_own) fired()[atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(i);
       if constexpr (Plan::sending != Sending::own) {
         const int list = t % 3, at = atomicAdd(net.counts + list, 1);
         if (!Plan::has_peers || net.peers.has_own != 0) net.lists[list * net.size + at] = row_of(base, i);
         if constexpr (Plan::has_peers) {
           const Int neuron = group.begin + base + i;
-          peers.tell(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
+          peers.publish(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
         }
       }
       if (net.received != nullptr) {
@@ -478,7 +477,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ void end() const { own.store(walk.group); }
   };
 
-  // The neurons of a block that has more than fit its threads' registers: its threads process them in a loop.
+  // The neurons of a block with more neurons than fit in the registers of its threads, which process them in a loop.
   struct InTurns {
     Walk& walk;
     const Int begin, last;

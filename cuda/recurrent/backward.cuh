@@ -4,7 +4,8 @@
 // also compute the part of a derivative that does not depend on gradients, and pass its coefficients to the warps that
 // process the steps.
 //
-// Short names besides those of recurrent.cuh: L steps that are recomputed at once; K coefficients of a derivative.
+// Short names in addition to those of recurrent.cuh: L steps that are recomputed at once; K coefficients of a
+// derivative.
 #pragma once
 
 #include "cuda/recurrent/recurrent.cuh"
@@ -15,7 +16,7 @@ template <class Cell> struct RecurrentBackwardArgs {
   long long steps, neurons;
   long long batch, width;
   double constants[max_surrogate_args];
-  Rows x[Cell::n_inputs];  // with the current
+  Rows x[Cell::n_inputs];  // the input `into` is the current
   const void* initial[room(Cell::n_states)];
   ParamSource params[room(Cell::n_params)];
   const void* weights;
@@ -36,7 +37,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
   template <class E, int depth> using Ring = typename Base::template Ring<E, depth>;
   using Base::ahead, Base::block, Base::C, Base::delay, Base::G, Base::I, Base::O, Base::P, Base::S, Base::shape,
       Base::threads, Base::tiles, Base::W;
-  using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
+  using Base::drop_after_restart, Base::load_initial, Base::pack_state, Base::restart;
 
   static constexpr int L = shape.history, input_rows = shape.input_rows, K = Cell::n_coefficients;
   // True if an equal number of other warps recomputes a segment of L steps while these warps process the one after it.
@@ -53,7 +54,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
   // differs from float32 additions by less than the rounding of the result to 16 bits.
   static constexpr bool within = shape.split == 1 && !Base::in_pieces && !Samples::has_start;
 
-  // The next to come into the rings.
+  // The next rows to load into the rings.
   struct RowsBack {
     WalkedRows<const T> x[I], grad_y[O];
     WalkedRows<const F> grad_states[room(S)];
@@ -71,8 +72,8 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
   struct BackwardRings {
     Ring<T, input_rows> x[I];
     Ring<T, ahead> grad_y[O];
-    Ring<F, L> states[room(S)];            // before each step; or, apart,
-    Ring<F, 2 * L> coefficients[room(K)];  // of each
+    Ring<F, L> states[room(S)];            // before each step; if `apart`:
+    Ring<F, 2 * L> coefficients[room(K)];  // of each step
     Ring<F, 2> checkpoints[room(S)];
     Ring<F, ahead> grad_states[room(S)];
 
@@ -94,7 +95,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
         for (int s = 0; s < S; ++s) grad_states[s] = Ring<F, ahead>(memory);
     }
 
-    // Step t's, which `rows` stand at, and move on from.
+    // Loads the rows of step t, and advances `rows`.
     __device__ __forceinline__ void load_x(const Lane& at, int t, RowsBack& rows) const {
       if (t >= 0)
 #pragma unroll
@@ -128,7 +129,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
         ring.load(t, row, at);
     }
 
-    // The states before step C * which.
+    // Loads the states before step C * which.
     __device__ __forceinline__ void load_checkpoint(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
                                                     int which) const {
       if (which < 1) return;
@@ -138,7 +139,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
     }
   };
 
-  // ---- states that are computed again ----
+  // ---- recomputed states ----
 
   // Loads the states of a tile at the checkpoint at or before step t.
   static __device__ __forceinline__ void load_states(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
@@ -205,7 +206,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
       F in[together][tiles][I][G][W];
 #pragma unroll
       for (int i = 0; i < together * tiles; ++i) unpack(next[i / tiles][i % tiles], in[i / tiles][i % tiles]);
-      if (t + together < to) read(t + together);  // ahead of what is written: the compiler moves no load across
+      if (t + together < to) read(t + together);  // before the stores: the compiler does not move loads across them
 #pragma unroll
       for (int i = 0; i < together; ++i)
 #pragma unroll
@@ -224,7 +225,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
       for (int g = 0; g < G; ++g) packed[i][g].unpack(in[i][g]);
   }
 
-  // Stores, for the warps that walk back, the state before step t or the coefficients of its derivative.
+  // Stores the state before step t, or the coefficients of its derivative, for the warps that process the steps.
   static __device__ __forceinline__ void keep(const Cells& cells, const BackwardRings& rings, int t, int n,
                                               const F (&in)[I][G][W], const States& state) {
 #pragma unroll
@@ -243,7 +244,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
     }
   }
 
-  // For neuron j of the lane, input(i, j) and state(s, j).
+  // Keeps the values of the lane's neurons j, input(i, j) and state(s, j).
   template <class Input, class State>
   static __device__ __forceinline__ void compute_coefficients(const Cells& cells, const Input& input,
                                                               const State& state_of, F (&coefficients)[room(K)][W]) {
@@ -262,8 +263,8 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
 
   // ---- warps that recompute ----
 
-  // Both kinds of warps come here once a segment: it has been recomputed, and the one before has been walked.
-  static __device__ __forceinline__ void hand_over() { Base::meet(block); }
+  // Both kinds of warps meet here once per segment: one has been recomputed, and the previous one has been processed.
+  static __device__ __forceinline__ void meet_other_warps() { Base::meet(block); }
 
   static __device__ __forceinline__ void recompute_all(const RecurrentBackwardArgs<Cell>& a, const Cells& cells,
                                                        const Lane& at, const BackwardRings& rings, Samples& samples) {
@@ -277,11 +278,11 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
       }
       if (t == last || t % Samples::word == Samples::word - 1) samples.read_starts(a, at, t);
       recompute(a, cells, at, rings, samples, t);
-      hand_over();
+      meet_other_warps();
     }
   }
 
-  // The inputs of the steps from one checkpoint to the next, and what the checkpoint holds.
+  // Loads the inputs of the steps from one checkpoint to the next, and the states of the checkpoint.
   static __device__ __forceinline__ void load_chunk(const RecurrentBackwardArgs<Cell>& a, const Lane& at,
                                                     const BackwardRings& rings, int which, int last) {
     if (which >= 0)
@@ -295,8 +296,8 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
 
   struct Gradients {
     F state[tiles][G][W][room(S)];
-    F param[W][room(P)];                               // of all samples of the lane
-    F at_starts[Samples::has_start ? W : 1][room(S)];  // of the cell's own states there, likewise
+    F param[W][room(P)];                               // summed over the lane's samples
+    F at_starts[Samples::has_start ? W : 1][room(S)];  // of initial states at restarts, summed over the lane's samples
   };
 
   static __device__ __forceinline__ void backward(const RecurrentBackwardArgs<Cell>& a) {
@@ -310,13 +311,13 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
     const Cells cells(a, at);
     Samples samples(a, at);
     if (apart && static_cast<int>(threadIdx.x) >= threads) {
-      exchange.meet();  // it is open
+      exchange.meet();  // the exchange is open
       return recompute_all(a, cells, at, rings, samples);
     }
     walk(a, cells, at, exchange, of_product, rings, samples);
   }
 
-  // ---- warps that walk back ----
+  // ---- warps that process the steps, from the last to the first ----
 
   static __device__ __forceinline__ void walk(const RecurrentBackwardArgs<Cell>& a, const Cells& cells, const Lane& at,
                                               const Exchange& exchange, unsigned char* of_product,
@@ -360,7 +361,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
       if (k == 0 || t % Samples::word == Samples::word - 1) samples.read_starts(a, at, t);
       if (k == 0 || t % L == L - 1) {
         if constexpr (apart) {
-          hand_over();
+          meet_other_warps();
         } else {
           recompute(a, cells, at, rings, samples, t);
         }
@@ -374,14 +375,14 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
         if constexpr (within) begin_sums(step);
         product.template operator()<within>(exchange.memory, exchange.fed_back(k, n), at, n, step.sums, [&] {
           if (!Base::deferred) return;
-          stored.store(at, n);  // of the step after; before one exists, a value that will be overwritten
+          stored.store(at, n);  // of step t + 1; at the last step, arbitrary values, overwritten later
           load(t);
         });
-        drop_unheard(samples, n, step.sums);
+        drop_after_restart(samples, n, step.sums);
         vjp(cells, at, samples, t, n, step, grad.state[n], grad.param);
         cut(at, samples, t, n, grad);
-        tell(at, samples, t, n, step, stored,
-             [&](int g, const Values& current) { exchange.put(at, k, n, g, current); });
+        send_gradient(at, samples, t, n, step, stored,
+                      [&](int g, const Values& current) { exchange.put(at, k, n, g, current); });
         exchange.end_of_tile(at, k, n);
         exchange.expect(k, n);
         if (!Base::deferred) stored.store(at, n);
@@ -491,7 +492,7 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
       for (int j = 0; j < W; ++j) step.sums[g][j] = step.grad_y[0][g][j];
   }
 
-  // The part of the derivative that does not need the sums has been computed while these were in flight.
+  // The part of the derivative that is independent of the sums was computed while they were in flight.
   static __device__ __forceinline__ void vjp(const Cells& cells, const Lane& at, const Samples& samples, int t, int n,
                                              Step& step, States& grad_state, F (&grad_param)[W][room(P)]) {
 #pragma unroll
@@ -520,13 +521,14 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
     }
   }
 
-  // States at which a sample starts anew are the cell's own, and none come before them.
+  // Moves the gradient of the states at which a sample restarts to the cell's initial states; earlier states receive
+  // none.
   static __device__ __forceinline__ void cut(const Lane& at, Samples& samples, int t, int n, Gradients& grad) {
     if constexpr (Samples::has_start)
 #pragma unroll
       for (int g = 0; g < G; ++g) {
         const bool is_cut = samples.starts_before(t, n, g);
-        samples.close_ears(n, g, is_cut);
+        samples.block_across_restart(n, g, is_cut);
 #pragma unroll
         for (int j = 0; j < W; ++j)
 #pragma unroll
@@ -539,9 +541,9 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
   }
 
   // Values for other blocks are rounded like the stored ones. After the end of a sample they are zeros.
-  template <class Tell>
-  static __device__ __forceinline__ void tell(const Lane& at, const Samples& samples, int t, int n, Step& step,
-                                              Stored& stored, const Tell& tell) {
+  template <class Send>
+  static __device__ __forceinline__ void send_gradient(const Lane& at, const Samples& samples, int t, int n, Step& step,
+                                                       Stored& stored, const Send& send) {
 #pragma unroll
     for (int g = 0; g < G; ++g) {
 #pragma unroll
@@ -550,11 +552,11 @@ template <class Spec> struct RecurrentBackward : Recurrent<Spec> {
         for (int j = 0; j < W; ++j) step.grad_x[i][g][j] = select(samples.has(t, n, g), step.grad_x[i][g][j], F(0));
         stored.grad_x[i][g].pack(step.grad_x[i][g]);
       }
-      tell(g, step.grad_x[Spec::into]);
+      send(g, step.grad_x[Spec::into]);
     }
   }
 
-  // use(n, g) for each sample that is the lane's.
+  // Calls use(n, g) for each of the lane's samples.
   template <class Use> static __device__ __forceinline__ void for_each_sample(const Lane& at, const Use& use) {
 #pragma unroll
     for (int n = 0; n < tiles; ++n)

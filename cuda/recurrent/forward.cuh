@@ -6,17 +6,17 @@
 namespace spikeforge {
 
 template <class Cell> struct RecurrentForwardArgs {
-  long long steps, neurons;  // of all samples
+  long long steps, neurons;  // neurons of all samples
   long long batch, width;
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];
   const void* initial[room(Cell::n_states)];
   ParamSource params[room(Cell::n_params)];
-  const void* weights;  // [width, width], from and to
+  const void* weights;  // [width, width], the row is the source
   void* messages;       // Exchange
   const void* first;    // [delay, N]: the outputs before the first step
   void* y[Cell::n_outputs];
-  void* states[room(Cell::n_states)];  // [N], or [T, N] where the sequences are stored
+  void* states[room(Cell::n_states)];  // [N], or [T, N] if the sequences are stored
   void* checkpoints;                   // [(T - 1) / checkpoint, n_states, N]
   void* current;                       // [T, N]
 };
@@ -29,7 +29,7 @@ template <class Spec> struct RecurrentForward : Recurrent<Spec> {
   template <class E, int depth> using Ring = typename Base::template Ring<E, depth>;
   using Base::ahead, Base::C, Base::deferred, Base::delay, Base::G, Base::I, Base::O, Base::S, Base::tiles,
       Base::unrolled, Base::W;
-  using Base::drop_unheard, Base::load_initial, Base::pack_state, Base::restart;
+  using Base::drop_after_restart, Base::load_initial, Base::pack_state, Base::restart;
 
   static __device__ __forceinline__ void forward(const RecurrentForwardArgs<Cell>& a) {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -92,12 +92,12 @@ template <class Spec> struct RecurrentForward : Recurrent<Spec> {
             exchange.expect(t, n);
             if (Spec::save) store_checkpoint(a, at, n, state[n], t / C - 1, t > 0 && t % C == 0);
             if (!deferred) return;
-            results.store(at, n, unrolled - 1 - half);  // of the step before; at the first, what will be overwritten
+            results.store(at, n, unrolled - 1 - half);  // of the previous step; at the first step, arbitrary values
             load(t + ahead);
           });
 #pragma unroll
-          for (int g = 0; g < G; ++g) samples.close_ears(n, g, samples.starts_before(t, n, g));
-          drop_unheard(samples, n, sums);
+          for (int g = 0; g < G; ++g) samples.block_across_restart(n, g, samples.starts_before(t, n, g));
+          drop_after_restart(samples, n, sums);
           step_and_store(a, results, half, cells, at, samples, t, n, in, sums, state[n],
                          [&](int g, const Values& y) { exchange.put(at, t, n, g, y); });
           exchange.end_of_tile(at, t, n);
@@ -152,11 +152,11 @@ template <class Spec> struct RecurrentForward : Recurrent<Spec> {
     }
   };
 
-  template <class Tell>
+  template <class Send>
   static __device__ __forceinline__ void step_and_store(const RecurrentForwardArgs<Cell>& a, Results& results, int half,
                                                         const Cells& cells, const Lane& at, const Samples& samples,
                                                         int t, int n, F (&in)[I][G][W], const Values& sums,
-                                                        States& state, const Tell& tell) {
+                                                        States& state, const Send& send) {
     F out[O][G][W];
     auto& current = results.current[half];
 #pragma unroll
@@ -178,7 +178,7 @@ template <class Spec> struct RecurrentForward : Recurrent<Spec> {
 #pragma unroll
         for (int o = 0; o < O; ++o) out[o][g][j] = y[o];
       }
-      tell(g, out[0]);
+      send(g, out[0]);
     }
 #pragma unroll
     for (int o = 0; o < O; ++o)
@@ -189,7 +189,7 @@ template <class Spec> struct RecurrentForward : Recurrent<Spec> {
       store_states(a, at, n, state, times(t, a.neurons), [&](int g) { return samples.has(t, n, g); });
   }
 
-  // Runs the step of a sample that has it; after its end, states stay and outputs are zero.
+  // Runs a step. After the end of a sample, states do not change and outputs are zero.
   static __device__ __forceinline__ void step(const Cell& cell, bool there, const F* x, F* state, F* y) {
     if constexpr (!Samples::has_lengths) {
       cell.step(x, state, y);
@@ -210,7 +210,7 @@ template <class Spec> struct RecurrentForward : Recurrent<Spec> {
     store_states(a, at, n, state, row, [](int) { return true; });
   }
 
-  // Zeros of samples that are not there.
+  // Clears the values of samples that do not exist.
   template <class IsThere>
   static __device__ __forceinline__ void store_states(const RecurrentForwardArgs<Cell>& a, const Lane& at, int n,
                                                       const States& state, long long row, const IsThere& is_there) {

@@ -5,13 +5,13 @@
 //
 // geometry.h describes how neurons and samples are distributed over blocks. The results of a step, spikes forward and
 // gradients of the current backward, are sent as 16-bit numbers to every block of the cluster by stores that count
-// their bytes on a barrier of the receiver: a step waits for one message and for nothing else. In a large cluster
-// numbers are written to memory, and one copy sends them to all blocks, since a store to each occupies the network for
-// longer than the rest of a step. A step receives the results of `delay` steps before; buffers for twice as many
-// suffice, as no block can be further ahead. A single block uses its shared memory and __syncthreads.
+// their bytes on a barrier of the receiver: a step waits for a single message. In a large cluster, values are written
+// to global memory, and one copy sends them to all blocks, because separate stores to each block would occupy the
+// network for longer than the rest of a step. A step receives the results of `delay` steps before. Buffers for twice as
+// many steps suffice, because no block can be further ahead. A single block uses its shared memory and __syncthreads.
 //
-// A float32 weight is the sum of three bf16 numbers, and so is a value in flight unless it is a spike; those of their
-// products are summed that are not below float32's precision. Within a cluster, spikes are sent as bits.
+// A float32 weight is split into three bf16 values, and so is a sent value that is not a spike. Products below
+// float32's precision are skipped. Within a cluster, spikes are sent as bits.
 //
 // A Spec, printed by csrc/kernels/recurrent/spec.cpp, has the members that the multistep loop needs, for one neuron per
 // thread, and:
@@ -20,7 +20,7 @@
 //   vectors      true if a lane's neurons are read in one access
 //   has_first    forward: true if outputs before the first step are given; else they are 0
 //   save         forward: true if currents and checkpoints are saved
-//   has_lengths, has_start   as in the multistep loop: the arguments are WithSamples then
+//   has_lengths, has_start   as in the multistep loop; the arguments are then WithSamples
 //
 // Short names: F type of the arithmetic; T type of x and y; E element type of a row in flight; I, O, S, P numbers of
 // inputs, outputs, states and parameters of the cell; C steps between checkpoints; H padded neurons of a sample; W
@@ -35,7 +35,7 @@
 
 namespace spikeforge {
 
-// The host sees to it that strides fit 32 bits: their product with a step is one instruction.
+// The host ensures that strides fit in 32 bits: their product with a step is one instruction.
 __device__ __forceinline__ long long times(int t, long long stride) {
   return static_cast<long long>(static_cast<unsigned long long>(static_cast<unsigned>(t)) *
                                 static_cast<unsigned>(stride));
@@ -44,10 +44,10 @@ template <class E> __device__ __forceinline__ const E* row_of(const Rows& rows, 
   return static_cast<const E*>(rows.data) + times(t, rows.time_stride);
 }
 
-// The rows of a sequence one after the other: with a pointer that moves, an element's address is one instruction.
+// The rows of a sequence, in order. With a moving pointer, the address of an element is one instruction.
 template <class E> struct WalkedRows {
   E* row;
-  long long stride;  // to the next
+  long long stride;  // to the next row
 
   WalkedRows() = default;
   __device__ __forceinline__ WalkedRows(const Rows& rows, int from, int by)
@@ -58,8 +58,8 @@ template <class E> struct WalkedRows {
   __device__ __forceinline__ void next() { row += stride; }
 };
 
-// A store without a branch: the compiler moves nothing across a branch, and a step has little else to hide its
-// latencies.
+// A store without a branch: the compiler moves no instruction across a branch, and a step has few other instructions to
+// hide its latencies.
 template <class Words> __device__ __forceinline__ void store_if(bool wanted, Words* to, const Words& value) {
   static_assert(sizeof(Words) == 4 || sizeof(Words) == 8 || sizeof(Words) == 16, "");
   const auto* const words = reinterpret_cast<const unsigned*>(&value);
@@ -92,26 +92,26 @@ template <class Spec> struct Recurrent {
   static constexpr int own = shape.own(), threads = shape.threads(), block = shape.block(), ahead = shape.ahead;
   static constexpr int W = shape.lane_neurons(), G = shape.lane_samples();
   static constexpr int exchange_bytes = shape.exchange_bytes(), partial_bytes = shape.partial_bytes();
-  static constexpr int m_tiles = row_neurons / 16, k_tiles = H / 16 / split;  // of a warp
+  static constexpr int m_tiles = row_neurons / 16, k_tiles = H / 16 / split;  // tiles of a warp
   static_assert(own % 32 == 0 && H == blocks * own && H % (32 * split) == 0, "whole warps and pairs of tiles");
   static_assert(m_tiles == 1 || m_tiles == 2, "");
   static_assert(sizeof(T) == shape.element && sizeof(F) == 4, "");
 
   static constexpr bool in_pieces = sizeof(T) == 4;
-  static constexpr int pieces = in_pieces ? 3 : 1;       // of a weight
-  static constexpr bool as_bits = shape.sent == 0;       // what is multiplied with it: spikes as bits,
-  static constexpr int sent = as_bits ? 1 : shape.sent;  // or pieces of a number
+  static constexpr int pieces = in_pieces ? 3 : 1;       // bf16 values per weight
+  static constexpr bool as_bits = shape.sent == 0;       // the sent values are spikes as bits,
+  static constexpr int sent = as_bits ? 1 : shape.sent;  // or this many 16-bit values each
   static_assert(!as_bits || blocks > 1, "");
   static constexpr bool by_memory = shape.by_memory;
   static_assert(!by_memory || (!as_bits && blocks > 1), "");
   using Half = typename Spec::Half;
 
-  using Values = F[G][W];  // a lane's own, of a tile
+  using Values = F[G][W];  // a lane's values in a tile
   using Numbers = Pack<T, W, true>;
   using StateNumbers = Pack<F, W, true>;
   using Samples = LayerSamples<Spec>;
 
-  // A lane's constant, kept in a register: the compiler would compute it anew in every step.
+  // A lane's constant, kept in a register: otherwise the compiler would recompute it in each step.
   static __device__ __forceinline__ int kept(int x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
   static __device__ __forceinline__ unsigned char* kept(unsigned char* shared) {
     return static_cast<unsigned char*>(
@@ -121,8 +121,8 @@ template <class Spec> struct Recurrent {
   // In a single block, the results of a step are stored while the tensor cores compute the next: nothing else takes
   // long enough to hide the store.
   static constexpr bool deferred = blocks == 1 && tiles == 1;
-  // Steps that the loop over time is unrolled to, each with its own registers: a result that overwrote one in flight to
-  // memory would wait until that has been read.
+  // The number of steps by which the loop over time is unrolled, each with separate registers: a result that overwrites
+  // a register of a pending store would wait for the store.
   static constexpr int unrolled = deferred ? 2 : 1;
 
   // Barriers from 1 on are of rows of warps that share a sum.
@@ -134,10 +134,10 @@ template <class Spec> struct Recurrent {
   // The neurons and samples that a lane owns. Lanes after the last neuron or sample compute the last one again, and
   // discard the results.
   struct Lane {
-    int lane, q, c, row, part, rank;  // row: of warps
+    int lane, q, c, row, part, rank;  // row: the index of the row of warps
     int neuron, width, batch;
     int first_tile, count;  // of tiles
-    int first[G];           // of a single tile: index of the lane's first neuron
+    int first[G];           // for a single tile: the index of the lane's first neuron
 
     template <class Args> __device__ __forceinline__ explicit Lane(const Args& a) {
       lane = threadIdx.x % 32;
@@ -151,7 +151,8 @@ template <class Spec> struct Recurrent {
       width = static_cast<int>(a.width);
       batch = static_cast<int>(a.batch);
       const int all = (batch + 7) / 8, cluster = blockIdx.x / blocks, clusters = gridDim.x / blocks;
-      // If tiles do not divide evenly, the first clusters have one tile more: the last may start after them.
+      // If tiles do not divide evenly, the first clusters have one tile more. Therefore the last cluster may start
+      // after the last tile.
       first_tile = cluster * (all / clusters) + ::min(cluster, all % clusters);
       count = all / clusters + (cluster < all % clusters ? 1 : 0);
 #pragma unroll
@@ -164,7 +165,7 @@ template <class Spec> struct Recurrent {
     __device__ __forceinline__ bool has_sample(int n, int g) const { return (first_tile + n) * 8 + sample(g) < batch; }
     __device__ __forceinline__ bool has_neuron(int j) const { return neuron + (Spec::vectors ? 0 : j) < width; }
 
-    // Among the N neurons of all samples.
+    // The index among the N neurons of all samples.
     __device__ __forceinline__ int index(int n, int g, int j) const {
       return tiles == 1 && Spec::vectors ? first[g] + j : find(n, g, j);
     }
@@ -197,7 +198,7 @@ template <class Spec> struct Recurrent {
           if (has_neuron(j)) row[index(n, g, j)] = from[j];
       }
     }
-    // The same without a branch, as far as vectors are concerned. The backward pass was faster with branches.
+    // The same without a branch for vectors. The backward pass was faster with branches.
     template <class E>
     __device__ __forceinline__ void store_unbranched(E* row, int n, int g, const Pack<E, W, true>& numbers,
                                                      bool wanted = true) const {
@@ -250,7 +251,7 @@ template <class Spec> struct Recurrent {
 
   // ---- samples ----
 
-  // The cell's own initial state, in place of the state of a sample that restarts before step t.
+  // Replaces the state of a sample that restarts before step t by the cell's initial state.
   static __device__ __forceinline__ void restart(const Cells& cells, const Samples& samples, int t, int n,
                                                  States& state) {
     if constexpr (Samples::has_start)
@@ -261,7 +262,7 @@ template <class Spec> struct Recurrent {
           for (int j = 0; j < W; ++j) cells[j].initial(state[g][j]);
   }
 
-  static __device__ __forceinline__ void drop_unheard(Samples& samples, int n, Values& sums) {
+  static __device__ __forceinline__ void drop_after_restart(Samples& samples, int n, Values& sums) {
     if constexpr (Samples::has_start)
 #pragma unroll
       for (int g = 0; g < G; ++g) {
@@ -284,7 +285,7 @@ template <class Spec> struct Recurrent {
 
   // ---- rows in flight ----
 
-  // A lane's own numbers of some rows, in shared memory. No other lane reads them.
+  // A lane's values of several rows, in shared memory. No other lane reads them.
   template <class E, int depth> struct Ring {
     using Slot = Pack<E, W, true>;
     static constexpr int bytes = depth * tiles * G * threads * static_cast<int>(sizeof(Slot));
@@ -326,16 +327,16 @@ template <class Spec> struct Recurrent {
 
   // ---- messages between steps ----
 
-  // The place of a neuron's number in a tile's message: a warp's numbers fill whole lines of 128 bytes, which the
-  // network transfers, and a warp's reads, 16 bytes per lane, access each bank once.
+  // The offset of a neuron's value in a tile's message. The values of a warp fill whole lines of 128 bytes, the unit of
+  // transfers, and a warp's reads, 16 bytes per lane, access each bank once.
   static __device__ __forceinline__ int place(int sample, int neuron) {
     const int odd = sample % 2, tile = neuron / 16 % 2;
     return neuron / 32 * 512 + (W == 4 ? odd * 256 + (sample / 2 ^ odd) * 64 + neuron % 32 * 2
                                        : tile * 256 + odd * 128 + (sample / 2 ^ odd ^ 2 * tile) * 32 + neuron % 16 * 2);
   }
   static constexpr int piece_bytes = 16 * H;
-  // As bits: [neuron / 32][sample % 2][four words]. The samples of a word's bits, from four on, are those of a lane's
-  // c.
+  // The same for bits: [neuron / 32][sample % 2][four words]. The index of the word is c of the lane that owns the
+  // samples.
   static __device__ __forceinline__ int bits_place(int odd, int neuron) {
     return neuron / 32 * 32 + odd * 16 + (W == 2 ? neuron / 16 % 2 * 8 : 0);
   }
@@ -349,13 +350,13 @@ template <class Spec> struct Recurrent {
     // Masks for pairs of values. They clear values after the last neuron, which might be infinite and have weights of
     // 0.
     unsigned are_there[masks];
-    unsigned listener;      // address of `memory` in the block that the lane sends bits to
-    unsigned char* outbox;  // if by_memory: global memory of the cluster, [buffers][tiles][message]
+    unsigned receiver;            // address of `memory` in the block that the lane sends bits to
+    unsigned char* to_be_copied;  // if by_memory: global memory of the cluster, [buffers][tiles][message]
 
     __device__ __forceinline__ Exchange(unsigned char*& rest, void* messages, const Lane& at) : memory(rest) {
       rest += exchange_bytes;
       if constexpr (by_memory)
-        outbox = static_cast<unsigned char*>(messages) + times(blockIdx.x / blocks, shape.messages_bytes());
+        to_be_copied = static_cast<unsigned char*>(messages) + times(blockIdx.x / blocks, shape.messages_bytes());
 #pragma unroll
       for (int g = 0; g < G; ++g)
         place_of[g] = kept(as_bits ? bits_place(at.sample(g) % 2, at.neuron) : place(at.sample(g), at.neuron));
@@ -364,7 +365,7 @@ template <class Spec> struct Recurrent {
         are_there[i] =
             kept(Spec::vectors ? (at.has_neuron(0) ? ~0u : 0u)
                                : (at.has_neuron(2 * i) ? 0xffffu : 0u) | (at.has_neuron(2 * i + 1) ? ~0xffffu : 0u));
-      if constexpr (as_bits) listener = kept(address_in_block(shared_address(memory), at.lane % blocks));
+      if constexpr (as_bits) receiver = kept(address_in_block(shared_address(memory), at.lane % blocks));
     }
 
     static __device__ __forceinline__ int which(int t) { return static_cast<unsigned>(t + buffers) % buffers; }
@@ -407,18 +408,19 @@ template <class Spec> struct Recurrent {
     // The place in `memory` of the values that step t receives.
     __device__ __forceinline__ int fed_back(int t, int n) const { return offset(t - delay, n); }
 
-    // Until all of it is here.
+    // Waits until the message has arrived.
     __device__ __forceinline__ void wait(int t, int n) const {
       if (blocks == 1) return;
       const unsigned times_used = static_cast<unsigned>(t + delay) / buffers;
       barrier(t - delay, n).wait((times_used & 1) ^ 1);
     }
-    // The message of step t + delay, at any time once step t waits no longer: without it, no phase ends.
+    // Expects the message of step t + delay. Called after step t has finished waiting; without this call, no phase
+    // ends.
     __device__ __forceinline__ void expect(int t, int n) const {
       if (blocks > 1 && threadIdx.x == 0) barrier(t - delay, n).expect(message);
     }
 
-    // Stores the results of every step, including the last ones, which no step receives: close() waits for these. A
+    // Sends the results of every step, including the last ones, which no step receives; close() waits for these. A
     // condition would add a branch to the critical path between steps.
     __device__ __forceinline__ void put(const Lane& at, int t, int n, int g, const Values& values) const {
       if constexpr (as_bits)
@@ -437,7 +439,7 @@ template <class Spec> struct Recurrent {
         words[j / 2] = __byte_perm(fired[j], fired[j + 1], 0x5410);  // of lanes below 16
         words[(j + W) / 2] = __byte_perm(fired[j], fired[j + 1], 0x7632);
       }
-      const unsigned to = listener + offset(t, n) + place_of[g], barrier = listener + barrier_offset(t, n);
+      const unsigned to = receiver + offset(t, n) + place_of[g], barrier = receiver + barrier_offset(t, n);
       if (at.lane < blocks) send(to, words, barrier);
     }
 
@@ -457,9 +459,9 @@ template <class Spec> struct Recurrent {
           Pack<unsigned, W / 2, true> pack;
 #pragma unroll
           for (int j = 0; j < W / 2; ++j) pack.lane[j] = words[p][j];
-          *reinterpret_cast<Pack<unsigned, W / 2, true>*>((by_memory ? outbox : memory) + to) = pack;
+          *reinterpret_cast<Pack<unsigned, W / 2, true>*>((by_memory ? to_be_copied : memory) + to) = pack;
         } else {
-          // Each block begins with another, so that they do not all send to one.
+          // Each block begins with a different receiver, so that not all blocks send to the same one.
 #pragma unroll
           for (int r = 0; r < blocks; ++r) {
             const unsigned there = address_in_block(shared_address(memory), (at.rank + r) % blocks);
@@ -469,15 +471,15 @@ template <class Spec> struct Recurrent {
       }
     }
 
-    // Called after all stores of a tile in a step. The numbers of a warp are stored without gaps, for each piece of a
-    // number; a lane sends a piece.
+    // Called after all stores of a tile in a step. The values of a warp are stored without gaps for each of their
+    // 16-bit parts; one lane sends one part.
     __device__ __forceinline__ void end_of_tile(const Lane& at, int t, int n) const {
       if constexpr (by_memory) {
         constexpr int bytes = 64 * W * G;
         publish_for_copies();
         __syncwarp();
         const int to = offset(t, n) + (place_of[0] & ~(bytes - 1)) + at.lane * piece_bytes;
-        send_to_all<blocks>(at.lane < sent, shared_address(memory) + to, outbox + to, bytes,
+        send_to_all<blocks>(at.lane < sent, shared_address(memory) + to, to_be_copied + to, bytes,
                             shared_address(memory) + barrier_offset(t, n));
       }
     }
@@ -485,7 +487,7 @@ template <class Spec> struct Recurrent {
     __device__ __forceinline__ void end_of_step() const {
       if (blocks == 1) named_barrier(0, threads);
     }
-    // Synchronises all threads, which have begun together.
+    // Synchronises all threads at the start.
     __device__ __forceinline__ void meet() const {
       if (blocks == 1)
         __syncthreads();
@@ -503,9 +505,9 @@ template <class Spec> struct Recurrent {
 
   struct Product {
     unsigned weights[pieces][m_tiles][k_tiles][4];
-    StateNumbers *given, *taken;  // what a warp has found for others, and they for it
+    StateNumbers *given, *taken;  // partial sums for other warps, and of other warps for this one
     int from;                     // in a message
-    int turn;                     // of a word of bits
+    int turn;                     // the rotation of a word of bits
 
     // For W^T, or for W for gradients: a lane reads eight neurons of a message at once, those of two tiles.
     template <bool transposed>
@@ -515,7 +517,7 @@ template <class Spec> struct Recurrent {
       memory += partial_bytes;
       from = kept(as_bits ? at.part * (k_tiles / 2) * 32 + at.q % 2 * 16 + (W == 2 ? at.c * 4 : at.c / 2 * 8)
                           : at.part * (k_tiles / 2) * 512 + place(at.q, 8 * at.c));
-      // To bit 14 of a half, which is 2.
+      // Moves the bit to bit 14 of a half, which represents 2.
       turn = kept(14 - (at.q / 2 + (W == 2 ? 0 : at.c % 2 * 8)));
 #pragma unroll
       for (int m = 0; m < m_tiles; ++m)
@@ -534,7 +536,7 @@ template <class Spec> struct Recurrent {
     }
 
     // Sums over the neurons of a message, for the lane's own neurons; the message is at this place in memory.
-    // `meanwhile` runs while the tensor cores compute. `added`: to the present sums.
+    // `meanwhile` runs while the tensor cores compute. `added`: the result is added to the present sums.
     template <bool added = false, class Meanwhile>
     __device__ __forceinline__ void operator()(const unsigned char* memory, int message, const Lane& at, int n,
                                                Values& sums, const Meanwhile& meanwhile) const {
@@ -561,7 +563,7 @@ template <class Spec> struct Recurrent {
                                    words.lane[2 * o], words.lane[2 * o + 1]);
         }
       meanwhile();
-      // The smallest first.
+      // Adds the smallest sums first.
 #pragma unroll
       for (int chain = chains - 1; chain > 0; --chain)
 #pragma unroll
@@ -569,7 +571,7 @@ template <class Spec> struct Recurrent {
       share(sum[0], at, n, sums);
     }
 
-    // A bit has been multiplied as a 2.
+    // Bits were multiplied as the value 2.
     static __device__ __forceinline__ F add(F sum, F to) { return as_bits ? fmaf(sum, .5f, to) : to + sum; }
 
    private:
@@ -590,9 +592,9 @@ template <class Spec> struct Recurrent {
       }
     }
 
-    static constexpr int others = split - 1;  // warps of a row
+    static constexpr int others = split - 1;  // the other warps of a row
 
-    // Sums that do not wait for each other; of pieces, one for each order of magnitude.
+    // Independent sums; for float32, one for each order of magnitude of the parts.
     static constexpr int chains = in_pieces ? 3 : 4 / m_tiles;
 
     template <bool transposed>
@@ -609,12 +611,12 @@ template <class Spec> struct Recurrent {
       return sum[j / 2][2 * (j % 2) + (split == 1 ? g : owner)];
     }
 
-    // The place of the finder's partial sums among those for the owner.
+    // The index of the partial sums of warp `finder` among those for warp `owner`.
     static __device__ __forceinline__ int place_among(int finder, int owner) {
       return split == 2 ? 0 : (finder - owner - 1) & others;
     }
 
-    // Warps of a row add up what each of them has found for the others, in a fixed order.
+    // The warps of a row add up their partial sums for each other, in a fixed order.
     __device__ __forceinline__ void share(const float (&sum)[m_tiles][4], const Lane& at, int n, Values& sums) const {
       if constexpr (split == 1) {
 #pragma unroll
@@ -645,7 +647,7 @@ template <class Spec> struct Recurrent {
 #pragma unroll
         for (int j = 0; j < W; ++j) sums[0][j] += values.lane[j];
       }
-      // If a step does not wait for the one before, a warp could write the next sums before these are read.
+      // If steps do not wait for each other, a warp could write the next sums before these are read.
       if (blocks > 1 && delay > 1) named_barrier(1 + at.row, 32 * split);
     }
   };

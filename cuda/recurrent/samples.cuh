@@ -14,11 +14,11 @@ template <class Spec> struct LayerSamples {
   static constexpr int word = 32;  // steps whose starts are read at once
   static_assert(word % Spec::checkpoint == 0, "a segment's steps are those of one word");
 
-  int steps;  // of the longest sample of the cluster
+  int steps;  // the length of the longest sample of the cluster
   int length[has_lengths ? tiles : 1][G];
-  int place[has_start ? tiles : 1];           // in a row of starts, of sample lane % 8
-  unsigned starts[has_start ? tiles : 1][G];  // bit t % word: whether the sample starts anew before step t
-  int deaf[has_start ? tiles : 1][G];         // the number of steps for which it receives nothing
+  int place[has_start ? tiles : 1];           // in a row of starts, for sample lane % 8
+  unsigned starts[has_start ? tiles : 1][G];  // bit t % word: true if the sample restarts before step t
+  int blocked[has_start ? tiles : 1][G];      // the number of steps for which it receives nothing
 
   template <class Args, class Lane>
   __device__ __forceinline__ LayerSamples(const Args& a, const Lane& at) : steps(static_cast<int>(a.steps)) {
@@ -41,7 +41,7 @@ template <class Spec> struct LayerSamples {
       return false;
   }
 
-  // Loads the word that contains step t. A warp's lanes read one step each.
+  // Loads the word that contains step t. Each lane of the warp reads one step.
   template <class Args, class Lane> __device__ __forceinline__ void read_starts(const Args& a, const Lane& at, int t) {
     if constexpr (has_start) {
       const SampleArgs& samples = static_cast<const WithSamples<Args>&>(a).samples;
@@ -63,14 +63,14 @@ template <class Spec> struct LayerSamples {
   }
 
   // Steps at most `delay` apart on different sides of a restart do not exchange values.
-  __device__ __forceinline__ void close_ears(int n, int g, bool at_start) {
+  __device__ __forceinline__ void block_across_restart(int n, int g, bool at_start) {
     if constexpr (has_start)
-      if (at_start) deaf[n][g] = delay;
+      if (at_start) blocked[n][g] = delay;
   }
   __device__ __forceinline__ bool is_fed_back(int n, int g) {
     if constexpr (!has_start) return true;
-    const bool nothing = deaf[n][g] > 0;
-    if (nothing) --deaf[n][g];
+    const bool nothing = blocked[n][g] > 0;
+    if (nothing) --blocked[n][g];
     return !nothing;
   }
 
@@ -103,7 +103,7 @@ template <class Spec> struct LayerSamples {
 #pragma unroll
       for (int g = 0; g < G; ++g) {
         starts[n][g] = 0;
-        deaf[n][g] = 0;
+        blocked[n][g] = 0;
       }
     }
   }

@@ -1,17 +1,17 @@
-// Time-parallel passes over the whole GPU: the blocks of the same neurons process parts of the sequence side by side,
-// for neurons too few to fill the device. The forward pass is that of cells whose next states are affine in their
-// states, a scan; the backward pass is that of multistep.cuh, whose adjoint is affine for any cell.
+// Time-parallel passes over the whole GPU: blocks with the same neurons process parts of the sequence concurrently, for
+// neurons too few to fill the device. The forward pass is that of cells whose next states are affine in their states, a
+// scan; the backward pass is that of multistep.cuh, whose adjoint is affine for any cell.
 //
 // A warp processes a segment and computes its map of the states, a block a tile of as many segments as it has warps.
-// Blocks exchange the maps of their tiles, at one grid barrier per turn; each joins those of the tiles since its own
-// last one, and walks its segments from the resulting states. All of it in a fixed order: results do not depend on the
-// order of execution.
+// Blocks exchange the maps of their tiles, at one grid barrier per turn. Each block joins the maps of the tiles since
+// its previous one, and runs its segments from the resulting states. All joins have a fixed order: results do not
+// depend on the order of execution.
 //
 // A Spec is that of multistep.cuh, with segments > 1. The forward pass has a second Spec, of the composition of the
 // cell's steps, and `rows` is the length of a segment.
 //
-// Short names besides those of cuda/multistep/neurons.cuh: L steps of a segment; G segments of a block; M numbers of a
-// map, S rows of S + 1.
+// Short names in addition to those of cuda/multistep/neurons.cuh: L steps of a segment; G segments of a block; M
+// elements of a map, S rows of S + 1.
 #pragma once
 
 #include "cuda/grid_barrier.cuh"
@@ -21,7 +21,7 @@ namespace spikeforge {
 
 // Stored after the loop's arguments.
 struct SharedMaps {
-  void* maps;        // of tiles, [3][all blocks]: of this turn, and of two before it that a block may still read
+  void* maps;        // of tiles, [3][all blocks]: of this turn and of the two previous ones, which may still be read
   void* sums;        // backward, of parameters' gradients: [all blocks][parameters][width][32]
   long long blocks;  // of the same neurons
 };
@@ -65,7 +65,7 @@ template <class Spec> struct Tiles : Multistep<Spec> {
 
   __device__ __forceinline__ bool has(int tile) const { return tile < tiles; }
 
-  // A map as what it makes of each unit state, and of none.
+  // A map as its images of each unit state, and of the zero state.
   struct Columns {
     States of[S + 1];
 
@@ -130,7 +130,7 @@ template <class Spec> struct Tiles : Multistep<Spec> {
     for (int g = 0; g < G; ++g) apply(joined[g], state);
   }
 
-  // From before a tile to before the warp's own segment, and to after the tile.
+  // Advances the states from the start of a tile to the start of the warp's segment, and to the end of the tile.
   template <class Order>
   __device__ __forceinline__ void enter(const AffineMaps (&maps)[G], const Order& order, const States& before,
                                         States& own, States& behind) const {
@@ -182,7 +182,7 @@ template <class Spec, class Composition> struct Scan {
     }
   };
 
-  // The map of no steps is the identity.
+  // The map of a segment without steps is the identity.
   static __device__ __forceinline__ void find_map(const typename Composing::Cells& cells, const Segment& segment,
                                                   int length, AffineMaps& map) {
     const int lane = threadIdx.x % 32;
@@ -241,7 +241,7 @@ template <class Spec, class Composition> struct Scan {
     for (int turn = 0; turn < at.turns; ++turn) {
       const int tile = turn * at.blocks + at.place, t0 = first_step(tile);
       find_map(composing, segment, at.steps - t0, maps[at.warp]);
-      Segment next;  // in flight meanwhile
+      Segment next;  // in flight at the same time
       if (turn + 1 < at.turns) next.load(a, at.n, first_step(tile + at.blocks));
       __syncthreads();
       if (at.blocks > 1) at.advance(tile, maps, joined, in_time, before);
@@ -265,8 +265,8 @@ template <class Spec> struct ScanBackward {
 
   using Params = F[W][room(P)];
 
-  // A block's sums of the gradients by parameters, or by their factors, for the block that takes the first steps. Its
-  // first warp has them.
+  // Adds a block's sums of the gradients with respect to parameters, or of their factors, for the block with the first
+  // steps. The sums are in the first warp of the block.
   static __device__ __forceinline__ void add_blocks(const Tiles<Spec>& at, Params& grad_param) {
     const auto sum = [&](int block, int j, int k) -> F& {
       const int first = static_cast<int>(blockIdx.x) - at.place;
@@ -288,7 +288,7 @@ template <class Spec> struct ScanBackward {
       }
   }
 
-  // Tiles, and the segments of each, from the last steps to the first.
+  // Processes tiles, and the segments of each, from the last steps to the first.
   static __device__ __forceinline__ void backward(const ScanBackwardArgs<Cell>& args) {
     __shared__ AffineMaps maps[G], joined[G];
     const BackwardArgs<Cell>& a = args.loop;
