@@ -38,14 +38,14 @@ class Stage:
 
     parts: tuple[str, ...]
     is_loop: bool
-    edges: tuple[int, ...] = ()  # of a loop: the numbers of all edges from and to its parts
+    edges: tuple[int, ...] = ()  # of a loop: the indices of all edges from and to its parts
 
 
 def path_without_delay(start: str, end: str, targets: Neighbours, sources: Neighbours) -> list[str]:
     """Returns the parts on some path from `start` to `end`, both included; [] if there is none.
 
-    The search advances from both ends in turns, one neighbour at a time, and stops when one of them is exhausted: a
-    network whose parts are connected one after the other, or all to one hub, is built in time in proportion to its size.
+    The search alternates between both ends, one neighbour at a time, and stops when one of them is exhausted: a
+    network whose parts are connected one after the other, or all to one hub, is built in linear time.
 
     Args:
         targets, sources: the parts that a part leads to without a delay, and those that lead to it.

@@ -428,7 +428,7 @@ REFUSED = {
     "norm alone": (lambda: spikeforge.Online(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), snn.LIF())), ValueError, r"0 \(BatchNorm1d\) has parameters"),
     "convolution": (lambda: spikeforge.Online(nn.Sequential(nn.Conv2d(3, 3, 1), snn.LIF())), ValueError, 'pass rule="ottt"'),
     "learned alone": (lambda: spikeforge.Online(nn.Sequential(snn.PLIF())), ValueError, r"0 \(PLIF\) learns"),
-    "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Composite())), ValueError, r"1 \(Composite\) cannot learn online: Composite is no neuron"),
+    "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Composite())), ValueError, r"1 \(Composite\) cannot learn online: Composite is not a neuron"),
     "hooks": (lambda: spikeforge.Online(nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)), snn.LIF())), ValueError, "0 .Linear.: it has hooks"),
     "own forward": (lambda: spikeforge.Online(nn.Sequential(type("Own", (nn.Conv1d,), {"forward": lambda self, x: x})(3, 3, 1), snn.LIF()), rule="ottt"), ValueError, "0 .Own.: it has a custom forward"),
     "two inputs": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Neuron(ALIF, tau=2.0, b=0.3))), ValueError, "it has 2 inputs"),
