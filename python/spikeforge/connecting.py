@@ -137,7 +137,7 @@ class Drawn:
 
 
 def _law(what: str, value: Any, arrays: list[Tensor]) -> Law:
-    """One number for all; else numbers for each connection, which join the arrays."""
+    """Converts a scalar or a law to a law; appends values of each connection to the arrays."""
     numbers = value if is_number(value) else tensor_of(what, value)
     if is_number(numbers) or numbers.dim() == 0:
         return constant(check_number(what, numbers))

@@ -329,7 +329,7 @@ def test_the_contents_of_a_place_may_change(monkeypatch):
         return kept.bits if isinstance(kept, spikeforge.packed._Packed) else None
 
     assert [bits_of(t) for t in (spikes, spikes, more, more, more, other, other, spikes)] == [1, 1, None, 4, 4, None, None, None]
-    assert 1 in [bits_of(spikes) for _ in range(spikeforge.packed.AGAIN)] and bits_of(spikes) == 1
+    assert 1 in [bits_of(spikes) for _ in range(spikeforge.packed.RECHECK)] and bits_of(spikes) == 1
 
 
 def test_no_more_than_a_few_tensors_wait_for_an_answer(monkeypatch):

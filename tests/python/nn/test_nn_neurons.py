@@ -173,7 +173,7 @@ def test_a_traced_function_is_a_neuron():
     want, _ = traced.loop(x, a=torch.ones(3, 5), tau=2.5, rest=0.25)
     assert torch.equal(from_a, want) and not torch.equal(want, y)
     assert torch.equal(copy.deepcopy(neuron)(x), y) and torch.equal(pickle.loads(pickle.dumps(neuron))(x), y)
-    refused(ValueError, "Neuron adaptive: the parameter tau is not given", lambda: snn.Neuron(traced))
+    refused(ValueError, "Neuron adaptive: the parameter tau is missing", lambda: snn.Neuron(traced))
 
 
 def test_fake_tensors_leave_no_trace():

@@ -141,7 +141,7 @@ def test_without_a_library_for_this_torch_the_error_says_which_torch_would_do(er
 
 def test_without_torch_the_error_is_a_line(installed):
     error = error_of(installed, "import sys; sys.modules['torch'] = None; import spikeforge")
-    assert error == "spikeforge needs torch 2.11 or later, and this Python has none: pip install torch"
+    assert error == "spikeforge needs torch 2.11 or later, but torch is not installed: pip install torch"
 
 
 def test_a_library_of_another_torch_is_no_undefined_symbol(installed):

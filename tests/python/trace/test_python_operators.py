@@ -439,7 +439,7 @@ WRONG_PARTS = {
     "mine_py::f: it has no kernel": dict(cpu=None),
     "mine_py::f: cpu must be a function, the address of one": dict(cpu=1.5),
     "mine_py::f: cpu is one compiled function, which is for one dtype: name that of x in dtypes": dict(cpu=4096),
-    "mine_py::f: -1 is no address of a function": dict(cpu={torch.float32: -1}),
+    "mine_py::f: -1 is not the address of a function": dict(cpu={torch.float32: -1}),
     "mine_py::f: cuda must be CUDA source, a CudaKernel or a function": dict(cuda=3),
     "mine_py::f: the block of its CUDA kernel must be one to three ints": dict(cuda=CudaKernel("x", block=(1, 2, 3, 4))),
     "mine_py::f: its vjp, mine_py::missing, is not registered: register it first": dict(vjp="mine_py::missing"),
