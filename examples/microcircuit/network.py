@@ -1,6 +1,6 @@
 """The cortical microcircuit of Potjans and Diesmann (Cerebral Cortex 24, 785, 2014): the eight populations under a
-square millimetre of early sensory cortex, 77,169 neurons and 0.3 billion synapses. README.md beside this file says
-where each number is from.
+square millimetre of early sensory cortex, 77,169 neurons and 0.3 billion synapses. README.md in this folder
+lists the source of each number.
 """
 
 import math
