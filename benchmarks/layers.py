@@ -28,7 +28,7 @@ from torch import nn
 
 import spikeforge.nn as snn
 
-CACHE = 3 * 50 * 2**20  # bytes, beyond which tensors come from memory
+CACHE = 3 * 50 * 2**20  # bytes beyond which tensors are read from memory
 IMAGES = [(512, 7), (256, 14), (128, 28), (64, 56), (64, 112)]  # channels and side, of ResNets
 
 

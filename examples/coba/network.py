@@ -3,7 +3,7 @@
 
     tau_m dV/dt = (E_leak - V) + g_e (E_e - V) + g_i (E_i - V) + drive,    tau_e dg_e/dt = -g_e,    tau_i dg_i/dt = -g_i
 
-with conductances relative to the leak. A spike arrives in the next step; the neuron's text contains its weight.
+with conductances relative to the leak. A spike arrives in the next step; its weight is a constant of the neuron's text.
 """
 
 import dataclasses

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Registers a custom operator in Python: sums spikes through millions of synapses to currents.
 
-Row i of the weights holds the synapses indptr[i] to indptr[i+1] of neuron i, `indices` are their targets (the CSR
-format). `events::event_sum` adds up the rows whose neuron fired: y, in the dtype that the call asks for, and how many
-spikes arrived at each target. A row without an event costs nothing, and where few neurons fire that is nearly all of
-them.
+Row i of the weights has the synapses indptr[i] to indptr[i+1] of neuron i, `indices` are their targets (the CSR
+format). `events::event_sum` adds up the rows whose neuron fired: y, in the dtype that the call requests, and the number
+of spikes that arrived at each target. A row without an event costs nothing; if few neurons fire, these are nearly all
+rows.
 
-    python examples/python/event_operator.py                  # beside torch's sparse product, which must agree
+    python examples/python/event_operator.py                  # compares with torch's sparse product
     python examples/python/event_operator.py --device cuda
 
-Its kernels are CUDA source, which NVRTC compiles, and on the CPU a function of numba, or of torch where there is none.
+Its kernels are CUDA source, which NVRTC compiles, and on the CPU a function of numba, or of torch without numba.
 """
 
 import argparse

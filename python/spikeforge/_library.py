@@ -57,7 +57,7 @@ def fitting(libraries: list[Library], torch_version: str, cuda: bool) -> Library
 
 
 def folders() -> list[Path]:
-    """Returns the package's folder of libraries: beside its sources, or in site-packages for an editable install."""
+    """Returns the package's folder of libraries: next to its sources, or in site-packages for an editable install."""
     own = PACKAGE / "lib"
     if own.is_dir():
         return [own]
@@ -201,7 +201,7 @@ def _does_not_load(file: Path, reason: str) -> str:
             f"{file} was built with another torch than {this}: install a spikeforge that holds a library for this one, "
             "or build it by `pip install --no-build-isolation .` in its source"
         )
-    return f"{file} does not load beside {this}: {reason}"
+    return f"{file} does not load with {this}: {reason}"
 
 
 def _this(torch_version: str, cuda: bool) -> str:

@@ -56,7 +56,7 @@ def connect(
 ) -> Connectivity:  # fmt: skip
     """Draws a network: all projections as one matrix.
 
-    The same seed gives the same network for any number of threads and on every device, and a projection appended to the
+    The same seed draws the same network for any number of threads and on every device, and a projection appended to the
     list does not change the others. Values of laws are drawn in float32.
 
     Args:

@@ -135,10 +135,7 @@ def _check_name(name: str) -> None:
         or not isinstance(getattr(operators, local, any_packet), torch._ops.OpOverloadPacket)
         or not isinstance(getattr(any_packet, overload or "default", any_packet.default), torch._ops.OpOverload)
     ):
-        raise ValueError(
-            f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch's own; give the operator another "
-            "name"
-        )
+        raise ValueError(f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch; use another name")
 
 
 def _overload(name: str) -> torch._ops.OpOverload:

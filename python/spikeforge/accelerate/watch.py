@@ -302,7 +302,7 @@ def _removed(handle: Any) -> Iterator[None]:
 
 OF_SIZES = {getattr(torch.Tensor, name) for name in ("size", "numel", "nelement", "stride", "__len__")}
 OF_SIZES |= {getattr(torch.Tensor, name).__get__ for name in ("shape", "nbytes")}
-# Modules whose code reads sizes to give a sequence its dimensions back, and for nothing else.
+# Modules whose code reads sizes only to restore the dimensions of a sequence.
 CONTAINERS = (
     "torch.",
     "spikeforge.",

@@ -84,7 +84,7 @@ def make_plan(parts: Sequence[str], edges: Sequence[tuple[str | None, str | None
     """Returns the stages in the order in which they run, for connections (source, target, delay).
 
     An end of a connection outside the network is None. Two parts are in one loop if each reaches the other. If several
-    parts can come next, the one that was added first does.
+    parts can be next, the first is the one that was added first.
     """
     numbers: dict[str | None, int] = {None: -1} | {part: number for number, part in enumerate(parts)}
     flat = [value for source, target, delay in edges for value in (numbers[source], numbers[target], delay)]

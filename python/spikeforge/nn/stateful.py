@@ -523,8 +523,8 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
         neither read nor changed.
 
     A checkpoint (:func:`spikeforge.checkpointed`, ``torch.utils.checkpoint``) goes around `call`: the states are among
-    its arguments. A checkpoint within `net` does not see them: its backward pass raises an error or gives wrong
-    gradients.
+    its arguments. A checkpoint within `net` does not save them: its backward pass raises an error or returns
+    wrong gradients.
     """
     modules = _named(net)
     state = {} if state is None else state

@@ -121,7 +121,7 @@ def split_returned(signature: Signature, returned: Any) -> tuple[Any, Mapping[st
     for state in states:
         if state not in signature.states:
             known = ", ".join(signature.states) or "none"
-            raise ValueError(f"{name}: returns a next value of {state!r}, which is no state; states are {known}")
+            raise ValueError(f"{name}: returns a next value of {state!r}, which is not a state; states are {known}")
     return outputs, states
 
 

@@ -154,7 +154,7 @@ def test_a_file_that_is_no_library_is_named_with_the_linkers_reason(error_here, 
     file = tmp_path / NAME
     file.write_text("not a library")
     error = error_here()
-    assert error.startswith(f"{file} does not load beside torch") and "file too short" in error
+    assert error.startswith(f"{file} does not load with torch") and "file too short" in error
 
 
 def test_a_library_by_name_comes_first_and_must_be_there(monkeypatch, error_here, tmp_path):

@@ -687,7 +687,7 @@ SIGNATURES = [
     (dict(states={"v": 0}), lambda x, v: x, TypeError, r"must return its outputs and a dict of next states \(return outputs, {'v': ...}\), but returns Value"),
     (dict(states={"v": 0}), lambda x, v: (x, v), TypeError, "but returns a tuple of 2: Value, Value"),
     (dict(states={"v": 0}), lambda x, v: (x, {}), ValueError, "the next value of state v is not returned"),
-    (dict(states={"v": 0}), lambda x, v: (x, {"v": v, "w": v}), ValueError, "returns a next value of 'w', which is no state; states are v"),
+    (dict(states={"v": 0}), lambda x, v: (x, {"v": v, "w": v}), ValueError, "returns a next value of 'w', which is not a state; states are v"),
     (dict(states={"v": 0}), lambda x, v: (x, {"v": "a"}), TypeError, "state v must be a value or a number, not str"),
     (dict(states={"v": 0}), lambda x, v: ((), {"v": v}), TypeError, "returns no output"),
     (dict(), lambda x: torch.exp(sum(x * i for i in range(5000))), ValueError, "equations are not legal neuron text: .*at most 4096 operations"),

@@ -450,7 +450,7 @@ WRONG_PARTS = {
     'on_missing_device must be "error" or "cpu", but is .gpu.': dict(on_missing_device="gpu"),
     "mine_py::f: it has no CPU function to run for missing devices": dict(cpu=None, cuda=identity, on_missing_device="cpu"),
     "aten::add: the namespace aten is torch's own": dict(schema="aten::add(Tensor x, int n) -> Tensor"),
-    "mine_py::name: torch.ops.mine_py.name is an attribute of torch's own": dict(schema="mine_py::name(Tensor x, int n) -> Tensor"),
+    "mine_py::name: torch.ops.mine_py.name is an attribute of torch": dict(schema="mine_py::name(Tensor x, int n) -> Tensor"),
     "torch.ops.mine_py._dir is an attribute": dict(schema="mine_py::_dir(Tensor x, int n) -> Tensor"),
     "torch.ops.mine_py.__doc__ is an attribute": dict(schema="mine_py::__doc__(Tensor x, int n) -> Tensor"),
     "torch.ops.mine_py.f.op is an attribute": dict(schema="mine_py::f.op(Tensor x, int n) -> Tensor"),
