@@ -300,7 +300,7 @@ def _of_shards(
 def _wrapped(
     local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], order: Sequence[int] | None = None
 ) -> DTensor:
-    """Wraps a shard. `order` lists dimensions from slowest to fastest; the strides of an empty shard do not define it."""
+    """Wraps a shard. `order` lists dimensions from slowest to fastest; an empty shard's strides do not define it."""
     strides = _dense(shape, range(len(shape)) if order is None else order)
     return _of_shards(local, mesh, placements, shape, strides)
 

@@ -125,7 +125,7 @@ class _Traced:
             with torch.enable_grad(), autograd_functions.traced():
                 given = [values[p.name] for p in arguments if p.kind is not p.KEYWORD_ONLY]
                 returned = function(*given, **{p.name: values[p.name] for p in arguments if p.kind is p.KEYWORD_ONLY})
-            recording.see_last(node_of)
+            recording.name_last_variables(node_of)
             return recording, returned
         finally:
             graph.traces.stack.pop()

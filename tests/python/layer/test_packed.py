@@ -263,7 +263,7 @@ def when(request, monkeypatch):
     """When it is known what a tensor holds: at once, or as on a GPU."""
     spikeforge.packed._Place.known.clear()
     if request.param == "later":
-        monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+        monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
 
 
 def decided(kept):
@@ -318,7 +318,7 @@ def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device, when):
 
 def test_the_contents_of_a_place_may_change(monkeypatch):
     """A place that held spikes may hold counts, or other numbers; one that held others is looked at again in time."""
-    monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+    monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
     spikeforge.packed._Place.known.clear()
     spikes, more, other = counts(40, 50), counts(40, 50, most=9), torch.randn(40, 50)
 
@@ -333,7 +333,7 @@ def test_the_contents_of_a_place_may_change(monkeypatch):
 
 
 def test_no_more_than_a_few_tensors_wait_for_an_answer(monkeypatch):
-    monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+    monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
     spikeforge.packed._Place.known.clear()
     context = spikeforge.packed_activations()
     with context:
