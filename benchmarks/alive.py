@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The peak memory of a training step of the networks of networks.py, counted on tensors without memory: no GPU is needed.
+"""Counts the peak memory of a training step of the networks of networks.py, on meta tensors: no GPU is needed.
 
-A step runs on torch's meta device, in float16 behind linear layers and convolutions as under autocast. Counted are the
-tensors that operators give, as long as they are alive: what a step needs beyond its weights and images, but for the
+A step runs on torch's meta device, in float16 after linear layers and convolutions as under autocast. The count
+includes the results of operators while they are alive: the memory of a step beyond its weights and images, without
 workspaces of libraries. SEW-ResNet18 at T=16, B=32 recomputed: 2.76 GiB here, 2.78 on an H200.
 
     python benchmarks/alive.py --networks SEW-ResNet18 --steps 16 --forms recomputed "in pieces"
@@ -24,7 +24,7 @@ FORMS = ["accelerated", "with layers", "stateless", "recomputed", "in pieces"]
 
 
 class Alive(TorchDispatchMode):
-    """What of the results of operators is alive at the same time."""
+    """Records the results of operators that are alive at the same time."""
 
     def __init__(self):
         super().__init__()
@@ -55,10 +55,10 @@ class Alive(TorchDispatchMode):
 
 
 def counted(name, form, options):
-    """The peak of a step."""
+    """Returns the peak of a step."""
     net = networks.NETWORKS[name](options.steps, options.size, options.classes)
     small = copy.copy(options)
-    small.size = 32  # of the images that are looked at
+    small.size = 32  # the size of the images in this run
     net = networks.FORMS[form](net, small).to("meta")
     for module in net.modules():
         if isinstance(module, (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Linear)):
@@ -80,7 +80,7 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--what", type=int, default=0, help="print so many tensors that are alive at the peak")
+    parser.add_argument("--what", type=int, default=0, help="print this number of tensors that are alive at the peak")
     options = parser.parse_args()
     options.device, options.dtype = "cpu", "float32"
     for name in options.networks:

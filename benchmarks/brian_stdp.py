@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""The network of `plasticity.py --network` in Brian2's C++ standalone: what that program runs with an interpreter that has Brian2.
+"""The network of `plasticity.py --network` in Brian2's C++ standalone mode; that program runs it with a Python with
+Brian2.
 
     python benchmarks/brian_stdp.py 10000 1000 0.01 --steps 500 --threads 2
 
-Neurons before and after fire at random; traces belong to neurons, so that connections keep their weight alone (`--per-synapse`:
-event-driven traces of each connection, as Brian2's documentation has them). Prints JSON: microseconds a step, of the simulation
-alone.
+Neurons before and after fire at random; traces belong to neurons, so that connections store only their weight
+(`--per-synapse`: event-driven traces of each connection, as in Brian2's documentation). Prints JSON: microseconds per
+step of the simulation alone.
 """
 
 import argparse

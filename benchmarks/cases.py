@@ -1,4 +1,4 @@
-"""What is measured: a case is a neuron, a size, a type, and whether gradients are wanted."""
+"""The measured cases: a neuron, a size, a dtype, with or without gradients."""
 
 from dataclasses import dataclass, replace
 
@@ -14,7 +14,7 @@ class Case:
     steps: int
     neurons: int
     dtype: torch.dtype = SINGLE
-    goal: float | None = None  # the ratio that we want to reach, where there is one
+    goal: float | None = None  # the target ratio, if there is one
     threads: int | None = None  # of the CPU
     small: bool = False  # measured by the clock, in units of torch's silu
     learns: str | None = None  # tau of LIF as a tensor: "one", "per channel" or "per neuron"
@@ -54,7 +54,7 @@ class Case:
 
 
 def size(number):
-    """2^22 for 4194304."""
+    """Formats 4194304 as 2^22."""
     power = number.bit_length() - 1
     return f"2^{power}" if number == 1 << power and power >= 10 else str(number)
 
@@ -114,7 +114,7 @@ CPU = [
 
 
 def other_lengths(case):
-    """The same at T + 1 and at T = 100, which suit no power of two."""
+    """Returns the same case at T + 1 and at T = 100, which are not powers of two."""
     if case.small:
         return []
     within = case.goal and round(1.05 * case.goal, 3)

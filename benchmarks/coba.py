@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The network of examples/coba, beside the same one in brainevent where that is installed.
+"""Compares the network of examples/coba with the same one in brainevent, if that is installed.
 
     python benchmarks/coba.py --threads 2                  # 4,000 neurons on the CPU
     python benchmarks/coba.py --device cuda --scale 1 10 100 --no-peers
 
-Microseconds a step of 0.1 ms, the best of several runs of 100 ms each, and the mean rate over all of them.
+Prints microseconds per step of 0.1 ms, the best of several runs of 100 ms each, and the mean rate over all of them.
 """
 
 import argparse
@@ -23,7 +23,7 @@ STEPS, ROUNDS = 1000, 5
 
 
 def best(run, neurons):
-    """(microseconds a step, Hz) of run(), which makes STEPS steps and returns how many spikes there were."""
+    """Returns (microseconds per step, Hz) of run(), which runs STEPS steps and returns the number of spikes."""
     run()
     times, spikes = [], 0
     for _ in range(ROUNDS):

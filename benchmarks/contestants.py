@@ -1,7 +1,7 @@
-"""Who is measured: this library, and each peer that is installed.
+"""The measured contestants: this library, and each peer that is installed.
 
-A contestant's factory takes a case and a device, and gives a Neuron; or None where it has nothing for the case, or is not
-installed.
+A contestant's factory takes a case and a device, and returns a Neuron; or None if it does not support the case, or is
+not installed.
 """
 
 import importlib
@@ -13,10 +13,10 @@ import torch
 
 class Neuron(NamedTuple):
     outputs: Callable  # of the inputs; a tuple of tensors
-    parameters: tuple = ()  # what it learns, besides the inputs
+    parameters: tuple = ()  # tensors with gradients, besides the inputs
 
 
-NUMBERS = {  # the same for everybody; what is not here has the default of our operators
+NUMBERS = {  # the same for all contestants; others have the default of this library's operators
     "lif": dict(tau=2.0),
     "plif": {},
     "qif": dict(tau=2.0, v_c=0.8, a0=1.0, v_rest=0.0, v_reset=-0.1),
@@ -26,7 +26,7 @@ NUMBERS = {  # the same for everybody; what is not here has the default of our o
 
 
 def weight(device):
-    """PLIF's learned parameter: 1/tau = sigmoid(0)."""
+    """Returns PLIF's learned parameter: 1/tau = sigmoid(0)."""
     return torch.zeros((), device=device, requires_grad=True)
 
 
@@ -47,7 +47,7 @@ def spikeforge(case, device):
         text = TRACED[case.neuron]
         seed = torch.tensor(0) if case.draws else None
         return Neuron(lambda *inputs: torch.ops.spikeforge.run(text, inputs, [], [], seed=seed)[0])
-    operator = getattr(torch.ops.spikeforge, case.neuron)  # as README calls it: torch looks for the overload
+    operator = getattr(torch.ops.spikeforge, case.neuron)  # as in README: torch selects the overload
     numbers = NUMBERS[case.neuron]
     if case.neuron == "plif":
         w = weight(device)
@@ -63,8 +63,8 @@ def spikeforge(case, device):
 
 
 def spikingjelly(case, device):
-    """Its functional operators with a float32 state: a module in half precision falls back to a loop in Python, and so
-    does everything in float64."""
+    """Uses its functional operators with a float32 state: a module in half precision falls back to a loop in Python,
+    and so do all of them in float64."""
     if case.dtype == torch.float64 or case.learns or case.draws:
         return None
     try:
@@ -84,8 +84,8 @@ def spikingjelly(case, device):
 
 
 def flexsn(case, device, surrogate):
-    """Its neuron from a function of one step; states of x's type, since it takes no other. At T = 1024 it compiles for
-    longer than anyone waits."""
+    """Uses its neuron from a function of one step, with states of x's type, the only one that it accepts. At T = 1024
+    it takes too long to compile."""
     package = importlib.import_module("spikingjelly.activation_based.neuron.flexsn")
     sigmoid, atan = surrogate.Sigmoid(4.0).forward, surrogate.ATan(2.0).forward
 
@@ -134,7 +134,7 @@ def plain_loop(case, device):
 
 
 def compiled_loop(case, device):
-    """torch.compile unrolls the loop: it takes a minute at T = 32, and more than anyone waits at T = 1024."""
+    """torch.compile unrolls the loop: it takes a minute at T = 32, and too long at T = 1024."""
     if case.neuron != "lif" or case.steps > 32 or case.learns:
         return None
     torch._dynamo.reset()
@@ -142,7 +142,7 @@ def compiled_loop(case, device):
 
 
 def snntorch(case, device):
-    """Leaky with a reset to zero. It resets one step later than we do; the work is about the same."""
+    """Leaky with a reset to zero. It resets one step later than this library; the work is about the same."""
     if case.neuron != "lif" or device != "cpu" or case.steps > 256:
         return None
     try:

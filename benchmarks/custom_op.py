@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""What a call of an operator of one's own costs: registered in C++, and in Python with a CPU function of C or of Python.
+"""Measures a call of a custom operator: registered in C++, and in Python with a CPU function in C or in Python.
 
     cmake --build --preset release --target spikeforge_example_operators
     python benchmarks/custom_op.py
 
-All three are mine::synaptic_trace of examples/custom_op, on 12 elements: nearly all of a call is what surrounds its
-function. Torch's own way to an operator from Python, torch.library.custom_op, stands beside. Calls alternate, and each
-figure is the least of many means.
+All three are mine::synaptic_trace of examples/custom_op, on 12 elements: nearly all of a call is the overhead around
+its function. torch.library.custom_op is measured as well. Calls alternate, and each figure is the least of many means.
 """
 
 import argparse
@@ -54,7 +53,7 @@ def compiled_function():
 
 
 def operators():
-    """By their names, the first in C++."""
+    """Returns the operators by name, the first one in C++."""
     torch.ops.load_library(str((_library.load() or _library.path()).parent / "libspikeforge_example_operators.so"))
     torch_way = torch.library.custom_op("measured::torch_way", step, mutates_args=(), schema=SCHEMA)
     address = spikeforge.custom_op("measured::address" + SCHEMA, shapes=["trace", "trace"], cpu=compiled_function(),
@@ -69,7 +68,7 @@ def operators():
 
 
 def least_means(functions, rounds, calls=50):
-    """Seconds a call."""
+    """Returns seconds per call."""
     arguments = torch.rand(3, 4), torch.rand(3, 4), 20.0, 1.0
     expected = step(*arguments)
     for function in functions.values():

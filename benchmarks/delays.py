@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A linear layer with learned delays beside the same layer without: a training step of each.
+"""Compares training steps of a linear layer with learned delays and of the same layer without.
 
-y = delayed_linear(x, weight, delay), x [T, B, I] of spikes, forward, and backward to weight and delay ("first layer") or to x
-as well ("hidden layer"); torch.nn.functional.linear with the same gradients but that of delays stands beside. Columns are
-milliseconds, the least of all rounds, in which contestants take turns, and the ratio to linear's in the same run.
+y = delayed_linear(x, weight, delay), x [T, B, I] of spikes, forward, and backward to weight and delay ("first layer")
+or to x as well ("hidden layer"), and torch.nn.functional.linear with the same gradients except that of delays. Columns
+are milliseconds, the least of all rounds, in which contestants alternate, and the ratio to linear's in the same run.
 
     python benchmarks/delays.py                                 # CPU
     python benchmarks/delays.py --device cuda --dtype float16 --json FILE
 
-"gauss" is spread over as many steps as its width asks for, so that its work is that of so many products."""
+"gauss" is spread over a number of steps that depends on its width, and costs one product for each of them."""
 
 import argparse
 import json
@@ -68,7 +68,7 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--inputs", type=int, default=700)
     parser.add_argument("--outputs", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=0.02, help="of the spikes of x")
+    parser.add_argument("--rate", type=float, default=0.02, help="the rate of the spikes of x")
     parser.add_argument("--max-delay", type=int, nargs="+", default=[25, 100])
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--rounds", type=int, default=15)

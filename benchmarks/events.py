@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Products of one sparse matrix with events, beside torch's CSR, SciPy and brainevent where they are installed.
+"""Measures products of a sparse matrix with events; also of torch's CSR, SciPy and brainevent, if they are installed.
 
     python benchmarks/events.py --device cuda --json benchmarks/results/events_h200.json
     python benchmarks/events.py --device cpu --threads 2
     python benchmarks/events.py --device cuda --tune        # kernel times of several schedules, in under two minutes
 
-Times are the best of several rounds. On the CPU `reading` is what torch takes to read indices and weights. On a GPU `kernels` is the sum of a call's kernels, the mean of 20, and `wall` is what
-calls cost in a row; the ratio is to the bytes of indices (and weights, and delays), at the speed of a copy measured in the same run.
-`e A +d` delivers to a ring of 16 slots, with a delay of one byte for each connection.
+Times are the best of several rounds. On the CPU `reading` is the time in which torch reads indices and weights. On a
+GPU `kernels` is the sum of a call's kernels, the mean of 20, and `wall` is the time per call of consecutive calls; the
+ratio is to the bytes of indices (and weights, and delays), at the speed of a copy measured in the same run. `e A +d`
+delivers to a ring of 16 slots, with a delay of one byte for each connection.
 """
 
 import argparse
@@ -32,14 +33,14 @@ def matrix(size, row, device):
 
 
 def events(size, activity, device):
-    """Exactly so many, spread at random."""
+    """Returns events with exactly this activity, at random places."""
     e = torch.zeros(size, dtype=torch.bool)
     e[torch.randperm(size, generator=torch.Generator().manual_seed(1))[: round(size * activity)]] = True
     return e.to(device)
 
 
 def wall(call, device, rounds=7, seconds=0.1):
-    """Milliseconds a call, of calls in a row."""
+    """Returns milliseconds per call, of consecutive calls."""
     sync = torch.cuda.synchronize if device == "cuda" else lambda: None
     call()
     sync()
@@ -58,7 +59,7 @@ def wall(call, device, rounds=7, seconds=0.1):
 
 
 def kernel_times(call, repeats=20):
-    """Milliseconds of each kernel of a call, by the profiler."""
+    """Returns the milliseconds of each kernel of a call, by the profiler."""
     from torch.profiler import ProfilerActivity, profile
 
     call()
@@ -71,14 +72,14 @@ def kernel_times(call, repeats=20):
 
 
 def copy_speed(device):
-    """Bytes a millisecond, read and written."""
+    """Returns bytes per millisecond, read and written."""
     source = torch.empty(1 << 28 if device == "cuda" else 1 << 26, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() / wall(lambda: target.copy_(source), device)
 
 
 def peers(indices, indptr, weights, size, device):
-    """name -> call(events, transpose), or None where it has no such product."""
+    """Returns name -> call(events, transpose); a call returns None if the peer has no such product."""
     found = {}
     values = weights.expand(len(indices)).contiguous()
     csr = torch.sparse_csr_tensor(indptr, indices, values, (size, size))
@@ -105,7 +106,7 @@ def peers(indices, indptr, weights, size, device):
         parts = tuple(jax.numpy.asarray(t.cpu().numpy()) for t in (weights, indices, indptr))
 
         def brain(e, transpose):
-            m = brainevent.CSR(parts, shape=(size, size))  # one for each jit: it keeps what it traced
+            m = brainevent.CSR(parts, shape=(size, size))  # one for each jit, which caches what it traced
             array = jax.numpy.asarray(e.cpu().numpy())
             events_of = getattr(brainevent, "BinaryArray", None) or brainevent.EventArray  # its name until 0.1
             f = jax.jit(lambda a: events_of(a) @ m if transpose else m @ events_of(a))
@@ -125,7 +126,7 @@ def measure(options, size, row):
     delays = torch.randint(SLOTS, (len(indices),), dtype=torch.uint8, device=device)
     ring, step = torch.zeros(SLOTS, size, device=device), torch.tensor(0, device=device)
     lines = []
-    # Peers come when all of ours is measured: threads that they start stay awake for a while.
+    # Peers are measured after this library: their threads spin for a while after a call.
     for name, weights in all_weights.items():
         for order in ("A e", "e A", DELAYED):
             floor = ((4 if name == "shared" else 8) + (order == DELAYED)) * len(indices) / speed
@@ -147,7 +148,7 @@ def measure(options, size, row):
             for line in (line for line in lines if line["weights"] == name and line["order"] != DELAYED):
                 try:
                     line[peer] = wall(make(events(size, line["activity"], device), line["order"] == "e A"), device, rounds=3)
-                except Exception as error:  # whatever a peer throws: its column stays empty
+                except Exception as error:  # a peer may raise any error: its column stays empty
                     line[peer] = None
                     print(f"{peer}: {str(error).strip().splitlines()[-1]}")
         print(*(show(line) for line in lines if line["weights"] == name), sep="\n", flush=True)
@@ -162,7 +163,7 @@ def show(line):
 
 
 def tune(size, row):
-    """Kernel times of schedules (csrc/kernels/event/plan.cpp says what they mean)."""
+    """Prints kernel times of schedules (csrc/kernels/event/plan.cpp defines them)."""
     indices, indptr = matrix(size, row, "cuda")
     each = torch.rand(len(indices), device="cuda")
     one = torch.full((1,), 0.5, device="cuda")
@@ -189,7 +190,7 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, help="on the CPU")
     parser.add_argument("--size", type=int, default=50000)
-    parser.add_argument("--row", type=int, default=500, help="connections a row")
+    parser.add_argument("--row", type=int, default=500, help="connections per row")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a call of the digits network costs once it is exported: in the C++ program of examples/deploy, as TorchScript and
-as a package of AOTInductor, beside Python, eager and compiled.
+"""Measures a call of the exported digits network: in the C++ program of examples/deploy, as TorchScript and as a
+package of AOTInductor, and in Python, eager and compiled.
 
-Milliseconds a call, from where the samples lie in the host's memory to where the scores lie there; the median of all
-calls, and the 99th percentile. The network is that of examples/python/digits.py with its first weights: speed does not
-depend on them."""
+Figures are milliseconds per call, from samples in host memory to scores in host memory; the median of all calls, and
+the 99th percentile. The network is that of examples/python/digits.py with its initial weights: speed does not depend
+on them."""
 
 import argparse
 import json
@@ -55,7 +55,7 @@ def in_cpp(path, samples, batch, device, calls, threads):
 
 
 def export(network, folder, batch, device):
-    """The network as TorchScript, and as machine code for this batch size."""
+    """Exports the network as TorchScript, and as machine code for this batch size."""
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         example = torch.rand(batch, 1, 8, 8, device=device)

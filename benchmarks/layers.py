@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Batch normalisation and LIF, forward and backward, in passes over their input: together, one after the other, and
-with SpikingJelly's LIF where it is installed. And pooling, in multiples of the bytes that must move.
+"""Measures batch normalisation and LIF, forward and backward, in passes over their input: fused, one after the other,
+and with SpikingJelly's LIF, if it is installed. Measures pooling in multiples of the bytes that must move.
 
-A pass is the time in which a copy, measured in the same run, reads or writes as many bytes as x has. Training must make
-8: statistics read x, then x is read and spikes are written; the backward pass reads x and the gradient for two sums,
-and again to write. `memory` is the peak of a training call beyond x and the upstream gradient, in elements for each
-element of x (GPU). Tensors come from memory: there are more of them than the cache holds.
+A pass is the time in which a copy, measured in the same run, reads or writes the bytes of x. Training needs at least 8:
+statistics read x, then x is read and spikes are written; the backward pass reads x and the gradient for two sums, and
+again to write. `memory` is the peak of a training call beyond x and the upstream gradient, in elements for each
+element of x (GPU). Tensors are read from memory: together they are larger than the cache.
 
-Pooling must read x and write its results, and a byte for each of them that says where a maximum is from; backward it reads
+Pooling must read x and write its results, and one byte per result for the place of the maximum; the backward pass reads
 those and writes x's gradient.
 
     python benchmarks/layers.py --device cuda --json benchmarks/results/layers_h200.json
@@ -28,7 +28,7 @@ from torch import nn
 
 import spikeforge.nn as snn
 
-CACHE = 3 * 50 * 2**20  # bytes, beyond which tensors come from memory
+CACHE = 3 * 50 * 2**20  # bytes beyond which tensors are read from memory
 IMAGES = [(512, 7), (256, 14), (128, 28), (64, 56), (64, 112)]  # channels and side, of ResNets
 
 
@@ -42,7 +42,7 @@ class Apart(nn.Module):
 
 
 class Theirs(nn.Module):
-    """SpikingJelly's, which chooses its own backend; its states begin anew at each call."""
+    """SpikingJelly's, which chooses its own backend; each call starts from the initial states."""
 
     def __init__(self, channels):
         from spikingjelly.activation_based import functional, layer, neuron, surrogate

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Batches whose sequences end before T: their time beside that of the same batch without lengths.
+"""Compares batches whose sequences end before T with the same batch without lengths.
 
-B sequences of LIF neurons (or, with --recurrent, of a recurrent layer) whose lengths are drawn from T/4 to T. "share" is the steps that there are, of all;
-"time" that with lengths, of that without; "time / share" is what a step costs more or less than in a whole batch. Zeros behind the ends are
-written in any case. The least of all rounds, in which both take turns.
+B sequences of LIF neurons (or, with --recurrent, of a recurrent layer) have random lengths from T/4 to T. "share" is
+the share of steps before the ends; "time" is the time with lengths relative to that without; "time / share" is the
+cost of a step relative to one in a whole batch. Zeros after the ends are written in both cases. Times are the least of
+all rounds, in which both alternate.
 
     python benchmarks/lengths.py
     python benchmarks/lengths.py --device cuda --dtype float16 --json FILE"""
@@ -27,21 +28,21 @@ def contestants(args, inner):
     grad = torch.randn_like(x)
     lengths = torch.randint(args.steps // 4, args.steps + 1, (args.batch,), dtype=torch.int32)
     share = lengths.sum().item() / (args.batch * args.steps)
-    told = dict(lengths=lengths.to(args.device))
+    given = dict(lengths=lengths.to(args.device))
     if args.start:
-        told["start"] = (torch.rand(args.steps, args.batch) < 0.02).to(args.device)
+        given["start"] = (torch.rand(args.steps, args.batch) < 0.02).to(args.device)
     w = (torch.randn(inner, inner) / inner**0.5).to(**options) if args.recurrent else None
 
-    def forward(x, **told):
-        return ops.lif(x, **told)[0] if w is None else ops.recurrent_run(LIF, [x], w, [], [], **told)[0][0]
+    def forward(x, **given):
+        return ops.lif(x, **given)[0] if w is None else ops.recurrent_run(LIF, [x], w, [], [], **given)[0][0]
 
-    def train(**told):
+    def train(**given):
         leaf = x.detach().requires_grad_()
-        torch.autograd.grad(forward(leaf, **told), leaf, grad)
+        torch.autograd.grad(forward(leaf, **given), leaf, grad)
 
     return share, {
-        "inference": (lambda: forward(x), lambda: forward(x, **told)),
-        "training": (train, lambda: train(**told)),
+        "inference": (lambda: forward(x), lambda: forward(x, **given)),
+        "training": (train, lambda: train(**given)),
     }
 
 
@@ -53,7 +54,7 @@ def main():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--inner", type=int, nargs="+", default=[32, 128, 512, 4096], help="neurons of a sample")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--start", action="store_true", help="samples start anew now and then, too")
+    parser.add_argument("--start", action="store_true", help="also restart samples at random steps")
     parser.add_argument("--recurrent", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Sequences longer than memory: the peak of a training step by spikeforge.checkpointed, and what it costs in time.
+"""Measures training on sequences longer than memory by spikeforge.checkpointed: the peak memory of a step, and its
+time.
 
-A network of two layers reads inputs that are made a segment at a time, and sums a loss. Each length runs in a process of its own:
-"peak" is what a forward and a backward pass take beyond what the process held before (of the CPU resident memory, of a GPU what torch's
-allocator gave out), "whole" the same in one call over all steps. "time" is the least of some rounds: in segments, in the same segments
-with everything kept, and of the whole. Beside the second, segments cost one more forward pass at most; between the second and the third
-is what shorter calls cost by themselves, as on a GPU that they do not fill.
+A network of two layers reads inputs that are generated one segment at a time, and sums a loss. Each length runs in a
+separate process: "peak" is the memory of a forward and a backward pass beyond that of the process before (resident
+memory on the CPU, memory of torch's allocator on a GPU), "whole" is the same in one call over all steps. "time" is the
+least of some rounds: in segments, in the same segments with everything kept, and in one call. Relative to the second,
+segments cost at most one more forward pass; the difference between the second and the third is the cost of shorter
+calls, such as on a GPU that they do not fill.
 
     python benchmarks/long.py --json benchmarks/results/long_cpu.json
     python benchmarks/long.py --device cuda --batch 256 --neurons 1024 --json benchmarks/results/long_h100.json
@@ -28,12 +30,12 @@ import spikeforge
 import spikeforge.nn as snn
 
 INPUTS = 64
-# glibc raises the size from which memory is the system's own as it goes, and fragments its heap between what graphs keep.
+# glibc raises its mmap threshold over time, and the heap then fragments between tensors that graphs keep.
 OF_GLIBC = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
 class Sequence:
-    """Of `steps` steps, of which a segment is made when it is read."""
+    """A sequence of `steps` steps, whose segments are generated when they are read."""
 
     def __init__(self, options, steps):
         self.segments, self.options = max(1, steps // options.segment), options
@@ -93,7 +95,7 @@ def peak(options):
 
 
 def measure_peak(options):
-    """In a process of its own: bytes."""
+    """Returns the peak in bytes; runs in a separate process."""
     net = network(options)
     step(net, options.way, Sequence(options, 10))
     if options.device == "cuda":
@@ -113,7 +115,7 @@ def peak_of(options, way, steps):
 
 
 def times(options):
-    """Seconds of a sequence of ten segments."""
+    """Returns the seconds of a sequence of ten segments."""
     net, sequence = network(options), Sequence(options, 10 * options.segment)
     calls = {f"step, {way}": lambda way=way: step(net, way, sequence) for way in WAYS}
     calls["forward, kept"] = lambda: loss_of_kept_segments(net, sequence)

@@ -1,4 +1,4 @@
-"""How a call is measured."""
+"""Measures the time and the memory of calls."""
 
 import gc
 import statistics
@@ -11,8 +11,8 @@ REPEATS = 5  # calls in one measurement
 
 
 class Clock:
-    """Seconds a call by the clock, with the device idle before and after. `of_own_time`: of one thread on a CPU the processor's
-    time, which other programs of the machine disturb less."""
+    """Returns seconds per call by the clock, with the device idle before and after. `of_own_time`: with one thread on a
+    CPU, the process's CPU time, which other programs of the machine disturb less."""
 
     def __init__(self, device, of_own_time=False):
         self.synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
@@ -33,7 +33,7 @@ class Clock:
 
 
 def least(calls, rounds, clock, warm_up=1):
-    """The least seconds of each of the named calls, which take turns, behind rounds that do not count."""
+    """Returns the least seconds of each of the named calls, which alternate, after warm-up rounds."""
     best = dict.fromkeys(calls, float("inf"))
     for number in range(-warm_up, rounds):
         for name, call in calls.items():
@@ -44,8 +44,8 @@ def least(calls, rounds, clock, warm_up=1):
 
 
 def profiled(calls, of=""):
-    """Seconds a call that its kernels, copies and fills take on the GPU, as CUPTI says: no launch and no gap is in it. `of`:
-    of those alone whose names begin so."""
+    """Returns seconds per call of its kernels, copies and fills on the GPU, by CUPTI, without launches and gaps. `of`:
+    only of kernels whose names begin with this."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=activities) as profile:
@@ -55,13 +55,13 @@ def profiled(calls, of=""):
     on_gpu = [event.time_range.elapsed_us() for event in profile.events()
               if event.device_type == torch.autograd.DeviceType.CUDA and event.name != "Context Sync" and event.name.startswith(of)]
     if not on_gpu:
-        raise RuntimeError("the profiler saw no kernel (--timer events measures without it)")
+        raise RuntimeError("the profiler recorded no kernel (--timer events measures without it)")
     return sum(on_gpu) * 1e-6 / len(calls)
 
 
 def by_events(calls):
-    """Seconds a call between two CUDA events. The GPU sleeps until all calls are queued, so launches are not in it, but
-    the gaps of about a microsecond between kernels are."""
+    """Returns seconds per call between two CUDA events. The GPU sleeps until all calls are queued, so the time excludes
+    launches, but includes the gaps of about a microsecond between kernels."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda._sleep(20_000_000)
@@ -77,7 +77,7 @@ TIMERS = {"profiler": profiled, "events": by_events}
 
 
 class Copy:
-    """The unit: a copy of 1 GiB (256 MiB on a CPU), far larger than any cache."""
+    """The unit of time: a copy of 1 GiB (256 MiB on a CPU), far larger than any cache."""
 
     def __init__(self, device):
         self.source = torch.randn(2**28 if device == "cuda" else 2**26, device=device)
@@ -89,9 +89,8 @@ class Copy:
 
 
 class Data:
-    """Inputs and upstream gradients, so many of them that none is still in a cache when its turn comes again (unless
-    the case is small by nature). Random, since a GPU computes zeros faster, and such that about a fifth of all steps
-    fires."""
+    """Inputs and upstream gradients, in enough copies that none is still in a cache when it is used again (unless the
+    case is a small one). They are random, because a GPU computes zeros faster, and about a fifth of all steps fires."""
 
     def __init__(self, case, device, cache_bytes):
         shape = (case.steps, case.neurons)
@@ -120,7 +119,7 @@ def train_step(neuron, inputs, gradients):
 
 
 def run_once(neuron, case, data):
-    """To compile what has to be compiled, and to see that it works at all."""
+    """Runs a neuron once, to compile its kernels and to raise its errors."""
     inputs = data.inputs[0]
     if case.training:
         train_step(neuron, inputs, data.upstream(0))
@@ -136,7 +135,7 @@ def measure_inference(neuron, data, timer, clock):
 
 
 def measure_training(neuron, data, timer, clock):
-    """Forward and backward pass apart, then both together by the clock."""
+    """Measures forward and backward pass separately, then both together by the clock."""
     forward = timer([partial(neuron.outputs, *inputs) for inputs in data.next_inputs(REPEATS)])
     passes = [partial(backward, neuron, neuron.outputs(*inputs), inputs, data.upstream(i))
               for i, inputs in enumerate(data.next_inputs(REPEATS))]
@@ -147,8 +146,8 @@ def measure_training(neuron, data, timer, clock):
 
 
 def peak_memory(neuron, case, data):
-    """Peak of the memory allocated during a call, beyond inputs and upstream gradients, in elements for each element of
-    an input. The outputs are kept to the end, as the next layer would."""
+    """Returns the peak of the memory allocated during a call, beyond inputs and upstream gradients, in elements for
+    each element of an input. The outputs are kept to the end, as by a next layer."""
     inputs = data.inputs[0]
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -161,7 +160,7 @@ def peak_memory(neuron, case, data):
 
 
 def small_call(neuron, inputs, gradients, clock, calls=200):
-    """Seconds of a call by the clock, over many calls with the same tensors; with its backward pass where there are
+    """Returns seconds per call by the clock, over many calls with the same tensors; with its backward pass if there are
     gradients."""
     if gradients:
         return clock([partial(train_step, neuron, inputs, gradients)] * calls)

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The cortical microcircuit of examples/microcircuit, beside the same one in NEST where a Python that has it is named.
+"""Measures the cortical microcircuit of examples/microcircuit, and the same one in NEST if --nest-python is passed.
 
     python benchmarks/microcircuit.py --threads 1 2 --scale 0.1
     python benchmarks/microcircuit.py --threads 1 2 --scale 0.1 --nest-python ~/nest/bin/python
     python benchmarks/microcircuit.py --threads 2 --scale 1 --pieces 245 --nest-python ~/nest/bin/python --nest-spikes build/nest.npz
     python benchmarks/microcircuit.py --device cuda --scale 0.1 1 3 10 --json benchmarks/results/microcircuit_h200.json
 
-On a GPU: how long it takes to draw the network, a step with recording of all spikes and without, the best of five seconds each, and the
-real-time factor, for Poisson drive and a constant one. A scale above 1 has more neurons, each with as many synapses as at 1.
+On a GPU it prints the time to draw the network, the time of a step with and without recording of all spikes, the best
+of five seconds each, and the real-time factor, for Poisson and constant drive. A scale above 1 has more neurons, each
+with the number of synapses at scale 1.
 
-On the CPU microseconds a step of 0.1 ms with recording of all spikes: the best and the median of pieces of 10 ms, after 50 ms; and the
-mean rate of all neurons. NEST draws its own connections and its own Poisson input, of the same laws and rates. Its spikes may be kept, for
-examples/microcircuit/ensemble.py.
+On the CPU it prints microseconds per step of 0.1 ms with recording of all spikes: the best and the median of pieces of
+10 ms, after 50 ms; and the mean rate of all neurons. NEST draws its own connections and Poisson input, with the same
+laws and rates. Its spikes may be saved for examples/microcircuit/ensemble.py.
 """
 
 import argparse
@@ -29,7 +30,7 @@ WARM_UP, PIECE = 50.0, 10.0  # ms
 
 
 def figures(run, spikes, neurons, step, pieces):
-    """Of run(milliseconds) and of spikes(), how many there were since the last call."""
+    """Measures run(milliseconds); spikes() returns the number of spikes since the last call."""
     run(WARM_UP)
     spikes()
     times = []
@@ -41,7 +42,7 @@ def figures(run, spikes, neurons, step, pieces):
 
 
 def circuit(scale):
-    """The numbers of the example, for a program that has no torch."""
+    """Returns the parameters of the example, for a program without torch."""
     import network as m
 
     return dict(
@@ -124,7 +125,7 @@ def nest_(of, threads, pieces, keep):
         made.V_m = nest.random.normal(p["mean"], p["deviation"])
         populations.append(made)
     recorder = nest.Create("spike_recorder")
-    for model in ("excitatory", "inhibitory"):  # of one model a thread has at most 2^27 connections
+    for model in ("excitatory", "inhibitory"):  # a thread has at most 2^27 connections of one model
         nest.CopyModel("static_synapse", model)
     for targets, p in zip(populations, of["populations"]):
         for sources, c in zip(populations, p["sources"]):
@@ -159,8 +160,8 @@ def main():
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pieces", type=int, default=50)
     parser.add_argument("--nest-python", help="a Python that has NEST")
-    parser.add_argument("--nest-spikes", help="where NEST's spikes go, of the last threads")
-    parser.add_argument("--nest", action="store_true", help=argparse.SUPPRESS)  # what that Python runs
+    parser.add_argument("--nest-spikes", help="the file for NEST's spikes, with the last number of threads")
+    parser.add_argument("--nest", action="store_true", help=argparse.SUPPRESS)  # for the Python of --nest-python
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     if options.nest:

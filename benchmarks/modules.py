@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How much a module costs over the call of its operator, x of 4 x 1024 float32 on one CPU thread.
+"""Measures the overhead of a module over a call of its operator, x of 4 x 1024 float32 on one CPU thread.
 
-Both are timed in turns, many times a short while; each time is the shortest of them.
+Both alternate in many short measurements; each time is the shortest of them.
 """
 
 import argparse
@@ -18,7 +18,7 @@ TEXT = "neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2))
 
 
 def cases():
-    """A name, the bare call, and the module."""
+    """Returns a name, the call of the operator, and the module for each case."""
     tau, two = torch.nn.Parameter(torch.full((1024,), 2.0)), torch.tensor(2.0)
     yield "LIF()", lambda x: ops.lif(x)[0], snn.LIF()
     yield (
@@ -42,7 +42,7 @@ def cases():
 
 
 def times(functions, calls, rounds):
-    """Microseconds a call."""
+    """Returns microseconds per call."""
     best = [float("inf")] * len(functions)
     for _ in range(rounds):
         for i, function in enumerate(functions):

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""One training step of whole networks of SpikingJelly: as they are, accelerated, with the layers around their neurons
-accelerated too, and without any neuron.
+"""Measures a training step of whole networks of SpikingJelly: unchanged, accelerated, with the layers around their
+neurons accelerated too, and without neurons.
 
 SEW-ResNet18, spiking VGG11 (with batch norm) and Spikformer-S for ImageNet, built from SpikingJelly's layers and
-neurons. A step is forward, cross entropy of the mean over time, backward and SGD, under autocast on a GPU. "no
-neuron" has the identity in the place of each neuron: what remains when neurons cost nothing. Times are by the clock,
-the median of all rounds. "its Triton" are SpikingJelly's nodes with states of autocast's type, which its Triton kernels
-then run; as they are, nodes with half inputs loop over torch's operations. "with layers" is accelerated, and then
-accelerate.layers: batch normalisation in the neuron's pass, and pooling; "stateless" besides keeps no state behind a
-sequence (keep_states=False); "with bits" keeps spikes as bits,
-"recomputed" is accelerate.layers(net, ..., recompute=True): bits, and no result of a convolution; "in pieces" besides
-computes the layers with the largest tensors in pieces of the batch (pieces=8). "its memopt" is
-SpikingJelly's own optimize_memory, level 1, of all blocks: checkpoints, and binary inputs as bits. "as a graph" is the same step, captured once as a CUDA graph and replayed: what its kernels take, without Python's time.
+neurons. A step is forward, cross entropy of the mean over time, backward and SGD, under autocast on a GPU. "no neuron"
+has the identity instead of each neuron: the time of everything else. Times are by the clock, the median of all rounds.
+"its Triton" are SpikingJelly's nodes with states of autocast's type, which its Triton kernels then run; unchanged
+nodes with half inputs loop over torch's operations. "with layers" is accelerated, and then accelerate.layers: batch
+normalisation in the neuron's pass, and pooling; "stateless" also keeps no state after a sequence (keep_states=False);
+"with bits" keeps spikes as bits; "recomputed" is accelerate.layers(net, ..., recompute=True): bits, and no result of a
+convolution; "in pieces" also computes the layers with the largest tensors in pieces of the batch (pieces=8). "its
+memopt" is SpikingJelly's own optimize_memory, level 1, of all blocks: checkpoints, and binary inputs as bits. "as a
+graph" is the same step, captured once as a CUDA graph and replayed: the time of its kernels. without Python's time.
 
     python benchmarks/networks.py --device cuda --json benchmarks/results/networks_h200.json
     python benchmarks/networks.py --device cuda --networks SEW-ResNet18 --steps 16 --layouts channels-last
@@ -108,7 +108,7 @@ def sew_resnet18(steps, size, classes):
 
 
 def spiking_vgg11(steps, size, classes):
-    """VGG11 with batch norm, and a neuron in the place of each ReLU."""
+    """VGG11 with batch norm, and a neuron instead of each ReLU."""
     layers, channels = [], 3
     for out in [64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool"]:
         if out == "pool":
@@ -242,7 +242,7 @@ def as_it_is(net, options):
 
 
 def on_triton(net, options):
-    """SpikingJelly's nodes with states of autocast's type: of half inputs its own choice is a loop in torch."""
+    """Uses SpikingJelly's nodes with states of autocast's type: for half inputs its default is a loop in torch."""
     from spikingjelly.activation_based.precision import prepare_model_for_precision
 
     kind = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}[options.dtype]
@@ -257,7 +257,7 @@ def accelerated(net, options):
 
 
 def with_layers(**settings):
-    """accelerate.layers with these."""
+    """Returns accelerate.layers with these settings."""
 
     def form(net, options):
         accelerated(net, options)
@@ -304,7 +304,8 @@ FORMS = {
     "its Triton": on_triton,
     "its memopt": memory_optimised,
 }
-GRAPHS = ("no neuron", "accelerated", "with layers", "stateless", "recomputed", "in pieces")  # packing looks at numbers, for which it waits
+# Packing reads values, which synchronises, so it cannot be captured.
+GRAPHS = ("no neuron", "accelerated", "with layers", "stateless", "recomputed", "in pieces")
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
@@ -337,8 +338,8 @@ class Step:
         functional.reset_net(self.net)
 
     def captured(self):
-        """The step as a CUDA graph: new images and labels are copied into self.images and self.labels. States begin
-        anew in each step, and casts of weights are part of it."""
+        """Captures the step as a CUDA graph: new images and labels are copied into self.images and self.labels. Each
+        step starts from the initial states, and includes casts of weights."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -357,7 +358,7 @@ def synchronize(device):
 
 
 def seconds(step, options):
-    """Seconds a step by the clock, the median of the rounds, and the longest and shortest round."""
+    """Returns seconds per step by the clock, the median of the rounds, and the longest and shortest round."""
     for _ in range(WARM_UP):
         step()
     times = []
@@ -372,7 +373,7 @@ def seconds(step, options):
 
 
 def peak_memory(step, device):
-    """Bytes that a step needs beyond what lies there before it: activations, gradients and what is kept of neurons."""
+    """Returns the bytes that a step allocates: activations, gradients and the saved tensors of neurons."""
     if device != "cuda":
         return None
     torch.cuda.synchronize()
@@ -384,7 +385,7 @@ def peak_memory(step, device):
 
 
 def measure(name, form, layout, options):
-    """A row of results; a peer that fails is a row with its error."""
+    """Returns a row of results; the row of a peer that fails has its error."""
     row = dict(network=name, form=form, layout=layout, compiled=options.compile)
     try:
         step = Step(name, form, layout, options)
@@ -408,7 +409,7 @@ def measure(name, form, layout, options):
 
 
 def table(name, rows, options):
-    """The times of a network, one line a layout, and its peak memory below each."""
+    """Formats the times of a network, one line per layout, and its peak memory below each."""
     wide = "".join(f"{form:>14}" for form in options.forms)
     lines = [
         f"{name}, T={options.steps}, B={options.batch}, {options.size}x{options.size}, {options.dtype}"

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The neurons' speed, as a ratio to the bytes that must move, beside each peer that is installed.
+"""Measures the speed of neurons and of each installed peer, as a ratio to the time of the bytes that must move.
 
     python benchmarks/neurons.py --device cuda --json benchmarks/results/h200.json
     python benchmarks/neurons.py --device cpu --json benchmarks/results/cpu.json
 
-The unit is the time that a copy, measured in the same run and in turn with everything else, needs for as many bytes: 5
-elements a step to train, 2 to infer, and the final states once. 1.00 can hardly be beaten. On a GPU the time is that of
-the kernels (--timer says how it is taken); on a CPU it is that of the clock. Small calls are in units of
+The unit is the time of a copy of the same number of bytes, measured in the same run, alternating with everything else:
+5 elements per step to train, 2 to infer, and the final states once. 1.00 can hardly be beaten. On a GPU the time is
+that of the kernels (--timer selects the method); on a CPU it is that of the clock. Small calls are in units of
 torch.nn.functional.silu on the same tensor, by the clock. All figures are medians; the spread is from the least to the
-most of all rounds. On a CPU half of the time of a large result can go to fresh pages: for the kernels alone, set
+largest of all rounds. On a CPU half of the time of a large result can go to fresh pages: for the kernels alone, set
 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=68719476736.
 """
 
@@ -58,14 +58,14 @@ def chosen_contestants(options):
 def cache_bytes(device):
     if device == "cuda":
         return torch.cuda.get_device_properties(0).L2_cache_size
-    return 2**28  # more than most have
+    return 2**28  # larger than most caches
 
 
 # --- One case ----------------------------------------------------------------------------------------------------------
 
 
 def ready_neurons(case, device, data, factories, errors):
-    """The contestants that can run the case, each run once."""
+    """Returns the contestants that support the case, after one run of each."""
     neurons = {}
     for name, factory in factories.items():
         try:
@@ -79,7 +79,7 @@ def ready_neurons(case, device, data, factories, errors):
 
 
 def relative_to_floor(case, samples, rates):
-    """Ratios of each round to that round's copy, then their medians."""
+    """Computes ratios of each round to that round's copy, then their medians."""
     floor = case.floor_bytes()
     floor["total"] = sum(floor.values())
     result = {}
@@ -236,7 +236,7 @@ def run(options):
             continue
         try:
             row = measure_case(case, options, factories, copy)
-        except Exception as error:  # a case that fails is one row; the others go on
+        except Exception as error:  # a case that fails is one row; the others continue
             row = failed_row(case, error)
         if options.device == "cuda":
             torch.cuda.empty_cache()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Learning while a sequence runs: what a step costs beside plain inference, and whether memory grows with the steps.
+"""Measures learning while a sequence runs: the time of a step relative to inference, and the memory over the steps.
 
-A Linear [700 x 128] and LIF neurons, 32 samples, a step at a time. "inference" is the network without gradients; "eprop" and
-"ottt" are a step of spikeforge.Online with its backward pass; "bytes" is a pass that reads e-prop's traces twice, writes them
-once and does nothing else, which no e-prop of these sizes can go without (docs/online.md). Milliseconds are the least of all
-rounds, in which contestants take turns. Peak memory is that of a process of its own for each number of steps: resident on
-the CPU, torch's allocations on a GPU.
+A Linear [700 x 128] and LIF neurons run 32 samples, one step at a time. "inference" is the network without gradients;
+"eprop" and "ottt" are a step of spikeforge.Online with its backward pass; "bytes" is a pass that only reads e-prop's
+traces twice and writes them once, the minimum of any e-prop of these sizes (docs/online.md). Milliseconds are the
+least of all rounds, in which contestants alternate. Peak memory is measured in a separate process for each number of
+steps: resident memory on the CPU, torch's allocations on a GPU.
 
     python benchmarks/online.py                                 # CPU: T = 100 and 10^4
     python benchmarks/online.py --device cuda --steps 100 100000 --json FILE
@@ -74,7 +74,7 @@ def measure_time(options):
 
 
 def peak_of(options, rule, steps):
-    """Bytes, in this process."""
+    """Returns the peak memory of this process in bytes."""
     xs = spikes(options)
     upstream = torch.randn(1, options.batch, options.outputs, device=options.device)
     online = spikeforge.Online(network(options), rule=rule)
@@ -84,12 +84,13 @@ def peak_of(options, rule, steps):
     if options.device == "cuda":
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated()
-    status = pathlib.Path("/proc/self/status").read_text()  # getrusage would count what this process was forked from
+    # getrusage would include the parent from which this process was forked.
+    status = pathlib.Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
 def measure_memory(options):
-    """Of each rule and number of steps."""
+    """Measures each rule and number of steps."""
     found = {}
     for rule in RULES:
         for steps in options.steps:

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""A step of connections that learn, beside the plain scatter of the same spikes through the same connections.
+"""Compares a step of connections that learn with the scatter of the same spikes through the same connections.
 
     python benchmarks/plasticity.py --threads 2 --json benchmarks/results/plasticity_cpu.json
 
-`scatter` is event_csrmv of what the neurons before sent; `stdp` is a step of the rule, spikes before and after at the same
-activity, and `stdp + send` also sums what arrives. Spikes are other ones in each step, and the three take turns: times are
-the best of the steps, the ratio is to the scatter.
+`scatter` is event_csrmv of the presynaptic spikes; `stdp` is a step of the rule, with presynaptic and postsynaptic
+spikes at the same activity, and `stdp + send` also sums the arriving spikes. Each step has other spikes, and the three
+alternate: times are the best of the steps, the ratio is to the scatter.
 
     python benchmarks/plasticity.py --network --threads 1 --brian PYTHON
 
-A network that learns by pair STDP, and the same in Brian2's C++ standalone, run by PYTHON, which has Brian2.
+This measures a network that learns by pair STDP, and the same in Brian2's C++ standalone mode, run by PYTHON with
+Brian2.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def synchronize(device):
 
 
 def timer(call, size, device):
-    """Seconds of call(pre, post) as a function of these; on a GPU of a graph of it, without what Python takes."""
+    """Returns a function that measures the seconds of call(pre, post); on a GPU of a CUDA graph, without Python."""
     if device == "cpu":
 
         def seconds(pre, post):
@@ -103,7 +104,8 @@ NEURON = "neuron fires(x; v) { h = 0.9048374180359595 * v + x; s = bernoulli(RAT
 
 
 def network(connections, per_row, activity, steps, device, rounds=3):
-    """Microseconds a step of a network whose neurons fire at random, and learn; and how many spikes there were before and after."""
+    """Returns microseconds per step of a network that learns and whose neurons fire at random, and the numbers of
+    presynaptic and postsynaptic spikes."""
     size = connections // per_row
     neuron = NEURON.replace("RATE", str(activity))
     made = spikeforge.Network(seed=0, device=device)

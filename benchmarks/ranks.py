@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Networks over several processes: a step of the microcircuit, what of it is exchange, and the model of docs/scaling.md.
+"""Measures a step of the microcircuit over several processes and its exchange, and fits the model of docs/scaling.md.
 
     python benchmarks/ranks.py --scale 0.05                                                    # one process
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --scale 0.05                  # two share its neurons
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --areas 2 --scale 0.05        # an area each
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --device cuda --areas 2 --scale 1
-    torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --late 1000 --areas 2         # each exchange 1 ms later, on the CPU
+    torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --late 1000 --areas 2         # exchanges 1 ms later (CPU)
     torchrun --standalone --nproc_per_node 2 benchmarks/ranks.py --messages                    # an all-gather by bytes
     python benchmarks/ranks.py --model benchmarks/results/ranks_h200.json                      # fits, and extrapolates
 
-Microseconds a step without recording: the best of --rounds pieces. What exchange takes of it is timed on the CPU; on a GPU it is what the
-step takes beyond that of a process alone. Lines are added to the file of --json.
+Figures are microseconds per step without recording, the best of --rounds pieces. The time of the exchange is measured
+on the CPU; on a GPU it is the time of a step beyond that of a single process. Lines are appended to the file of
+--json.
 """
 
 import argparse
@@ -35,7 +36,7 @@ MESSAGES = [2**i for i in range(4, 23, 2)]  # bytes
 
 
 class Late(dist.ProcessGroup):
-    """A group whose messages take some microseconds more, as between machines that are far from each other."""
+    """A group whose messages take some microseconds more, as between distant machines."""
 
     group_name = "late"
 
@@ -54,7 +55,7 @@ class Late(dist.ProcessGroup):
 
 
 def start(device):
-    """The group of torchrun's processes, or none, and this one's device."""
+    """Returns the group of torchrun's processes, or None, and the device of this process."""
     if device == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
@@ -92,7 +93,7 @@ def step_of(options, group, device):
 
 
 def messages_of(group, device, rounds=200):
-    """Microseconds of an all-gather of so many bytes from each process, one after the other."""
+    """Returns the microseconds of an all-gather of each number of bytes per process, one after the other."""
     found = []
     for size in MESSAGES:
         own = torch.zeros(size // 4, dtype=torch.int32, device=device)
@@ -110,7 +111,7 @@ def messages_of(group, device, rounds=200):
 
 
 def fit(messages):
-    """Latency in microseconds, and bytes a microsecond, by least squares of relative errors."""
+    """Fits the latency in microseconds, and bytes per microsecond, by least squares of relative errors."""
     x = torch.tensor([[1.0, m["bytes"]] for m in messages], dtype=torch.float64)
     y = torch.tensor([m["microseconds"] for m in messages], dtype=torch.float64)
     latency, per_byte = torch.linalg.lstsq(x / y[:, None], torch.ones(len(y), 1, dtype=torch.float64)).solution.flatten().tolist()
@@ -118,14 +119,14 @@ def fit(messages):
 
 
 def exchange(latency, per_byte, ranks, bytes_of_a_rank, block, is_ring=False):
-    """Microseconds of a step that an all-gather takes: as many latencies as there are rounds, of a tree or a ring, and what comes in
-    from all others one after the other."""
+    """Returns the microseconds of an all-gather per step: one latency for each round of a tree or a ring, and the
+    transfer of the data of all other ranks, one after the other."""
     rounds = ranks - 1 if is_ring else (ranks - 1).bit_length()
     return (rounds * latency + (ranks - 1) * bytes_of_a_rank * per_byte) / block
 
 
-def bytes_told(line):
-    """By each rank at an exchange: its spikes as 32-bit numbers, behind how many there are."""
+def bytes_sent(line):
+    """Returns the bytes of each rank at an exchange: the number of its spikes, then the spikes, as 32-bit integers."""
     return 4 * (line["spikes"] * line["block"] + 1)
 
 
@@ -137,7 +138,7 @@ def model(path, network_latency, network_speed):
     steps = [line for line in kept if "microseconds" in line]
     shared = [line for line in steps if line["ranks"] > 1]
     for line in shared:
-        own = exchange(latency, per_byte, line["ranks"], bytes_told(line), line["block"]) + line["late"] / line["block"]
+        own = exchange(latency, per_byte, line["ranks"], bytes_sent(line), line["block"]) + line["late"] / line["block"]
         alone = next((s for s in steps if s["ranks"] == 1 and s["areas"] * line["ranks"] == line["areas"] and s["scale"] == line["scale"]), None)
         text = f"scale {line['scale']:g}, {line['areas']} areas, {line['ranks']} ranks, {line['late']:g} us late: {line['microseconds']:.1f} us a step, of which the all-gather should take {own:.2f}"
         print(text + (f"; one rank {alone['microseconds']:.1f} us, model {alone['microseconds'] + own:.1f}" if alone else ""))
@@ -145,7 +146,7 @@ def model(path, network_latency, network_speed):
     for line in shared:
         for ranks in (8, 64 * 8):
             far = ranks > 8
-            cost = [exchange(network_latency if far else latency, 1e-3 / network_speed if far else per_byte, ranks, bytes_told(line), line["block"], ring) for ring in (False, True)]
+            cost = [exchange(network_latency if far else latency, 1e-3 / network_speed if far else per_byte, ranks, bytes_sent(line), line["block"], ring) for ring in (False, True)]
             print(f"block {line['block']:4}, {line['spikes']:.0f} spikes a step of a rank, {ranks:4} ranks: {cost[0]:.2f} us a step in a tree, {cost[1]:.2f} in a ring")
 
 
@@ -160,9 +161,9 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="of each process on the CPU")
     parser.add_argument("--late", type=float, default=0, help="microseconds that are added to each exchange, on the CPU")
     parser.add_argument("--messages", action="store_true", help="time an all-gather alone")
-    parser.add_argument("--model", type=pathlib.Path, help="what --json kept")
+    parser.add_argument("--model", type=pathlib.Path, help="a file of --json")
     parser.add_argument("--network-latency", type=float, default=10, help="microseconds between machines, which --model assumes")
-    parser.add_argument("--network-speed", type=float, default=50, help="GB/s of each rank between machines, likewise")
+    parser.add_argument("--network-speed", type=float, default=50, help="GB/s of each rank between machines")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     if options.model:

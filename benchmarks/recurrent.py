@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""A recurrent layer of LIF neurons over a sequence of steps: recurrent_run beside loops over time.
+"""Compares recurrent_run with loops over time, for a recurrent layer of LIF neurons over a sequence of steps.
 
-y[t] = LIF(x[t] + y[t - 1] @ w), x [T, B, H] given, trained: forward, and backward to x and w. Columns are milliseconds, the
-least of all rounds, in which contestants take turns; "ours / best" is recurrent_run beside the fastest of the others
-that are installed. "inference" is recurrent_run alone, without gradients; "loop of run" steps this library's own neuron.
+y[t] = LIF(x[t] + y[t - 1] @ w) for x [T, B, H] is trained: forward, and backward to x and w. Columns are milliseconds,
+the least of all rounds, in which contestants alternate; "ours / best" is recurrent_run relative to the fastest of the
+others that are installed. "inference" is recurrent_run alone, without gradients; "loop of run" steps this library's
+neuron.
 
     python benchmarks/recurrent.py                              # CPU: H = 128 and 512
     python benchmarks/recurrent.py --device cuda --dtype float16 --steps 1000 --json FILE
 
-On a GPU torch's loop is also captured as a CUDA graph, and cuDNN's RNN (relu) and LSTM of the same size stand beside: these
-multiply x by a matrix as well. With --kernels it is the layer's two kernels alone, without w's gradient, in microseconds a step, of LIF
-and of a neuron of two states with adaptation:
+On a GPU torch's loop is also captured as a CUDA graph, and cuDNN's RNN (relu) and LSTM of the same size are measured:
+these multiply x by a matrix as well. --kernels measures only the layer's two kernels, without w's gradient, in
+microseconds per step, for LIF and for a neuron of two states with adaptation:
 
     python benchmarks/recurrent.py --device cuda --dtype float16 --steps 1000 --kernels --json FILE"""
 
@@ -34,7 +35,7 @@ ADAPTIVE = """neuron adaptive(x; v, a) {
 }"""
 
 
-# --- contestants: each gives the spikes of x and w -------------------------------------------------------------------
+# --- contestants: each returns the spikes for x and w -----------------------------------------------------------------
 
 
 def ours(x, w):
@@ -165,7 +166,7 @@ def inference(run, x, w, upstream):
 
 
 def as_graph(call):
-    """The call captured once, to be replayed."""
+    """Captures the call as a CUDA graph, and returns its replay."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -179,7 +180,7 @@ def as_graph(call):
     def replay():
         graph.replay()
 
-    replay.call = call  # which holds what the graph reads
+    replay.call = call  # keeps the tensors that the graph reads
     return replay
 
 
@@ -200,7 +201,7 @@ def measure(options, batch, width):
 
 
 def kernels(options, batch, width):
-    """Microseconds a step of the forward and the backward kernel, the least of all rounds."""
+    """Returns microseconds per step of the forward and the backward kernel, the least of all rounds."""
     def microseconds(call):
         return profiled([call], of="spikeforge_") * 1e6 / options.steps
 

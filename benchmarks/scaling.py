@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Time over T and over N, forward and backward together, beside the peers and the bytes that must move.
+"""Measures the time over T and over N, forward and backward together, of this library, its peers and a copy.
 
     python benchmarks/scaling.py --device cuda --json benchmarks/results/scaling_h200.json
     python benchmarks/scaling.py --plot benchmarks/results/scaling_h200.json docs/scaling.png
 
-Times are by the clock, with everything that a call costs. The floor is a line through 0: the time of a copy of as many
-bytes; where little is to be done, launches and the latency of T steps in a row are what remains above it.
+Times are by the clock, with all costs of a call. The floor is a line through 0: the time of a copy of the bytes that
+must move; for small sizes, launches and the latency of T consecutive steps are above it.
 """
 
 import argparse
@@ -91,7 +91,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--plot", nargs=2, type=pathlib.Path, metavar=("JSON", "PNG"), help="only draw what was measured")
+    parser.add_argument("--plot", nargs=2, type=pathlib.Path, metavar=("JSON", "PNG"), help="only draw a file's results")
     options = parser.parse_args()
     if options.plot:
         plot(json.loads(options.plot[0].read_text()), options.plot[1])

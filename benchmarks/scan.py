@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Few neurons and long sequences: a leaky integrator and a resonator by run(scan=True), beside the loop and torch's scan.
+"""Compares run(scan=True) with the loop and torch's scan, for few neurons and long sequences of a leaky integrator and
+a resonator.
 
-Columns are microseconds, the least of all rounds, in which contestants take turns: on a GPU from CUDA graphs replayed, so that no
-launch from Python is in them, on a CPU by the clock. "bytes" is the time of a copy of what a pass must move (inference: x and the
-output; training: x, the output, their gradients and x once more), measured in the same run on a copy too large for any cache.
-"associative_scan" is torch._higher_order_ops.associative_scan under torch.compile, where this torch has it for the device: forward
-alone, of the integrator alone. "LIF, backward" is the backward pass of a spiking LIF, which many blocks share as well.
+Columns are microseconds, the least of all rounds, in which contestants alternate: on a GPU of replayed CUDA graphs,
+without launches from Python, on a CPU by the clock. "bytes" is the time of a copy of the bytes that a pass must move
+(inference: x and the output; training: x, the output, their gradients and x once more), measured in the same run on a
+copy too large for any cache. "associative_scan" is torch._higher_order_ops.associative_scan under torch.compile, if
+this torch has it for the device: only the forward pass of the integrator. "LIF, backward" is the backward pass of a
+spiking LIF, which is divided among many blocks as well.
 
     python benchmarks/scan.py --device cuda --json benchmarks/results/scan_h200.json
     python benchmarks/scan.py --steps 16384 --neurons 64
@@ -31,7 +33,7 @@ RESONATOR = (
 
 
 def by_torch(x):
-    """The integrator by torch's scan: of pairs (factor, summand)."""
+    """Returns the integrator by torch's scan over pairs (factor, summand)."""
     from torch._higher_order_ops.associative_scan import associative_scan
 
     def compose(first, second):
@@ -60,7 +62,7 @@ def training(text, x, upstream, scan):
 
 
 def backward(text, x, upstream):
-    """The lowered operator alone, on what a forward pass saved."""
+    """Returns a call of the backward operator alone, on the tensors that a forward pass saved."""
     _, _, checkpoints = ops.run_forward(text, [x], store_states=False, save=True)
     return lambda: ops.run_backward(text, [upstream], [None], [x], [], [], checkpoints, [True], store_states=False)
 
@@ -81,7 +83,7 @@ def contestants(x, upstream, device):
             if difference > 1e-3:
                 raise RuntimeError(f"associative_scan is {difference} off")
             calls["LI, associative_scan"] = lambda: compiled(x)
-        except Exception as error:  # noqa: BLE001: whatever this torch says of this device
+        except Exception as error:  # noqa: BLE001: torch may raise any error for this device
             print(f"associative_scan is not measured: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
     return calls
 

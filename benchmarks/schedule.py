@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The measurements behind csrc/kernels/multistep/schedule.cpp: kernels with every choice of width, rows in flight,
-segments side by side and checkpoint length, over the time of the bytes that must move.
+"""Measures the kernels for csrc/kernels/multistep/schedule.cpp with every choice of width, rows in flight, parallel
+segments and checkpoint length, relative to the time of the bytes that must move.
 
     python benchmarks/schedule.py                        # everything: two minutes on one GPU
     python benchmarks/schedule.py --cases 'backward.*float16'
 
-A process reads its schedule from the environment once, so each setting is a process. The row "chosen" is what the library
-does by itself.
+A process reads its schedule from the environment once, so each setting runs in its own process. The row "chosen" is
+the library's default.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def name_of(setting):
 
 
 def least_ratio(measure, bytes_moved, copy):
-    """Of three: what is compared are kernels, not the machine's bad moments."""
+    """Returns the least of three ratios, which excludes disturbances by other programs."""
     return min(measure() * copy.bytes_per_second(profiled) / bytes_moved for _ in range(3))
 
 
@@ -75,7 +75,7 @@ def measure_case(case, wanted, copy):
 
 
 def worker(pattern, setting):
-    """Prints one line of JSON a case."""
+    """Prints one line of JSON per case."""
     torch.ops.load_library(str(LIBRARY))
     copy = Copy("cuda")
     copy.bytes_per_second(profiled)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Turns what benchmarks/neurons.py wrote into a table for docs/benchmarks.md.
+"""Formats the results of benchmarks/neurons.py as a table for docs/benchmarks.md.
 
     python benchmarks/table.py benchmarks/results/h200.json
     python benchmarks/table.py benchmarks/results/h200.json benchmarks/results/cpu.json --into docs/benchmarks.md
 
---into replaces what stands there between the two marks.
+--into replaces the text between the two marks of a file.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def insert(tables, path):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=pathlib.Path, nargs="+", help="what neurons.py --json wrote")
+    parser.add_argument("results", type=pathlib.Path, nargs="+", help="results of neurons.py --json")
     parser.add_argument("--into", type=pathlib.Path, help="a file with the two marks")
     options = parser.parse_args()
     tables = "\n".join(table(path) for path in options.results)

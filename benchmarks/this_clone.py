@@ -1,4 +1,4 @@
-"""spikeforge for the benchmarks beside this file: the package that is installed, else that of this clone."""
+"""Imports spikeforge for the benchmarks: the package that is installed, else that of this clone."""
 
 import os
 import pathlib

@@ -2,7 +2,7 @@
 // (github.com/lava-nc/lava), whose table this prints.
 //
 // The LIF here is Lava's: a current u and a voltage v that decay by du and dv of themselves, a bias, and a reset to 0
-// at v >= vth. A Dense sends in each step what it got in the step before: a connection with delay 1.
+// at v >= vth. A Dense sends its input one step later: a connection with delay 1.
 #include <spikeforge/nn/monitor.h>
 #include <spikeforge/nn/neuron.h>
 #include <spikeforge/nn/simulation.h>
@@ -36,7 +36,7 @@ nn::Neuron lava_lif() {
       nn::NeuronOptions(lif).param("du", 0).param("dv", 0).param("bias", at::full({neurons}, 4.0)).param("vth", 10));
 }
 
-// A Dense and a LIF under one roof, with the names of what is inside.
+// A Dense and a LIF as one module, with aliases for their variables.
 nn::Composite dense_layer(const at::Tensor& weights) {
   torch::nn::Linear dense(torch::nn::LinearOptions(neurons, neurons).bias(false));
   nn::Composite layer;
@@ -59,7 +59,7 @@ nn::Composite network() {
   nn::Composite net;
   net->add("layer0", dense_layer(weights));
   net->add("layer1", dense_layer(weights));
-  net->connect("nothing", "layer0.s_in");  // no spikes come from outside
+  net->connect("nothing", "layer0.s_in");  // there are no external spikes
   net->connect("layer0.s_out", "layer1.s_in");
   return net;
 }

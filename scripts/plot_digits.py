@@ -69,7 +69,7 @@ def draw_image(axes, raster):
 
 
 def draw_layer(axes, layer, steps, color):
-    """A row a neuron, a column a step, a mark a spike."""
+    """Draws a row per neuron, a column per step, and a mark per spike."""
     shown = min(SHOWN, layer["neurons"])
     apart = layer["neurons"] // shown
     row_of = {i * apart + i % apart: i for i in range(shown)}  # other pixels in each feature map

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the files of a spikeforge::nn Monitor: a folder of .npy files, or a CSV table. Recordings of zeros and ones become
-spike rasters, others traces over time."""
+"""Draws the files of a spikeforge::nn Monitor: a folder of .npy files, or a CSV table. Recordings of zeros and ones are
+drawn as spike rasters, others as traces over time."""
 
 import argparse
 import csv
@@ -37,12 +37,12 @@ def read_table(path):
     with open(path, newline="") as file:
         header, *rows = csv.reader(file)
     if not header or header[0] != "step":
-        raise ValueError("the first column should be 'step'")
+        raise ValueError("the first column must be 'step'")
     columns = {}
     for index, title in enumerate(header[1:], start=1):
         name = re.fullmatch(r"(.+)\[\d+\]", title)
         if not name:
-            raise ValueError(f"the column {title!r} should be a name and a number, as in lif.v[0]")
+            raise ValueError(f"the column {title!r} must be a name and an index, such as lif.v[0]")
         columns.setdefault(name[1], []).append([float(row[index]) for row in rows])
     return {name: numpy.array(values).T for name, values in columns.items()}
 

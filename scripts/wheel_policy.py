@@ -38,7 +38,7 @@ class PolicyError(Exception):
 
 @dataclass(frozen=True)
 class Linkage:
-    """What the dynamic linker reads of a library."""
+    """The properties of a library that the dynamic linker reads."""
 
     needed: list[str]
     soname: str | None
@@ -70,15 +70,17 @@ def linkage(file):
 
 
 def oldest_glibc(library):
-    """The oldest glibc whose distributions load a library of this linkage."""
+    """Returns the oldest glibc whose distributions load a library with this linkage."""
     by_libstdcxx = [glibc for version, glibc in GLIBC_OF_LIBSTDCXX.items() if version >= library.libstdcxx]
     if not by_libstdcxx:
-        raise PolicyError(f"libstdc++ {library.libstdcxx} is newer than GLIBC_OF_LIBSTDCXX in scripts/wheel_policy.py knows")
+        raise PolicyError(
+            f"libstdc++ {library.libstdcxx} is missing in GLIBC_OF_LIBSTDCXX of scripts/wheel_policy.py: add it"
+        )
     return max(library.glibc[:2], min(by_libstdcxx), (2, 28))  # torch's own wheels need 2.28
 
 
 def platform_tag(libraries):
-    """manylinux_2_35_x86_64: where all of these libraries load."""
+    """Returns the platform on which all of these libraries load, such as manylinux_2_35_x86_64."""
     machines = {library.machine for library in libraries}
     if len(machines) != 1:
         raise PolicyError(f"the libraries are for different machines: {', '.join(sorted(machines))}")
@@ -87,32 +89,32 @@ def platform_tag(libraries):
 
 
 def check_library(name, file, version):
-    """Raises PolicyError, or returns the linkage."""
+    """Checks a library; returns its linkage, or raises PolicyError."""
     library = linkage(file)
     short_version = ".".join(version.split(".")[:2])
     called = "libspikeforge_nir_nn" if "libspikeforge_nir_nn" in name else "libspikeforge"
-    own = f"libspikeforge.so.{short_version}"  # in the process before that of NIR is
+    own = f"libspikeforge.so.{short_version}"  # loaded before the library of NIR
     foreign = [needed for needed in library.needed if not LINKED.fullmatch(needed) and not (called != "libspikeforge" and needed == own)]
     if foreign:
-        raise PolicyError(f"{name} links {', '.join(foreign)}, which a machine need not have")
+        raise PolicyError(f"{name} links {', '.join(foreign)}, which other machines may not have")
     if library.paths:
-        raise PolicyError(f"{name} looks for libraries in {', '.join(library.paths)} (RPATH), a path of this machine")
+        raise PolicyError(f"{name} has the RPATH {', '.join(library.paths)}, a path of this machine")
     soname = f"{called}.so.{short_version}"
     if library.soname != soname:
-        raise PolicyError(f"{name} is called {library.soname} within, not {soname}")
+        raise PolicyError(f"{name} has the soname {library.soname}, not {soname}")
     if ("libtorch_cuda.so" in library.needed) == ("-cpu" in name):
-        raise PolicyError(f"{name} is {'with' if '-cpu' in name else 'without'} CUDA, which its name denies")
+        raise PolicyError(f"{name} is {'with' if '-cpu' in name else 'without'} CUDA, contrary to its name")
     if file.stat().st_size > LARGEST_LIBRARY:
         raise PolicyError(f"{name} has {file.stat().st_size / 2**20:.0f} MiB: is it stripped?")
     return library
 
 
 def check_record(wheel, record):
-    """Every file is in RECORD, with its hash and length."""
+    """Checks that every file is in RECORD, with its hash and length."""
     rows = {name: (digest, size) for name, digest, size in csv.reader(io.StringIO(wheel.read(record).decode()))}
     names = [info.filename for info in wheel.infolist() if not info.is_dir()]
     if set(names) != set(rows) or len(names) != len(set(names)):
-        raise PolicyError(f"{record} lists other files than the wheel holds: {sorted(set(names) ^ set(rows))}")
+        raise PolicyError(f"{record} lists other files than the wheel contains: {sorted(set(names) ^ set(rows))}")
     for name in names:
         if name != record and rows[name] != record_row(wheel.read(name)):
             raise PolicyError(f"{record}: hash or length of {name} is wrong")
@@ -124,7 +126,9 @@ def record_row(content):
 
 
 def check_wheel(path):
-    """Raises PolicyError with what is wrong; returns (torch, file's bytes, bytes in the wheel, linkage) of each library."""
+    """Checks a wheel; returns (torch, file's bytes, bytes in the wheel, linkage) of each library.
+
+    Raises PolicyError if a rule is broken."""
     parts = re.fullmatch(r"spikeforge-([^-]+)-py3-none-([^-]+)\.whl", path.name)
     if not parts:
         raise PolicyError(f"{path.name} is not called spikeforge-<version>-py3-none-<platform>.whl")
@@ -141,25 +145,25 @@ def check_wheel(path):
             if not name.startswith(f"{info}/") and not name.endswith((".py", ".pyi", "py.typed")) and not LIBRARY.fullmatch(name)
         ]
         if stray:
-            raise PolicyError(f"{path.name} holds {', '.join(stray)}")
+            raise PolicyError(f"{path.name} contains {', '.join(stray)}")
         found = []
         for name in filter(LIBRARY.fullmatch, names):
             file = Path(wheel.extract(name, folder))
             found.append((LIBRARY.fullmatch(name), file.stat().st_size, wheel.getinfo(name).compress_size,
                           check_library(name, file, version)))
         if not found:
-            raise PolicyError(f"{path.name} holds no library")
+            raise PolicyError(f"{path.name} contains no library")
         torches = {kind: {name.groups()[1:] for name, *_ in found if name[1] == kind} for kind in KINDS}
         if torches["spikeforge"] != torches["spikeforge_nir_nn"]:
-            raise PolicyError(f"{path.name} has libraries of NIR for other torches than libraries")
+            raise PolicyError(f"{path.name} has libraries of NIR for other versions of torch than its libraries")
         tag = platform_tag([library for *_, library in found])
         if not covers(platform, tag):
-            raise PolicyError(f"{path.name} says {platform}, but its libraries need {tag}")
+            raise PolicyError(f"{path.name} has the platform {platform}, but its libraries need {tag}")
     return found
 
 
 def covers(platform, tag):
-    """Whether pip installs a wheel of this platform only where `tag` holds; linux_x86_64 is for the machine that built it."""
+    """Returns True if pip installs a wheel of this platform only where `tag` holds; linux_x86_64 is for this machine."""
     needed = re.fullmatch(r"manylinux_(\d+)_(\d+)_(\w+)", tag)
     said = re.fullmatch(r"manylinux_(\d+)_(\d+)_(\w+)", platform)
     if not said:

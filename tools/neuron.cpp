@@ -1,4 +1,4 @@
-// Checks a neuron file, shows what becomes of it, and compiles its kernels without a GPU.
+// Checks a neuron file, prints its graphs and kernels, and compiles its kernels without a GPU.
 #include "csrc/base/printable.h"
 #include "csrc/graph/text.h"
 #include "csrc/jit/nvrtc.h"
@@ -30,8 +30,8 @@ void add_options(CLI::App& app, Options& options) {
   static const std::map<std::string, DType> types = {
       {"float16", DType::f16}, {"bfloat16", DType::bf16}, {"float32", DType::f32}, {"float64", DType::f64}};
   app.add_option("file", options.file, "The neuron's text; - is the standard input")->required();
-  app.add_flag("--text", options.text, "Print the neuron as the library does");
-  app.add_flag("--step", options.step, "Print the graphs of what is computed once a neuron, and of a step");
+  app.add_flag("--text", options.text, "Print the neuron in the library's format");
+  app.add_flag("--step", options.step, "Print the graphs of the computations once per neuron and in a step");
   app.add_flag("--derivative", options.derivative, "Print the graphs of the backward pass");
   app.add_flag("--cuda", options.cuda, "Print the source of the forward and the backward kernel");
   app.add_option("--arch", options.archs, "Compile both kernels for an architecture such as sm_90; may be repeated")
@@ -42,18 +42,17 @@ void add_options(CLI::App& app, Options& options) {
             return is_arch ? "" : "an architecture is sm_ and a number, such as sm_90, not " + arch;
           },
           "ARCH"));
-  app.add_option("--dtype", options.call.type, "Of the inputs: float16, bfloat16, float32 or float64")
+  app.add_option("--dtype", options.call.type, "Type of the inputs: float16, bfloat16, float32 or float64")
       ->transform(CLI::CheckedTransformer(types).description(""));
-  app.add_option("--steps", options.call.steps, "T of the call that kernels are for")
+  app.add_option("--steps", options.call.steps, "Steps T of the call for which kernels are compiled")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--neurons", options.call.neurons, "N of the call that kernels are for")
+  app.add_option("--neurons", options.call.neurons, "Neurons N of the call for which kernels are compiled")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }
 
-// A text may come from a pipe. It is read up to its end, where an error on the way is none; or until it is longer than
-// any legal text.
+// Reads a text, possibly from a pipe, up to its end or until it is longer than any legal text.
 std::string read(const std::string& file) {
   std::ifstream opened;
   if (file != "-") opened.open(file);
@@ -127,10 +126,10 @@ int fail(int code, const std::string& message) {
 
 }  // namespace
 
-// 0: done. 1: the neuron is no neuron, or its kernels do not compile. 2: the command line or the file is wrong.
+// 0: done. 1: the neuron is not legal, or its kernels do not compile. 2: the command line or the file is wrong.
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Checks a neuron file, shows what becomes of it, and compiles its kernels without a GPU.",
+  CLI::App app("Checks a neuron file, prints its graphs and kernels, and compiles its kernels without a GPU.",
                "spikeforge-neuron");
   add_options(app, options);
   try {

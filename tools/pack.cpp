@@ -55,13 +55,13 @@ at::Tensor input_of(const std::string& text) {
     std::int64_t size = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), size);
     if (error != std::errc() || end != number.data() + number.size() || size < 0)
-      throw CLI::ValidationError("--input", text + " is no shape such as 16,32,784 or 16,32,784:float16");
+      throw CLI::ValidationError("--input", text + " is not a shape such as 16,32,784 or 16,32,784:float16");
     sizes.push_back(size);
   }
   return at::rand(sizes, type->second);
 }
 
-// TorchScript's errors end with what went wrong, after the places that it went through; torch's own begin with it.
+// TorchScript's errors have the reason at the end, after the call stack; torch's own errors begin with it.
 std::string reason(const std::exception& error) {
   const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
   std::string words = of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
@@ -77,7 +77,7 @@ at::Tensor first_tensor(const c10::IValue& result) {
   throw std::runtime_error("the model returns no tensor for the gradient of --train");
 }
 
-// The call of `inputs`, a line of shapes with spaces between.
+// Creates the arguments of a call from `inputs`, a line of shapes separated by spaces.
 void run(torch::jit::Module& model, const std::string& inputs, bool train) {
   std::vector<c10::IValue> arguments;
   for (const std::string& input : split(inputs, ' '))
@@ -87,11 +87,11 @@ void run(torch::jit::Module& model, const std::string& inputs, bool train) {
   const c10::IValue result = model.forward(arguments);
   if (!train) return;
   const at::Tensor first = first_tensor(result);
-  // Not a sum of the output alone, whose gradient is one number for all: as a loss has it, each has its own.
+  // Unlike that of a plain sum, the gradient has a different value for each element, like that of a loss.
   (first * at::rand_like(first)).sum().backward();
 }
 
-// The terminal that standard error was, before this process's became its parent's to show at the end.
+// The terminal of standard error before it was redirected to the parent process, which prints it at the end.
 std::FILE* terminal = nullptr;
 
 void show_progress(std::size_t done, std::size_t of) {
@@ -108,11 +108,11 @@ void add_options(CLI::App& app, Options& options) {
       ->required();
   app.add_option("--input", options.inputs,
                  "Shapes of the model's inputs, as \"16,32,784\" or \"16,32,784:float16 32,10\"; repeated for every "
-                 "size that will be used, since a kernel is cut after the number of its neurons and steps")
+                 "size that will be used, because a kernel depends on the numbers of neurons and steps")
       ->allow_extra_args(false);
-  app.add_flag("--train", options.train, "Also the backward pass of the models");
-  app.add_flag("--predefined", options.predefined, "The most usual calls of the predefined neurons");
-  app.add_option("--neuron", options.neurons, "Of the predefined neurons these alone, such as lif,plif")
+  app.add_flag("--train", options.train, "Also compile the backward pass of the models");
+  app.add_flag("--predefined", options.predefined, "Compile the most frequent calls of the predefined neurons");
+  app.add_option("--neuron", options.neurons, "Only these predefined neurons, such as lif,plif")
       ->delimiter(',')
       ->allow_extra_args(false);
   app.add_option("-o,--output", options.output, "The file to write")->capture_default_str();
@@ -123,7 +123,7 @@ int fail(const std::string& message) {
   return 1;
 }
 
-// A model may write nothing, and this process the pack alone: what is compiled for it does not go to the cache on disk.
+// A model may write no files, and this process only the pack: its kernels are not stored in the cache on disk.
 void give_up_rights(const Options& options) {
   const std::filesystem::path folder = std::filesystem::path(options.output).parent_path();
   if (!spikeforge::confine({folder.empty() ? "." : folder.string()}).files)
@@ -135,7 +135,7 @@ void give_up_rights(const Options& options) {
 
 void check(const Options& options) {
   if (options.models.empty() && !options.predefined && options.neurons.empty())
-    throw CLI::ValidationError("models", "name models, or --predefined");
+    throw CLI::ValidationError("models", "pass models, or --predefined");
   if (!options.models.empty() && options.inputs.empty())
     throw CLI::ValidationError("--input", "a model needs the shapes of its inputs");
 }
@@ -148,7 +148,7 @@ int run(const Options& options) {
     try {
       torch::jit::Module model = torch::jit::load(file, at::kCPU);
       for (const std::string& inputs : options.inputs) {
-        torch::jit::Module fresh = model.deepcopy();  // its states start anew
+        torch::jit::Module fresh = model.deepcopy();  // with the initial states
         run(fresh, inputs, options.train);
       }
     } catch (const CLI::Error&) {
@@ -167,8 +167,8 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Compiles GPU kernels of spikeforge into one file, without a GPU. A program finds them there, and needs "
-      "no NVRTC, where SPIKEFORGE_KERNEL_PACK names the file.");
+      "Compiles GPU kernels of spikeforge into one file, without a GPU. A program loads them from there, "
+      "without NVRTC, if SPIKEFORGE_KERNEL_PACK names the file.");
   Options options;
   add_options(app, options);
   try {

@@ -1,9 +1,9 @@
-"""The conductance-based network of Vogels and Abbott (J. Neurosci. 25, 2005) as in Brette et al. (J. Comput. Neurosci. 23,
-2007): leaky integrate-and-fire neurons, four excitatory to one inhibitory, each with 80 random targets.
+"""The conductance-based network of Vogels and Abbott (J. Neurosci. 25, 2005) as in Brette et al. (J. Comput. Neurosci.
+23, 2007): leaky integrate-and-fire neurons, four excitatory to one inhibitory, each with 80 random targets.
 
     tau_m dV/dt = (E_leak - V) + g_e (E_e - V) + g_i (E_i - V) + drive,    tau_e dg_e/dt = -g_e,    tau_i dg_i/dt = -g_i
 
-with conductances relative to the leak. A spike arrives in the next step; the neuron knows what it brings.
+with conductances relative to the leak. A spike arrives in the next step; its weight is a constant of the neuron's text.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import torch
 import spikeforge
 from spikeforge import rules
 
-EXCITATORY, INHIBITORY, TARGETS = 3200, 800, 80  # of one scale unit; targets do not scale
+EXCITATORY, INHIBITORY, TARGETS = 3200, 800, 80  # at scale 1; targets do not scale
 DT = 0.1  # ms
 REFRACTORY = 5.0  # ms
 WEIGHT_E, WEIGHT_I = 0.6, 6.7  # 6 nS and 67 nS over a leak of 10 nS
@@ -34,7 +34,7 @@ neuron coba(x_e, x_i; v = -60, g_e, g_i, wait; drive) {{
 
 @dataclasses.dataclass
 class Connectivity:
-    """The targets of every neuron: int32 [neurons, 80]."""
+    """Returns the targets of every neuron: int32 [neurons, 80]."""
 
     excitatory: torch.Tensor
     inhibitory: torch.Tensor
@@ -56,7 +56,8 @@ def random_voltage(neurons, seed=1):
 
 
 def build(connectivity, voltage, drive=20.0, dtype=torch.float32, device="cpu"):
-    """The network, and its populations. A drive of 20 mV keeps all neurons busy, as other simulators' examples do."""
+    """Returns the network and its populations. A drive of 20 mV keeps all neurons active, as in the examples of other
+    simulators."""
     network = spikeforge.Network(dtype=dtype, device=device)
     targets = (connectivity.excitatory, connectivity.inhibitory)
     counts = [len(t) for t in targets]

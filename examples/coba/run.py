@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Simulates the COBA network and draws what it did:
+"""Simulates the COBA network and plots its activity:
 
     python examples/coba/run.py                          # 4,000 neurons, one second, on the CPU
     python examples/coba/run.py --scale 100 --device cuda
@@ -25,7 +25,7 @@ SHOWN = 4000  # neurons of the raster
 
 
 def plot(path, recording, steps, neurons):
-    """Above who fired when, below how often they did, in Hz over 5 ms."""
+    """Draws a raster of spikes above, and below the rate in Hz over 5 ms."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -61,12 +61,12 @@ def positive_number(text):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", type=positive, default=1, help="of 4,000 neurons (default: 1)")
-    parser.add_argument("--milliseconds", type=positive_number, default=1000, help="of biological time (default: 1000)")
+    parser.add_argument("--scale", type=positive, default=1, help="multiples of 4,000 neurons (default: 1)")
+    parser.add_argument("--milliseconds", type=positive_number, default=1000, help="biological time (default: 1000)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--drive", type=float, default=20, help="constant input to all neurons in mV (default: 20)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", default="build/coba.png", help="where the raster goes; empty: nowhere")
+    parser.add_argument("--plot", default="build/coba.png", help="file for the raster; empty: none")
     options = parser.parse_args()
 
     connectivity = coba.random_connectivity(options.scale, options.seed)

@@ -1,5 +1,5 @@
 // The share of a channel's gates that are open at the voltage v: an element-wise operator, written as a lambda. Its
-// kernels and its gradient are made from it.
+// kernels and its gradient are generated from the lambda.
 #include <spikeforge/custom_op/elementwise.h>
 
 namespace {

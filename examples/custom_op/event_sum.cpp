@@ -1,6 +1,6 @@
-// Spikes into currents: y_j = sum of events_i * weight_ij over the rows i whose event is not zero. Row i of the weights
-// is the connections indptr[i] to indptr[i+1] of a neuron, indices are their targets (the CSR format). Rows without an
-// event cost nothing, and where few neurons fire that is nearly all of them.
+// Sums spikes to currents: y_j = sum of events_i * weight_ij over the rows i whose event is not zero. Row i of the
+// weights has the connections indptr[i] to indptr[i+1] of a neuron, indices are their targets (the CSR format). Rows
+// without an event cost nothing; if few neurons fire, these are nearly all rows.
 //
 //   event_sum           a CPU function and a CUDA source; its result begins as zeros, for kernels that add to it
 //   event_sum_backward  its vjp, an operator as well
@@ -47,7 +47,7 @@ template <class T> void add_rows(const Connections<T>& c, std::int64_t begin, st
   }
 }
 
-// Each thread adds its share of the rows to sums of its own: two threads may meet at a target.
+// Each thread adds its share of the rows to separate sums, because two threads may have the same target.
 template <class T> void event_sum_of(Tensors out, const Arguments& in) {
   const Connections<T> c(in);
   const std::int64_t threads = at::get_num_threads();
@@ -87,7 +87,7 @@ void event_sum_backward_cpu(Tensors out, const Arguments& in) {
   in.dtype("events") == at::kDouble ? event_sum_backward_of<double>(out, in) : event_sum_backward_of<float>(out, in);
 }
 
-// --- GPU: 32 threads a row
+// --- GPU: 32 threads per row
 // --------------------------------------------------------------------------------------------
 
 constexpr const char* event_sum_cuda = R"(

@@ -1,4 +1,4 @@
-// The operators of this project from C++: by name, as any operator of torch.
+// Calls the operators of this project from C++ by name, like any operator of torch.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>

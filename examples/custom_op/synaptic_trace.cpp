@@ -1,4 +1,4 @@
-// One step of a trace that spikes raise and time wears off, as plasticity rules keep: two results and two numbers. The
+// One step of a trace that spikes increase and that decays, as in plasticity rules: two results and two scalars. The
 // vjp and the jvp are functions of torch's operators.
 #include <spikeforge/custom_op/custom_op.h>
 

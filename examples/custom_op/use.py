@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Spikes through 25 million synapses: mine::event_sum beside torch's sparse product, which must agree with it."""
+"""Compares mine::event_sum with torch's sparse product, for spikes through 25 million synapses."""
 
 import argparse
 import os
@@ -9,13 +9,13 @@ import warnings
 
 import torch
 
-warnings.filterwarnings("ignore", "Sparse")  # torch's, that its sparse tensors are in beta state
+warnings.filterwarnings("ignore", "Sparse")  # torch warns that its sparse tensors are in beta state
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 def random_connections(rows, columns, density, device):
-    """Every row has the same number of targets, drawn with repetition: CSR's indptr and indices."""
+    """Draws the same number of targets for each row, with repetition; returns CSR's indptr and indices."""
     per_row = max(1, round(density * columns))
     indices = torch.randint(columns, (rows * per_row,), dtype=torch.int32, device=device)
     indices = indices.view(rows, per_row).sort(dim=1).values.flatten()
@@ -24,7 +24,7 @@ def random_connections(rows, columns, density, device):
 
 
 def milliseconds(function, repetitions, device):
-    """The least of several, after a first call that may compile."""
+    """Returns the least time of several calls, after a first call that may compile."""
 
     def wait():
         if device == "cuda":
@@ -67,7 +67,7 @@ def main():
     indptr, indices = random_connections(size, size, options.density, device)
     weight = torch.rand(indices.numel(), device=device)
     matrix = torch.sparse_csr_tensor(indptr, indices, weight, (size, size))
-    transposed = matrix.to_sparse_csc().t()  # torch's product is fastest with the rows that it sums over
+    transposed = matrix.to_sparse_csc().t()  # torch's product is fastest in this layout
     print(f"{size} x {size}, {indices.numel() / 1e6:.3g} million synapses, {device}, {torch.get_num_threads()} threads")
     print(f"{'active':>8} {'event_sum':>14} {'torch sparse':>14} {'error':>10}")
     for share in [1.0, 0.1, 0.01]:

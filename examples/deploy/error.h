@@ -1,4 +1,4 @@
-// What the user can mend: it ends the program with this one line and exit code 1.
+// An error of the user: it ends the program with this line and exit code 1.
 #pragma once
 
 #include <stdexcept>

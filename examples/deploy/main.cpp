@@ -1,5 +1,5 @@
-// Runs a saved network on samples: says which class each one is, and how long that took. Of spikeforge it needs the
-// library alone, and no Python: whatever neurons the network has are operators in it.
+// Runs a saved network on samples: prints the class of each one, and the time. It needs only the library of spikeforge,
+// which has the operators of the network's neurons, and no Python.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -70,7 +70,7 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--json", options.json, "Print what was measured for a program to read");
 }
 
-// [samples, classes]. Of a sequence [T, samples, classes] the sum over its steps: how often each class fired.
+// Returns scores [samples, classes]: for a sequence [T, samples, classes] the sum over steps, the spikes of each class.
 at::Tensor scores_of(const at::Tensor& result, std::int64_t samples) {
   const at::Tensor scores = result.dim() == 3 ? result.sum(0) : result;
   if (scores.dim() != 2 || scores.size(0) != samples || scores.size(1) < 1)
@@ -91,7 +91,7 @@ Measured run(const Network& network, const Samples& samples, const Options& opti
   using Clock = std::chrono::steady_clock;
   const at::Device device(options.device);
   const std::vector<at::Tensor> batches = samples.values.split(options.batch, options.sample_dim);
-  // What a caller waits for: there, through the network, and back.
+  // The latency of a call: copy to the device, run the network, and copy back.
   const auto call = [&](const at::Tensor& batch) {
     const at::Tensor input = batch.to(device, types().at(options.type)).contiguous();
     network.reset();
@@ -118,13 +118,14 @@ Measured run(const Network& network, const Samples& samples, const Options& opti
   return measured;
 }
 
-// The smallest that so many percent of the calls do not exceed.
+// Returns the smallest latency that this percentage of the calls does not exceed.
 double percentile(const std::vector<double>& sorted, int percent) {
   const auto rank = static_cast<std::size_t>(std::ceil(percent / 100.0 * static_cast<double>(sorted.size())));
   return sorted[std::max<std::size_t>(rank, 1) - 1];
 }
 
-// Opened before the network is, and written when it has run: in between, this process may open no file to write.
+// A file that is opened before the network is loaded and written after it has run: in between, this process must not
+// open files for writing.
 class ScoresFile {
  public:
   explicit ScoresFile(const std::string& path) : path_(path) {
@@ -133,7 +134,7 @@ class ScoresFile {
     if (!file_) fail(std::strerror(errno));
   }
 
-  // With as many digits as it takes to read the same float again.
+  // Written with enough digits to read the same float again.
   void write(const at::Tensor& scores) {
     if (!file_) return;
     bool good = ::ftruncate(::fileno(file_.get()), 0) == 0 || errno == EINVAL;  // EINVAL: it is a pipe
@@ -155,7 +156,7 @@ class ScoresFile {
   std::unique_ptr<std::FILE, Close> file_;
 };
 
-// What a GPU's driver must be able to write.
+// The paths to which a GPU's driver must be able to write.
 std::vector<std::string> device_files(const std::string& device) {
   std::vector<std::string> files;
   if (device != "cuda") return files;
@@ -188,14 +189,14 @@ void print(const Measured& measured, const Samples& samples, const Options& opti
   fmt::print("throughput  {:.0f} samples/s\n", measured.samples_a_second);
 }
 
-// Has the driver start, which opens sockets and files of its own for that: before the process may not. Its threads keep
-// their rights.
+// Starts the driver, which opens sockets and files, before the process loses the rights to do so. The driver's threads
+// keep their rights.
 void start_gpu() {
   if (!torch::cuda::is_available()) throw UserError("torch finds no CUDA device here");
   at::empty({1}, at::kCUDA);
 }
 
-// A package is machine code, and writes some of it into a folder to run it: whoever runs one trusts it.
+// A package is machine code, and writes some of it into a folder to run it: run only packages that you trust.
 void give_up_rights(const Options& options) {
   if (is_package(options.network)) return;
   const spikeforge::Confinement in_force = spikeforge::confine(device_files(options.device));

@@ -37,7 +37,7 @@ Network load_torchscript(const std::string& path, c10::Device device) {
               }};
 }
 
-// What is printed to standard error while it lives: a package says there why it fails.
+// Captures standard error during its lifetime: a package prints the reason of a failure there.
 class Errors {
  public:
   Errors() : before_(std::cerr.rdbuf(text_.rdbuf())) {}
@@ -74,7 +74,7 @@ Network load_package(const std::string& path, c10::Device device) {
 }  // namespace
 
 std::string one_line(const std::string& message) {
-  // The interpreter tells where in the source it was; what was wrong is the last line that names an error.
+  // The interpreter prints the positions in the source; the last line that names an error has the reason.
   std::istringstream lines(message);
   std::string first, found;
   for (std::string line; std::getline(lines, line);) {

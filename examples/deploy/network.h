@@ -10,7 +10,7 @@
 
 struct Network {
   std::function<at::Tensor(const at::Tensor&)> run;
-  std::function<void()> reset;  // forgets the states, where the network has a method for that
+  std::function<void()> reset;  // resets the states, if the network has a method for it
 };
 
 bool is_package(const std::string& path);
@@ -18,5 +18,5 @@ bool is_package(const std::string& path);
 // Throws UserError for a file that is not there, not whole, or for another device, and for TorchScript that is refused;
 Network load_network(const std::string& path, c10::Device device);
 
-// What torch says of an error, in one line.
+// Returns torch's message of an error in one line.
 std::string one_line(const std::string& message);

@@ -22,7 +22,7 @@ std::ifstream open(const std::string& path) {
   return file;
 }
 
-// "3,0.5,1" -> {3, 0.5, 1}; empty where something else than numbers and commas stands.
+// "3,0.5,1" -> {3, 0.5, 1}; empty if the text contains anything but numbers and commas.
 std::vector<float> parse_row(const std::string& line) {
   std::vector<float> row;
   const char *at = line.data(), *const end = at + line.size();

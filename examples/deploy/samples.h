@@ -1,4 +1,4 @@
-// What a network is to see: a table of numbers as text (.csv), or an array of NumPy (.npy).
+// The inputs of a network: a table of numbers as text (.csv), or an array of NumPy (.npy).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -22,7 +22,7 @@ constexpr int kPixels = 64;
 constexpr int kBrightest = 16;
 constexpr int64_t kFewest = 10;  // digits in a file, so that both parts of the split have some
 
-// "3,0,12" -> {3, 0, 12}; empty where something else than numbers and commas stands.
+// "3,0,12" -> {3, 0, 12}; empty if the text contains anything but numbers and commas.
 std::vector<int> parse_numbers(std::string_view line) {
   std::vector<int> numbers;
   const char* position = line.data();

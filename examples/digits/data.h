@@ -14,11 +14,11 @@ struct Digits {
   Digits to(at::Device device) const;
 };
 
-// Reads what scripts/prepare_digits.py writes: a line for each digit, 64 pixels (0 to 16) and the label, with commas
-// between.
+// Reads a file of scripts/prepare_digits.py: a line for each digit, 64 pixels (0 to 16) and the label, separated by
+// commas.
 Digits read_digits(const std::string& path);
 
-// Four fifths to train with, and one fifth that training never sees. It is the same split every time.
+// Splits into four fifths for training and one fifth that is held out. The split is fixed.
 struct Split {
   Digits train, test;
 };

@@ -1,4 +1,4 @@
-// Learns to read handwritten digits with a spiking network, then shows that what it saved reads them as well.
+// Trains a spiking network to read handwritten digits, saves it, and checks the accuracy of the saved network.
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 

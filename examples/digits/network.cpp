@@ -49,7 +49,7 @@ NetworkImpl::NetworkImpl(const NetworkOptions& options)
 
 at::Tensor NetworkImpl::forward(const at::Tensor& images) {
   layers_->reset();
-  // The image is a constant current, so the first convolution gives the same at every step.
+  // The image is a constant current, so the output of the first convolution is the same at every step.
   const at::Tensor current = current_->forward(images);
   return layers_->forward(current.unsqueeze(0).expand({options_.steps, -1, -1, -1, -1})).sum(0);
 }
@@ -60,7 +60,7 @@ namespace {
 
 constexpr const char* kFormat = "spikeforge digits 2";
 
-// torch's own reader does not notice a changed byte. This is FNV-1a over the options and all that was learned.
+// torch's reader does not detect a changed byte. This is FNV-1a over the options and all learned tensors.
 int64_t checksum(const Network& network) {
   uint64_t hash = 0xcbf29ce484222325u;
   const auto add = [&hash](const void* data, size_t bytes) {

@@ -1,4 +1,4 @@
-// What a person sees while the network trains: a bar on a terminal, a line an epoch elsewhere.
+// Shows the progress of training: a bar on a terminal, otherwise a line per epoch.
 #pragma once
 
 #include <chrono>

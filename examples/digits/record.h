@@ -1,4 +1,4 @@
-// What scripts/plot_digits.py draws: the learning curve (CSV) and the spikes of one image (JSON).
+// Writes the data that scripts/plot_digits.py draws: the learning curve (CSV) and the spikes of one image (JSON).
 #pragma once
 
 #include <ATen/core/Tensor.h>

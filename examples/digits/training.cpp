@@ -48,7 +48,7 @@ Score test(Network network, const Digits& digits) {
           .accuracy = count_right(counts, digits.labels) / static_cast<double>(digits.count())};
 }
 
-// Each image moved by up to one pixel: the network is to know a digit wherever it stands.
+// Shifts each image by up to one pixel, as data augmentation.
 at::Tensor move_a_little(const at::Tensor& images) {
   const int64_t count = images.size(0);
   const at::Tensor windows =
@@ -57,7 +57,7 @@ at::Tensor move_a_little(const at::Tensor& images) {
   return windows.reshape({count * 9, 1, 8, 8}).index_select(0, at::arange(count, choice.options()) * 9 + choice);
 }
 
-// From the whole learning rate down to nothing, along a cosine.
+// Reduces the learning rate from its initial value to 0 along a cosine.
 void set_learning_rate(torch::optim::Optimizer& optimizer, double highest, double done) {
   for (auto& group : optimizer.param_groups())
     group.options().set_lr(highest * (1 + std::cos(std::numbers::pi * done)) / 2);
@@ -103,7 +103,7 @@ std::vector<Epoch> train_epochs(Network network, const Split& digits, const Opti
   return epochs;
 }
 
-// What every layer does with the first of the held-out digits.
+// Records the spikes of every layer for the first of the held-out digits.
 Raster record_raster(Network network, const Digits& digits) {
   const at::NoGradGuard no_grad;
   network->eval();

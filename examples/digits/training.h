@@ -19,8 +19,7 @@ struct Options {
   bool quiet = false;
 };
 
-// Trains, saves the network, and tests what it reads back. False if that one is not as accurate as the one that was
-// saved.
+// Trains and saves the network, and tests the saved one. Returns false if its accuracy differs.
 bool train(const Options& options);
 
 void evaluate(const Options& options);

@@ -1,18 +1,18 @@
-"""What a recording of the microcircuit says of its populations: rates, irregularity, correlation."""
+"""Statistics of the populations in a recording of the microcircuit: rates, irregularity, correlation."""
 
 import torch
 
-BIN = 2.0  # ms, of counts that are correlated
-MOST_CORRELATED = 200  # neurons of a population, of which all pairs are looked at
+BIN = 2.0  # ms, for spike counts whose correlation is computed
+MOST_CORRELATED = 200  # neurons of a population for all of whose pairs correlations are computed
 
 
 def rates(neurons, size, milliseconds):
-    """Spikes/s of every neuron."""
+    """Returns the spikes/s of every neuron."""
     return torch.bincount(neurons, minlength=size) * 1000 / milliseconds
 
 
 def irregularity(steps, neurons, size):
-    """The coefficient of variation of the intervals between spikes, of every neuron that has two intervals or more."""
+    """Returns the coefficient of variation of the intervals between spikes, for every neuron with at least two."""
     order = torch.argsort(neurons * (int(steps.max()) + 1) + steps) if len(steps) else steps
     when, who = steps[order].double(), neurons[order]
     same = who[1:] == who[:-1]
@@ -25,7 +25,7 @@ def irregularity(steps, neurons, size):
 
 
 def correlations(steps, neurons, size, first, last, dt):
-    """Pearson's coefficients of spike counts, of all pairs of up to MOST_CORRELATED neurons that fired."""
+    """Returns Pearson's coefficients of spike counts for all pairs of up to MOST_CORRELATED neurons that fired."""
     width = round(BIN / dt)
     bins = (last - first) // width
     chosen = torch.bincount(neurons, minlength=size).nonzero().flatten()[:MOST_CORRELATED]
@@ -43,7 +43,7 @@ def correlations(steps, neurons, size, first, last, dt):
 
 
 def of_population(steps, neurons, size, first, last, dt):
-    """The numbers of each kind, of spikes in steps first to last - 1."""
+    """Returns each statistic, for the spikes in steps first to last - 1."""
     return {
         "rates": rates(neurons, size, (last - first) * dt),
         "irregularity": irregularity(steps, neurons, size),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the populations of the microcircuit do, over several seeds: rates beside published ones, and how far apart the
-distributions of rates, of irregularity and of correlations are (Kolmogorov-Smirnov distances) between seeds, and from another
-simulation that was saved.
+"""Compares the activity of the microcircuit's populations over several seeds: rates with published ones, and the
+distributions of rates, irregularity and correlations (Kolmogorov-Smirnov distances) between seeds and with a saved
+simulation.
 
     python examples/microcircuit/ensemble.py --scale 1 --seeds 10 --milliseconds 10000 --device cuda --save build/gpu.pt
     python examples/microcircuit/ensemble.py --scale 1 --seeds 1 --milliseconds 10000 --double --beside build/gpu.pt
@@ -30,7 +30,7 @@ KINDS = ("rates", "irregularity", "correlations")
 
 
 def simulate(scale, seed, milliseconds, device, dtype):
-    """For each population the numbers of each kind."""
+    """Returns the statistics of each population."""
     network, populations = microcircuit.build(scale, seed=seed, device=device, dtype=dtype)
     first, steps = round(WARM_UP / microcircuit.DT), round(milliseconds / microcircuit.DT)
     spikeforge.simulate(network, first, spikes=False)
@@ -40,7 +40,7 @@ def simulate(scale, seed, milliseconds, device, dtype):
 
 
 def told(spikes, sizes, first, last):
-    """Of the spikes of each population, steps and neurons, in steps first to last - 1."""
+    """Computes statistics of the spikes of each population, steps and neurons, in steps first to last - 1."""
     return {
         name: {kind: numbers.double() for kind, numbers in activity.of_population(when, who, size, first, last, microcircuit.DT).items()}
         for name, size, (when, who) in zip(microcircuit.NAMES, sizes, spikes)
@@ -48,7 +48,7 @@ def told(spikes, sizes, first, last):
 
 
 def saved(path, scale):
-    """Numbers that this program saved, or those of spikes that benchmarks/microcircuit.py kept of NEST."""
+    """Reads statistics that this program saved, or computes those of NEST's spikes from benchmarks/microcircuit.py."""
     if path.suffix != ".npz":
         return torch.load(path)
     of = np.load(path)
@@ -64,7 +64,7 @@ def saved(path, scale):
 
 
 def distance(a, b):
-    """Kolmogorov's and Smirnov's: the largest difference of the two distribution functions."""
+    """Returns the Kolmogorov-Smirnov statistic: the largest difference of the two distribution functions."""
     if len(a) == 0 or len(b) == 0:
         return float("nan")
     a, b = a.sort().values, b.sort().values
@@ -74,7 +74,7 @@ def distance(a, b):
 
 
 def table(runs):
-    """Means over seeds; of rates their standard deviation over seeds, too, and how many of these the published one is away."""
+    """Prints means over seeds; for rates also the standard deviation, and the distance of the published rate in it."""
     print(f"{'':6}{'rate':>8} {'± over seeds':>13} {'published':>10} {'away':>6} {'CV':>7} {'correlation':>12}")
     for name, published in zip(microcircuit.NAMES, microcircuit.RATES):
         rates = torch.stack([run[name]["rates"].mean() for run in runs])
@@ -85,7 +85,7 @@ def table(runs):
 
 
 def distances(pairs, title):
-    """Means, and in brackets the largest, over pairs of simulations."""
+    """Formats the mean, and in brackets the largest, over pairs of simulations."""
     print(f"\n{title:30}" + "".join(f"{kind:>22}" for kind in KINDS))
     for name in microcircuit.NAMES:
         found = {kind: torch.tensor([distance(a[name][kind], b[name][kind]) for a, b in pairs]) for kind in KINDS}
@@ -109,12 +109,12 @@ def positive_number(text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=positive_number, default=0.1)
-    parser.add_argument("--seeds", type=positive, default=3, help="simulations, of the seeds 0 and on (default: 3)")
-    parser.add_argument("--milliseconds", type=positive_number, default=2000, help="of biological time, after 500 (default: 2000)")
+    parser.add_argument("--seeds", type=positive, default=3, help="number of simulations, with seeds from 0 (default: 3)")
+    parser.add_argument("--milliseconds", type=positive_number, default=2000, help="biological time, after 500 (default: 2000)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--double", action="store_true", help="float64 rather than float32")
-    parser.add_argument("--save", type=pathlib.Path, help="where all numbers go")
-    parser.add_argument("--beside", type=pathlib.Path, help="numbers that were saved, to look at beside these")
+    parser.add_argument("--save", type=pathlib.Path, help="file for all statistics")
+    parser.add_argument("--beside", type=pathlib.Path, help="a saved file to compare with")
     options = parser.parse_args()
     dtype = torch.float64 if options.double else torch.float32
     runs = []

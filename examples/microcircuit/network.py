@@ -1,6 +1,6 @@
-"""The cortical microcircuit of Potjans and Diesmann (Cerebral Cortex 24, 785, 2014): the eight populations under a square
-millimetre of early sensory cortex, 77,169 neurons and 0.3 billion synapses. README.md beside this file says where each
-number is from.
+"""The cortical microcircuit of Potjans and Diesmann (Cerebral Cortex 24, 785, 2014): the eight populations under a
+square millimetre of early sensory cortex, 77,169 neurons and 0.3 billion synapses. README.md in this folder
+lists the source of each number.
 """
 
 import math
@@ -14,7 +14,7 @@ DT = 0.1  # ms
 
 NAMES = ("L23E", "L23I", "L4E", "L4I", "L5E", "L5I", "L6E", "L6I")
 NEURONS = (20683, 5834, 21915, 5479, 4850, 1065, 14395, 2948)
-# Of a connection of two neurons: rows are targets, columns sources.
+# Probabilities of a connection of two neurons: rows are targets, columns sources.
 PROBABILITIES = (
     (0.1009, 0.1689, 0.0437, 0.0818, 0.0323, 0.0000, 0.0076, 0.0000),
     (0.1346, 0.1371, 0.0316, 0.0515, 0.0755, 0.0000, 0.0042, 0.0000),
@@ -41,12 +41,12 @@ DELAY_DEVIATION = 0.5  # of the mean
 
 EXTERNAL_DEGREES = (1600, 1500, 2100, 1900, 2000, 1900, 2900, 2100)
 EXTERNAL_RATE = 8.0  # spikes/s
-# Spikes/s of one run of the whole network, which scaled ones are to keep.
+# Spikes/s of one run of the whole network, which scaled networks should have as well.
 RATES = (0.903, 2.965, 4.414, 5.876, 7.569, 8.633, 1.105, 7.829)
 
 
 def weight_of_potential(peak):
-    """pA, of a current that decays with TAU_SYN, for a potential that peaks at so many mV."""
+    """Returns the current in pA, decaying with TAU_SYN, whose potential peaks at this value in mV."""
     a, b = TAU_M / (TAU_SYN - TAU_M), TAU_SYN / (TAU_SYN - TAU_M)
     ratio = TAU_M / TAU_SYN
     return peak / (TAU_M * TAU_SYN / (CAPACITY * (TAU_SYN - TAU_M)) * (ratio**a - ratio**b))
@@ -54,12 +54,13 @@ def weight_of_potential(peak):
 
 WEIGHT = weight_of_potential(POTENTIAL)
 
-# Of several areas, which is no published network: every L4E neuron gets so many synapses from L23E of the area before, as strong as
-# within, whose delays let spikes be exchanged once in 10 ms.
+# For several areas, which are not a published network: every L4E neuron has this number of synapses from L23E of the
+# previous area, with the weights of synapses within an area. Their delays allow an exchange of spikes every 10 ms.
 LONG_RANGE_DEGREE = 40
 LONG_RANGE_DELAY, LONG_RANGE_DEVIATION, LONG_RANGE_LEAST, LONG_RANGE_MOST = 15.0, 2.5, 10.0, 20.0  # ms
 
-# Solved exactly from step to step (Rotter and Diesmann, Biological Cybernetics 81, 1999). v is relative to the leak.
+# The equations are solved exactly for each step (Rotter and Diesmann, Biological Cybernetics 81, 1999). v is relative to
+# the leak.
 _V, _I = math.exp(-DT / TAU_M), math.exp(-DT / TAU_SYN)
 NEURON = f"""
 neuron microcircuit(x; v, i, wait; current) {{
@@ -79,7 +80,8 @@ def is_excitatory(population):
 
 
 def connections(target, source):
-    """Of the whole network, so many that a pair is connected with its probability, several times or once."""
+    """Returns the numbers of synapses of the whole network at which a pair is connected, once or several times, with
+    its probability."""
     pairs = NEURONS[target] * NEURONS[source]
     return math.log(1 - PROBABILITIES[target][source]) / math.log1p(-1 / pairs)
 
@@ -91,15 +93,16 @@ def mean_weight(target, source):
 
 
 def missing_current(target, degrees, external):
-    """pA, of what fewer and stronger synapses leave of the mean input: a share sqrt(degrees)."""
+    """Returns the current in pA that replaces the mean input lost by fewer, stronger synapses: a share sqrt(degrees)
+    remains."""
     mean = sum(connections(target, s) / NEURONS[target] * mean_weight(target, s) * RATES[s] for s in range(len(NAMES)))
     mean += EXTERNAL_DEGREES[target] * WEIGHT * EXTERNAL_RATE if external else 0
     return (1 - math.sqrt(degrees)) * TAU_SYN * mean / 1000
 
 
 def build(scale=1.0, degrees=None, drive="poisson", seed=0, dtype=torch.float32, weight_dtype=None, device="cpu", areas=1, group=None, deterministic=False):
-    """The network with `scale` of its neurons, each with `degrees` (scale) of its synapses, and the populations: those of one area
-    after the other. `group` is of torch.distributed: its processes share the network, area by area or neuron by neuron."""
+    """Returns the network with `scale` of its neurons, each with `degrees` (by default `scale`) of its synapses, and
+    its populations, area by area. The processes of `group`, of torch.distributed, share it by areas or neurons."""
     degrees = scale if degrees is None else degrees
     network = spikeforge.Network(seed=seed, dtype=dtype, weight_dtype=weight_dtype, device=device, group=group, deterministic=deterministic)
     generator = torch.Generator().manual_seed(seed)
@@ -142,7 +145,7 @@ def connect(network, populations, scale, degrees, drive):
                 target,
                 rules.fixed_total(round(connections(t, s) * scale * degrees)),
                 weight=rules.normal(weight, WEIGHT_DEVIATION * abs(weight), **bound),
-                delay=rules.normal(delay, DELAY_DEVIATION * delay, low=0.5, redraw=True),  # rounded: a step at least
+                delay=rules.normal(delay, DELAY_DEVIATION * delay, low=0.5, redraw=True),  # at least one step after rounding
             )
         if drive == "poisson":
             rate = EXTERNAL_DEGREES[t] * degrees * EXTERNAL_RATE / 1000 * DT

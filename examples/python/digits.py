@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains a spiking network to read handwritten digits. All it takes of spikeforge is its library: the operators are in
+"""Trains a spiking network to read handwritten digits. It needs only the library of spikeforge: the operators are in
 torch.ops.spikeforge once it is loaded."""
 
 import argparse
@@ -20,11 +20,11 @@ LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", ROOT / "build/release/lib/libspik
 
 
 class UserError(Exception):
-    """What the user can mend: it ends the program with one line and exit code 2."""
+    """An error of the user: it ends the program with one line and exit code 2."""
 
 
 class Neuron(nn.Module):
-    """A layer of neurons. It takes input currents [T, batch, ...] and gives spikes of the same shape."""
+    """A layer of neurons: maps input currents [T, batch, ...] to spikes of the same shape."""
 
     def __init__(self, kind):
         super().__init__()
@@ -42,7 +42,7 @@ class Neuron(nn.Module):
 
 
 class AtEveryStep(nn.Sequential):
-    """Layers without time see the steps as more samples: [T, batch, ...] -> [T * batch, ...] -> layers -> [T, batch, ...]."""
+    """Folds time into the batch: [T, batch, ...] -> [T * batch, ...] -> layers -> [T, batch, ...]."""
 
     def forward(self, x):
         y = x.flatten(0, 1)
@@ -66,18 +66,19 @@ class Network(nn.Module):
             Neuron(neuron))
 
     def forward(self, images):
-        # The image is a constant current, so the first convolution gives the same at every step.
+        # The image is a constant current, so the output of the first convolution is the same at every step.
         current = self.first(images).expand(self.steps, -1, -1, -1, -1)
         return self.rest(current).sum(0)  # the number of spikes of each class
 
 
 def read_digits(path):
-    """A line for each digit: 64 pixels (0 to 16) and the label. Images [count, 1, 8, 8] from 0 to 1, and labels [count]."""
+    """Reads a file with a line for each digit, 64 pixels (0 to 16) and the label; returns images [count, 1, 8, 8] from
+    0 to 1, and labels [count]."""
     rows = []
     try:
         lines = pathlib.Path(path).read_text(errors="replace").splitlines()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror} (scripts/prepare_digits.py makes it)") from None
+        raise UserError(f"cannot read {path}: {error.strerror} (scripts/prepare_digits.py writes it)") from None
     for number, line in enumerate(lines, start=1):
         row = [int(word) if word.isdecimal() else -1 for word in line.split(",")]
         if len(row) != 65 or not all(0 <= pixel <= 16 for pixel in row[:64]) or not 0 <= row[64] <= 9:
@@ -90,14 +91,14 @@ def read_digits(path):
 
 
 def split(images, labels, device):
-    """Four fifths to train with, and one fifth that training never sees. It is the same split every time."""
+    """Splits into four fifths for training and one fifth that is held out; the split is fixed."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     test, train = order[:len(labels) // 5], order[len(labels) // 5:]
     return [(images[part].to(device), labels[part].to(device)) for part in (train, test)]
 
 
 def move_a_little(images):
-    """Each image moved by up to one pixel: the network is to know a digit wherever it stands."""
+    """Shifts each image by up to one pixel, as data augmentation."""
     windows = functional.pad(images, (1, 1, 1, 1)).unfold(2, 8, 1).unfold(3, 8, 1)
     row, column = torch.randint(3, (2, len(images)), device=images.device)
     return windows[torch.arange(len(images), device=images.device), :, row, column]
@@ -109,7 +110,7 @@ def count_right(counts, labels):
 
 @torch.no_grad()
 def evaluate(network, images, labels):
-    """How many it gets right, as a tensor: nothing here waits for a GPU."""
+    """Returns the number of correct images as a tensor, without synchronising a GPU."""
     network.eval()
     return count_right(network(images), labels)
 
@@ -119,12 +120,12 @@ def accuracy(network, images, labels):
 
 
 class CudaGraph:
-    """A function of tensors whose kernels are recorded once and from then on launched all together: what a GPU does in
-    less time than Python needs to ask for it then takes the GPU's time alone.
+    """A function of tensors whose kernels are captured once as a CUDA graph, and then launched together: a call is not
+    limited by the time in which Python launches kernels.
 
-    The first calls run the function as it is, on a stream of their own as PyTorch asks for before a recording: they
-    compile kernels, and make what stays (the optimizer's state) outside the graph's memory. The recording runs nothing.
-    Arguments must keep their shapes; results are overwritten by the next call.
+    The first calls run the function without a graph, on a separate stream, as PyTorch requires before a capture: they
+    compile kernels, and allocate persistent tensors (the optimizer's state) outside the graph's memory. The capture
+    runs nothing. Arguments must keep their shapes; results are overwritten by the next call.
     """
 
     def __init__(self, function):
@@ -178,7 +179,7 @@ def print_gain(what, function, graph, *arguments):
 def train(network, digits, held_out, options):
     images, labels = digits
     batches = math.ceil(len(labels) / options.batch_size)
-    # A CUDA graph reads the learning rate and the count of steps where they lie on the GPU.
+    # A CUDA graph reads the learning rate and the count of steps from GPU memory.
     rate = torch.tensor(options.learning_rate, device=labels.device) if options.cuda_graph else options.learning_rate
     optimizer = torch.optim.Adam(network.parameters(), lr=rate, capturable=options.cuda_graph)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * batches)
@@ -202,7 +203,7 @@ def train(network, digits, held_out, options):
         network.train()
         loss_and_right.zero_()
         for batch in torch.randperm(len(labels)).to(labels.device).split(options.batch_size):
-            # The last batch is smaller, and a graph knows one size.
+            # The last batch is smaller, and a graph has a fixed size.
             (whole_step if len(batch) == options.batch_size else step)(batch)
             schedule.step()
         if not options.quiet:
@@ -213,7 +214,7 @@ def train(network, digits, held_out, options):
                   f"  {epoch * len(labels) / seconds:5.0f} samples/s"
                   f"  {seconds / epoch * (options.epochs - epoch):3.0f} s left", flush=True)
     if options.cuda_graph and not options.quiet:
-        trained = copy.deepcopy(network.state_dict())  # what follows trains on
+        trained = copy.deepcopy(network.state_dict())  # the following measurements continue to train
         network.train()
         batch = torch.arange(options.batch_size, device=labels.device)
         print_gain(f"training step of {len(batch)} images", step, whole_step, batch)
@@ -227,8 +228,8 @@ def save(network, options, path):
 
 def load(path, device):
     try:
-        if zipfile.ZipFile(path).testzip():  # torch does not look at the checksums
-            raise ValueError("a checksum in it is wrong")
+        if zipfile.ZipFile(path).testzip():  # torch does not check the checksums
+            raise ValueError("it has a wrong checksum")
         saved = torch.load(path, map_location=device, weights_only=True)
         network = Network(saved["neuron"], saved["steps"]).to(device)
         network.load_state_dict(saved["parameters"])
@@ -294,18 +295,18 @@ def positive(text):
 
 def parse_options():
     parser = Parser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", default="build/data/digits.csv", help="the digits, as scripts/prepare_digits.py writes them")
+    parser.add_argument("--data", default="build/data/digits.csv", help="digits of scripts/prepare_digits.py")
     parser.add_argument("--output", default="build/digits", help="folder for the checkpoint")
     parser.add_argument("--load", help="only evaluate this checkpoint")
     parser.add_argument("--neuron", choices=["if", "lif", "plif"], default="plif", help="the neurons of every layer")
     parser.add_argument("--steps", type=positive, default=8, help="time steps for each image")
     parser.add_argument("--epochs", type=positive, default=30, help="passes over the training digits")
     parser.add_argument("--batch-size", type=positive, default=64, help="images in a batch")
-    parser.add_argument("--learning-rate", type=float, default=5e-3, help="Adam's, at the start")
-    parser.add_argument("--seed", type=int, default=0, help="for the first weights and the order of the digits")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto takes a GPU when there is one")
+    parser.add_argument("--learning-rate", type=float, default=5e-3, help="the initial learning rate of Adam")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the order of the digits")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto uses a GPU if there is one")
     parser.add_argument("--cuda-graph", action="store_true",
-                        help="on a GPU: launch all kernels of a step together, and print what that gains")
+                        help="on a GPU: launch all kernels of a step together, and print the speed-up")
     parser.add_argument("--threads", type=positive, default=1, help="threads of the CPU")
     parser.add_argument("--quiet", action="store_true", help="only print the result")
     return parser.parse_args()

@@ -3,10 +3,11 @@
 
     torchrun --standalone --nproc_per_node 2 examples/python/digits_ddp.py
 
-On GPUs, one a process, through NCCL; otherwise on the CPU, through gloo. Gradients are those of one process on the whole
-batch: DistributedDataParallel takes their mean, those of learned neuron parameters included. Initial states and states
-that a module keeps between calls belong to the samples of a process: keep them out of what DistributedDataParallel
-copies from the first process (plain attributes, or broadcast_buffers=False where they are buffers)."""
+On GPUs, one a process, through NCCL; otherwise on the CPU, through gloo. Gradients are those of one process on the
+whole batch: DistributedDataParallel takes their mean, those of learned neuron parameters included. Initial states and
+states that a module keeps between calls belong to the samples of a process: keep them out of what
+DistributedDataParallel copies from the first process (plain attributes, or broadcast_buffers=False where they are
+buffers)."""
 
 import argparse
 import os
@@ -22,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def start_process():
-    """The device of this process, after it has met the others."""
+    """Joins the group of processes; returns the device of this process."""
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -33,25 +34,25 @@ def start_process():
 
 
 def end_process():
-    """Once the others are done too, and nothing holds the group: gloo's threads then end here. If they drop their last
-    tensors when Python is gone, the process aborts."""
+    """Leaves the group after all processes have finished, so that gloo's threads end here. If they free their last
+    tensors after Python has ended, the process aborts."""
     distributed.barrier()
     distributed.destroy_process_group()
 
 
 def share(batch):
-    """Every second sample for the second of two processes."""
+    """Returns this process's samples: with two processes, every second one."""
     return batch[distributed.get_rank()::distributed.get_world_size()]
 
 
 def share_of_loss(losses, batch_size):
-    """Of this process's samples: the mean over the processes is the mean loss of the whole batch, however it was cut."""
+    """Returns the loss of this process's samples; its mean over processes is the mean loss of the whole batch."""
     return losses.sum() * distributed.get_world_size() / batch_size
 
 
 def prepare(network, device):
-    """Ready to train together. Batch statistics are taken over all processes on GPUs, and of each share on the CPU, for
-    which torch has nothing else."""
+    """Wraps the network for distributed training. Batch statistics cover all processes on GPUs, and the share of each
+    process on the CPU, where torch has no synchronised batch norm."""
     network = network.to(device)
     if device.type != "cuda":
         return DistributedDataParallel(network)
@@ -60,7 +61,7 @@ def prepare(network, device):
 
 def train(network, samples, held_out, options):
     images, labels = samples
-    fewest = 2 * distributed.get_world_size()  # in a batch: batch norm wants two of each process
+    fewest = 2 * distributed.get_world_size()  # batch norm needs two samples per process
     batches = [size for size in [len(labels) % options.batch_size] if size >= fewest]
     batches = len(labels) // options.batch_size + len(batches)
     optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)
@@ -69,7 +70,8 @@ def train(network, samples, held_out, options):
     for epoch in range(1, options.epochs + 1):
         network.train()
         total = torch.zeros((), device=labels.device)
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(options.seed + epoch))  # everyone's
+        # The order is the same in all processes.
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(options.seed + epoch))
         for batch in order.to(labels.device).split(options.batch_size)[:batches]:
             own = share(batch)
             losses = functional.cross_entropy(network(digits.move_a_little(images[own])), labels[own], reduction="none")
@@ -93,7 +95,7 @@ def run(options):
     samples, held_out = digits.split(*digits.read_digits(options.data), device)
     torch.manual_seed(options.seed)
     network = prepare(digits.Network(options.neuron, options.steps), device)
-    torch.manual_seed(options.seed + distributed.get_rank())  # each moves its images by itself
+    torch.manual_seed(options.seed + distributed.get_rank())  # each process shifts its images independently
     train(network, samples, held_out, options)
 
     if distributed.get_rank() == 0:
@@ -110,14 +112,14 @@ def run(options):
 
 def parse_options():
     parser = digits.Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="build/data/digits.csv", help="the digits, as scripts/prepare_digits.py writes them")
+    parser.add_argument("--data", default="build/data/digits.csv", help="digits of scripts/prepare_digits.py")
     parser.add_argument("--output", default="build/digits", help="folder for the checkpoint")
     parser.add_argument("--neuron", choices=["if", "lif", "plif"], default="plif", help="the neurons of every layer")
     parser.add_argument("--steps", type=digits.positive, default=8, help="time steps for each image")
     parser.add_argument("--epochs", type=digits.positive, default=30, help="passes over the training digits")
     parser.add_argument("--batch-size", type=digits.positive, default=64, help="images in a batch, of all processes together")
-    parser.add_argument("--learning-rate", type=float, default=5e-3, help="Adam's, at the start")
-    parser.add_argument("--seed", type=int, default=0, help="for the first weights and the order of the digits")
+    parser.add_argument("--learning-rate", type=float, default=5e-3, help="the initial learning rate of Adam")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the order of the digits")
     parser.add_argument("--threads", type=digits.positive, default=1, help="threads of the CPU, of each process")
     options = parser.parse_args()
     if "LOCAL_RANK" not in os.environ:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes a network that digits.py has trained as a NIR file: for spikeforge-nir, and for whatever else reads NIR."""
+"""Writes a network that digits.py has trained as a NIR file, for spikeforge-nir and other programs that read NIR."""
 
 import pathlib
 import sys
@@ -12,14 +12,14 @@ from torch import nn
 
 
 def lif(shape, dt, tau=2.0, v_threshold=1.0, v_reset=0.0, decay_input=True):
-    """torch.ops.spikeforge.lif counts tau in steps, NIR in seconds."""
+    """Converts tau of torch.ops.spikeforge.lif, in steps, to seconds as in NIR."""
     full = lambda value: np.full(shape, float(value))
     return nir.LIF(tau=full(tau * dt), r=full(1 if decay_input else tau), v_leak=full(v_reset), v_threshold=full(v_threshold),
                    v_reset=full(v_reset))
 
 
 def integrate_and_fire(shape, dt, v_threshold=1.0, v_reset=0.0):
-    """A step adds x to the membrane, NIR dt * r * x."""
+    """Returns the IF node: a step adds x to the membrane here, and dt * r * x in NIR."""
     full = lambda value: np.full(shape, float(value))
     return nir.IF(r=full(1 / dt), v_threshold=full(v_threshold), v_reset=full(v_reset))
 
@@ -31,7 +31,7 @@ def neuron(module, shape, dt):
 
 
 def weight_and_bias(layer, norm):
-    """NIR has no BatchNorm: in evaluation it is a factor and a sum for each channel, which the layer before can take over."""
+    """Folds a BatchNorm, which NIR does not have, into the layer before: a factor and a summand for each channel."""
     weight = layer.weight.double()
     bias = torch.zeros(len(weight)).double() if layer.bias is None else layer.bias.double()
     if norm is not None:
@@ -43,7 +43,7 @@ def weight_and_bias(layer, norm):
 
 @torch.no_grad()
 def graph_of(network, shape, dt):
-    """The layers of a network in their order, as a chain of nodes. shape: of one step of one sample."""
+    """Converts the layers of a network to a chain of nodes. `shape` is that of one step of one sample."""
     layers = [module for module in network.modules() if not list(module.children())]
     nodes = [nir.Input(input_type=np.array(shape))]
     for layer, next_layer in zip(layers, layers[1:] + [None]):
@@ -59,9 +59,9 @@ def graph_of(network, shape, dt):
         elif isinstance(layer, nn.Linear):
             nodes.append(nir.Affine(*weight_and_bias(layer, norm)))
         elif isinstance(layer, nn.Flatten):
-            nodes.append(nir.Flatten({"input": np.array(shape)}, start_dim=0))  # NIR does not count the batch
+            nodes.append(nir.Flatten({"input": np.array(shape)}, start_dim=0))  # dimensions in NIR exclude the batch
         else:
-            raise TypeError(f"{layer} has no node here")
+            raise TypeError(f"{layer} has no NIR node")
         shape = tuple(layer(torch.zeros(1, *shape)).shape[1:])
     return nir.NIRGraph.from_list(*nodes, nir.Output(output_type=np.array(shape)))
 

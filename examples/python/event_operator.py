@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""An operator of one's own, made in Python: spikes through millions of synapses into currents.
+"""Registers a custom operator in Python: sums spikes through millions of synapses to currents.
 
-Row i of the weights holds the synapses indptr[i] to indptr[i+1] of neuron i, `indices` are their targets (the CSR format).
-`events::event_sum` adds up the rows whose neuron fired: y, in the dtype that the call asks for, and how many spikes
-arrived at each target. A row without an event costs nothing, and where few neurons fire that is nearly all of them.
+Row i of the weights has the synapses indptr[i] to indptr[i+1] of neuron i, `indices` are their targets (the CSR
+format). `events::event_sum` adds up the rows whose neuron fired: y, in the dtype that the call requests, and the number
+of spikes that arrived at each target. A row without an event costs nothing; if few neurons fire, these are nearly all
+rows.
 
-    python examples/python/event_operator.py                  # beside torch's sparse product, which must agree
+    python examples/python/event_operator.py                  # compares with torch's sparse product
     python examples/python/event_operator.py --device cuda
 
-Its kernels are CUDA source, which NVRTC compiles, and on the CPU a function of numba, or of torch where there is none.
+Its kernels are CUDA source, which NVRTC compiles, and on the CPU a function of numba, or of torch without numba.
 """
 
 import argparse
@@ -24,7 +25,7 @@ try:
 except ImportError:
     numba = None
 
-warnings.filterwarnings("ignore", "Sparse")  # torch's, that its sparse tensors are in beta state
+warnings.filterwarnings("ignore", "Sparse")  # torch warns that its sparse tensors are in beta state
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
@@ -43,7 +44,7 @@ extern "C" __global__ void event_sum(Array<const events_t> events, Array<const i
 
 
 def by_torch(events, indices, indptr, weight, columns, dtype):
-    """The CPU function in torch's operators: every row is read, whether its neuron fired or not."""
+    """The CPU function in torch's operators: it reads all rows, also those of silent neurons."""
     given = events[row_of_each_synapse(indptr)]
     y = torch.zeros(columns, dtype=dtype).index_add(0, indices, (given * weight).to(dtype))
     return y, torch.zeros(columns, dtype=torch.int32).index_add(0, indices, (given != 0).int())
@@ -79,7 +80,7 @@ def row_of_each_synapse(indptr):
 
 
 def shapes(events, indices, indptr, weight, columns, dtype):
-    """What the results are: called once for each combination of shapes, hence the place to refuse wrong ones."""
+    """Describes the results. It is called once for each combination of shapes, and raises for wrong ones."""
     if indptr.shape[0] != events.shape[0] + 1 or indices.shape != weight.shape:
         raise ValueError("event_sum: indptr must have one element more than events, and weight the shape of indices")
     return [((columns,), dtype), ((columns,), torch.int32)]
@@ -109,7 +110,7 @@ def register(result_dtype=torch.float32):
 
 
 def milliseconds(function, repetitions, device):
-    """The least of several, after a first call that may compile."""
+    """Returns the least time of several calls, after a first call that may compile."""
     least = float("inf")
     for repetition in range(repetitions + 1):
         if device == "cuda":
@@ -160,7 +161,7 @@ def main():
         theirs = milliseconds(lambda: transposed @ events, options.repetitions, device)
         print(f"{share:>8.0%} {ours:>11.3f} ms {theirs:>11.3f} ms {error:>10.1e} {arrived.sum().item():>12}")
 
-    # It is an operator as torch's own are: here a training step of its weights, compiled.
+    # It can be used like torch's operators: here in a compiled training step of its weights.
     @torch.compile(fullgraph=True, backend="aot_eager")
     def loss(events, weight):
         y, _ = event_sum(events, indices, indptr, weight, size)

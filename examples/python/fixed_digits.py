@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Takes the network that digits.py trained to Loihi's fixed-point arithmetic: 8-bit weights, integer neurons. Prints the
-worst error of each layer, and the accuracy of both on the digits that training never saw."""
+"""Converts the network that digits.py trained to Loihi's fixed-point arithmetic: 8-bit weights, integer neurons.
+Prints the worst error of each layer, and the accuracy of both on held-out digits."""
 
 import argparse
 import sys
@@ -13,8 +13,8 @@ STEPS_OF_A_PIXEL = 16  # a pixel is an integer from 0 to 16, and so is its messa
 
 
 def matrix_of(layers, shape):
-    """A layer without time as weight [out, in] and bias [out]: convolutions and batch norms of a trained network are
-    affine, so their values at 0 and at each unit vector are all there is to know."""
+    """Returns the weight [out, in] and bias [out] of a layer without time: convolutions and batch norms of a trained
+    network are affine, so their values at 0 and at each unit vector determine them."""
     size = torch.Size(shape).numel()
     points = torch.cat([torch.zeros(1, size), torch.eye(size)]).view(-1, *shape)
     values = layers(points)
@@ -23,7 +23,7 @@ def matrix_of(layers, shape):
 
 
 class FixedLayer:
-    """A matrix and the neurons behind it. Messages come and spikes go as int32 [T, batch, ...]."""
+    """A matrix and the neurons after it. Messages and spikes are int32 [T, batch, ...]."""
 
     def __init__(self, name, weight, bias, tau, threshold=1.0, input_scale=1.0, largest_message=1):
         (self.weight, self.bias_mant, self.bias_exp, self.weight_exp, self.dv, self.vth, self.scale,
@@ -42,7 +42,7 @@ class FixedLayer:
 
 
 def tau_of(neuron):
-    """Of digits.py's neurons."""
+    """Returns the time constant of digits.py's neurons."""
     if neuron.kind == "plif":
         return 1 / torch.sigmoid(neuron.w).item()
     if neuron.kind == "lif":
@@ -52,12 +52,12 @@ def tau_of(neuron):
 
 @torch.no_grad()
 def quantise(network):
-    """The layers of digits.py's network in turn: what computes the current, then the neurons it goes to."""
+    """Yields pairs of the layers of digits.py's network that compute a current, and the neurons that receive it."""
     rest = list(network.rest)
     currents, neurons = [network.first, *rest[1::2]], rest[0::2]
     shape, fixed = (1, 8, 8), []
     for i, (layers, neuron) in enumerate(zip(currents, neurons)):
-        layers = layers if i == 0 else torch.nn.Sequential(*layers)  # without its way through time
+        layers = layers if i == 0 else torch.nn.Sequential(*layers)  # without the folding of time
         weight, bias, shape = matrix_of(layers, shape)
         first = dict(input_scale=1 / STEPS_OF_A_PIXEL, largest_message=STEPS_OF_A_PIXEL) if i == 0 else {}
         fixed.append(FixedLayer(f"layer {i + 1}", weight, bias, tau_of(neuron), **first))
@@ -93,7 +93,7 @@ def run(options):
 def parse_options():
     parser = digits.Parser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--load", default="build/digits/network_python.pt", help="the checkpoint of digits.py")
-    parser.add_argument("--data", default="build/data/digits.csv", help="the digits, as scripts/prepare_digits.py writes them")
+    parser.add_argument("--data", default="build/data/digits.csv", help="digits of scripts/prepare_digits.py")
     parser.add_argument("--threads", type=digits.positive, default=1, help="threads of the CPU")
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains one network on handwritten digits twice, in floating point and in Loihi's fixed point, and deploys the second as
-integers. In fixed point every pass of training computes what the chip will, so nothing is lost afterwards: prints the
-accuracy of both on the digits that training never saw, and compares the integers' spikes with those of training."""
+"""Trains one network on handwritten digits twice, in floating point and in Loihi's fixed point, and deploys the second
+as integers. In fixed point every training pass computes the chip's results, so deployment loses no accuracy. Prints
+the accuracy of both on held-out digits, and compares the integer network's spikes with those of training."""
 
 import argparse
 import sys
@@ -18,17 +18,17 @@ SCALE = 256  # the chip's units in a threshold of 1: weights from -1 to 1, in st
 
 
 def neurons(*shape):
-    """They forget half of their voltage in a step, and their current at once."""
+    """Neurons that lose half of their voltage in a step, and keep no current."""
     return snn.LavaLIF(du=1.0, dv=0.5, vth=1.0, bias=nn.Parameter(torch.zeros(shape)), scale=SCALE)
 
 
 class Network(nn.Module):
-    """That of digits.py, with biases in the place of batch norms. Without Lava's delay of a step between layers."""
+    """The network of digits.py with biases instead of batch norms, without Lava's delay of a step between layers."""
 
     def __init__(self, steps):
         super().__init__()
         self.steps = steps
-        # Messages from 0 to 16: a weight of the chip stands for an 8th of what it is elsewhere.
+        # Messages are from 0 to 16, so a weight of the chip is worth an eighth of that in other layers.
         self.first = snn.LavaConv(1, 32, 3, padding=1, delay=0, num_message_bits=6, weight_exp=-3, scale=SCALE)
         self.rest = snn.Sequential(
             neurons(32, 1, 1),
@@ -43,10 +43,10 @@ class Network(nn.Module):
             self.first.weight.mul_(3 / STEPS_OF_A_PIXEL)
             for layer in self.rest:
                 if isinstance(layer, snn.lava.LavaConnection):
-                    layer.weight.mul_(4)  # a spike in four is enough to make others
+                    layer.weight.mul_(4)  # one spike in four is enough to cause others
 
     def forward(self, messages):
-        # The image is a constant current, so the first convolution gives the same at every step.
+        # The image is a constant current, so the output of the first convolution is the same at every step.
         current = self.first(messages[None]).expand(self.steps, -1, -1, -1, -1)
         return self.rest(current).sum(0)  # the number of spikes of each class
 
@@ -94,13 +94,13 @@ def run(options):
     chip = snn.deploy(network)
     same = torch.equal(counts(chip, images, torch.int32), spikes.int())
     print(f"accuracy on the held-out digits: float {right['float']:.2%}, fixed point {right['fixed']:.2%}")
-    print(f"the integers that are deployed give {'the same spike counts' if same else 'OTHER spike counts'}")
+    print(f"the deployed integer network has {'the same spike counts' if same else 'OTHER spike counts'}")
     return 0 if same else 1
 
 
 def parse_options():
     parser = digits.Parser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", default="build/data/digits.csv", help="the digits, as scripts/prepare_digits.py writes them")
+    parser.add_argument("--data", default="build/data/digits.csv", help="digits of scripts/prepare_digits.py")
     parser.add_argument("--epochs", type=digits.positive, default=30)
     parser.add_argument("--batch", type=digits.positive, default=64)
     parser.add_argument("--steps", type=digits.positive, default=6, help="of time")

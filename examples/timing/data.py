@@ -1,14 +1,14 @@
-"""A set of spike trains with the form of the Spiking Heidelberg Digits (700 channels, 100 to 250 steps, 20 classes), of which
-nothing but timing tells the classes apart.
+"""Generates spike trains with the form of the Spiking Heidelberg Digits (700 channels, 100 to 250 steps, 20 classes),
+whose classes differ only in timing.
 
-The channels are ten groups of seventy. A group's channels fire together, in a volley once every fifty steps; groups take
-turns, five steps from one to the next, and go round again and again. A class is the order of the turns. So in every class
+The channels are ten groups of seventy. A group's channels fire together, in a volley every fifty steps; the groups fire
+one after the other, five steps apart, in a cycle. A class is the order of the groups. So in every class
 
-- each channel fires at the same mean rate, at any step: where the turns begin is drawn for each sample, uniformly;
+- each channel fires at the same mean rate, at any step: the start of the cycle is drawn uniformly for each sample;
 - the same channels fire together, and the number of spikes at a step is the same;
-- what differs is how long after one group another one fires, never less than the gap of five steps.
+- only the delays between groups differ, which are at least the gap of five steps.
 
-A channel takes part in a volley with probability ``TAKES_PART``, up to a step early or late, and fires at random besides.
+A channel fires in a volley with probability ``TAKES_PART``, up to a step early or late, and also at random.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ AT_RANDOM = 0.015  # spikes a step
 
 @dataclasses.dataclass
 class Samples:
-    spikes: torch.Tensor  # uint8 [count, LONGEST, CHANNELS]; nothing behind a sample's end
+    spikes: torch.Tensor  # uint8 [count, LONGEST, CHANNELS]; zero after a sample's end
     lengths: torch.Tensor  # [count]
     labels: torch.Tensor  # [count]
 
@@ -36,7 +36,7 @@ class Samples:
         return Samples(self.spikes[:count], self.lengths[:count], self.labels[:count])
 
     def batches(self, size, generator=None):
-        """(spikes [T, B, CHANNELS] as floats, lengths, labels), with a generator in a new order."""
+        """Yields (spikes [T, B, CHANNELS] as floats, lengths, labels), in a random order if a generator is passed."""
         order = torch.arange(len(self)) if generator is None else torch.randperm(len(self), generator=generator)
         for some in order.split(size):
             lengths = self.lengths[some]
@@ -44,12 +44,12 @@ class Samples:
 
 
 def orders(seed):
-    """Of each class the turn of each group, [CLASSES, GROUPS]: cyclic orders, no two of them the same."""
+    """Returns the position of each group in each class, [CLASSES, GROUPS]: cyclic orders, no two of them equal."""
     generator = torch.Generator().manual_seed(seed)
     found = []
     while len(found) < CLASSES:
         others = 1 + torch.randperm(GROUPS - 1, generator=generator)
-        order = [0, *others.tolist()]  # a cycle begins where one likes: with group 0
+        order = [0, *others.tolist()]  # a cycle can begin anywhere: here with group 0
         if order not in found:
             found.append(order)
     turns = torch.empty(CLASSES, GROUPS, dtype=torch.long)
@@ -59,7 +59,7 @@ def orders(seed):
 
 
 def samples(count, seed, of_orders=0):
-    """``count`` of them, as many of each class as can be, drawn from ``seed``; those of one ``of_orders`` are of one set."""
+    """Draws ``count`` samples from ``seed``, equally many of each class; ``of_orders`` is the seed of the orders."""
     generator = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.rand(shape, generator=generator)
     labels = torch.arange(count) % CLASSES
@@ -67,7 +67,7 @@ def samples(count, seed, of_orders=0):
     lengths = torch.randint(SHORTEST, LONGEST + 1, (count,), generator=generator)
     start = torch.randint(PERIOD, (count, 1, 1), generator=generator)
 
-    # A volley of each group in each period, and periods before the first step and behind the last.
+    # Each group has a volley in each period; there are periods before the first step and after the last.
     volleys = torch.arange(-1, LONGEST // PERIOD + 2).view(1, -1, 1) * PERIOD
     times = start + volleys + GAP * orders(of_orders)[labels][:, None, :]  # [count, volleys, GROUPS]
     times = times.unsqueeze(-1) + torch.randint(-1, 2, (*times.shape, CHANNELS // GROUPS), generator=generator)

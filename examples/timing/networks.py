@@ -1,5 +1,5 @@
-"""The networks that are compared: a hidden layer of LIF neurons and a leaky readout, of one size each, which differ in how
-the hidden layer hears the past."""
+"""The compared networks: a hidden layer of LIF neurons and a leaky readout of the same sizes, with different memories
+of the past in the hidden layer."""
 
 import functools
 
@@ -8,8 +8,8 @@ from torch import nn
 
 import spikeforge.nn as snn
 
-FAST = 2.0  # steps: such a neuron forgets a volley before the next one comes
-SLOW = 15.0  # and such a one has a faint memory of several
+FAST = 2.0  # steps: the neuron forgets a volley before the next one arrives
+SLOW = 15.0  # steps: the neuron has a faint memory of several volleys
 
 
 def lif(tau=FAST):
@@ -17,22 +17,22 @@ def lif(tau=FAST):
 
 
 def layers(first, *hidden):
-    """Scores [T, B, CLASSES] of spikes [T, B, CHANNELS]."""
+    """Maps spikes [T, B, CHANNELS] to scores [T, B, CLASSES]."""
     return snn.Sequential(first, *hidden, nn.Linear(first.out_features, CLASSES), snn.LI(tau=20.0))
 
 
 def plain(width, tau=FAST):
-    """No past but what neurons keep."""
+    """A network whose only memory is the states of neurons."""
     return layers(nn.Linear(CHANNELS, width), lif(tau))
 
 
 def delays(width):
-    """A learned delay for each synapse."""
+    """A network with a learned delay for each synapse."""
     return layers(snn.DelayedLinear(CHANNELS, width, max_delay=25), lif())
 
 
 def recurrent(width, tau=FAST):
-    """Spikes that come back a step later."""
+    """A network whose spikes feed back one step later."""
     return layers(nn.Linear(CHANNELS, width), snn.Recurrent(lif(tau), nn.Linear(width, width)))
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Who tells classes apart by timing alone? A network without delays, one with learned delays, a recurrent one, and one that
-learns online by e-prop, on the set that data.py makes from a seed. "slow" neurons have a time constant of 15 steps, the
-others 2.
+"""Compares networks on classes that differ only in timing: a network without delays, one with learned delays, a
+recurrent one, and one that learns online by e-prop, on the data that data.py generates from a seed. "slow" neurons
+have a time constant of 15 steps, the others 2.
 
     python examples/timing/run.py                              # some minutes on two cores
     python examples/timing/run.py --networks "learned delays" --epochs 8
 
-It prints a line an epoch, in the end a table, and draws the accuracies and samples of two classes (build/timing.png).
+It prints a line per epoch and a final table, and draws the accuracies and samples of two classes (build/timing.png).
 """
 
 import argparse
@@ -29,13 +29,13 @@ UPDATE_EVERY = 25  # steps, online
 
 
 def scores(y, lengths):
-    """The mean of the readout over each sample's own steps, [B, CLASSES]."""
+    """Returns the mean of the readout over the steps of each sample, [B, CLASSES]."""
     inside = torch.arange(len(y)).view(-1, 1) < lengths
     return (y * inside.unsqueeze(-1)).sum(0) / lengths.unsqueeze(-1)
 
 
 def learn_from_the_whole(net, x, lengths, labels, update):
-    """Backpropagation through time."""
+    """Trains by backpropagation through time."""
     y = scores(net(x), lengths)
     cross_entropy(y, labels).backward()
     update()
@@ -43,7 +43,7 @@ def learn_from_the_whole(net, x, lengths, labels, update):
 
 
 def learn_online(online, x, lengths, labels, update):
-    """A loss at each step, of what the readout says then; the past counts by traces alone, and weights change while the
+    """Trains with a loss of the readout at each step; only traces represent the past, and weights change while the
     sequence runs."""
     online.reset()
     total = torch.zeros(x.shape[1], data.CLASSES)
@@ -58,7 +58,7 @@ def learn_online(online, x, lengths, labels, update):
     return total / lengths.unsqueeze(-1)
 
 
-# name: network, and how it learns
+# name: network and training
 CONTESTANTS = {
     "no delays": (networks.plain, learn_from_the_whole),
     "no delays, slow": (networks.slow(networks.plain), learn_from_the_whole),
@@ -77,7 +77,7 @@ def accuracy(net, samples, batch):
 
 
 def optimizer_of(net, options, batches):
-    """A function for each update, and one for each batch."""
+    """Returns a function for each update, and one for each batch."""
     delays = [layer for layer in net.modules() if isinstance(layer, snn.DelayedLinear)]
     of_delays = [layer.delay for layer in delays]
     others = [p for p in net.parameters() if not any(p is d for d in of_delays)]
@@ -98,7 +98,7 @@ def optimizer_of(net, options, batches):
 
 
 def train(name, training, test, options):
-    """Test accuracy after each epoch, and seconds in all."""
+    """Returns the test accuracy after each epoch, and the total seconds."""
     make, learn = CONTESTANTS[name]
     torch.manual_seed(options.seed)
     net = make(options.width)
@@ -118,7 +118,7 @@ def train(name, training, test, options):
         if epoch == epochs - 1:
             for layer in net.modules():
                 if isinstance(layer, snn.DelayedLinear):
-                    layer.round_()  # as a chip has them
+                    layer.round_()  # as on a chip
         curve.append(accuracy(net, test, options.batch))
         spent = time.monotonic() - start
         left = spent / (epoch + 1) * (epochs - epoch - 1)

@@ -19,7 +19,7 @@ from torch.nn import functional
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", ROOT / "build/release/lib/libspikeforge.so")
 
-# The more it fired, the higher its threshold. How fast it leaks and how much it tires are learned, per channel.
+# The threshold rises with each spike. Time constant and adaptation are learned per channel.
 TIRING = """
 neuron tiring(x; v, tired; leak, strength) {
   keep = sigmoid(leak)
@@ -33,7 +33,7 @@ neuron tiring(x; v, tired; leak, strength) {
 
 
 class Neurons(nn.Module):
-    """A layer of neurons: currents [T, batch, channels, ...] become spikes of the same shape."""
+    """A layer of neurons: maps currents [T, batch, channels, ...] to spikes of the same shape."""
 
     def __init__(self, channels: int, dimensions: int):
         super().__init__()
@@ -49,7 +49,7 @@ class Neurons(nn.Module):
 
 
 class Network(nn.Module):
-    """Pixels [batch, 64], 0 to 16, become scores [batch, 10]: how often the neuron of each digit fired."""
+    """Maps pixels [batch, 64], 0 to 16, to scores [batch, 10]: the number of spikes of each digit's neuron."""
 
     def __init__(self, steps: int):
         super().__init__()
@@ -63,7 +63,7 @@ class Network(nn.Module):
 
     def forward(self, pixels):
         images = (pixels / 16).view(-1, 1, 8, 8)
-        # The image is a constant current; from then on, layers without time see the steps as more samples.
+        # The image is a constant current; for the following layers without time, steps are further samples.
         spikes = self.first_neurons(3 * self.first(images).expand(self.steps, -1, -1, -1, -1))
         currents = self.second(spikes.flatten(0, 1))
         spikes = self.second_neurons(3 * currents.view(self.steps, -1, 64, 4, 4))
@@ -72,7 +72,7 @@ class Network(nn.Module):
 
 
 def moved_a_little(pixels):
-    """Each image moved by up to one pixel: the network is to know a digit wherever it stands."""
+    """Shifts each image by up to one pixel, as data augmentation."""
     windows = functional.pad(pixels.view(-1, 8, 8), (1, 1, 1, 1)).unfold(1, 8, 1).unfold(2, 8, 1)
     row, column = torch.randint(3, (2, len(pixels)))
     return windows[torch.arange(len(pixels)), row, column].flatten(1)
@@ -107,7 +107,7 @@ def train(network, pixels, labels, held_out, options):
 
 @torch.no_grad()
 def package(network, pixels, path):
-    """The network as machine code for this kind of CPU, at any batch size: torch.export, then AOTInductor."""
+    """Compiles the network to machine code for this CPU and any batch size: torch.export, then AOTInductor."""
     batch = torch.export.Dim("batch", min=2, max=1 << 20)
     like = pixels[:8].contiguous()  # a package reads its inputs with the strides of the example, and does not check them
     program = torch.export.export(network, (like,), dynamic_shapes=({0: batch},))
@@ -119,7 +119,7 @@ def run(options):
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads)
     table = torch.from_numpy(numpy.loadtxt(options.data, delimiter=",", dtype=numpy.float32))
-    # Four fifths to train with, and one fifth that training never sees. It is the same split every time.
+    # Four fifths are for training, one fifth is held out. The split is fixed.
     table = table[torch.randperm(len(table), generator=torch.Generator().manual_seed(0))]
     held_out, digits = table[:len(table) // 5], table[len(table) // 5:]
 
@@ -137,7 +137,7 @@ def run(options):
     if options.package:
         saved.append(folder / "network.pt2")
         package(network, test[0], saved[-1])
-    print(f"accuracy {accuracy(network, *test):.2%} on {len(held_out)} digits that training never saw")
+    print(f"accuracy {accuracy(network, *test):.2%} on {len(held_out)} held-out digits")
     for path in saved:
         print(f"to run it: build/release/bin/deploy {path} {folder / 'held_out.csv'} --classes-last --batch 64")
 
@@ -151,14 +151,14 @@ def positive(text):
 
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--data", default="build/data/digits.csv", help="the digits, as scripts/prepare_digits.py writes them")
-    parser.add_argument("--output", default="build/traced_digits", help="folder for the model and the digits to try it on")
+    parser.add_argument("--data", default="build/data/digits.csv", help="digits of scripts/prepare_digits.py")
+    parser.add_argument("--output", default="build/traced_digits", help="folder for the model and the held-out digits")
     parser.add_argument("--package", action="store_true", help="also compile the network to a package, which takes g++ and a minute")
     parser.add_argument("--steps", type=positive, default=8, help="time steps for each image")
     parser.add_argument("--epochs", type=positive, default=20, help="passes over the training digits")
     parser.add_argument("--batch-size", type=positive, default=64, help="images in a batch")
-    parser.add_argument("--learning-rate", type=float, default=1e-2, help="Adam's, at its highest")
-    parser.add_argument("--seed", type=int, default=0, help="for the first weights and the order of the digits")
+    parser.add_argument("--learning-rate", type=float, default=1e-2, help="the largest learning rate of Adam")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the order of the digits")
     parser.add_argument("--threads", type=positive, default=1, help="threads of the CPU")
     return parser.parse_args()
 

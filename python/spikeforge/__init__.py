@@ -2,7 +2,7 @@
 
     spikeforge.nn           neurons and networks as torch modules
     spikeforge.surrogate    derivatives of the spike
-    spikeforge.neuron       makes a neuron of a Python function that computes one step, spikeforge.spike its spikes
+    spikeforge.neuron       traces a Python function of one step as a neuron, whose spikes spikeforge.spike computes
     spikeforge.trace        other functions for such a function: resets, gradients, random numbers
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
     spikeforge.Monitor      records outputs and states while a network runs
@@ -15,8 +15,8 @@
     spikeforge.nir          loads and saves NIR graphs
     spikeforge.connect      draws networks by the rules of spikeforge.rules
     spikeforge.simulate     steps a spikeforge.Network of populations and projections
-    spikeforge.synapse      reads a rule by which connections learn; spikeforge.plasticity has some
-    spikeforge.custom_op    makes a torch operator of functions and CUDA source
+    spikeforge.synapse      reads a rule by which connections learn; spikeforge.plasticity defines some
+    spikeforge.custom_op    registers functions and CUDA source as a torch operator
     spikeforge.ops          the operators
 
 `python -m spikeforge.demo` trains a network to read handwritten digits.
@@ -70,7 +70,7 @@ _load()
 def _register_sharding() -> None:
     try:
         importlib.import_module("spikeforge.distributed.sharding")
-    except ImportError as error:  # another torch may have moved a name; the import of torch's module continues
+    except ImportError as error:  # another version of torch may lack a name; the import of torch's module continues
         warnings.warn(f"spikeforge: DTensors cannot be used with this torch: {error}", stacklevel=2)
 
 
@@ -87,7 +87,7 @@ _FROM = {
     "simulate": "simulation", "spike": "trace", "synapse": "plasticity",
 }  # fmt: skip
 
-# Names of this module in version 0.1. They give a DeprecationWarning, and are removed in version 0.3.
+# Names of this module in version 0.1. They raise a DeprecationWarning, and are removed in version 0.3.
 _AT_TRACE = (
     "add_gradient bernoulli custom_gradient detach draw_once from_core normal poisson select spike_strict "
     "surrogate_gradient uniform where"
@@ -106,7 +106,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker accepts any name
     def __getattr__(name: str) -> Any:
         if name in _AT_TRACE:
             warnings.warn(
-                f"spikeforge.{name} is deprecated and goes in version 0.3: use spikeforge.trace.{name}",
+                f"spikeforge.{name} is deprecated and will be removed in version 0.3: use spikeforge.trace.{name}",
                 DeprecationWarning,
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""Hooks that see each call of a module once, for :class:`~spikeforge.Monitor` and :func:`~spikeforge.count`."""
+"""Hooks that run once for each call of a module, for :class:`~spikeforge.Monitor` and :func:`~spikeforge.count`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ COMPILED = "torch.compile calls no hooks: call the module itself, not its compil
 
 
 class Watcher:
-    """The hooks of one module. A copy of the module, or a pickled one, has a watcher that does nothing."""
+    """Defines the hooks of one module. A copy of the module, or a pickled one, has a watcher that does nothing."""
 
     sees_errors = False  # call `after` with None if forward raises
 
     def __init__(self, networks: list[Composite]):
         self.networks = networks  # the networks that contain the module
-        self.handed_on = self.stored = False
+        self.passes_states = self.stored = False
 
     def notice(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Records how the module is called, before other hooks change the call."""
-        self.handed_on = self.stored = False
+        self.passes_states = self.stored = False
         if isinstance(module, StatefulModule):
-            self.handed_on = kwargs.get("state", ...) is not ... or len(args) > module.n_inputs
+            self.passes_states = kwargs.get("state", ...) is not ... or len(args) > module.n_inputs
             self.stored = bool(kwargs.get("store_states"))
 
     def parts(self, result: Any) -> tuple[Any, Any]:
         """Splits a result into outputs, and states or None."""
-        return result if self.handed_on or self.stored else (result, None)
+        return result if self.passes_states or self.stored else (result, None)
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns new arguments of forward, or None."""
@@ -53,7 +53,7 @@ class Watcher:
 
 
 class Hooks:
-    """Attached watchers, until :meth:`remove` is called or `owner` is freed."""
+    """Attaches watchers, until :meth:`remove` is called or `owner` is freed."""
 
     def __init__(self, owner: Any):
         self._handles: list[Any] = []
@@ -61,7 +61,7 @@ class Hooks:
         self.remove.atexit = False
 
     def attach(self, module: nn.Module, watcher: Watcher) -> None:
-        # First and last, so that other hooks see the call without this one.
+        # First and last, so that other hooks receive an unchanged call.
         self._handles += [
             module.register_forward_pre_hook(partial(_before, watcher), with_kwargs=True),
             module.register_forward_hook(
@@ -91,7 +91,7 @@ def watched(what: str, net: Any) -> nn.Module:
     """Returns the network to watch.
 
     Raises:
-        TypeError, ValueError: if `net` is no module, or a compiled one.
+        TypeError, ValueError: if `net` is not a module, or is compiled.
     """
     if not isinstance(net, nn.Module):
         raise TypeError(f"{what}: net must be a module of torch, but is {type(net).__name__}")

@@ -1,7 +1,7 @@
-"""The output of `python -m spikeforge info`: versions, GPUs, NVRTC, the cache of compiled kernels, kernel packs.
+"""Collects the output of `python -m spikeforge info`: versions, GPUs, NVRTC, compiled kernels, kernel packs.
 
-NVRTC, cache and packs are searched in the places of the library (csrc/jit/nvrtc_places.cpp, disk_cache.cpp,
-kernel_pack.cpp), in the same order.
+NVRTC, cache and packs are searched in the same places and order as in the library (csrc/jit/nvrtc_places.cpp,
+disk_cache.cpp, kernel_pack.cpp).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _of_nvrtc(found: dict[str, str] | None) -> str:
 def _of_cache(found: dict[str, Any] | None) -> str:
     if found is None:
         return "off (SPIKEFORGE_CACHE_DIR)"
-    warning = "" if found["trusted"] else "; NOT USED, for others can write there: chmod 700"
+    warning = "" if found["trusted"] else "; NOT USED, because other users can write to it: chmod 700"
     sizes = f"{found['bytes'] / MIB:.1f} of {found['limit'] / MIB:.0f} MiB"
     return f"{found['folder']}: {found['kernels']} kernels, {sizes}{warning}"
 

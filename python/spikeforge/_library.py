@@ -24,7 +24,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError("spikeforge needs torch 2.11 or later, and this Python has none: pip install torch") from None
+    raise ImportError("spikeforge needs torch 2.11 or later, but torch is not installed: pip install torch") from None
 
 PACKAGE = Path(__file__).resolve().parent
 OLDEST_TORCH = (2, 11)
@@ -57,7 +57,7 @@ def fitting(libraries: list[Library], torch_version: str, cuda: bool) -> Library
 
 
 def folders() -> list[Path]:
-    """Returns the package's folder of libraries: beside its sources, or in site-packages for an editable install."""
+    """Returns the package's folder of libraries: next to its sources, or in site-packages for an editable install."""
     own = PACKAGE / "lib"
     if own.is_dir():
         return [own]
@@ -116,8 +116,8 @@ def load_nir() -> None:
     file = beside.with_name(re.sub(r"^libspikeforge|\.so.*", _nir_name, beside.name))
     if not file.is_file():
         raise ImportError(
-            f"NIR needs {file}, which is built beside {beside.name} where HDF5's headers are (Debian: libhdf5-dev), "
-            "and which wheels of scripts/wheel hold"
+            f"NIR needs {file}, which is built with {beside.name} if HDF5's headers are installed (Debian: "
+            "libhdf5-dev), and is part of the wheels of scripts/wheel"
         )
     try:
         torch.ops.load_library(str(file))
@@ -201,7 +201,7 @@ def _does_not_load(file: Path, reason: str) -> str:
             f"{file} was built with another torch than {this}: install a spikeforge that holds a library for this one, "
             "or build it by `pip install --no-build-isolation .` in its source"
         )
-    return f"{file} does not load beside {this}: {reason}"
+    return f"{file} does not load with {this}: {reason}"
 
 
 def _this(torch_version: str, cuda: bool) -> str:

@@ -68,7 +68,7 @@ def check_dtype(what: str, value: Any) -> torch.dtype | None:
 
 
 def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) -> Tensor:
-    """Converts numbers to a tensor: tensors and arrays keep their type; others get ``dtype``, on the CPU."""
+    """Converts scalars and arrays to a tensor: tensors and arrays keep their type; others get ``dtype``, on the CPU."""
     if isinstance(value, Tensor):
         return value.detach()
     try:

@@ -1,4 +1,4 @@
-"""Warnings at the user's line."""
+"""Issues warnings at the user's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequences longer than memory, in segments that the backward pass recomputes from the states between them."""
+"""Runs sequences longer than memory in segments, which the backward pass recomputes from the states between them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checkpointed(
         states: the states before the first step.
         segments: the number of segments; for a list, its length.
         combine: how to combine the outputs of the segments: "cat" concatenates them along the steps, "sum" adds them,
-            which suits losses and counts and keeps none of them, "list" returns a list.
+            which frees each of them and suits losses and counts, "list" returns a list.
         truncated: stop the gradient between segments (truncated backpropagation through time); values are the same. The
             gradient of the first segment reaches the states before the first step.
 

@@ -56,7 +56,7 @@ def connect(
 ) -> Connectivity:  # fmt: skip
     """Draws a network: all projections as one matrix.
 
-    The same seed gives the same network for any number of threads and on every device, and a projection appended to the
+    The same seed draws the same network for any number of threads and on every device, and a projection appended to the
     list does not change the others. Values of laws are drawn in float32.
 
     Args:
@@ -137,7 +137,7 @@ class Drawn:
 
 
 def _law(what: str, value: Any, arrays: list[Tensor]) -> Law:
-    """One number for all; else numbers for each connection, which join the arrays."""
+    """Converts a scalar or a law to a law; appends values of each connection to the arrays."""
     numbers = value if is_number(value) else tensor_of(what, value)
     if is_number(numbers) or numbers.dim() == 0:
         return constant(check_number(what, numbers))

@@ -45,12 +45,12 @@ class LayerCount:
     Attributes:
         name: the name in ``named_modules`` of the network.
         kind: the name of the class.
-        spikes: the number of nonzero output values; None for a layer that is no neuron, and for a neuron whose output
-            is not spikes (all 0, 1 or -1).
+        spikes: the number of nonzero output values; None for a layer that is not a neuron, and for a neuron whose
+            outputs are not spikes (all 0, 1 or -1).
         outputs: the number of output values: steps times batch times neurons.
         accumulates: synaptic operations: for each input spike, one addition for each synapse that it reaches. None for
             a neuron.
-        multiply_accumulates: synaptic operations for inputs that are not spikes, where every value counts, also zeros.
+        multiply_accumulates: synaptic operations for inputs that are not spikes: all values count, including zeros.
             Both are None if no call was counted.
     """
 
@@ -74,15 +74,15 @@ def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
     ...     net(x)  # any number of calls
     >>> print(counted.table())
 
-    Spikes are counted of neurons and encoders of ``spikeforge.nn``, and of accelerated neurons; synaptic operations of
-    Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or -1
-    counts as spikes: each one costs an addition for each synapse that it reaches (fewer at the border of a
+    Spikes are counted for neurons and encoders of ``spikeforge.nn``, and for accelerated neurons; synaptic operations
+    for Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or
+    -1 counts as spikes: each one costs an addition for each synapse that it reaches (fewer at the border of a
     convolution). Any other input costs a multiplication and addition for each of its values and synapses, also for
     zeros, except for Loihi's connections, which send no zeros. Each call is classified separately. Biases,
     normalisation and pooling are not counted. A weight of zero counts as a synapse.
 
     :attr:`Count.not_counted` lists operations that are not counted: layers with weights of other kinds, such as
-    ``DelayedLinear``; calls of a layer with whole numbers up to 15 that are no spikes, such as sums of spikes; and
+    ``DelayedLinear``; calls of a layer with whole numbers up to 15 that are not spikes, such as sums of spikes; and
     products that the forward of a custom module computes by functions, such as ``q @ k``.
 
     Counts are summed over the batch on the device, without synchronisation. Results of the network do not change.
@@ -101,7 +101,7 @@ class Count:
         net = watched("count", net)
         self._hooks = Hooks(self)
         self._counters: list[Counter] = []
-        self._strangers: list[Stranger] = []
+        self._unknown: list[Unknown] = []
         self._products = Products()
         sees_products = any(map(_may_compute_products, net.modules()))
         for name, module in net.named_modules():
@@ -119,28 +119,31 @@ class Count:
         elif find_synapses(module):
             watcher = Operations(networks, name, module, find_synapses(module))
         elif isinstance(module, LoihiConnection) or any(p.dim() > 1 for p in module.parameters(recurse=False)):
-            watcher = Stranger(networks, name, module)
-        if isinstance(watcher, Stranger):
-            self._strangers.append(watcher)
+            watcher = Unknown(networks, name, module)
+        if isinstance(watcher, Unknown):
+            self._unknown.append(watcher)
         elif isinstance(watcher, Counter):
             self._counters.append(watcher)
         if watcher is not None:
             self._hooks.attach(module, watcher)
-        return isinstance(watcher, (Operations, Stranger))
+        return isinstance(watcher, (Operations, Unknown))
 
     @property
     def layers(self) -> list[LayerCount]:
-        """The counts of the layers that were called, in the order of ``net.named_modules()``."""
+        """Counts of the layers that were called, in the order of ``net.named_modules()``."""
         return [counter.counted() for counter in self._counters if counter.calls]
 
     @property
     def not_counted(self) -> list[str]:
         """Operations that are not counted, with the reason: see :func:`count`."""
-        layers = [f"{stranger.title} ({stranger.kind})" for stranger in self._strangers if stranger.calls]
-        unjudged = [(counter, counter.unjudged()) for counter in self._counters if isinstance(counter, Operations)]
+        layers = [f"{layer.title} ({layer.kind})" for layer in self._unknown if layer.calls]
+        unclassified = [
+            (counter, counter.unclassified()) for counter in self._counters if isinstance(counter, Operations)
+        ]
         sums = [
-            f"{counter.title} ({counter.kind}): {calls} of {counter.calls} calls, with whole numbers that are no spikes"
-            for counter, calls in unjudged
+            f"{counter.title} ({counter.kind}): {calls} of {counter.calls} calls, with whole numbers that are not "
+            "spikes"
+            for counter, calls in unclassified
             if calls
         ]
         return layers + sums + [f"{title}: {', '.join(names)}" for title, names in self._products.found.items()]
@@ -189,7 +192,7 @@ class Count:
 
     def reset(self) -> None:
         """Sets all counts to 0."""
-        for watcher in (*self._counters, *self._strangers):
+        for watcher in (*self._counters, *self._unknown):
             watcher.reset()
         self._products.found.clear()
 
@@ -329,7 +332,7 @@ class Counter(Watcher):
         raise NotImplementedError
 
 
-class Stranger(Counter):
+class Unknown(Counter):
     """Counts the calls of a layer with weights whose operations are not known."""
 
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -369,21 +372,21 @@ class Operations(Counter):
         check_call("count", module, x)
         fan_out, spiking = self.synapses(module, x), are_spikes(x)
         sends = isinstance(module, (LoihiConnection, LavaConnection))
-        unjudged = torch.zeros_like(spiking) if sends else ~spiking & are_sums(x)
+        unclassified = torch.zeros_like(spiking) if sends else ~spiking & are_sums(x)
         leading = x.shape[: x.dim() - fan_out.dim()]
         active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0
         events = (active * fan_out).sum()
         others = events if sends else fan_out.sum() * math.prod(leading)
         self.add("accumulates", events * spiking)
-        self.add("multiply_accumulates", others * ~(spiking | unjudged))
-        self.add("unjudged", unjudged.long())
+        self.add("multiply_accumulates", others * ~(spiking | unclassified))
+        self.add("unclassified", unclassified.long())
 
-    def unjudged(self) -> int:
+    def unclassified(self) -> int:
         """Returns the number of calls whose operations are not counted."""
-        return self.sum("unjudged") if self.calls else 0
+        return self.sum("unclassified") if self.calls else 0
 
     def counted(self) -> LayerCount:
-        if self.unjudged() == self.calls:
+        if self.unclassified() == self.calls:
             return LayerCount(self.name, self.kind)
         numbers = {name: self.sum(name) for name in ("accumulates", "multiply_accumulates")}
         return LayerCount(self.name, self.kind, **numbers)
@@ -461,7 +464,7 @@ def _taps(module: nn.Module, axis: int, n: int) -> list[int]:
 
 
 def _taps_of_transposed(module: nn.Module, axis: int, n: int) -> list[int]:
-    """Returns to how many outputs along an axis a transposed convolution adds each of n pixels."""
+    """Returns the number of outputs along an axis to which a transposed convolution adds each of n pixels."""
     kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
     outputs = (n - 1) * stride - 2 * module.padding[axis] + dilation * (kernel - 1) + module.output_padding[axis] + 1
     first = [i * stride - module.padding[axis] for i in range(n)]

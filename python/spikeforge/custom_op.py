@@ -135,10 +135,7 @@ def _check_name(name: str) -> None:
         or not isinstance(getattr(operators, local, any_packet), torch._ops.OpOverloadPacket)
         or not isinstance(getattr(any_packet, overload or "default", any_packet.default), torch._ops.OpOverload)
     ):
-        raise ValueError(
-            f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch's own; give the operator another "
-            "name"
-        )
+        raise ValueError(f"{name}: torch.ops.{name.replace('::', '.')} is an attribute of torch; use another name")
 
 
 def _overload(name: str) -> torch._ops.OpOverload:
@@ -219,7 +216,7 @@ def custom_op(
         if zero_results is not False:
             parts["zero_results"] = list(range(len(parts.results)) if zero_results is True else zero_results)
         if on_missing_device == "cpu":
-            parts.add("copies", _say_copies(parts.name))
+            parts.add("copies", _warner_of_copies(parts.name))
         return CustomOp(schema, parts)
     except BaseException:
         parts.close()
@@ -329,15 +326,15 @@ def _described(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _say_copies(name: str) -> Callable[..., list[Tensor]]:
-    def say(*args: Any) -> list[Tensor]:
+def _warner_of_copies(name: str) -> Callable[..., list[Tensor]]:
+    def warn(*args: Any) -> list[Tensor]:
         tensors = itertools.chain.from_iterable(arg if isinstance(arg, (list, tuple)) else [arg] for arg in args)
         device = next(t.device for t in tensors if isinstance(t, Tensor))
         copies = "its CPU function runs on copies of the arguments, and its results are copied back"
         warnings.warn(f"{name} has no kernel for {device}: {copies}", stacklevel=2)
         return []
 
-    return say
+    return warn
 
 
 # --- shapes ----------------------------------------------------------------------------------------------------------
@@ -350,9 +347,9 @@ def _shapes(parts: _Parts, shapes: Any) -> Callable[..., list[Tensor]]:
     name, count = parts.name, len(parts.results)
 
     def evaluate(*args: Any) -> list[Tensor]:
-        said = shapes(*args) if callable(shapes) else shapes
+        value = shapes(*args) if callable(shapes) else shapes
         named = dict(zip(parts.arguments, args))
-        return [_meta(name, spec, named) for spec in _specs(said, count)]
+        return [_meta(name, spec, named) for spec in _specs(value, count)]
 
     if not callable(shapes):
         _check_names(parts, shapes)
@@ -363,13 +360,13 @@ def _is_sizes(spec: Any) -> bool:
     return isinstance(spec, (tuple, list)) and all(isinstance(size, (int, str, torch.SymInt)) for size in spec)
 
 
-def _specs(said: Any, count: int) -> Sequence[Any]:
+def _specs(value: Any, count: int) -> Sequence[Any]:
     """Returns one shape description per result; a single result may be described without a list."""
-    if isinstance(said, list) and not (count == 1 and said and _is_sizes(said) and not isinstance(said[0], str)):
-        return said
-    if isinstance(said, tuple) and count > 1 and not _is_sizes(said) and len(said) == count:
-        return said
-    return [said]
+    if isinstance(value, list) and not (count == 1 and value and _is_sizes(value) and not isinstance(value[0], str)):
+        return value
+    if isinstance(value, tuple) and count > 1 and not _is_sizes(value) and len(value) == count:
+        return value
+    return [value]
 
 
 def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
@@ -398,12 +395,12 @@ def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
     return torch.empty(sizes, dtype=dtype, device="meta")
 
 
-def _check_names(parts: _Parts, said: Any) -> None:
-    """Raises ValueError if a name in fixed shapes is no argument."""
-    if isinstance(said, str) and said not in parts.arguments:
-        raise ValueError(f"{parts.name}: shapes names {said}, which its schema, {parts.schema}, does not have")
-    if isinstance(said, (list, tuple)):
-        for element in said:
+def _check_names(parts: _Parts, value: Any) -> None:
+    """Raises ValueError if a name in fixed shapes is not an argument."""
+    if isinstance(value, str) and value not in parts.arguments:
+        raise ValueError(f"{parts.name}: shapes names {value}, which its schema, {parts.schema}, does not have")
+    if isinstance(value, (list, tuple)):
+        for element in value:
             _check_names(parts, element)
 
 
@@ -430,7 +427,7 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         if len(offered) != 1:
             raise ValueError(
                 f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in "
-                "dtypes, or give a dict of functions by dtype"
+                "dtypes, or pass a dict of functions by dtype"
             )
         _add_addresses(parts, {offered[0]: _address(parts, cpu)})
     elif callable(cpu):
@@ -472,7 +469,7 @@ def _address(parts: _Parts, function: Any) -> int:
                 f"{CustomOp.cfunc_signature}"
             )
     if address <= 0:
-        raise ValueError(f"{parts.name}: {address} is no address of a function")
+        raise ValueError(f"{parts.name}: {address} is not the address of a function")
     return address
 
 

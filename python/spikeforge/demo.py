@@ -3,7 +3,7 @@
     python -m spikeforge.demo
     python -m spikeforge.demo --epochs 5 --device cuda --output digits.png
 
-The digits are the 1,797 of scikit-learn (8 x 8 pixels); a fifth of them is held out from training.
+The data are scikit-learn's 1,797 digits (8 x 8 pixels); a fifth of them is held out from training.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load_digits(device: torch.device) -> tuple[Digits, Digits]:
     try:
         from sklearn import datasets
     except ImportError:
-        raise UserError("the digits come with scikit-learn: pip install scikit-learn") from None
+        raise UserError("the digits are part of scikit-learn: pip install scikit-learn") from None
     found = datasets.load_digits()
     images = torch.tensor(found.data, dtype=torch.float32).view(-1, 1, 8, 8) / 16
     labels = torch.tensor(found.target, dtype=torch.int64)
@@ -253,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--epochs", type=positive, default=20, help="default: 20")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1; default: a GPU if there is one")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and the order of the digits; default: 0")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the weights and the order of digits; default: 0")
     parser.add_argument("--output", type=Path, default=Path("digits.png"), help="picture to write; default: digits.png")
     options = parser.parse_args(arguments)
     try:

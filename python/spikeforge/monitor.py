@@ -245,7 +245,7 @@ class Probe(Watcher):
                 recording.add(states[name], copy=not self.added_states)
         if not self.added_states:
             return None
-        return (outputs, {name: value[-1].clone() for name, value in states.items()}) if self.handed_on else outputs
+        return (outputs, {name: value[-1].clone() for name, value in states.items()}) if self.passes_states else outputs
 
 
 def _output(module: nn.Module, outputs: Any, index: int, name: str) -> Tensor:

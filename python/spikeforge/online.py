@@ -1,4 +1,4 @@
-"""Online learning: training while a sequence runs, in memory that does not grow with its steps."""
+"""Trains networks while a sequence runs, in memory that does not grow with its steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Online(nn.Module):
         for x in pieces:                    # [T, B, 700]: T steps at once, most often 1
             loss(online(x)).backward()      # adds to the gradients of net's parameters
 
-    States and traces are kept between calls, but no graph: a call after a million steps takes the memory of the first.
+    States and traces are kept between calls, but no graph: a call after a million steps uses the memory of the first.
     Within a piece, gradients are those of backpropagation through time, except through the recurrent connections of a
     ``Recurrent``; earlier pieces contribute through the traces. ``docs/online.md`` defines what each rule neglects.
 
@@ -100,14 +100,14 @@ class Online(nn.Module):
             raise TypeError("Online: samples of reset must be a bool tensor [B]")
         if self._restart is not None and self._restart.shape != samples.shape:
             raise ValueError(
-                f"Online: samples of reset must be {list(self._restart.shape)}, as before, but are "
+                f"Online: samples of reset must be {list(self._restart.shape)}, as in the pending reset, but are "
                 f"{list(samples.shape)}"
             )
         for kept in (memory.states[0].shape[0] for memory in self._memories if memory.states):
             if len(samples) != kept:
                 raise ValueError(
-                    f"Online: samples of reset must be [{kept}], as the states that are kept, but are "
-                    f"[{len(samples)}]; reset() starts all anew"
+                    f"Online: samples of reset must be [{kept}], the number of samples of the kept states, but are "
+                    f"[{len(samples)}]; reset() resets all"
                 )
         self._restart = samples.clone() if self._restart is None else self._restart | samples
 
@@ -125,7 +125,7 @@ class Online(nn.Module):
             if memory.states and memory.states[0].shape[0] != batch:
                 kept = memory.states[0].shape[0]
                 raise ValueError(
-                    f"Online: x has {batch} samples, but the states kept are of {kept}; call reset() to restart"
+                    f"Online: x has {batch} samples, but the kept states are of {kept}; call reset() to restart"
                 )
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
             for memory in self._memories:
@@ -145,18 +145,18 @@ class Online(nn.Module):
         for (name, part), (_, before) in zip(now, self._parts):
             if part is not before:
                 raise ValueError(
-                    f"Online: {name} is another {type(part).__name__} than when this was made, and traces are of the "
-                    "layer before: make Online anew of a network whose layers were replaced"
+                    f"Online: {name} is another {type(part).__name__} than at construction, and the traces belong to "
+                    "the former layer: construct Online again after layers were replaced"
                 )
         if len(now) != len(self._parts):
             raise ValueError(
-                f"Online: the network has {len(now)} layers, but had {len(self._parts)} when this was made: make "
-                "Online anew"
+                f"Online: the network has {len(now)} layers, but had {len(self._parts)} at construction: "
+                "construct Online again"
             )
         for name, part in self._replaced:
             if has_hooks(part):
                 raise ValueError(
-                    f"Online: {name or 'the network'} ({type(part).__name__}) has hooks since this was made, such as a "
+                    f"Online: {name or 'the network'} ({type(part).__name__}) got hooks after construction, such as a "
                     "Monitor's, which would not be called: remove them, or call the network itself"
                 )
 
@@ -235,7 +235,7 @@ class _Layer:
                 current_like = x.new_empty(()).expand(len(x), *_over_time(self.product, x[:0]).shape[1:])
         text, starts, params = self._text_and_parameters(current_like)
         if restart is not None and memory.states:
-            self._start_anew(memory, rule, text, starts, params, current_like, x, restart)
+            self._restart_samples(memory, rule, text, starts, params, current_like, x, restart)
         states = memory.states or starts
         if isinstance(self.product, nn.Linear):
             weight, bias = self._weights()
@@ -272,7 +272,7 @@ class _Layer:
         return torch.cat([weight, self.back.weight, of_ones], 1), bias
 
     def _learned(self) -> list[int]:
-        """Returns the indices of the neuron's parameters with traces, whatever requires a gradient at a call."""
+        """Returns the indices of the neuron's parameters with traces, which do not depend on requires_grad."""
         own = dict(self.neuron.named_parameters())
         return [j for j, name in enumerate(text_of(self.neuron).params) if name in own]
 
@@ -287,7 +287,7 @@ class _Layer:
         text_of(self.neuron).call(self.neuron, [current_like], {}, False, layer)
         return tuple(captured)
 
-    def _start_anew(
+    def _restart_samples(
         self, memory: _Memory, rule: str, text: str, starts: Sequence[Tensor], params: Sequence[Tensor],
         current_like: Tensor, x: Tensor, restart: Tensor,
     ) -> None:  # fmt: skip
@@ -344,7 +344,7 @@ class _Layer:
 
 
 class _RandomFeedback(torch.autograd.Function):
-    """Zeros instead of the product of x; the backward pass uses the feedback weights."""
+    """Returns zeros instead of the product of x; the backward pass uses the feedback weights."""
 
     generate_vmap_rule = True
 
@@ -411,13 +411,15 @@ def _layers(parts: list[tuple[str, nn.Module]], rule: str) -> list[_Layer]:
             if product is None and (back is not None or any(p.requires_grad for p in part.parameters())):
                 raise ValueError(f"Online: {shown} learns, so a Linear must be directly before it")
             if back is not None and not isinstance(product, nn.Linear):
-                raise ValueError(f"Online: before {shown} must be a Linear, but there is a {type(product).__name__}")
+                raise ValueError(
+                    f"Online: the layer before {shown} must be a Linear, but is a {type(product).__name__}"
+                )
             text_of(neuron)  # caches the text: a graph tracer could not write it
             layers.append(_Layer(product, neuron, back, f"{parts[i - 1][0]} ({type(product).__name__})"))
         else:
             if i < last and any(True for _ in part.parameters()):
                 raise ValueError(
-                    f"Online: {shown} has parameters, for which no traces are kept; only after the last neuron"
+                    f"Online: {shown} has parameters, for which no traces are kept; put it after the last neuron"
                 )
             layers.append(_Layer(part))
     return layers
@@ -452,7 +454,7 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
             f"Online: {shown} has the states of {type(neuron).__name__}; spikeforge.accelerate replaces it"
         )
     if isinstance(part, nn.RNNBase):
-        raise ValueError(f"Online: {shown} has states of its own, which are not kept between pieces")
+        raise ValueError(f"Online: {shown} has states, which are not kept between pieces")
     return "layer"
 
 

@@ -11,18 +11,18 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from spikeforge._numbers import FLOATS
 
-LOOKED_AT = 1024  # elements of the first look; packing a smaller tensor does not pay
+FIRST_CHECKED = 1024  # elements of the first check; packing a smaller tensor costs more than it saves
 LAG = 2  # tensors on a GPU whose check is pending
 WIDTHS = (1, 4)  # bits per element
-AGAIN = 64  # calls after which a place that held no spikes is checked again
+RECHECK = 64  # calls after which a place that had no spikes is checked again
 pack_spikes = torch.ops.spikeforge.pack_spikes.default
 
 
 class packed_activations(saved_tensors_hooks):
     """Context in which tensors saved for the backward pass are stored as bits if they are spikes.
 
-    A tensor of zeros and ones takes one bit per element, and one of whole numbers up to 15, such as a residual sum of
-    spikes, four. Other tensors are saved unchanged. Gradients are the same (-0.0 becomes 0.0).
+    A tensor of zeros and ones is stored with one bit per element, a tensor of whole numbers up to 15, such as a
+    residual sum of spikes, with four. Other tensors are saved unchanged. Gradients are the same (-0.0 becomes 0.0).
 
     >>> with spikeforge.packed_activations():
     ...     loss = criterion(net(x), target)
@@ -49,7 +49,7 @@ class packed_activations(saved_tensors_hooks):
         dense = whole.tensor
         if torch.empty_like(dense, device="meta").stride() != dense.stride():  # holes, or an expanded dimension
             dense = dense.contiguous()
-        if not _answers_later(dense):
+        if not _is_checked_later(dense):
             return _packed_now(whole, dense)
         if dense.is_cuda and torch.cuda.is_current_stream_capturing():
             return whole
@@ -82,7 +82,7 @@ class _Packed(NamedTuple):
 
 
 def _packed_now(whole: _Whole, dense: Tensor) -> _Whole | _Packed:
-    if not pack_spikes(dense.as_strided((LOOKED_AT,), (1,)), 4)[1]:
+    if not pack_spikes(dense.as_strided((FIRST_CHECKED,), (1,)), 4)[1]:
         return whole
     for bits in WIDTHS:
         packed, valid = pack_spikes(dense, bits)
@@ -111,7 +111,7 @@ class _Place:
     def widths(self) -> tuple[int, ...]:
         """Returns the widths to try."""
         self.calls += 1
-        return WIDTHS if not self.last and self.calls % AGAIN == 0 else self.last
+        return WIDTHS if not self.last and self.calls % RECHECK == 0 else self.last
 
 
 class _Undecided:
@@ -145,7 +145,7 @@ class _Undecided:
         return self.kept
 
 
-def _answers_later(t: Tensor) -> bool:
+def _is_checked_later(t: Tensor) -> bool:
     return t.is_cuda
 
 
@@ -154,9 +154,11 @@ def _may_be_spikes(t: Tensor) -> bool:
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None or torch.compiler.is_compiling():
         return False
-    # Expanded and small tensors take no more memory than bits.
+    # Expanded and small tensors need no more memory than bits.
     return (
-        t.numel() >= LOOKED_AT and 2 * t.untyped_storage().nbytes() > t.numel() and not (t.is_leaf and t.requires_grad)
+        t.numel() >= FIRST_CHECKED
+        and 2 * t.untyped_storage().nbytes() > t.numel()
+        and not (t.is_leaf and t.requires_grad)
     )
 
 

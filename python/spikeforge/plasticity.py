@@ -1,4 +1,4 @@
-"""Connections that learn by rules, which are text or classes of Python functions::
+"""Connections that learn by rules, given as text or as classes of Python functions::
 
     spikeforge.synapse(rule, **params)   a rule with values for its parameters
     spikeforge.Plastic(rule, ...)        connections that learn by a rule, stepped one step at a time
@@ -36,7 +36,7 @@ def _in_large_pages(t: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _ordinary() -> Iterator[None]:
-    """Makes ordinary tensors: those of inference mode could not be stepped outside it."""
+    """Creates tensors outside inference mode: a step could not change tensors of inference mode outside it."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -127,7 +127,7 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
         if isinstance(rule, str):
             raise
         raise ValueError(
-            f"{rule.__name__}: its functions are no legal rule: {str(error).removeprefix('synapse: ')}"
+            f"{rule.__name__}: its functions are not a legal rule: {str(error).removeprefix('synapse: ')}"
         ) from None
     name, states, traces, names, signals, of_states, of_traces, after, decay, post, printed = read
     if of_states[0] != 0:
@@ -140,7 +140,7 @@ def synapse(rule: str | type | None = None, /, **params: float) -> Synapse | Cal
         if not re.search(rf"\b{signal}\b", body):
             raise ValueError(
                 f"synapse: no event of the rule {name} reads the signal {signal}: write on {signal} {{ ... }}, or "
-                f"leave it out"
+                f"remove it"
             )
     return _checked(
         Synapse(
@@ -191,7 +191,7 @@ def _numbers(rule: str, names: Sequence[str], given: Mapping[str, Any]) -> dict[
             raise ValueError(f"synapse: the rule {rule} has no parameter {key}; it has {', '.join(names) or 'none'}")
     for key in names:
         if key not in given:
-            raise ValueError(f"synapse: the parameter {key} of the rule {rule} is not given")
+            raise ValueError(f"synapse: the parameter {key} of the rule {rule} is missing")
     return {key: _number(rule, key, given[key]) for key in names}
 
 
@@ -217,7 +217,7 @@ class Plastic:
         weights: [connections] of any floating-point type; copied.
         indices, indptr: the matrix as in event products. Without ``indptr``, indices have shape [rows, connections per
             row]; without both, weights are dense, [rows, cols].
-        rows, cols: the shape of the matrix; optional where the tensors' shapes give it.
+        rows, cols: the shape of the matrix; optional if the tensors' shapes define it.
         states: initial values of other states, by name, scalars or tensors; by default those of the rule.
 
     Raises:
@@ -241,22 +241,22 @@ class Plastic:
             if weights.dim() != 2:
                 raise ValueError(f"Plastic: dense weights must have shape [rows, cols], but have {list(weights.shape)}")
             if indptr is not None:
-                raise ValueError("Plastic: indptr is given, but no indices: dense weights have neither")
+                raise ValueError("Plastic: indptr needs indices: dense weights have neither")
             rows, cols = _same("rows", rows, weights.shape[0]), _same("cols", cols, weights.shape[1])
             indices = torch.arange(cols, dtype=torch.int32, device=weights.device).repeat(rows, 1)
         if indptr is None:
             if indices.dim() != 2:
                 raise ValueError(
-                    "Plastic: indices without indptr must have shape [rows, connections a row], but have "
+                    "Plastic: indices without indptr must have shape [rows, connections per row], but have "
                     f"{list(indices.shape)}"
                 )
             rows = _same("rows", rows, indices.shape[0])
             indptr = torch.arange(rows + 1, device=indices.device) * indices.shape[1]
         if rows is None or cols is None:
-            raise ValueError("Plastic: rows and cols of the matrix must be given")
+            raise ValueError("Plastic: pass rows and cols, the shape of the matrix")
         if weights.shape not in (indices.shape, indices.flatten().shape):
             raise ValueError(
-                f"Plastic: weights must have one element a connection, as indices {list(indices.shape)}, but have "
+                f"Plastic: weights must have one element per connection, as indices {list(indices.shape)}, but have "
                 f"{list(weights.shape)}"
             )
         self.rule, self.rows, self.cols = rule, rows, cols
@@ -312,7 +312,7 @@ class Plastic:
             ValueError: if the state does not fit; the connections do not change.
             TypeError: if its tensors or its step have another type.
         """
-        wrong = "Plastic: this is no state of such connections: "
+        wrong = "Plastic: the loaded state does not fit: "
         for key in ("states", "traces", "step"):
             if not isinstance(state, Mapping) or key not in state:
                 raise ValueError(f"{wrong}it has no {key!r}")
@@ -343,7 +343,9 @@ class Plastic:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._in_use.acquire(blocking=False):
-            raise RuntimeError("Plastic: another thread is in a step of these connections: one at a time can")
+            raise RuntimeError(
+                "Plastic: another thread is in a step of these connections: only one thread at a time may step them"
+            )
         try:
             yield
         finally:
@@ -455,8 +457,8 @@ def pair_stdp(
 ) -> Synapse:  # fmt: skip
     """Pair-based STDP over all pairs of spikes.
 
-    The weight changes by a_plus exp(-dt / tau_plus) if the postsynaptic spike comes dt after the presynaptic one, and
-    by -a_minus exp(-dt / tau_minus) if it comes dt before.
+    The weight changes by a_plus exp(-dt / tau_plus) if the postsynaptic spike is dt after the presynaptic one, and
+    by -a_minus exp(-dt / tau_minus) if it is dt before.
 
     Source: Song, Miller and Abbott, Nature Neuroscience 3 (2000). Time constants are in steps, as in all rules.
     """

@@ -32,15 +32,16 @@ def raster(
 
     Args:
         spikes: ``[T, N]``, or ``[T, B, ...]``.
-        ax: where to draw; None makes a figure.
+        ax: the axes to draw into; None creates a figure.
         sample: the index in the batch; None for data without a batch, ``[T, ...]``.
-        neurons: the most neurons to draw, spread evenly over all; or a list of their indices; None for all.
+        neurons: the number of neurons to draw at most, spread evenly over all; or a list of their indices; None for
+            all.
         dt: milliseconds per step; None shows steps.
         color: the color of the marks.
         title: the title, on the left.
 
     Raises:
-        ValueError, TypeError: if the data is no sequence, a sample or neuron does not exist, or dt is not above 0.
+        ValueError, TypeError: if the data is not a sequence, a sample or neuron does not exist, or dt is not above 0.
         ImportError: without matplotlib.
     """
     from_matplotlib = _matplotlib("collections")
@@ -62,8 +63,8 @@ def raster(
     _time_axis(ax, len(values), dt)
     ax.set_ylim(-0.5, max(len(chosen), 1) - 0.5)
     ax.yaxis.get_major_locator().set_params(integer=True, nbins=5)  # type: ignore[call-arg]
-    everyone = chosen == list(range(len(chosen)))
-    if not everyone:
+    all_neurons = chosen == list(range(len(chosen)))
+    if not all_neurons:
         ax.yaxis.set_major_formatter(lambda at, _: str(chosen[int(at)]) if 0 <= at < len(chosen) else "")
     of = f" ({len(chosen)} of {values.shape[1]})" if len(chosen) < values.shape[1] else ""
     ax.set_ylabel("neuron" + of)
@@ -83,7 +84,7 @@ def traces(
 
     Args:
         values: ``[T, N]``, or ``[T, B, ...]``.
-        ax: where to draw; None makes a figure.
+        ax: the axes to draw into; None creates a figure.
         spikes: spikes of the same shape, drawn as marks above the lines.
         threshold: the height of a dashed line.
         sample, dt, title: see :func:`raster`.
@@ -135,7 +136,7 @@ def rates(
 
     Args:
         spikes: ``[T, ...]``; or several by name, such as ``dict(monitor.items())``.
-        ax: where to draw; None makes a figure.
+        ax: the axes to draw into; None creates a figure.
         window: the steps of a moving average, truncated at the ends.
         dt: milliseconds per step, for rates in Hz; None shows per cent of the neurons in a step.
         title: the title, on the left.
@@ -160,7 +161,7 @@ def rates(
     _tidy(ax, title)
     _time_axis(ax, longest, dt)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel("fire a step" if dt is None else "rate (Hz)")
+    ax.set_ylabel("fire per step" if dt is None else "rate (Hz)")
     if dt is None:
         ax.yaxis.set_major_formatter("{x:g} %")
     ax.grid(axis="y", color=GRID)

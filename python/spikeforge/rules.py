@@ -30,26 +30,26 @@ class Law:
 
 
 def constant(value: float) -> Law:
-    """The same value for all connections."""
+    """Returns the law with one value for all connections."""
     return Law("constant", value)
 
 
 def uniform(low: float, high: float) -> Law:
-    """The uniform distribution from low to high."""
+    """Returns the uniform distribution from low to high."""
     return Law("uniform", low, high)
 
 
 def normal(
     mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False
 ) -> Law:
-    """The normal distribution of this mean and standard deviation (before bounds apply)."""
+    """Returns the normal distribution of this mean and standard deviation (before bounds apply)."""
     return Law("normal", mean, deviation, low, high, redraw)
 
 
 def lognormal(
     mean: float, deviation: float, *, low: float = -math.inf, high: float = math.inf, redraw: bool = False
 ) -> Law:
-    """The distribution whose natural logarithm is normal, with this mean and standard deviation."""
+    """Returns the distribution whose natural logarithm is normal, with this mean and standard deviation."""
     return Law("lognormal", mean, deviation, low, high, redraw)
 
 

@@ -110,7 +110,7 @@ class Recording:
 
     @functools.cached_property
     def _by_neuron(self) -> tuple[Tensor, Tensor]:
-        """Neurons in ascending order, and their positions in the recording."""
+        """Returns the neurons in ascending order, and their positions in the recording."""
         return self.neurons.sort(stable=True)
 
 
@@ -233,7 +233,7 @@ class Network:
         """Connects two populations; see :class:`spikeforge.Projection`.
 
         Args:
-            delay: in steps, rounded to whole numbers, at least 1: bound a law that may give less by ``low``.
+            delay: in steps, rounded to whole numbers, at least 1: bound a law that may return less by ``low``.
             into: the input of the targets' neuron that receives the spikes; by default its first.
             plasticity: a rule by which the connections learn (``docs/plasticity.md``). The weight is the initial value
                 of the rule's first state, and must be within the bounds to which the rule clamps it.
@@ -272,9 +272,9 @@ class Network:
             return learns
 
     def drive(self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None) -> None:
-        """Adds Poisson input: in each step a neuron gets ``weight`` times a Poisson number of mean ``rate``.
+        """Adds Poisson input: in each step a neuron receives ``weight`` times a Poisson number of mean ``rate``.
 
-        The same seed gives the same numbers on every device and for any number of threads.
+        The same seed draws the same numbers on every device and for any number of threads.
 
         Args:
             rate: spikes per step, a scalar or [size]; ``rate_hz * dt_ms / 1000`` for steps of ``dt_ms``.
@@ -286,7 +286,7 @@ class Network:
         _CPP.drive(self._held, number, tensor_of(f"Network: the rate that drives {targets.name}", rate), weight, into)
 
     def inject(self, targets: Population, current: float | Tensor, *, into: str | None = None) -> None:
-        """Adds a constant to an input in each step: a number or [size]."""
+        """Adds a constant to an input in each step: a scalar or [size]."""
         number, into = self._number(targets), check_text("Network: into", into or "")
         _CPP.inject(self._held, number, tensor_of(f"Network: the current of {targets.name}", current), into)
 
@@ -362,7 +362,7 @@ class Network:
         A state without ``"signals"`` leaves the signals unchanged.
 
         Raises:
-            ValueError: if the state is that of another network or no state, or processes of a group load different
+            ValueError: if the state is not a state or that of another network, or processes of a group load different
                 states.
         """
         wrong = self._why_not(state, self._fingerprint())
@@ -382,7 +382,7 @@ class Network:
         """Returns the reason why a state does not fit this network, or an empty string."""
         for key in ("tensors", "network"):
             if not isinstance(state, Mapping) or key not in state:
-                return f"Network: a state is what state_dict() gives, but this one has no {key!r}"
+                return f"Network: a state must be a result of state_dict(), but this one has no {key!r}"
         tensors, given = state["tensors"], state["network"]
         if (
             not isinstance(tensors, Sequence)
@@ -390,7 +390,7 @@ class Network:
             or not isinstance(given, Mapping)
         ):
             return (
-                "Network: a state is what state_dict() gives, a list of tensors and a dict, but this one has "
+                "Network: a state must be a result of state_dict(), a list of tensors and a dict, but this one has "
                 f"{tensors!r:.60} and {given!r:.60}"
             )
         for key, value in own.items():
@@ -416,15 +416,15 @@ class Network:
 
     def __reduce__(self):
         raise TypeError(
-            "Network: a network can be neither copied nor pickled; make it again, and load_state_dict() this one's "
-            "state_dict()"
+            "Network: a network can be neither copied nor pickled; construct it again, and load_state_dict() the "
+            "state_dict() of this one"
         )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Guards calls that change the network's description in Python; operators refuse a second thread themselves."""
+        """Guards calls that change the network's description in Python; operators raise for a second thread."""
         if not self._in_use.acquire(blocking=False):
-            raise RuntimeError("Network: another thread is using this network: one at a time can")
+            raise RuntimeError("Network: another thread is using this network: only one thread at a time may use it")
         try:
             yield
         finally:
@@ -433,9 +433,9 @@ class Network:
     def _number(self, population: Population) -> int:
         """Returns the index of a population, or of a copy of it."""
         if not isinstance(population, Population):
-            raise TypeError(f"Network: a population must be what populate() returned, but is {population!r}")
+            raise TypeError(f"Network: a population must be a result of populate(), but is {population!r}")
         if (number := self._numbers.get(_key(population))) is None:
-            raise ValueError(f"Network: {population.name} is no population of this network")
+            raise ValueError(f"Network: {population.name} is not a population of this network")
         return number
 
 
@@ -453,7 +453,7 @@ def _name_of(group: Any) -> str:
 
 
 def _digest(arrays: Sequence[Tensor]) -> str:
-    """Returns a hash of the connections that are given as arrays."""
+    """Returns a hash of the connections that are passed as arrays."""
     if not arrays:
         return ""
     digest = hashlib.sha256()
@@ -574,13 +574,13 @@ def simulate(
         )
         recorded, begun, done = [], time.perf_counter(), 0
         for piece in pieces:
-            count, first, when, who, kept = piece
-            recorded.append((when, who))
+            count, first, when, neurons, kept = piece
+            recorded.append((when, neurons))
             done += count
             if progress and done:
                 _show(done, steps, time.perf_counter() - begun)
-        when, who = (torch.cat(each) for each in zip(*recorded))
-        return Recording(when, who, kept, range(first, first + steps))
+        when, neurons = (torch.cat(each) for each in zip(*recorded))
+        return Recording(when, neurons, kept, range(first, first + steps))
 
 
 # A piece of a simulation: its number of steps, the first step of the call, steps and neurons of its spikes, and the
@@ -600,8 +600,8 @@ def _by_pieces(network: Network, steps: int, requested: Requested, progress: boo
     while done < max(steps, 1):
         count = min(at_once, steps - done)
         begun = time.perf_counter()
-        when, who, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
-        yield count, first, when, who, kept
+        when, neurons, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
+        yield count, first, when, neurons, kept
         done += max(count, 1)
         spent = time.perf_counter() - begun
         at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
@@ -609,14 +609,14 @@ def _by_pieces(network: Network, steps: int, requested: Requested, progress: boo
 
 def _by_equal_pieces(network: Network, steps: int, requested: Requested) -> Iterator[Piece]:
     if steps <= STEPS_UNINTERRUPTED:  # one call: processes compare their calls once
-        when, who, kept, first = _CPP.simulate(network._held, steps, *requested)
-        yield steps, first, when, who, kept
+        when, neurons, kept, first = _CPP.simulate(network._held, steps, *requested)
+        yield steps, first, when, neurons, kept
         return
     first, kept = _CPP.begin(network._held, steps, *requested)
     for done in range(0, steps, STEPS_UNINTERRUPTED):
         count = min(STEPS_UNINTERRUPTED, steps - done)
-        when, who, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
-        yield count, first, when, who, kept
+        when, neurons, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
+        yield count, first, when, neurons, kept
 
 
 def _rows(states: list[Tensor], done: int, count: int) -> list[Tensor]:

@@ -22,7 +22,7 @@ from spikeforge._numbers import operand
 
 @dataclass(frozen=True)
 class Surrogate:
-    """The base class of surrogates."""
+    """Base class of surrogates."""
 
     name: ClassVar[str] = ""
 
@@ -53,8 +53,8 @@ class Surrogate:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(
-                    f"{type(self).__name__}: {field.name} must be a number, but is {type(value).__name__}; a surrogate "
-                    "that learns is written as Custom, with a parameter of the neuron"
+                    f"{type(self).__name__}: {field.name} must be a number, but is {type(value).__name__}; write a "
+                    "learned surrogate as Custom, with a parameter of the neuron"
                 )
             self._require(math.isfinite(value), f"{field.name} must be finite")
             if field.metadata.get("positive"):
@@ -451,8 +451,8 @@ class Custom:
         for name, value in numbers.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise TypeError(
-                    f"Custom: {name} must be a number, but is {type(value).__name__}; a surrogate that learns belongs "
-                    "into a neuron of one's own, spikeforge.nn.Neuron(text, ...), by "
+                    f"Custom: {name} must be a number, but is {type(value).__name__}; write a learned surrogate in a "
+                    "custom neuron, spikeforge.nn.Neuron(text, ...), by "
                     'add_gradient(spike(u, none), u, "...")'
                 )
             if name == "u":
@@ -525,7 +525,7 @@ def of(surrogate: str | Surrogate | Custom) -> Surrogate | Custom:
     if callable(surrogate):
         hint = (
             '; write its derivative as text, Custom("1 / square(1 + abs(u))"), or the neuron as a function '
-            "(@spikeforge.neuron), whose spikeforge.spike(u, surrogate) takes a function"
+            "(@spikeforge.neuron), whose spikeforge.spike(u, surrogate) accepts a function"
         )
     raise TypeError(
         'surrogate must be a name ("atan") or an object of spikeforge.surrogate, but is '

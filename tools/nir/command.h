@@ -14,9 +14,9 @@ namespace spikeforge::nir {
 
 struct Command {
   CLI::App* app;
-  std::function<int()> run;  // returns the exit status; throws Error for a refusal
+  std::function<int()> run;  // returns the exit status; throws Error if a file is rejected
 
-  // What it reads: its arguments that are no options.
+  // The files that it reads: its positional arguments.
   std::string files() const;
 };
 
@@ -28,10 +28,10 @@ Command add_info(CLI::App& program);
 Command add_run(CLI::App& program);
 Command add_to_torchscript(CLI::App& program);
 
-// Reads the command line and runs one command, in a process of its own. Returns the program's exit status.
+// Reads the command line and runs one command in a separate process. Returns the program's exit status.
 int run_program(CLI::App& app, const std::vector<Command>& commands, int argc, char** argv);
 
-// What every command that reads a file takes.
+// Options of every command that reads a file.
 struct ReadOptions {
   Limits limits;
   ShapeRule shapes = ShapeRule::strict;
@@ -39,7 +39,7 @@ struct ReadOptions {
 void add_limits(CLI::App& command, ReadOptions& options);
 void add_shape_rule(CLI::App& command, ReadOptions& options);
 
-// What every command that writes a NIR file takes.
+// Options of every command that writes a NIR file.
 void add_compression(CLI::App& command, WriteOptions& options);
 bool is_nir(std::string_view file);  // by its name
 

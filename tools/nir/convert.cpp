@@ -29,7 +29,8 @@ Command add_convert(CLI::App& program) {
       "convert",
       "Write a file of any version in the newest layout, or as TorchScript (a.nir a.pt --help lists its options)");
   app->add_option("from", options->from, "A NIR file of any version")->required();
-  app->add_option("to", options->to, "The file to write; an old one is replaced when the new one is whole")->required();
+  app->add_option("to", options->to, "The file to write; an existing file is replaced when the new one is complete")
+      ->required();
   add_compression(*app, options->write);
   add_limits(*app, *options);
   return {app, [options] { return convert(*options); }};

@@ -21,7 +21,7 @@ struct DiffOptions : ReadOptions {
 
 class Comparison {
  public:
-  // Numbers that differ by no more than this part of the larger one are equal, whatever their types are.
+  // Numbers of any type are equal if they differ by no more than this part of the larger one.
   explicit Comparison(double tolerance) : tolerance_(tolerance) {}
 
   bool found_none() const { return !found_; }
@@ -33,18 +33,19 @@ class Comparison {
       const auto other = in_b.find(node);
       const std::string inner = in_node(name, node);
       if (other == in_b.end())
-        tell("- {}: {}", inner, content->type());
+        print_difference("- {}: {}", inner, content->type());
       else
         nodes(*content, *other->second, inner);
     }
     for (const auto& [node, content] : in_b)
-      if (!in_a.contains(node)) tell("+ {}: {}", in_node(name, node), content->type());
+      if (!in_a.contains(node)) print_difference("+ {}: {}", in_node(name, node), content->type());
     edges(a, b, shown);
     metadata(a.metadata, b.metadata, shown);
   }
 
  private:
-  template <class... Arguments> void tell(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  template <class... Arguments>
+  void print_difference(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
     found_ = true;
     fmt::print("{}\n", spikeforge::printable(fmt::format(format, std::forward<Arguments>(arguments)...)));
   }
@@ -56,7 +57,7 @@ class Comparison {
   }
 
   void nodes(const Node& a, const Node& b, const std::string& name) {
-    if (a.type() != b.type()) return tell("! {}: {} is {}", printable(name), a.type(), b.type());
+    if (a.type() != b.type()) return print_difference("! {}: {} is {}", printable(name), a.type(), b.type());
     metadata(a.metadata, b.metadata, name);
     if (const Graph* graph = std::get_if<Graph>(&a.kind)) return graphs(*graph, std::get<Graph>(b.kind), name);
 
@@ -64,7 +65,7 @@ class Comparison {
     for_each_setting(a.kind, [&](std::string_view field, const std::string& text) { settings_a.emplace(field, text); });
     for_each_setting(b.kind, [&](std::string_view field, const std::string& text) { settings_b.emplace(field, text); });
     compare(settings_a, settings_b, name, [&](std::string_view field, const std::string& x, const std::string& y) {
-      if (x != y) tell("! {}, {}: {} is {}", printable(name), field, x, y);
+      if (x != y) print_difference("! {}, {}: {} is {}", printable(name), field, x, y);
     });
 
     std::map<std::string_view, Array> arrays_a, arrays_b;
@@ -80,20 +81,21 @@ class Comparison {
     for (const auto& [field, value] : a) {
       const auto other = b.find(field);
       if (other == b.end())
-        tell("- {}, {}", printable(name), field);
+        print_difference("- {}, {}", printable(name), field);
       else
         both(field, value, other->second);
     }
     for (const auto& [field, value] : b)
-      if (!a.contains(field)) tell("+ {}, {}", printable(name), field);
+      if (!a.contains(field)) print_difference("+ {}, {}", printable(name), field);
   }
 
   void arrays(const Array& a, const Array& b, const std::string& name, std::string_view field) {
     if (a == b) return;
     if (a.shape() != b.shape())
-      return tell("! {}, {}: shape {} is {}", printable(name), field, text_of(a.shape()), text_of(b.shape()));
+      return print_difference("! {}, {}: shape {} is {}", printable(name), field, text_of(a.shape()),
+                              text_of(b.shape()));
     if (a.dtype() != b.dtype() && tolerance_ == 0)
-      tell("! {}, {}: {} is {}", printable(name), field, name_of(a.dtype()), name_of(b.dtype()));
+      print_difference("! {}, {}: {} is {}", printable(name), field, name_of(a.dtype()), name_of(b.dtype()));
     std::int64_t differing = 0;
     double most = 0;
     for (std::int64_t i = 0; i < a.count(); ++i) {
@@ -103,7 +105,8 @@ class Comparison {
       most = std::fmax(most, std::fabs(x - y));
     }
     if (differing)
-      tell("! {}, {}: {} of {} values differ, by up to {:.6g}", printable(name), field, differing, a.count(), most);
+      print_difference("! {}, {}: {} of {} values differ, by up to {:.6g}", printable(name), field, differing,
+                       a.count(), most);
   }
 
   bool are_equal(double x, double y) const {
@@ -127,24 +130,24 @@ class Comparison {
     for (const auto& [edge, count] : surplus) {
       if (count == 0) continue;
       are_the_same = false;
-      tell("{} {}, edges: {} -> {}{}", count > 0 ? '-' : '+', printable(graph), printable(edge.first),
-           printable(edge.second), std::abs(count) > 1 ? fmt::format(" ({} times)", std::abs(count)) : "");
+      print_difference("{} {}, edges: {} -> {}{}", count > 0 ? '-' : '+', printable(graph), printable(edge.first),
+                       printable(edge.second), std::abs(count) > 1 ? fmt::format(" ({} times)", std::abs(count)) : "");
     }
-    if (are_the_same) tell("! {}, edges: the same in another order", printable(graph));
+    if (are_the_same) print_difference("! {}, edges: the same in another order", printable(graph));
   }
 
   void metadata(const Group& a, const Group& b, const std::string& name, const std::string& place = "") {
     for (const Member& member : a.members) {
       const Member* other = b.find(member.name);
       if (!other)
-        tell("- {}, metadata/{}", printable(name), printable(place + member.name));
+        print_difference("- {}, metadata/{}", printable(name), printable(place + member.name));
       else if (const auto* x = std::get_if<Group>(&member.value), *y = std::get_if<Group>(&other->value); x && y)
         metadata(*x, *y, name, place + member.name + "/");
       else if (!are_equal(member.value, other->value))
-        tell("! {}, metadata/{}", printable(name), printable(place + member.name));
+        print_difference("! {}, metadata/{}", printable(name), printable(place + member.name));
     }
     for (const Member& member : b.members)
-      if (!a.find(member.name)) tell("+ {}, metadata/{}", printable(name), printable(place + member.name));
+      if (!a.find(member.name)) print_difference("+ {}, metadata/{}", printable(name), printable(place + member.name));
   }
 
   double tolerance_;
@@ -168,8 +171,7 @@ Command add_diff(CLI::App& program) {
   app->add_option("b", options->b, "Another")->required();
   app->add_option(
          "--tolerance", options->tolerance,
-         "Numbers that differ by no more than this part of the larger one are equal, whatever their types; 0 if "
-         "not given")
+         "Numbers of any type are equal if they differ by no more than this part of the larger one; by default 0")
       ->check(CLI::NonNegativeNumber.description(""));
   add_limits(*app, *options);
   return {app, [options] { return diff(*options); }};

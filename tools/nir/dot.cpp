@@ -16,13 +16,13 @@ struct DotOptions : ReadOptions {
   std::string file;
 };
 
-// Nodes are called by their whole name; a nested graph is a cluster, and edges to it end at its Inputs and Outputs.
+// Nodes have their full names; a nested graph is a cluster, and edges to it end at its Inputs and Outputs.
 class Drawing {
  public:
   explicit Drawing(bool is_sound) : is_sound_(is_sound) {}
 
   void graph(const Graph& graph, const std::string& name, int indent) {
-    // Shapes are a help here, not a condition.
+    // Shapes are optional in a drawing.
     std::vector<NodeShapes> shapes(graph.nodes.size());
     try {
       if (is_sound_) shapes = infer_shapes(graph, ShapeRule::tolerant);
@@ -74,7 +74,7 @@ class Drawing {
     return is_neuron ? ", style=filled, fillcolor=lightgrey" : "";
   }
 
-  // Where an edge to or from a node ends: in a nested graph, at a node within.
+  // Returns the node at which an edge to or from a node ends: for a nested graph, a node within it.
   template <class Port> static std::string end(const Graph* nested, const std::string& name) {
     if (!nested || nested->nodes.empty()) return name;
     for (const NamedNode& port : nested->nodes)

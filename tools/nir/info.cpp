@@ -20,7 +20,7 @@ struct InfoOptions : ReadOptions {
   bool json = false, is_data = false;
 };
 
-// How shapes are inferred: by a rule, or not at all if the graph is not sound.
+// The rule by which shapes are inferred; none if the graph is not sound.
 using Rule = std::optional<ShapeRule>;
 
 Rule rule_for(const InfoOptions& options, const Report& report) {
@@ -40,7 +40,7 @@ void count(const Graph& graph, Count& total) {
   }
 }
 
-// What cannot be inferred is left out, with a warning.
+// Shapes that cannot be inferred are omitted, with a warning.
 std::vector<NodeShapes> shapes_or_none(const Graph& graph, Rule rule, Report* report) {
   try {
     if (rule) return infer_shapes(graph, *rule, report);
@@ -227,8 +227,8 @@ Command add_info(CLI::App& program) {
   CLI::App* const app =
       program.add_subcommand("info", "Print nodes, shapes, the ranges of parameters, version and warnings");
   app->add_option("file", options->file, "A NIR file")->required();
-  CLI::Option* const json = app->add_flag("--json", options->json, "For programs");
-  app->add_flag("--data", options->is_data, "The file is NIRGraphData: recordings, and no graph")->excludes(json);
+  CLI::Option* const json = app->add_flag("--json", options->json, "Print JSON, for programs");
+  app->add_flag("--data", options->is_data, "The file is NIRGraphData: recordings instead of a graph")->excludes(json);
   add_shape_rule(*app, *options);
   add_limits(*app, *options);
   return {app, [options] { return info(*options); }};

@@ -13,7 +13,7 @@
 namespace spikeforge::nir {
 namespace {
 
-// What needs torch, which takes a while to load, is a program of its own beside this one.
+// Commands that need torch, which is slow to load, are in a separate program in the same folder.
 int call_network_program(char** argv) {
   char self[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", self, sizeof self);
@@ -37,7 +37,7 @@ bool needs_torch(int argc, char** argv) {
 }  // namespace
 }  // namespace spikeforge::nir
 
-// 0: done. 1: a file is refused, with one line on standard error, or files differ. 2: the command line is wrong.
+// 0: done. 1: a file is rejected, with one line on standard error, or files differ. 2: the command line is wrong.
 int main(int argc, char** argv) {
   using namespace spikeforge::nir;
   if (needs_torch(argc, argv)) return call_network_program(argv);

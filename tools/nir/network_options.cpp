@@ -29,20 +29,21 @@ constexpr Word<c10::ScalarType> dtypes[] = {{"float32", c10::kFloat}, {"float64"
 void add_network_options(CLI::App& command, NetworkOptions& options) {
   ModuleOptions& module = options.module;
   command.add_option("--dt", module.dt, "Seconds of a time step")->required();
-  add_choice(command, "--reset", module.reset,
-             "What fired goes to: file (v_reset, which is the default), zero, subtract (v - v_threshold), "
-             "subtract-delayed (the same a step later), subtract-twice (both, and what counts twice is given back)",
-             resets);
-  add_choice(command, "--if-scaling", module.if_scaling, "What IF adds in a step: ode (dt r x), or per-step (r x)",
-             if_scalings);
-  add_choice(command, "--comparison", module.comparison,
-             "Fires where v is gt (above) or ge (at or above) the threshold", comparisons);
+  add_choice(
+      command, "--reset", module.reset,
+      "Reset after a spike: file (to v_reset, the default), zero, subtract (v - v_threshold), "
+      "subtract-delayed (the same a step later), subtract-twice (both, and the part subtracted twice is added back)",
+      resets);
+  add_choice(command, "--if-scaling", module.if_scaling,
+             "The term that IF adds in a step: ode (dt r x), or per-step (r x)", if_scalings);
+  add_choice(command, "--comparison", module.comparison, "Fire if v is gt (above) or ge (at or above) the threshold",
+             comparisons);
   add_choice(command, "--cuba-current", module.cuba_current,
              "The current that charges a membrane: new (with this step's input), or old", cuba_currents);
   add_choice(command, "--recurrent-start", module.recurrent_start,
              "The value of back edges in the first step: zero, or apply (layers applied to zeros)", recurrent_starts);
   add_choice(command, "--delays", module.delays,
-             "Delays that are no whole number of steps: exact (refused), or nearest", delay_roundings);
+             "Delays that are not a whole number of steps: exact (an error), or nearest", delay_roundings);
   command
       .add_option_function<std::string>(
           "--device",
@@ -53,10 +54,10 @@ void add_network_options(CLI::App& command, NetworkOptions& options) {
               throw CLI::ValidationError("--device", text + " is not a device; expected cpu, cuda or cuda:1");
             }
           },
-          "Where it is computed: cpu (the default), cuda, cuda:1, ...")
+          "Device: cpu (the default), cuda, cuda:1, ...")
       ->type_name("TEXT");
   command.add_flag("--fold-time", module.fold_time,
-                   "Layers outside cycles are called once for all steps: faster, and the same but for last bits");
+                   "Call layers outside cycles once for all steps: faster, and the same within rounding");
   add_choice(command, "--dtype", module.dtype, "float32 (the default), or float64", dtypes);
   add_shape_rule(command, options);
   add_limits(command, options);

@@ -1,4 +1,4 @@
-// Options of the commands that make a network of a file.
+// Options of the commands that load a network from a file.
 #pragma once
 #include "tools/nir/command.h"
 

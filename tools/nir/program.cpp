@@ -17,7 +17,7 @@ void add_limits(CLI::App& command, ReadOptions& options) {
       ->capture_default_str();
   command
       .add_option("--max-bytes", options.limits.bytes,
-                  "Memory for arrays and text, such as 500MB or 4GiB; 2GiB if not given")
+                  "Memory for arrays and text, such as 500MB or 4GiB; by default 2GiB")
       ->transform(CLI::AsSizeValue(false));
 }
 
@@ -29,7 +29,7 @@ void add_shape_rule(CLI::App& command, ReadOptions& options) {
 }
 
 void add_compression(CLI::App& command, WriteOptions& options) {
-  command.add_option("--compression", options.compression, "Of deflate, 0 to 9; 0: none")
+  command.add_option("--compression", options.compression, "Level of deflate, 0 to 9; 0: none")
       ->check(CLI::Range(0, 9))
       ->capture_default_str();
 }

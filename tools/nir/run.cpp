@@ -20,7 +20,7 @@ struct RunOptions : NetworkOptions {
   std::string output;
 };
 
-// A node somewhere in a graph, and what it is called in the network.
+// A node of a graph or a nested graph, and its name in the network.
 struct Place {
   const NamedNode* node = nullptr;
   std::string path;
@@ -41,7 +41,7 @@ Place find(const Graph& graph, std::string_view name) {
   return {};
 }
 
-// NODE=FILE, where either may hold a "=".
+// NODE=FILE; both may contain a "=".
 struct Request {
   std::string node, file;
 };
@@ -100,7 +100,7 @@ class Runner {
       refuse("", error.what_without_backtrace());
     }
 
-    std::deque<ReplacementFile> files;  // all of them are written before any takes its name
+    std::deque<ReplacementFile> files;  // all of them are written before any is renamed
     const auto write = [&](const std::string& file, const at::Tensor& values) {
       try {
         files.emplace_back(file);
@@ -181,7 +181,7 @@ class Runner {
     is_batch_known_ = true;
   }
 
-  // TimeDistributed takes batches only.
+  // TimeDistributed accepts only batches.
   bool adds_batch() const { return options_.module.fold_time && !batch_; }
   at::Tensor as_given(const at::Tensor& values) const { return adds_batch() ? values.squeeze(1) : values; }
 
@@ -205,7 +205,7 @@ class Runner {
     network_->set(name, value.expand(whole).to(options_.module.device, type).contiguous());
   }
 
-  // Of what comes to a node, graph/node in a nested graph.
+  // The shape of a node's input; a node in a nested graph is graph/node.
   Shape shape_at(const Graph& graph, std::string_view node, const std::optional<Shape>& arriving) const {
     const std::vector<NodeShapes> shapes = infer_shapes(graph, options_.shapes, nullptr, arriving);
     const std::size_t slash = node.find('/');
@@ -223,7 +223,7 @@ class Runner {
     return place;
   }
 
-  // What a Monitor calls a node's output. Empty: an Input of the network, whose output is what came in.
+  // The name of a node's output in a Monitor. Empty: an Input of the network, whose output is the network's input.
   std::string output_of(const std::string& node) const {
     const Place place = place_of(node);
     const Kind& kind = place.node->node.kind;
@@ -291,11 +291,11 @@ Command add_run(CLI::App& program) {
   CLI::App* const app = program.add_subcommand("run", "Run a network over an input");
   app->add_option("file", options->file, "A NIR file of any version")->required();
   app->add_option("--input", options->inputs,
-                  "x.npy, [T, *shape] or [T, batch, *shape]; NODE=x.npy for each Input where there are several")
+                  "x.npy, [T, *shape] or [T, batch, *shape]; NODE=x.npy for each Input if there are several")
       ->required()
       ->expected(1)
       ->take_all();
-  app->add_option("--output", options->output, "Where what comes out goes, as the input came");
+  app->add_option("--output", options->output, "File for the output, in the format of the input");
   app->add_option("--record", options->records, "NODE=out.npy: the output of a node; graph/node in a nested graph")
       ->expected(1)
       ->take_all();

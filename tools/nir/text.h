@@ -10,15 +10,15 @@ namespace spikeforge::nir {
 // "text", with quotes, for JSON and, once it is printable(), for Graphviz.
 std::string in_quotes(std::string_view text);
 
-// A number as JSON has it: NaN and infinities are text.
+// Formats a number for JSON: NaN and infinities are text.
 std::string json_number(double value);
 
 std::string json_shape(const Shape& shape);
 
-// [0.5, 2] of the numbers in it; 0.5 where all are equal.
+// Formats the range of an array's numbers as [0.5, 2]; 0.5 if all are equal.
 std::string text_of_range(const Array& array);
 
-// A field that is no array of parameters: [2, 2], same, 1.
+// Formats a field that is not an array of parameters: [2, 2], same, 1.
 std::string text_of_setting(const Shape& value);
 std::string text_of_setting(std::int64_t value);
 template <std::size_t D> std::string text_of_setting(const std::array<std::int64_t, D>& value) {
@@ -32,7 +32,7 @@ template <int D> std::string text_of_setting(const Padding<D>& value) {
   }
 }
 
-// The fields of a node that are no arrays, and are present: field(name, text).
+// Calls field(name, text) for each field of a node that is present and not an array.
 template <class Field> void for_each_setting(const Kind& kind, Field&& field) {
   const auto visit = [&]<class T>(const auto& self, std::string_view name, const T& value) -> void {
     if constexpr (requires { value.has_value(); }) {

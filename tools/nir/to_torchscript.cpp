@@ -38,7 +38,7 @@ Command add_to_torchscript(CLI::App& program) {
   CLI::App* const app = program.add_subcommand(
       "convert", "Write a network as TorchScript, which runs where the operator library is loaded, in C++ and Python");
   app->add_option("file", options->file, "A NIR file of any version")->required();
-  app->add_option("to", options->to, "The .pt file to write; an old one is replaced when the new one is whole")
+  app->add_option("to", options->to, "The .pt file to write; an existing file is replaced when the new one is complete")
       ->required();
   add_network_options(*app, *options);
   return {app, [options] { return write_torchscript(*options); }};

@@ -50,8 +50,7 @@ def accelerate(net: torch.nn.Module) -> Report:
 
 
 def restore(net: torch.nn.Module) -> list[str]:
-    """Gives what `accelerate` and `accelerate.layers` replaced its own dynamics back, in place; states and parameters
-    stay.
+    """Undoes `accelerate` and `accelerate.layers` in place; states and parameters do not change.
 
     Args:
         net: a network, or a neuron.
@@ -63,12 +62,12 @@ def restore(net: torch.nn.Module) -> list[str]:
 
 
 def _imported() -> dict[str, ModuleType]:
-    """Our modules for those libraries that this process has imported: a network can hold neurons of no other."""
+    """Returns this package's modules for those libraries that the process has imported."""
     return {name: importlib.import_module(f"spikeforge.accelerate.{name}") for name in LIBRARIES if name in sys.modules}
 
 
 def _treat(name: str, module: torch.nn.Module, libraries: dict[str, ModuleType]) -> list[Entry]:
-    """The entry of a module; none if it is no neuron."""
+    """Returns the entry of a module; an empty list if it is not a neuron."""
     already = isinstance(module, replacing.Replaced)
     for library, ours in libraries.items():
         verdict = ours.examine(module)
@@ -92,7 +91,7 @@ def _version(library: str) -> str:
         return "of unknown version"
 
 
-# `spikeforge.accelerate` is the function, which is the place of the rest as well.
+# `spikeforge.accelerate` is the function, so the other names are its attributes.
 accelerate.restore = restore  # type: ignore[attr-defined]
 accelerate.layers = layers  # type: ignore[attr-defined]
 accelerate.Report = Report  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Runs the layers with the largest tensors on a part of the batch at a time: a convolution, its batch normalisation, a
 neuron and a max pooling that follow each other in a Sequential.
 
-The convolution computes the whole chain. The other modules return its result, which they recognise by identity."""
+The convolution computes the whole chain. The other modules return its result, which they compare by identity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spikeforge.nn.stateful import has_hooks
 _results: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
 
 
-def handed_on(module: nn.Module, x: Tensor) -> bool:
+def is_result_of_chain(module: nn.Module, x: Tensor) -> bool:
     """Returns True if x is already the result of the chain that contains the module."""
     result = _results.get(module)
     return result is not None and result() is x

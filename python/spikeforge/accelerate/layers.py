@@ -27,8 +27,8 @@ class Layers:
     Attributes:
         normalised: pairs of names, of a batch normalisation and of the neuron in whose pass it runs.
         pooled: the names of poolings that keep a byte for each maximum.
-        pooled_before: pairs of names, of one of these poolings and of the neuron that takes the maxima before its
-            normalisation, which the pooling follows.
+        pooled_before: pairs of names, of one of these poolings and of the neuron that computes its maxima before the
+            normalisation that precedes the pooling.
         recomputed: the names of products that the backward pass recomputes, and the bits that are kept of each
             element of their input; 0: the input is kept as it is.
         joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
@@ -51,7 +51,8 @@ class Layers:
         states = [f"neurons that keep no states after a sequence: {len(self.stateless)}"] if self.stateless else []
         states += [f"  but {name} keeps its own: it was not replaced" for name in self.keeping]
         if not (self.normalised or self.joined or self.pooled):
-            return "\n".join(["no layer of SpikingJelly's in this network that its neurons could take along", *states])
+            nothing = "this network has no layer of SpikingJelly that could be fused into its neurons"
+            return "\n".join([nothing, *states])
         lines = [f"batch normalisations that run in the pass of a neuron: {len(self.normalised)}"]
         lines += [f"  {norm}  in  {neuron}" for norm, neuron in self.normalised]
         if self.joined:
@@ -62,7 +63,8 @@ class Layers:
         lines += [f"  {name}{where.get(name, '')}" for name in self.pooled]
         if self.recomputed:
             lines += [
-                f"products that are recomputed in the backward pass, with the saved bits per number: {len(self.recomputed)}"
+                "products that are recomputed in the backward pass, with the saved bits per element: "
+                f"{len(self.recomputed)}"
             ]
             lines += [f"  {name}  {bits or 'all'}" for name, bits in self.recomputed]
         if self.in_pieces:
@@ -112,7 +114,7 @@ def layers(
     if keep_states is not None and not isinstance(keep_states, bool):
         raise TypeError(f"accelerate.layers: keep_states must be True, False or None, but is {keep_states!r}")
     if not isinstance(pieces, int) or isinstance(pieces, bool) or pieces < 1:
-        raise ValueError(f"accelerate.layers: pieces must be a whole number from 1 on, but is {pieces!r}")
+        raise ValueError(f"accelerate.layers: pieces must be a whole number of 1 or more, but is {pieces!r}")
     if pieces > 1 and not recompute:
         raise ValueError("accelerate.layers: pieces needs recompute=True")
     _library.load()
@@ -156,7 +158,7 @@ def _apply(rewrite: Rewrite) -> None:
     replacing.replace(rewrite.norm, HandingOn)
     before = (rewrite.norm,) if rewrite.pool is None else (rewrite.norm, rewrite.pool)
     for module in before:
-        module.__dict__["_spikeforge_neuron"] = (rewrite.neuron,)  # in a tuple, so that it is no submodule
+        module.__dict__["_spikeforge_neuron"] = (rewrite.neuron,)  # in a tuple, so that it is not a submodule
     rewrite.neuron.__dict__["_spikeforge_norm"] = before
     if rewrite.product is not None:
         products.recompute(rewrite.product, rewrite.bits)
@@ -272,7 +274,7 @@ class BytePool(Replaced):
 
     def forward(self, x: Tensor) -> Tensor:
         dims = {"s": (3, 4), "m": (5,)}.get(getattr(self, "step_mode", "s"), ())
-        if in_pieces.handed_on(self, x) or pool_of(_neuron_of(self)) is self:
+        if in_pieces.is_result_of_chain(self, x) or pool_of(_neuron_of(self)) is self:
             return x
         if x.dim() not in dims or not x.is_floating_point() or self.return_indices:
             return super().forward(x)

@@ -1,7 +1,7 @@
-"""The neurons of Norse 1.1 as operators: cells one step a call, sequence modules all steps in one call.
+"""The neurons of Norse 1.1 as operators: cells run one step per call, sequence modules all steps in one call.
 
-Norse integrates by Euler's method, with dt * tau_inv computed first; so it is computed here by torch, and given to
-the text. It fires above the threshold.
+Norse integrates by Euler's method, and computes dt * tau_inv first; torch computes it here as well, and the text has
+the product as a parameter. A neuron fires above the threshold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DYNAMICS = ("forward",)
 NEURONS = (SNN, SNNCell, SNNRecurrent, SNNRecurrentCell)
 EXP_NOTE = "the exponential of LIFEx may differ from torch's in the last place, and so may its potential"
 
-# Norse's threshold functions: surrogates of the library ("super" takes no alpha), and derivatives at u of the others.
+# Norse's threshold functions: surrogates of the library ("super" has no alpha), and derivatives at u of the others.
 SURROGATES = {"heaviside": "none", "super": "super_spike(1)"}
 DERIVATIVES = {
     "triangle": "alpha * relu(1 - abs(u))",
@@ -39,13 +39,13 @@ DERIVATIVES = {
 
 
 def _spike(method: str) -> str:
-    """Neuron text of a spike at u."""
+    """Returns neuron text of a spike at u."""
     if method in SURROGATES:
         return f"spike_strict(u, {SURROGATES[method]})"
     return f"add_gradient(spike_strict(u, none), u, {DERIVATIVES[method].replace('alpha', 'detach(alpha)')})"
 
 
-# --- what each neuron is ---------------------------------------------------------------------------------------------
+# --- the equations of each neuron -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Rule:
     """A neuron's equations.
 
     Attributes:
-        name: what the text is called.
+        name: the name of the text.
         states: the fields of the state, in its order (without z, the spikes of a recurrent neuron).
-        parameters: what the text takes, as functions of Norse's parameters p and of dt.
+        parameters: the parameters of the text, as functions of Norse's parameters p and of dt.
         step: the statements of one step; $SPIKE is the spike at u, $RESET the potential after it.
         recurrent: whether the state holds spikes, and the reset passes no gradient to them.
         spiking: whether there is a threshold, and a method for its derivative.
@@ -153,7 +153,7 @@ def _takes_alpha(rule: Rule, method: str) -> bool:
 
 
 def _text(rule: Rule, method: str, box_reset: Any) -> str:
-    """Neuron text of one step."""
+    """Returns neuron text of one step."""
     names = [{"u": "w"}.get(state, state) for state in rule.states]
     parameters = [*rule.parameters, *(["alpha"] if _takes_alpha(rule, method) else [])]
     head = f"neuron {rule.name}({'x, z' if rule.recurrent else 'x'}; {', '.join(names)}; {', '.join(parameters)})"
@@ -164,7 +164,7 @@ def _text(rule: Rule, method: str, box_reset: Any) -> str:
     return head + " {\n  " + step + "\n}\n"
 
 
-# --- what a module runs ----------------------------------------------------------------------------------------------
+# --- the operator of a module -----------------------------------------------------------------------------------------
 
 
 class Cell(Replaced):
@@ -174,7 +174,7 @@ class Cell(Replaced):
         self._kept()
 
     def _kept(self):
-        """The text, recomputed if activation, method or reset have changed; None if there is none."""
+        """Returns the text, written again if activation, method or reset have changed; None if there is none."""
         p = self.p
         method, box_reset = getattr(p, "method", ""), getattr(p, "reset_method", None)
         kept = self.__dict__.get("_spikeforge")
@@ -186,7 +186,7 @@ class Cell(Replaced):
         return kept
 
     def _run(self, x, state, rule, text, arriving=(), store=False):
-        """Outputs and states of the steps of x; None where they would be of another shape or type than Norse's."""
+        """Returns outputs and states of the steps of x; None if their shape or type would differ from Norse's."""
         shape, dtype = x.shape[1:], state_type(x.dtype)
         states = [getattr(state, name) for name in rule.states]
         p, dt = self.p, self.dt
@@ -205,7 +205,7 @@ class Cell(Replaced):
         return isinstance(x, torch.Tensor) and x.layout == torch.strided and x.is_floating_point()
 
     def _next(self, state, rule, after, spikes=None):
-        """The state after these steps."""
+        """Returns the state after these steps."""
         values = dict(zip(rule.states, after))
         return state._replace(**values, **({} if spikes is None else {"z": spikes}))
 
@@ -241,7 +241,7 @@ def _state(value, dtype, shape, device):
 
 
 class StepCell(Cell):
-    """A cell: one step a call."""
+    """A cell: one step per call."""
 
     def forward(self, input_tensor, state=None):
         kept = self._kept() if self._takes(input_tensor) else None
@@ -274,7 +274,7 @@ class Loop(Cell):
     """A recurrent cell or module, whose products with its own spikes are torch's, one step after the other."""
 
     def _one(self, x, state, kept):
-        """One step; None where Norse's own code must run."""
+        """Runs one step; returns None if Norse's own code must run."""
         rule = RULES[kept[0]]
         if state.z.is_sparse:
             return None
@@ -290,7 +290,7 @@ class Loop(Cell):
 
 
 class RecurrentCell(Loop):
-    """A recurrent cell: one step a call."""
+    """A recurrent cell: one step per call."""
 
     def forward(self, input_tensor, state=None):
         kept = self._kept() if self._takes(input_tensor) else None
@@ -353,7 +353,7 @@ def examine(module: torch.nn.Module) -> Verdict | None:
 
 
 def _obstacle(module: Any) -> str | None:
-    """Why the module has no text."""
+    """Returns the reason why the module has no text, or None."""
     try:
         rule = RULES.get(module.activation)
     except TypeError:
@@ -365,5 +365,5 @@ def _obstacle(module: Any) -> str | None:
     if rule.spiking and p.method not in SURROGATES and p.method not in DERIVATIVES:
         return f"the threshold method {p.method!r} has no fused form here"
     if rule.name == "lif_box" and p.reset_method not in BOX_RESETS:
-        return "its reset_method is a function of your own"
+        return "its reset_method is a custom function"
     return None

@@ -59,6 +59,6 @@ def is_product(module: nn.Module) -> bool:
 
 
 def recompute(product: nn.Module, bits: int) -> None:
-    """Makes a product keep its input, in `bits` bits per element (0: as it is), to be recomputed from it."""
+    """Makes a product keep its input in `bits` bits per element (0: unchanged), and recompute its result from it."""
     replacing.replace(product, RecomputedLinear if isinstance(product, nn.Linear) else RecomputedConvolution)
     product.__dict__["_spikeforge_bits"] = bits

@@ -44,19 +44,19 @@ class Verdict:
 
 
 def left(reason: str) -> Verdict:
-    """The verdict on a neuron that stays as it is."""
+    """Returns the verdict on a neuron that is not replaced."""
     return Verdict(None, reason)
 
 
 @functools.cache
 def fused_class(mixin: type[Replaced], original: type) -> type:
-    """The subclass of `original` whose dynamics are those of `mixin`; it goes by the name of `original`."""
+    """Returns the subclass of `original` with the dynamics of `mixin` and the name of `original`."""
     names = {name: getattr(original, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(original.__name__, (mixin, original), {**names, "original": original, "mixin": mixin})
 
 
 def replace(module: torch.nn.Module, mixin: type[Replaced]) -> None:
-    """Gives the module the dynamics of the mixin."""
+    """Replaces the dynamics of the module by those of the mixin."""
     module.__class__ = fused_class(mixin, type(module))
     module._prepare()
 
@@ -78,7 +78,7 @@ def _blank(mixin: type[Replaced], original: type) -> torch.nn.Module:
 
 
 def own_class(module: torch.nn.Module) -> type:
-    """The class that the module has, or had before it was replaced."""
+    """Returns the class of the module, or its class before it was replaced."""
     return type(module).original if isinstance(module, Replaced) else type(module)
 
 
@@ -96,7 +96,7 @@ def overridden(module: torch.nn.Module, base: type, harmless: Collection[str], d
 
 
 def ancestor(module: torch.nn.Module, package: str) -> type | None:
-    """The first class of the module's ancestry that is defined in the package."""
+    """Returns the first base class of the module that is defined in the package."""
     for cls in own_class(module).__mro__:
         if cls.__module__ == package or cls.__module__.startswith(package + "."):
             return cls
@@ -104,10 +104,10 @@ def ancestor(module: torch.nn.Module, package: str) -> type | None:
 
 
 def named(surrogate: str, numbers: Collection[float]) -> str:
-    """A surrogate as neuron text writes it."""
+    """Formats a surrogate as neuron text."""
     return f"{surrogate}({', '.join(repr(float(number)) for number in numbers)})" if numbers else surrogate
 
 
 def readable(surrogate: str, numbers: Collection[float]) -> str:
-    """A surrogate for a person."""
+    """Formats a surrogate for the report."""
     return f"{surrogate}({', '.join(format(number, 'g') for number in numbers)})" if numbers else surrogate

@@ -16,7 +16,7 @@ class Entry:
     Attributes:
         name: its name in the network, as in `named_modules()`; "" for the network itself.
         kind: the name of its class.
-        library: the library that it comes from, with its version.
+        library: the library that defines it, with its version.
         status: "replaced" by this call, "already" replaced by an earlier one, or "left" as it is.
         what: the operator or neuron text that runs it, or why it was left.
         notes: differences in the last bits, and when they occur.
@@ -79,7 +79,7 @@ class Report:
 
 
 def _table(head: str, entries: list[Entry]) -> list[str]:
-    """One row for the neurons of one class that fare alike."""
+    """Formats one row for all neurons of one class with the same result."""
     alike: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
         alike.setdefault((entry.kind, entry.what), []).append(entry.name or "(the network itself)")
@@ -97,7 +97,7 @@ def _table(head: str, entries: list[Entry]) -> list[str]:
 
 
 def _shortened(names: list[str], width: int) -> str:
-    """Returns as many names as fit, at least two, and the number of the others."""
+    """Returns the names that fit into the width, at least two, and the number of the others."""
     text = ", ".join(names)
     shown = len(names)
     while len(text) > width and shown > 2:

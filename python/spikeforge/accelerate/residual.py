@@ -19,12 +19,12 @@ from spikeforge.nn.stateful import has_hooks
 SUMS = (operator.add, operator.iadd, torch.add)
 PRODUCTS = (operator.mul, operator.imul, torch.mul)
 DIFFERENCES = (operator.sub, torch.sub)
-COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # what each text may name
+COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # the names that a text may use
 
 
 class Joining(Replaced):
-    """A module whose forward passes residuals to its neurons. Hooks on those neurons see spikes: then it is the
-    module's own forward."""
+    """A module whose forward passes residuals to its neurons. If those neurons have hooks, which must receive spikes,
+    the module's own forward runs."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if any(has_hooks(self.get_submodule(name)) for name in self.__dict__["_spikeforge_joined"]):
@@ -39,7 +39,7 @@ class Joining(Replaced):
 
 
 class Forward:
-    """A function `forward` from the text that torch.fx writes. Copies and pickles hold the text."""
+    """A function `forward` from source text of torch.fx. Copies and pickles contain the text."""
 
     def __init__(self, source: str):
         names = dict(COMMON)
@@ -88,7 +88,7 @@ def _has_own_forward(module: nn.Module) -> bool:
 
 
 class _Tracer(fx.Tracer):
-    """All modules below are calls."""
+    """Records all submodules as calls."""
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return True

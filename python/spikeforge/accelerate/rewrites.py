@@ -23,7 +23,7 @@ class Rewrite:
         norm, neuron: the two modules.
         pool: the max pooling between them, if there is one.
         product: the linear layer or convolution before `norm`, to be recomputed in the backward pass; None: it is kept.
-        bits: the bits that each element of the input of `product` takes; 0: the input is kept as it is.
+        bits: the bits per element in which the input of `product` is kept; 0: it is kept unchanged.
     """
 
     norm: nn.Module

@@ -35,14 +35,14 @@ RESETS = {"_base_sub": ("subtract", 0), "_base_zero": ("zero", 1), "_base_int": 
 
 
 class Spike(NamedTuple):
-    """A surrogate: its text for a spike at u, and what a person calls it."""
+    """A surrogate: its text for a spike at u, and its title in the report."""
 
     text: str
     title: str
 
 
 def _built_in(name: str, *arguments: str):
-    """A surrogate that the library has too; `arguments` are snnTorch's, in the order of ours."""
+    """Returns a surrogate of this library; `arguments` are the names in snnTorch, in this library's order."""
 
     def spike(numbers: dict[str, Any]) -> Spike:
         values = [numbers[argument] for argument in arguments]
@@ -75,7 +75,7 @@ SURROGATES: dict[types.CodeType, Any] = {
 
 
 def _spike(function: Any) -> Spike | None:
-    """The surrogate that a function of snnTorch computes; None for any other function."""
+    """Returns the surrogate that a function of snnTorch computes; None for any other function."""
     if function is snntorch.SpikingNeuron._surrogate_bypass:
         return Spike("spike_strict(u, none)", "no surrogate")
     maker = SURROGATES.get(getattr(function, "__code__", None))
@@ -86,16 +86,16 @@ def _spike(function: Any) -> Spike | None:
     return maker(numbers) if all(is_number(number) for number in numbers.values()) else None
 
 
-# --- what each neuron is ---------------------------------------------------------------------------------------------
+# --- the equations of each neuron -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A neuron's equations: g is its graded spike, r what the step before fired, v the potential.
+    """A neuron's equations: g is its graded spike, r the spike of the previous step, v the potential.
 
     Attributes:
         states: the buffers of its states, in the order of the text's.
-        parameters: the buffers or parameters that the text takes.
+        parameters: the buffers or parameters that are parameters of the text.
         step: statements that compute the next states from x, r and the states; the potential is h.
         next: the next states after h, by their names in the text.
         texts: the names of the states in the text.
@@ -111,7 +111,7 @@ class Rule:
 
 
 def _leaky(charge: str) -> dict[str, str]:
-    """The three resets of a charge."""
+    """Returns the three resets of a charge."""
     return {
         "subtract": f"h = {charge} - r * threshold",
         "zero": f"c = {charge}; h = c - r * c",
@@ -120,7 +120,7 @@ def _leaky(charge: str) -> dict[str, str]:
 
 
 def _synaptic(current: str) -> dict[str, str]:
-    """The three resets of a potential that a decaying current charges; the current is not reset."""
+    """Returns the three resets of a potential that a decaying current charges; the current is not reset."""
     charge = f"i = {current}; c = clamp(beta, 0, 1) * v + i"
     return {
         "subtract": f"{charge}; h = c - r * threshold",
@@ -176,12 +176,12 @@ RULES: dict[type, Rule] = {
     ),
 }
 
-# The change of the potential by a reset in the same step: `d` is 1 where it is due and was not done yet.
+# The change of the potential by a reset in the same step: `d` is 1 if it is due and has not been applied.
 AT_ONCE = {"subtract": "h - d * threshold", "zero": "h - d * h", "none": "h"}
 
 
 def _text(rule: Rule, name: str, reset: str, delayed: bool, spike: Spike) -> str:
-    """Neuron text of one step."""
+    """Returns neuron text of one step."""
     inputs = "x, z" if rule.recurrent else "x"
     lines = [
         "r = detach(spike_strict(v - threshold, none))",
@@ -198,7 +198,7 @@ def _text(rule: Rule, name: str, reset: str, delayed: bool, spike: Spike) -> str
     return head + " {\n  " + "\n  ".join(lines) + "\n}\n"
 
 
-# --- what a neuron runs ----------------------------------------------------------------------------------------------
+# --- the operator of a neuron -----------------------------------------------------------------------------------------
 
 
 class Neuron(Replaced):
@@ -243,7 +243,7 @@ class Neuron(Replaced):
             setattr(self, name, value)
 
     def _prepare(self):
-        self.__dict__.pop("reset", None)  # what the step before reset: computed within the operator from now on
+        self.__dict__.pop("reset", None)  # the reset by the previous step, which the operator computes itself
         self._unchanged()
 
     def _unchanged(self):
@@ -273,7 +273,7 @@ class Neuron(Replaced):
         )
 
     def _parameters_of(self, rule, input_):
-        """The text's parameters; None where they would make the result another shape or type than the input's."""
+        """Returns the text's parameters; None if the result would differ from the input in shape or type."""
         dtype, values = state_type(input_.dtype), []
         if not input_.is_floating_point() or input_.layout != torch.strided:
             return None
@@ -298,12 +298,12 @@ class Neuron(Replaced):
 
 
 def _function(method):
-    """The function of a bound method; torch.compile compares functions, not names."""
+    """Returns the function of a bound method; torch.compile compares functions, not names."""
     return method.__func__ if isinstance(method, types.MethodType) else None
 
 
 def _reset(neuron):
-    """The reset that the neuron was made with, and snnTorch's number for it; None where it was replaced."""
+    """Returns the reset of the neuron's construction, and snnTorch's number for it; None if it was replaced."""
     return RESETS.get(getattr(_function(neuron.state_function), "__name__", None))
 
 
@@ -372,7 +372,7 @@ globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """Returns the verdict on a module; None if it is no neuron of snnTorch."""
+    """Returns the verdict on a module; None if it is not a neuron of snnTorch."""
     if ancestor(module, PACKAGE) is None or own_class(module).__name__ == "RecurrentOneToOne":
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
@@ -389,9 +389,9 @@ def _readiness(neuron: Any, base: type) -> Verdict:
     reset, number = _reset(neuron) or (None, None)
     delayed = neuron.__dict__.get("reset_delay", True)
     if spike is None:
-        return left("its surrogate is not one of snnTorch's own that the library has too")
+        return left("its surrogate is not one of snnTorch's that this library implements")
     if neuron.inhibition:
-        return left("inhibition chooses one neuron of the layer, which looks at all of them")
+        return left("inhibition selects one neuron of the layer, and must read all of them")
     if neuron.state_quant:
         return left("its states are quantised by a function")
     if reset is None or neuron.reset_mechanism_val.item() != number:

@@ -18,7 +18,7 @@ from spikingjelly.activation_based import neuron, surrogate
 
 from spikeforge._names import SPIKINGJELLY
 from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
-from spikeforge.accelerate.in_pieces import handed_on
+from spikeforge.accelerate.in_pieces import is_result_of_chain
 from spikeforge.accelerate.layers import NEURONS, is_recomputed, norm_of, normalised, pool_of
 from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, named, overridden, own_class, readable
 from spikeforge.nn.layers import fits, is_better_apart, joined, normalised_run, parameter, what_is_normalised
@@ -40,7 +40,7 @@ IZHIKEVICH = (*QIF, "w_rest", "tau_w", "a", "b")
 EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
 
 
-# --- what each neuron is ---------------------------------------------------------------------------------------------
+# --- the equations of each neuron -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Rule:
     """A neuron's equations.
 
     Attributes:
-        constants: the attributes that are numbers (or booleans), beside v_threshold, v_reset and detach_reset.
-        states: the memories in SpikingJelly's order, with the value that each starts at.
+        constants: the attributes that are scalars (or booleans), besides v_threshold, v_reset and detach_reset.
+        states: the memories in SpikingJelly's order, with the initial value of each.
         text: returns the neuron text of a node with these constants.
         operator: returns the predefined operator and its options, if it evaluates in the same order.
         parameters: returns the tensors that are the text's parameters.
@@ -73,7 +73,7 @@ def _v(node: Any) -> dict[str, float]:
 
 
 def _reset(node: Any, h: str = "h", threshold: str | None = None) -> str:
-    """The membrane potential after the spike s at the charge h."""
+    """Returns the membrane potential after the spike s at the charge h."""
     s = "detach(s)" if node.detach_reset else "s"
     if node.v_reset is None:
         return f"{h} - {s} * {threshold or operand(node.v_threshold)}"
@@ -81,7 +81,7 @@ def _reset(node: Any, h: str = "h", threshold: str | None = None) -> str:
 
 
 def _neuron(name: str, node: Any, charge: str, spike: str, after: str = "", parameters: str = "") -> str:
-    """Neuron text with one potential v: charge, fire, reset."""
+    """Returns neuron text with one potential v: charge, fire, reset."""
     head = f"x; v = {_resting(node)!r}" + (f"; {parameters}" if parameters else "")
     return (
         f"neuron {name}({head}) {{\n{charge}\n  s = spike(h - {operand(node.v_threshold)}, {spike})\n"
@@ -90,7 +90,7 @@ def _neuron(name: str, node: Any, charge: str, spike: str, after: str = "", para
 
 
 def _leak(node: Any, rate: str) -> str:
-    """The charge of a leaky neuron; `rate` multiplies by 1/tau or divides by tau."""
+    """Returns the charge of a leaky neuron; `rate` multiplies by 1/tau or divides by tau."""
     leak = "v" if _resting(node) == 0 else f"(v - {operand(node.v_reset)})"
     return f"  h = v + (x - {leak}) {rate}" if node.decay_input else f"  h = v - {leak} {rate} + x"
 
@@ -100,11 +100,11 @@ def _plif_text(node: Any, spike: str) -> str:
 
 
 def _predefined(name: str, *constants: str, **attributes: str) -> Callable[[Any, str], str]:
-    """Neuron text of a predefined neuron that divides by its time constants.
+    """Returns a function for the neuron text of a predefined neuron that divides by its time constants.
 
     Args:
-        constants: the attributes of a node with the names that they have here.
-        attributes: other attributes by the constants that they are.
+        constants: the attributes of a node that have the same name in this library.
+        attributes: other attributes, by the name of the constant in this library.
     """
 
     def text(node: Any, spike: str) -> str:
@@ -199,11 +199,11 @@ RULES: dict[type, Rule] = {
 }
 
 
-# --- what a node runs ------------------------------------------------------------------------------------------------
+# --- the operator of a node -------------------------------------------------------------------------------------------
 
 
 def _spike(function: Any) -> tuple[str, list[float]] | None:
-    """The surrogate's name and numbers here; None for one that the library does not have."""
+    """Returns the surrogate's name and arguments in this library; None for one that it does not have."""
     known = SURROGATES.get(type(function))
     if known is None or not function.spiking or "forward" in function.__dict__:
         return None
@@ -212,7 +212,7 @@ def _spike(function: Any) -> tuple[str, list[float]] | None:
 
 
 def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
-    """All numbers that decide what the node runs; None where one of them is no number."""
+    """Returns all scalars that determine the program of the node; None if one of them is not a scalar."""
     spike = _spike(node.surrogate_function)
     numbers = [getattr(node, name) for name in rule.constants]
     fit = all(isinstance(number, (bool, int, float)) for number in numbers)
@@ -257,7 +257,7 @@ def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
 
 
 def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, dict[str, Any] | None]:
-    """The operator's name and options, or neuron text."""
+    """Returns the operator's name and options, or neuron text."""
     spike, numbers = signature[:2]
     predefined = rule.operator(node)
     if predefined is None:
@@ -267,7 +267,7 @@ def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, di
 
 
 def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
-    """Returns a memory as the operator takes it; None if it has its initial value, or another shape than x."""
+    """Returns a memory as an argument of the operator; None if it has its initial value, or another shape than x."""
     if not isinstance(value, torch.Tensor):
         return None if value == start else torch.full(x.shape[1:], value, dtype=state_type(x.dtype), device=x.device)
     if value.shape != x.shape[1:]:
@@ -277,8 +277,8 @@ def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
 
 
 class Node(Replaced):
-    """A node of SpikingJelly that runs all steps of a call at once, and a batch normalisation before them, if it has
-    one: accelerate.layers."""
+    """A node of SpikingJelly that runs all steps of a call at once, and the batch normalisation that accelerate.layers
+    has fused into it."""
 
     takes_norm = True
 
@@ -305,8 +305,8 @@ class Node(Replaced):
         return joined(super().single_step_forward(x, *args, **kwargs), residual)
 
     def multi_step_forward(self, x_seq, *args, residual=None, **kwargs):
-        """With `residual`, a pair of a mode and a tensor r: what becomes of the spikes beside it."""
-        if handed_on(self, x_seq):
+        """With `residual`, a pair of a mode and a tensor r: joins the spikes with r."""
+        if is_result_of_chain(self, x_seq):
             return x_seq
         fused = None if args or kwargs else self._fused((x_seq,))
         keeps = self._keeps_states()
@@ -333,7 +333,7 @@ class Node(Replaced):
             self._memories.update(zip(self._memories, states))
 
     def _from_rest(self, x, dtype):
-        """Text and parameters of a node that begins a sequence, with all states where they start; else None."""
+        """Returns text and parameters of a node whose states all have their initial values, else None."""
         program = self._fused((x,))
         if program is None or self._stores_states():
             return None
@@ -363,9 +363,9 @@ class Node(Replaced):
         self._current()
 
     def _current(self):
-        """The program for the node's constants as they are now; None where they have none."""
+        """Returns the program for the node's current constants; None if there is none."""
         kept, rule = self.__dict__.get("_spikeforge"), RULES[type(self).of_node]
-        compiling = torch.compiler.is_compiling()  # which does not preserve the identity of numbers
+        compiling = torch.compiler.is_compiling()  # which does not preserve the identity of scalars
         if kept is not None and not compiling and all(map(operator.is_, _attributes(self, rule), kept.attributes)):
             return kept
         signature = _signature(self, rule)
@@ -378,8 +378,8 @@ class Node(Replaced):
         return kept
 
     def _run(self, program, x, states, store=False, residual=None, last_states=True):
-        """Spikes, joined with the residual, and states: with `store` those of all steps, else the last ones, which may
-        be missing without `last_states`."""
+        """Returns spikes, joined with the residual, and states: with `store` those of all steps, else the last ones,
+        which may be missing without `last_states`."""
         norm, pool = norm_of(self), pool_of(self)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
         # After a pooling the residual has the maxima's sizes; torch joins it, unless they equal those of x.
@@ -450,16 +450,16 @@ globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where
 
 
 def examine(module: torch.nn.Module) -> Verdict | None:
-    """Returns the verdict on a module; None if it is no neuron of SpikingJelly."""
+    """Returns the verdict on a module; None if it is not a neuron of SpikingJelly."""
     if ancestor(module, NEURONS) is None:
         return None
     base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
     if isinstance(module, neuron.FlexSN):
-        return left("its core is a function of your own: spikeforge.trace.from_core makes a neuron of it")
+        return left("its core is a custom function: spikeforge.trace.from_core traces it")
     if base is None:
         return left("it has no fused form here")
     if not hasattr(neuron.BaseNode, "single_step_functional_forward"):
-        return left("it is not of SpikingJelly 2, which this was written for")
+        return left("its version is not SpikingJelly 2, the supported one")
     changed = overridden(module, base, HARMLESS, DYNAMICS)
     if changed is not None:
         return left(f"it defines its own {changed}")
@@ -474,11 +474,11 @@ def _readiness(node: Any, base: type) -> Verdict:
         return left("its surrogate has spiking=False, so that it does not spike")
     if _spike(function) is None:
         return left(
-            f"its surrogate {type(function).__name__} is not one of the library's, or its arguments are no numbers"
+            f"its surrogate {type(function).__name__} is not one of the library's, or its arguments are not numbers"
         )
     signature = _signature(node, rule)
     if signature is None:
-        return left("v_threshold, v_reset or another constant is no number")
+        return left("v_threshold, v_reset or another constant is not a number")
     program, options = _program(node, rule, signature)
     what = f"neuron text {program.split('(')[0].split()[1]}" if options is None else program
     return Verdict(_MIXINS[base], f"{what}, {readable(*signature[:2])}", rule.notes)

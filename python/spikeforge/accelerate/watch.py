@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-RANDOM = ("Dropout", "DropPath", "StochasticDepth")  # in the names of modules that scale in training what is 0 or 1
+RANDOM = ("Dropout", "DropPath", "StochasticDepth")  # in the names of modules that scale values 0 or 1 in training
 aten = torch.ops.aten
 
 
@@ -40,7 +40,7 @@ def watched(
 
 @contextmanager
 def _as_it_was(net: nn.Module) -> Iterator[None]:
-    """Leaves modes and states of a network as they are now."""
+    """Restores modes and states of a network after the context."""
     modes = {module: module.training for module in net.modules()}
     states = [(module._memories, dict(module._memories)) for module in net.modules() if hasattr(module, "_memories")]
     kept = [(module._memory, module._memory.states) for module in net.modules() if hasattr(module, "_memory")]
@@ -56,32 +56,34 @@ def _as_it_was(net: nn.Module) -> Iterator[None]:
 
 
 class Watch(TorchDispatchMode):
-    """Follows tensors by their memory, so that views count as what they show."""
+    """Follows tensors by their storage, so that a view is the tensor that it views."""
 
     def __init__(self, fires: Callable[[nn.Module], bool]) -> None:
         super().__init__()
         self.fires = fires
         self.results: Any = None  # of the network
-        self.giver_of: dict[int, nn.Module] = {}  # normalisations and poolings, by storage, as what follows
+        self.producer_of: dict[int, nn.Module] = {}  # normalisations and poolings, by the storage of their result
         self.product_of: dict[int, nn.Module] = {}
-        self.most: dict[int, int] = {}  # all numbers are whole, from 0 to this
-        self.random: set[int] = set()  # what training scales
-        self.alive: list[Tensor] = []  # so that storages stay theirs
+        self.most: dict[int, int] = {}  # by storage: all elements are whole numbers from 0 to this
+        self.random: set[int] = set()  # storages that training scales
+        self.alive: list[Tensor] = []  # so that storages are not reused
         self.normalised: dict[nn.Module, None] = {}  # a set in order
         self.pools: set[nn.Module] = set()
-        self.measured: set[int] = set()  # code of the network's own has read the sizes of these
+        self.measured: set[int] = set()  # poolings whose sizes the network's own code has read
         self.outputs: dict[nn.Module, list[Tensor]] = {}
         self.readers: dict[nn.Module, set[nn.Module | None]] = {}
         self.inputs: dict[nn.Module, list[Tensor]] = {}
-        self.read: dict[nn.Module, list[int | None]] = {}  # by products: the most of each input
-        self.given: dict[nn.Module, int] = {}  # by products: how many numbers they gave
+        self.read: dict[nn.Module, list[int | None]] = {}  # by product: the largest element of each input
+        self.given: dict[nn.Module, int] = {}  # by product: the number of elements of its results
         self.spikes_of: dict[int, nn.Module] = {}
-        self.joined_of: dict[int, set[nn.Module]] = {}  # of the spikes of these and something else
-        self.fed_by: dict[nn.Module, tuple[nn.Module | None, set[nn.Module]]] = {}  # products: by those neurons
-        self.made_of: dict[nn.Module, nn.Module] = {}  # normalisations, of products
+        self.joined_of: dict[int, set[nn.Module]] = {}  # the neurons whose spikes were joined with another tensor
+        self.fed_by: dict[
+            nn.Module, tuple[nn.Module | None, set[nn.Module]]
+        ] = {}  # by product: the neurons of its input
+        self.made_of: dict[nn.Module, nn.Module] = {}  # by normalisation: the product before it
         self.inside: list[nn.Module] = []
 
-    # --- what was found
+    # --- results
 
     def chains(self, net: nn.Module, inputs: Iterable[Any]) -> list[tuple[nn.Module, nn.Module | None, nn.Module]]:
         """Returns each normalisation that one neuron alone reads, as a sequence, with the pooling between them (or
@@ -97,9 +99,9 @@ class Watch(TorchDispatchMode):
                 found.append((norm, pool, neuron))
         return found
 
-    def _reader(self, giver: nn.Module) -> nn.Module | None:
-        """Returns the one module that reads the one output of `giver`, unchanged."""
-        outputs, readers = self.outputs[giver], self.readers[giver]
+    def _reader(self, producer: nn.Module) -> nn.Module | None:
+        """Returns the one module that reads the one output of `producer`, unchanged."""
+        outputs, readers = self.outputs[producer], self.readers[producer]
         reader = next(iter(readers)) if len(readers) == 1 else None
         if reader is None or len(outputs) != 1 or len(self.inputs[reader]) != 1:
             return None
@@ -114,27 +116,27 @@ class Watch(TorchDispatchMode):
     ) -> bool:
         """Returns True if the neuron receives the whole images `[T, B, C, H, W]` when normalisation and pooling return
         their input, and the sizes of the network's results stay: code between may hard-code those of the maxima."""
-        handed_on: list[Tensor] = []
+        passed: list[Tensor] = []
         right: list[bool] = []
 
-        def hand_on(module: nn.Module, given: Any, output: Tensor) -> Tensor:
-            handed_on.append(given[0])
+        def pass_input(module: nn.Module, given: Any, output: Tensor) -> Tensor:
+            passed.append(given[0])
             return given[0]
 
         def as_before(module: nn.Module, given: Any) -> Any:
             x = given[0]
-            right.append(x.dim() == 5 and len(handed_on) == 2 and _is_sequence_of(x, handed_on[0]))
+            right.append(x.dim() == 5 and len(passed) == 2 and _is_sequence_of(x, passed[0]))
             return self.inputs[neuron][0], *given[1:]
 
         buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
         with _as_it_was(net), ExitStack() as stack, torch.no_grad():
             for module in (norm, pool):
-                stack.enter_context(_removed(module.register_forward_hook(hand_on)))
+                stack.enter_context(_removed(module.register_forward_hook(pass_input)))
             stack.enter_context(_removed(neuron.register_forward_pre_hook(as_before)))
             net.eval()
             try:
                 sizes = _sizes(net(*inputs))
-            except Exception:  # whatever code of a user's says of sizes that it did not expect
+            except Exception:  # a user's code may raise any error for unexpected sizes
                 return False
             finally:
                 for buffer, before in buffers:
@@ -142,8 +144,8 @@ class Watch(TorchDispatchMode):
         return right == [True] and sizes == _sizes(self.results)
 
     def product_before(self, norm: nn.Module) -> tuple[nn.Module, int] | None:
-        """The product that a normalisation reads as it is, and the bits that each number of the product's input takes;
-        0 where it may be any number."""
+        """Returns the product whose unchanged result a normalisation reads, and the bits per element of the product's
+        input; 0 if elements may have any value."""
         product = self.made_of.get(norm)
         if product is None or len(self.read[product]) != 1:
             return None
@@ -160,7 +162,7 @@ class Watch(TorchDispatchMode):
             found.update(dict.fromkeys(givers, rewrite.bits) if rewrite.bits else {})
         return found
 
-    # --- watching
+    # --- recording
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -168,8 +170,8 @@ class Watch(TorchDispatchMode):
         read = {_storage(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
         is_view = self._is_view(func, result, read)
         if not is_view:
-            for storage in read & self.giver_of.keys():
-                self.readers[self.giver_of[storage]].add(self.inside[-1] if self.inside else None)
+            for storage in read & self.producer_of.keys():
+                self.readers[self.producer_of[storage]].add(self.inside[-1] if self.inside else None)
             self._follow_numbers(func, args, kwargs, result)
         return result
 
@@ -238,18 +240,18 @@ class Watch(TorchDispatchMode):
 
     def _after_norm(self, norm: nn.Module, inputs: Any, output: Tensor) -> None:
         self.normalised.setdefault(norm)
-        self._gives(norm, output)
+        self._produces(norm, output)
 
     def _after_pool(self, pool: nn.Module, inputs: Any, output: Any) -> None:
         self.inside.pop()
         if isinstance(output, Tensor):
             self.pools.add(pool)
-            self._gives(pool, output)
+            self._produces(pool, output)
 
-    def _gives(self, giver: nn.Module, output: Tensor) -> None:
-        self.giver_of[_storage(output)] = giver
-        self.outputs.setdefault(giver, []).append(output)
-        self.readers.setdefault(giver, set())
+    def _produces(self, producer: nn.Module, output: Tensor) -> None:
+        self.producer_of[_storage(output)] = producer
+        self.outputs.setdefault(producer, []).append(output)
+        self.readers.setdefault(producer, set())
 
     def _before_reader(self, reader: nn.Module, inputs: Any) -> None:
         self.inside.append(reader)
@@ -275,7 +277,7 @@ class Watch(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Records calls that are no operators: a dropout in evaluation, which returns its input, and reads of sizes."""
+    """Records calls that are not operators: a dropout in evaluation, which returns its input, and reads of sizes."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -300,7 +302,7 @@ def _removed(handle: Any) -> Iterator[None]:
 
 OF_SIZES = {getattr(torch.Tensor, name) for name in ("size", "numel", "nelement", "stride", "__len__")}
 OF_SIZES |= {getattr(torch.Tensor, name).__get__ for name in ("shape", "nbytes")}
-# Modules whose code reads sizes to give a sequence its dimensions back, and for nothing else.
+# Modules whose code reads sizes only to restore the dimensions of a sequence.
 CONTAINERS = (
     "torch.",
     "spikeforge.",
@@ -352,7 +354,7 @@ def _is_sequence_of(x: Tensor, y: Tensor) -> bool:
     if x.dim() < 3 or x.numel() != y.numel():
         return False
     if x.dim() != y.dim():
-        x = x.flatten(0, 1)  # copied, where it is no view
+        x = x.flatten(0, 1)  # a copy, if no view is possible
     return x.data_ptr() == y.data_ptr() and x.shape == y.shape and _strides(x) == _strides(y)
 
 

@@ -82,7 +82,7 @@ def gather(t: Tensor, size: int, mesh: DeviceMesh, *, dim: int = -1) -> Tensor:
         raise ValueError(f"gather: dim must be one of the {t.dim()} dimensions of t, but is {dim}")
     if t.shape[dim] != own.stop - own.start:
         raise ValueError(
-            f"gather: t must have {own.stop - own.start} of the {size} numbers in dimension {dim} on rank "
+            f"gather: t must have {own.stop - own.start} of the {size} elements in dimension {dim} on rank "
             f"{mesh.get_local_rank()}, but has shape {list(t.shape)}"
         )
     dim %= t.dim()
@@ -91,7 +91,7 @@ def gather(t: Tensor, size: int, mesh: DeviceMesh, *, dim: int = -1) -> Tensor:
 
 
 def replicated(t: Tensor, mesh: DeviceMesh) -> Tensor:
-    """Returns a parameter that is the same on all ranks; its gradient is summed over the ranks."""
+    """Returns t, a parameter that is the same on all ranks; its gradient is summed over the ranks."""
     _check_mesh("replicated", mesh)
     return _Exchange.apply(t, mesh, t.shape, Replicate(), Replicate())
 

@@ -35,7 +35,7 @@ class Family:
     leaders: tuple[str, ...] = ("inputs", "x", "arguments")
     roles: dict[str, str] = dataclasses.field(default_factory=dict)
     differentiated: tuple[str, ...] = ()
-    channel_dim: Callable[[int, dict[str, Any]], int] | None = None  # None: _channel_dim
+    channel_dim: Callable[[int, dict[str, Any]], int] | None = None  # by default _channel_dim
 
 
 # Roles. A tensor of at most the rank of the leading one is aligned with its last dimensions, unless its role is
@@ -119,8 +119,8 @@ class Call:
 
     def _mixed(self, name: str) -> TypeError:
         return TypeError(
-            f"{self.name}: {name} is a plain tensor beside a DTensor; make it one too, by distribute_tensor or "
-            "DTensor.from_local"
+            f"{self.name}: {name} is a plain tensor, but another argument is a DTensor; convert it by "
+            "distribute_tensor or DTensor.from_local"
         )
 
     def _common_placements(self, leader: DTensor) -> list[Placement]:
@@ -200,7 +200,7 @@ class Call:
         args = [self.local(name, value) for name, value in zip(names, self.args)]
         results = self.op(*args, **{name: self.local(name, value) for name, value in self.kwargs.items()})
         if "needs_grad" in self.given:
-            return [self._gradient(*of, local) for of, local in zip(self._asked(), results)]
+            return [self._gradient(*of, local) for of, local in zip(self._with_gradients(), results)]
         returns = [result.name for result in self.op._schema.returns]
         if len(returns) == 1:
             return self.whole(returns[0], results)
@@ -234,7 +234,7 @@ class Call:
         dim = d - (self.rank - local.dim())
         return dim if dim >= 0 else None
 
-    def _asked(self) -> list[tuple[str, Tensor]]:
+    def _with_gradients(self) -> list[tuple[str, Tensor]]:
         """Returns the arguments whose gradients the call returns."""
         names = self.family.differentiated or self._before_params()
         every = [(name, t) for name in names for t in _listed(self.given.get(name), keep_none=True)]
@@ -300,7 +300,7 @@ def _of_shards(
 def _wrapped(
     local: Tensor, mesh: Any, placements: Sequence[Placement], shape: Sequence[int], order: Sequence[int] | None = None
 ) -> DTensor:
-    """Wraps a shard. `order` lists dimensions from slowest to fastest, which an empty shard's strides do not give."""
+    """Wraps a shard. `order` lists dimensions from slowest to fastest; an empty shard's strides do not define it."""
     strides = _dense(shape, range(len(shape)) if order is None else order)
     return _of_shards(local, mesh, placements, shape, strides)
 

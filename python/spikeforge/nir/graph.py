@@ -1,4 +1,4 @@
-"""Graphs of the package `nir` as values by their place in a file, and back."""
+"""Converts graphs of the package `nir` to values by their place in a file, and back."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ else:
 
 
 class NIRGraph(Base):  # type: ignore[misc, valid-type]
-    """A ``nir.NIRGraph`` that is made as C++ has it, without the shape checks of `nir` (which refuse kernels that are
-    not square, and grouped convolutions), and prints itself as a table.
+    """A ``nir.NIRGraph`` that is constructed from the values of C++, without the shape checks of `nir` (which reject
+    kernels that are not square, and grouped convolutions), and prints itself as a table.
     """
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ def _needed() -> Any:
 
 
 def values_of(graph: nir.NIRGraph) -> dict[str, Any]:
-    """Returns the values of a graph under the names that `nir.write` gives them: ``{"node/nodes/lif/tau": tensor, ...}``."""
+    """Returns the values of a graph by their names in `nir.write`: ``{"node/nodes/lif/tau": tensor, ...}``."""
     if not isinstance(graph, _needed().NIRNode):
         raise TypeError(f"load: expected a path or a nir.NIRGraph, but got {type(graph).__name__}")
     return dict(_placed("node", _fields(graph)))
@@ -95,7 +95,7 @@ def _value(place: str, value: Any) -> Any:
 
 
 def graph_of(values: Mapping[str, Any]) -> NIRGraph:
-    """The graph of a file's values."""
+    """Returns the graph of a file's values."""
     _needed()
     root: dict[str, Any] = {}
     for place, value in values.items():
@@ -108,7 +108,7 @@ def graph_of(values: Mapping[str, Any]) -> NIRGraph:
 
 
 def _numpy(value: torch.Tensor) -> Any:
-    """`nir.write` compresses arrays, which h5py refuses for those without dimensions."""
+    """Converts a tensor for `nir.write`, which compresses arrays; h5py cannot compress those without dimensions."""
     return value.numpy() if value.dim() else value.item()
 
 

@@ -1,4 +1,4 @@
-"""From a graph to a network: modules as C++ describes them."""
+"""Loads a graph as a network: creates the modules that C++ describes."""
 
 from __future__ import annotations
 
@@ -34,32 +34,31 @@ def load(
     delays: str = "exact", shapes: str = "strict", surrogate: str | surrogates.Surrogate | None = None,
     learn_neurons: bool = False, fold_time: bool = False, max_bytes: int = 2 << 30,
 ) -> spiking.Composite:  # fmt: skip
-    """A network with the bits of ``spikeforge-nir run`` under the same options.
+    """Loads a graph as a network with the bits of ``spikeforge-nir run`` under the same options.
 
     Its parts have the nodes' names, with ``_`` for dots and after names that modules have (``train_``); :func:`save`
-    writes the nodes' own. Weights, biases and scales are parameters, constants of neurons buffers.
+    writes the original names. Weights, biases and scales are parameters, constants of neurons buffers.
 
     Args:
         source: a file of any version, or a graph of the package `nir`.
-        dt: seconds of a time step, which graphs do not say.
+        dt: seconds of a time step, which graphs do not contain.
         device, dtype: of parameters and of x.
-        reset: what a neuron that fired goes to: "file" (v_reset), "zero", "subtract", "subtract-delayed" or
-            "subtract-twice". None: what this package has written into the file, else "file".
-        if_scaling: what IF adds in a step: "ode" (dt r x) or "per-step" (r x).
-        comparison: neurons fire where v is "gt" (above) or "ge" (at or above) the threshold.
+        reset: the reset of a neuron that fired: "file" (to v_reset), "zero", "subtract", "subtract-delayed" or
+            "subtract-twice". None: the value that this package stored in the file, else "file".
+        if_scaling: the term that IF adds in a step: "ode" (dt r x) or "per-step" (r x).
+        comparison: neurons fire if v is "gt" (above) or "ge" (at or above) the threshold.
         cuba_current: the current that charges a membrane: "new", with this step's input, or "old".
         recurrent_start: the input from cycles in the first step: "zero", or "apply" (layers applied to zeros). None:
             the value that this package stored in the file, else "zero".
-        delays: those that are not a whole number of steps raise an error ("exact") or are rounded ("nearest").
+        delays: delays that are not a whole number of steps raise an error ("exact") or are rounded ("nearest").
         shapes: "strict", or "tolerant": parameters broadcast, and the shapes in a file may be wrong or missing.
-        surrogate: of neurons and thresholds, for training.
-        learn_neurons: constants of neurons are parameters too.
-        fold_time: layers are called once for all steps, rather than once a step: faster, and the same but for last
-            bits.
+        surrogate: the surrogate of neurons and thresholds, for training.
+        learn_neurons: make the constants of neurons parameters too.
+        fold_time: call layers once for all steps instead of once per step: faster, and the same within rounding.
         max_bytes: limit for all arrays and strings of a file; a larger file raises an error.
 
     Raises:
-        ValueError: names file, node and field of what cannot be read or represented.
+        ValueError: if the graph cannot be read or represented; the message names file, node and field.
     """
     if not isinstance(dt, (int, float)) or isinstance(dt, bool):
         raise TypeError(f"load: dt must be a number of seconds, but is {type(dt).__name__}")
@@ -85,10 +84,10 @@ def load(
 
 
 def made_of(rows: list[Row], device: torch.device, state: torch.dtype) -> Any:
-    """The module that a description is of: a row for each module, a network before what is in it.
+    """Returns the module of a description: a row for each module, a network before its parts.
 
     Args:
-        device, state: of the constants of neurons that were exported from this package.
+        device, state: the device and dtype of the constants of neurons that were exported from this package.
     """
     made: dict[str, Any] = {}
     for row in rows:
@@ -124,7 +123,7 @@ def _module(row: Row) -> nn.Module:
         net._labels = {name: value for name, value in row.items() if name.startswith("labels/")}
         return net
     if kind == "TimeDistributed":
-        return spiking.TimeDistributed(nn.Identity())  # until its layer comes
+        return spiking.TimeDistributed(nn.Identity())  # until its layer is set
     if kind == "Sequential":
         return nn.Sequential()
     if kind == "Node":
@@ -186,7 +185,7 @@ def _under(row: Row, prefix: str) -> dict[str, Any]:
 
 def _node(row: Row) -> nn.Module:
     if "type" not in row:
-        return nn.Identity()  # takes what leads nowhere
+        return nn.Identity()  # for an output that is not connected
     learned = row.get("learned", ())
     # Fields broadcast from the right, as NIR's have the shape of a step.
     fields = {
@@ -202,7 +201,7 @@ def _plain(value: Any) -> Any:
 
 
 def _neuron(row: Row, device: torch.device, state: torch.dtype) -> nn.Module:
-    """One of this package's, as it was exported."""
+    """Returns a neuron of this package, as it was exported."""
     notes = _under(row, "notes/")
     learned = notes.get("learned", ())
     options: dict[str, Any] = {name: bool(notes[name]) for name in FLAGS if name in notes}

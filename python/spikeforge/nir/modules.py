@@ -18,10 +18,10 @@ class NodeNeuron(Neuron):
     text.
 
     Args:
-        type: as NIR calls the node.
-        text: what a step computes.
+        type: the node's type in NIR.
+        text: the neuron text of a step.
         dt: seconds of a step.
-        notes: options other than the defaults, as ``{"reset": "zero"}``.
+        notes: options that differ from the defaults, such as ``{"reset": "zero"}``.
         fields: the node's fields by name.
     """
 
@@ -38,8 +38,8 @@ class Silence(StatefulModule):
     """Zeros ``[T, batch..., *shape]`` for an input ``[T, batch..., *input_shape]``: a node without predecessors.
 
     Args:
-        input_rank: dimensions of input_shape.
-        shape: of the output in a step.
+        input_rank: the number of dimensions of input_shape.
+        shape: the shape of the output in a step.
     """
 
     def __init__(self, input_rank: int, shape: Sequence[int]):
@@ -77,8 +77,8 @@ class StackedLinear(nn.Module):
 
 
 class WindowPool(nn.Module):
-    """Sums or means over windows of the last two dimensions, for what torch's pooling does not take: images with other
-    than three dimensions, and padding beyond half a window.
+    """Computes sums or means over windows of the last two dimensions, where torch's pooling raises an error: for images
+    that do not have three dimensions, and for padding beyond half a window.
     """
 
     def __init__(self, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], sums: bool):

@@ -19,7 +19,7 @@ save_values = torch.ops.spikeforge_nir.save_values
 
 
 def in_one_line(operator: Callable[..., Any], *arguments: Any) -> Any:
-    """Errors without what torch adds to them."""
+    """Calls an operator; an error has only the first line, without torch's additions."""
     try:
         return operator(*arguments)
     except ValueError as error:

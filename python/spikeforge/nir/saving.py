@@ -1,4 +1,4 @@
-"""From a network to a graph: modules described to C++."""
+"""Saves a network as a graph: describes its modules to C++."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def save(
     """Writes a network as a NIR file. An existing file is replaced when the new one is complete.
 
     Args:
-        net: of modules of torch.nn and spikeforge.nn: a :class:`~spikeforge.nn.Composite`, a Sequential, a neuron, or a
-            custom module whose forward calls them one after the other and adds their outputs.
+        net: a network of modules of torch.nn and spikeforge.nn: a :class:`~spikeforge.nn.Composite`, a Sequential, a
+            neuron, or a custom module whose forward calls them one after the other and adds their outputs.
         example: one step of one sample, ``[*shape]``, without time and batch.
         dt: seconds of a step; optional for a network from :func:`load`.
-        compression: of deflate, 1 to 9; 0: none.
+        compression: the level of deflate, 1 to 9; 0: none.
 
     Properties that NIR cannot express (soft reset, firing at the threshold itself, surrogates, learned constants) are
     in the metadata, from which :func:`load` restores the same modules. A warning lists what other programs interpret
     differently.
 
     Raises:
-        ValueError: names the module that NIR cannot express.
+        ValueError: if NIR cannot express a module; the message names it.
     """
     rows, shape, seconds = _described("save", net, example, dt)
     warned = operators.in_one_line(operators.save_file, os.fspath(path), compression, rows, shape, seconds)
@@ -49,7 +49,7 @@ def save(
 
 
 def to_graph(net: nn.Module, example: Tensor, *, dt: float | None = None) -> NIRGraph:
-    """The same as a ``nir.NIRGraph``, which `nir.write` writes and prints itself as a table; see :func:`save`."""
+    """Returns the graph of :func:`save` as a ``nir.NIRGraph``, which `nir.write` writes and which prints as a table."""
     rows, shape, seconds = _described("to_graph", net, example, dt)
     values, warned = operators.in_one_line(operators.save_values, rows, shape, seconds)
     operators.warn_of(warned, stacklevel=2)
@@ -64,7 +64,7 @@ def _described(what: str, net: nn.Module, example: Tensor, dt: float | None) -> 
         raise TypeError(f"{what}: example must be a tensor [*shape], one step of one sample, but is {kind}")
     seconds = getattr(net, "dt", None) if dt is None else dt
     if not isinstance(seconds, (int, float)):
-        raise ValueError(f"{what}: dt must be given, the seconds of a step, as graphs count in seconds")
+        raise ValueError(f"{what}: dt is missing: pass the seconds of a step, the unit of graphs")
     rows = Describer(net, example).rows(net, "", on_sequences=True)
     return [_without_empty(row) for row in rows], list(example.shape), float(seconds)
 
@@ -79,7 +79,7 @@ def _without_empty(row: Row) -> Row:
 
 
 class Describer:
-    """Rows for each module, as C++ takes them: csrc/nir/network/description.h."""
+    """Describes each module by rows for C++: csrc/nir/network/description.h."""
 
     def __init__(self, net: nn.Module, example: Tensor):
         self.net, self.example = net, example
@@ -88,8 +88,8 @@ class Describer:
     def rows(self, module: nn.Module, path: str, *, on_sequences: bool) -> Iterator[Row]:
         """
         Args:
-            on_sequences: it is called on ``[T, B, ...]``, as the parts of a torch.nn.Sequential are, and not once a
-                step.
+            on_sequences: the module is called on ``[T, B, ...]``, like the parts of a torch.nn.Sequential, and not once
+                per step.
         """
         row: Row = {"path": path, "kind": type(module).__name__}
         if isinstance(module, spiking.TimeDistributed):
@@ -121,7 +121,7 @@ class Describer:
     ) -> Iterator[Row]:
         """
         Args:
-            labels: names and metadata of nodes, as the graph had them that the network was loaded from.
+            labels: names and metadata of the nodes of the graph from which the network was loaded.
         """
         yield {
             "path": path, "kind": "Composite", "sources": [wire.source for wire in wires],
@@ -161,12 +161,12 @@ class Describer:
         notes |= {name: getattr(module, name) for name in FLAGS if hasattr(module, name)}
         if hasattr(module, "surrogate"):
             if isinstance(module.surrogate, surrogates.Custom):
-                raise ValueError(f"{row['path'] or '/'}: a Custom surrogate cannot be written; give it one with a name")
+                raise ValueError(f"{row['path'] or '/'}: a Custom surrogate cannot be written; use a predefined one")
             notes |= {"surrogate": module.surrogate.name, "surrogate_args": list(module.surrogate.args)}
         return row | {f"notes/{name}": _noted(value) for name, value in notes.items()}
 
     def _constant(self, module: ConstantsModule, name: str) -> Any:
-        """Within its bounds, and of a shape that broadcasts to a step ``[*shape]``."""
+        """Returns a constant within its bounds, with a shape that broadcasts to a step ``[*shape]``."""
         value = getattr(module, name)
         if not isinstance(value, Tensor):
             return None if value is None else float(value)
@@ -223,7 +223,7 @@ def _pair(value: int | Sequence[int], dims: int = 2) -> list[int]:
 
 
 def _layer(module: nn.Module, row: Row, on_sequences: bool) -> Row | None:
-    """None: it is no layer."""
+    """Describes a layer; returns None if the module is not a layer."""
     if isinstance(module, nn.Linear):
         return row | {"kind": "Linear", "weight": module.weight, "bias": module.bias}
     if isinstance(module, StackedLinear):
@@ -262,7 +262,8 @@ def _convolution(module: nn.Conv1d | nn.Conv2d, row: Row) -> Row:
 
 
 def _is_padded_convolution(module: nn.Module) -> bool:
-    """Zeros and a convolution: padding "same" of a graph, which torch's own convolutions have without strides alone."""
+    """Returns True for zero padding and a convolution: padding "same" of a graph, which torch supports only without
+    strides."""
     if not isinstance(module, nn.Sequential) or len(module) != 2:
         return False
     pad, convolution = module

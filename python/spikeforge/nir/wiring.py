@@ -1,4 +1,4 @@
-"""Which module's output goes where: of modules one after the other, and of a forward that calls them."""
+"""Finds the connections between modules: of modules one after the other, and of a forward that calls them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class _Tracer(fx.Tracer):
 
 
 def traced(module: nn.Module, path: str) -> tuple[list[Wire], list[tuple[str, nn.Module]]]:
-    """Wires and parts of a module whose forward calls others one after the other, and adds what they give.
+    """Returns wires and parts of a module whose forward calls others one after the other, and adds their outputs.
 
-    Raises ValueError for whatever else it does.
+    Raises ValueError if it does anything else.
     """
     tracer = _Tracer()
     try:
@@ -67,7 +67,7 @@ class _Wiring:
         self.module, self.path = module, path
         self.wires: list[Wire] = []
         self.parts: list[tuple[str, nn.Module]] = []
-        self.sources: dict[fx.Node, list[str]] = {}  # what is added up in each value
+        self.sources: dict[fx.Node, list[str]] = {}  # the terms of the sum in each value
 
     def of(self, graph: fx.Graph) -> tuple[list[Wire], list[tuple[str, nn.Module]]]:
         for node in graph.nodes:

@@ -33,7 +33,9 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker accepts any name
 
     def __getattr__(name: str) -> Any:
         if name == "Network":
-            message = "spikeforge.nn.Network is deprecated and goes in version 0.3: use spikeforge.nn.Composite"
+            message = (
+                "spikeforge.nn.Network is deprecated and will be removed in version 0.3: use spikeforge.nn.Composite"
+            )
             warnings.warn(message, DeprecationWarning, stacklevel=2)
             return Composite
         raise AttributeError(f"module spikeforge.nn has no attribute {name}")

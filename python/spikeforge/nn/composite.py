@@ -39,8 +39,8 @@ class Run:
 
     inputs: Sequence[Tensor]
     steps: int
-    state: Mapping[str, State] | None  # of each part; None: the parts keep their own
-    lines: State = field(default_factory=dict)  # values in flight before the call, by the states of connections
+    state: Mapping[str, State] | None  # the state of each part; None: the states that the parts keep
+    lines: State = field(default_factory=dict)  # values in flight before the call, by state name
     store: bool = False
     outputs: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     after: State = field(default_factory=dict)
@@ -58,15 +58,15 @@ class Composite(Container):
     >>> net.alias("v", "lif.v")
 
     "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
-    port are summed in the order in which they were made. A connection delays by 0 or more steps; what is in flight is
-    a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. Loops are legal if a delay
-    of 1 or more is on them. :func:`detach_` cuts the history of what is in flight: put a delay before a layer, not
-    after it, if the layer's weights learn from pieces of a sequence.
+    port are summed in the order in which they were made. A connection delays by 0 or more steps; the values in flight
+    are a state of the network, ``[delay, *shape]``, the oldest first, and zero at the start. A loop needs a delay of 1
+    or more. :func:`detach_` cuts the history of the values in flight: put a delay before a layer, not after it, if the
+    layer's weights learn from pieces of a sequence.
 
     Parts outside loops run over all steps at once, one after the other; the parts of a loop are stepped together,
     bit for bit as if the whole were stepped. But a neuron whose output feeds back to it only through an ``nn.Linear``
     is one operator over time, ``recurrent_run``, whose sums agree with those of steps within rounding; ``repr`` shows
-    which loops are stepped, and why. A network is a module like any other, so networks nest. A
+    which loops are stepped, and why. A network can be a part of another network. A
     layer of torch is called once per step unless it is wrapped in :class:`~spikeforge.nn.TimeDistributed`.
 
     A call takes the network's inputs and returns its outputs, a tensor or a tuple, in the order in which connections
@@ -111,9 +111,9 @@ class Composite(Container):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.__dict__.pop("state_names", None)  # of files in which it is an attribute
+        self.__dict__.pop("state_names", None)  # an attribute in files of earlier versions
         for ports, numbers in (("in_ports", "_inputs"), ("out_ports", "_outputs")):
-            if ports in self.__dict__:  # likewise
+            if ports in self.__dict__:  # in files of earlier versions
                 self.__dict__[numbers] = {name: i for i, name in enumerate(self.__dict__.pop(ports))}
         self._index_connections()
         self._plan = None
@@ -146,17 +146,17 @@ class Composite(Container):
         """Connects an output to an input.
 
         Args:
-            source: "part.out", or an input of the network, which is new where it has not been named before.
+            source: "part.out", or an input of the network; a new name adds an input.
             target: "part.in", or an output of the network.
-            delay: in steps.
-            shape: of one step; needed only in a loop that no input of the network leads to.
-            repeated: the same connection may be there already: it counts again.
-            from_rest: the values in flight at the start are those that the source sends before the first step, when
-                nothing has been put in and no neuron has fired (a layer's bias, say), rather than zeros.
+            delay: the delay in steps.
+            shape: the shape of one step; needed only in a loop that no input of the network leads to.
+            repeated: allow a connection that exists already: its values are then added once more.
+            from_rest: start with the values in flight that the source sends in the resting state, without inputs and
+                spikes (for example a layer's bias), instead of zeros.
 
         Raises:
-            ValueError: for a port that is not there, a connection made twice, and a loop without a delay, which it
-                spells out.
+            ValueError: if a port does not exist, the connection exists already, or a loop has no delay; the message
+                lists the parts of the loop.
         """
         if isinstance(delay, bool) or not isinstance(delay, int):
             raise TypeError(
@@ -187,21 +187,21 @@ class Composite(Container):
         self._plan = None
 
     def alias(self, name: str, variable: str, shape: Sequence[int] | None = None) -> None:
-        """Another name here for a state, parameter or buffer of a part below ("lif.v", "layer.dense.weight").
+        """Adds another name for a state, parameter or buffer of a submodule ("lif.v", "layer.dense.weight").
 
         Args:
-            shape: what it must have.
+            shape: the shape that the variable must have; by default any.
         """
         self._check_new_name(name, "alias")
         value, owner = self._variable(variable)
         if "." not in variable or (value is None and owner is None):
             raise ValueError(
-                f"{self._title()}: the alias '{name}' must name a state, parameter or buffer of a part below, which "
+                f"{self._title()}: the alias '{name}' must name a state, parameter or buffer of a submodule, which "
                 f"'{variable}' is not"
             )
         if shape is not None and value is not None and tuple(value.shape) != tuple(shape):
             raise ValueError(
-                f"{self._title()}: the alias '{name}' is to have shape {list(shape)}, but '{variable}' has shape "
+                f"{self._title()}: the alias '{name}' must have shape {list(shape)}, but '{variable}' has shape "
                 f"{shape_of(value)}"
             )
         self._aliases[name] = variable, None if shape is None else tuple(shape)
@@ -225,8 +225,8 @@ class Composite(Container):
             own = self._inputs if is_source else self._outputs
             if name in self._modules:
                 ports = _out_ports(self._modules[name]) if is_source else _in_ports(self._modules[name])
-                say = " or ".join(f"'{name}.{port}'" for port in ports)
-                raise ValueError(f"{self._title()}: '{name}' is a part, not a port of the network; say {say}")
+                ports_of_part = " or ".join(f"'{name}.{port}'" for port in ports)
+                raise ValueError(f"{self._title()}: '{name}' is a part, not a port of the network; use {ports_of_part}")
             if name not in own:
                 self._check_new_name(name, "port")
                 own[name] = len(own)
@@ -268,16 +268,17 @@ class Composite(Container):
         while repeated and name in self._delayed:
             name = f"{stem}_{new.delay}_{next(numbers)}"
         self._check_new_name(
-            name, "connection from '{}' to '{}': rename what has the name of its state".format(*new.names)
+            name,
+            "connection from '{}' to '{}': rename the part or alias that has the name of its state".format(*new.names),
         )
         return name
 
     # --- variables
 
     def get(self, name: str) -> Tensor | None:
-        """A kept state, parameter, buffer or alias, by its name from here: the tensor itself.
+        """Returns a kept state, parameter, buffer or alias by its name: the tensor itself, not a copy.
 
-        None for a state that is not kept.
+        The result is None for a state that is not kept.
         """
         value, owner = self._variable(name)
         if value is None and owner is None:
@@ -285,7 +286,7 @@ class Composite(Container):
         return value
 
     def set(self, name: str, value: Tensor) -> None:
-        """Writes into a parameter or buffer, or has the next call go on from this value of a state that is kept."""
+        """Copies a value into a parameter or buffer, or sets a kept state, from which the next call continues."""
         now, owner = self._variable(name)
         if now is None and owner is None:
             raise ValueError(f"{self._title()}: there is no state, parameter, buffer or alias '{name}'")
@@ -306,7 +307,7 @@ class Composite(Container):
         module._memory.states = {**(module._memory.states or {}), state: value}
 
     def _variable(self, name: str) -> tuple[Tensor | None, tuple[StatefulModule, str] | None]:
-        """The tensor, if there is one, and the module and name of a state."""
+        """Returns the tensor, if it exists, and for a state its module and name."""
         root: nn.Module = self
         *path, last = name.split(".")
         if not path and name in self._aliases:
@@ -323,11 +324,11 @@ class Composite(Container):
         return (root._buffers.get(last) if value is None else value), None
 
     def parts(self) -> Iterator[tuple[str, nn.Module]]:
-        """Its parts by name, in the order of adding."""
+        """Yields the parts with their names, in the order in which they were added."""
         return iter(self._modules.items())
 
     def connections(self) -> Iterator[tuple[str, str, int]]:
-        """Source, target and delay of each connection, in the order of connecting."""
+        """Yields source, target and delay of each connection, in the order in which they were made."""
         return ((*c.names, c.delay) for c in self._connections)
 
     # --- running
@@ -343,7 +344,10 @@ class Composite(Container):
         state: States | EllipsisType = ...,
         store_states: bool = False,
     ):
-        """``y = net(x)``, or ``y, state = net(x, state)`` with the states of parts, ``{"lif.v": ...}``, and delays."""
+        """Runs all steps: ``y = net(x)``, or ``y, state = net(x, state)``.
+
+        The state contains the states of parts, ``{"lif.v": ...}``, and of delays.
+        """
         *inputs, state = self._split(() if x is ... else (x, *inputs), state)
         if state is not ... or store_states:
             start = {} if state is ... else self._checked_state(state)
@@ -374,7 +378,7 @@ class Composite(Container):
             self._plan = self._make_plan()
         if store and any(stage.is_loop for stage in self._plan):
             raise ValueError(
-                f"{self._title()}: store_states is not for networks with loops; hand states on step by step"
+                f"{self._title()}: store_states is not supported for networks with loops; call the network step by step"
             )
         run = Run(inputs, inputs[0].shape[0] if inputs else 0, state, lines, store)
         if run.steps:
@@ -389,7 +393,7 @@ class Composite(Container):
     def _check_sequences(self, inputs: Sequence[Tensor]) -> None:
         if not self._inputs:
             raise ValueError(
-                f"{self._title()}: nothing is connected to an input of the network, so that it does not know its steps"
+                f"{self._title()}: no connection starts at an input of the network, so the number of steps is unknown"
             )
         for name, x in zip(self._inputs, inputs):
             if not isinstance(x, Tensor) or x.dim() < 1:
@@ -399,8 +403,8 @@ class Composite(Container):
                 )
             if x.shape[0] != inputs[0].shape[0]:
                 raise ValueError(
-                    f"{self._title()}: inputs have {inputs[0].shape[0]} steps and {x.shape[0]} ('{name}'); they must "
-                    "have as many"
+                    f"{self._title()}: inputs must have the same number of steps, but the first has "
+                    f"{inputs[0].shape[0]} and '{name}' has {x.shape[0]}"
                 )
 
     def _make_plan(self) -> list[Stage]:
@@ -415,7 +419,7 @@ class Composite(Container):
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _sum(self, run: Run, target: Port) -> Tensor:
-        """Returns the sequences that all connections bring to a port, in the order of connecting."""
+        """Returns the sum of the sequences that all connections deliver to a port, in the order of connecting."""
         return self._sum_of(run, self._into[target])
 
     def _sum_of(self, run: Run, connections: Sequence[Connection]) -> Tensor:
@@ -447,14 +451,14 @@ class Composite(Container):
         return self._shift(run, connection, sequence) if connection.delay else sequence
 
     def _shift(self, run: Run, connection: Connection, sequence: Tensor) -> Tensor:
-        """The sequence, later by the delay."""
+        """Returns the sequence delayed by the connection's delay."""
         bounds = self._memory.samples or {}
         line = run.lines.get(connection.state)
         if line is None:
             line = sequence.new_zeros((connection.delay, *sequence.shape[1:]))
         self._check_line(run, connection, line, sequence)
         if bounds:
-            samples.refuse(self, run.store, "store_states, of a network with delays")
+            samples.refuse(self, run.store, "store_states is set, and the network has delays")
             if "start" in bounds:
                 samples.check_start(self._title(), bounds["start"], sequence)
             run.after[connection.state] = samples.leaving(sequence, connection.delay, line, **bounds)
@@ -477,12 +481,12 @@ class Composite(Container):
             )
         if line.shape[1:] == coming.shape[1:] and line.dtype == coming.dtype and line.device == coming.device:
             return
-        if connection.state not in run.lines:  # nobody passed it: it came from the source in an earlier step
+        if connection.state not in run.lines:  # not passed by the caller: the source sent it in an earlier step
             self._refuse_sum(connection, line, coming)
         self._refuse_line(connection, line, coming)
 
     def _refuse_line(self, connection: Connection, line: Tensor, coming: Tensor) -> None:
-        mend = "call spikeforge.nn.reset_(net) to start anew" if self._memory.keeping else "pass None to start anew"
+        mend = "call spikeforge.nn.reset_(net) to restart" if self._memory.keeping else "pass None to restart"
         raise ValueError(
             f"{self._title()}: the state {connection.state} holds values of shape {shape_of(line[0])} "
             f"({_kind(line)}), but the new values have shape {list(coming.shape[1:])} ({_kind(coming)}); {mend}"
@@ -530,11 +534,11 @@ class Composite(Container):
             try:
                 take(range(1))
             except RuntimeError:
-                with suppress(RuntimeError):  # of parts that fail for another reason
+                with suppress(RuntimeError):  # parts may fail for another reason
                     self._check_lines_given(run, stage, within, rows_into)
                 raise
             if run.steps > 1:
-                # The first step reads weights without gradients where it searches for shapes: they are not cached.
+                # The first step may read weights without gradients to determine shapes: these are not cached.
                 with parametrize.cached() if self._are_parametrized(stage) else nullcontext():
                     take(range(1, run.steps))
 
@@ -547,7 +551,7 @@ class Composite(Container):
         return any("parametrizations" in m._modules for name in stage.parts for m in self._modules[name].modules())
 
     def _check_lines_given(self, run: Run, stage: Stage, within: Sequence[Connection], rows_into: dict) -> None:
-        """Refuses states that are not like what the parts of a loop send in this call."""
+        """Raises ValueError if a passed state differs in shape or type from what the parts of a loop send."""
 
         def row(c: Connection) -> Tensor | None:
             return rows_into[id(c)][0] if id(c) in rows_into else None
@@ -561,12 +565,12 @@ class Composite(Container):
         return find_loop(self, stage.parts, self._touching(stage))
 
     def _touching(self, stage: Stage) -> list[Connection]:
-        """The connections from and to the parts of a loop, in the order of connecting."""
+        """Returns the connections from and to the parts of a loop, in the order of connecting."""
         return [self._connections[number] for number in stage.edges]
 
     def _why_stepped(self, stage: Stage) -> str:
         loop = self._loop(stage)
-        return loop if isinstance(loop, str) else "the operator does not take its input"
+        return loop if isinstance(loop, str) else "the operator does not support its input"
 
     def _run_at_once(self, run: Run, stage: Stage) -> bool:
         loop = self._loop(stage)
@@ -581,7 +585,7 @@ class Composite(Container):
         connection = loop.back if loop.back.delay else loop.there
         line = run.lines.get(connection.state)
         x = inputs[loop.back.target.index]
-        weight = linear.weight  # read once: a parametrization computes it anew
+        weight = linear.weight  # read once: a parametrization recomputes it at each access
         if not takes(loop, neuron, linear, x, weight):
             return False
         if line is not None:
@@ -609,8 +613,8 @@ class Composite(Container):
         self, run: Run, stage: Stage, port: Port, t: int, rows_into: dict, pending: dict, rows: dict
     ) -> Tensor:
         def row(c: Connection) -> Tensor | None:
-            """The value that a connection brings; if nothing is in flight yet, the value that its source has sent in
-            this step."""
+            """Returns the value that a connection delivers; if none is in flight yet, the value that its source has
+            sent in this step."""
             if id(c) in rows_into:
                 return rows_into[id(c)][t]
             if c.delay and pending[id(c)]:
@@ -720,7 +724,7 @@ class Composite(Container):
         return sum(terms[1:], terms[0]) if terms else self._zeros_into(run, stage.parts, port, row)
 
     def _unrecorded(self, call: Callable, name: str, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """A call of a part that no Monitor records, and that does not change the running statistics of batch norms."""
+        """Calls a part without recording by a Monitor, and without changes to running statistics of batch norms."""
         norms = [
             m
             for m in self._modules[name].modules()

@@ -3,11 +3,10 @@
 A constant is a number; a tensor, registered as a buffer; an ``nn.Parameter``, registered as it is; or a
 :class:`Learnable`.
 
-**A tensor of one dimension has one value a channel.** Channels are dimension 2 of x ``[T, B, C, *spatial]``, or its
-last where x has
-fewer than three: beside ``[T, B, C, H, W]`` a tensor of shape ``[C]`` is taken as ``[C, 1, 1]``, and never meets W,
-even where C and W are equal. ``Constant(value, dim=-1)`` puts it elsewhere. Tensors of more dimensions broadcast from
-the right, as everywhere in torch.
+**A one-dimensional tensor has one value per channel.** Channels are dimension 2 of x ``[T, B, C, *spatial]``, or the
+last dimension if x has fewer than three: for x ``[T, B, C, H, W]``, a tensor of shape ``[C]`` is reshaped to
+``[C, 1, 1]``, so it never broadcasts along W, even if C and W are equal. ``Constant(value, dim=-1)`` selects another
+dimension. Tensors of more dimensions broadcast from the right, as everywhere in torch.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ class Learnable(Constant):
 
     Args:
         value: the initial value, a number or a tensor. The tensor is copied.
-        min: lower bound. The optimiser may leave the bounds; the neuron takes ``torch.clamp(parameter, min, max)``, so
-            that the gradient is 0 beyond them. ``with torch.no_grad(): lif.tau.clamp_(min=1.0)`` after
-            ``optimizer.step()`` brings a parameter back.
+        min: lower bound. The optimiser may leave the bounds; the neuron uses ``torch.clamp(parameter, min, max)``, so
+            the gradient is 0 beyond them. ``with torch.no_grad(): lif.tau.clamp_(min=1.0)`` after
+            ``optimizer.step()`` moves a parameter back into them.
         max: upper bound.
         per_channel: the number of channels, each with its own value.
         shape: as an alternative, the parameter's shape.
@@ -67,15 +66,17 @@ class Learnable(Constant):
         super().__init__(value, dim=dim)
         low, high = (-math.inf if min is None else min), (math.inf if max is None else max)
         if not low <= high:  # false for NaN
-            raise ValueError(f"Learnable: min must not be above max, and neither NaN, but they are {min} and {max}")
+            raise ValueError(
+                f"Learnable: min must not be above max, and neither may be NaN, but they are {min} and {max}"
+            )
         if per_channel is not None and shape is not None:
-            raise ValueError("Learnable: give per_channel or shape, not both")
+            raise ValueError("Learnable: pass per_channel or shape, not both")
         if not isinstance(value, Tensor) and not is_number(value):
-            raise TypeError(f"Learnable: it must start at a number or a tensor, but is {type(value).__name__}")
+            raise TypeError(f"Learnable: value must be a number or a tensor, but is {type(value).__name__}")
         start = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
         outside = start[~((start >= low) & (start <= high))]
         if outside.numel():
-            raise ValueError(f"Learnable: starts at {outside[0].item():g}, outside its bounds [{low}, {high}]")
+            raise ValueError(f"Learnable: value is {outside[0].item():g}, outside its bounds [{low}, {high}]")
         self.min, self.max = min, max
         self.shape = (per_channel,) if per_channel is not None else shape
 
@@ -96,10 +97,10 @@ def _short(value: Any) -> str:
 
 
 def _least(value: Tensor) -> float | None:
-    """The least element of a tensor whose elements can be read at once; None of others, and of an empty one."""
+    """Returns the smallest element of a plain tensor on the CPU; None for other tensors and for an empty one."""
     if type(value) not in (Tensor, nn.Parameter) or value.device.type != "cpu" or value.numel() == 0:
         return None
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap a value has no number
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap, elements cannot be read
         return None
     return value.detach().min().item()
 
@@ -108,7 +109,7 @@ def _least(value: Tensor) -> float | None:
 class Placement:
     """The dimension and the bounds of a tensor constant."""
 
-    dim: int | None = None  # None: as it broadcasts
+    dim: int | None = None  # None: broadcast from the right
     min: float | None = None
     max: float | None = None
 
@@ -128,15 +129,15 @@ class Placement:
         return value
 
 
-# A tensor constant's name, its place, and the dimensions of x from which on it is taken in another form than it has.
+# The name of a tensor constant, its placement, and the fewest dimensions of x for which it must be reshaped.
 Taken = tuple[str, Placement, float]
 
 
 def taken_by(module: nn.Module, taken: tuple[Taken, ...], x_dims: int) -> dict[str, Tensor]:
-    """Returns tensor constants as an operator takes them for an x with `x_dims` dimensions."""
+    """Returns tensor constants in the form that an operator accepts for an x with `x_dims` dimensions."""
     parameters, values = module._parameters, {}
     for name, place, fewest_dims in taken:
-        value = parameters.get(name)  # getattr looks everywhere, and costs as much as a small operator
+        value = parameters.get(name)  # getattr of a module costs as much as a small operator
         if value is None:
             value = getattr(module, name)
         values[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
@@ -144,17 +145,15 @@ def taken_by(module: nn.Module, taken: tuple[Taken, ...], x_dims: int) -> dict[s
 
 
 class ConstantsModule(StatefulModule):
-    """A module with constants by name. Assigning to one (``lif.tau = 3.0``) is as if
-    it had been constructed with it.
-    """
+    """A module with constants by name. An assignment (``lif.tau = 3.0``) acts like an argument of the constructor."""
 
-    _positive: tuple[str, ...] = ()  # constants that are refused where they are not finite and above 0
+    _positive: tuple[str, ...] = ()  # constants that must be finite and above 0
 
     def __init__(self, **options: Any):
         super().__init__(**options)
         self._numbers: dict[str, float | None] = {}  # constants that are scalars
-        self._placements: dict[str, Placement] = {}  # those that are tensors
-        self._initial: dict[str, float | Tensor] = {}  # of what reset_parameters() resets
+        self._placements: dict[str, Placement] = {}  # constants that are tensors
+        self._initial: dict[str, float | Tensor] = {}  # initial values, which reset_parameters() restores
         self._constant_names: tuple[str, ...] = ()
         self._taken: tuple[Taken, ...] = ()
 
@@ -171,8 +170,8 @@ class ConstantsModule(StatefulModule):
             value = value.value
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and not learnable and value.requires_grad:
             raise ValueError(
-                f"{self._title()}: {name} requires a gradient, but is no nn.Parameter, which alone a module trains; "
-                f"pass nn.Parameter({name}) or Learnable({name})"
+                f"{self._title()}: {name} requires a gradient, but is not an nn.Parameter, so a module does not train "
+                f"it; pass nn.Parameter({name}) or Learnable({name})"
             )
         if not (value is None and name == "v_reset") and not is_number(value) and not isinstance(value, Tensor):
             raise TypeError(
@@ -184,14 +183,10 @@ class ConstantsModule(StatefulModule):
         if name in self._positive and name.startswith("tau"):
             self._warn_below_a_step(name, value)
         if name not in self._constant_names and hasattr(self, name):
-            raise ValueError(
-                f"{self._title()}: a module of torch has an attribute '{name}'; call the constant another name"
-            )
+            raise ValueError(f"{self._title()}: torch.nn.Module has an attribute '{name}'; rename the constant")
         if self._is_parametrized(name):
             if learnable:
-                raise TypeError(
-                    f"{self._title()}: {name} is parametrized; assign a number or a tensor, the value that it is to have"
-                )
+                raise TypeError(f"{self._title()}: {name} is parametrized; assign its new value, a number or a tensor")
             if not isinstance(value, Tensor):
                 value = torch.full_like(getattr(self, name), value)
             object.__setattr__(self, name, value.detach())  # by right_inverse of the parametrization
@@ -212,9 +207,9 @@ class ConstantsModule(StatefulModule):
         shortest = value if is_number(value) else _least(value)
         if shortest is not None and 0 < shortest < 1:
             warn_caller(
-                f"{self._title()}: {name} is {shortest:g}, less than one step, so that the neuron overshoots: it takes 1 / "
-                f"{name} > 1 of its distance to the input in each step. Time constants are in steps; a decay beta, as "
-                f"other libraries have it, is {name} = 1 / (1 - beta)"
+                f"{self._title()}: {name} is {shortest:g}, less than one step, so the neuron overshoots: in each step "
+                f"it moves by 1 / {name} > 1 of its distance to the input. Time constants are in steps; a decay beta "
+                f"of other libraries is {name} = 1 / (1 - beta)"
             )
 
     def _is_parametrized(self, name: str) -> bool:
@@ -234,7 +229,7 @@ class ConstantsModule(StatefulModule):
             self.__dict__.pop(name, None)
 
     def _prepare(self) -> None:
-        """Called after constants have changed."""
+        """Prepares calls after constants have changed."""
 
     def _changed(self) -> None:
         self._taken = tuple((name, place, self._fewest_dims(name, place)) for name, place in self._placements.items())
@@ -250,7 +245,7 @@ class ConstantsModule(StatefulModule):
         return place.dim + 2 if place.dim > 0 else 0
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Replicas of DataParallel, and parameters that torch.func puts in place, are taken as they come.
+        # Replicas of DataParallel, and parameters that torch.func replaces, are assigned unchanged.
         if name in self.__dict__.get("_constant_names", ()) and not self.__dict__.get("_is_replica"):
             self._replace_constant(name, value)
         else:

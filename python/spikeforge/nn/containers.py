@@ -28,11 +28,11 @@ from spikeforge.nn.stateful import (
 class TimeDistributed(StatefulModule):
     """Folds time into the batch: one call of layers without time (Linear, Conv, BatchNorm, pooling) for all steps.
 
-    ``[T, B, ...]`` is given to the layer as ``[T * B, ...]``. Several layers are called one after the other.
+    The layer receives ``[T, B, ...]`` as ``[T * B, ...]``. Several layers are called one after the other.
 
-    Fewer and larger calls, which is what training wants. The last bits of a row may depend on how many rows there are,
-    so that steps, pieces and whole sequences agree within rounding; BatchNorm in training takes its statistics over
-    steps and batch together.
+    Fewer and larger calls make training faster. The last bits of a row may depend on the number of rows, so steps,
+    pieces and whole sequences agree within rounding; BatchNorm in training computes its statistics over steps and batch
+    together.
 
     >>> TimeDistributed(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     """
@@ -40,16 +40,16 @@ class TimeDistributed(StatefulModule):
     def __init__(self, *layers: nn.Module):
         super().__init__()
         if not layers:
-            raise TypeError("TimeDistributed: takes at least one layer")
+            raise TypeError("TimeDistributed: needs at least one layer")
         for layer in layers:
             if has_states(layer):
                 raise ValueError(
-                    f"TimeDistributed: {type(layer).__name__} has neurons, which take sequences [T, B, ...] as they are"
+                    f"TimeDistributed: {type(layer).__name__} has neurons, which accept sequences [T, B, ...] directly"
                 )
             for neuron in foreign_neurons(layer):
                 raise ValueError(
-                    f"TimeDistributed: {type(neuron).__name__} has states, and would see all steps as one batch; put "
-                    "it outside, in a torch.nn.Sequential"
+                    f"TimeDistributed: {type(neuron).__name__} has states, and would process all steps as one batch; "
+                    "put it outside, in a torch.nn.Sequential"
                 )
         self.module = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
@@ -76,19 +76,20 @@ class Container(StatefulModule):
         return tuple(_join(prefix, name) for prefix, module in stateful_modules(self) for name in module.state_names)
 
     def _name_parts(self, names: Sequence[str]) -> None:
-        """Names the modules below for messages."""
+        """Sets the names of submodules in messages."""
         for name in names:
             _title_below(self._modules[name], _join(self._path, name))
 
 
 class Sequential(Container):
-    """One module after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``,
-    which passes states to its parts and returns theirs.
+    """Calls modules one after the other: ``Sequential(TimeDistributed(nn.Linear(4, 8)), LIF(), LI())``.
+
+    It passes states to its parts, and returns theirs.
 
     It makes one call for all steps to a torch layer whose result for a step depends on that step alone (Linear,
     convolutions, pooling, activations, Dropout, Flatten, LayerNorm, GroupNorm, BatchNorm in evaluation, and
     ``nn.Sequential`` of these), as ``nn.Sequential`` does: steps, pieces and whole sequences agree within rounding. Any
-    other layer is called once a step: BatchNorm in training takes its statistics of each step, unless it comes as
+    other layer is called once a step: BatchNorm in training computes its statistics of each step, unless it is wrapped in
     :class:`TimeDistributed`. A custom module with neurons in it is called once, on the sequence. Parts are named "0",
     "1", ..., or as in an OrderedDict; slices, item assignment and deletion are those of ``nn.Sequential``.
     """

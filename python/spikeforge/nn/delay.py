@@ -15,14 +15,14 @@ from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
 
 class Delay(StatefulModule):
-    """Delays by some steps, one number for all or one for each neuron; zeros come first. State: x, the last inputs.
+    """Delays x by a number of steps, one for all neurons or one for each. State: x, the last inputs, initially zeros.
 
     Args:
-        steps: whole numbers, 0 or more: an int, or an integer tensor ``[*shape]`` or what broadcasts to it.
+        steps: whole numbers, 0 or more: an int, or an integer tensor that broadcasts to ``[*shape]``.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    With `lengths` and `start` (``net(x, lengths=lengths)``) nothing arrives after a sample's end, nor from before it
-    starts anew; `lengths` are ``[B]``.
+    With `lengths` ``[B]`` and `start` (``net(x, lengths=lengths)``), outputs after a sample's end are zeros, and so are
+    outputs whose input was before the sample's last start.
 
     The state x is ``[longest delay, *shape]``, the oldest first. :func:`~spikeforge.nn.detach_` cuts its history: put
     the delay before a layer, not after it, if the layer's weights learn from pieces of a sequence.
@@ -50,14 +50,14 @@ class Delay(StatefulModule):
         self.state_names = ("x",) if self.longest else ()
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """``[T, *shape]`` to ``[T, *shape]``."""
+        """Maps ``[T, *shape]`` to ``[T, *shape]``."""
         return self._forward((x,), state, store_states)
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         x = inputs[0]
         if x.dim() - 1 < self.steps.dim():
             raise ValueError(
-                f"{self._title()}: there is a delay for each of {shape_of(self.steps)}, but a step of x {shape_of(x)} "
+                f"{self._title()}: steps have shape {shape_of(self.steps)}, but a step of x {shape_of(x)} "
                 "has fewer dimensions; x is [T, *shape], time first"
             )
         if not broadcasts(self.steps.shape, x.shape[1:]):
@@ -67,13 +67,13 @@ class Delay(StatefulModule):
             )
         given = self._memory.samples
         if not self.longest:
-            return self._heard(x, x, **given) if given else x, {}
+            return self._within_samples(x, x, **given) if given else x, {}
         past = state.get("x")
         if past is None:
             past = x.new_zeros((self.longest, *x.shape[1:]))
         self._check_past(past, x)
         past = past.to(x.dtype)
-        samples.refuse(self, given and store, "store_states, of a delay")
+        samples.refuse(self, given and store, "store_states is set, and the module is a delay")
         if self.uniform and not store:
             y, rest = samples.later(past, x)
         else:
@@ -85,11 +85,13 @@ class Delay(StatefulModule):
                 now = torch.arange(self.longest, both.shape[0], device=x.device).view(-1, *(1,) * (x.dim() - 1))
                 y = both.gather(0, (now - self.steps).expand(x.shape))
         if given:
-            y, rest = self._heard(x, y, **given), samples.leaving(x, self.longest, past, **given)
+            y, rest = self._within_samples(x, y, **given), samples.leaving(x, self.longest, past, **given)
         return y, {"x": rest}
 
-    def _heard(self, x: Tensor, y: Tensor, lengths: Tensor | None = None, start: Tensor | None = None) -> Tensor:
-        """Delays x, with an end and restarts per sample."""
+    def _within_samples(
+        self, x: Tensor, y: Tensor, lengths: Tensor | None = None, start: Tensor | None = None
+    ) -> Tensor:
+        """Sets outputs y to zero after the end of a sample, and where their input was before its last start."""
         if lengths is not None:
             y = y.masked_fill(samples.ended(self._title(), lengths, x), 0)
         if start is not None:
@@ -101,7 +103,7 @@ class Delay(StatefulModule):
         expected = (self.longest, *x.shape[1:])
         if past.shape != expected or past.device != x.device:
             kept = self._memory.keeping and past is (self._memory.states or {}).get("x")
-            mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to start anew"
+            mend = "call spikeforge.nn.reset_(net) to restart" if kept else "pass None to restart"
             raise ValueError(
                 f"{self._title()}: the {'kept ' * kept}state x has shape {shape_of(past)} on {past.device}, but this "
                 f"x needs {list(expected)} on {x.device}; {mend}"

@@ -41,13 +41,14 @@ class _DelayedConv(DelayedLayer):
         sizes = [whole(n) for n in (given if isinstance(given, (tuple, list)) else (given,) * self.dims)]
         if len(sizes) != self.dims or any(n is None or n < least for n in sizes):
             raise ValueError(
-                f"{self._kind()}: {name} must be {self.dims} whole numbers from {least} on, or one for all, but is {given!r}"
+                f"{self._kind()}: {name} must be {self.dims} whole numbers of {least} or more, or one for all, but is "
+                f"{given!r}"
             )
         return tuple(sizes)
 
     def kernel(self) -> Tensor:
-        """Weights spread over the steps of their delays: ``[out, in / groups, max_delay + 1, *kernel_size]``, delay 0
-        first."""
+        """Returns the weights spread over the steps of their delays: ``[out, in / groups, max_delay + 1,
+        *kernel_size]``, delay 0 first."""
         return self.weight.unsqueeze(2) * spread(self.delay, self.max_delay, self.interpolation, self._narrowed())
 
     def _computed(self, x: Tensor, past: Tensor | None) -> Tensor:
@@ -77,28 +78,28 @@ class _DelayedConv(DelayedLayer):
 
 
 class DelayedConv1d(_DelayedConv):
-    """``nn.Conv1d`` with a delay for each weight of its kernels, which is learned as the weights are. State: x, the
-    last inputs.
+    """``nn.Conv1d`` with a learned delay for each weight of its kernels. State: x, the last inputs.
 
     Args:
         in_channels, out_channels: of x ``[T, B, in, size]`` and y ``[T, B, out, size]``.
-        kernel_size, stride, padding, dilation, groups: as ``nn.Conv1d`` has them; time has none of them.
-        max_delay: the longest, in steps.
-        delay: where delays start, a number or a tensor of the weights' shape; by default uniform from 0 to max_delay.
-        interpolation, width: see :class:`DelayedLinear`, as ``clamp_``, ``round_`` and what a ``state_dict`` has.
+        kernel_size, stride, padding, dilation, groups: as in ``nn.Conv1d``; they do not apply to time.
+        max_delay: the longest delay, in steps.
+        delay: the initial delays, a number or a tensor of the weights' shape; by default uniform from 0 to max_delay.
+        interpolation, width: see :class:`DelayedLinear`, which also describes ``clamp_``, ``round_`` and the
+            ``state_dict``.
         bias: add a learned bias.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    It is torch's convolution over time and space with a kernel that each call computes from weights and delays: ``max_delay + 1``
-    times as large as that of ``nn.Conv1d``. Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
+    Each call computes a kernel from weights and delays, ``max_delay + 1`` times as large as that of ``nn.Conv1d``, for
+    torch's convolution over time and space. Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
     """
 
     dims = 1
 
 
 class DelayedConv2d(_DelayedConv):
-    """``nn.Conv2d`` with a delay for each weight of its kernels, which is learned; x is ``[T, B, in, height, width]``.
-    See :class:`DelayedConv1d`."""
+    """``nn.Conv2d`` with a learned delay for each weight of its kernels; x is ``[T, B, in, height, width]``. See
+    :class:`DelayedConv1d`."""
 
     dims = 2
 
@@ -118,8 +119,7 @@ def spread(delay: Tensor, max_delay: int, interpolation: str, width: float) -> T
         share = (1 + width - (steps - delay).abs()).relu()
     else:
         distance = (steps - delay) ** 2
-        beyond = distance - distance.detach().amin(
-            2, keepdim=True
-        )  # the nearest step's: a narrow form would be 0 everywhere
+        # Distances are relative to the nearest step: a narrow Gaussian would be 0 at every step.
+        beyond = distance - distance.detach().amin(2, keepdim=True)
         share = torch.exp(-beyond / (2 * width**2))
     return share / share.sum(2, keepdim=True)

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 OPERATOR = torch.ops.spikeforge.delayed_linear.default
-LONGEST = 4096  # as the operator has it
+LONGEST = 4096  # the operator's limit
 FORMS = ("linear", "triangle", "gauss")
-NARROWEST = (
-    1e-9  # width of a Gaussian: one step has all of it, and float32 cannot have the squares of much smaller ones
-)
+# The smallest width of a Gaussian: it is within one step, and squares of much smaller widths underflow in float32.
+NARROWEST = 1e-9
 
 
 class DelayedLayer(StatefulModule):
@@ -54,12 +53,12 @@ class DelayedLayer(StatefulModule):
     def _whole(self, name: str, value: int, least: int, most: int | None = None) -> int:
         number = whole(value)
         if number is None or number < least or (most is not None and number > most):
-            bounds = f"from {least} on" if most is None else f"from {least} to {most}"
+            bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
             raise ValueError(f"{self._kind()}: {name} must be a whole number {bounds}, but is {value!r}")
         return number
 
     def _narrowed(self) -> float:
-        """The width as it is now: training may write it."""
+        """Returns the current width, which training may change."""
         if not 0 < self.width < math.inf:
             raise ValueError(f"width must be above 0, but is {self.width!r}")
         return max(self.width, NARROWEST)
@@ -78,7 +77,7 @@ class DelayedLayer(StatefulModule):
         return nn.Parameter(torch.zeros(shape) + torch.as_tensor(delay).detach())
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """x of all steps, time first, to y."""
+        """Maps x of all steps, time first, to y."""
         return self._forward((x,), state, store_states)
 
     def _computed(self, x: Tensor, past: Tensor | None) -> Tensor:
@@ -87,9 +86,9 @@ class DelayedLayer(StatefulModule):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         x, past, given = inputs[0], state.get("x"), self._memory.samples
         if given:
-            samples.refuse(self, store, "store_states, of a layer with delays")
+            samples.refuse(self, store, "store_states is set, and the layer has delays")
             ended = samples.ended(self._title(), given["lengths"], x, least_dims=3)
-            x = x.masked_fill(ended, 0)  # it reaches no step of its sample, and may be no number
+            x = x.masked_fill(ended, 0)  # these values reach no step of their sample, and may be NaN
         try:
             y = self._computed(x, past)
         except ERRORS as error:
@@ -97,7 +96,7 @@ class DelayedLayer(StatefulModule):
         if given:
             y = y.masked_fill(ended.view(*ended.shape[:2], *[1] * (y.dim() - 2)), 0)
             return y, {"x": samples.leaving(x, self.max_delay, past, **given)}
-        steps = x.shape[0]  # len(x) would be the number of the first trace
+        steps = x.shape[0]  # len(x) would be a constant of the trace
         if not self.max_delay:
             return y, {"x": x.new_zeros((steps, 0, *x.shape[1:]) if store else (0, *x.shape[1:]))}
         if not store and not torch.compiler.is_compiling() and steps >= self.max_delay:
@@ -112,18 +111,18 @@ class DelayedLayer(StatefulModule):
 
     @torch.no_grad()
     def clamp_(self) -> Self:
-        """Brings delays that an optimiser's step has led out of 0 to max_delay back to the nearer bound."""
+        """Clamps the delays to 0 to max_delay, which an optimiser's step may have left."""
         self.delay.clamp_(0, self.max_delay)
         return self
 
     def get_extra_state(self) -> Tensor:
-        """``[max_delay, place of interpolation in FORMS, width]``: averages of state_dicts take tensors alone."""
+        """``[max_delay, place of interpolation in FORMS, width]``: averages of state_dicts accept only tensors."""
         return torch.tensor(
             [self.max_delay, FORMS.index(self.interpolation), self.width], dtype=torch.float64, device="cpu"
         )
 
     def set_extra_state(self, state: Tensor | Mapping[str, object]) -> None:
-        """Takes the dict of older checkpoints, too."""
+        """Restores the interpolation and the width, also from the dict of older checkpoints."""
         if isinstance(state, Tensor) and state.shape == (3,) and state.isfinite().all():
             max_delay, form, width = state.tolist()
             state = {
@@ -137,16 +136,19 @@ class DelayedLayer(StatefulModule):
             or not is_number(state.get("width"))
             or not 0 < state["width"] < math.inf
         ):
-            raise ValueError(f"{self._kind()}: this is not a state of such a layer: its form is {state!r}")
+            raise ValueError(
+                f"{self._kind()}: the loaded state is not that of a layer with delays: its form is {state!r}"
+            )
         if state.get("max_delay", self.max_delay) != self.max_delay:
             raise ValueError(
-                f"{self._kind()}: this is the state of a layer with max_delay={state['max_delay']}, but this one has {self.max_delay}"
+                f"{self._kind()}: the loaded state has max_delay={state['max_delay']}, but the layer has "
+                f"{self.max_delay}"
             )
         self.interpolation, self.width = str(state["interpolation"]), float(state["width"])
 
     @torch.no_grad()
     def round_(self) -> Self:
-        """Rounds the delays to whole steps, as deployment has them, and spreads them no more."""
+        """Rounds the delays to whole steps, as in deployment, and sets the interpolation to "linear"."""
         self.delay.copy_(self.delay.clamp(0, self.max_delay).round())
         self.interpolation = "linear"
         return self
@@ -156,24 +158,24 @@ class DelayedLayer(StatefulModule):
 
 
 class DelayedLinear(DelayedLayer):
-    """A linear layer with a delay for each synapse or each input, which is learned as the weights are:
+    """A linear layer with a learned delay for each synapse or each input:
     ``y[t] = Σ_i weight[o, i] x[t - delay[o, i], i] + bias[o]``. State: x, the last inputs.
 
     Args:
         in_features, out_features: sizes of x ``[T, *batch, in]`` and y ``[T, *batch, out]``.
-        max_delay: the longest, in steps.
-        per: "synapse", delays are ``[out, in]``; or "input", ``[in]``, which costs one product.
-        delay: where delays start, a number or a tensor of that shape; by default uniform from 0 to max_delay.
-        interpolation: how a delay that is not whole is spread over steps: "linear" over its two neighbours,
-            "triangle" and "gauss" over ``width`` steps about it. A wide form learns from afar, and is narrowed while
-            training goes on: set ``layer.width``.
-        width: of triangle and gauss, in steps; below 1e-9 it counts as 1e-9.
+        max_delay: the longest delay, in steps.
+        per: "synapse" for delays ``[out, in]``; or "input" for ``[in]``, which needs only one product.
+        delay: the initial delays, a number or a tensor of that shape; by default uniform from 0 to max_delay.
+        interpolation: how a fractional delay is spread over steps: "linear" over the two nearest steps, "triangle" and
+            "gauss" over ``width`` steps around it. A wide form has gradients from distant steps; reduce
+            ``layer.width`` during training.
+        width: of triangle and gauss, in steps; values below 1e-9 have the effect of 1e-9.
         bias: add a learned bias.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    Delays outside of 0 to max_delay count as the nearer bound, and stay where they are, without a gradient: call
-    :meth:`clamp_` after the optimiser's step. The weights start as those of ``nn.Linear``. A ``state_dict`` has
-    ``max_delay``, ``interpolation`` and ``width``, too; that of another ``max_delay`` is refused.
+    Delays outside of 0 to max_delay have the effect of the nearer bound, and no gradient: call :meth:`clamp_` after the
+    optimiser's step. The weights are initialised as in ``nn.Linear``. A ``state_dict`` includes ``max_delay``,
+    ``interpolation`` and ``width``; loading one with another ``max_delay`` raises ValueError.
     Source: Hammouamri, Khalfaoui-Hassani and Masquelier, ICLR 2024.
     """
 
@@ -205,11 +207,11 @@ class DelayedLinear(DelayedLayer):
         TorchScript.
 
         Raises:
-            ValueError: the layer has a delay for each synapse, not one for each input.
+            ValueError: if the layer has a delay for each synapse, not one for each input.
         """
         if self.delay.dim() != 1:
             raise ValueError(
-                "DelayedLinear: a delay for each synapse is no Delay before a Linear; it needs per='input'"
+                "DelayedLinear: a delay for each synapse cannot become a Delay before a Linear; use per='input'"
             )
         linear = nn.Linear(self.in_features, self.out_features, self.bias is not None).to(self.weight)
         linear.weight.copy_(self.weight)

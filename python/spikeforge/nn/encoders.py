@@ -1,4 +1,4 @@
-"""From values between 0 and 1 to spikes. An encoder maps ``[T, *shape]`` to ``[T, *shape]``, each step by itself."""
+"""Encodes values between 0 and 1 as spikes: ``[T, *shape]`` to ``[T, *shape]``, each step independently."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ class Encoder(StatefulModule):
     """Base class of encoders."""
 
     def encode(self, x: Tensor, steps: int) -> Tensor:
-        """The same values ``[*shape]`` for some steps: spikes ``[steps, *shape]``."""
+        """Encodes the values ``[*shape]`` in each of `steps` steps; returns spikes ``[steps, *shape]``."""
         _check_steps(self._title(), steps, fewest=0)
         return self(x.unsqueeze(0).expand(steps, *x.shape))
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """``[T, *shape]`` to ``[T, *shape]``."""
+        """Maps ``[T, *shape]`` to ``[T, *shape]``."""
         return self._forward((x,), state, store_states)
 
     def _values(self, x: Tensor) -> Tensor:
         if x.is_floating_point():
             return x
         raise TypeError(
-            f"{self._title()}: x must be floating-point values between 0 and 1, but is {x.dtype}; pass x.float(), of "
-            "bytes x / 255"
+            f"{self._title()}: x must be floating-point values between 0 and 1, but is {x.dtype}; pass x.float(), or "
+            "x / 255 for bytes"
         )
 
 
 class Poisson(Encoder):
-    """A spike with the probability of the value, drawn independently in each step.
+    """Draws a spike with the probability of the value, independently in each step.
 
     Args:
-        generator: draws the numbers, in place of torch's own of the device.
+        generator: the random generator; by default torch's generator of the device.
     """
 
     def __init__(self, generator: torch.Generator | None = None):
@@ -46,7 +46,7 @@ class Poisson(Encoder):
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         x = self._values(inputs[0])
-        # Drawn step by step, so that a sequence in pieces draws the same numbers. A half has too few of them.
+        # Drawn step by step, so that a sequence in pieces draws the same numbers. Half types have too few values.
         dtype = state_type(x.dtype)
         drawn = [
             torch.rand(x.shape[1:], dtype=dtype, device=x.device, generator=self.generator) for _ in range(x.shape[0])
@@ -55,11 +55,11 @@ class Poisson(Encoder):
 
 
 class Latency(Encoder):
-    """One spike, the earlier the larger the value: in step round((steps - 1) (1 - value)), counted from 0. State: t,
-    int64.
+    """Emits one spike per value, earlier for a larger value: in step round((steps - 1) (1 - value)), counted from 0.
+    State: t, int64.
 
     Args:
-        steps: the first so many steps are those in which there are spikes.
+        steps: spikes are in the first `steps` steps.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
     """
 
@@ -86,7 +86,7 @@ class Latency(Encoder):
 
 
 class Repeat(Encoder):
-    """The values as they are: a constant current."""
+    """Returns the values unchanged: a constant current."""
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         return inputs[0], {}

@@ -1,4 +1,4 @@
-"""Turns an operator's errors into errors of the module, which say what to do."""
+"""Converts an operator's errors to errors of the module that name the remedy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spikeforge.nn.stateful import shape_of
 if TYPE_CHECKING:
     from spikeforge.nn.constant import ConstantsModule
 
-ERRORS = (TypeError, ValueError, RuntimeError, AttributeError)  # of a call with something that is no tensor, too
+ERRORS = (TypeError, ValueError, RuntimeError, AttributeError)  # also those of arguments that are not tensors
 
 
 def explained(
     module: ConstantsModule, error: Exception, inputs: Sequence[Tensor], state: Mapping[str, Tensor]
 ) -> Exception:
-    """The error to raise in place of the operator's: one line that names module, argument and mend."""
+    """Returns the error to raise instead of the operator's: one line that names module, argument and remedy."""
     if isinstance(error, torch.OutOfMemoryError):
         return error
     found = _of_inputs(inputs) or _of_state(module, inputs[0], state) or _of_constants(module, inputs[0])
@@ -73,11 +73,11 @@ def _of_state(module: ConstantsModule, x: Tensor, state: Mapping[str, Tensor]) -
         if value.shape != x.shape[1:]:
             return ValueError, (
                 f"{of} {name} has shape {shape_of(value)}, but a step of x {shape_of(x)} has {_step(x)}; "
-                f"{mend}, or see that x is [T, *shape], time first"
+                f"{mend}, or check that x is [T, *shape], time first"
             )
         if value.dtype != state_type(x.dtype):
             return TypeError, (
-                f"{of} {name} is {_type(value)}, but beside x of {_type(x)} states are {_type(state_type(x.dtype))}; "
+                f"{of} {name} is {_type(value)}, but for x of {_type(x)} states are {_type(state_type(x.dtype))}; "
                 f"{mend}"
             )
     return None
@@ -93,7 +93,7 @@ def _of_constants(module: ConstantsModule, x: Tensor) -> tuple[type[Exception], 
             return TypeError, f"{name} must be floating point, but is {_type(value)}; pass {name}.float()"
         if torch.finfo(value.dtype).bits > torch.finfo(state_type(x.dtype)).bits:
             return TypeError, (
-                f"{name} is {_type(value)}, but x is {_type(x)}; give both one type: net.to(torch.{_type(x)}), or "
+                f"{name} is {_type(value)}, but x is {_type(x)}; use one type for both: net.to(torch.{_type(x)}), or "
                 f"x.to(torch.{_type(value)})"
             )
         if not broadcasts(taken.shape, x.shape[1:]):
@@ -110,9 +110,9 @@ def _misfit(value: Tensor, taken: Tensor, dim: int | None, x: Tensor) -> str:
     n = value.numel()
     channels = dim if 0 < dim < x.dim() else x.dim() - 1
     others = [i for i in range(1, x.dim()) if i != channels and x.shape[i] == n]
-    mend = f"; if they lie along dimension {others[0]}, give Constant(..., dim={others[0]})" if others else ""
+    mend = f"; if they belong to dimension {others[0]}, pass Constant(..., dim={others[0]})" if others else ""
     return (
-        f"has {n} values, one a channel, but x {shape_of(x)} has {x.shape[channels]} channels (dimension {channels}, "
+        f"has {n} values, one per channel, but x {shape_of(x)} has {x.shape[channels]} channels (dimension {channels}, "
         f"where x is [T, B, C, ...]){mend}{_time_last(n, x)}"
     )
 

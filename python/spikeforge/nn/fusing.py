@@ -53,7 +53,7 @@ def fuse(net: nn.Module, *inputs: Any, recompute: bool = False) -> list[str]:
         raise TypeError(f"fuse: recompute must be True or False, but is {recompute!r}")
     if recompute and not inputs:
         raise ValueError(
-            "fuse: recompute=True needs inputs, to see which products are of spikes: fuse(net, x, recompute=True)"
+            "fuse: recompute=True needs inputs, to find the products of spikes: fuse(net, x, recompute=True)"
         )
     places = {child: (parent, name) for parent in net.modules() for name, child in parent.named_children()}
     free = {module for module, times in occurrences(net).items() if times == 1 and not has_hooks(module)}

@@ -1,8 +1,8 @@
 """Lava's processes as modules that run in floating point or in Loihi's fixed point, by an argument, and learn in both.
 
-Parameters are floating-point numbers in either case. In the run configuration ``"fixed"`` a call computes what the chip
-will: weights, biases, thresholds and decays are rounded to its numbers, and gradients pass through the rounding to the
-parameters (straight-through). :func:`deploy` returns the integer network with the same spikes. ``docs/loihi.md``
+Parameters are floating-point tensors in both cases. In the run configuration ``"fixed"`` a call computes the same as
+the chip: weights, biases, thresholds and decays are rounded to its integers, and gradients pass through the rounding to
+the parameters (straight-through). :func:`deploy` returns the integer network with the same spikes. ``docs/loihi.md``
 describes what is differentiated.
 """
 
@@ -45,7 +45,7 @@ def straight_round(x: Tensor) -> Tensor:
 
 
 def as_spikes(x: Tensor) -> Tensor:
-    """1 for anything but 0, with the gradient of x."""
+    """Returns 1 for every value except 0, with the gradient of x."""
     return (x.detach() != 0).to(x.dtype) + (x - x.detach())
 
 
@@ -64,11 +64,11 @@ class LavaModule(StatefulModule):
             if value not in RUN_CONFIGS:
                 raise ValueError(f"{self._title()}: run_config must be float or fixed, but is {value!r}")
             if value != self.__dict__.get(name):
-                self._memory.states = None  # of the other arithmetic
+                self._memory.states = None  # they belong to the other arithmetic
         super().__setattr__(name, value)
 
     def deployed(self) -> StatefulModule:
-        """The module of integers that computes what this one does in the configuration "fixed", without kept states."""
+        """Returns the integer module with the results of the configuration "fixed", without kept states."""
         raise NotImplementedError
 
     def _flags(self) -> dict[str, bool]:
@@ -113,20 +113,20 @@ class LavaLIF(LavaModule):
     and ``bias_mant = round(scale bias)`` with an exponent of 6. x is multiplied by `scale`, as the connections send it.
 
     Args:
-        du, dv: how much of u and v is lost in a step, 0 to 1; 1 is no memory.
-        bias: a number, a tensor that broadcasts against a step, or an ``nn.Parameter``; up to ±4095 / scale. One that
-            learns beyond that is clipped in fixed point.
+        du, dv: the fractions of u and v that are lost in a step, 0 to 1; 1 is no memory.
+        bias: a number, a tensor that broadcasts against a step, or an ``nn.Parameter``; up to ±4095 / scale. In fixed
+            point, a learned bias is clipped to this range.
         vth: the threshold; above 0, also in the chip's units.
-        scale: how many of the chip's units a 1 is: the same in all modules of a network.
+        scale: the chip's units per 1: the same in all modules of a network.
         run_config: "float" or "fixed".
-        surrogate: a name, or an object of :mod:`spikeforge.surrogate`. It sees the voltage above the threshold in units
-            of the threshold, in both configurations.
+        surrogate: a name, or an object of :mod:`spikeforge.surrogate`. Its argument is the voltage above the threshold
+            in units of the threshold, in both configurations.
         detach_reset: no gradient flows through the spike in the reset.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`. States are u and v; in fixed point they
             are the chip's.
 
     Raises:
-        ValueError: for a constant out of range, also of the chip's.
+        ValueError: if a constant is out of its range or the chip's.
     """
 
     takes_samples = fresh_outputs = True
@@ -156,11 +156,11 @@ class LavaLIF(LavaModule):
             self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.get_default_dtype()).detach().clone())
         found = surrogates.of(surrogate)
         if isinstance(found, surrogates.Custom):
-            raise TypeError("LavaLIF: surrogate must be one of the table of docs/surrogates.md, but is a Custom one")
+            raise TypeError("LavaLIF: surrogate must be in the table of docs/surrogates.md, but is a Custom one")
         self.surrogate = found
-        if not self.bias.is_meta:  # whose values come later
+        if not self.bias.is_meta:  # the values of a tensor on "meta" are set later
             self._check_bias()
-            self.deployed()  # the chip's numbers are in their ranges
+            self.deployed()  # raises an error if a constant is out of the chip's range
 
     def _check_bias(self) -> None:
         largest = LARGEST_MANTISSA / self.scale
@@ -217,8 +217,9 @@ class LavaLIF(LavaModule):
 class LavaConnection(LavaModule):
     """Base class of connections: weights, messages, and the values in flight (the state "buffer").
 
-    In fixed point the weights become ``loihi_fake_quantize(scale / 2**weight_exp * weight)``: of `num_weight_bits`, and
-    even where signs are mixed. The output is `scale` times that of the floating-point configuration.
+    In fixed point the weights become ``loihi_fake_quantize(scale / 2**weight_exp * weight)``: integers of
+    `num_weight_bits`, which are even if signs are mixed. The output is `scale` times that of the floating-point
+    configuration.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class LavaConnection(LavaModule):
             raise ValueError(f"{self._title()}: {first_line(error)}") from None
 
     def quantized_weight(self) -> Tensor:
-        """The chip's weights, as floating-point numbers with the gradient of a clip."""
+        """Returns the chip's weights as floating-point values, with the gradient of a clip."""
         unit = self.scale / 2**self.weight_exp
         return ops.loihi_fake_quantize(
             self.weight * unit, num_weight_bits=self.num_weight_bits, sign_mode=self.sign_mode
@@ -257,8 +258,8 @@ class LavaConnection(LavaModule):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         if store and self._slots:
             raise ValueError(
-                f"{self._title()}: store_states is for neurons; the values in flight are returned as they are after the last "
-                "step"
+                f"{self._title()}: store_states is supported only by neurons; a connection returns the values in "
+                "flight after the last step"
             )
         x, buffer = inputs[0], state.get("buffer")
         run = self._fixed if self.run_config == "fixed" else self._float
@@ -284,7 +285,7 @@ class LavaConnection(LavaModule):
             )
         if buffer.dtype != sent.dtype:
             kinds = (str(t.dtype).removeprefix("torch.") for t in (sent, buffer))
-            raise TypeError("buffer must be {}, as what is sent, but is {}".format(*kinds))
+            raise TypeError("buffer must be {}, the type of the messages, but is {}".format(*kinds))
 
     def _sent(self, message: Tensor) -> Tensor:
         raise NotImplementedError
@@ -305,14 +306,14 @@ class LavaDense(LavaConnection):
     in truncated backpropagation a weight learns only from what arrives in the piece in which it was sent.
 
     Args:
-        in_features, out_features: the weights are ``[out, in]``, and start as those of ``nn.Linear``.
-        delay: in steps, 0 to 64; 1 is Lava's own.
-        num_message_bits: 0 where messages are spikes, and anything but 0 counts as 1.
+        in_features, out_features: the weights are ``[out, in]``, initialised as in ``nn.Linear``.
+        delay: in steps, 0 to 64; 1 is Lava's default.
+        num_message_bits: 0 for spikes: every value except 0 is treated as 1.
         num_weight_bits: 1 to 8.
-        sign_mode: "mixed", "excitatory" or "inhibitory"; None reads it off the weights' signs at each call.
-        weight_exp: the chip's weights stand for 2**weight_exp times as much, -8 to 7: with 0 their range is
+        sign_mode: "mixed", "excitatory" or "inhibitory"; None determines it from the signs of the weights at each call.
+        weight_exp: the chip multiplies its weights by 2**weight_exp, -8 to 7: with 0 the range of weights is
             -256 / scale to 255 / scale.
-        scale: how many of the chip's units a 1 is: the same in all modules of a network.
+        scale: the chip's units per 1: the same in all modules of a network.
         run_config: "float" or "fixed".
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
     """
@@ -345,9 +346,9 @@ class LavaDelayDense(LavaConnection):
     delay.
 
     Args:
-        in_features, out_features: the weights are ``[out, in]``, and start as those of ``nn.Linear``.
+        in_features, out_features: the weights are ``[out, in]``, initialised as in ``nn.Linear``.
         delays: whole numbers ``[out, in]``, 0 to max_delay.
-        max_delay: 0 to 63; the largest of the delays where it is not given.
+        max_delay: 0 to 63; by default the largest of the delays.
         num_message_bits, num_weight_bits, sign_mode, weight_exp, scale, run_config, stateful, persistent_state: as
             those of :class:`LavaDense`.
     """
@@ -362,7 +363,7 @@ class LavaDelayDense(LavaConnection):
         if delays.shape != (out_features, in_features):
             raise ValueError(f"LavaDelayDense: delays must be {[out_features, in_features]}, but is {shape_of(delays)}")
         if delays.is_floating_point() and not (delays == delays.trunc()).all():
-            raise ValueError("LavaDelayDense: delays must be whole numbers, but has others")
+            raise ValueError("LavaDelayDense: delays must be whole numbers, but some are not")
         most = int(delays.max().clamp(-1, 64)) if delays.numel() else 0
         self.max_delay = most if max_delay is None else max_delay
         super().__init__(
@@ -398,7 +399,7 @@ class LavaDelayDense(LavaConnection):
 class LavaConv(LavaConnection):
     """Lava's Conv: a convolution of two dimensions, ``[T, *batch, channels, height, width]``, `delay` steps later.
 
-    Layouts and weights are those of ``nn.Conv2d``; Lava's kernels are these turned around. In fixed point the sums wrap
+    Layouts and weights are those of ``nn.Conv2d``; Lava's kernels are flipped. In fixed point the sums wrap
     around at 24 bits.
 
     Args:
@@ -449,15 +450,15 @@ class LavaConv(LavaConnection):
 def set_run_config_(net: nn.Module, run_config: str) -> nn.Module:
     """Makes all Lava modules at and below `net` run in ``"float"`` or in ``"fixed"``, and returns `net`.
 
-    States that are kept at and below `net` are of the other arithmetic, and are forgotten; where a module of a
-    stateful network is switched alone, by its own ``run_config``, :func:`reset_` forgets those that the network keeps.
+    States kept at and below `net` belong to the other arithmetic, and are dropped. If you set the ``run_config`` of a
+    single module in a stateful network, call :func:`reset_` to drop the states that the network keeps.
 
     Raises:
-        ValueError: for another configuration, and a network without such modules.
+        ValueError: for another configuration, or a network without such modules.
     """
     found = [module for module in net.modules() if isinstance(module, LavaModule)]
     if not found:
-        raise ValueError("set_run_config_: there is no module of Lava's in the network")
+        raise ValueError("set_run_config_: the network has no Lava module")
     for module in found:
         module.run_config = run_config
     reset_(net)
@@ -465,16 +466,16 @@ def set_run_config_(net: nn.Module, run_config: str) -> nn.Module:
 
 
 def deploy(net: nn.Module) -> nn.Module:
-    """A copy of `net` with Loihi's integer modules in the place of Lava's: int32 in, int32 out.
+    """Returns a copy of `net` in which Loihi's integer modules replace Lava's: int32 in, int32 out.
 
-    Its spikes are those of `net` in the configuration ``"fixed"``, whatever the present one is. It keeps states if `net`
-    does, and starts from the initial states.
+    Its spikes are those of `net` in the configuration ``"fixed"``, for any present configuration. It keeps states if
+    `net` does, and starts from the initial states.
 
     Raises:
-        ValueError: for a network without modules of Lava's.
+        ValueError: for a network without Lava modules.
     """
     if not any(isinstance(module, LavaModule) for module in net.modules()):
-        raise ValueError("deploy: there is no module of Lava's in the network")
+        raise ValueError("deploy: the network has no Lava module")
     copied = copy.deepcopy(net)
     reset_(copied)
     made: dict[nn.Module, nn.Module] = {}  # a module that is used twice stays one

@@ -25,28 +25,28 @@ BUILTIN = OPERATOR._op
 TRACKED = torch.ops.spikeforge.batch_norm_run_tracked.default._op
 records_kernels = torch.ops.spikeforge.records_kernels.default
 is_compiling = torch.compiler.is_compiling
-# And how many dimensions their x has, with time.
+# The least and the largest number of dimensions of x, with time, for each kind of normalisation.
 DIMS = {nn.BatchNorm1d: (3, 4), nn.BatchNorm2d: (5, 5), nn.BatchNorm3d: (6, 6), nn.SyncBatchNorm: (3, 64)}
 CHANNELS = 2  # of [T, B, C, ...]
 RESIDUALS = ("add", "and", "iand")
-Residual = tuple[str, Tensor] | None  # what becomes of spikes, and beside what
+Residual = tuple[str, Tensor] | None  # the operation that joins spikes with a residual, and the residual
 
 
 class BatchNormNeuron(Container):
     """A neuron with the batch normalisation before it: ``BatchNormNeuron(nn.BatchNorm2d(64), LIF())`` computes what
     ``LIF()(TimeDistributed(nn.BatchNorm2d(64))(x))`` computes, within rounding.
 
-    The normalised tensor is never written, and is not saved for the backward pass, which saves only x. An exception are
-    predefined neurons on the CPU, which run after torch's normalisation: their compiled loop is faster than the fused
-    one. x is ``[T, B, C, ...]``. In training the statistics are those over T, B and all dimensions after C, and the
-    running ones are updated as in torch; in evaluation, the running ones are used. ``nn.SyncBatchNorm`` uses the
-    statistics of all processes.
+    The normalised tensor is never written, and is not saved for the backward pass, which saves only x. Predefined
+    neurons on the CPU are an exception: they run after torch's normalisation, because their compiled loop is faster
+    than the fused one. x is ``[T, B, C, ...]``. In training the statistics are those over T, B and all dimensions after
+    C, and the running ones are updated as in torch; in evaluation, the running ones are used. ``nn.SyncBatchNorm`` uses
+    the statistics of all processes.
 
     Args:
         norm: a BatchNorm1d, 2d, 3d or SyncBatchNorm, whose parameters and buffers stay where they are; or an
             ``nn.ModuleList`` of them, one for each step: batch normalisation through time (BNTT, Kim and Panda 2021),
             with statistics, scale and shift of each step. A sequence then begins at the first of them, and has at most
-            as many steps.
+            one step for each.
         neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, with one input.
         residual: for a second input r of x's shape, the output for spikes s: "add" s + r, "and" s r, "iand"
             (1 - s) r (SEW-ResNet's ADD, AND and IAND).
@@ -55,10 +55,9 @@ class BatchNormNeuron(Container):
         bits: 1 for spikes, 4 for their sums up to 15: the neuron also writes its output with this number of bits per
             value, which ``torch.ops.spikeforge.linear`` and ``convolution`` save for the backward pass. (:func:`fuse`
             sets it.) 0: it does not.
-        pool: a max pooling (``torch.nn.MaxPool2d``) between the two, of ``[T, B, C, H, W]``: what is computed is
-            the neuron of ``pool(norm(x))``. The maxima are taken before they are normalised (where
-            `norm.weight` is below 0, the least numbers), so that of x as a whole only the statistics are computed. Not
-            with `residual`.
+        pool: a max pooling (``torch.nn.MaxPool2d``) of ``[T, B, C, H, W]`` between the two: the input of the neuron is
+            ``pool(norm(x))``. The maxima (the minima where `norm.weight` is below 0) are selected before they are
+            normalised, so that only the statistics are computed over the whole x. Not with `residual`.
         recompute: x is the result of ``torch.ops.spikeforge.linear`` or ``convolution`` with ``recompute=True``, which
             recompute it in the backward pass: it is not saved. (:func:`fuse` sets both.) The CPU then runs
             the fused operator too.
@@ -74,7 +73,7 @@ class BatchNormNeuron(Container):
         norms = list(norm) if isinstance(norm, nn.ModuleList) else [norm]
         if not norms:
             raise ValueError(
-                "BatchNormNeuron: norm must not be an empty ModuleList, but have a normalisation for each step"
+                "BatchNormNeuron: norm must have a normalisation for each step, but is an empty ModuleList"
             )
         for one in norms:
             if not _is_made_of(one, tuple(DIMS), ("forward",)):
@@ -83,7 +82,7 @@ class BatchNormNeuron(Container):
                     f"{type(one).__name__}"
                 )
         if len({(type(one), one.num_features) for one in norms}) != 1:
-            raise ValueError("BatchNormNeuron: the norms of all steps must be of one kind and as many channels")
+            raise ValueError("BatchNormNeuron: the norms of all steps must have the same class and number of channels")
         if not _is_made_of(neuron, (PredefinedNeuron, Neuron), ("forward", "_advance")):
             raise TypeError(
                 "BatchNormNeuron: neuron must be a neuron of spikeforge.nn, with its forward, but is "
@@ -96,7 +95,7 @@ class BatchNormNeuron(Container):
             )
         if isinstance(neuron, Neuron) and neuron._draws:
             raise TypeError(
-                f"BatchNormNeuron: neuron must not draw random numbers, as {neuron.name} does: put norm before it"
+                f"BatchNormNeuron: neuron must not draw random numbers, but {neuron.name} does: put norm before it"
             )
         if residual is not None and residual not in RESIDUALS:
             raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
@@ -126,7 +125,7 @@ class BatchNormNeuron(Container):
         if not isinstance(norm, (nn.BatchNorm2d, nn.SyncBatchNorm)):
             raise TypeError(f"BatchNormNeuron: pool needs a normalisation of images, but norm is {type(norm).__name__}")
         if residual is not None:
-            raise ValueError("BatchNormNeuron: pool and residual cannot be given together: put the pooling before norm")
+            raise ValueError("BatchNormNeuron: pool and residual cannot be used together: put the pooling before norm")
 
     def _pool(self) -> nn.Module | None:
         return self._modules.get("pool")
@@ -182,7 +181,7 @@ class BatchNormNeuron(Container):
         """Returns outputs, and states by the neuron's names: of all steps with `store`, else the last ones with
         `last_states`."""
         samples.refuse(self, self._memory.samples, "statistics would include values after the ends of sequences")
-        modules = self._modules  # attributes of a module take several times as long
+        modules = self._modules  # several times faster than attributes of a module
         neuron, norm, x = modules["neuron"], modules["norm"], inputs[0]
         residual = None
         try:
@@ -204,7 +203,7 @@ class BatchNormNeuron(Container):
     ) -> tuple[Tensor, State]:  # fmt: skip
         neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
-            with _unmoved_by_errors([norm]):
+            with _restored_after_errors([norm]):
                 spikes, after = neuron._advance((_normalised(norm, x, pool),), state, store)
             return joined(spikes, residual), after
         weight = self._weight(norm, x)
@@ -226,12 +225,12 @@ class BatchNormNeuron(Container):
             raise ValueError(f"x has {steps} steps, but norm has {len(norms)}, one for each")
         if state:
             raise ValueError(
-                "norm has statistics of each step from the first on: give all steps in one call, and no state"
+                "norm has statistics of each step from the first on: pass all steps in one call, without a state"
             )
         # One split, because the gradient of each slice would be as large as x.
         rows = x.split(1)
         if all(self._is_better_apart(norm, x) for norm in norms):
-            with _unmoved_by_errors(norms):
+            with _restored_after_errors(norms):
                 y = torch.cat([_normalised(norm, row, self._pool()) for norm, row in zip(norms, rows)])
                 spikes, after = neuron._advance((y,), state, store)
             return joined(spikes, residual), after
@@ -351,9 +350,9 @@ def normalised_run(
     return outputs, states
 
 
-class _unmoved_by_errors:
-    """A normalisation moves its running statistics before the neuron sees its result: where the neuron refuses a
-    call, they are as before it."""
+class _restored_after_errors:
+    """Context that restores the running statistics after an error: a normalisation updates them before the neuron
+    checks its arguments."""
 
     def __init__(self, norms: Iterable[nn.Module]):
         moved = [] if is_compiling() else [norm for norm in norms if norm.training and norm.track_running_stats]
@@ -374,12 +373,12 @@ def is_eager(x: Tensor) -> bool:
 
 
 def _is_called_alone(x: Tensor) -> bool:
-    """By no tracer or transform, which must see what changes a buffer."""
+    """Returns True if no tracer or transform is active, which would have to record changes of buffers."""
     return is_eager(x) and not torch._C._are_functorch_transforms_active() and torch._C._get_tracing_state() is None
 
 
 def operator_for(x: Tensor) -> Any:
-    """Tracers take the operator itself; other calls what is below it, which saves a call of Python."""
+    """Returns the operator for tracers, else its implementation, which saves a Python call."""
     return BUILTIN if is_eager(x) else OPERATOR
 
 
@@ -423,7 +422,8 @@ def dims_of(kind: type) -> tuple[int, int]:
 
 
 def running_of(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Running statistics that the operator moves as it computes those of x; None where it cannot, or there are none."""
+    """Returns the running statistics that the operator updates when it computes those of x; None if it cannot, or there
+    are none."""
     if not norm.training or not norm.track_running_stats:
         return None
     buffers = norm._buffers
@@ -433,7 +433,7 @@ def running_of(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | No
 
 
 def update_running(norm: nn.Module, mean: Tensor, var: Tensor, count: int | Tensor) -> None:
-    """The running statistics of a `norm` in training, as torch does: from the variance that is divided by one less."""
+    """Updates the running statistics of a `norm` in training as torch does: with the unbiased variance."""
     if not norm.training or not norm.track_running_stats:
         return
     buffers = norm._buffers
@@ -485,7 +485,7 @@ def joined_statistics(x: Tensor, group: Any = None) -> tuple[Tensor, Tensor, Ten
     number of elements of a channel."""
     if x.numel() > 0:
         mean, var = torch.ops.spikeforge.channel_statistics(x, CHANNELS)
-    else:  # a sum of nothing, through which the gradients of the other processes' sums are called for here too
+    else:  # an empty sum: its backward pass takes part in the gradient sums of the other processes
         mean = var = x.to(state_type(x.dtype)).sum([dim for dim in range(x.dim()) if dim != CHANNELS])
     count = mean.new_tensor([x.numel() // x.shape[CHANNELS]])
     sums = _sum_of_processes(torch.cat([mean * count, count]), group)

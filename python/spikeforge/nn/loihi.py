@@ -1,7 +1,7 @@
 """Loihi's fixed-point neurons and connections as modules: the operators ``torch.ops.spikeforge.loihi_*``, bit for bit.
 
-All tensors are int32 (indices int64), copied and registered as buffers. What is out of range is refused at
-construction. ``docs/loihi.md`` has the ranges. Integers have no gradients: :mod:`spikeforge.nn.lava` has modules that
+All tensors are int32 (indices int64), copied and registered as buffers. Values out of range raise an error at
+construction. ``docs/loihi.md`` lists the ranges. Integers have no gradients: :mod:`spikeforge.nn.lava` has modules that
 learn.
 """
 
@@ -20,7 +20,7 @@ from spikeforge.nn.stateful import State, StatefulModule, States, shape_of
 
 ops = torch.ops.spikeforge
 FORMS = {"plain": "", "reset": "_reset", "refractory": "_refractory"}
-STEPS = ("reset_interval", "reset_offset", "refractory_period")  # always numbers
+STEPS = ("reset_interval", "reset_offset", "refractory_period")  # always scalars
 RESERVED = (
     "x", "u", "v", "phase", "wait", "store_states", "lengths", "start", "surrogate", "surrogate_args", "detach_reset",
 )  # fmt: skip
@@ -29,10 +29,10 @@ RESERVED = (
 class LoihiModule(StatefulModule):
     """Base class of Loihi modules: calls whose errors name the module."""
 
-    _taken = (torch.int32,)  # types of x
+    _taken = (torch.int32,)  # accepted dtypes of x
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """int32 ``[T, *shape]`` to int32; see :class:`~spikeforge.nn.StatefulModule` for the states."""
+        """Maps int32 ``[T, *shape]`` to int32; see :class:`~spikeforge.nn.StatefulModule` for the states."""
         return self._forward((x,), state, store_states)
 
     def _call(self, op: Any, x: Tensor, state: Mapping[str, Tensor], *args: Any, **keywords: Any) -> tuple[Tensor, ...]:
@@ -60,18 +60,18 @@ class LoihiLIF(LoihiModule):
     """Loihi's LIF, in all its forms. States: u and v; and phase (form "reset") or wait (form "refractory").
 
     Args:
-        ternary: it fires 1 above vth_hi and -1 below vth_lo, in place of vth.
+        ternary: fire 1 above vth_hi and -1 below vth_lo, instead of 1 above vth.
         form: "plain"; "reset", which takes reset_interval and reset_offset; or "refractory", which takes
             refractory_period.
-        surrogate: a name, or an object of :mod:`spikeforge.surrogate`; of an x of float32 or float64 that holds whole
-            numbers, whose spikes are of its type and have gradients.
+        surrogate: a name, or an object of :mod:`spikeforge.surrogate`. It is used if x is float32 or float64 and
+            contains whole numbers: the spikes then have the dtype of x, and gradients.
         detach_reset: no gradient flows through the spike in the reset.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
         constants: du, dv, bias_mant, bias_exp, vth (or vth_hi and vth_lo), numbers or int32 tensors that broadcast
             against a step.
 
     Raises:
-        ValueError: for a constant out of range, and one that the operator of this form does not have.
+        ValueError: if a constant is out of range, or the operator of this form does not have it.
     """
 
     takes_samples = fresh_outputs = True
@@ -88,7 +88,7 @@ class LoihiLIF(LoihiModule):
         self.ternary, self.form, self.detach_reset = ternary, form, detach_reset
         self.surrogate = surrogates.of(surrogate)
         if isinstance(self.surrogate, surrogates.Custom):
-            raise TypeError("LoihiLIF: surrogate must be one of the table of docs/surrogates.md, but is a Custom one")
+            raise TypeError("LoihiLIF: surrogate must be in the table of docs/surrogates.md, but is a Custom one")
         self.op_name = f"loihi{'_ternary' * ternary}_lif{FORMS[form]}"
         schema = getattr(ops, self.op_name).default._schema
         self.state_names = tuple(a.name for a in schema.arguments if a.name in RESERVED[1:5])
@@ -99,7 +99,7 @@ class LoihiLIF(LoihiModule):
             self._set(name, value)
         shapes = [getattr(self, name).shape for name in self._tensors]
         device = getattr(self, self._tensors[0]).device if self._tensors else "cpu"
-        try:  # over no steps: the operator checks its arguments, and that is all
+        try:  # a call with 0 steps only checks the arguments
             shape = torch.broadcast_shapes(*shapes)
         except RuntimeError:
             raise ValueError(
@@ -109,7 +109,8 @@ class LoihiLIF(LoihiModule):
 
     def _set(self, name: str, value: Any) -> None:
         if name not in self._known:
-            raise ValueError(f"LoihiLIF: {name} is no argument of {self.op_name}, which has {', '.join(self._known)}")
+            known = ", ".join(self._known)
+            raise ValueError(f"LoihiLIF: {name} is not an argument of {self.op_name}, which has {known}")
         if isinstance(value, Tensor) and name not in STEPS:
             self.register_buffer(name, value.detach().clone())
             self._tensors += (name,)
@@ -182,8 +183,8 @@ class LoihiConnection(LoihiModule):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Tensor, State]:
         if store and self._slots:
             raise ValueError(
-                f"{self._title()}: store_states is for neurons; the values in flight are returned as they are after the last "
-                "step"
+                f"{self._title()}: store_states is supported only by neurons; a connection returns the values in "
+                "flight after the last step"
             )
         y, buffer = self._send(inputs[0], state)
         return y, {"buffer": buffer} if self._slots else {}
@@ -236,7 +237,7 @@ class LoihiSparse(LoihiConnection):
         super().__init__("loihi_sparse", tensors, delay, numbers, stateful=stateful, persistent_state=persistent_state)
 
     def _input_shape(self) -> tuple[int, ...]:
-        # How many inputs there are, each input says for itself.
+        # The matrix does not define the number of inputs: this is the least, and x may have more.
         return (max(int(self.col_indices.max()) if self.col_indices.numel() else 0, 0) + 1,)
 
     def _outputs(self) -> int:

@@ -49,11 +49,11 @@ def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connecti
     there = [c for c in connections if c.target.part == linear]
     back = [c for c in connections if c.source.part == linear]
     if len(there) != 1 or there[0].source.part != neuron or there[0].source.index != 0:
-        return f"{linear} takes more than the first output of {neuron}"
+        return f"{linear} does not read only the first output of {neuron}"
     if len(back) != 1 or back[0].target.part != neuron:
-        return f"what {linear} gives goes elsewhere too"
+        return f"{linear} has other targets than {neuron}"
     if any(c.source.part == c.target.part for c in connections):
-        return f"{neuron} comes back to itself another way"
+        return f"{neuron} has another connection to itself"
     if there[0].delay and back[0].delay:
         return "delayed before and after the Linear"
     return Loop(neuron, linear, there[0], back[0])
@@ -61,7 +61,7 @@ def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connecti
 
 def _why_not_linear(module: nn.Module) -> str:
     if type(module).forward is not nn.Linear.forward or has_hooks(module):
-        return "the Linear has a forward or hooks of its own"
+        return "the Linear has a custom forward or hooks"
     return "" if module.in_features == module.out_features else "the Linear is not square"
 
 
@@ -71,7 +71,7 @@ def _why_not_neuron(module: nn.Module) -> str:
     if not any(
         isinstance(module, k) and all(getattr(type(module), m) is getattr(k, m) for m in methods) for k in kinds
     ):
-        return f"{type(module).__name__} is no neuron with its own equations alone"
+        return f"{type(module).__name__} is not a neuron of spikeforge.nn with an unchanged forward"
     if isinstance(module, PredefinedNeuron) and not module.spiking:
         return "spiking=False"
     if isinstance(module, Neuron) and module._draws:

@@ -37,7 +37,7 @@ class Quick:
 
     def __init__(self, memory: Memory, name: str, keywords: dict[str, Any] | None, taken: tuple, mixes: bool):
         self.memory, self.name, self.mixes = memory, name, mixes
-        self.keywords = keywords  # None: it is run as text
+        self.keywords = keywords  # None: the neuron runs as text
         self.taken = taken
         packet = getattr(ops, name, None)
         self.op = getattr(packet, "any" if mixes else "default", None)
@@ -87,7 +87,7 @@ class PredefinedNeuron(ConstantsModule):
 
     _op_name: str
     takes_samples = fresh_outputs = True
-    _required: tuple[str, ...] = ()  # constants that the operator takes as tensors only
+    _required: tuple[str, ...] = ()  # constants that the operator accepts only as tensors
     state_names = ("v",)
 
     def __init_subclass__(cls) -> None:
@@ -101,7 +101,8 @@ class PredefinedNeuron(ConstantsModule):
 
     @classmethod
     def _take_fields(cls) -> None:
-        """Gives the class an ``__init__`` for its annotations, which are for type checkers: attributes are the instance's."""
+        """Adds an ``__init__`` with the annotations of the class as keywords, and removes them from the class: they are
+        for type checkers, and instances have the attributes."""
         annotations = vars(cls).get("__annotations__", {})
         cls.__fields__ = {name: (annotations.pop(name), vars(cls)[name]) for name in list(annotations)}
         for name in cls.__fields__:
@@ -125,7 +126,7 @@ class PredefinedNeuron(ConstantsModule):
         self._ready = True
         self._set_constants(constants)
 
-    # --- constants, options and what the operator takes of them
+    # --- constants, options and the arguments of the operator
 
     OPTIONS = ("decay_input", "detach_reset", "spiking", "strict", "surrogate")
 
@@ -177,7 +178,7 @@ class PredefinedNeuron(ConstantsModule):
         return keywords
 
     def _check_numbers(self) -> None:
-        """The operator checks its numbers, over no steps."""
+        """Checks scalars by a call of the operator with 0 steps."""
         nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
         keywords = self._quick.keywords
         if keywords is None:
@@ -196,7 +197,7 @@ class PredefinedNeuron(ConstantsModule):
     # --- running
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        """Spikes ``[T, *shape]`` of x ``[T, *shape]``; see :class:`~spikeforge.nn.StatefulModule` for the states."""
+        """Returns the spikes ``[T, *shape]`` of x ``[T, *shape]``; see :class:`~spikeforge.nn.StatefulModule` for the states."""
         quick = self._quick
         memory = quick.memory
         if state is not ... or store_states or memory.keeping or memory.samples:
@@ -285,8 +286,8 @@ class PLIF(WithDecayInput, _Predefined):
     """Parametric LIF: a LIF with 1 / tau = sigmoid(w), where w is learned. State: v.
 
     Args:
-        w: learned from 0 (tau = 2) unless something else is given.
-        init_tau: has w start where tau is this, above 1; in place of w.
+        w: by default a learned parameter with the initial value 0 (tau = 2).
+        init_tau: the initial tau, above 1, as an alternative to w.
     """
 
     _op_name = "plif"

@@ -45,18 +45,18 @@ class Neuron(ConstantsModule):
     Args:
         neuron: text (``docs/neuron_text.md``), or the result of ``@spikeforge.neuron``.
         scan: for a neuron whose next states are affine in its states, run steps in parallel, with another rounding
-            (``docs/custom_neurons.md``). Within a layer with batch norm, a residual or a recurrence the neuron runs step
-            by step.
+            (``docs/custom_neurons.md``). Within a layer with batch norm, a residual or a recurrence the neuron runs
+            step by step.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
         params: the neuron's parameters by name, each a number, a tensor, an ``nn.Parameter`` or
             :class:`~spikeforge.nn.Learnable`.
 
-    A call takes as many inputs ``[T, *shape]`` as the neuron has, all of one shape and type, and returns a tensor, or a
-    tuple if it has several outputs. States that are not given start at the values of the neuron's header.
+    A call takes one ``[T, *shape]`` for each input of the neuron, all of one shape and type, and returns a tensor, or a
+    tuple if it has several outputs. States that are not passed start at the values of the neuron's header.
 
     Raises:
-        ValueError: for a text that is not legal, a parameter that is missing, one that the neuron does not have, and
-            with ``scan`` a neuron whose next states are not affine in its states.
+        ValueError: if the text is not legal, a parameter is missing or not one of the neuron, or with ``scan`` the next
+            states are not affine in the states.
     """
 
     takes_samples = fresh_outputs = True
@@ -69,13 +69,13 @@ class Neuron(ConstantsModule):
         if not isinstance(text, str):
             hint = "; decorate it with @spikeforge.neuron(states={...})" if callable(neuron) else ""
             raise TypeError(
-                f"Neuron: it must be neuron text or a traced function, but is {type(neuron).__name__}{hint}"
+                f"Neuron: neuron must be neuron text or a traced function, but is {type(neuron).__name__}{hint}"
             )
         header = read_header(text)
         for name in ("scan", "stateful", "persistent_state"):
             if name in header.params:
                 raise ValueError(
-                    f"Neuron: {header.name} has a parameter {name}, which is what a module takes itself: call it something else"
+                    f"Neuron: {header.name} has a parameter {name}, which is an argument of the module: rename it"
                 )
         super().__init__(stateful=stateful, persistent_state=persistent_state)
         self._check_flag("scan", scan)
@@ -114,7 +114,7 @@ class Neuron(ConstantsModule):
         for name in wanted:
             if name not in given:
                 raise ValueError(
-                    f"{self._title()}: the parameter {name} is not given; say {self._kind()}(..., {name}=value)"
+                    f"{self._title()}: the parameter {name} is missing; pass {self._kind()}(..., {name}=value)"
                 )
 
     def _kind(self) -> str:
@@ -167,7 +167,7 @@ class LI(Neuron):
 
     Args:
         tau: time constant in steps, above 0.
-        v_rest: what V leaks to.
+        v_rest: the value to which V decays.
         decay_input: False for V = V - (V - v_rest) / tau + X.
         scan, stateful, persistent_state: see :class:`~spikeforge.nn.Neuron`.
     """
@@ -219,7 +219,7 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
 
     def _prepare(self) -> None:
         if not self.spiking:
-            raise ValueError(f"{self._title()}: it is run as neuron text, which needs spiking=True")
+            raise ValueError(f"{self._title()}: spiking must be True, because the neuron runs as neuron text")
         _check_positive(self)
         self._quick = Quick(self._memory, self._op_name, None, self._taken, True)
         self._cell = predefined_cell(self, baked=True)
@@ -230,7 +230,7 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
 
 
 def _check_positive(module: ConstantsModule) -> None:
-    """The numbers among them; TextCell checks tensors at each call."""
+    """Checks constants that are scalars; TextCell checks tensors at each call."""
     for name in module._positive:
         value = module._numbers.get(name)
         if value is not None and not 0 < value < float("inf"):

@@ -25,12 +25,12 @@ def run_part(
     store: bool = False,
     at_once: bool = False,
 ) -> tuple[tuple[Tensor, ...], State]:
-    """Outputs over all steps, and the states after.
+    """Runs a part; returns its outputs over all steps, and its states.
 
     Args:
         state: None for the part's default: the initial states or those that it keeps; no states are returned then.
-        store: the states after each step.
-        at_once: a layer of torch that treats each step alike may be called once for all of them.
+        store: return the states after each step.
+        at_once: allow one call for all steps of a torch layer that treats each step alike.
     """
     if isinstance(part, StatefulModule):
         if state is None and not store:
@@ -44,7 +44,8 @@ def run_part(
         return (each_step(part, inputs[0]) if y is None else y,), {}
     if store:
         raise ValueError(
-            f"store_states: {type(part).__name__} has neurons, but is no module of spikeforge that returns their states"
+            f"store_states: {type(part).__name__} has neurons, but is not a module of spikeforge that returns their "
+            "states"
         )
     if state is None:
         return as_tuple(part(*inputs)), {}
@@ -58,7 +59,7 @@ def foreign_neurons(layer: nn.Module) -> list[nn.Module]:
 
 
 def check_called_once_a_step(title: str, part: nn.Module) -> None:
-    """Refuses a part without neurons of this package whose neurons of another would take the batch for time."""
+    """Raises an error if the neurons of another library in a part would treat the batch as time."""
     if has_states(part):
         return
     for neuron in foreign_neurons(part):
@@ -69,8 +70,8 @@ def check_called_once_a_step(title: str, part: nn.Module) -> None:
             )
 
 
-# Layers of torch that treat each step alike: the dimensions of an image; 0, any; None, those that take more dimensions
-# before the batch, too.
+# Layers of torch that treat each step alike, and the dimensions of their images. 0: any number of dimensions; None: the
+# layer accepts more dimensions before the batch.
 ALIKE: dict[type[nn.Module], int | None] = {
     **dict.fromkeys(
         (nn.Linear, nn.Identity, nn.Dropout, nn.LayerNorm, nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid,
@@ -87,9 +88,9 @@ ALIKE: dict[type[nn.Module], int | None] = {
 
 
 def all_steps(layer: nn.Module, x: Tensor) -> Tensor | None:
-    """A layer of torch that treats each step alike, called once for all steps of x; None for any other layer."""
+    """Calls a torch layer that treats each step alike once for all steps of x; returns None for any other layer."""
     folds, dims = False, x.dim() - 1  # of a step
-    free = dims  # that a norm leaves: the batch's among them
+    free = dims  # dimensions over which no norm averages, including the batch
     for leaf in layer.modules() if type(layer) is nn.Sequential else (layer,):
         if type(leaf) is nn.Sequential:
             continue
@@ -110,7 +111,7 @@ def all_steps(layer: nn.Module, x: Tensor) -> Tensor | None:
 
 
 def folded(layer: nn.Module, x: Tensor) -> Tensor:
-    """A layer of torch, called once with time folded into the batch."""
+    """Calls a layer of torch once with time folded into the batch."""
     return seen_as(tuple(x.shape[:2]), lambda: layer(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
 
 
@@ -118,7 +119,7 @@ class _Seen(threading.local):
     time: tuple[int, ...] | None = None  # None: whole sequences; (): one step a call; (T, B): folded into the batch
 
 
-SEEN = _Seen()  # how the layer that is called sees time, for its hooks
+SEEN = _Seen()  # the dimensions of time in the call of a layer in progress, for its hooks
 
 
 def seen_as(time: tuple[int, ...], call: Callable[[], Tensor]) -> Tensor:
@@ -132,8 +133,8 @@ def seen_as(time: tuple[int, ...], call: Callable[[], Tensor]) -> Tensor:
 
 
 def unfolded(y: Tensor) -> Tensor:
-    """The output of the layer that is called, as a sequence ``[T, ...]``: one step of it where it is called once a
-    step."""
+    """Returns the output of the layer that is being called as a sequence ``[T, ...]``, with T = 1 if it is called once
+    per step."""
     if SEEN.time is None:
         return y
     return y.unflatten(0, SEEN.time) if SEEN.time else y.unsqueeze(0)
@@ -148,7 +149,7 @@ def _is_alike(layer: nn.Module) -> bool:
 
 
 def each_step(layer: nn.Module, x: Tensor) -> Tensor:
-    """Calls a layer of torch once per step ``[*shape]``, so that steps, pieces and whole sequences give the same bits.
+    """Calls a layer of torch once per step ``[*shape]``, so that steps, pieces and whole sequences have the same bits.
 
     The last bits of a layer's result for one row may depend on the number of rows, and on their address: BLAS and
     convolutions choose other code paths. :class:`TimeDistributed` calls it once for all steps.

@@ -1,7 +1,7 @@
 """Runs a product, a normalisation, a neuron and a pooling on a part of the batch at a time.
 
-The tensors between them exist for one part only, forward and backward. For large images they are larger than all that a
-network keeps."""
+The tensors between them exist for one part only, forward and backward. For large images they are larger than everything
+else that a network keeps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Layer(NamedTuple):
         return self.product(rows, weight, bias).unflatten(0, (steps, -1))
 
     def run(self, y: Tensor, of_channels: Sequence[Tensor | None], params: Sequence[Tensor]) -> list[Tensor]:
-        """Results and last states."""
+        """Returns results and last states."""
         options = {"eps": self.eps, "last_states": self.last_states}
         (spikes,), states, *_ = batch_norm_run(self.neuron, [y], [], list(params), *of_channels, **options)
         return [self.after(spikes), *states]
@@ -154,8 +154,8 @@ class _Backward:
         self.statistics = joined(means, variances, self.parts)
 
     def sums(self, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Gradients of what is the same for all samples behind the product; and those of each part's statistics, kept
-        for gradients()."""
+        """Returns the gradients of tensors after the product that are the same for all samples, and stores those of
+        each part's statistics for gradients()."""
         leaves = [_leaf(t) if wants else t for t, wants in zip((*self.tensors[:4], *self.tensors.params), wanted)]
         statistics = [_leaf(t) for t in self.statistics]
         targets = [*statistics, *(t for t, wants in zip(leaves, wanted) if wants)]
@@ -170,7 +170,7 @@ class _Backward:
         return [next(sums) if wants else None for wants in wanted]
 
     def gradients(self, wants_x: bool, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """By x, and by the product's weight and bias."""
+        """Returns the gradients of x, and of the product's weight and bias."""
         leaves = [_leaf(t) if wants else t for t, wants in zip(self.tensors[:2], wanted)]
         found, whole = _Sums([t for t, wants in zip(leaves, wanted) if wants]), _Whole(self.x.shape[1])
         for number, part in enumerate(self.parts):
@@ -190,12 +190,12 @@ class _Backward:
         return [whole.results[0] if wants_x else None, *(next(sums) if wants else None for wants in wanted)]
 
     def _of(self, part: slice) -> list[Tensor | None]:
-        """The upstream gradients of a part: of results over time, and of last states."""
+        """Returns the upstream gradients of a part: of results over time, and of last states."""
         results, *states = self.grads
         return [None if results is None else results[:, part], *(None if g is None else g[part] for g in states)]
 
     def _shares(self, of_joined: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The gradients of the statistics of each part, from those of the whole."""
+        """Returns the gradients of the statistics of each part, from those of the whole batch."""
         leaves = [_leaf(self.means), _leaf(self.variances)]
         with torch.enable_grad():
             statistics = joined(*leaves, self.parts)
@@ -203,7 +203,7 @@ class _Backward:
 
 
 class _Sums:
-    """Sums over parts, of half types in float32."""
+    """Sums tensors over parts, half types in float32."""
 
     def __init__(self, of: Sequence[Tensor]) -> None:
         self.of = of
@@ -219,8 +219,8 @@ class _Sums:
 
 
 class _Whole:
-    """Tensors of the whole batch, put together of those of parts, whose order of memory they have. The first is
-    [T, B, ...], the others [B, ...]."""
+    """Tensors of the whole batch, assembled from those of parts, with their memory format. The first is [T, B, ...],
+    the others [B, ...]."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -241,12 +241,12 @@ class _Whole:
 
 
 def rows_of(x: Tensor, part: slice) -> Tensor:
-    """x [T, B, ...] of a part of the batch, [T * b, ...], in the order of memory of its samples."""
+    """Returns x [T, B, ...] of a part of the batch as [T * b, ...], in the memory format of its samples."""
     return torch.cat([step[part] for step in x])
 
 
 def joined(means: Tensor, variances: Tensor, parts: Sequence[slice]) -> tuple[Tensor, Tensor]:
-    """Mean and variance [C] of all parts together, from theirs, [parts, C]."""
+    """Returns the mean and variance [C] of all parts together, from those of each part, [parts, C]."""
     shares = [(part.stop - part.start) / parts[-1].stop for part in parts]
     mean = sum(of_part * share for of_part, share in zip(means, shares))
     return mean, sum(of_part * share for of_part, share in zip(variances + (means - mean) ** 2, shares))
@@ -262,7 +262,7 @@ def _kept(layer: Layer, x: Tensor) -> list[Tensor]:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """x, or a copy of it where there are holes in its memory."""
+    """Returns x, or a copy of it if its memory has gaps."""
     return x if torch.empty_like(x, device="meta").stride() == x.stride() else x.contiguous()
 
 
@@ -273,7 +273,7 @@ def _leaf(t: Tensor) -> Tensor:
 def _gradients(
     results: Sequence[Tensor], by: Sequence[Tensor | None], grads: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """None by None."""
+    """Returns the gradients with respect to `by`; None for None."""
     came = [(result, grad) for result, grad in zip(results, grads) if grad is not None and result.requires_grad]
     targets = [t for t in by if t is not None]
     if not came or not targets:

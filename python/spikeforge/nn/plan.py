@@ -38,14 +38,14 @@ class Stage:
 
     parts: tuple[str, ...]
     is_loop: bool
-    edges: tuple[int, ...] = ()  # of a loop: the numbers of all edges from and to its parts
+    edges: tuple[int, ...] = ()  # of a loop: the indices of all edges from and to its parts
 
 
 def path_without_delay(start: str, end: str, targets: Neighbours, sources: Neighbours) -> list[str]:
     """Returns the parts on some path from `start` to `end`, both included; [] if there is none.
 
-    The search advances from both ends in turns, one neighbour at a time, and stops when one of them is exhausted: a
-    network whose parts are connected one after the other, or all to one hub, is built in time in proportion to its size.
+    The search alternates between both ends, one neighbour at a time, and stops when one of them is exhausted: a
+    network whose parts are connected one after the other, or all to one hub, is built in linear time.
 
     Args:
         targets, sources: the parts that a part leads to without a delay, and those that lead to it.
@@ -84,7 +84,7 @@ def make_plan(parts: Sequence[str], edges: Sequence[tuple[str | None, str | None
     """Returns the stages in the order in which they run, for connections (source, target, delay).
 
     An end of a connection outside the network is None. Two parts are in one loop if each reaches the other. If several
-    parts can come next, the one that was added first does.
+    parts can be next, the first is the one that was added first.
     """
     numbers: dict[str | None, int] = {None: -1} | {part: number for number, part in enumerate(parts)}
     flat = [value for source, target, delay in edges for value in (numbers[source], numbers[target], delay)]

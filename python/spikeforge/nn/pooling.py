@@ -13,25 +13,25 @@ MOST_PLACES = 256  # of a window
 
 
 class MaxPool2d(nn.MaxPool2d):
-    """``torch.nn.MaxPool2d`` of images ``[..., C, H, W]`` with any dimensions before the channels, as ``[T, B, C, H, W]``.
+    """``torch.nn.MaxPool2d`` of images with any dimensions before the channels, such as ``[T, B, C, H, W]``.
 
-    Results and gradients are torch's. The backward pass does not need x, but a byte for each result: its place in the
-    window, so that a window has at most 256 places. The result has x's memory format, contiguous or channels last.
+    Results and gradients are torch's. Instead of x, the backward pass needs one byte for each result, its place in the
+    window; so a window has at most 256 places. The result has x's memory format, contiguous or channels last.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         if self.return_indices:
-            raise ValueError("MaxPool2d: return_indices is not there; use torch.nn.MaxPool2d in a TimeDistributed")
+            raise ValueError("MaxPool2d: return_indices is not supported; use torch.nn.MaxPool2d in a TimeDistributed")
 
     def forward(self, input: Tensor) -> Tensor:
         return max_pooled(self, input)
 
 
 class AvgPool2d(nn.AvgPool2d):
-    """``torch.nn.AvgPool2d`` of images ``[..., C, H, W]`` with any dimensions before the channels, as ``[T, B, C, H, W]``.
+    """``torch.nn.AvgPool2d`` of images with any dimensions before the channels, such as ``[T, B, C, H, W]``.
 
-    A window has at most 256 places. The result has x's order of memory, plain or channels last.
+    A window has at most 256 places. The result has x's memory format, contiguous or channels last.
     """
 
     def forward(self, input: Tensor) -> Tensor:

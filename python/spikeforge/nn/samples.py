@@ -19,8 +19,8 @@ NAMES = ("lengths", "start")
 LONG = 2**40  # steps, more than any delay
 
 
-def say_more(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Returns True if the arguments of a call give lengths or starts of samples."""
+def has_samples(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Returns True if the arguments of a call include lengths or starts of samples."""
     return "lengths" in kwargs or "start" in kwargs or len(args) > 0 and is_ragged(args[0])
 
 
@@ -37,7 +37,7 @@ def reach(net: nn.Module, x: Any, kwargs: Mapping[str, Any]) -> bool:
     if any(name in NAMES or kind.kind is kind.VAR_KEYWORD for name, kind in parameters.items()):
         return False
     if is_ragged(x):
-        refuse(net, True, f"the {_kind_of(x)} has lengths of its own; pass a padded tensor")
+        refuse(net, True, f"the {_kind_of(x)} already has lengths; pass a padded tensor")
     return True
 
 
@@ -68,7 +68,7 @@ def _title(module: nn.Module) -> str:
 
 
 def _tensor(module: nn.Module, name: str, value: Any, device: torch.device | None) -> Tensor:
-    """Lengths and starts as people write them."""
+    """Converts lengths or starts, a tensor or a list, to a tensor."""
     if isinstance(value, Tensor):
         return value
     kind, dtype, what = (int, torch.int64, "ints") if name == "lengths" else (bool, torch.bool, "rows of bools")
@@ -88,11 +88,11 @@ def _modules_with_samples(module: nn.Module, given: Mapping[str, Tensor]) -> lis
     modules: list[Any] = [one for one in module.modules() if hasattr(type(one), "takes_samples")]
     for one in modules:
         if one.state_names and not one.takes_samples:
-            raise ValueError(f"{one._title()}: takes neither lengths nor start")
+            raise ValueError(f"{one._title()}: accepts neither lengths nor start")
         if "start" in given and not one.takes_start:
             raise ValueError(
-                f"{one._title()}: takes lengths, but no start: inputs of before it would arrive after it; pass each stretch "
-                "as a sample of its own"
+                f"{one._title()}: accepts lengths, but not start, because earlier inputs would arrive after it; pass "
+                "each part as a separate sample"
             )
     for one in module.modules():
         if isinstance(one, _BatchNorm) and (one.training or one.running_mean is None):
@@ -102,7 +102,7 @@ def _modules_with_samples(module: nn.Module, given: Mapping[str, Tensor]) -> lis
 
 def refuse(module: nn.Module, given: Any, why: str) -> None:
     if given:
-        raise ValueError(f"{_title(module)}: takes neither lengths nor start: {why}")
+        raise ValueError(f"{_title(module)}: accepts neither lengths nor start: {why}")
 
 
 # --- sequences that contain their lengths
@@ -110,12 +110,12 @@ def refuse(module: nn.Module, given: Any, why: str) -> None:
 
 def _call_ragged(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Tensor]) -> Any:
     if "lengths" in given:
-        raise ValueError(f"{module._title()}: lengths are those of the {_kind_of(args[0])}; give none beside it")
+        raise ValueError(f"{module._title()}: the {_kind_of(args[0])} already has lengths; do not pass lengths")
     first = args[0]
     padded, lengths, back = _padded(module, first)
     inputs = [padded] + [_padded(module, x)[0] if is_ragged(x) else x for x in args[1:]]
     if kwargs.get("store_states"):
-        raise ValueError(f"{module._title()}: store_states is for padded sequences; pass those, and lengths=")
+        raise ValueError(f"{module._title()}: store_states needs a padded sequence; pass one, and lengths=")
     result = module(*inputs, **kwargs, **given, lengths=lengths)
     hands_on = "state" in kwargs or len(args) > module.n_inputs
     outputs, after = result if hands_on else (result, None)
@@ -128,7 +128,7 @@ def _kind_of(x: PackedSequence | Tensor) -> str:
 
 
 def _padded(module: Any, x: PackedSequence | Tensor) -> tuple[Tensor, Tensor, Callable[[Tensor], Any]]:
-    """``[T, B, ...]``, the lengths, and what makes such a sequence of its kind again."""
+    """Returns ``[T, B, ...]``, the lengths, and a function that converts a sequence back to the type of x."""
     if isinstance(x, PackedSequence):
         padded, lengths = pad_packed_sequence(x)
         order = x.sorted_indices
@@ -174,22 +174,22 @@ def check_start(title: str, start: Tensor, x: Tensor) -> None:
 
 
 def restarted(start: Tensor, delay: int | Tensor) -> Tensor:
-    """Marks steps at which a sample has restarted within the last `delay` steps, so that nothing arrives: ``[T, B]``, or
-    for delays that broadcast against it."""
+    """Marks steps at which a sample has restarted within the last `delay` steps, so that nothing arrives: ``[T, B]``,
+    or for delays that broadcast against it."""
     steps = torch.arange(start.shape[0], device=start.device).view(-1, *[1] * (start.dim() - 1))
     latest = steps.where(start, -LONG).cummax(0).values
     return steps - latest < delay
 
 
 def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Tensor:
-    """Which steps of x ``[T, B, ...]`` are after the last one of their sample: ``[T, B, 1, ...]``. Neurons check
-    `lengths` by themselves."""
+    """Marks the steps of x ``[T, B, ...]`` that are after the last one of their sample: ``[T, B, 1, ...]``. The
+    operators of neurons check `lengths` themselves."""
     if lengths.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{title}: lengths must be int32 or int64, but is {str(lengths.dtype).removeprefix('torch.')}")
     if x.dim() < least_dims or lengths.shape != x.shape[1:2]:
         raise ValueError(
-            f"{title}: lengths must have shape {list(x.shape[1:2])}, one for each sample of x [T, B{', *shape' * (least_dims > 2)}], but "
-            f"has {list(lengths.shape)}, beside x of shape {list(x.shape)}"
+            f"{title}: lengths must have shape {list(x.shape[1:2])}, one for each sample of x "
+            f"[T, B{', *shape' * (least_dims > 2)}], but has {list(lengths.shape)}, for x of shape {list(x.shape)}"
         )
     known = (
         lengths.device.type == "cpu"
@@ -207,7 +207,7 @@ def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Ten
 
 
 def later(line: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The first T steps of `line` and x ``[T, ...]`` after it, and the steps that are left; neither is a view."""
+    """Concatenates `line` and x ``[T, ...]``; returns the first T steps and the remaining ones, neither as a view."""
     steps = x.shape[0]
     if torch.compiler.is_compiling() or torch._C._get_tracing_state():  # for any number of steps
         both = torch.cat((line, x))
@@ -245,5 +245,5 @@ def leaving(
 
 
 def beside(of_samples: Tensor, x: Tensor) -> Tensor:
-    """``[n, B]`` with as many dimensions as x."""
+    """Reshapes ``[n, B]`` to the number of dimensions of x."""
     return of_samples.reshape(*of_samples.shape, *[1] * (x.dim() - of_samples.dim()))

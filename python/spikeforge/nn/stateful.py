@@ -1,7 +1,7 @@
 """The base of all modules with a state over time, and the functions that pass states or keep them.
 
 A state is a dict from names to tensors: ``{"v": v}`` for a neuron, ``{"hidden.lif.v": v, ...}`` for a network, with
-names as in ``state_dict``. It is a pytree, so that torch.compile, torch.export and torch.func take it as any other
+names as in ``state_dict``. It is a pytree, so torch.compile, torch.export and torch.func accept it like any other
 argument. A missing name starts from its initial value; with ``None`` and ``{}`` all do.
 """
 
@@ -32,7 +32,7 @@ PASS_STATES = "pass the states: y, state = net(x, state), or spikeforge.nn.call(
 Advance = Callable[[Sequence[Tensor], Mapping[str, Tensor], bool], tuple[Any, State]]
 get_tracing_state, is_dynamo_compiling = torch._C._get_tracing_state, torch.compiler.is_dynamo_compiling
 current_graph_task_id, is_inference_mode_enabled = torch._C._current_graph_task_id, torch.is_inference_mode_enabled
-MODULE_CALL = Module.__call__  # tools that look into networks replace it
+MODULE_CALL = Module.__call__  # tools that inspect networks replace it
 
 
 class Replaced(threading.local):
@@ -45,7 +45,7 @@ REPLACED = Replaced()
 
 
 def all_or_nothing(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``call(*args, **kwargs)``. If it raises, all modules keep the states that they kept before."""
+    """Calls ``call(*args, **kwargs)``. If it raises, all modules keep the states that they kept before."""
     if is_dynamo_compiling() or REPLACED.states is not None:
         return call(*args, **kwargs)
     replaced = REPLACED.states = []
@@ -67,12 +67,12 @@ class Memory:
     def __init__(self, keeping: bool = False, states: State | None = None):
         self.keeping = keeping
         self.states = states
-        self.passed = False  # keeping for the time of a call() alone, which was passed the states
+        self.passed = False  # keeping is on only during a call() that received the states
         self.samples: State | None = None  # lengths and starts, within the call that gave them
 
     def start(self) -> State:
-        """The states that a call starts from. Those of an inference mode that has ended are copied: autograd cannot
-        save them."""
+        """Returns the states that a call starts from. States created in inference mode are copied outside it: autograd
+        cannot save them."""
         states = self.states
         if not states:
             return {}
@@ -113,8 +113,8 @@ class StatefulModule(nn.Module):
     last step. ``start=start``, bool ``[T, B]``, resets a sample's states before those steps. A
     ``PackedSequence`` or a nested (jagged) tensor gives a result of the same type.
 
-    T steps at once, one after the other by :meth:`step`, or in pieces give the same bits; but within rounding where a
-    layer of torch is called once for all steps (:class:`Sequential`, :class:`TimeDistributed`).
+    T steps at once, one after the other by :meth:`step`, or in pieces have the same bits; they agree within rounding if
+    a layer of torch is called once for all steps (:class:`Sequential`, :class:`TimeDistributed`).
 
     Args:
         stateful: keep the states between calls.
@@ -122,9 +122,9 @@ class StatefulModule(nn.Module):
     """
 
     state_names: tuple[str, ...] = ()
-    takes_samples = False  # modules with states of their own: whether `lengths` and `start` are accepted
+    takes_samples = False  # modules with states: whether `lengths` and `start` are accepted
     takes_start = True  # modules with takes_samples: whether `start` is accepted
-    fresh_outputs = False  # whether nothing but the caller holds what `forward` returns, not even autograd
+    fresh_outputs = False  # whether only the caller references the result of `forward`, not even autograd
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -143,7 +143,7 @@ class StatefulModule(nn.Module):
         """Calls `forward` directly if there are no hooks; nn.Module.__call__ costs a quarter of a small neuron's
         time."""
         if kwargs or (args and (type(args[0]) is not Tensor or args[0].is_nested)):
-            if samples.say_more(args, kwargs):
+            if samples.has_samples(args, kwargs):
                 return samples.call_with_samples(self, args, kwargs)
         own = self.__dict__
         if (  # not is_called_plainly(self), but a call of it would cost a thirtieth of a small neuron's
@@ -169,7 +169,7 @@ class StatefulModule(nn.Module):
         return self._memory.keeping
 
     def step(self, *inputs: Any, state: States | EllipsisType = ...):
-        """One step: inputs ``[*shape]`` to outputs ``[*shape]``, with the bits of a sequence of one step.
+        """Runs one step: inputs ``[*shape]`` to outputs ``[*shape]``, with the bits of a sequence of one step.
 
         ``y = module.step(x)``, or ``y, state = module.step(x, state)``.
         """
@@ -197,7 +197,7 @@ class StatefulModule(nn.Module):
     def _forward(
         self, inputs: Sequence[Any], state: States | EllipsisType, store: bool, advance: Advance | None = None
     ) -> Any:
-        """With the states that `state` or this module's memory say, by `_advance`, or another function in its place."""
+        """Runs `advance`, by default `_advance`, from `state` or from the states that the module keeps."""
         memory, advance = self._memory, self._advance if advance is None else advance
         if state is not ...:
             return advance(inputs, self._checked_state(state), store)
@@ -216,8 +216,8 @@ class StatefulModule(nn.Module):
         return outputs, after
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
-        """Outputs over all steps, and the states after the last step, or with `store` after each."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
+        """Returns the outputs over all steps, and the states after the last step, or with `store` after each."""
+        raise NotImplementedError(f"{type(self).__name__} must define _advance or forward")
 
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Returns the outputs before the first step for these inputs ``[1, ...]``: zeros if the module has states."""
@@ -225,20 +225,20 @@ class StatefulModule(nn.Module):
             return tuple(torch.zeros_like(inputs[0]) for _ in self.out_ports)
         return as_tuple(self(*inputs))
 
-    # --- how a call is read
+    # --- arguments of a call
 
     n_inputs = 1
     in_ports: tuple[str, ...] = ("in",)  # names of inputs and outputs in a Composite
     out_ports: tuple[str, ...] = ("out",)
 
     def _split(self, inputs: tuple[Any, ...], state: Any) -> tuple[Any, ...]:
-        """Inputs and state: the state may come as the last positional argument, as that of nn.LSTM."""
+        """Splits inputs and state: the state may be the last positional argument, as in nn.LSTM."""
         n = self.n_inputs
         if len(inputs) == n + 1 and state is ...:
             return inputs
         if len(inputs) != n:
             raise TypeError(
-                f"{self._title()}: takes {n} input{'s'[: n != 1]}, and a state after, but got {len(inputs)} arguments"
+                f"{self._title()}: takes {n} input{'s'[: n != 1]}, then optionally a state, but got {len(inputs)} arguments"
             )
         return *inputs, state
 
@@ -260,7 +260,7 @@ class StatefulModule(nn.Module):
         return state
 
     def _all_state_names(self) -> tuple[str, ...]:
-        """Its own, and those of what is below it."""
+        """Returns the names of its states, and of those of submodules."""
         return self.state_names
 
     def _check_keeping(self) -> None:
@@ -274,10 +274,10 @@ class StatefulModule(nn.Module):
         if current_graph_task_id() != -1 and not self._memory.passed:
             raise RuntimeError(
                 f"{self._title()}: keeps its states, but is recomputed in a backward pass (torch.utils.checkpoint), "
-                f"which would go on from states of later steps; {PASS_STATES}"
+                f"which would continue from states of later steps; {PASS_STATES}"
             )
 
-    # --- how it is called in messages
+    # --- its name in messages
 
     def _title(self) -> str:
         path = self.__dict__.get("_path")
@@ -318,13 +318,14 @@ def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
 
 
 def first_step_(y: Tensor) -> Tensor:
-    """The step of y ``[1, *shape]`` that an operator has just returned, in y itself: not a view, which could not be
-    detached in place. (What a compiled graph returns is none, and a change in place would make it one.)"""
+    """Returns the only step of y ``[1, *shape]``, which an operator has just returned. It changes y in place, because a
+    view could not be detached in place. (A compiled graph returns no view here; a change in place would make its result
+    a view.)"""
     return y.squeeze(0) if type(y) is not Tensor or is_dynamo_compiling() else y.squeeze_(0)
 
 
 def _first_step(y: Tensor) -> Tensor:
-    """The same of y that others may hold."""
+    """Returns the only step of a y that others may reference."""
     return y.squeeze(0) if is_dynamo_compiling() else y.squeeze(0).clone()
 
 
@@ -384,7 +385,7 @@ def _unwrapped(net: nn.Module) -> nn.Module:
 
 
 def stateful_modules(net: nn.Module) -> Iterator[tuple[str, StatefulModule]]:
-    """The modules at and below `net` that have states of their own, with their names from there."""
+    """Yields the modules at and below `net` that have states themselves, with their names from there."""
     for name, module in _unwrapped(net).named_modules():
         if isinstance(module, StatefulModule) and module.state_names:
             yield name, module
@@ -432,7 +433,7 @@ def _title_below(net: nn.Module, path: str) -> None:
 
 
 def get_states(net: nn.Module) -> State:
-    """The states that are kept at and below `net`, by name: ``{"hidden.lif.v": ...}``. Those tensors, not copies."""
+    """Returns the states that are kept at and below `net`, by name: ``{"hidden.lif.v": ...}``, without copies."""
     return {
         _join(prefix, name): value
         for prefix, module in stateful_modules(net)
@@ -445,7 +446,7 @@ def set_states_(net: nn.Module, states: Mapping[str, Tensor]) -> None:
     are missing are reset.
 
     Raises:
-        ValueError: for a name that no module has, or that of a module that does not keep its states.
+        ValueError: if no module has a name, or its module does not keep its states.
     """
     modules = _named(net)
     _check_names(net, modules, states)
@@ -475,7 +476,7 @@ def reset_(net: nn.Module) -> None:
 
 
 def detach_(net: nn.Module) -> None:
-    """Cuts the history of all states that are kept at and below `net`: the next backward pass ends here."""
+    """Cuts the history of all states that are kept at and below `net`: the next backward pass ends there."""
     for _, module in _named(net):
         module._memory.states = module._memory.detached()
 
@@ -522,8 +523,8 @@ def call(net: nn.Module, x: Any, state: States = None, *args: Any, **kwargs: Any
         neither read nor changed.
 
     A checkpoint (:func:`spikeforge.checkpointed`, ``torch.utils.checkpoint``) goes around `call`: the states are among
-    its arguments. A checkpoint within `net` does not see them: its backward pass raises an error or gives wrong
-    gradients.
+    its arguments. A checkpoint within `net` does not save them: its backward pass raises an error or returns
+    wrong gradients.
     """
     modules = _named(net)
     state = {} if state is None else state

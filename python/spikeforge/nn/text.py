@@ -1,4 +1,4 @@
-"""Neurons as neuron text: what runs one, and the predefined ones written so."""
+"""Runs neurons in neuron text, and writes the predefined neurons as neuron text."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ OPERATOR = torch.ops.spikeforge.run.default
 BUILTIN = OPERATOR._op  # saves a call of Python, but cannot be traced
 is_compiling = torch.compiler.is_compiling
 
-# Of text, inputs, states and parameters: outputs and states.
+# A function of text, inputs, states and parameters that returns outputs and states.
 Layer = Callable[[str, Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], tuple[list[Tensor], list[Tensor]]]
 
 
 @dataclass(frozen=True)
 class Header:
-    """The first line of a neuron's text: its names, and where its states start."""
+    """The first line of a neuron's text: its names, and the initial values of its states."""
 
     name: str
     inputs: tuple[str, ...]
@@ -80,7 +80,7 @@ class TextCell:
         rule: Callable[[Sequence[Tensor], Sequence[Tensor]], list[Tensor]] | None = None, scan: bool = False,
         passes_gradient: bool = True,
     ):  # fmt: skip
-        # torch.compile copies it into a comment of the code that it writes.
+        # torch.compile copies the text into a comment of the generated code.
         self.text = torch.ops.spikeforge.text_on_a_line(text)
         self.inputs, self.params, self.initial, self.rule = inputs, tuple(params), dict(initial), rule
         self.scan, self.passes_gradient = scan, passes_gradient
@@ -88,10 +88,10 @@ class TextCell:
         self.renew({}, ())
 
     def renew(self, numbers: Mapping[str, float | None], taken: Sequence[Taken]) -> None:
-        """Takes the constants that are numbers, and how those that are tensors of the module are taken."""
+        """Sets the constants that are scalars, and the form in which the operator accepts those that are tensors."""
         self.numbers = {name: numbers[name] for name in self.params if name in numbers}
         self.taken = tuple(one for one in taken if one[0] in self.params)
-        self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the numbers as tensors, for each type
+        self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the scalars as tensors, for each type
 
     def __reduce__(self) -> tuple[Any, ...]:
         made_of = self.text, self.inputs, self.params, self.initial, self.rule
@@ -111,15 +111,15 @@ class TextCell:
         store: bool,
         layer: Layer | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs and states: the last ones, or with `store` their sequences.
+        """Returns outputs and states: the last ones, or with `store` their sequences.
 
         Args:
-            layer: runs the neuron with what is around it, in place of the operator.
+            layer: a function that runs the neuron with the operations around it, instead of the operator.
         """
         x = inputs[0]
         if not self.passes_gradient:
             warn_of_gradient(module.name, inputs)
-        if is_compiling() or type(x) is not Tensor and type(x) is not Parameter:  # fake, as tracers have them
+        if is_compiling() or type(x) is not Tensor and type(x) is not Parameter:  # a fake tensor of a tracer
             numbers, run = self._numbers_of(x.dtype, x.device), OPERATOR
         else:
             numbers, run = self.made.get(x.dtype), BUILTIN
@@ -191,10 +191,10 @@ def _restored(
 
 
 def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
-    """A predefined neuron as text, in the operations of its operator, so that it has the operator's bits.
+    """Writes a predefined neuron as text, in the operations of its operator, so that it has the operator's bits.
 
     Args:
-        baked: numbers stand in the text, rather than as parameters of it.
+        baked: write scalars into the text, instead of making them its parameters.
     """
     numbers = {name: float(number) for name, number in module._numbers.items() if number is not None}
     soft = "v_reset" in module._numbers and "v_reset" not in numbers
@@ -237,10 +237,10 @@ def _not_traced() -> Iterator[None]:
 
 
 def _check_taken(positive: Sequence[str], taken: Mapping[str, Tensor]) -> None:
-    """Time constants of a predefined neuron that runs as text, as its operator checks them: those on the CPU."""
+    """Checks the time constants on the CPU of a predefined neuron that runs as text, as its operator does."""
     if is_compiling() or torch._C._get_tracing_state():
         return
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap a value has no number
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap, elements cannot be read
         return
     for name in positive:
         value = taken.get(name)

@@ -1,4 +1,4 @@
-"""torch.autograd.Function in a traced function: traces its forward for the value, and its backward for the gradient."""
+"""Traces torch.autograd.Function.apply: `forward` for the value, and `backward` for the gradient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _apply_of_torch: Any = None
 
 @contextlib.contextmanager
 def traced() -> Iterator[None]:
-    """Context in which Function.apply accepts values. Calls with tensors, in any thread, are those of torch."""
+    """Context in which Function.apply also accepts values. Calls with tensors, in any thread, run torch's apply."""
     global _under_way, _apply_of_torch
     with _lock:
         if _under_way == 0:

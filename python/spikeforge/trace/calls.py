@@ -16,7 +16,7 @@ from .make import operand
 from .place import fail
 from .value import Value
 
-# Operators by the name in f"__{name}__", and the functions of TABLE that compute them.
+# Maps the name of an operator, as in f"__{name}__", to the function of TABLE that computes it.
 _BINARY = dict(add="add", sub="sub", mul="mul", truediv="div", floordiv="floor_divide", mod="remainder", pow="pow")
 _BINARY |= {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
 _OTHERS = dict(neg="neg", pos="positive", abs="abs", invert="bitwise_not", round="round", floor="floor", ceil="ceil")
@@ -42,20 +42,20 @@ _ADVICE = (
         "matmul mm bmm mv dot einsum linear bilinear conv1d conv2d conv3d addmm baddbmm outer",
     ),
     (
-        "a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an "
+        "a neuron computes element by element and cannot read other neurons: reduce outside, and pass the result as an "
         "input",
         "sum mean std var prod cumsum cumprod softmax log_softmax norm amax amin any all argmax argmin sort topk "
         "batch_norm layer_norm group_norm max min median logsumexp",
     ),
     (
-        "a neuron sees one element of each argument: shapes are those of the call",
+        "a neuron computes on one element of each argument, which has no shape",
         "reshape view permute transpose flatten unsqueeze squeeze expand stack cat concat split chunk roll repeat "
         "index_select gather scatter size dim numel new_zeros new_ones new_full shape ndim T",
     ),
     ("write spikeforge.spike(x, surrogate), which has a gradient", "heaviside"),
-    ("a value is no Python number while its function is traced", "item tolist numpy cpu cuda"),
-    ("a neuron's numbers have the floating-point type of its call", "half bfloat16 int long short byte char"),
-    ("compare with a tolerance of your own: torch.abs(a - b) < tolerance", "isclose allclose equal"),
+    ("a value is not a Python number while its function is traced", "item tolist numpy cpu cuda"),
+    ("a neuron computes in the floating-point dtype of its inputs", "half bfloat16 int long short byte char"),
+    ("compare with an explicit tolerance: torch.abs(a - b) < tolerance", "isclose allclose equal"),
     (
         "the gradient of a neuron is that of its equations: detach and custom_gradient of spikeforge.trace change it",
         "backward requires_grad_ register_hook retain_grad grad grad_fn requires_grad",
@@ -68,11 +68,11 @@ def _advice(name: str) -> str:
     for words, names in _ADVICE:
         if stem in names.split():
             return words
-    return "there are: " + " ".join(sorted(name for name in TABLE if not name.startswith("bitwise")))
+    return "supported are " + " ".join(sorted(name for name in TABLE if not name.startswith("bitwise")))
 
 
 def _unknown(name: str) -> NoReturn:
-    fail(f"{name} is no function of a neuron's values: {_advice(name)}")
+    fail(f"{name} is not supported for a neuron's values: {_advice(name)}")
 
 
 def _has_tensor(args: Any) -> torch.Tensor | None:
@@ -83,7 +83,7 @@ def _has_tensor(args: Any) -> torch.Tensor | None:
 
 
 def apply_function(name: str, args: tuple, kwargs: dict) -> Value:
-    """Applies torch's function of this name to values and numbers."""
+    """Applies torch's function of this name to values and scalars."""
     function = TABLE.get(name) or _unknown(name)
     tensor = _has_tensor((*args, *kwargs.values()))
     if tensor is not None:
@@ -91,7 +91,7 @@ def apply_function(name: str, args: tuple, kwargs: dict) -> Value:
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        hint = _advice(name) if name in ("max", "min", "where") else f"it is taken as {_shown(name)}"
+        hint = _advice(name) if name in ("max", "min", "where") else f"the supported form is {_shown(name)}"
         fail(f"{name}: {error}: {hint}")
     return function(*args, **kwargs)
 
@@ -148,17 +148,20 @@ def attribute(value: Value, name: str) -> Any:
 
 
 def _call_array_ufunc(value: Value, function: Any, method: str, *inputs: Any, **_: Any) -> Value:
-    """Implements operators whose left operand is a number of NumPy; NumPy's other functions raise."""
+    """Implements operators whose left operand is a NumPy scalar; NumPy's other functions raise."""
     name = _NUMPY.get(function.__name__)
     if name is None or method != "__call__":
-        fail(f"numpy.{function.__name__} takes no values of a trace: use torch's functions on them")
+        fail(f"numpy.{function.__name__} does not accept a value of a trace: use torch's functions on it")
     return apply_function(name, inputs, {})
 
 
 def _set_item(value: Value, condition: Any, new: Any) -> None:
     """Implements x[condition] = value."""
     if not isinstance(condition, Value):
-        fail("a neuron sees one element of each argument: write x[condition] = value, or where(condition, value, x)")
+        fail(
+            "a neuron computes on one element of each argument: write x[condition] = value, or "
+            "where(condition, value, x)"
+        )
     value._node = apply_function("where", (condition, new, value), {})._node
 
 

@@ -19,7 +19,7 @@ def from_core(
     core: Callable, num_states: int, num_inputs: int | None = None, num_outputs: int | None = None, *,
     static_inputs: Sequence[Tensor] = (), init_states: Sequence[Any] | None = None, name: str | None = None,
 ) -> TracedNeuron:  # fmt: skip
-    """Makes a neuron of an unchanged function of SpikingJelly's FlexSN.
+    """Traces an unchanged function of SpikingJelly's FlexSN.
 
     `core(x1, ..., v1, ..., p1, ...) -> (s1, ..., v1', ...)` takes the inputs, states and static inputs of one step, and
     returns outputs and then next states; it uses torch's operations and SpikingJelly's surrogates.

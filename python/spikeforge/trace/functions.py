@@ -116,7 +116,7 @@ def _add(input: Any, other: Any, alpha: Any = 1) -> Value:
 @taken_as("sub", "subtract")
 def _sub(input: Any, other: Any, alpha: Any = 1) -> Value:
     if is_boolean(input) and is_boolean(other):
-        fail("-: two booleans have no difference: write ^ or != for one or the other")
+        fail("-: two booleans have no difference: write ^ or != for exclusive or")
     return op("subtract", input, other if alpha == 1 else op("multiply", other, alpha), what="-")
 
 
@@ -232,7 +232,7 @@ def _to(
             return _float(input)
         if isinstance(wanted, torch.dtype):
             fail(
-                f"to({target}): a neuron's numbers have the floating-point type of its call: write torch.trunc or "
+                f"to({target}): a neuron computes in the floating-point dtype of its inputs: write torch.trunc or "
                 "torch.round"
             )
     return _alike(input)
@@ -250,7 +250,7 @@ def detach(input: Any) -> Value:
 
 # --- functions of one expression
 
-# Their arguments have the names of torch's.
+# Arguments are named as in torch.
 TABLE.update(
     dict(
         bernoulli=lambda input: draw("bernoulli", input),

@@ -57,7 +57,7 @@ def check_name(owner: str, what: str, name: Any, text: str) -> None:
         )
 
 
-def _is_telling(variable: str) -> bool:
+def _is_descriptive(variable: str) -> bool:
     return is_name(variable) and bool(variable.strip("_"))
 
 
@@ -72,7 +72,7 @@ class Recording:
         self.nodes: list[Node] = []
         self.names: dict[Node, str] = {}
         self._code = code  # the code of the traced function
-        self._known: dict[Any, Node] = {}
+        self._nodes: dict[Any, Node] = {}
         self._owners: dict[str, Node] = {}
         self._frames: dict[int, FrameType] = {}
 
@@ -99,21 +99,21 @@ class Recording:
         return node
 
     def _node(self, key: Any, node: Node) -> Node:
-        known = self._known.setdefault(key, node)
+        known = self._nodes.setdefault(key, node)
         if known is node:
             self.nodes.append(node)
         return known
 
     # --- names, taken from the variables that hold the values ---
 
-    def see(self, frame: FrameType | None, node_of: Any) -> None:
+    def name_variables(self, frame: FrameType | None, node_of: Any) -> None:
         """Names the nodes in the local variables of a running frame; node_of returns a variable's node, or None."""
         if self._code is None or frame is None or frame.f_code.co_filename != self._code.co_filename:
             return
         self._frames[id(frame)] = frame
         self._take_names(frame, node_of)
 
-    def see_last(self, node_of: Any) -> None:
+    def name_last_variables(self, node_of: Any) -> None:
         """Names the last assigned nodes, and releases the frames."""
         for frame in self._frames.values():
             self._take_names(frame, node_of)
@@ -124,7 +124,7 @@ class Recording:
         taken = () if is_the_function else frame.f_code.co_varnames[: frame.f_code.co_argcount]
         for variable, value in frame.f_locals.items():
             node = node_of(value)
-            if node is None or node.is_leaf or node in self.names or variable in taken or not _is_telling(variable):
+            if node is None or node.is_leaf or node in self.names or variable in taken or not _is_descriptive(variable):
                 continue
             name = self._free_name(variable)
             self.names[node] = name

@@ -48,7 +48,8 @@ class Lost:
 
     def __call__(self, **_: Tensor) -> Tensor:
         raise ValueError(
-            f"{self.label}: the function it starts at was not pickled: import the neuron's module, or give the state"
+            f"{self.label}: the function of its initial value was not pickled: import the neuron's module, or pass the "
+            "state"
         )
 
 
@@ -62,11 +63,11 @@ def read_rule(label: str, rule: Any, params: Sequence[str]) -> Initial:
         initial = Initial(params=tuple(inspect.signature(rule).parameters), function=rule)
     else:
         raise TypeError(
-            f"{label}: starts at a number, a parameter's name or a function of parameters, not at a "
+            f"{label}: the initial value must be a number, a parameter's name or a function of parameters, not a "
             f"{type(rule).__name__}"
         )
     for name in initial.params:
         if name not in params:
             known = ", ".join(params) or "none"
-            raise ValueError(f"{label}: starts at {name}, which is no parameter; there are {known}")
+            raise ValueError(f"{label}: the initial value is {name}, which is not a parameter; parameters are {known}")
     return initial

@@ -16,7 +16,7 @@ from .signature import Signature
 
 
 class _NumbersOfType(TorchFunctionMode):
-    """Gives numbers in torch.where(c, 0.1, 0.2) and c * 0.1, for booleans c, the loop's dtype instead of torch's."""
+    """Uses the loop's dtype, not torch's, for scalars in torch.where(c, 0.1, 0.2) and c * 0.1, for booleans c."""
 
     def __init__(self, dtype: torch.dtype):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Records operations of values and Python numbers, with torch's rules for booleans."""
+"""Records operations of values and Python scalars, with torch's rules for booleans."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def operand(what: str, x: Any) -> graph.Node:
         return recording.constant(float(x))
     if isinstance(x, torch.Tensor):
         fail(
-            f"{what}: a tensor of shape {list(x.shape)} is used that is no argument of the function: make it "
+            f"{what}: a tensor of shape {list(x.shape)} is used that is not an argument of the function: make it "
             f"{recording.parameter}, or write tensor.item() for one constant"
         )
-    fail(f"{what}: takes values and numbers, not {type(x).__name__}")
+    fail(f"{what}: accepts values and numbers, not {type(x).__name__}")
 
 
 def number(what: str, x: Any) -> graph.Node:
@@ -56,7 +56,7 @@ def number(what: str, x: Any) -> graph.Node:
 def boolean(what: str, x: Any) -> graph.Node:
     node = operand(what, x)
     if not node.is_boolean:
-        fail(f"{what}: needs a boolean, but has a number: write a comparison, such as x > 0")
+        fail(f"{what}: expected a boolean, got a number: write a comparison, such as x > 0")
     return node
 
 
@@ -70,7 +70,7 @@ def op(name: str, *operands: Any, surrogate: str = "", what: str = "") -> Any:
     kinds = _KINDS.get(name, "n" * len(operands))
     nodes = tuple((boolean if kind == "b" else number)(what, x) for kind, x in zip(kinds, operands))
     recording = recording_for(what)
-    recording.see(place.user_frame(), node_of)
+    recording.name_variables(place.user_frame(), node_of)
     node = recording.operation(name, nodes, surrogate)
     if not torch.is_grad_enabled() and not node.is_boolean:
         node = recording.operation("detach", (node,))
@@ -87,7 +87,7 @@ def draw(law: str, *operands: Any, what: str = "") -> Value:
         )
     nodes = tuple(number(what, x) for x in operands)
     recording = recording_for(what)
-    recording.see(place.user_frame(), node_of)
+    recording.name_variables(place.user_frame(), node_of)
     return Value(recording.draw(law, nodes), recording)
 
 

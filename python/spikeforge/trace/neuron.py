@@ -19,7 +19,7 @@ from .record import Step, record
 from .signature import Signature
 
 _run = torch.ops.spikeforge.run
-_MOST_NUMBERS = 256  # numbers that a neuron caches as tensors
+_MOST_NUMBERS = 256  # scalars that a neuron caches as tensors
 
 
 def neuron(
@@ -61,7 +61,7 @@ def neuron(
     own_name = signature.name_of(function, name)
     if not isinstance(states or {}, Mapping):
         kind = type(states).__name__
-        raise TypeError(f"{own_name}: states must be a dict of each state and what it starts at, not a {kind}")
+        raise TypeError(f"{own_name}: states must be a dict from each state to its initial value, not a {kind}")
     read = signature.read(function, tuple(states or {}), constants or {}, own_name)
     given = states or {}
     rules = {state: read_rule(f"{own_name}: state {state}", given[state], read.params) for state in read.states}
@@ -80,7 +80,7 @@ class TracedNeuron:
         constants: the Python values that the function was traced with.
         step: the function, which takes tensors or another neuron's values.
         draws: True if it draws random numbers; a call then takes a seed.
-        passes_gradient: False if the outputs depend on an input, but have no gradient by any.
+        passes_gradient: False if the outputs depend on an input, but have no gradient with respect to any.
     """
 
     name: str
@@ -123,7 +123,7 @@ class TracedNeuron:
             )
         except ValueError as error:
             first = str(error).splitlines()[0]
-            raise ValueError(f"{self.name}: the function's equations are no legal neuron: {first}") from None
+            raise ValueError(f"{self.name}: the function's equations are not legal neuron text: {first}") from None
 
     # --- description ---
 
@@ -145,7 +145,7 @@ class TracedNeuron:
         for name in constants:
             if name not in names:
                 known = ", ".join(names) or "none"
-                raise TypeError(f"{self.name}: {name} is no parameter or constant; there are {known}")
+                raise TypeError(f"{self.name}: {name} is not a parameter or constant; there are {known}")
         old = self._signature
         read = Signature(
             old.name,
@@ -158,7 +158,9 @@ class TracedNeuron:
         for state, rule in self._rules.items():
             if any(p in constants for p in rule.params):
                 needed = ", ".join(rule.params)
-                raise ValueError(f"{self.name}: state {state} starts at a rule of {needed}, which must stay parameters")
+                raise ValueError(
+                    f"{self.name}: the initial value of state {state} depends on {needed}, which must stay parameters"
+                )
         return TracedNeuron(read, self.step, self._function, self._rules)
 
     # --- calls ---
@@ -200,7 +202,7 @@ class TracedNeuron:
         return self._returned(outputs, last)
 
     def _draw_arguments(self, seed: Any, offset: Any, named: dict[str, Any]) -> dict[str, Tensor]:
-        """Returns seed and offset for `run`, except where they are names of the neuron's own arguments."""
+        """Returns seed and offset for `run`, unless the neuron has arguments of these names."""
         given = {name: x for name, x in (("seed", seed), ("offset", offset)) if x is not None}
         for name in (*self.inputs, *self.states, *self.params):
             if name in given:
@@ -270,7 +272,7 @@ class TracedNeuron:
             if state is not None and not isinstance(state, Tensor):
                 raise TypeError(
                     f"{self.name}: state {name} must be a tensor [*shape] or None, but is {_kind(state)}; "
-                    "one dict of states is given as **states"
+                    "pass a dict of states as **states"
                 )
         dtype = state_type(positional[0].dtype)
         given = [named.pop(name, None) for name in self.params]
@@ -279,7 +281,7 @@ class TracedNeuron:
             for (name, default), value in zip(self._slots, given)
         ]
         if named:
-            raise TypeError(f"{self.name}: {next(iter(named))} is none of its arguments; it takes {self._takes()}")
+            raise TypeError(f"{self.name}: {next(iter(named))} is not an argument; it takes {self._takes()}")
         return positional[:count], positional[count:], params
 
     def _param(self, name: str, value: Any, dtype: torch.dtype) -> Tensor:
@@ -331,8 +333,8 @@ def warn_of_gradient(name: str, inputs: Sequence[Any]) -> None:
         return
     if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         warn_caller(
-            f"{name}: no gradient of its outputs reaches an input, which requires one: comparisons and rounding have "
-            'none. Write a spike as spikeforge.spike(h - threshold, "atan")'
+            f"{name}: an input requires a gradient, but no output passes one to an input: comparisons and rounding "
+            'have none. Write a spike as spikeforge.spike(h - threshold, "atan")'
         )
 
 

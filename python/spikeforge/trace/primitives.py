@@ -31,8 +31,8 @@ def spike(u: Any, surrogate: Any = "sigmoid") -> Any:
     """Returns 1 where u >= 0, else 0, with the derivative of the surrogate.
 
     Args:
-        u: a value, or a floating-point tensor of any shape; a neuron's charge less its threshold.
-        surrogate: an object of `spikeforge.surrogate`, the name of one with its default numbers (`"atan"`), or a
+        u: a value, or a floating-point tensor of any shape; in a neuron, the charge minus the threshold.
+        surrogate: an object of `spikeforge.surrogate`, the name of one with its default parameters (`"atan"`), or a
             function that returns the derivative at u: `lambda u: 1 / (1 + torch.abs(u)) ** 2`.
     """
     return _spike("spike", u, surrogate)

@@ -32,7 +32,10 @@ class Recorded(NamedTuple):
 
 
 def record(signature: Signature, step: Step, function: Callable, initial: Mapping[str, float]) -> Recorded:
-    """Traces step(inputs..., states..., **params), which returns outputs and next states; `function` has the names."""
+    """Traces step(inputs..., states..., **params), which returns outputs and next states.
+
+    The code of `function` has the variable names.
+    """
     recording = Recording(signature.name, _code(function))
     arguments = (*signature.inputs, *signature.states, *signature.params)
     values = {name: Value(recording.argument(name), recording) for name in arguments}
@@ -44,7 +47,7 @@ def record(signature: Signature, step: Step, function: Callable, initial: Mappin
                 **{name: values[name] for name in signature.params},
                 **signature.constants,
             )
-        recording.see_last(node_of)
+        recording.name_last_variables(node_of)
         outputs, states = _results(signature, returned)
         text = print_neuron(recording, signature.inputs, initial, signature.params, outputs, states)
         inputs = {values[input]._node for input in signature.inputs}
@@ -118,7 +121,7 @@ def split_returned(signature: Signature, returned: Any) -> tuple[Any, Mapping[st
     for state in states:
         if state not in signature.states:
             known = ", ".join(signature.states) or "none"
-            raise ValueError(f"{name}: returns a next value of {state!r}, which is no state; states are {known}")
+            raise ValueError(f"{name}: returns a next value of {state!r}, which is not a state; states are {known}")
     return outputs, states
 
 

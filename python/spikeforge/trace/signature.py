@@ -39,7 +39,7 @@ def name_of(function: Callable, given: str | None) -> str:
 def check_name(neuron: str, what: str, name: str) -> None:
     graph.check_name(neuron, what, name, "neuron text")
     if name == "store_states":
-        raise ValueError(f"{neuron}: {what} cannot be called store_states, which every call takes")
+        raise ValueError(f"{neuron}: {what} cannot be called store_states, which is an argument of every call")
 
 
 def read(function: Callable, states: Sequence[str], constants: Mapping[str, Any], name: str) -> Signature:
@@ -53,7 +53,8 @@ def read(function: Callable, states: Sequence[str], constants: Mapping[str, Any]
         if p.kind is not p.KEYWORD_ONLY:
             if p.default is not p.empty:
                 raise TypeError(
-                    f"{name}: {p.name} has a default, so it is no input or state: put it after the star, *, {p}"
+                    f"{name}: {p.name} has a default, so it is neither an input nor a state: put it after the star, "
+                    f"*, {p}"
                 )
             positional.append(p.name)
         elif p.name in constants:
@@ -69,7 +70,7 @@ def read(function: Callable, states: Sequence[str], constants: Mapping[str, Any]
     result.states = tuple(positional[len(result.inputs) :])
     unknown = [key for key in constants if key not in inspect.signature(function).parameters]
     if unknown:
-        raise TypeError(f"{name}: constants has {unknown[0]}, which is no argument of the function")
+        raise TypeError(f"{name}: constants has {unknown[0]}, which is not an argument of the function")
     _check(result)
     return result
 

@@ -62,7 +62,7 @@ def resolve(surrogate: Any) -> Rule:
     if callable(surrogate):
         return Rule(surrogate, None, surrogate)
     raise TypeError(
-        'surrogate: takes an object of spikeforge.surrogate, a name such as "atan", or a function that '
+        'surrogate: must be an object of spikeforge.surrogate, a name such as "atan", or a function that '
         f"returns the derivative at u, not {type(surrogate).__name__}"
     )
 
@@ -72,7 +72,7 @@ def _of_spikingjelly(surrogate: Any) -> Rule:
     if kind not in SPIKINGJELLY:
         raise ValueError(f"surrogate: {kind} of SpikingJelly is not supported: call it on the value instead")
     if not surrogate.spiking:
-        raise ValueError(f"surrogate: {kind}(spiking=False) makes no spikes: call it on the value instead")
+        raise ValueError(f"surrogate: {kind}(spiking=False) returns no spikes: call it on the value instead")
     return named(SPIKINGJELLY[kind][0], tuple(float(x) for x in surrogate._sg_params.values()))
 
 

@@ -45,8 +45,8 @@ class _Traced:
             self._check_name("a state, trace, parameter or signal", name)
             if name == _SENT:
                 raise ValueError(
-                    f"{self.name}: a state, trace, parameter or signal cannot be called send, which says what a spike "
-                    "sends on"
+                    f"{self.name}: a state, trace, parameter or signal cannot be called send, which is the value that "
+                    "a spike sends"
                 )
         events = {
             "on_pre": "on pre",
@@ -57,7 +57,8 @@ class _Traced:
         for key in members:
             if key not in events:
                 raise ValueError(
-                    f"{self.name}: {key} is no event; a rule has states, traces, signals, decay, {', '.join(events)}"
+                    f"{self.name}: {key} is not an event; a rule has states, traces, signals, decay, "
+                    f"{', '.join(events)}"
                 )
         self.events = {
             event: _plain(members[key], f"{self.name}: {key}") for key, event in events.items() if key in members
@@ -99,7 +100,7 @@ class _Traced:
             return number_text(value)
         if isinstance(value, str):
             if value not in self.params:
-                raise ValueError(f"{what}: {value} is no parameter; there are {', '.join(self.params) or 'none'}")
+                raise ValueError(f"{what}: {value} is not a parameter; there are {', '.join(self.params) or 'none'}")
             return value
         if not callable(value):
             raise TypeError(
@@ -117,14 +118,14 @@ class _Traced:
                 raise TypeError(
                     f"{what} takes {p}, which is not a name of the rule: {', '.join(known) or 'it has none'}"
                 )
-        recording = Recording(what, getattr(function, "__code__", None), "a parameter, which synapse() is given")
+        recording = Recording(what, getattr(function, "__code__", None), "a parameter (an argument of synapse())")
         values = {name: Value(recording.argument(name), recording) for name in known}
         graph.traces.stack.append(recording)
         try:
             with torch.enable_grad(), autograd_functions.traced():
                 given = [values[p.name] for p in arguments if p.kind is not p.KEYWORD_ONLY]
                 returned = function(*given, **{p.name: values[p.name] for p in arguments if p.kind is p.KEYWORD_ONLY})
-            recording.see_last(node_of)
+            recording.name_last_variables(node_of)
             return recording, returned
         finally:
             graph.traces.stack.pop()
@@ -149,7 +150,7 @@ def _numbers(rule: str, key: str, given: Any) -> dict[Any, float]:
     if isinstance(given, Mapping):
         for name, number in given.items():
             if not is_number(number):
-                raise TypeError(f"{rule}: {key}: {name} must start at a number, but at {number!r}")
+                raise TypeError(f"{rule}: {key}: the initial value of {name} must be a number, but is {number!r}")
         return dict(given)
     if not isinstance(given, Iterable):
         raise TypeError(f"{rule}: {key} must be names, or a dict of names and initial values, but is {given!r}")

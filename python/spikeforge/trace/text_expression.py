@@ -72,7 +72,7 @@ class _Evaluation:
                 if name in _DEFAULTS and len(operands) == 1:
                     operands.append(_DEFAULTS[name])
                 return where(*operands) if name == "where" else op(name, *operands)
-        fail(f"the expression {self.text!r} has {ast.unparse(tree)!r}, which is no neuron text", ValueError)
+        fail(f"the expression {self.text!r} has {ast.unparse(tree)!r}, which is not neuron text", ValueError)
 
     def surrogate(self, tree: ast.expr) -> str:
         match tree:

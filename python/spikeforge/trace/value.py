@@ -10,16 +10,16 @@ from . import graph, printer
 from .place import fail
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_NO_NUMBER = "a value is no Python number while its function is traced: "
-_ONE_ELEMENT = "a neuron sees one element of each argument: "
+_NO_NUMBER = "a value is not a Python number while its function is traced: "
+_ONE_ELEMENT = "a neuron computes on one element of each argument: "
 
 
 class Value:
     """Represents one element of a tensor: operators and torch's functions record the operation.
 
     It behaves as a tensor does, element by element; `calls.py` adds the operators and torch's functions. It has no
-    number: Python's `if`, `while`, `and`, `or`, `not`, `float()` and `item()` raise a TypeError that shows the line and
-    the replacement.
+    numerical value: Python's `if`, `while`, `and`, `or`, `not`, `float()` and `item()` raise a TypeError that shows the
+    line and the replacement.
     """
 
     __slots__ = ("_node", "_recording")
@@ -46,7 +46,7 @@ class Value:
 
     def __index__(self) -> NoReturn:
         fail(
-            "a value is no Python integer while its function is traced: pass a number that counts or indexes as a "
+            "a value is not a Python integer while its function is traced: pass a number that counts or indexes as a "
             "constant of the trace, neuron(constants={...})"
         )
 
@@ -54,11 +54,11 @@ class Value:
         fail("a neuron's values are real: write real and imaginary parts as two values")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        fail("a value is no array while its function is traced: use torch's functions on it, not NumPy's")
+        fail("a value is not an array while its function is traced: use torch's functions on it, not NumPy's")
 
     def __getitem__(self, _: Any) -> NoReturn:
         fail(
-            f"{_ONE_ELEMENT}pass what is indexed as an input of its own, and replace a[condition] by "
+            f"{_ONE_ELEMENT}pass the indexed value as a separate input, and replace a[condition] by "
             "spikeforge.trace.where(condition, a, b)"
         )
 

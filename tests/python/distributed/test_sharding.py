@@ -162,9 +162,9 @@ def inference_mode(mesh):
 
 
 def plain_tensors_beside_are_refused(mesh):
-    with pytest.raises(TypeError, match="lif_forward: v is a plain tensor beside a DTensor; make it one too"):
+    with pytest.raises(TypeError, match="lif_forward: v is a plain tensor, but another argument is a DTensor; convert it"):
         torch.ops.spikeforge.lif(sharded(torch.rand(6, 5, 4), mesh, 1), torch.rand(5, 4))
-    with pytest.raises(TypeError, match="lif_forward: x is a plain tensor beside a DTensor; make it one too"):
+    with pytest.raises(TypeError, match="lif_forward: x is a plain tensor, but another argument is a DTensor; convert it"):
         torch.ops.spikeforge.lif(torch.rand(6, 5, 4), sharded(torch.rand(5, 4), mesh, 0))
     return True
 

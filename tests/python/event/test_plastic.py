@@ -494,7 +494,7 @@ def test_a_state_that_is_refused_changes_nothing():
         ({**good, "traces": [t.to("meta") for t in good["traces"]]}, ValueError, "its traces must be dense tensors with data, but one is torch.strided on meta"),
         ({**good, "traces": [t.to_sparse() for t in good["traces"]]}, ValueError, "its traces must be dense tensors with data, but one is torch.sparse_coo on cpu"),
     ):
-        refused(kind, "Plastic: this is no state of such connections: " + words, lambda: plastic.load_state_dict(wrong))
+        refused(kind, "Plastic: the loaded state does not fit: " + words, lambda: plastic.load_state_dict(wrong))
         after = plastic.state_dict()
         assert all(map(torch.equal, after["states"] + after["traces"], before["states"] + before["traces"])) and after["step"] == before["step"]
     plastic.load_state_dict(good)  # parameters may be other numbers
@@ -648,16 +648,16 @@ def test_wrong_functions_of_a_rule_are_refused_in_words():
     refused(TypeError, r"r: on_pre takes v, which is not a name of the rule: w, x, k", {"k": 1}, on_pre=lambda v: {})
     refused(TypeError, r"r: on_pre must return a dict of next values, such as \{'w': ...\}, but returns Value", on_pre=lambda w: w)
     refused(ValueError, "r: on_post returns a value of 'send'; it can return those of w, x$", on_post=lambda w: {"send": w})
-    refused(ValueError, "r: on_spike is no event; a rule has states, traces, signals, decay, on_pre, on_post, on_m, each_step", signals=["m"], on_spike=lambda w: {})
+    refused(ValueError, "r: on_spike is not an event; a rule has states, traces, signals, decay, on_pre, on_post, on_m, each_step", signals=["m"], on_spike=lambda w: {})
     refused(ValueError, "r: a state, trace, parameter or signal cannot be called 'not'", states="not")
     refused(ValueError, "r: a state, trace, parameter or signal cannot be called send", signals="send")
-    refused(ValueError, "r: decay of x: tau is no parameter; there are k", {"k": 1}, decay={"x": "tau"})
+    refused(ValueError, "r: decay of x: tau is not a parameter; there are k", {"k": 1}, decay={"x": "tau"})
     refused(TypeError, "r: on_pre: x must be a value or a number, but is Tensor", on_pre=lambda x: {"x": torch.ones(1)})
     refused(TypeError, "the truth of a value is not known while its function is traced", on_pre=lambda x: {"x": 1 if x > 0 else 0})
-    refused(TypeError, r"of shape \[3\] is used .* make it a parameter, which synapse\(\) is given, or", on_pre=lambda x: {"x": x + torch.ones(3)})
-    refused(ValueError, "r: its functions are no legal rule: .*\"x\" is a trace of a neuron.* but no w", on_pre=lambda w, x: {"x": w})
-    refused(ValueError, "r: its functions are no legal rule: .*a synapse draws no random numbers", on_pre=lambda x: {"x": torch.rand_like(x)})
-    refused(ValueError, "r: its functions are no legal rule: .*\"y\" is no state and no trace, and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
+    refused(TypeError, r"of shape \[3\] is used .* make it a parameter \(an argument of synapse\(\)\), or", on_pre=lambda x: {"x": x + torch.ones(3)})
+    refused(ValueError, "r: its functions are not a legal rule: .*\"x\" is a trace of a neuron.* but no w", on_pre=lambda w, x: {"x": w})
+    refused(ValueError, "r: its functions are not a legal rule: .*a synapse draws no random numbers", on_pre=lambda x: {"x": torch.rand_like(x)})
+    refused(ValueError, "r: its functions are not a legal rule: .*\"y\" is no state and no trace, and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
     with pytest.raises(TypeError, match="synapse: rule must be text or a class of functions, but is a int"):
         spikeforge.synapse(3)
 
@@ -704,7 +704,7 @@ def test_wrong_rules_are_refused():
 def test_wrong_arguments_of_rules_are_refused_in_words():
     rule = RULES["pair"][0]
     refused(ValueError, "synapse: the rule pair_stdp has no parameter tau; it has a_plus, ", lambda: rule(tau=1))
-    with pytest.raises(ValueError, match="synapse: the parameter k of the rule s is not given"):
+    with pytest.raises(ValueError, match="synapse: the parameter k of the rule s is missing"):
         spikeforge.synapse("synapse s(w;; k) { }")
     weights = 0.9 * torch.rand(3, 4)
     for wrong in (weights - 0.5, weights + 1):
@@ -732,10 +732,10 @@ def test_arguments_that_contradict_each_other_are_refused():
         for args, sizes, words in (
             ((weights,), dict(rows=5, cols=9), "Plastic: rows must be 3, the shape of the given matrix, but is 5"),
             ((weights,), dict(cols=9), "Plastic: cols must be 2, the shape of the given matrix, but is 9"),
-            ((weights, None, indptr), {}, "Plastic: indptr is given, but no indices: dense weights have neither"),
+            ((weights, None, indptr), {}, "Plastic: indptr needs indices: dense weights have neither"),
             ((weights, indices), dict(rows=4, cols=3), "Plastic: rows must be 3, the shape of the given matrix, but is 4"),
             ((weights, indices), dict(cols=2), "indices must be from 0 to cols - 1 = 1"),
-            ((weights.T, indices), dict(cols=3), r"Plastic: weights must have one element a connection, as indices \[3, 2\], but have \[2, 3\]"),
+            ((weights.T, indices), dict(cols=3), r"Plastic: weights must have one element per connection, as indices \[3, 2\], but have \[2, 3\]"),
             ((weights.flatten()[:3], indices.flatten(), indptr), dict(rows=3, cols=3), r"as indices \[6\], but have \[3\]"),
             ((weights.flatten(), indices.flatten(), indptr), dict(rows=5, cols=3), r"indptr must have shape \[rows \+ 1\] = \[6\], but has \[4\]"),
         ):

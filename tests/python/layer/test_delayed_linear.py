@@ -352,8 +352,8 @@ REFUSED = {
     "module's delay": (lambda: snn.DelayedLinear(3, 3, 2, delay=torch.rand(2)), ValueError, r"delay must be real and have shape \[3, 3\]"),
     "module's max_delay": (lambda: snn.DelayedLinear(3, 3, 2.5), ValueError, "max_delay must be a whole number from 0 to 4096"),
     "module's x": (lambda: snn.DelayedLinear(3, 3, 2)(torch.rand(4, 2, 5)), ValueError, "DelayedLinear: weight must have shape"),
-    "module's sizes": (lambda: snn.DelayedLinear(-1, 3, 4), ValueError, "DelayedLinear: in_features must be a whole number from 0 on, but is -1"),
-    "module's outputs": (lambda: snn.DelayedLinear(3, 2.5, 4), ValueError, "DelayedLinear: out_features must be a whole number from 0 on, but is 2.5"),
+    "module's sizes": (lambda: snn.DelayedLinear(-1, 3, 4), ValueError, "DelayedLinear: in_features must be a whole number of 0 or more, but is -1"),
+    "module's outputs": (lambda: snn.DelayedLinear(3, 2.5, 4), ValueError, "DelayedLinear: out_features must be a whole number of 0 or more, but is 2.5"),
     "module's width": (lambda: snn.DelayedLinear(3, 3, 2, width=0.0), ValueError, "width must be above 0"),
     "bias's type": (call(bias=torch.ones(3).int()), TypeError, "bias must be of a floating type"),
     "deployed": (lambda: snn.DelayedLinear(3, 3, 2).deployed(), ValueError, "per='input'"),
@@ -381,12 +381,12 @@ def test_a_state_dict_is_tensors_that_can_be_averaged():
 
 def test_the_state_of_another_layer_is_refused():
     state = snn.DelayedLinear(3, 4, 9).state_dict()
-    with pytest.raises(ValueError, match="the state of a layer with max_delay=9, but this one has 2"):
+    with pytest.raises(ValueError, match="the loaded state has max_delay=9, but the layer has 2"):
         snn.DelayedLinear(3, 4, 2).load_state_dict(state)
     snn.DelayedLinear(3, 4, 9).load_state_dict(state)
     forms = torch.tensor([[9.0, 3.0, 0.5], [9.0, 0.0, -1.0], [9.0, 0.0, math.nan]])
     for form in ({}, None, {"interpolation": "xx", "width": 1.0}, {"interpolation": "gauss", "width": -1.0}, *forms, forms):
-        with pytest.raises(ValueError, match="this is not a state of such a layer"):
+        with pytest.raises(ValueError, match="the loaded state is not that of a layer with delays"):
             snn.DelayedLinear(3, 4, 9).load_state_dict({**state, "_extra_state": form})
     refused(ValueError, "delay must be finite", lambda: snn.DelayedLinear(3, 4, 2, delay=float("nan")))
 
@@ -439,7 +439,7 @@ def test_gradients_of_a_convolution(form):
 
 def test_wrong_convolutions_are_refused():
     for wrong, words in (
-        (dict(kernel_size=0), "DelayedConv1d: kernel_size must be 1 whole numbers from 1 on, or one for all, but is 0"),
+        (dict(kernel_size=0), "DelayedConv1d: kernel_size must be 1 whole numbers of 1 or more, or one for all, but is 0"),
         (dict(stride=(1, 1)), "DelayedConv1d: stride must be 1 whole numbers"),
         (dict(groups=2), "DelayedConv1d: groups must divide in_channels and out_channels, 3 and 4, but is 2"),
         (dict(max_delay=-1), "DelayedConv1d: max_delay must be a whole number"),

@@ -825,10 +825,10 @@ def test_normalisation_through_time_with_residual_and_scale(device):
     assert torch.equal(layer(x, r), (1 - expected) * r) and expected.any()
     with pytest.raises(ValueError, match="x has 5 steps, but norm has 4, one for each"):
         layer(torch.randn(5, 9, 6, device=device), torch.zeros(5, 9, 6, device=device))
-    refused(ValueError, "give all steps in one call, and no state", lambda: layer(x, r, layer(x, r, None)[1]))
-    with pytest.raises(ValueError, match="the norms of all steps must be of one kind and as many channels"):
+    refused(ValueError, "pass all steps in one call, without a state", lambda: layer(x, r, layer(x, r, None)[1]))
+    with pytest.raises(ValueError, match="the norms of all steps must have the same class and number of channels"):
         snn.BatchNormNeuron(nn.ModuleList([nn.BatchNorm1d(6), nn.BatchNorm1d(5)]), snn.LIF())
-    refused(ValueError, "norm must not be an empty ModuleList", lambda: snn.BatchNormNeuron(nn.ModuleList(), snn.LIF()))
+    refused(ValueError, "norm must have a normalisation for each step, but is an empty ModuleList", lambda: snn.BatchNormNeuron(nn.ModuleList(), snn.LIF()))
 
 
 def test_wrong_layers_are_refused_in_words():

@@ -263,7 +263,7 @@ def when(request, monkeypatch):
     """When it is known what a tensor holds: at once, or as on a GPU."""
     spikeforge.packed._Place.known.clear()
     if request.param == "later":
-        monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+        monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
 
 
 def decided(kept):
@@ -318,7 +318,7 @@ def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device, when):
 
 def test_the_contents_of_a_place_may_change(monkeypatch):
     """A place that held spikes may hold counts, or other numbers; one that held others is looked at again in time."""
-    monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+    monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
     spikeforge.packed._Place.known.clear()
     spikes, more, other = counts(40, 50), counts(40, 50, most=9), torch.randn(40, 50)
 
@@ -329,11 +329,11 @@ def test_the_contents_of_a_place_may_change(monkeypatch):
         return kept.bits if isinstance(kept, spikeforge.packed._Packed) else None
 
     assert [bits_of(t) for t in (spikes, spikes, more, more, more, other, other, spikes)] == [1, 1, None, 4, 4, None, None, None]
-    assert 1 in [bits_of(spikes) for _ in range(spikeforge.packed.AGAIN)] and bits_of(spikes) == 1
+    assert 1 in [bits_of(spikes) for _ in range(spikeforge.packed.RECHECK)] and bits_of(spikes) == 1
 
 
 def test_no_more_than_a_few_tensors_wait_for_an_answer(monkeypatch):
-    monkeypatch.setattr(spikeforge.packed, "_answers_later", lambda t: True)
+    monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
     spikeforge.packed._Place.known.clear()
     context = spikeforge.packed_activations()
     with context:

@@ -233,9 +233,9 @@ def test_a_deployed_network_keeps_flags_and_shared_modules():
     (lambda: snn.LavaLIF(vth=1e4), "LavaLIF: at scale 64, .*vth must be in"),
     (lambda: snn.LavaLIF()(torch.zeros(3, 4, dtype=torch.int32)), r"LavaLIF: x must be a floating-point tensor \[T, \*shape\], time first, but is int32"),
     (lambda: snn.LavaDense(3, 4)(torch.zeros(2, 5)), "LavaDense: .*weight must have shape"),
-    (lambda: snn.LavaDense(3, 4)(torch.zeros(2, 3), store_states=True), "LavaDense: store_states is for neurons"),
-    (lambda: snn.set_run_config_(torch.nn.Linear(2, 2), "float"), "set_run_config_: there is no module of Lava's"),
-    (lambda: snn.deploy(torch.nn.Linear(2, 2)), "deploy: there is no module of Lava's"),
+    (lambda: snn.LavaDense(3, 4)(torch.zeros(2, 3), store_states=True), "LavaDense: store_states is supported only by neurons"),
+    (lambda: snn.set_run_config_(torch.nn.Linear(2, 2), "float"), "set_run_config_: the network has no Lava module"),
+    (lambda: snn.deploy(torch.nn.Linear(2, 2)), "deploy: the network has no Lava module"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_wrong_arguments_are_refused(wrong, message):
     with pytest.raises((TypeError, ValueError), match=message):

@@ -171,11 +171,11 @@ def test_the_tool_packs_what_a_torchscript_model_needs(tool, tmp_path):
         ((tmp_path / "network.pt", "--input", "16,3,21"), "network.pt: RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         ((tmp_path / "none.pt", "--input", "16,3,21"), "none.pt: open file failed"),
         ((tmp_path / "kernels.pack", "--input", "16,3,21"), "kernels.pack: PytorchStreamReader failed reading zip archive"),
-        ((tmp_path / "network.pt", "--input", "16,3,x"), "16,3,x is no shape"),
+        ((tmp_path / "network.pt", "--input", "16,3,x"), "16,3,x is not a shape"),
         ((tmp_path / "network.pt", "--input", "16,3,20:int8"), "the type in 16,3,20:int8 is not float16"),
         ((tmp_path / "network.pt",), "a model needs the shapes of its inputs"),
         (("--neuron", "lip"), 'there is no predefined neuron "lip"'),
-        ((), "name models, or --predefined"),
+        ((), "pass models, or --predefined"),
     ]:
         failed = tool(*arguments, "-o", "other.pack")
         assert failed.returncode != 0 and words in failed.stderr

@@ -533,7 +533,7 @@ def test_call_tells_the_neurons_of_any_module():
     assert net.lif._memory.samples is None
     y, _ = snn.call(torch.nn.Sequential(net.layer, net.lif), x, None, lengths=lengths.tolist())
     assert torch.equal(y, net.lif(net.layer(x), lengths=lengths))
-    with pytest.raises(ValueError, match="Sequential: takes neither lengths nor start: statistics"):
+    with pytest.raises(ValueError, match="Sequential: accepts neither lengths nor start: statistics"):
         snn.call(torch.nn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(4)), snn.LIF()), x, lengths=lengths)
     with pytest.raises(TypeError, match="Plain: lengths must be a tensor, or a list of ints"):
         snn.call(net, x, lengths=7)
@@ -541,7 +541,7 @@ def test_call_tells_the_neurons_of_any_module():
     nested = torch.nested.nested_tensor([torch.randn(3, 4)], layout=torch.jagged)
     for ragged, kind in ((packed, "PackedSequence"), (nested, "nested tensor")):
         for told in ({"lengths": lengths}, {"start": start}):
-            with pytest.raises(ValueError, match=f"Plain: takes neither lengths nor start: the {kind} has lengths of its own; pass a padded tensor"):
+            with pytest.raises(ValueError, match=f"Plain: accepts neither lengths nor start: the {kind} already has lengths; pass a padded tensor"):
                 snn.call(net, ragged, **told)
     named = Named().double()
     assert torch.equal(snn.call(named, x, None, lengths=2.0)[0], 2.0 * Plain().double()(x)), "a forward that names them has them"
@@ -626,23 +626,23 @@ def test_a_loop_refuses_wrong_starts_as_neurons_do():
 
 def test_modules_without_samples_refuse_lengths():
     x, lengths = torch.randn(4, 3, 2), torch.tensor([1, 2, 4])
-    with pytest.raises(ValueError, match="takes neither lengths nor start"):
+    with pytest.raises(ValueError, match="accepts neither lengths nor start"):
         snn.Latency(3)(x, lengths=lengths)
-    with pytest.raises(ValueError, match="DelayedLinear: takes lengths, but no start: .* pass each stretch as a sample of its own"):
+    with pytest.raises(ValueError, match="DelayedLinear: accepts lengths, but not start, .* pass each part as a separate sample"):
         snn.DelayedLinear(2, 2, 3)(x, start=torch.zeros(4, 3, dtype=torch.bool))
     for layer in (snn.Delay(1), snn.DelayedLinear(2, 2, 3)):
-        with pytest.raises(ValueError, match="takes neither lengths nor start: store_states"):
+        with pytest.raises(ValueError, match="accepts neither lengths nor start: store_states"):
             layer(x, lengths=lengths, store_states=True)
         for wrong, error, message in WRONG:
             if "lengths" in wrong:
                 with pytest.raises(error, match=message.replace("dense ", "").replace("Float", "float32")):
                     layer(x, **wrong)
-    with pytest.raises(ValueError, match=r"lengths must have shape \[2\], one for each sample of x \[T, B, \*shape\], but has \[2\], beside x of"):
+    with pytest.raises(ValueError, match=r"lengths must have shape \[2\], one for each sample of x \[T, B, \*shape\], but has \[2\], for x of"):
         snn.DelayedLinear(2, 2, 3)(x[:, 0], lengths=lengths[:2])
-    with pytest.raises(ValueError, match="takes neither lengths nor start: .*statistics"):
+    with pytest.raises(ValueError, match="accepts neither lengths nor start: .*statistics"):
         snn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(2)), snn.LIF())(x, lengths=lengths)
     stepped = snn.Recurrent(snn.LIF(), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
-    with pytest.raises(ValueError, match="takes neither lengths nor start: .*stepped"):
+    with pytest.raises(ValueError, match="accepts neither lengths nor start: .*stepped"):
         stepped(x, lengths=lengths)
     with pytest.raises(ValueError, match="must start at numbers"):
         snn.LIF(v_reset=snn.Learnable(0.1), strict=True)(x, start=torch.zeros(4, 3, dtype=torch.bool))

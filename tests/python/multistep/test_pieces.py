@@ -173,7 +173,7 @@ def test_pieces_are_checked():
     spikeforge.accelerate(net)
     x = torch.rand(4, 6, 2, 8, 8, dtype=torch.double)
     for pieces in (0, 1.5, True):
-        with pytest.raises(ValueError, match="pieces must be a whole number from 1 on, but is"):
+        with pytest.raises(ValueError, match="pieces must be a whole number of 1 or more, but is"):
             layers(net, x, recompute=True, pieces=pieces)
     with pytest.raises(ValueError, match="pieces needs recompute=True"):
         layers(net, x, pieces=2)

@@ -130,7 +130,7 @@ def test_ranks_that_make_different_calls_are_told_so_and_step_nothing(ranks):
     for number, rank in enumerate(on_ranks(ranks, rank_networks.differing)):
         loaded = rank["said"].pop("loaded by others")
         if number == 0:
-            assert loaded == "ValueError: Network: a state is what state_dict() gives, but this one has no 'tensors'"
+            assert loaded == "ValueError: Network: a state must be a result of state_dict(), but this one has no 'tensors'"
         else:
             assert loaded == f"ValueError: Network: rank 0 of {ranks} was given a state that it cannot load"
         assert rank["said"] == words

@@ -116,7 +116,7 @@ def test_populations_without_neurons_are_told_apart():
         made.inject(p, 0.3 * len(p))
         made.project(p, parts[2], rules.all_to_all(), weight=0.5, delay=1)
     other = spikeforge.Network().populate("none", 0, LIF.replace("lif", "other"), leak=0.9)
-    refused(ValueError, "none is no population of this network", lambda: made.inject(other, 1.0))
+    refused(ValueError, "none is not a population of this network", lambda: made.inject(other, 1.0))
     assert len(made.build().indices) == 6 and sorted(set(spikeforge.simulate(made, 20).neurons.tolist())) == [0, 1, 2]
 
 
@@ -499,7 +499,7 @@ def test_illegal_networks_are_refused():
         (TypeError, "Network: a to a: rule must be one of spikeforge.rules, such as rules.all_to_all.., but is 'all_to_all'",
          lambda: made.project(a, a, "all_to_all")),
         (TypeError, "rule must be one of spikeforge.rules, .*but is <function all_to_all", lambda: made.project(a, a, rules.all_to_all)),
-        (TypeError, "a population must be what populate.. returned, but is 'a'", lambda: made.drive("a", 1.0)),
+        (TypeError, "a population must be a result of populate.., but is 'a'", lambda: made.drive("a", 1.0)),
         (ValueError, "simulate: steps must not be negative, but is -1", lambda: spikeforge.simulate(made, -1)),
         (TypeError, "simulate: steps must be a whole number, but is 1000.0", lambda: spikeforge.simulate(made, 100 / 0.1)),
         (TypeError, r"simulate: states must be a list of \(population, name of a state, neurons\), but one is", lambda: spikeforge.simulate(made, 1, states=(a, "v", [0]))),

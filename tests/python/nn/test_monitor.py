@@ -462,7 +462,7 @@ def test_sums_of_spikes_are_no_spikes_and_no_multiplications():
         for x in (spikes, spikes + spikes.flip(0), 15 * spikes - 1, 16 * spikes, spikes / 2):
             layer(x)
     assert (counted.accumulates, counted.multiply_accumulates) == (4 * 3, 2 * 8 * 3)
-    assert counted.not_counted == ["(net) (Linear): 2 of 5 calls, with whole numbers that are no spikes"]
+    assert counted.not_counted == ["(net) (Linear): 2 of 5 calls, with whole numbers that are not spikes"]
     with count(layer) as counted:
         layer(2 * spikes)
     assert counted[""].accumulates is None and counted[""].multiply_accumulates is None

@@ -206,7 +206,7 @@ def test_a_module_that_nir_cannot_express_is_refused_by_name(case):
 
 
 def test_wrong_arguments_and_hostile_files_are_refused_in_a_line(tmp_path):
-    refused(ValueError, "dt must be given", lambda: graphs.save(LIF(), torch.zeros(3), tmp_path / "a.nir"))
+    refused(ValueError, "dt is missing", lambda: graphs.save(LIF(), torch.zeros(3), tmp_path / "a.nir"))
     refused(TypeError, "example must be a tensor", lambda: graphs.save(LIF(), (3,), tmp_path / "a.nir", dt=DT))
     with pytest.raises(ValueError, match=r"reset must be one of file, zero, .*, but is hard"):
         graphs.load(nir.NIRGraph.from_list(nir.I(np.ones(3))), dt=DT, reset="hard")

@@ -564,7 +564,7 @@ def test_parameters_of_own_neurons_named_as_arguments():
     x = torch.rand(3, 2)
     assert torch.equal(snn.Neuron(text, self=0.5)(x), snn.Neuron(text.replace("self", "leak"), leak=0.5)(x))
     for name in ("scan", "stateful", "persistent_state"):
-        with pytest.raises(ValueError, match=f"Neuron: n has a parameter {name}, which is what a module takes itself"):
+        with pytest.raises(ValueError, match=f"Neuron: n has a parameter {name}, which is an argument of the module: rename it"):
             snn.Neuron(text.replace("self", name), **{name: 0.5})
 
     @spikeforge.neuron(states={"v": 0.0})

@@ -83,7 +83,7 @@ def test_time_distributed_is_one_call():
     assert torch.allclose(y.flatten(0, 1), reference(mean), atol=1e-5), "the statistics are those over steps and batch"
     several = snn.TimeDistributed(*layer)
     assert torch.allclose(several(x), y, atol=1e-5)
-    refused(ValueError, "TimeDistributed: LIF has neurons, which take sequences", lambda: snn.TimeDistributed(snn.LIF()))
+    refused(ValueError, "TimeDistributed: LIF has neurons, which accept sequences", lambda: snn.TimeDistributed(snn.LIF()))
     with pytest.raises(ValueError, match=r"TimeDistributed: x must be \[T, B, ...\], time first, but has 1 dimensions"):
         several(torch.rand(4))
 
@@ -242,7 +242,7 @@ def test_a_loop_through_a_linear_is_one_operator_and_the_same_as_its_steps(kind,
     stepped = copy.deepcopy(net)
     (linear,) = (module for module in stepped.children() if isinstance(module, nn.Linear))
     linear.register_forward_hook(lambda module, args, out: None)
-    assert "stepped (the Linear has a forward or hooks of its own)" in repr(stepped)
+    assert "stepped (the Linear has a custom forward or hooks)" in repr(stepped)
     for weight in (*net.parameters(), *stepped.parameters()):
         torch.manual_seed(weight.numel())
         if weight.dim():
@@ -559,8 +559,8 @@ def test_networks_nest_and_have_several_ports():
         return y, state
 
     assert torch.equal(in_pieces(call, zip(left.split(2), right.split(2)))[0], total)
-    refused(TypeError, "Composite: takes 2 inputs, and a state after, but got 1 arguments", lambda: net(left))
-    with pytest.raises(ValueError, match=r"Composite: inputs have 6 steps and 5 \('right'\); they must have as many"):
+    refused(TypeError, "Composite: takes 2 inputs, then optionally a state, but got 1 arguments", lambda: net(left))
+    with pytest.raises(ValueError, match=r"Composite: inputs must have the same number of steps, but the first has 6 and 'right' has 5"):
         net(left, right[:5])
 
 
@@ -602,10 +602,10 @@ def test_variables_are_read_and_written_by_name():
         (lambda: net.get("w"), "Composite: there is no state, parameter, buffer or alias 'w'"),
         (lambda: net.set("v", torch.zeros(3)), r"Composite: 'v' has shape \[2, 4\], but the new value has \[3\]"),
         (lambda: net.alias("x", "inner.lif.q"),
-         "Composite: the alias 'x' must name a state, parameter or buffer of a part below"),
+         "Composite: the alias 'x' must name a state, parameter or buffer of a submodule"),
         (lambda: net.alias("v", "inner.lif.v"), "Composite: alias 'v': the name is taken"),
         (lambda: net.alias("y", "inner.lif.tau", shape=[3]),
-         r"the alias 'y' is to have shape \[3\], but 'inner.lif.tau' has shape \[\]"),
+         r"the alias 'y' must have shape \[3\], but 'inner.lif.tau' has shape \[\]"),
     ]:
         refused(ValueError, message, wrong)
 
@@ -622,8 +622,8 @@ def connected():
     (lambda n: n.connect("a.spikes", "b.in"), "'a' has no output 'spikes'; it has out"),
     (lambda n: n.connect("a.out", "b.x"), "'b' has no input 'x'; it has in"),
     (lambda n: n.connect("d.out", "b.in"), "there is no part 'd' for the port 'd.out'"),
-    (lambda n: n.connect("a.out", "a"), "'a' is a part, not a port of the network; say 'a.in'"),
-    (lambda n: n.connect("a", "out"), "'a' is a part, not a port of the network; say 'a.out'"),
+    (lambda n: n.connect("a.out", "a"), "'a' is a part, not a port of the network; use 'a.in'"),
+    (lambda n: n.connect("a", "out"), "'a' is a part, not a port of the network; use 'a.out'"),
     *((lambda n, delay=delay: n.connect("in", "b.in", delay=delay),
        "the delay from 'in' to 'b.in' must be a whole number of steps, but is") for delay in (1.5, True, "2")),
     (lambda n: n.connect("a.out", "b.in", delay=-1), "the delay from 'a.out' to 'b.in' must be 0 or more steps, but is -1"),
@@ -634,11 +634,11 @@ def connected():
     (lambda n: (n.connect("b.out", "a.in", delay=1), n.add("b_out_to_a_in", snn.LIF())),
      "part 'b_out_to_a_in': the connection from 'b.out' to 'a.in' has a state of this name; choose another name"),
     (lambda n: (n.add("b_out_to_a_in", snn.LIF()), n.connect("b.out", "a.in", delay=1)),
-     "connection from 'b.out' to 'a.in': rename what has the name of its state 'b_out_to_a_in': the name is taken"),
+     "connection from 'b.out' to 'a.in': rename the part or alias that has the name of its state 'b_out_to_a_in': the name is taken"),
     (lambda n: n.add("lif", 3), "part 'lif' must be a module of torch, but is int"),
     (lambda n: (n.add("d", snn.LIF()), n(torch.rand(3, 4))), "nothing is connected to 'd.in'"),
-    (lambda n: n(), "takes 1 input, and a state after, but got 0 arguments"),
-    (lambda n: snn.Composite()(), "nothing is connected to an input of the network"),
+    (lambda n: n(), "takes 1 input, then optionally a state, but got 0 arguments"),
+    (lambda n: snn.Composite()(), "no connection starts at an input of the network"),
     (lambda n: n(3.0), r"input 'in' must be a tensor \[T, \*shape\], time first, but is float"),
 ])
 def test_a_network_refuses_wrong_connections_and_calls(wrong, message):
@@ -719,7 +719,7 @@ def test_a_network_of_loihis_modules():
     (lambda: snn.LoihiLIF(du=5000), r"LoihiLIF: du must be in \[-1, 4095\], but is 5000"),
     (lambda: snn.LoihiLIF(du=torch.tensor([5000], dtype=torch.int32)), "LoihiLIF: du must be in"),
     (lambda: snn.LoihiLIF(vth_hi=3),
-     "LoihiLIF: vth_hi is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth"),
+     "LoihiLIF: vth_hi is not an argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth"),
     (lambda: snn.LoihiLIF(form="soft"), "LoihiLIF: form must be plain, reset, refractory, but is 'soft'"),
     (lambda: snn.LoihiLIF(du=1.0), "LoihiLIF: du must be a whole number or an int32 tensor, but is float"),
     (lambda: snn.LoihiLIF()(torch.rand(3, 4).half()),
@@ -746,7 +746,7 @@ def test_neurons_of_others_are_not_called_where_the_batch_would_pass_for_time():
         with pytest.raises(ValueError, match="LIFNode in step mode 'm' takes sequences, but is called once a step here"):
             make(neuron.LIFNode(step_mode="m"))
     for mode in "sm":
-        with pytest.raises(ValueError, match="TimeDistributed: LIFNode has states, and would see all steps as one batch"):
+        with pytest.raises(ValueError, match="TimeDistributed: LIFNode has states, and would process all steps as one batch"):
             snn.TimeDistributed(nn.Linear(12, 12), nn.Sequential(neuron.LIFNode(step_mode=mode)))
 
 

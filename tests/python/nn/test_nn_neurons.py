@@ -173,7 +173,7 @@ def test_a_traced_function_is_a_neuron():
     want, _ = traced.loop(x, a=torch.ones(3, 5), tau=2.5, rest=0.25)
     assert torch.equal(from_a, want) and not torch.equal(want, y)
     assert torch.equal(copy.deepcopy(neuron)(x), y) and torch.equal(pickle.loads(pickle.dumps(neuron))(x), y)
-    refused(ValueError, "Neuron adaptive: the parameter tau is not given", lambda: snn.Neuron(traced))
+    refused(ValueError, "Neuron adaptive: the parameter tau is missing", lambda: snn.Neuron(traced))
 
 
 def test_fake_tensors_leave_no_trace():
@@ -282,21 +282,21 @@ WRONG = [
     (lambda: snn.LIF()(X, {"v": torch.zeros(2, 5)}),
      r"LIF: the state v has shape \[2, 5\], but a step of x \[7, 3, 5\] has \[3, 5\]; pass None"),
     (lambda: snn.LIF()(X, {"v": torch.zeros(3, 5).double()}),
-     "LIF: the state v is float64, but beside x of float32 states are float32"),
+     "LIF: the state v is float64, but for x of float32 states are float32"),
     (lambda: snn.LIF()(X, {"v": torch.zeros(3, 5, device="meta")}),
      r"LIF: the state v is on meta, but x is on cpu; pass v.to\(x.device\)"),
     (lambda: snn.LIF()(X, {"w": X[0]}), "LIF: there is no state 'w'; it has v"),
     (lambda: snn.LIF()(X, X[0]), r'LIF: state must be None or a dict \{"v": ...\}, as a call returned it, but is Tensor'),
     (lambda: snn.LIF()(X, {"v": 1.0}), "LIF: the state v must be a tensor, but is float"),
     (lambda: PER_CHANNEL(torch.rand(4, 2, 3)),
-     r"LIF: tau has 5 values, one a channel, but x \[4, 2, 3\] has 3 channels \(dimension 2"),
+     r"LIF: tau has 5 values, one per channel, but x \[4, 2, 3\] has 3 channels \(dimension 2"),
     (lambda: PER_CHANNEL(IMAGE),
-     r"LIF: tau has 5 values.* has 6 channels .*if they lie along dimension 3, give Constant\(..., dim=3\)"),
+     r"LIF: tau has 5 values.* has 6 channels .*if they belong to dimension 3, pass Constant\(..., dim=3\)"),
     (lambda: PER_CHANNEL(torch.rand(2, 5, 9)), r"has 9 channels .*if its last dimension is time, pass x.movedim\(-1, 0\)"),
     (lambda: snn.LIF(tau=torch.ones(2, 7))(X),
      r"LIF: tau has shape \[2, 7\], which does not broadcast against \[3, 5\], a step of x"),
     (lambda: snn.LIF(tau=torch.ones(5).double())(X),
-     r"LIF: tau is float64, but x is float32; give both one type: net.to\(torch.float32\)"),
+     r"LIF: tau is float64, but x is float32; use one type for both: net.to\(torch.float32\)"),
     (lambda: snn.LIF(tau=torch.ones(5, dtype=torch.int64))(X), r"LIF: tau must be floating point, but is int64"),
     (lambda: snn.LIF(tau=torch.ones(5, device="meta"))(X),
      r"LIF: tau is on meta, but x is on cpu; move the module: net.to\(x.device\)"),
@@ -310,15 +310,15 @@ WRONG = [
     (lambda: snn.LIF(tau=None), "LIF: tau must be a number, .* but is NoneType"),
     (lambda: snn.LIF(tau=True), "LIF: tau must be a number, .* but is bool"),
     (lambda: snn.LIF(tau=torch.ones(3, requires_grad=True)),
-     r"LIF: tau requires a gradient, but is no nn.Parameter.*nn.Parameter\(tau\)"),
+     r"LIF: tau requires a gradient, but is not an nn.Parameter.*nn.Parameter\(tau\)"),
     (lambda: snn.LIF(taus=2.0), "unexpected keyword argument 'taus'"),
     (lambda: snn.PLIF(init_tau=1.0), "PLIF: init_tau must be a finite number above 1, but is 1.0"),
     (lambda: snn.PLIF(init_tau=2.0, w=0.0), "PLIF: pass w or init_tau, not both"),
     (lambda: snn.Learnable(2.0, min=3.0, max=1.0), "Learnable: min must not be above max"),
-    (lambda: snn.Learnable(2.0, per_channel=3, shape=(3,)), "Learnable: give per_channel or shape, not both"),
-    (lambda: snn.Learnable(0.5, min=1.0), r"Learnable: starts at 0.5, outside its bounds \[1.0, inf\]"),
-    (lambda: snn.Learnable(torch.tensor([1.0, math.nan]), max=2.0), r"Learnable: starts at nan, outside its bounds"),
-    (lambda: snn.Learnable("2"), "Learnable: it must start at a number or a tensor, but is str"),
+    (lambda: snn.Learnable(2.0, per_channel=3, shape=(3,)), "Learnable: pass per_channel or shape, not both"),
+    (lambda: snn.Learnable(0.5, min=1.0), r"Learnable: value is 0.5, outside its bounds \[1.0, inf\]"),
+    (lambda: snn.Learnable(torch.tensor([1.0, math.nan]), max=2.0), r"Learnable: value is nan, outside its bounds"),
+    (lambda: snn.Learnable("2"), "Learnable: value must be a number or a tensor, but is str"),
     (lambda: snn.LI(v_rest=math.nan), "^LI: v_rest must not be NaN"),
     (lambda: snn.CubaLIF(v_threshold=math.nan), "^CubaLIF: v_threshold must not be NaN"),
     (lambda: snn.LIF(decay_input="no"), "^LIF: decay_input must be True or False, but is 'no'"),
@@ -328,11 +328,11 @@ WRONG = [
     (lambda: snn.LIF().step(None), r"^LIF: step takes tensors \[\*shape\], but got NoneType"),
     (lambda: snn.Constant(2.0, dim=0), "Constant: dim must not be 0, which is time"),
     (lambda: snn.Neuron("alif"), 'Neuron: the text must begin with "neuron name'),
-    (lambda: snn.Neuron(3), "Neuron: it must be neuron text or a traced function, but is int"),
+    (lambda: snn.Neuron(3), "Neuron: neuron must be neuron text or a traced function, but is int"),
     (lambda: snn.Neuron("neuron n(x; v) { return q }"), 'Neuron n: .*nothing above is called "q"'),
-    (lambda: snn.Neuron(TWO, tau=2.0), r"Neuron two: the parameter beta is not given; say Neuron two\(..., beta=value\)"),
+    (lambda: snn.Neuron(TWO, tau=2.0), r"Neuron two: the parameter beta is missing; pass Neuron two\(..., beta=value\)"),
     (lambda: snn.Neuron(TWO, tau=2.0, beta=0.1, gamma=1.0), "Neuron two: it has no parameter gamma; its parameters: tau, beta"),
-    (lambda: snn.Neuron(TWO, tau=2.0, beta=0.1)(X), "Neuron two: takes 2 inputs, and a state after, but got 1 arguments"),
+    (lambda: snn.Neuron(TWO, tau=2.0, beta=0.1)(X), "Neuron two: takes 2 inputs, then optionally a state, but got 1 arguments"),
     (lambda: snn.Neuron(TWO, tau=2.0, beta=0.1)(X, X[:3]),
      r"Neuron two: all inputs must have the same shape, but they are \[7, 3, 5\] and"),
 ]
@@ -347,7 +347,7 @@ def test_a_wrong_call_ends_in_one_line(call, message):
 
 @pytest.mark.parametrize("half", [torch.ones(3), 1.0], ids=["tensor", "number"])
 def test_a_constant_may_not_hide_an_attribute_of_torch(half):
-    with pytest.raises(ValueError, match="Neuron n: a module of torch has an attribute 'half'; call the constant another name"):
+    with pytest.raises(ValueError, match="Neuron n: torch.nn.Module has an attribute 'half'; rename the constant"):
         snn.Neuron("neuron n(x; v; half) { return half * x; v' = v }", half=half)
 
 

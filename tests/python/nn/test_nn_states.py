@@ -331,7 +331,7 @@ def test_states_are_set_and_got():
     (lambda x: x[:, :2],
      r"the kept state v has shape \[3, 5\], but a step of x \[8, 2, 5\] has \[2, 5\]; call spikeforge.nn.reset_\(net\)"),
     (lambda x: x.double(),
-     r"the kept state v is float32, but beside x of float64 states are float64; call spikeforge.nn.reset_\(net\)"),
+     r"the kept state v is float32, but for x of float64 states are float64; call spikeforge.nn.reset_\(net\)"),
     (lambda x: x.to("meta"),
      r"the kept state v is on cpu, but x is on meta; net.to\(x.device\) moves kept states, or call spikeforge"),
 ])

@@ -308,7 +308,7 @@ def test_more_batch_dimensions_start_anew():
         online.reset(done)
         done.zero_()  # the caller's own
         torch.testing.assert_close(online(x)[:, 0], net(x)[:, 0])
-        with pytest.raises(ValueError, match=r"samples of reset must be \[2\], as the states that are kept, but are \[3\]"):
+        with pytest.raises(ValueError, match=r"samples of reset must be \[2\], the number of samples of the kept states, but are \[3\]"):
             online.reset(torch.ones(3, dtype=torch.bool))
         online.reset(torch.ones(2, dtype=torch.bool))  # of which nothing is left
         torch.testing.assert_close(online(x), net(x))
@@ -317,7 +317,7 @@ def test_more_batch_dimensions_start_anew():
             online.reset(torch.ones(3, dtype=torch.bool))
             online(x)
         refused(TypeError, "bool tensor", lambda: online.reset([True, False]))
-    with pytest.raises(ValueError, match="the states kept are of 2; call reset"):
+    with pytest.raises(ValueError, match="the kept states are of 2; call reset"):
         spikeforge_online = spikeforge.Online(net)
         spikeforge_online(x)
         spikeforge_online(x[:, :1])
@@ -428,12 +428,12 @@ REFUSED = {
     "norm alone": (lambda: spikeforge.Online(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3), snn.LIF())), ValueError, r"0 \(BatchNorm1d\) has parameters"),
     "convolution": (lambda: spikeforge.Online(nn.Sequential(nn.Conv2d(3, 3, 1), snn.LIF())), ValueError, 'pass rule="ottt"'),
     "learned alone": (lambda: spikeforge.Online(nn.Sequential(snn.PLIF())), ValueError, r"0 \(PLIF\) learns"),
-    "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Composite())), ValueError, r"1 \(Composite\) cannot learn online: Composite is no neuron"),
+    "other network": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Composite())), ValueError, r"1 \(Composite\) cannot learn online: Composite is not a neuron"),
     "hooks": (lambda: spikeforge.Online(nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)), snn.LIF())), ValueError, "0 .Linear.: it has hooks"),
     "own forward": (lambda: spikeforge.Online(nn.Sequential(type("Own", (nn.Conv1d,), {"forward": lambda self, x: x})(3, 3, 1), snn.LIF()), rule="ottt"), ValueError, "0 .Own.: it has a custom forward"),
     "two inputs": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.Neuron(ALIF, tau=2.0, b=0.3))), ValueError, "it has 2 inputs"),
     "smooth": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.LIF(spiking=False))), ValueError, "cannot learn online: spiking=False"),
-    "LSTM": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.LIF(), nn.LSTM(3, 3))), ValueError, "2 .LSTM. has states of its own"),
+    "LSTM": (lambda: spikeforge.Online(nn.Sequential(nn.Linear(3, 3), snn.LIF(), nn.LSTM(3, 3))), ValueError, "2 .LSTM. has states, which are not kept"),
     "leaf": (lambda: ops.with_eligibility(torch.rand(3, 6), torch.rand(7), torch.rand(3, 6)), ValueError, "and leaf of shape .7."),
     "parameter's shape": (lambda: ops.local_jacobian(LIF, [torch.rand(2, 3, 5)], [torch.rand(3, 5)], [torch.rand(4)], 0, [0]), ValueError, "tau has shape .4., which does not broadcast"),
     "learned": (call_with(learned=[3]), ValueError, "learned must be indices of 1 parameters, but has 3"),
@@ -452,11 +452,11 @@ def test_a_layer_that_was_replaced_is_refused():
     x = torch.rand(2, 3, 5)
     online(x)
     before, online.net[0] = online.net[0], nn.Linear(5, 4)
-    refused(ValueError, "Online: 0 is another Linear than when this was made", lambda: online(x))
+    refused(ValueError, "Online: 0 is another Linear than at construction", lambda: online(x))
     online.net[0] = before
     online(x)
     online.net.append(nn.Linear(4, 2))
-    refused(ValueError, "Online: the network has 3 layers, but had 2 when this was made", lambda: online(x))
+    refused(ValueError, "Online: the network has 3 layers, but had 2 at construction", lambda: online(x))
 
 
 def test_hooks_that_nothing_would_call_are_refused_at_a_call():
@@ -465,11 +465,11 @@ def test_hooks_that_nothing_would_call_are_refused_at_a_call():
     x = torch.rand(2, 3, 5)
     for part in (net[0], net[1], net[4], net[4].cell, net[4].module):
         hook = part.register_forward_hook(lambda *_: None)
-        refused(ValueError, rf"Online: [14a-z0-9.]+ \({type(part).__name__}\) has hooks since this was made", lambda: online(x))
+        refused(ValueError, rf"Online: [14a-z0-9.]+ \({type(part).__name__}\) got hooks after construction", lambda: online(x))
         hook.remove()
         online(x)
     with spikeforge.Monitor(net, ["1.out"]):
-        refused(ValueError, r"Online: 1 \(LIF\) has hooks since this was made, such as a Monitor's", lambda: online(x))
+        refused(ValueError, r"Online: 1 \(LIF\) got hooks after construction, such as a Monitor's", lambda: online(x))
         net(x)
     called = []
     net[2].register_forward_hook(lambda *_: called.append(1))

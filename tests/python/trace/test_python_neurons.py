@@ -400,7 +400,7 @@ def test_training_with_a_neuron_that_passes_no_gradient_is_warned_of(name):
             if is_legal:
                 call(x.clone().requires_grad_())
         if not is_legal:
-            with pytest.warns(UserWarning, match="made: no gradient of its outputs reaches an input") as found:
+            with pytest.warns(UserWarning, match="made: an input requires a gradient, but no output passes one") as found:
                 call(x.clone().requires_grad_())
             assert found[0].filename == __file__
 
@@ -410,7 +410,7 @@ def test_a_neuron_that_passes_no_gradient_runs_as_any_other():
     made = neuron(GRADIENTS["a comparison"][0], states={"v": 0.0}, name="made")
     net = spikeforge.nn.Recurrent(spikeforge.nn.Neuron(made), torch.nn.Linear(3, 3))
     assert "one operator over time" in repr(net)
-    with pytest.warns(UserWarning, match="made: no gradient of its outputs reaches an input"), torch.profiler.profile() as profile:
+    with pytest.warns(UserWarning, match="made: an input requires a gradient, but no output passes one"), torch.profiler.profile() as profile:
         net(torch.rand(4, 2, 3), lengths=[4, 2])
     assert sum(event.name == "spikeforge::recurrent_run" for event in profile.events()) == 1
 
@@ -540,7 +540,7 @@ def test_python_decides_on_numbers():
     assert other.params == () and "v + (x - v) / 2.5" in other.text
     x = doubles(3, 4)
     assert_alike(other(x), other.loop(x), [x])
-    with pytest.raises(TypeError, match="n: gain is no parameter or constant; there are tau, decay_input, scale"):
+    with pytest.raises(TypeError, match="n: gain is not a parameter or constant; there are tau, decay_input, scale"):
         n.fixed(gain=1)
 
 
@@ -609,8 +609,8 @@ BAD = {
     "float": (lambda x, v: (math.exp(x), v), TypeError, ["torch.exp, not math.exp"]),
     "int": (lambda x, v: (int(x), v), TypeError, ["torch.trunc"]),
     "range": (lambda x, v: (sum(x for _ in range(v)), v), TypeError, ["constant of the trace"]),
-    "item": (lambda x, v: (x.item(), v), TypeError, ["item is no function", "no Python number"]),
-    "numpy": (lambda x, v: (x.numpy(), v), TypeError, ["numpy", "no Python number"]),
+    "item": (lambda x, v: (x.item(), v), TypeError, ["item is not supported", "not a Python number"]),
+    "numpy": (lambda x, v: (x.numpy(), v), TypeError, ["numpy", "not a Python number"]),
     "numpy function": (lambda x, v: (__import__("numpy").exp(x), v), TypeError, ["numpy.exp", "torch's functions"]),
     "array": (lambda x, v: (__import__("numpy").asarray(x), v), TypeError, ["not NumPy's"]),
     "closure": (lambda x, v: (x * WEIGHT, v), TypeError, [r"tensor of shape \[3\]", "make it a parameter"]),
@@ -618,21 +618,21 @@ BAD = {
     "closure of one number": (lambda x, v: (torch.maximum(x, NUMBER), v), TypeError, [r"tensor of shape \[\]", r"tensor.item\(\)"]),
     "closure alone": (lambda x, v: (WEIGHT, v), TypeError, ["output 0 is a tensor", "make it a parameter"]),
     "matmul": (lambda x, v: (x @ v, v), TypeError, ["element by element"]),
-    "linear": (lambda x, v: (torch.nn.Linear(2, 2)(x), v), TypeError, ["linear is no function", "element by element"]),
-    "sum": (lambda x, v: (x.sum(), v), TypeError, ["sum is no function", "reduce outside"]),
+    "linear": (lambda x, v: (torch.nn.Linear(2, 2)(x), v), TypeError, ["linear is not supported", "element by element"]),
+    "sum": (lambda x, v: (x.sum(), v), TypeError, ["sum is not supported", "reduce outside"]),
     "max of one": (lambda x, v: (torch.max(x), v), TypeError, ["max", "reduce outside"]),
     "random": (lambda x, v: (torch.randperm(x), v), TypeError, ["randperm"]),
-    "unknown": (lambda x, v: (torch.lgamma(x), v), TypeError, ["lgamma is no function of a neuron's values", "there are: abs absolute acos add"]),
+    "unknown": (lambda x, v: (torch.lgamma(x), v), TypeError, ["lgamma is not supported for a neuron's values", "supported are abs absolute acos add"]),
     "shape": (lambda x, v: (torch.zeros(x.shape), v), AttributeError, ["shape"]),
     "index": (lambda x, v: (x[0], v), TypeError, ["one element"]),
     "assign": (lambda x, v: (x.__setitem__(0, v), v), TypeError, ["where"]),
     "masked": (lambda x, v: (x[v > 0], v), TypeError, ["where"]),
-    "out": (lambda x, v: (torch.exp(x, out=v), v), TypeError, [r"it is taken as exp\(input\)"]),
-    "half": (lambda x, v: (x.half(), v), TypeError, ["type of its call"]),
+    "out": (lambda x, v: (torch.exp(x, out=v), v), TypeError, [r"the supported form is exp\(input\)"]),
+    "half": (lambda x, v: (x.half(), v), TypeError, ["dtype of its inputs"]),
     "to int": (lambda x, v: (x.to(torch.int32), v), TypeError, ["torch.trunc"]),
-    "text": (lambda x, v: (x + "a", v), TypeError, ["takes values and numbers, not str"]),
+    "text": (lambda x, v: (x + "a", v), TypeError, ["accepts values and numbers, not str"]),
     "boolean output": (lambda x, v: (x > 0, v), TypeError, ["output 0 is a boolean", r"where\(condition, 1, 0\)"]),
-    "numbers as booleans": (lambda x, v: (x & v, v), TypeError, ["needs a boolean", "comparison"]),
+    "numbers as booleans": (lambda x, v: (x & v, v), TypeError, ["expected a boolean", "comparison"]),
     "heaviside": (lambda x, v: (torch.heaviside(x, v), v), TypeError, ["spikeforge.spike"]),
     "clamp": (lambda x, v: (torch.clamp(x), v), (TypeError, ValueError), ["clamp"]),
     "surrogate": (lambda x, v: (spike(x, "hat"), v), ValueError, ['unknown surrogate "hat"', "atan"]),
@@ -673,24 +673,24 @@ SIGNATURES = [
     (dict(states={"w": 0}), good, TypeError, "good: states has 'w', but the function has no positional argument of this name; it has x, v"),
     (dict(states={"x": 0}), good, TypeError, "good: v comes after a state, and is not named in states"),
     (dict(states={"v": 0, "x": 0}), good, TypeError, "good: a neuron has at least one input"),
-    (dict(states=["v"]), good, TypeError, "good: states must be a dict of each state and what it starts at, not a list"),
-    (dict(states={"v": None}), good, TypeError, "good: state v: starts at a number, a parameter's name or a function of parameters, not at a NoneType"),
-    (dict(states={"v": "rest"}), good, ValueError, "good: state v: starts at rest, which is no parameter; there are tau"),
-    (dict(states={"v": lambda rest: rest}), good, ValueError, "good: state v: starts at rest, which is no parameter"),
-    (dict(states={"v": 0}, constants={"gain": 1}), good, TypeError, "good: constants has gain, which is no argument of the function"),
+    (dict(states=["v"]), good, TypeError, "good: states must be a dict from each state to its initial value, not a list"),
+    (dict(states={"v": None}), good, TypeError, "good: state v: the initial value must be a number, a parameter's name or a function of parameters, not a NoneType"),
+    (dict(states={"v": "rest"}), good, ValueError, "good: state v: the initial value is rest, which is not a parameter; parameters are tau"),
+    (dict(states={"v": lambda rest: rest}), good, ValueError, "good: state v: the initial value is rest, which is not a parameter"),
+    (dict(states={"v": 0}, constants={"gain": 1}), good, TypeError, "good: constants has gain, which is not an argument of the function"),
     (dict(states={"v": 0}, name="my neuron"), good, ValueError, "cannot be called 'my neuron'"),
     (dict(), lambda x, *more: x, TypeError, "named one by one"),
-    (dict(), lambda x, tau=2.0: x, TypeError, r"tau has a default, so it is no input or state: put it after the star, \*, tau=2.0"),
+    (dict(), lambda x, tau=2.0: x, TypeError, r"tau has a default, so it is neither an input nor a state: put it after the star, \*, tau=2.0"),
     (dict(), lambda τ: τ, ValueError, "an input cannot be called 'τ'"),
     (dict(), lambda neuron: neuron, ValueError, "an input cannot be called 'neuron'"),
-    (dict(), lambda store_states: store_states, ValueError, "which every call takes"),
+    (dict(), lambda store_states: store_states, ValueError, "which is an argument of every call"),
     (dict(states={"v": 0}), lambda x, v: x, TypeError, r"must return its outputs and a dict of next states \(return outputs, {'v': ...}\), but returns Value"),
     (dict(states={"v": 0}), lambda x, v: (x, v), TypeError, "but returns a tuple of 2: Value, Value"),
     (dict(states={"v": 0}), lambda x, v: (x, {}), ValueError, "the next value of state v is not returned"),
-    (dict(states={"v": 0}), lambda x, v: (x, {"v": v, "w": v}), ValueError, "returns a next value of 'w', which is no state; states are v"),
+    (dict(states={"v": 0}), lambda x, v: (x, {"v": v, "w": v}), ValueError, "returns a next value of 'w', which is not a state; states are v"),
     (dict(states={"v": 0}), lambda x, v: (x, {"v": "a"}), TypeError, "state v must be a value or a number, not str"),
     (dict(states={"v": 0}), lambda x, v: ((), {"v": v}), TypeError, "returns no output"),
-    (dict(), lambda x: torch.exp(sum(x * i for i in range(5000))), ValueError, "equations are no legal neuron: .*at most 4096 operations"),
+    (dict(), lambda x: torch.exp(sum(x * i for i in range(5000))), ValueError, "equations are not legal neuron text: .*at most 4096 operations"),
 ]
 
 
@@ -707,8 +707,8 @@ CALLS = [
     (lambda: alif(X), TypeError, r"alif: parameter tau is missing: alif\(..., tau=...\)"),
     (lambda: alif(X, tau="2"), TypeError, "alif: parameter tau must be a number or a tensor, but is '2'"),
     (lambda: alif(X, tau=True), TypeError, "alif: parameter tau must be a number or a tensor, but is True"),
-    (lambda: alif(X, tau=2.0, gain=1), TypeError, r"alif: gain is none of its arguments; it takes x; v, a; tau, beta"),
-    (lambda: alif(X, {"v": X[0]}, tau=2.0), TypeError, r"alif: state v must be a tensor .* but is a dict; one dict of states is given as \*\*states"),
+    (lambda: alif(X, tau=2.0, gain=1), TypeError, r"alif: gain is not an argument; it takes x; v, a; tau, beta"),
+    (lambda: alif(X, {"v": X[0]}, tau=2.0), TypeError, r"alif: state v must be a tensor .* but is a dict; pass a dict of states as \*\*states"),
     (lambda: alif(X, X, X, X, tau=2.0), TypeError, "alif: takes x; v, a; tau, beta .*, but 4 positional arguments are given"),
     (lambda: alif(X.long(), tau=2.0), TypeError, r"run\(alif\): x must be float16"),
     (lambda: alif(X, torch.rand(4), tau=2.0), ValueError, r"run\(alif\): v must have shape \[3\]"),
@@ -835,7 +835,7 @@ def test_it_can_be_copied_and_pickled():
     assert (loaded.text, loaded.states, loaded.defaults) == (local.text, local.states, local.defaults)
     w = torch.rand(2)
     assert torch.equal(loaded(x, None, w)[0], local(x, None, w)[0])
-    with pytest.raises(ValueError, match="state w: the function it starts at was not pickled"):
+    with pytest.raises(ValueError, match="state w: the function of its initial value was not pickled"):
         loaded(x)
     with pytest.raises(ValueError, match="its function is not available"):
         loaded.loop(x)
