@@ -61,7 +61,7 @@ Tensor channels_last(const Tensor& t) {  // [..., C, H, W] with C fastest
 }  // namespace
 
 TEST_CASE("one thread and two give the same bits, whatever the number of neurons") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const int64_t size : {1, 7, 64, 8191, 20011}) {
       INFO(neuron.name << ", N=" << size);
       const auto call = [&] { return with_parameter_a_neuron(neuron.name, drive(neuron.name, {n_tiled_steps, size})); };
@@ -102,7 +102,7 @@ TEST_CASE(
 // Neurons next to the ends of tiles and vectors, alone in scalar calls of one lane.
 TEST_CASE("the results of a neuron depend on no other neuron") {
   constexpr int64_t size = 20011;
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     const Tensor x = drive(neuron.name, {n_tiled_steps, size});
     const Call all = with_parameter_a_neuron(neuron.name, x);
     const Tensors results = run(all);
@@ -154,11 +154,11 @@ TEST_CASE("a large call gives the bits of small ones, whatever the alignment of 
 }
 
 TEST_CASE("a channels-last x gives the same bits, in its own layout, forward and backward") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const bool store_v : {false, true}) {
       INFO(neuron.name << (store_v ? ", store_v" : ""));
       Call call = default_call(neuron.name, drive(neuron.name, {n_tiled_steps, 3, 4, 5, 7}));
-      const std::string name = neuron.name == "plif" ? "w" : "v_threshold";
+      const std::string name = call.params.contains("w") ? "w" : "v_threshold";  // plif has w
       call.params.insert_or_assign(name, Param(leaf(noise({4, 1, 1}).mul(.2).add(1))));
       call.v = leaf(noise({3, 4, 5, 7}));
       call.store_v = store_v;
@@ -182,7 +182,7 @@ TEST_CASE("a channels-last x gives the same bits, in its own layout, forward and
 }
 
 TEST_CASE("a gap between steps, odd strides and repeated steps give what a copy gives") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     INFO(neuron.name);
     const std::pair<const char*, Tensor> views[] = {
         {"a gap", drive(neuron.name, {n_tiled_steps, 3, 37}).select(1, 1)},
@@ -204,7 +204,7 @@ TEST_CASE("a gap between steps, odd strides and repeated steps give what a copy 
 }
 
 TEST_CASE("an expanded gradient is read through its zero strides, to the same bits") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const bool store_v : {false, true}) {
       INFO(neuron.name << (store_v ? ", store_v" : ""));
       Call call = with_parameter_a_neuron(neuron.name, leaf(drive(neuron.name, {n_tiled_steps, 6, 5})));
@@ -225,7 +225,7 @@ TEST_CASE("an expanded gradient is read through its zero strides, to the same bi
 }
 
 TEST_CASE("the last states are the last of their sequences, and a sequence may be cut in two") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
       INFO(neuron.name << " " << at::toString(type));
       Call call = default_call(neuron.name, drive(neuron.name, {n_tiled_steps, 67}, type));

@@ -53,7 +53,7 @@ class CheckpointSizes {
 }  // namespace
 
 TEST_CASE("no neurons or no steps: empty results, and a gradient of zero for what they would share") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const auto& shape : std::vector<std::vector<int64_t>>{{4, 0}, {4, 2, 0}, {4, 0, 3}, {0, 0}, {0, 3}}) {
       INFO(neuron.name);
       Call call = default_call(neuron.name, leaf(at::empty(shape, at::kFloat)));
@@ -72,7 +72,7 @@ TEST_CASE("no neurons or no steps: empty results, and a gradient of zero for wha
 }
 
 TEST_CASE("one neuron may have any shape of one element, none included") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     const Tensor x = drive(neuron.name, {13});
     Tensors expected;
     for (const auto& shape : std::vector<std::vector<int64_t>>{{13}, {13, 1}, {13, 1, 1, 1}}) {
@@ -90,11 +90,12 @@ TEST_CASE("one neuron may have any shape of one element, none included") {
 }
 
 TEST_CASE("any number of steps and neurons, in every type and form, has finite results and gradients") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronKind kind : all_neurons) {
+    const NeuronRow& neuron = neuron_row(kind);
     for (const at::ScalarType type : all_types) {
       for (const int64_t steps : {1, 2, 16, 17, 33}) {
         for (const int64_t size : {1, 7, 33}) {
-          for (const Form& form : forms(neuron)) {
+          for (const Form& form : forms(kind)) {
             INFO(neuron.name << " (" << form.text() << ") T=" << steps << " N=" << size << " " << at::toString(type));
             Call call = default_call(neuron.name, leaf(drive(neuron.name, {steps, size}, type)));
             call.form = form;
@@ -116,7 +117,7 @@ TEST_CASE("any number of steps and neurons, in every type and form, has finite r
 }
 
 TEST_CASE("only a call that will be differentiated writes checkpoints") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     INFO(neuron.name);
     const Tensor x = drive(neuron.name, {70, 11});
     const CheckpointSizes checkpoints;

@@ -23,7 +23,7 @@ Tensors call_once(const std::string& neuron, unsigned seed) {
 TEST_CASE("eight threads that use the library first, each another operator, get what one thread gets") {
   constexpr std::size_t n_threads = 8;
   std::vector<Tensors> together(n_threads);
-  const auto name = [](std::size_t i) { return neurons()[i % neurons().size()].name; };
+  const auto name = [](std::size_t i) { return std::string(neuron_rows[i % std::size(neuron_rows)].name); };
   std::latch start(n_threads);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < n_threads; ++i)
