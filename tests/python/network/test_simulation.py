@@ -561,6 +561,7 @@ REFUSED = [
     (TypeError, "Network: the name of a population must be a str, but is 3", lambda net, a, b: net.populate(3, 5, LIF, leak=1.0)),
     (TypeError, "Network: the size of c must be a whole number, but is 1000.0", lambda net, a, b: net.populate("c", 1e3, LIF, leak=1.0)),
     (ValueError, "Network: the size of c must be a number of 64 bits, but is", lambda net, a, b: net.populate("c", 2**70, LIF, leak=1.0)),
+    (ValueError, "Network: the size of c must not be negative, but is -1", lambda net, a, b: net.populate("c", -1, LIF, leak=1.0)),
     (TypeError, "Network: a state of c must be a str, but is 1", lambda net, a, b: net.populate("c", 5, LIF, states={1: 0.5}, leak=1.0)),
     (TypeError, "Network: v of c must be dense, but is Sparse", lambda net, a, b: net.populate("c", 5, LIF, states={"v": torch.ones(5).to_sparse()}, leak=1.0)),
     (TypeError, "Network: rate of a must be dense, but is Sparse", lambda net, a, b: net.drive(a, torch.ones(5).to_sparse())),
