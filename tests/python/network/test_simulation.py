@@ -14,22 +14,12 @@ import torch
 from loops import output_of, refused, with_threads
 
 import spikeforge
+from rank_networks import LIF, TWO_INPUTS
 from ranks import limited_memory, on_ranks
 from spikeforge import rules
 from test_draws import philox, poisson
 
-LIF = """
-neuron lif(x; v, wait; leak) {
-  h = leak * v + x
-  resting = wait > 0
-  s = where(resting, 0, spike(h - 1, none))
-  return s
-  v' = where(resting, v, select(s, 0, h))
-  wait' = select(s, 3, maximum(wait - 1, 0))
-}
-"""
 PAIR = spikeforge.plasticity.pair_stdp()
-TWO_INPUTS = "neuron two(a, b; v) { h = 0.8 * v + a - b; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
 
 
 def network(device="cpu", drive=True, seed=3, dtype=torch.float64):
