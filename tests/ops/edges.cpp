@@ -1,14 +1,11 @@
-// Empty and tiny inputs, and inference: what the sanitizers should see too. Their values:
+// Empty and tiny inputs: what the sanitizers should see too. Their values:
 // tests/python/multistep/test_edges.py.
 #include "tests/ops/calls.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/record_function.h>
-#include <c10/core/InferenceMode.h>
 
 #include "tests/catch.h"
 
@@ -18,37 +15,6 @@ namespace {
 constexpr at::ScalarType all_types[] = {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16};
 
 at::ScalarType state_type(at::ScalarType x) { return x == at::kDouble ? at::kDouble : at::kFloat; }
-
-// Elements of the checkpoints that the forward operators returned, those within a scope.
-class CheckpointSizes {
- public:
-  CheckpointSizes() {
-    current() = this;
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, &ended).needsOutputs(true));
-  }
-  ~CheckpointSizes() {
-    at::removeCallback(handle_);
-    current() = nullptr;
-  }
-  CheckpointSizes(const CheckpointSizes&) = delete;
-  CheckpointSizes& operator=(const CheckpointSizes&) = delete;
-
-  const std::vector<int64_t>& seen() const { return seen_; }
-
- private:
-  static CheckpointSizes*& current() {
-    thread_local CheckpointSizes* current = nullptr;
-    return current;
-  }
-  static void ended(const at::RecordFunction& function, at::ObserverContext*) {
-    const std::string name = function.name();
-    if (name.starts_with("spikeforge::") && name.ends_with("_forward"))
-      current()->seen_.push_back(function.outputs().back().toTensor().numel());
-  }
-
-  at::CallbackHandle handle_{};
-  std::vector<int64_t> seen_;
-};
 
 }  // namespace
 
@@ -113,35 +79,6 @@ TEST_CASE("any number of steps and neurons, in every type and form, has finite r
         }
       }
     }
-  }
-}
-
-TEST_CASE("only a call that will be differentiated writes checkpoints") {
-  for (const NeuronRow& neuron : neuron_rows) {
-    INFO(neuron.name);
-    const Tensor x = drive(neuron.name, {70, 11});
-    const CheckpointSizes checkpoints;
-    const Tensors trained = run(default_call(neuron.name, leaf(x)));
-    REQUIRE(checkpoints.seen().size() == 1);
-    REQUIRE(checkpoints.seen().back() > 0);  // the counter counts
-    REQUIRE(trained[0].requires_grad());
-
-    const Tensors constant = run(default_call(neuron.name, x));
-    REQUIRE_FALSE(constant[0].requires_grad());
-    {
-      const at::NoGradGuard no_grad;
-      const Tensors results = run(default_call(neuron.name, leaf(x)));
-      REQUIRE_FALSE(results[0].requires_grad());
-      REQUIRE(same_bits(results, constant));
-    }
-    {
-      const c10::InferenceMode inference;
-      const Tensors results = run(default_call(neuron.name, x.clone()));
-      REQUIRE(results[0].is_inference());
-      REQUIRE(same_bits(results, constant));
-    }
-    REQUIRE(checkpoints.seen() == std::vector<int64_t>{checkpoints.seen()[0], 0, 0, 0});
-    for (std::size_t i = 0; i < trained.size(); ++i) REQUIRE(trained[i].equal(constant[i]));
   }
 }
 
