@@ -11,7 +11,6 @@
 
 #include "tests/catch.h"
 #include "tests/graph/bits.h"
-#include "tests/graph/neurons.h"
 #include "tests/graph/random_graph.h"
 
 #include <algorithm>
@@ -165,7 +164,7 @@ TEST_CASE("the text of each neuron takes its step to the bit and has its derivat
 }
 
 TEST_CASE("a gradient nobody needs, that of w_rest, is known to be zero") {
-  const graph::Cell cell = written_neuron("izhikevich", graph::surrogate::sigmoid(), {});
+  const graph::Cell cell = parsed_neuron(predefined_cell(NeuronKind::izhikevich), graph::surrogate::sigmoid(), {});
   const graph::Graph vjp = autodiff::vjp(cell.graph());
   for (std::size_t i = 0; i < vjp.results().size(); ++i)
     CHECK(autodiff::is_zero(vjp, i) == (vjp.name(static_cast<graph::Id>(i)) == "w_rest"));

@@ -5,7 +5,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,10 +18,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "tests/base/child.h"
 #include "tests/catch.h"
 
 namespace spikeforge::test {
@@ -39,15 +38,6 @@ class Folder {
   std::string path_ = "/tmp/spikeforge_confined_XXXXXX";
 };
 
-// Evaluates it in a process of its own.
-bool holds(const std::function<bool()>& statement) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(statement() ? 0 : 1);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 bool writes(const std::string& path, int flags = O_CREAT) {
   const int file = ::open(path.c_str(), O_WRONLY | flags, 0600);
   if (file < 0) return false;
@@ -58,7 +48,7 @@ bool writes(const std::string& path, int flags = O_CREAT) {
 
 // As confine() says of this kernel; a kernel with neither is told from one where it fails by what it says.
 bool has(bool Confinement::*means) {
-  return holds([&] { return confine().*means; });
+  return holds_in_child([&] { return confine().*means; });
 }
 
 bool lacks_filter() {
@@ -78,7 +68,7 @@ TEST_CASE("a confined process writes no file, and reads as before") {
   const std::string old = folder / "old";
   REQUIRE(writes(old));
   REQUIRE(writes(folder / "open"));
-  CHECK(holds([&] {
+  CHECK(holds_in_child([&] {
     const int open = ::open((folder / "open").c_str(), O_WRONLY);
     if (!confine().files) return false;
     const bool cannot = !writes(folder / "new") && !writes(old, 0) && !writes(old, O_TRUNC) && !writes(old, O_APPEND) &&
@@ -95,7 +85,7 @@ TEST_CASE("a confined process writes no file, and reads as before") {
 
 TEST_CASE("a confined process starts nothing, and reaches no other") {
   if (lacks_filter()) return;
-  CHECK(holds([] {
+  CHECK(holds_in_child([] {
     const pid_t parent = ::getppid();
     if (!confine().calls) return false;
     char name[] = "/bin/true";
@@ -120,7 +110,7 @@ TEST_CASE("a confined process changes no attribute of a file that it may read") 
   const std::string path = folder / "file";
   REQUIRE(writes(path));
   for (const auto& writable : {std::vector<std::string>{}, {"/dev/null"}}) {
-    CHECK(holds([&] {
+    CHECK(holds_in_child([&] {
       confine(writable);
       const int file = ::open(path.c_str(), O_RDONLY);
       int flags = 0;
@@ -143,7 +133,7 @@ TEST_CASE("a confined process changes no attribute of a file that it may read") 
 
 TEST_CASE("a confined process types nothing into a terminal, and reaches no other by what it has open") {
   if (lacks_filter()) return;
-  CHECK(holds([] {
+  CHECK(holds_in_child([] {
     const pid_t parent = ::getppid();
     int ends[2], waiting = 0;
     char letter = '!';
@@ -172,7 +162,7 @@ TEST_CASE("a confined process types nothing into a terminal, and reaches no othe
 
 TEST_CASE("a confined process computes: it has memory and threads, which are confined too") {
   const Folder folder;
-  CHECK(holds([&] {
+  CHECK(holds_in_child([&] {
     const bool files = confine().files;
     bool wrote = true;
     std::thread([&] { wrote = writes(folder / "new"); }).join();
@@ -187,7 +177,7 @@ TEST_CASE("a confined process empties no file that it has not opened to write") 
   const Folder folder;
   const std::string path = folder / "file";
   REQUIRE(writes(path));
-  CHECK(holds([&] {
+  CHECK(holds_in_child([&] {
     confine({folder.path()});
     const auto opens = [&](int flags) { return ::open(path.c_str(), flags); };
     return is_refused([&] { return ::truncate(path.c_str(), 0); }) && is_refused([&] { return opens(O_TRUNC); }) &&
@@ -202,7 +192,7 @@ TEST_CASE("a confined process holds no lock, and leaves terminals as they are") 
   const Folder folder;
   const std::string path = folder / "file";
   REQUIRE(writes(path));
-  CHECK(holds([&] {
+  CHECK(holds_in_child([&] {
     if (!confine().calls) return false;
     const int file = ::open(path.c_str(), O_RDONLY);
     struct flock lock {};
@@ -221,9 +211,9 @@ TEST_CASE("a confined process holds no lock, and leaves terminals as they are") 
 
 TEST_CASE("writable folders stay writable, and nothing else does") {
   const Folder folder, other;
-  const bool files = holds([&] { return confine({folder.path()}).files; });
+  const bool files = holds_in_child([&] { return confine({folder.path()}).files; });
   if (!files) WARN("this kernel has no Landlock");
-  CHECK(holds([&] {
+  CHECK(holds_in_child([&] {
     confine({folder.path(), "/dev/null", "/no/such/folder"});
     return writes(folder / "new") && ::rename((folder / "new").c_str(), (folder / "moved").c_str()) == 0 &&
            ::unlink((folder / "moved").c_str()) == 0 && writes("/dev/null", 0) && writes(other / "new") == !files;

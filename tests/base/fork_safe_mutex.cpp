@@ -1,3 +1,4 @@
+#include "tests/base/child.h"
 #include "tests/catch.h"
 
 #include "csrc/base/fork_safe_mutex.h"
@@ -6,25 +7,8 @@
 #include <memory>
 #include <thread>
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 using spikeforge::ForkSafeMutex;
-
-namespace {
-
-template <class Action> int status_of_child(Action action) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(10);
-    ::_exit(action() ? 0 : 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return status;
-}
-
-}  // namespace
+using spikeforge::test::holds_in_child;
 
 TEST_CASE("mutexes that another thread holds for a moment, in any order, are free in a forked child") {
   const auto first = std::make_unique<ForkSafeMutex>(), second = std::make_unique<ForkSafeMutex>();
@@ -42,11 +26,11 @@ TEST_CASE("mutexes that another thread holds for a moment, in any order, are fre
   while (!is_held) std::this_thread::yield();
   int failed = 0;
   for (int i = 0; i < 20; ++i) {
-    failed += status_of_child([&] {
-                const std::scoped_lock all(*first, *second);
-                const ForkSafeMutex made;
-                return true;
-              }) != 0;
+    failed += !holds_in_child([&] {
+      const std::scoped_lock all(*first, *second);
+      const ForkSafeMutex made;
+      return true;
+    });
     is_held = false;
     while (!is_held) std::this_thread::yield();  // and the parent's are unlocked again
   }

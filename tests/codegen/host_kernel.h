@@ -32,10 +32,9 @@ inline void __syncthreads() {}
 template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
 )";
 
-inline std::string host_source(const kernels::KernelSpec& spec) {
-  const jit::KernelSource source = print_source(spec);
-  return host_as_device + source.text +
-         fmt::format(R"(
+// The function run, which calls the kernel `entry` for each thread of each block.
+inline std::string host_runner(const std::string& arguments, const std::string& entry) {
+  return fmt::format(R"(
 extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {{
   {} args;
   if (bytes != sizeof args) std::abort();
@@ -45,7 +44,12 @@ extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, uns
     for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) {}(args);
 }}
 )",
-                     arguments_of(spec.loop), source.entry);
+                     arguments, entry);
+}
+
+inline std::string host_source(const kernels::KernelSpec& spec) {
+  const jit::KernelSource source = print_source(spec);
+  return host_as_device + source.text + host_runner(arguments_of(spec.loop), source.entry);
 }
 
 // Tests run a kernel with many numbers.

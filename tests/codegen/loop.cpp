@@ -9,6 +9,7 @@
 #include "tests/codegen/gallery.h"
 #include "tests/codegen/host_kernel.h"
 #include "tests/graph/bits.h"
+#include "tests/graph/numbers.h"
 #include "tests/graph/random_graph.h"
 
 #include <fmt/format.h>
@@ -49,12 +50,6 @@ template <class F> struct Sequences {  // several [rows, N]
     return values;
   }
 };
-
-template <class F> std::vector<F> joined(std::initializer_list<std::vector<F>> parts) {
-  std::vector<F> all;
-  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
-  return all;
-}
 
 template <class F> std::vector<F> evaluated(const graph::Graph& graph, const std::vector<F>& arguments) {
   return graph::evaluate<F>(graph, std::span<const F>(arguments));

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tests/catch.h"
-#include "tests/codegen/host_compiler.h"
 #include "tests/codegen/host_kernel.h"
 
 namespace spikeforge::test {
@@ -17,17 +16,9 @@ using namespace layers;
 
 // The way a device does.
 void run_on_host(const PoolLaunch& call) {
-  const HostCompiled code(host_as_device + source_of(call).text + R"(
-extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {
-  spikeforge::layers::PoolArguments args;
-  if (bytes != sizeof args) std::abort();
-  std::memcpy(&args, words, bytes);
-  blockDim.x = block;
-  for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)
-    for (threadIdx.x = 0; threadIdx.x < block; ++threadIdx.x) spikeforge_pool(args);
-}
-)",
-                          "-w");
+  const HostCompiled code(
+      host_as_device + source_of(call).text + host_runner("spikeforge::layers::PoolArguments", "spikeforge_pool"),
+      "-w");
   for (const PoolPart& part : parts_of(call))
     code.function<void(const void*, unsigned long, unsigned, unsigned)>("run")(&part.arguments, sizeof part.arguments,
                                                                                part.blocks, pool_threads);

@@ -171,4 +171,15 @@ TEST_CASE("the printed neurons of the gallery give the bits of their graphs") {
   check(cells, true);
 }
 
+// Its layout and names. After an intended change of the printer, SPIKEFORGE_WRITE_GOLDEN=1 in the environment writes
+// the text anew; read the difference.
+TEST_CASE("the printed cell of a neuron is the golden text") {
+  const graph::Cell cell = graph::parse(gallery().at("lif"));
+  const std::string printed = codegen::print_cell(cell, autodiff::stages_of(cell));
+  const std::filesystem::path path = std::filesystem::path(SPIKEFORGE_TEST_GOLDEN) / "lif.txt";
+  if (std::getenv("SPIKEFORGE_WRITE_GOLDEN")) std::ofstream(path) << printed;
+  INFO(path << "; SPIKEFORGE_WRITE_GOLDEN=1 writes it anew");
+  CHECK(printed == read_file(path));
+}
+
 }  // namespace spikeforge::test

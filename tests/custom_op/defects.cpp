@@ -1,6 +1,5 @@
 // Nineteen ways in which registration layers have failed in silence elsewhere: each with a test that it cannot happen
 // here. They were found in an audit of brainevent's operators (docs/specs/op-registration-hardening.md there).
-#include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
@@ -141,37 +140,8 @@ TEST_CASE("defect 4: registering again under a name in use runs stale code") {
   CHECK(op({at::ones({1}), 3.0})[0].item<double>() == 3);  // untouched
 }
 
-// Each element is the sum of its row, which a kernel finds by the sizes that it is given.
-CustomOp row_coupled(const std::string& name) {
-  CustomOp op("test_custom::" + name + "(Tensor x) -> Tensor y");
-  op.shapes(like_x).cpu([](Tensors out, const Arguments& in) {
-    CHECK(in.tensor("x").dim() == 1);
-    out[0].copy_(in.tensor("x").cumsum(0));
-  });
-  op.cuda({.source = R"(
-extern "C" __global__ void sums(Array<const x_t> x, Array<y_t> y) {
-  y_t sum = 0;
-  for (long long i = 0; i < x.numel; ++i) y[i] = sum += x[i];
-})",
-           .entry = "sums",
-           .grid = 1,
-           .block = 1});
-  return op;
-}
-
-TEST_CASE("defect 5: a batch folded into the launch grid of one slice") {
-  // Through the kernel of torch.vmap; tests/python asks the same of torch.vmap itself.
-  const RegisteredOp op = row_coupled("coupled").registered();
-  for (const bool gpu : {false, true}) {
-    if (gpu && !at::hasCUDA()) continue;
-    const at::Tensor x = at::rand({3, 5}).to(gpu ? at::kCUDA : at::kCPU);
-    for (const std::int64_t dim : {0, 1}) {
-      const at::Tensor mapped = at::functorch::makeBatched(dim == 0 ? x : x.t(), dim, 1);
-      const at::Tensor y = op({mapped})[0];
-      CHECK(at::allclose(at::functorch::maybeGetBatchedImpl(y)->value(), x.cumsum(1)));
-    }
-  }
-}
+// Defect 5, a batch folded into the launch grid of one slice: tests/python/custom_op/test_custom_op.py, where
+// torch.vmap is.
 
 TEST_CASE("defect 6: failures that end the process, or lose their type") {
   // On this thread, on another one, and on autograd's: always an exception that can be caught, and says who and why.
@@ -212,8 +182,7 @@ TEST_CASE("defect 8: an object that is gone is taken for a new one at its addres
   }
 }
 
-// Defect 9, nested vmap returns memory that nobody wrote: tests/python/custom_op/test_custom_op.py, where torch.vmap
-// is.
+// Defect 9, nested vmap returns memory that nobody wrote: as defect 5.
 
 TEST_CASE("defect 10: a cache key without the text of headers") {
   REQUIRE_NVRTC_OR_SKIP();

@@ -2,10 +2,10 @@
 #include "csrc/graph/internal/evaluate.h"
 #include "csrc/graph/internal/number_text.h"
 #include "csrc/graph/internal/verify.h"
+#include "csrc/graph/trace.h"
 
 #include "tests/catch.h"
 #include "tests/graph/bits.h"
-#include "tests/graph/neurons.h"
 #include "tests/graph/random_graph.h"
 
 #include <filesystem>
@@ -182,25 +182,29 @@ TEST_CASE("the largest cell can be printed and read again") {
   CHECK(print(parse(text)) == text);
 }
 
-TEST_CASE("the six predefined neurons have short texts") {
-  CHECK(print(test::written_neuron("lif", surrogate::sigmoid(), {})) ==
-        R"(neuron lif(x; v; tau, v_threshold, v_reset) {
-  t1 = v + 1 / tau * (x - (v - v_reset))
-  t2 = spike(t1 - v_threshold, sigmoid(4))
-  return t2
-  v' = select(t2, v_reset, t1)
-}
-)");
-  CHECK(print(test::written_neuron("plif", surrogate::atan(), {.hard_reset = false, .decay_input = false})) ==
-        R"(neuron plif(x; v; w, v_threshold, v_reset) {
+TEST_CASE("neurons that are lambdas have short texts") {
+  const Cell plif = trace("plif", {"x"}, {"v"}, {"w", "v_threshold"}, [](Value x, Value v, Value w, Value v_threshold) {
+    const Value h = v - 1 / (1 + exp(-w)) * (v - 0) + x;
+    const Value s = spike(h - v_threshold, surrogate::atan());
+    return step({s}, {h - select(s, v_threshold, 0)});
+  });
+  CHECK(print(plif) == R"(neuron plif(x; v; w, v_threshold) {
   t1 = v - 1 / (1 + exp(-w)) * v + x
   t2 = spike(t1 - v_threshold, atan(2))
   return t2
   v' = t1 - select(t2, v_threshold, 0)
 }
 )");
-  CHECK(print(test::written_neuron("izhikevich", surrogate::rect(), {.detach_reset = true})) ==
-        R"(neuron izhikevich(x; v, w; tau, v_c, a0, v_threshold, v_rest, w_rest, v_reset, tau_w, a, b) {
+  const Cell izhikevich = trace(
+      "izhikevich", {"x"}, {"v", "w"}, {"tau", "v_c", "a0", "v_threshold", "v_rest", "v_reset", "tau_w", "a", "b"},
+      [](Value x, Value v, Value w, Value tau, Value v_c, Value a0, Value v_threshold, Value v_rest, Value v_reset,
+         Value tau_w, Value a, Value b) {
+        const Value h = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c) - w);
+        const Value s = spike(h - v_threshold, surrogate::rect());
+        return step({s}, {select(detach(s), v_reset, h), w + 1 / tau_w * (a * (h - v_rest) - w) + b * s});
+      });
+  CHECK(print(izhikevich) ==
+        R"(neuron izhikevich(x; v, w; tau, v_c, a0, v_threshold, v_rest, v_reset, tau_w, a, b) {
   t1 = v + 1 / tau * (x + a0 * (v - v_rest) * (v - v_c) - w)
   t2 = spike(t1 - v_threshold, rect(1))
   return t2

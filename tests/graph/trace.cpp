@@ -5,7 +5,6 @@
 #include "csrc/graph/text.h"
 
 #include "tests/catch.h"
-#include "tests/graph/neurons.h"
 
 #include <optional>
 #include <thread>
@@ -184,7 +183,12 @@ TEST_CASE("threads trace side by side") {
   std::vector<std::thread> threads;
   for (std::string& text : texts)
     threads.emplace_back([&text] {
-      for (int i = 0; i < 50; ++i) text = print(test::written_neuron("eif", surrogate::atan(2), {}));
+      for (int i = 0; i < 50; ++i)
+        text = print(trace("eif", {"x"}, {"v"}, {"tau", "delta_t"}, [](Value x, Value v, Value tau, Value delta_t) {
+          const Value h = v + 1 / tau * (x - v + delta_t * exp((v - 0.8) / delta_t));
+          const Value s = spike(h - 1, surrogate::atan(2));
+          return step({s}, {select(s, 0, h)});
+        }));
     });
   for (std::thread& thread : threads) thread.join();
   for (const std::string& text : texts) CHECK(text == texts[0]);

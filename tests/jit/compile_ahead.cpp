@@ -42,6 +42,17 @@ template <class Condition> bool comes_true(Condition&& condition) {
   return false;
 }
 
+// By itself, with the status 7.
+void check_that_it_ends(pid_t child) {
+  REQUIRE(child > 0);
+  int status = 0;
+  const bool ended = comes_true([&] { return ::waitpid(child, &status, WNOHANG) == child; });
+  if (!ended) ::kill(child, SIGKILL);
+  REQUIRE(ended);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 7);
+}
+
 }  // namespace
 
 TEST_CASE("a kernel that was compiled ahead is there when a call needs it") {
@@ -92,13 +103,7 @@ TEST_CASE("a process may end while kernels are compiled ahead, and soon") {
       std::this_thread::sleep_for(std::chrono::milliseconds(after_ms));
       std::exit(7);  // runs the destructors of static objects, as the end of main does
     }
-    REQUIRE(child > 0);
-    int status = 0;
-    const bool ended = comes_true([&] { return ::waitpid(child, &status, WNOHANG) == child; });
-    if (!ended) ::kill(child, SIGKILL);
-    REQUIRE(ended);
-    CHECK(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == 7);
+    check_that_it_ends(child);
     // All eight would take longer, one after the other.
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     INFO(taken.count() << " s");
@@ -113,9 +118,5 @@ TEST_CASE("a forked child, which has no threads, ends") {
   cache.image(kernel_of("*x = 2;"), "sm_90");
   const pid_t child = ::fork();
   if (child == 0) std::exit(7);
-  int status = 0;
-  const bool ended = comes_true([&] { return ::waitpid(child, &status, WNOHANG) == child; });
-  if (!ended) ::kill(child, SIGKILL);
-  REQUIRE(ended);
-  CHECK(WEXITSTATUS(status) == 7);
+  check_that_it_ends(child);
 }

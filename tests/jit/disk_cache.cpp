@@ -1,3 +1,4 @@
+#include "tests/base/child.h"
 #include "tests/catch.h"
 #include "tests/jit/support.h"
 
@@ -10,7 +11,6 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 using namespace spikeforge::jit;
@@ -51,29 +51,7 @@ void used_seconds_ago(const fs::path& path, int seconds) {
 
 // Runs in a process of a user whom permissions bind, which root is not; true if `action` returned true.
 template <class Action> bool as_ordinary_user(Action action) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::geteuid() == 0 && ::setuid(nobody) != 0) ::_exit(2);
-    ::_exit(action() ? 0 : 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-// Runs in a process of its own; true if `action` returned true.
-template <class Action> bool in_own_process(Action action) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    try {
-      ::_exit(action() ? 0 : 1);
-    } catch (...) {
-      ::_exit(2);
-    }
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return holds_in_child([&] { return (::geteuid() != 0 || ::setuid(nobody) == 0) && action(); });
 }
 
 // No file of this process grows beyond `bytes`, as on a full disk.
@@ -331,7 +309,7 @@ TEST_CASE_METHOD(DiskFixture, "an entry of a terabyte without content is a miss,
   for (const std::uint64_t size : {std::uint64_t{1} << 29, std::uint64_t{1} << 40}) {
     write_file(entry(), whole);
     fs::resize_file(entry(), size);
-    CHECK(in_own_process([&] {
+    CHECK(holds_in_child([&] {
       const rlimit small = {std::uint64_t{1} << 28, std::uint64_t{1} << 28};
       ::setrlimit(RLIMIT_DATA, &small);
       return !open().load(key, "lif_forward") && !fs::exists(entry());

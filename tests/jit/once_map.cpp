@@ -1,3 +1,4 @@
+#include "tests/base/child.h"
 #include "tests/catch.h"
 
 #include "csrc/base/once_map.h"
@@ -9,9 +10,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 using Map = spikeforge::OnceMap<int, std::string, std::hash<int>>;
 
@@ -97,18 +95,14 @@ TEST_CASE("a forked child makes the value that a thread of its parent is making,
     });
   });
   REQUIRE(waits_until([&] { return has_begun.load(); }));
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(10);
+  const bool has_both = spikeforge::test::holds_in_child([&] {
     const bool makes = *map.get(1, [] { return std::string("child's"); }).value == "child's";
     const auto found = map.get(2, [] { return std::string("made again"); });
-    ::_exit(makes && found.was_there && *found.value == "made" ? 0 : 1);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
+    return makes && found.was_there && *found.value == "made";
+  });
   may_end = true;
   other.join();
-  CHECK(status == 0);
+  CHECK(has_both);
   CHECK(*map.get(1, [] { return std::string("never made"); }).value == "parent's");
 }
 

@@ -11,6 +11,10 @@
 
 namespace spikeforge::tests {
 
+// The bytes that a kernel may keep on the stack and yet fit: ptxas parks a uniform register or a few there around a
+// loop, whatever registers are free (seen: 24 bytes stored and loaded, at 64 registers of 128).
+constexpr int parked_bytes = 24;
+
 // The element numbered `first` of a list and every so many from there.
 struct Share {
   std::size_t first = 0, every = 1;

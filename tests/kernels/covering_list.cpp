@@ -14,7 +14,7 @@
 #include <tuple>
 #include <unordered_set>
 
-#include "tests/kernels/parked.h"
+#include "tests/kernels/compiles.h"
 
 namespace spikeforge::tests {
 namespace {

@@ -1,5 +1,4 @@
-#include "tests/kernels/parked.h"
-
+#include "csrc/kernels/event/connect.h"
 #include "csrc/kernels/event/plan.h"
 #include "csrc/kernels/event/plastic.h"
 #include "csrc/kernels/event/spec.h"
@@ -16,8 +15,10 @@
 namespace spikeforge::tests {
 namespace {
 
+using event::ConnectStep;
 using event::Kernel;
 using event::KernelSpec;
+using event::NumberType;
 using event::Sums;
 
 // The spills of some kernels, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120,
@@ -182,6 +183,10 @@ void check_arch(const std::string& arch, Share share) {
     check_compiles(arch, plastic[i], spilled_by_plasticity);
 }
 
+void check_drawn_numbers(const std::string& arch, NumberType type) {
+  check_compiles(arch, print_source(event::spec_of(ConnectStep::numbers, type)), 0);
+}
+
 }  // namespace
 
 TEST_CASE("a sample of the kernels of sparse products compiles for sm_90") { check_arch("sm_90", {0, 6}); }
@@ -260,6 +265,20 @@ TEST_CASE("kernels of sparse products are allowed as much shared memory, whateve
         CHECK(steps.back().most_shared_bytes == steps.front().most_shared_bytes);
       }
     }
+}
+
+TEST_CASE("kernels that draw networks compile for sm_90, and spill nothing") {
+  for (int step = 0; step < static_cast<int>(ConnectStep::numbers); ++step)
+    check_compiles("sm_90", print_source(event::spec_of(static_cast<ConnectStep>(step), NumberType::f32)), 0);
+  for (int type = 0; type <= static_cast<int>(NumberType::i32); ++type)
+    check_drawn_numbers("sm_90", static_cast<NumberType>(type));
+}
+
+TEST_CASE("kernels that draw networks compile for sm_80, sm_100 and sm_120") {
+  for (const char* const arch : {"sm_80", "sm_100", "sm_120"}) {
+    check_compiles(arch, print_source(event::spec_of(ConnectStep::draw, NumberType::f32)), 0);
+    check_drawn_numbers(arch, NumberType::f16);
+  }
 }
 
 }  // namespace spikeforge::tests

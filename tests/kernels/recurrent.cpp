@@ -1,6 +1,4 @@
 // Recurrent layers on a GPU: which layers have a kernel where, that it fits the device, and that it compiles.
-#include "csrc/base/somewhere.h"
-#include "csrc/kernels/multistep/traced_cell.h"
 #include "csrc/kernels/recurrent/clusters.h"
 #include "csrc/kernels/recurrent/schedule.h"
 #include "csrc/kernels/recurrent/spec.h"
@@ -8,13 +6,13 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/catch.h"
 #include "tests/kernels/compiles.h"
+#include "tests/kernels/traced_call.h"
 
 namespace spikeforge::tests {
 namespace {
@@ -39,59 +37,17 @@ struct Options {
   bool lengths = false, starts = false;
 };
 
-// A call of a layer, as far as it decides a kernel.
-struct Layer {
+struct Layer : TracedCall<RecurrentForwardLaunch, RecurrentBackwardLaunch> {
   Layer(const char* text, DType type, std::int64_t width, std::int64_t batch, const Options& options = {})
-      : cell(intern(text)) {
-    inputs.assign(cell->inputs.size(), {somewhere(), width * batch, 1});
-    initial.resize(cell->states.size());
-    for (const CellParam& param : cell->params) {
-      (void)param;
-      params.push_back({.data = somewhere(), .type = type, .count = width});
-    }
-    outputs.assign(cell->outputs.size(), somewhere());
-    states.assign(cell->states.size(), somewhere());
-    grad_outputs.assign(cell->outputs.size(), {somewhere(), width * batch, 1});
-    grad_states.resize(cell->states.size());
-    grad_inputs.assign(cell->inputs.size(), somewhere());
-    grad_initial.resize(cell->states.size());
-    grad_params.assign(cell->params.size(), somewhere());
+      : TracedCall(text, type, /*steps=*/100, width * batch, width) {
     for (Launch* const launch : {static_cast<Launch*>(&forward), static_cast<Launch*>(&backward)}) {
-      launch->cell = cell.get();
-      launch->type = type;
-      launch->steps = 100;
-      launch->neurons = width * batch;
-      launch->checkpoint_length = cell->checkpoint_length(type);
-      launch->inputs = inputs;
-      launch->initial = initial;
-      launch->params = params;
       if (options.lengths) launch->lengths = {{width, batch}, static_cast<const std::int32_t*>(somewhere())};
       if (options.starts) launch->start = {{width, batch}, static_cast<const unsigned char*>(somewhere()), batch};
     }
-    forward.outputs = outputs;
-    forward.states = states;
-    forward.checkpoints = forward.current = somewhere();
-    backward.grad_outputs = grad_outputs;
-    backward.grad_states = grad_states;
-    backward.checkpoints = somewhere();
-    backward.any_grad_input = true;
-    backward.any_grad_param = !params.empty();
-    backward.grad_inputs = grad_inputs;
-    backward.grad_initial = grad_initial;
-    backward.grad_params = grad_params;
+    forward.current = somewhere();
     forward.recurrence =
         backward.recurrence = {.batch = batch, .width = width, .delay = options.delay, .w = somewhere()};
   }
-  Layer(const Layer&) = delete;
-  Layer& operator=(const Layer&) = delete;
-
-  std::shared_ptr<const TracedCell> cell;
-  std::vector<SequenceView> inputs, grad_outputs, grad_states;
-  std::vector<StateView> initial;
-  std::vector<ParamView> params;
-  std::vector<void*> outputs, states, grad_inputs, grad_initial, grad_params;
-  RecurrentForwardLaunch forward;
-  RecurrentBackwardLaunch backward;
 };
 
 template <class AnyLaunch>

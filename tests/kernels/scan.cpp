@@ -1,16 +1,15 @@
 // Time-parallel passes of many blocks for the same neurons: when there is one, that it fits, and that it compiles.
 #include "csrc/kernels/scan/scan.h"
-#include "csrc/base/somewhere.h"
 #include "csrc/kernels/scan/composition.h"
 
 #include <fmt/format.h>
 
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "tests/catch.h"
 #include "tests/kernels/compiles.h"
+#include "tests/kernels/traced_call.h"
 
 namespace spikeforge::tests {
 namespace {
@@ -31,52 +30,15 @@ constexpr const char* spiking =
 
 constexpr int of_an_h200 = 132;
 
-struct FewNeurons {
+struct FewNeurons : TracedCall<ForwardLaunch, BackwardLaunch> {
   FewNeurons(const char* text, DType type, std::int64_t steps, std::int64_t neurons, bool store_states = false)
-      : cell(intern(text)),
-        inputs(cell->inputs.size(), {somewhere(), neurons, 1}),
-        grads(cell->outputs.size(), {somewhere(), neurons, 1}),
-        grad_states(cell->states.size(), {somewhere(), neurons, 1}),
-        initial(cell->states.size(), {somewhere(), compute_type(type)}),
-        params(cell->params.size(), {.data = somewhere(), .type = type, .count = neurons}),
-        outputs(cell->outputs.size(), somewhere()),
-        states(cell->states.size(), somewhere()),
-        grad_inputs(cell->inputs.size(), somewhere()),
-        grad_params(cell->params.size(), somewhere()) {
-    for (Launch* const launch : {static_cast<Launch*>(&forward), static_cast<Launch*>(&backward)}) {
-      launch->cell = cell.get();
-      launch->type = type;
-      launch->steps = steps;
-      launch->neurons = neurons;
-      launch->checkpoint_length = cell->checkpoint_length(type);
-      launch->store_states = store_states;
-      launch->inputs = inputs;
-      launch->initial = initial;
-      launch->params = params;
-    }
-    forward.outputs = outputs;
-    forward.states = states;
-    forward.checkpoints = somewhere();
+      : TracedCall(text, type, steps, neurons, neurons) {
+    for (StateView& state : initial) state = {somewhere(), compute_type(type)};
+    for (SequenceView& grad : grad_states) grad = {somewhere(), neurons, 1};
+    forward.store_states = backward.store_states = store_states;
     forward.scan = true;
-    backward.grad_outputs = grads;
-    backward.grad_states = grad_states;
-    backward.checkpoints = somewhere();
-    backward.any_grad_input = true;
-    backward.any_grad_param = !params.empty();
-    backward.grad_inputs = grad_inputs;
     backward.grad_initial = states;
-    backward.grad_params = grad_params;
   }
-  FewNeurons(const FewNeurons&) = delete;
-  FewNeurons& operator=(const FewNeurons&) = delete;
-
-  std::shared_ptr<const TracedCell> cell;
-  std::vector<SequenceView> inputs, grads, grad_states;
-  std::vector<StateView> initial;
-  std::vector<ParamView> params;
-  std::vector<void*> outputs, states, grad_inputs, grad_params;
-  ForwardLaunch forward;
-  BackwardLaunch backward;
 };
 
 bool scans(const FewNeurons& call) { return plan_scan(call.forward, of_an_h200).has_value(); }

@@ -123,14 +123,6 @@ TEST_CASE("weights are parameters with gradients, constants of neurons only if a
   }
 }
 
-TEST_CASE("calling layers once for all steps changes last bits at most") {
-  nir::ModuleOptions folded = in_float64();
-  folded.fold_time = true;
-  const at::Tensor x = inputs({10, 3, 2, 4, 5});
-  const nir::Graph graph = network();
-  CHECK(at::equal(nir::to_module(graph, folded)->forward(x), nir::to_module(graph, in_float64())->forward(x)));
-}
-
 TEST_CASE("clone, reset and a network within another") {
   nn::Composite net = nir::to_module(network(), in_float64());
   const at::Tensor x = inputs({8, 2, 2, 4, 5});

@@ -1,11 +1,9 @@
-// Conditions that must not change a bit: tiles, threads, vectors, layouts, and the other neurons.
+// Conditions that must not change a bit: tiles, threads, vectors, and the other neurons. Layouts:
+// tests/python/multistep/test_edges.py.
 #include "tests/ops/calls.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-
-#include <utility>
 
 #include "tests/catch.h"
 
@@ -54,14 +52,10 @@ void require_same(const Tensors& a, const Tensors& b) {
   }
 }
 
-Tensor channels_last(const Tensor& t) {  // [..., C, H, W] with C fastest
-  return t.movedim(-3, -1).contiguous().movedim(-1, -3);
-}
-
 }  // namespace
 
 TEST_CASE("one thread and two give the same bits, whatever the number of neurons") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const int64_t size : {1, 7, 64, 8191, 20011}) {
       INFO(neuron.name << ", N=" << size);
       const auto call = [&] { return with_parameter_a_neuron(neuron.name, drive(neuron.name, {n_tiled_steps, size})); };
@@ -102,7 +96,7 @@ TEST_CASE(
 // Neurons next to the ends of tiles and vectors, alone in scalar calls of one lane.
 TEST_CASE("the results of a neuron depend on no other neuron") {
   constexpr int64_t size = 20011;
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     const Tensor x = drive(neuron.name, {n_tiled_steps, size});
     const Call all = with_parameter_a_neuron(neuron.name, x);
     const Tensors results = run(all);
@@ -153,79 +147,8 @@ TEST_CASE("a large call gives the bits of small ones, whatever the alignment of 
   }
 }
 
-TEST_CASE("a channels-last x gives the same bits, in its own layout, forward and backward") {
-  for (const NeuronFacts& neuron : neurons()) {
-    for (const bool store_v : {false, true}) {
-      INFO(neuron.name << (store_v ? ", store_v" : ""));
-      Call call = default_call(neuron.name, drive(neuron.name, {n_tiled_steps, 3, 4, 5, 7}));
-      const std::string name = neuron.name == "plif" ? "w" : "v_threshold";
-      call.params.insert_or_assign(name, Param(leaf(noise({4, 1, 1}).mul(.2).add(1))));
-      call.v = leaf(noise({3, 4, 5, 7}));
-      call.store_v = store_v;
-      Call other = call;
-      other.x = channels_last(call.x);
-      REQUIRE_FALSE(other.x.is_contiguous());
-      const Tensors expected = all_of(call), actual = all_of(other);
-      REQUIRE(actual[0].strides() == other.x.strides());
-      REQUIRE(actual[1].strides() == other.x.strides().slice(store_v ? 0 : 1));
-      REQUIRE(actual.size() == expected.size());
-      for (std::size_t i = 0; i < actual.size(); ++i) {
-        INFO("tensor " << i);
-        if (i + 1 < actual.size()) {
-          REQUIRE(actual[i].equal(expected[i]));
-        } else {  // the parameter's: a sum over neurons in the order of their memory
-          REQUIRE(actual[i].allclose(expected[i], 1e-5, 1e-5));
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("a gap between steps, odd strides and repeated steps give what a copy gives") {
-  for (const NeuronFacts& neuron : neurons()) {
-    INFO(neuron.name);
-    const std::pair<const char*, Tensor> views[] = {
-        {"a gap", drive(neuron.name, {n_tiled_steps, 3, 37}).select(1, 1)},
-        {"an odd gap", drive(neuron.name, {n_tiled_steps, 41}).slice(1, 1, 38)},
-        {"every other neuron", drive(neuron.name, {n_tiled_steps, 74}).slice(1, 0, 74, 2)},
-        {"batch first", drive(neuron.name, {37, n_tiled_steps}).transpose(0, 1)},
-        {"one step, repeated", drive(neuron.name, {1, 37}).expand({n_tiled_steps, 37})},
-        {"one neuron, repeated", drive(neuron.name, {n_tiled_steps, 1}).expand({n_tiled_steps, 37})},
-    };
-    for (const auto& [text, view] : views) {
-      INFO(text);
-      REQUIRE(view.sizes() == at::IntArrayRef({n_tiled_steps, 37}));
-      const Tensors expected = all_of(with_parameter_a_neuron(neuron.name, view.contiguous()));
-      const Tensor before = view.clone();
-      require_same(all_of(with_parameter_a_neuron(neuron.name, view.detach())), expected);
-      REQUIRE(view.equal(before));
-    }
-  }
-}
-
-TEST_CASE("an expanded gradient is read through its zero strides, to the same bits") {
-  for (const NeuronFacts& neuron : neurons()) {
-    for (const bool store_v : {false, true}) {
-      INFO(neuron.name << (store_v ? ", store_v" : ""));
-      Call call = with_parameter_a_neuron(neuron.name, leaf(drive(neuron.name, {n_tiled_steps, 6, 5})));
-      call.store_v = store_v;
-      Tensors thin, dense;
-      for (const Tensor& result : run(call)) {
-        thin.push_back(at::full({}, .7, result.options()).expand(result.sizes()));
-        dense.push_back(thin.back().contiguous());
-      }
-      require_same(gradients(call, run(call), thin).values, gradients(call, run(call), dense).values);
-      // A row each step, as from a sum over neurons.
-      const Tensor row = noise({n_tiled_steps, 1, 1}).expand({n_tiled_steps, 6, 5});
-      thin[0] = row;
-      dense[0] = row.contiguous();
-      require_same(gradients(call, run(call), thin).values, gradients(call, run(call), dense).values);
-    }
-  }
-}
-
 TEST_CASE("the last states are the last of their sequences, and a sequence may be cut in two") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kHalf, at::kBFloat16}) {
       INFO(neuron.name << " " << at::toString(type));
       Call call = default_call(neuron.name, drive(neuron.name, {n_tiled_steps, 67}, type));

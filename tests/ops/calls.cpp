@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <random>
 #include <stdexcept>
 #include <tuple>
 
@@ -30,15 +31,30 @@ template <class Tuple> Tensors listed(const Tuple& results) {
   return std::apply([](const auto&... t) { return Tensors{t...}; }, results);
 }
 
-Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type, unsigned seed, Real low, Real high) {
-  Random random(seed);
+Tensor random_tensor(at::IntArrayRef shape, at::ScalarType type, unsigned seed, double low, double high) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> uniform(low, high);
   const Tensor t = at::empty(shape, at::kDouble);
   double* values = t.mutable_data_ptr<double>();
-  for (int64_t i = 0; i < t.numel(); ++i) values[i] = double(random.uniform(low, high));
+  for (int64_t i = 0; i < t.numel(); ++i) values[i] = uniform(random);
   return t.to(type);
 }
 
 }  // namespace
+
+std::string Form::text() const {
+  return std::string(hard_reset ? "hard" : "soft") + (detach_reset ? ", detached" : "") + (spiking ? "" : ", smooth") +
+         (decay_input ? "" : ", undecayed input");
+}
+
+std::vector<Form> forms(NeuronKind kind) {
+  std::vector<Form> all;
+  for (int bits = 0; bits < 16; ++bits) {
+    const Form form{(bits & 1) == 0, (bits & 2) != 0, (bits & 4) == 0, (bits & 8) == 0};
+    if (form.decay_input || has_decay_input(kind)) all.push_back(form);
+  }
+  return all;
+}
 
 Tensors run(const Call& call) {
   const MaybeTensor states[] = {call.v, call.w};
@@ -84,9 +100,13 @@ NamedGradients gradients(const Call& call, const Tensors& results, const Tensors
 }
 
 Tensor drive(const std::string& neuron, at::IntArrayRef shape, at::ScalarType type, unsigned seed) {
-  for (const NeuronFacts& facts : neurons())
-    if (facts.name == neuron) return random_tensor(shape, type, seed, facts.weakest, facts.strongest);
-  throw std::invalid_argument("no neuron is called " + neuron);
+  static const std::map<std::string, std::pair<double, double>> ranges = {
+      {"integrate_and_fire", {-.5, 1.4}}, {"qif", {-1.8, 2.6}},      {"eif", {-1.8, 1.8}},
+      {"izhikevich", {-1.8, 2.3}},        {"adaptive_lif", {-1, 3}},
+  };
+  const auto range = ranges.find(neuron);
+  const auto [low, high] = range != ranges.end() ? range->second : std::pair(-1., 2.6);
+  return random_tensor(shape, type, seed, low, high);
 }
 
 Tensor noise(at::IntArrayRef shape, at::ScalarType type, unsigned seed) {
@@ -104,12 +124,6 @@ bool same_bits(const Tensors& a, const Tensors& b) {
   for (std::size_t i = 0; i < a.size(); ++i)
     if (a[i].scalar_type() != b[i].scalar_type() || !a[i].equal(b[i])) return false;
   return true;
-}
-
-std::vector<Real> values_of(const Tensor& t) {
-  const Tensor flat = t.detach().to(at::kDouble).contiguous();
-  const double* values = flat.const_data_ptr<double>();
-  return {values, values + flat.numel()};
 }
 
 Tensor leaf(const Tensor& t) { return t.detach().clone().requires_grad_(true); }

@@ -9,12 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "tests/neuron/oracle.h"
-
 namespace spikeforge::test {
 
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
+
+struct Form {
+  bool hard_reset = true, detach_reset = false, spiking = true, decay_input = true;
+
+  std::string text() const;
+};
+
+// Every choice that the neuron has.
+std::vector<Form> forms(NeuronKind kind);
 
 struct Call {
   std::string neuron;
@@ -47,9 +54,6 @@ Tensor noise(at::IntArrayRef shape, at::ScalarType type = at::kFloat, unsigned s
 Call default_call(const std::string& neuron, const Tensor& x);
 
 bool same_bits(const Tensors& a, const Tensors& b);
-
-// In the order of their indices, whatever the layout.
-std::vector<Real> values_of(const Tensor& t);
 
 Tensor leaf(const Tensor& t);
 

@@ -1,14 +1,11 @@
-// Empty and tiny inputs, and inference: what the sanitizers should see too. Their values:
+// Empty and tiny inputs: what the sanitizers should see too. Their values:
 // tests/python/multistep/test_edges.py.
 #include "tests/ops/calls.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/record_function.h>
-#include <c10/core/InferenceMode.h>
 
 #include "tests/catch.h"
 
@@ -19,41 +16,10 @@ constexpr at::ScalarType all_types[] = {at::kDouble, at::kFloat, at::kHalf, at::
 
 at::ScalarType state_type(at::ScalarType x) { return x == at::kDouble ? at::kDouble : at::kFloat; }
 
-// Elements of the checkpoints that the forward operators returned, those within a scope.
-class CheckpointSizes {
- public:
-  CheckpointSizes() {
-    current() = this;
-    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(nullptr, &ended).needsOutputs(true));
-  }
-  ~CheckpointSizes() {
-    at::removeCallback(handle_);
-    current() = nullptr;
-  }
-  CheckpointSizes(const CheckpointSizes&) = delete;
-  CheckpointSizes& operator=(const CheckpointSizes&) = delete;
-
-  const std::vector<int64_t>& seen() const { return seen_; }
-
- private:
-  static CheckpointSizes*& current() {
-    thread_local CheckpointSizes* current = nullptr;
-    return current;
-  }
-  static void ended(const at::RecordFunction& function, at::ObserverContext*) {
-    const std::string name = function.name();
-    if (name.starts_with("spikeforge::") && name.ends_with("_forward"))
-      current()->seen_.push_back(function.outputs().back().toTensor().numel());
-  }
-
-  at::CallbackHandle handle_{};
-  std::vector<int64_t> seen_;
-};
-
 }  // namespace
 
 TEST_CASE("no neurons or no steps: empty results, and a gradient of zero for what they would share") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     for (const auto& shape : std::vector<std::vector<int64_t>>{{4, 0}, {4, 2, 0}, {4, 0, 3}, {0, 0}, {0, 3}}) {
       INFO(neuron.name);
       Call call = default_call(neuron.name, leaf(at::empty(shape, at::kFloat)));
@@ -72,7 +38,7 @@ TEST_CASE("no neurons or no steps: empty results, and a gradient of zero for wha
 }
 
 TEST_CASE("one neuron may have any shape of one element, none included") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronRow& neuron : neuron_rows) {
     const Tensor x = drive(neuron.name, {13});
     Tensors expected;
     for (const auto& shape : std::vector<std::vector<int64_t>>{{13}, {13, 1}, {13, 1, 1, 1}}) {
@@ -90,11 +56,12 @@ TEST_CASE("one neuron may have any shape of one element, none included") {
 }
 
 TEST_CASE("any number of steps and neurons, in every type and form, has finite results and gradients") {
-  for (const NeuronFacts& neuron : neurons()) {
+  for (const NeuronKind kind : all_neurons) {
+    const NeuronRow& neuron = neuron_row(kind);
     for (const at::ScalarType type : all_types) {
       for (const int64_t steps : {1, 2, 16, 17, 33}) {
         for (const int64_t size : {1, 7, 33}) {
-          for (const Form& form : forms(neuron)) {
+          for (const Form& form : forms(kind)) {
             INFO(neuron.name << " (" << form.text() << ") T=" << steps << " N=" << size << " " << at::toString(type));
             Call call = default_call(neuron.name, leaf(drive(neuron.name, {steps, size}, type)));
             call.form = form;
@@ -112,35 +79,6 @@ TEST_CASE("any number of steps and neurons, in every type and form, has finite r
         }
       }
     }
-  }
-}
-
-TEST_CASE("only a call that will be differentiated writes checkpoints") {
-  for (const NeuronFacts& neuron : neurons()) {
-    INFO(neuron.name);
-    const Tensor x = drive(neuron.name, {70, 11});
-    const CheckpointSizes checkpoints;
-    const Tensors trained = run(default_call(neuron.name, leaf(x)));
-    REQUIRE(checkpoints.seen().size() == 1);
-    REQUIRE(checkpoints.seen().back() > 0);  // the counter counts
-    REQUIRE(trained[0].requires_grad());
-
-    const Tensors constant = run(default_call(neuron.name, x));
-    REQUIRE_FALSE(constant[0].requires_grad());
-    {
-      const at::NoGradGuard no_grad;
-      const Tensors results = run(default_call(neuron.name, leaf(x)));
-      REQUIRE_FALSE(results[0].requires_grad());
-      REQUIRE(same_bits(results, constant));
-    }
-    {
-      const c10::InferenceMode inference;
-      const Tensors results = run(default_call(neuron.name, x.clone()));
-      REQUIRE(results[0].is_inference());
-      REQUIRE(same_bits(results, constant));
-    }
-    REQUIRE(checkpoints.seen() == std::vector<int64_t>{checkpoints.seen()[0], 0, 0, 0});
-    for (std::size_t i = 0; i < trained.size(); ++i) REQUIRE(trained[i].equal(constant[i]));
   }
 }
 

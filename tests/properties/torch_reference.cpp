@@ -3,10 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include "csrc/graph/internal/copy.h"
-
-#include <algorithm>
-
-#include "tests/neuron/surrogate_table.h"
+#include "csrc/neuron/surrogate.h"
 
 namespace spikeforge::test {
 namespace {
@@ -38,18 +35,21 @@ Tensor with_slope(const Tensor& value, const Tensor& x, const Tensor& slope) {
   return WithSlope::apply(value, x, slope.detach());
 }
 
-// The published derivative, number by number.
+using SurrogateGradient = double (*)(double, const double*);
+constexpr SurrogateGradient surrogate_gradients[] = {
+#define SPIKEFORGE_SURROGATE(name, Struct, ...) \
+  [](double u, const double* args) { return Struct<double>(args).gradient(u); },
+#include "csrc/neuron/surrogate.def"
+#undef SPIKEFORGE_SURROGATE
+};
+
 Tensor surrogate_gradient(const Tensor& u, const graph::Surrogate& surrogate) {
   Tensor slope = at::zeros_like(u, at::kDouble);
   if (!surrogate.kind) return slope.to(u.dtype());
-  const auto& table = surrogate_table();
-  const std::string name(graph::describe(*surrogate.kind).name);
-  const auto known = std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.name == name; });
+  const SurrogateGradient gradient = surrogate_gradients[static_cast<std::size_t>(*surrogate.kind)];
   const Tensor numbers = u.detach().to(at::kDouble).contiguous();
-  const Args args(surrogate.args.begin(), surrogate.args.end());
   for (std::int64_t i = 0; i < numbers.numel(); ++i)
-    slope.mutable_data_ptr<double>()[i] =
-        static_cast<double>(known->gradient(numbers.const_data_ptr<double>()[i], args));
+    slope.mutable_data_ptr<double>()[i] = gradient(numbers.const_data_ptr<double>()[i], surrogate.args.data());
   return slope.to(u.dtype());
 }
 

@@ -1,5 +1,6 @@
 // A cell as a loop of torch operations under torch's own autograd: the definition of what spikeforge::run computes, and
-// of its gradients. It shares no code with the library but the graph.
+// of its gradients. It shares no code with the library but the graph, and the surrogates, which
+// tests/python/multistep/test_surrogates.py compares with their formulas.
 #pragma once
 
 #include "csrc/graph/cell.h"

@@ -2,7 +2,6 @@
 #include "ops/kernel_pack.h"
 
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
 
 #include "tests/catch.h"
 #include "tests/simulation/neurons.h"
@@ -18,9 +17,7 @@ TEST_CASE("steps by operators, as a kernel pack records them, give the bits of t
   record_kernels({"sm_90"});
   const Recording recorded = simulate(there.network, 70, options(there));
   CHECK(expected.steps.numel() > 100);
-  CHECK(at::equal(recorded.steps, expected.steps));
-  CHECK(at::equal(recorded.neurons, expected.neurons));
-  for (std::size_t i = 0; i < expected.states.size(); ++i) CHECK(at::equal(recorded.states[i], expected.states[i]));
+  CHECK(same(recorded, expected));
 }
 
 TEST_CASE("connections learn from C++, alike in the CPU's own steps and by operators") {
@@ -44,8 +41,7 @@ TEST_CASE("connections learn from C++, alike in the CPU's own steps and by opera
   const Recording expected = simulate(here.network, 70);
   record_kernels({"sm_90"});
   const Recording recorded = simulate(there.network, 70);
-  CHECK(at::equal(recorded.steps, expected.steps));
-  CHECK(at::equal(recorded.neurons, expected.neurons));
+  CHECK(same(recorded, expected));
   const Learned learned = here.network.learned(first);
   CHECK(learned.states[0].first == "w");
   CHECK(learned.traces[0].second.numel() == 60);

@@ -4,7 +4,10 @@
 
 #include "csrc/simulation/network.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/linspace.h>
+
+#include <algorithm>
 
 namespace spikeforge::test {
 
@@ -53,6 +56,12 @@ inline TestNetwork test_network(bool driven, const NetworkOptions& options = {.s
     network.drive(made.c, 20.0, {.weight = 0.01, .into = "b"});
   }
   return made;
+}
+
+inline bool same(const Recording& a, const Recording& b) {
+  return at::equal(a.steps, b.steps) && at::equal(a.neurons, b.neurons) &&
+         std::ranges::equal(a.states, b.states,
+                            [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
 }
 
 }  // namespace spikeforge::test

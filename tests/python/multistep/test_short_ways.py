@@ -38,6 +38,26 @@ def test_the_same_bits_with_and_without_a_gradient(neuron, guard, device):
 
 
 @pytest.mark.parametrize("guard", GUARDS)
+@every_neuron
+def test_only_a_call_that_will_be_differentiated_writes_checkpoints(neuron, guard, device):
+    inputs = sample(neuron, device, tensors=True)
+    inputs.x = inputs.x.repeat(7, 1, 1, 1)
+    leaves = inputs.map(lambda name, t: t.clone().requires_grad_())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        call(neuron, leaves, Options())
+        with GUARDS[guard]():
+            call(neuron, inputs, Options())
+    forward = [event for event in profile.events() if event.name == f"spikeforge::{neuron}_forward"]
+    assert [event.concrete_inputs[-3] for event in forward] == [True, False], "save, before lengths and start"
+    with Calls() as calls:
+        call(neuron, inputs, Options())
+    ((name, arguments, options),) = calls.seen
+    for save in (True, False):
+        *_, checkpoints = getattr(ops, name)(*arguments, **{**options, "save": save})
+        assert (checkpoints.numel() > 0) == save
+
+
+@pytest.mark.parametrize("guard", GUARDS)
 def test_a_result_without_a_gradient_is_an_ordinary_tensor(guard, device):
     """It may be changed in place, and become a leaf."""
     with GUARDS[guard]():

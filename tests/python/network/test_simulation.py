@@ -14,22 +14,12 @@ import torch
 from loops import output_of, refused, with_threads
 
 import spikeforge
+from rank_networks import LIF, TWO_INPUTS
 from ranks import limited_memory, on_ranks
 from spikeforge import rules
 from test_draws import philox, poisson
 
-LIF = """
-neuron lif(x; v, wait; leak) {
-  h = leak * v + x
-  resting = wait > 0
-  s = where(resting, 0, spike(h - 1, none))
-  return s
-  v' = where(resting, v, select(s, 0, h))
-  wait' = select(s, 3, maximum(wait - 1, 0))
-}
-"""
 PAIR = spikeforge.plasticity.pair_stdp()
-TWO_INPUTS = "neuron two(a, b; v) { h = 0.8 * v + a - b; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
 
 
 def network(device="cpu", drive=True, seed=3, dtype=torch.float64):
@@ -561,6 +551,7 @@ REFUSED = [
     (TypeError, "Network: the name of a population must be a str, but is 3", lambda net, a, b: net.populate(3, 5, LIF, leak=1.0)),
     (TypeError, "Network: the size of c must be a whole number, but is 1000.0", lambda net, a, b: net.populate("c", 1e3, LIF, leak=1.0)),
     (ValueError, "Network: the size of c must be a number of 64 bits, but is", lambda net, a, b: net.populate("c", 2**70, LIF, leak=1.0)),
+    (ValueError, "Network: the size of c must not be negative, but is -1", lambda net, a, b: net.populate("c", -1, LIF, leak=1.0)),
     (TypeError, "Network: a state of c must be a str, but is 1", lambda net, a, b: net.populate("c", 5, LIF, states={1: 0.5}, leak=1.0)),
     (TypeError, "Network: v of c must be dense, but is Sparse", lambda net, a, b: net.populate("c", 5, LIF, states={"v": torch.ones(5).to_sparse()}, leak=1.0)),
     (TypeError, "Network: rate of a must be dense, but is Sparse", lambda net, a, b: net.drive(a, torch.ones(5).to_sparse())),
