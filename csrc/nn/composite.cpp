@@ -1,7 +1,6 @@
 #include "csrc/nn/composite.h"
 #include "csrc/nn/internal/scoped_samples.h"
 #include "csrc/nn/internal/step_of.h"
-#include "csrc/nn/internal/variable.h"
 #include "csrc/nn/neuron_module.h"
 #include "csrc/nn/recording.h"
 #include "ops/recurrent.h"
@@ -216,12 +215,48 @@ void CompositeImpl::pretty_print(std::ostream& stream) const {
 
 // --- Variables
 
+namespace {
+
+// A state, parameter or buffer by its dotted name, through the aliases of the networks on the way.
+struct Variable {
+  Stateful* owner = nullptr;  // of a state
+  std::size_t state = 0;
+  at::Tensor tensor;  // a parameter or a buffer
+
+  explicit operator bool() const { return owner || tensor.defined(); }
+  at::Tensor value() const { return owner ? owner->own_state(state) : tensor; }
+};
+
+// Empty where there is none.
+Variable find_variable(const torch::nn::Module& root, const std::string& name) {
+  if (const auto* network = dynamic_cast<const CompositeImpl*>(&root))
+    if (const std::string* variable = network->variable_of(name)) return find_variable(root, *variable);
+
+  const std::size_t dot = name.find('.');
+  if (dot != std::string::npos) {
+    const auto children = root.named_children();
+    const auto* child = children.find(name.substr(0, dot));
+    return child ? find_variable(**child, name.substr(dot + 1)) : Variable();
+  }
+  if (const auto* stateful = dynamic_cast<const Stateful*>(&root)) {
+    const Names states = stateful->state_names();
+    if (const std::size_t state = find(states, name); state < states.size())
+      return {const_cast<Stateful*>(stateful), state, {}};  // NOLINT: callers have write access
+  }
+  const auto parameters = root.named_parameters(/*recurse=*/false), buffers = root.named_buffers(/*recurse=*/false);
+  if (const at::Tensor* parameter = parameters.find(name)) return {nullptr, 0, *parameter};
+  if (const at::Tensor* buffer = buffers.find(name)) return {nullptr, 0, *buffer};
+  return {};
+}
+
+}  // namespace
+
 void CompositeImpl::alias(const std::string& name, const std::string& variable, c10::OptionalIntArrayRef shape) {
   check_new_name(name, "alias");
   const Variable found = find_variable(*this, variable);
   TORCH_CHECK_VALUE(found && variable.find('.') != std::string::npos, title(), ": the alias '", name,
                     "' must name a state, parameter or buffer of a part below, which '", variable, "' is not");
-  const at::Tensor value = found.owner ? found.owner->own_state(found.state) : found.tensor;
+  const at::Tensor value = found.value();
   TORCH_CHECK_VALUE(!shape || !value.defined() || value.sizes() == *shape, title(), ": the alias '", name,
                     "' is to have shape ", shape.value_or(c10::IntArrayRef()), ", but '", variable, "' has shape ",
                     value.defined() ? value.sizes() : c10::IntArrayRef());
@@ -239,7 +274,7 @@ void CompositeImpl::alias(const std::string& name, const at::Tensor& variable) {
 at::Tensor CompositeImpl::get(const std::string& name) const {
   const Variable found = find_variable(*this, name);
   TORCH_CHECK_VALUE(found, title(), ": there is no state, parameter, buffer or alias '", name, "'");
-  return found.owner ? found.owner->own_state(found.state) : found.tensor;
+  return found.value();
 }
 
 void CompositeImpl::set(const std::string& name, const at::Tensor& value) {
