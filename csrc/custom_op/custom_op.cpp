@@ -13,28 +13,40 @@
 namespace spikeforge {
 namespace custom_op {
 
+// A kernel for the dispatcher, which keeps the operator.
+template <void (*kernel)(const DispatchedCall&)> class DispatchKernel final : public c10::OperatorKernel {
+ public:
+  explicit DispatchKernel(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    kernel({op_, handle, keys, *stack});
+  }
+
+ private:
+  const std::shared_ptr<const Operator> op_;
+};
+
 class Registration {
  public:
   explicit Registration(std::shared_ptr<const Operator> custom)
       : op(std::move(custom)), library_(torch::Library::FRAGMENT, name_space(), std::nullopt, __FILE__, __LINE__) {
     // An exception on the way destroys library_, and with it what was registered so far.
-    const std::string name = local_name();
     library_.def(c10::FunctionSchema(op->schema), {at::Tag::pt2_compliant_tag});
-    const auto add = [&](c10::DispatchKey key, torch::CppFunction kernel) {
-      library_.impl(name.c_str(), torch::dispatch(key, std::move(kernel)));
-    };
-    add(c10::DispatchKey::CPU, Operator::cpu_kernel(op));
-    add(c10::DispatchKey::CUDA, Operator::cuda_kernel(op));
-    add(c10::DispatchKey::Meta, Operator::meta_kernel(op));
-    add(c10::DispatchKey::Autograd, Operator::autograd_kernel(op));
-    add(c10::DispatchKey::FuncTorchBatched, Operator::batched_kernel(op));
+    add<call_on_cpu>(c10::DispatchKey::CPU);
+    add<call_on_cuda>(c10::DispatchKey::CUDA);
+    add<call_on_meta>(c10::DispatchKey::Meta);
+    add<call_with_autograd>(c10::DispatchKey::Autograd);
+    add<call_batched>(c10::DispatchKey::FuncTorchBatched);
   }
 
   const std::shared_ptr<const Operator> op;
 
  private:
   std::string name_space() const { return op->schema.name().substr(0, op->schema.name().find("::")); }
-  std::string local_name() const { return op->name.substr(op->name.find("::") + 2); }
+  template <void (*kernel)(const DispatchedCall&)> void add(c10::DispatchKey key) {
+    const std::string local_name = op->name.substr(op->name.find("::") + 2);
+    auto function = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DispatchKernel<kernel>>(op));
+    library_.impl(local_name.c_str(), torch::dispatch(key, std::move(function)));
+  }
 
   torch::Library library_;
 };

@@ -178,39 +178,6 @@ void check_vjp_operator(const Operator& op) {
                       vjp);
 }
 
-class Functor : public c10::OperatorKernel {
- public:
-  explicit Functor(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
-
- protected:
-  const std::shared_ptr<const Operator> op_;
-};
-
-class CpuKernel final : public Functor {
- public:
-  using Functor::Functor;
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    op_->run_on_cpu(*stack);
-  }
-};
-
-class MetaKernel final : public Functor {
- public:
-  using Functor::Functor;
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    const Operator& op = *op_;
-    const Values values = op.values(*stack);
-    check_dtypes(op, values);
-    const Arguments in = op.arguments(values);
-    at::Tensor leader;
-    op.for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
-      if (!leader.defined() && op.kinds[i] == ArgumentKind::tensor) leader = t;
-    });
-    TORCH_CHECK_VALUE(leader.defined(), op.name, ": an argument is an undefined tensor");
-    op.replace(*stack, op.allocate(in, leader));
-  }
-};
-
 }  // namespace
 
 Operator::Operator(Definition said)
@@ -326,12 +293,19 @@ void Operator::run_on_cpu_by_copies(torch::jit::Stack& stack) const {
   for (std::size_t i = stack.size() - result_count(); i < stack.size(); ++i) stack[i] = stack[i].toTensor().to(device);
 }
 
-torch::CppFunction Operator::cpu_kernel(std::shared_ptr<const Operator> self) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(std::move(self)));
-}
+void call_on_cpu(const DispatchedCall& call) { call.op->run_on_cpu(call.stack); }
 
-torch::CppFunction Operator::meta_kernel(std::shared_ptr<const Operator> self) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<MetaKernel>(std::move(self)));
+void call_on_meta(const DispatchedCall& call) {
+  const Operator& op = *call.op;
+  const Values values = op.values(call.stack);
+  check_dtypes(op, values);
+  const Arguments in = op.arguments(values);
+  at::Tensor leader;
+  op.for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
+    if (!leader.defined() && op.kinds[i] == ArgumentKind::tensor) leader = t;
+  });
+  TORCH_CHECK_VALUE(leader.defined(), op.name, ": an argument is an undefined tensor");
+  op.replace(call.stack, op.allocate(in, leader));
 }
 
 }  // namespace spikeforge::custom_op

@@ -14,10 +14,6 @@
 #include <string>
 #include <vector>
 
-namespace torch {
-class CppFunction;
-}
-
 namespace spikeforge::custom_op {
 
 enum class ArgumentKind { tensor, maybe_tensor, tensor_list, maybe_tensor_list, integer, number, truth, other };
@@ -85,19 +81,27 @@ class Operator {
   // Compiles ahead of the first call.
   void compile(const std::string& arch, const torch::jit::Stack& stack) const;
 
-  // Kernels of the dispatch keys. `self` lives as long as they do.
-  static torch::CppFunction cpu_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction cuda_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction meta_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction autograd_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction batched_kernel(std::shared_ptr<const Operator> self);
-
   const CudaKernels* cuda_kernels() const { return cuda_kernels_.get(); }
 
  private:
   std::unique_ptr<CudaKernels> cuda_kernels_;  // null without a CUDA source
   mutable std::once_flag warned_of_copies_;
 };
+
+// A call that the dispatcher makes; the arguments are on the stack.
+struct DispatchedCall {
+  const std::shared_ptr<const Operator>& op;
+  const c10::OperatorHandle& handle;
+  c10::DispatchKeySet keys;
+  torch::jit::Stack& stack;
+};
+
+// The kernels of the dispatch keys. They replace the arguments by the results.
+void call_on_cpu(const DispatchedCall& call);
+void call_on_cuda(const DispatchedCall& call);
+void call_on_meta(const DispatchedCall& call);
+void call_with_autograd(const DispatchedCall& call);
+void call_batched(const DispatchedCall& call);
 
 template <class Visit> void Operator::for_each_tensor(Values values, Visit&& visit) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
