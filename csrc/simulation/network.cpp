@@ -1,5 +1,4 @@
 #include "csrc/simulation/network.h"
-#include "csrc/simulation/internal/alike.h"
 #include "csrc/simulation/internal/description.h"
 #include "csrc/simulation/internal/running.h"
 #include "csrc/simulation/internal/undifferentiated.h"
