@@ -1,7 +1,6 @@
 #include "csrc/simulation/internal/plastic.h"
-#include "csrc/simulation/internal/large_pages.h"
+#include "csrc/simulation/internal/matrix_layout.h"
 #include "csrc/simulation/internal/plastic_operators.h"
-#include "csrc/simulation/internal/sort_rows.h"
 #include "ops/common/checks.h"
 #include "ops/common/layout.h"
 #include "ops/event.h"

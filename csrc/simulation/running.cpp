@@ -3,10 +3,9 @@
 #include "csrc/simulation/internal/cpu_steps.h"
 #include "csrc/simulation/internal/digest.h"
 #include "csrc/simulation/internal/gpu_steps.h"
-#include "csrc/simulation/internal/near_first.h"
+#include "csrc/simulation/internal/matrix_layout.h"
 #include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/plastic_operators.h"
-#include "csrc/simulation/internal/sort_rows.h"
 #include "ops/event.h"
 
 #include <ATen/ops/aminmax.h>
