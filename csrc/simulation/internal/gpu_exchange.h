@@ -3,8 +3,8 @@
 #pragma once
 
 #include "csrc/kernels/network/launch.h"
+#include "csrc/simulation/internal/gpu_streams.h"
 #include "csrc/simulation/internal/running.h"
-#include "csrc/simulation/internal/side_stream.h"
 
 #include <ATen/core/Tensor.h>
 
