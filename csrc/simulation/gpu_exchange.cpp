@@ -27,8 +27,7 @@ GpuExchange::GpuExchange(Running& running, const kernels::NetworkLaunch& steps)
   const Slices slices =
       running.is_shared() ? running.exchange().slices() : Slices{{Slice{0, running.partition().whole(), 0}}};
   std::vector<std::int64_t> neurons;
-  for (const std::vector<Slice>& rank : slices)
-    neurons.push_back(rank.empty() ? 0 : rank.back().first + rank.back().size());
+  for (const std::vector<Slice>& rank : slices) neurons.push_back(neurons_of(rank));
   const std::int64_t most = std::max<std::int64_t>(*std::ranges::max_element(neurons), 1);
   at::Tensor numbers = at::zeros({std::ssize(slices), most}, at::kInt);
   for (std::size_t rank = 0; rank < slices.size(); ++rank)

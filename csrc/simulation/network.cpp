@@ -90,11 +90,8 @@ std::int64_t Description::inputs() const {
 }
 
 std::size_t Description::number_of(const Population& population) const {
-  const auto is_it = [&](const Population& p) {
-    return p.name == population.name && p.begin == population.begin && p.end == population.end;
-  };
   const auto first = std::ranges::lower_bound(populations, population.begin, {}, &Population::begin);
-  const auto found = std::find_if(first, populations.end(), is_it);
+  const auto found = std::find(first, populations.end(), population);
   TORCH_CHECK_VALUE(found != populations.end(), "Network: ", population.name, ", neurons ", population.begin, " to ",
                     population.end, ", is no population of this network");
   return static_cast<std::size_t>(found - populations.begin());

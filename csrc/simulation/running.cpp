@@ -308,9 +308,7 @@ void Running::make_current(const Description& description) {
 
 Probe Running::probe(const StateProbe& requested) const {
   const Population& population = requested.population;
-  const auto found = std::ranges::find_if(populations_, [&](const Population& p) {
-    return p.name == population.name && p.begin == population.begin && p.end == population.end;
-  });
+  const auto found = std::ranges::find(populations_, population);
   TORCH_CHECK_VALUE(found != populations_.end(), "simulate: ", population.name, " is no population of this network");
   const Group* const group = &groups_[group_of_[static_cast<std::size_t>(found - populations_.begin())]];
   const std::vector<std::string>& states = group->cell->states;
@@ -722,9 +720,7 @@ void Running::deliver_by_operators() {
 // Gathers a byte for each neuron of each rank: [ranks, 1 + the most neurons of a rank]. The first byte is not 0 if the
 // rank has failed, when `own` is not defined.
 at::Tensor Running::gather_spikes(const at::Tensor& own) {
-  std::int64_t most = 1;
-  for (const std::vector<Slice>& rank : exchange_->slices())
-    if (!rank.empty()) most = std::max(most, rank.back().first + rank.back().size());
+  const std::int64_t most = std::max<std::int64_t>(exchange_->most_neurons(), 1);
   const auto bytes = spikes_.options().dtype(at::kByte);
   const at::Tensor sent = at::zeros({1 + most}, bytes);
   at::Tensor all = at::empty({ranks_->size(), 1 + most}, bytes);
