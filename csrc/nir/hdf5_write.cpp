@@ -14,7 +14,7 @@ constexpr std::size_t least_compressed = 4096;            // bytes: chunks need 
 constexpr std::size_t most_chunk = std::size_t{1} << 20;  // bytes: each is inflated as a whole
 
 template <class Id> Id made(hid_t id, const char* what) {
-  if (id < 0) throw std::runtime_error(fmt::format("libhdf5 cannot make {}: {}", what, printable(hdf5_reason())));
+  if (id < 0) fail("libhdf5 cannot make {}: {}", what, hdf5_reason());
   return Id(id);
 }
 
@@ -24,7 +24,7 @@ TypeId half_type() {
   TypeId type = copy_of(h5().H5T_IEEE_F32LE_g);
   const bool done = h5().H5Tset_fields(type.get(), 15, 10, 5, 0, 10) >= 0 && h5().H5Tset_size(type.get(), 2) >= 0 &&
                     h5().H5Tset_ebias(type.get(), 15) >= 0;
-  if (!done) throw std::runtime_error("libhdf5 cannot make the type float16");
+  if (!done) fail("libhdf5 cannot make the type float16");
   return type;
 }
 
@@ -92,7 +92,7 @@ class TreeWriter {
       const std::vector<hsize_t> chunk = chunk_of(value);
       if (h5().H5Pset_chunk(properties.get(), static_cast<int>(chunk.size()), chunk.data()) < 0 ||
           h5().H5Pset_deflate(properties.get(), static_cast<unsigned>(compression_)) < 0)
-        throw std::runtime_error(fmt::format("libhdf5 cannot compress: {}", printable(hdf5_reason())));
+        fail("libhdf5 cannot compress: {}", hdf5_reason());
     }
     dataset(into, name, type_of(value.dtype()), value.shape(), properties.get(), value.bytes().data(), value.count());
   }
@@ -105,15 +105,13 @@ class TreeWriter {
 
   void dataset(hid_t into, const std::string& name, const TypeId& type, const Shape& shape, hid_t properties,
                const void* data, std::int64_t count) {
-    if (shape.size() > H5S_MAX_RANK)
-      throw std::runtime_error(fmt::format("{} has more than 32 dimensions", printable(name)));
+    if (shape.size() > H5S_MAX_RANK) fail("{} has more than 32 dimensions", printable(name));
     const SpaceId space = space_of(shape);
     DatasetId id = made<DatasetId>(
         h5().H5Dcreate2(into, name.c_str(), type.get(), space.get(), link_.get(), properties, H5P_DEFAULT),
         "a dataset");
     const bool done = count == 0 || h5().H5Dwrite(id.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) >= 0;
-    if (!done || !id.close())
-      throw std::runtime_error(fmt::format("libhdf5 cannot write {}: {}", printable(name), printable(hdf5_reason())));
+    if (!done || !id.close()) fail("libhdf5 cannot write {}: {}", printable(name), hdf5_reason());
   }
 
   // Whole rows of the last dimensions, as many as fit.
@@ -141,8 +139,7 @@ void write_tree(const Group& root, const std::string& path, int compression) {
   h5().H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
   FileId file = made<FileId>(h5().H5Fcreate(path.c_str(), open_to_replace, H5P_DEFAULT, access.get()), "the file");
   TreeWriter(compression).group(file.get(), root);
-  if (!file.close())
-    throw std::runtime_error(fmt::format("libhdf5 cannot finish the file: {}", printable(hdf5_reason())));
+  if (!file.close()) fail("libhdf5 cannot finish the file: {}", hdf5_reason());
 }
 
 }  // namespace spikeforge::nir

@@ -1,16 +1,15 @@
 #include "csrc/nir/network/description.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/network/cell.h"
 #include "csrc/nir/network/node_modules.h"
 #include "csrc/nir/network/restore.h"
 #include "csrc/nir/network/tensor.h"
 #include "csrc/nir/network/values.h"
+#include "csrc/nir/refuse.h"
 #include "csrc/nn/delay.h"
 #include "csrc/nn/neurons.h"
 #include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/full.h>
-#include <fmt/format.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
@@ -56,10 +55,10 @@ void take_labels(GraphNetworkImpl& network, const Group& labels) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  std::string node = path;
-  std::replace(node.begin(), node.end(), '.', '/');
-  throw Error(node.empty() ? "/" : node, "", reason);
+template <class... Arguments>
+[[noreturn]] void refuse_part(std::string path, fmt::format_string<Arguments...> reason, Arguments&&... arguments) {
+  std::replace(path.begin(), path.end(), '.', '/');
+  refuse(path.empty() ? "/" : path, "", reason, std::forward<Arguments>(arguments)...);
 }
 
 template <class Array> Integers integers(const Array& values) { return {values.begin(), values.end()}; }
@@ -134,7 +133,7 @@ class DescriptionWriter {
     const auto notes = notes_of_neuron(module);
     const auto* const own = dynamic_cast<const nn::NeuronImpl*>(&module);
     const auto* const node = dynamic_cast<const NodeNeuronImpl*>(&module);
-    if (!notes && !own) refuse(path, fmt::format("there is no description of {}", module.name()));
+    if (!notes && !own) refuse_part(path, "there is no description of {}", module.name());
     std::string kind = "Node";
     if (!node && notes) kind = std::get<Strings>(notes->find("module")->value).values[0];
     Row row(path, kind.c_str());
@@ -194,7 +193,7 @@ class DescriptionWriter {
       return add(Row(path, "Delay").set("steps", m->steps()));
     if (const auto* m = dynamic_cast<const SilenceImpl*>(&module))
       return add(Row(path, "Silence").set("input_rank", m->input_rank()).set("shape", m->shape()));
-    refuse(path, fmt::format("there is no description of {}", module.name()));
+    refuse_part(path, "there is no description of {}", module.name());
   }
 
   template <int D, class Convolution>
@@ -226,7 +225,7 @@ class ModuleRow {
   bool has(const std::string& name) const { return values_.contains(name); }
   const c10::IValue& at(const std::string& name) const {
     const c10::IValue* const value = find(name);
-    if (!value) refuse(path(), fmt::format("its description lacks {}", name));
+    if (!value) refuse_part(path(), "its description lacks {}", name);
     return *value;
   }
   std::string path() const { return values_.at("path").toStringRef(); }
@@ -279,7 +278,7 @@ class ModuleMaker {
     try {
       return made(row);
     } catch (const c10::Error& error) {
-      refuse(row.path(), error.what_without_backtrace());
+      refuse_part(row.path(), "{}", error.what_without_backtrace());
     }
   }
 
@@ -321,7 +320,7 @@ class ModuleMaker {
     const auto sources = row.texts("sources"), targets = row.texts("targets");
     const Integers delays = row.integers("delays"), from_rest = row.integers("from_rest");
     if (targets.size() != sources.size() || delays.size() != sources.size() || from_rest.size() != sources.size())
-      refuse(row.path(), "its connections are not described alike");
+      refuse_part(row.path(), "its connections are not described alike");
     for (std::size_t i = 0; i < sources.size(); ++i)
       network->connect(sources[i], targets[i], {.delay = delays[i], .repeated = true, .from_rest = from_rest[i] != 0});
     return network;
@@ -377,7 +376,7 @@ class ModuleMaker {
         return torch::nn::Sequential(torch::nn::ConstantPad2d(torch::nn::ConstantPad2dOptions(expanded<4>(padding), 0)),
                                      convolution<2, torch::nn::Conv2d>(*children[1]));
     }
-    refuse(row.path(), "a Sequential is a zero padding and a convolution here");
+    refuse_part(row.path(), "a Sequential is a zero padding and a convolution here");
   }
 
   static nn::Part pool(const ModuleRow& row) {
@@ -401,7 +400,7 @@ class ModuleMaker {
   static nn::Part neuron(const ModuleRow& row) {
     const Node node{Input{}, metadata(row)};
     if (auto part = neuron_of_metadata(node, {.dt = 1, .dtype = c10::kDouble})) return *part;
-    refuse(row.path(), fmt::format("NIR has no node for {}", row.text("kind")));
+    refuse_part(row.path(), "NIR has no node for {}", row.text("kind"));
   }
 
   // A node that works element by element. The text is made anew: Python does not write neurons.
@@ -425,11 +424,11 @@ class ModuleMaker {
         node.kind);
     const CellOptions options = decide(node, {.dt = row.at("dt").toDouble()});
     const auto cell = cell_of(node.kind, options);
-    if (!cell) refuse(row.path(), fmt::format("{} is no neuron of NIR", type));
+    if (!cell) refuse_part(row.path(), "{} is no neuron of NIR", type);
     nn::NeuronOptions neuron(cell->text);
     for (const auto& [name, array] : cell->params) {
       const auto found = params.find(name);
-      if (found == params.end()) refuse(row.path(), fmt::format("its description lacks {}", name));
+      if (found == params.end()) refuse_part(row.path(), "its description lacks {}", name);
       neuron.param(std::string(name), nn::Constant(found->second));
     }
     return NodeNeuron(type, options, std::move(neuron));

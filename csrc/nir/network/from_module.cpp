@@ -1,9 +1,9 @@
 #include "csrc/nir/network/from_module.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/network/back_edges.h"
 #include "csrc/nir/network/node_modules.h"
 #include "csrc/nir/network/restore.h"
 #include "csrc/nir/network/tensor.h"
+#include "csrc/nir/refuse.h"
 #include "csrc/nir/validate.h"
 #include "csrc/nn/delay.h"
 #include "csrc/nn/time_distributed.h"
@@ -50,8 +50,10 @@ class Exporter {
   }
 
  private:
-  [[noreturn]] static void refuse(const std::string& path, const std::string& reason) {
-    throw Error(path.empty() ? "/" : path, "", reason);
+  template <class... Arguments>
+  [[noreturn]] static void refuse(const std::string& path, fmt::format_string<Arguments...> reason,
+                                  Arguments&&... arguments) {
+    nir::refuse(path.empty() ? "/" : path, "", reason, std::forward<Arguments>(arguments)...);
   }
 
   // --- Networks
@@ -59,7 +61,7 @@ class Exporter {
   Graph network_of(const nn::CompositeImpl& network, const std::string& path, const Shape& shape) {
     const auto parts = network.parts();
     const std::size_t inputs = network.input_names().size();
-    if (inputs != 1) refuse(path, fmt::format("it has {} inputs; one is expected", inputs));
+    if (inputs != 1) refuse(path, "it has {} inputs; one is expected", inputs);
 
     Wiring net(network);
     Graph graph;
@@ -287,9 +289,10 @@ class Exporter {
       for (std::size_t w = 0; w < wires.size(); ++w) {
         if (found[w] <= delays[w]) continue;
         if (!move_after(wires[w].from, found))
-          refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
-                                   "lies elsewhere",
-                                   wires[w].text));
+          refuse(path,
+                 "readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
+                 "lies elsewhere",
+                 wires[w].text);
         has_moved = true;
       }
       cuts = has_moved ? std::vector<std::int64_t>(wires.size()) : found;
@@ -318,9 +321,9 @@ class Exporter {
     try {
       neuron = node_of_neuron(module, shape, dt_, lost);
     } catch (const Error& error) {
-      refuse(path, error.reason);
+      refuse(path, "{}", error.reason);
     } catch (const c10::Error& error) {
-      refuse(path, error.what_without_backtrace());
+      refuse(path, "{}", error.what_without_backtrace());
     }
     for (const std::string& what : lost) lost_[what].push_back(path);
     if (neuron) return neuron;
@@ -341,7 +344,7 @@ class Exporter {
     if (const auto* m = dynamic_cast<const nn::DelayImpl*>(&module)) return delay(*m, shape);
     if (dynamic_cast<const torch::nn::IdentityImpl*>(&module) || dynamic_cast<const torch::nn::DropoutImpl*>(&module))
       return {};
-    refuse(path, fmt::format("NIR has no node for {}", module.name()));
+    refuse(path, "NIR has no node for {}", module.name());
   }
 
   static Node matrix(const at::Tensor& weight, const at::Tensor& bias) {
@@ -354,7 +357,7 @@ class Exporter {
     const auto& o = m.options;
     if (!std::holds_alternative<torch::enumtype::kZeros>(o.padding_mode()))
       refuse(path, "NIR pads convolutions with zeros only");
-    if (shape.size() != D + 1) refuse(path, fmt::format("it cannot have an input of shape {}", text_of(shape)));
+    if (shape.size() != D + 1) refuse(path, "it cannot have an input of shape {}", text_of(shape));
     node.input_shape.emplace();
     std::copy(shape.begin() + 1, shape.end(), node.input_shape->begin());
     node.weight = array_of(m.weight);
@@ -442,7 +445,7 @@ std::string listed(const std::vector<std::string>& paths) {
 }  // namespace
 
 Graph from_module(const nn::Part& module, const at::Tensor& x, double dt, Report* report) {
-  if (!(dt > 0) || !std::isfinite(dt)) throw Error("", "", fmt::format("dt must be finite and > 0, but is {}", dt));
+  if (!(dt > 0) || !std::isfinite(dt)) refuse("", "", "dt must be finite and > 0, but is {}", dt);
   if (!x.defined()) throw Error("", "", "the example x is undefined");
   const c10::NoGradGuard no_grad;
   Exporter exporter(dt);

@@ -1,15 +1,14 @@
 #include "csrc/nir/network/to_module.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/network/back_edges.h"
 #include "csrc/nir/network/node_modules.h"
 #include "csrc/nir/network/restore.h"
 #include "csrc/nir/network/tensor.h"
+#include "csrc/nir/refuse.h"
 #include "csrc/nir/validate.h"
 #include "csrc/nn/delay.h"
 #include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/empty.h>
-#include <fmt/format.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
@@ -29,10 +28,6 @@ namespace {
 std::string without_dots(std::string name) {
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
-}
-
-[[noreturn]] void refuse(const std::string& node, std::string_view field, const std::string& reason) {
-  throw Error(node, std::string(field), reason);
 }
 
 // A parameter takes the tensor over instead of copying it.
@@ -103,7 +98,7 @@ class Builder {
     try {
       network_->add(names_[i], part(i));
     } catch (const c10::Error& error) {
-      refuse(name_of(i), "", error.what_without_backtrace());
+      refuse(name_of(i), "", "{}", error.what_without_backtrace());
     }
   }
 
@@ -230,24 +225,23 @@ class Builder {
     double longest = 0;
     for (std::int64_t k = 0; k < n.delay.count(); ++k) {
       const double delay = n.delay.at(k) / options_.dt, rounded = std::nearbyint(delay);
-      if (!(delay < 1e15)) refuse(name_of(i), "delay", fmt::format("{} s are too many steps", n.delay.at(k)));
+      if (!(delay < 1e15)) refuse(name_of(i), "delay", "{} s are too many steps", n.delay.at(k));
       if (options_.delays == DelayRounding::exact && std::fabs(delay - rounded) > precision * std::max(1.0, delay))
         refuse(name_of(i), "delay",
-               fmt::format(
-                   "{} s are {:.6g} steps, but only whole steps can be represented; round them, or take another dt",
-                   n.delay.at(k), delay));
+               "{} s are {:.6g} steps, but only whole steps can be represented; round them, or take another dt",
+               n.delay.at(k), delay);
       steps.mutable_data_ptr<std::int64_t>()[k] = static_cast<std::int64_t>(rounded);
       longest = std::max(longest, rounded);
     }
     const Shape& shape = shape_into(i);
     const double elements = std::accumulate(shape.begin(), shape.end(), 1.0, std::multiplies<>());
     if (longest * elements * static_cast<double>(c10::elementSize(options_.dtype)) > most_bytes)
-      refuse(name_of(i), "delay", fmt::format("{} steps of {} elements need too much memory", longest, elements));
+      refuse(name_of(i), "delay", "{} steps of {} elements need too much memory", longest, elements);
     return nn::Delay(steps);
   }
 
   template <class N> nn::Part layer(const N& n, std::size_t i) const {
-    refuse(name_of(i), "", fmt::format("{} cannot be represented", N::type));
+    refuse(name_of(i), "", "{} cannot be represented", N::type);
   }
 
   // --- Edges
@@ -354,11 +348,10 @@ class Builder {
 
 void check(const ModuleOptions& options) {
   if (!(options.dt > 0) || !std::isfinite(options.dt))
-    throw Error("", "", fmt::format("dt must be given, in seconds, finite and > 0, but is {}", options.dt));
+    refuse("", "", "dt must be given, in seconds, finite and > 0, but is {}", options.dt);
   if (!c10::isFloatingType(options.dtype) || c10::elementSize(options.dtype) < 2)
-    throw Error("", "",
-                fmt::format("the module's type must be float16, bfloat16, float32 or float64, but is {}",
-                            c10::toString(options.dtype)));
+    refuse("", "", "the module's type must be float16, bfloat16, float32 or float64, but is {}",
+           c10::toString(options.dtype));
 }
 
 }  // namespace
