@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 namespace spikeforge::nir {
@@ -19,6 +21,11 @@ template <class... Arguments>
 template <class... Arguments>
 [[noreturn]] void fail(fmt::format_string<Arguments...> reason, Arguments&&... arguments) {
   throw std::runtime_error(fmt::format(reason, std::forward<Arguments>(arguments)...));
+}
+
+// The same with the reason of the system's last error.
+[[noreturn]] inline void fail_with_errno(const char* what) {
+  fail("{}: {}", what, std::generic_category().message(errno));
 }
 
 }  // namespace spikeforge::nir
