@@ -1,10 +1,8 @@
 #include "csrc/nir/data.h"
-#include "csrc/nir/byte_source.h"
 #include "csrc/nir/hdf5_tree.h"
 #include "csrc/nir/refuse.h"
 
 #include <cmath>
-#include <stdexcept>
 
 namespace spikeforge::nir {
 namespace {
@@ -92,17 +90,11 @@ class DataReader {
 }  // namespace
 
 std::vector<Recording> read_data(const std::string& file, const Limits& limits) {
-  try {
+  return read_file(file, [&] {
     DataReader reader(limits);
     reader.graph(read_tree(ByteSource::open(file), limits, attributes), "", 1);
     return std::move(reader.recordings);
-  } catch (const Error& error) {
-    throw error.in_file(file);
-  } catch (const std::bad_alloc&) {
-    throw Error(file, "", "", "there is not enough memory to read it");
-  } catch (const std::runtime_error& error) {
-    throw Error(file, "", "", error.what());
-  }
+  });
 }
 
 }  // namespace spikeforge::nir
