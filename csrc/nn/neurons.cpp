@@ -30,10 +30,7 @@ template <class Call> Described describe(const Call& call) {
   return {row.type, row.name, {row.states.begin(), row.states.end()}, call.constants()};
 }
 Described describe(const CubaLIFCall& call) {
-  return {"CubaLIF",
-          "cuba_lif",
-          {"v", "i"},
-          {{"tau_synapse", call.tau_synapse}, {"tau_membrane", call.tau_membrane}, {"v_threshold", call.v_threshold}}};
+  return {"CubaLIF", "cuba_lif", {"v", "i"}, call.constants()};
 }
 
 // All constants by name, v_reset after the others.

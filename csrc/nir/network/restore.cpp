@@ -108,23 +108,6 @@ void add_live(NamedConstants& constants, const torch::nn::Module& module, const 
   constants.push_back(std::move(constant));
 }
 
-void list(NamedConstants& c, const torch::nn::Module& m, const IFArguments& call) {
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-void list(NamedConstants& c, const torch::nn::Module& m, const LIFArguments& call) {
-  add_live(c, m, "tau", call.tau);
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-void list(NamedConstants& c, const torch::nn::Module& m, const nn::PLIFCall& call) {
-  add_live(c, m, "w", call.w);
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-void list(NamedConstants& c, const torch::nn::Module& m, const nn::CubaLIFCall& call) {
-  add_live(c, m, "tau_synapse", call.tau_synapse);
-  add_live(c, m, "tau_membrane", call.tau_membrane);
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-
 class Fields {
  public:
   Fields(const NamedConstants& constants, Shape shape, double dt)
@@ -179,7 +162,7 @@ void note(Group& notes, const NamedConstants& constants) {
 template <class Options> NamedConstants constants_of(const nn::Predefined<Options>& neuron) {
   const auto& call = neuron.options().call();
   NamedConstants constants;
-  list(constants, neuron, call);
+  for (const auto& [name, value] : call.constants()) add_live(constants, neuron, name, value);
   if (call.v_reset) add_live(constants, neuron, "v_reset", *call.v_reset);
   return constants;
 }
