@@ -272,4 +272,17 @@ template <class Field> void for_each_array(const Kind& kind, Field&& field) {
       kind);
 }
 
+// Sets the fields that are arrays to what array(name) returns, if that is not std::nullopt.
+template <class Find> void set_arrays(Kind& kind, Find&& array) {
+  std::visit(
+      [&]<class N>(N& n) {
+        if constexpr (!std::is_same_v<N, Graph>)
+          N::fields(n, [&]<class T>(std::string_view name, T& field) {
+            if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
+              if (std::optional<Array> found = array(name)) field = *std::move(found);
+          });
+      },
+      kind);
+}
+
 }  // namespace spikeforge::nir

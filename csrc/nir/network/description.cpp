@@ -389,12 +389,10 @@ class ModuleMaker {
   }
 
   static Group metadata(const ModuleRow& row) {
-    return group_of_values([&] {
-      c10::impl::GenericDict values = empty_dict();
-      for (const auto& note : row.under(notes_prefix))
-        values.insert("spikeforge/" + note.key().toStringRef(), note.value());
-      return values;
-    }());
+    c10::impl::GenericDict values = empty_dict();
+    for (const auto& note : row.under(notes_prefix))
+      values.insert("spikeforge/" + note.key().toStringRef(), note.value());
+    return group_of_values(values);
   }
 
   static nn::Part neuron(const ModuleRow& row) {
@@ -413,15 +411,10 @@ class ModuleMaker {
     }
     const std::string type = row.text("type");
     Node node{kind_named(type), metadata(row)};
-    std::visit(
-        [&]<class N>(N& n) {
-          if constexpr (!std::is_same_v<N, Graph>)
-            N::fields(n, [&]<class T>(std::string_view name, T& field) {
-              if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
-                if (const auto found = params.find(name); found != params.end()) field = exact_array(found->second);
-            });
-        },
-        node.kind);
+    set_arrays(node.kind, [&](std::string_view name) {
+      const auto found = params.find(name);
+      return found == params.end() ? std::nullopt : std::optional(exact_array(found->second));
+    });
     const CellOptions options = decide(node, {.dt = row.at("dt").toDouble()});
     const auto cell = cell_of(node.kind, options);
     if (!cell) refuse_part(row.path(), "{} is no neuron of NIR", type);

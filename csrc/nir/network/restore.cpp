@@ -250,16 +250,11 @@ Kind fields_of(const NodeNeuronImpl& neuron, const Shape& shape) {
     return array_of(stays ? value : value.expand(shape));
   };
   Kind kind = kind_named(neuron.type());
-  std::visit(
-      [&]<class N>(N& n) {
-        if constexpr (!std::is_same_v<N, Graph>)
-          N::fields(n, [&]<class T>(std::string_view name, T& field) {
-            if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
-              for (const NamedConstant& constant : constants)
-                if (constant.name == name) field = whole(name, constant.value.tensor());
-          });
-      },
-      kind);
+  set_arrays(kind, [&](std::string_view field) -> std::optional<Array> {
+    const auto found = std::ranges::find(constants, field, &NamedConstant::name);
+    if (found == constants.end()) return {};
+    return whole(field, found->value.tensor());
+  });
   return kind;
 }
 
