@@ -11,8 +11,6 @@
 
 #include <ATen/ops/full.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
@@ -287,7 +285,7 @@ class ModuleMaker {
     if (kind == "Composite") return network(row);
     if (kind == "Sequential") return padded_convolution(row);
     if (kind == "Node") return node(row);
-    if (kind == "Linear") return linear(row);
+    if (kind == "Linear") return linear_of(row.tensor("weight"), row.tensor("bias"));
     if (kind == "StackedLinear") return StackedLinear(row.tensor("weight"), row.tensor("bias"));
     if (kind == "Conv1d") return convolution<1, torch::nn::Conv1d>(row);
     if (kind == "Conv2d") return convolution<2, torch::nn::Conv2d>(row);
@@ -326,28 +324,10 @@ class ModuleMaker {
     return network;
   }
 
-  static nn::Part linear(const ModuleRow& row) {
-    const at::Tensor weight = row.tensor("weight"), bias = row.tensor("bias");
-    torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(bias.defined()));  // of any size: its own are dropped
-    linear->options.in_features(weight.size(1)).out_features(weight.size(0));
-    linear->weight.set_data(weight);
-    if (bias.defined()) linear->bias.set_data(bias);
-    return linear;
-  }
-
-  template <int D> static torch::ExpandingArray<D> expanded(const Integers& numbers) {
-    TORCH_CHECK_VALUE(numbers.size() == D, "expected ", D, " numbers, but got ", numbers.size());
-    torch::ExpandingArray<D> array(0);
-    std::copy(numbers.begin(), numbers.end(), array->begin());
-    return array;
-  }
-
   template <int D, class Convolution> static Convolution convolution(const ModuleRow& row) {
-    const at::Tensor weight = row.tensor("weight"), bias = row.tensor("bias");
     const std::int64_t groups = row.integer("groups", 1);
-    torch::nn::ConvOptions<D> options(groups, groups, expanded<D>(Integers(D, 1)));  // its own weights are dropped
+    torch::nn::ConvOptions<D> options(groups, groups, 1);
     options.stride(expanded<D>(row.integers("stride"))).dilation(expanded<D>(row.integers("dilation"))).groups(groups);
-    options.bias(bias.defined());
     const c10::IValue& padding = row.at("padding");
     if (!padding.isString())
       options.padding(expanded<D>(padding.toIntVector()));
@@ -355,13 +335,7 @@ class ModuleMaker {
       options.padding(torch::kSame);
     else
       options.padding(torch::kValid);
-    Convolution convolution(options);
-    auto& own = convolution->options;
-    own.in_channels(weight.size(1) * groups).out_channels(weight.size(0));
-    own.kernel_size(expanded<D>(weight.sizes().slice(2).vec()));
-    convolution->weight.set_data(weight);
-    if (bias.defined()) convolution->bias.set_data(bias);
-    return convolution;
+    return convolution_of<Convolution>(row.tensor("weight"), row.tensor("bias"), options);
   }
 
   nn::Part padded_convolution(const ModuleRow& row) {

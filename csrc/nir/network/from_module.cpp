@@ -11,9 +11,7 @@
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
@@ -383,12 +381,8 @@ class Exporter {
       if (!pad || !convolution || pad->options.value() != 0) return {};
       Node node = conv<D>(*convolution, path, shape);
       auto& fields = std::get<Conv<D>>(node.kind);
-      for (int d = 0; d < D; ++d) {
-        const std::int64_t total = fields.dilation[d] * (fields.weight.shape()[d + 2] - 1);
-        const auto& sides = *pad->options.padding();
-        const int at = 2 * (D - 1 - d);
-        if (sides[at] != total / 2 || sides[at + 1] != total - total / 2 || fields.padding.numbers[d] != 0) return {};
-      }
+      const bool has_own = fields.padding.numbers != std::array<std::int64_t, D>{};
+      if (has_own || *pad->options.padding() != same_padding(fields)) return {};
       fields.padding = {PaddingMode::same, {}};
       return node;
     };

@@ -10,15 +10,12 @@
 
 #include <ATen/ops/empty.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -29,9 +26,6 @@ std::string without_dots(std::string name) {
   std::replace(name.begin(), name.end(), '.', '_');
   return name;
 }
-
-// A parameter takes the tensor over instead of copying it.
-void put(at::Tensor& parameter, const at::Tensor& value) { parameter.set_data(value); }
 
 class Builder {
  public:
@@ -148,49 +142,19 @@ class Builder {
   nn::Part matrix(const Array& array, const at::Tensor& bias) const {
     const Shape& shape = array.shape();
     if (shape.size() > 2) return once_a_step(StackedLinear(weight(array), bias));
-    torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(bias.defined()));  // of any size: its own are dropped
-    linear->options.in_features(shape[1]).out_features(shape[0]);
-    put(linear->weight, weight(array));
-    if (bias.defined()) put(linear->bias, bias);
-    return once_a_step(std::move(linear));
-  }
-
-  // Padding "same": as many zeros as keep the size at stride 1, the odd one at the end.
-  template <int D> static std::array<std::int64_t, 2 * D> same_padding(const Conv<D>& n) {
-    std::array<std::int64_t, 2 * D> sides;  // the last dimension first, as torch pads
-    for (int d = 0; d < D; ++d) {
-      const std::int64_t total = n.dilation[d] * (n.weight.shape()[d + 2] - 1);
-      sides[2 * (D - 1 - d)] = total / 2;
-      sides[2 * (D - 1 - d) + 1] = total - total / 2;
-    }
-    return sides;
+    return once_a_step(linear_of(weight(array), bias));
   }
 
   template <int D> nn::Part layer(const Conv<D>& n, std::size_t) const {
     using Convolution = std::conditional_t<D == 1, torch::nn::Conv1d, torch::nn::Conv2d>;
     using Pad = std::conditional_t<D == 1, torch::nn::ConstantPad1d, torch::nn::ConstantPad2d>;
     using PadOptions = std::conditional_t<D == 1, torch::nn::ConstantPad1dOptions, torch::nn::ConstantPad2dOptions>;
-    const Shape& w = n.weight.shape();
-    const auto expanded = [](const auto& numbers) {
-      torch::ExpandingArray<D> array(0);
-      std::copy(numbers.begin(), numbers.begin() + D, array->begin());
-      return array;
-    };
-    torch::nn::ConvOptions<D> options(n.groups, n.groups,
-                                      torch::ExpandingArray<D>(1));  // of any size, as matrix() has it
-    options.stride(expanded(n.stride)).dilation(expanded(n.dilation)).groups(n.groups).bias(true);
-    const bool is_same = n.padding.mode == PaddingMode::same;
-    if (n.padding.mode == PaddingMode::numbers) options.padding(expanded(n.padding.numbers));
-    Convolution convolution(options);
-    convolution->options.in_channels(w[1] * n.groups).out_channels(w[0]);
-    convolution->options.kernel_size(expanded(std::span(w).subspan(2)));
-    put(convolution->weight, weight(n.weight));
-    put(convolution->bias, bias(n.bias, {w[0]}));
-    if (!is_same) return once_a_step(std::move(convolution));
-    const auto sides = same_padding(n);
-    torch::ExpandingArray<2 * D> around(0);
-    std::copy(sides.begin(), sides.end(), around->begin());
-    return once_a_step(torch::nn::Sequential(Pad(PadOptions(around, 0)), convolution));
+    torch::nn::ConvOptions<D> options(n.groups, n.groups, 1);
+    options.stride(expanded<D>(n.stride)).dilation(expanded<D>(n.dilation)).groups(n.groups);
+    if (n.padding.mode == PaddingMode::numbers) options.padding(expanded<D>(n.padding.numbers));
+    auto convolution = convolution_of<Convolution>(weight(n.weight), bias(n.bias, {n.weight.shape()[0]}), options);
+    if (n.padding.mode != PaddingMode::same) return once_a_step(std::move(convolution));
+    return once_a_step(torch::nn::Sequential(Pad(PadOptions(expanded<2 * D>(same_padding(n)), 0)), convolution));
   }
 
   nn::Part layer(const SumPool2d& n, std::size_t i) const { return pool(n, i, true); }
@@ -202,9 +166,8 @@ class Builder {
       return once_a_step(
           WindowPool(WindowPoolImpl::Window{numbers(n.kernel_size), numbers(n.stride), numbers(n.padding), sums}));
     }
-    const auto pair = [](const auto& array) { return torch::ExpandingArray<2>({array[0], array[1]}); };
-    torch::nn::AvgPool2dOptions options(pair(n.kernel_size));
-    options.stride(pair(n.stride)).padding(pair(n.padding));
+    torch::nn::AvgPool2dOptions options(expanded<2>(n.kernel_size));
+    options.stride(expanded<2>(n.stride)).padding(expanded<2>(n.padding));
     if (sums) options.divisor_override(1);
     return once_a_step(torch::nn::AvgPool2d(options));
   }
