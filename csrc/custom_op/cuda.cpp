@@ -1,7 +1,6 @@
 #include "csrc/custom_op/internal/call_of_user.h"
 #include "csrc/custom_op/internal/cuda_kernels.h"
 #include "csrc/custom_op/internal/operator.h"
-#include "csrc/custom_op/internal/prepare.h"
 
 #ifdef SPIKEFORGE_WITH_CUDA
 #include "ops/common/on_stream.h"
@@ -22,7 +21,7 @@ void call_on_cuda(const DispatchedCall& call) {
       op.definition.cuda.index() != 0, op.name,
       " has a kernel for the CPU only: define it with one for CUDA (cuda), or call it with CPU tensors");
 #ifdef SPIKEFORGE_WITH_CUDA
-  const at::Tensor& leader = prepare(op, call.stack);
+  const at::Tensor& leader = op.prepare(call.stack);
   const c10::cuda::CUDAGuard guard(leader.device());
   const Arguments in = op.arguments(op.values(call.stack));
   if (const auto* const compute = std::get_if<Compute>(&op.definition.cuda)) {
@@ -49,7 +48,7 @@ void Operator::compile(const std::string& arch, const torch::jit::Stack& stack) 
       return t.defined() ? t.to(at::TensorOptions(c10::kMeta)) : t;
     });
   const Arguments in = arguments(shapes_only);
-  check_dtypes(*this, shapes_only);
+  check_dtypes(shapes_only);
   cuda_kernels_->compile(in, allocate(in, at::empty({0}, at::TensorOptions(c10::kMeta))), arch);
 }
 

@@ -69,6 +69,13 @@ class Operator {
   // Checks that a function returned one defined tensor per result.
   void check_results(const char* whose, const TensorVector& results) const;
 
+  // Throws TypeError for a dtype that the user did not allow.
+  void check_dtypes(Values values) const;
+
+  // Checks that a call's tensors are dense, of known dtypes and on one device, as kernels rely on, and makes them
+  // contiguous. Returns the first of them; the results are allocated on its device.
+  const at::Tensor& prepare(torch::jit::Stack& stack) const;
+
   // Replaces the arguments on the stack by the results.
   void replace(torch::jit::Stack& stack, TensorVector results) const;
 
