@@ -127,13 +127,7 @@ torch::jit::Stack stack_of(const Operator& op, std::vector<c10::IValue> argument
 
 std::vector<at::Tensor> RegisteredOp::operator()(std::vector<c10::IValue> arguments) const {
   const Operator& op = *registration_->op;
-  torch::jit::Stack stack = stack_of(op, std::move(arguments));
-  c10::Dispatcher::singleton()
-      .findSchemaOrThrow(op.schema.name().c_str(), op.schema.overload_name().c_str())
-      .callBoxed(stack);
-  TensorVector results;
-  for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
-  return results;
+  return op.call(stack_of(op, std::move(arguments)));
 }
 
 void RegisteredOp::compile(const std::string& arch, std::vector<c10::IValue> arguments) const {

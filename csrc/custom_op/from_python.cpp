@@ -131,12 +131,7 @@ Batching batched_itself(const std::shared_ptr<const Operator>& op) {
         sizes.insert(sizes.begin(), size);
         return t.expand_symint(sizes);
       }));
-    c10::Dispatcher::singleton()
-        .findSchemaOrThrow(op->schema.name().c_str(), op->schema.overload_name().c_str())
-        .callBoxed(&stack);
-    TensorVector results;
-    for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
-    return results;
+    return op->call(std::move(stack));
   };
 }
 

@@ -339,6 +339,15 @@ void Operator::run_on_cpu_by_copies(torch::jit::Stack& stack) const {
   for (std::size_t i = stack.size() - result_count(); i < stack.size(); ++i) stack[i] = stack[i].toTensor().to(device);
 }
 
+TensorVector Operator::call(torch::jit::Stack stack) const {
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
+      .callBoxed(stack);
+  TensorVector results;
+  for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
+  return results;
+}
+
 void call_on_cpu(const DispatchedCall& call) { call.op->run_on_cpu(call.stack); }
 
 void call_on_meta(const DispatchedCall& call) {

@@ -85,6 +85,9 @@ class Operator {
   // The same for arguments on another device, through copies, with one warning.
   void run_on_cpu_by_copies(torch::jit::Stack& stack) const;
 
+  // Calls the operator of this name through torch's dispatcher.
+  TensorVector call(torch::jit::Stack arguments) const;
+
   // Compiles ahead of the first call.
   void compile(const std::string& arch, const torch::jit::Stack& stack) const;
 
