@@ -29,9 +29,7 @@ template <class Call> Described describe(const Call& call) {
   const NeuronRow& row = neuron_row(Call::kind);
   return {row.type, row.name, {row.states.begin(), row.states.end()}, call.constants()};
 }
-Described describe(const CubaLIFCall& call) {
-  return {"CubaLIF", "cuba_lif", {"v", "i"}, call.constants()};
-}
+Described describe(const CubaLIFCall& call) { return {"CubaLIF", "cuba_lif", {"v", "i"}, call.constants()}; }
 
 // All constants by name, v_reset after the others.
 template <class Call> std::vector<std::pair<const char*, Param>> constants_of(const Call& call) {
@@ -55,8 +53,6 @@ template <class Call> Tensors tensors_of(const Call& call) {
     if (param.is_tensor()) tensors.push_back(param.tensor());
   return tensors;
 }
-
-MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
 
 at::Tensor spread(const at::Tensor& x, const Param& value) {
   const auto options = x.options().dtype(state_type(x.scalar_type()));
@@ -280,7 +276,7 @@ template <class Options> void Predefined<Options>::pretty_print(std::ostream& st
 #define SPIKEFORGE_NAMED(name) {#name, this->name},
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_NAMED(name)
 #define SPIKEFORGE_PLACE(name) name,
-#define SPIKEFORGE_STATE(name) maybe(states_[name]),
+#define SPIKEFORGE_STATE(name) maybe_given(states_[name]),
 #define SPIKEFORGE_TENSOR(name) call.name.tensor(),
 #define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                        \
   std::vector<std::pair<const char*, Param>> Struct##Call::constants() const {                                \
