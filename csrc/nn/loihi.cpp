@@ -142,8 +142,7 @@ Script LoihiLIFImpl::script() const {
   for (const std::string& state : result.states) {
     arguments += ", " + state;
     targets += ", self." + state;
-    result.forward += state + ": Optional[Tensor] = self." + state + "\nif self." + state + ".size() == [0]:\n  " +
-                      state + " = None\n";
+    result.forward += script::optional_state(state);
   }
   // Its overloads: numbers, a tensor of biases beside numbers, tensors.
   const auto& given = options_.given();
@@ -245,7 +244,7 @@ Script LoihiConnection::script() const {
   std::string arguments = "x";
   for (const std::string& tensor : tensors_) arguments += ", " + script::member(tensor);
   if (slots_ > 0) {
-    result.forward = "buffer: Optional[Tensor] = self.buffer\nif self.buffer.size() == [0]:\n  buffer = None\n";
+    result.forward = script::optional_state("buffer");
     arguments += ", buffer";
   }
   for (const auto& [name, number] : numbers_) arguments += std::string(", ") + name + "=" + script::number(number);

@@ -202,8 +202,7 @@ template <class Options> Script Predefined<Options>::operator_script() const {
   }
   for (const std::string& state : neuron.states) {
     arguments += ", " + state;
-    result.forward += state + ": Optional[Tensor] = self." + state + "\n" + "if self." + state + ".size() == [0]:\n  " +
-                      state + " = None\n";
+    result.forward += script::optional_state(state);
   }
   // Numbers, or the overload of tensors.
   const bool tensors =
