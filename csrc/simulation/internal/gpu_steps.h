@@ -6,7 +6,6 @@
 #include "csrc/simulation/internal/gpu_exchange.h"
 #include "csrc/simulation/internal/gpu_streams.h"
 #include "csrc/simulation/internal/group_call.h"
-#include "csrc/simulation/internal/peer_exchange.h"
 #include "csrc/simulation/internal/running.h"
 
 #include <cstdint>
