@@ -1,7 +1,6 @@
 // How Python makes and steps networks: operators of the namespace spikeforge_simulation, which
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
 #include "csrc/simulation/internal/matrix_layout.h"
-#include "csrc/simulation/internal/named_group.h"
 #include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/recorder.h"
 #include "csrc/simulation/internal/undifferentiated.h"
