@@ -172,13 +172,8 @@ class Exporter {
       }
       for (std::size_t id = input_; id < names_.size(); ++id) {
         if (is_named[id]) continue;
-        const std::string own = names_[id];
-        std::string& name = names_[id];
-        if (id == input_) name = input_name;
-        if (id > input_ && is_one_output) name = output_name;
-        if (taken_.insert(name).second) continue;
-        name = own;
-        for (int n = 2; !taken_.insert(name).second; ++n) name = own + std::to_string(n);
+        const std::string usual(id == input_ ? input_name : is_one_output ? output_name : names_[id]);
+        names_[id] = taken_.insert(usual).second ? usual : free_name(taken_, names_[id], "");
       }
     }
 
@@ -258,9 +253,7 @@ class Exporter {
         if (!net.is_node(wire.to) || !net.is_node(first)) continue;
         std::string from = net.name(first);
         if (const std::int64_t delay = delays[w] - cuts[w]; delay > 0) {
-          const std::string stem = from + "_delayed";
-          std::string name = stem;
-          for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
+          const std::string name = free_name(taken, from + "_delayed");
           graph.nodes.push_back(
               {name, {Delay{Array::full(*leaving[wire.from], static_cast<double>(delay) * dt_)}, {}}});
           graph.edges.push_back({from, name});

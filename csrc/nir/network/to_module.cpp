@@ -65,11 +65,6 @@ class Builder {
   template <class N> const N* as(std::size_t i) const { return std::get_if<N>(&graph_.nodes[i].node.kind); }
   bool is_port(std::size_t i) const { return as<Input>(i) || as<Output>(i); }
   std::string name_of(std::size_t i) const { return in_node(name_, graph_.nodes[i].name); }
-  std::string free_name(const std::string& wanted) {
-    std::string name = wanted;
-    for (int n = 2; !taken_.insert(name).second; ++n) name = wanted + "_" + std::to_string(n);
-    return name;
-  }
   const Shape& shape_into(std::size_t i) const {
     if (!shapes_[i].in) refuse(name_of(i), "", "its shape cannot be inferred");
     return *shapes_[i].in;
@@ -263,7 +258,7 @@ class Builder {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (as<Input>(i)) {
         if (nodes_[i].leads_on) continue;
-        const std::string sink = free_name(names_[i] + "_unused");
+        const std::string sink = free_name(taken_, names_[i] + "_unused");
         network_->add(sink, Silence(static_cast<std::int64_t>(shape_into(i).size()), Shape{}));
         network_->connect(names_[i], sink + ".in");
         continue;
@@ -273,17 +268,17 @@ class Builder {
         if (input_)
           silence(i);
         else
-          network_->connect(free_name("input_" + names_[i]), port(i, false));
+          network_->connect(free_name(taken_, "input_" + names_[i]), port(i, false));
       } else if (input_ && edges.has_back_edge && !edges.has_forward_edge) {
         silence(i);
       }
       if (!has_output && !edges.leads_on && !(as<Graph>(i) && network_parts_.at(i).second.empty()))
-        network_->connect(port(i, true), free_name("output_" + names_[i]));
+        network_->connect(port(i, true), free_name(taken_, "output_" + names_[i]));
     }
   }
 
   void silence(std::size_t i) {
-    const std::string name = free_name("silence_" + names_[i]);
+    const std::string name = free_name(taken_, "silence_" + names_[i]);
     network_->add(name, Silence(static_cast<std::int64_t>(shape_into(*input_).size()), shape_into(i)));
     network_->connect(names_[*input_], name + ".in");
     network_->connect(name + ".out", port(i, false));
@@ -326,10 +321,7 @@ std::vector<std::string> module_names(const Graph& graph, const std::unordered_s
   for (const NamedNode& node : graph.nodes) {
     std::string name = without_dots(node.name);
     if (reserved.contains(name)) name += "_";
-    if (name != node.name) {
-      const std::string stem = name;
-      for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
-    }
+    if (name != node.name) name = free_name(taken, name);
     names.push_back(std::move(name));
   }
   return names;
