@@ -10,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include <cstdlib>
-#include <memory>
 #include <sstream>
 #include <string_view>
 #include <utility>

@@ -8,7 +8,6 @@
 #include <cctype>
 #include <cstring>
 #include <limits>
-#include <string>
 
 namespace spikeforge::custom_op {
 namespace {

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <mutex>
 #include <set>
-#include <utility>
 
 namespace spikeforge {
 namespace custom_op {

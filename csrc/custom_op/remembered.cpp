@@ -1,7 +1,6 @@
 #include "csrc/custom_op/internal/remembered.h"
 
 #include <bit>
-#include <string>
 
 namespace spikeforge::custom_op {
 namespace {

@@ -4,8 +4,6 @@
 
 #include <cstdlib>
 #include <stdexcept>
-#include <string>
-#include <string_view>
 #include <tuple>
 
 #include <dlfcn.h>

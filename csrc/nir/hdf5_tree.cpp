@@ -4,7 +4,6 @@
 #include "csrc/nir/refuse.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <set>
 #include <stdexcept>

@@ -10,7 +10,6 @@
 #include <array>
 #include <optional>
 #include <string_view>
-#include <tuple>
 
 namespace spikeforge::nir {
 

@@ -2,7 +2,6 @@
 #include "csrc/nir/refuse.h"
 
 #include <array>
-#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>

@@ -8,7 +8,6 @@
 
 #include <ATen/ops/full.h>
 
-#include <algorithm>
 #include <cmath>
 #include <ostream>
 #include <string_view>

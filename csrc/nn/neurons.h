@@ -15,7 +15,6 @@
 #include "ops/traced.h"
 
 #include <algorithm>
-#include <functional>
 
 namespace spikeforge::nn {
 

@@ -8,6 +8,7 @@
 #include "ops/common/library.h"
 #include "ops/common/plastic.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/custom_class.h>
 

@@ -4,11 +4,9 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <exception>
-#include <string>
 #include <utility>
 
 namespace spikeforge::simulation {

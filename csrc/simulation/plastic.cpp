@@ -11,10 +11,8 @@
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace spikeforge::simulation {
 PlasticConnections::PlasticConnections(const DescribedPlastic& described, const Description& description,

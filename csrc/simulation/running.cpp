@@ -4,7 +4,6 @@
 #include "csrc/simulation/internal/digest.h"
 #include "csrc/simulation/internal/gpu_steps.h"
 #include "csrc/simulation/internal/matrix_layout.h"
-#include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/plastic_operators.h"
 #include "ops/event.h"
 
