@@ -66,6 +66,18 @@ ForkSafeMutex& registering() {
   return mutex;
 }
 
+// Types checked, defaults filled in.
+torch::jit::Stack stack_of(const Operator& op, std::vector<c10::IValue> arguments) {
+  const auto& described = op.schema.arguments();
+  std::size_t needed = described.size();
+  while (needed > 0 && described[needed - 1].default_value().has_value()) --needed;
+  TORCH_CHECK_VALUE(arguments.size() >= needed && arguments.size() <= described.size(), op.name, ": takes ",
+                    needed == described.size() ? "" : std::to_string(needed) + " to ", described.size(),
+                    " arguments, but was given ", arguments.size(), "; its schema is ", op.schema);
+  op.schema.checkAndNormalizeInputs(arguments);
+  return arguments;
+}
+
 }  // namespace
 
 AtLoad::AtLoad(std::vector<CustomOp> (*operators)()) {
@@ -107,22 +119,6 @@ RegisteredOp& RegisteredOp::operator=(RegisteredOp&&) noexcept = default;
 RegisteredOp::~RegisteredOp() = default;
 
 const std::string& RegisteredOp::name() const { return registration_->op->name; }
-
-namespace {
-
-// Types checked, defaults filled in.
-torch::jit::Stack stack_of(const Operator& op, std::vector<c10::IValue> arguments) {
-  const auto& described = op.schema.arguments();
-  std::size_t needed = described.size();
-  while (needed > 0 && described[needed - 1].default_value().has_value()) --needed;
-  TORCH_CHECK_VALUE(arguments.size() >= needed && arguments.size() <= described.size(), op.name, ": takes ",
-                    needed == described.size() ? "" : std::to_string(needed) + " to ", described.size(),
-                    " arguments, but was given ", arguments.size(), "; its schema is ", op.schema);
-  op.schema.checkAndNormalizeInputs(arguments);
-  return arguments;
-}
-
-}  // namespace
 
 std::vector<at::Tensor> RegisteredOp::operator()(std::vector<c10::IValue> arguments) const {
   const Operator& op = *registration_->op;

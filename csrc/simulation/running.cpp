@@ -66,6 +66,66 @@ constexpr std::int64_t most_block = 1024;  // steps without an exchange, even if
 
 int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
+// Own columns of targets, which are those of one population, and which of its neurons they are of.
+struct OwnColumns {
+  std::int64_t begin = 0, end = 0, first = 0;
+
+  // A number, or one for each neuron of the population.
+  at::Tensor of(const at::Tensor& numbers) const {
+    return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
+  }
+};
+
+OwnColumns own_columns(const Targets& to, const Partition& partition, std::int64_t size) {
+  const auto& slices = partition.slices();
+  const auto slice = std::ranges::find_if(
+      slices, [&](const Slice& s) { return s.size() > 0 && s.begin >= to.begin && s.end <= to.end; });
+  if (slice == slices.end()) return {};
+  const std::int64_t begin = to.input * size + slice->first;
+  return {begin, begin + slice->size(), slice->begin - to.begin};
+}
+
+// Describes the exception that is handled.
+std::string reason() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return "out of memory";
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find('\n'));
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
+  Digest digest;
+  for (const StateProbe& probe : recorded) {
+    digest.add(probe.population.begin).add(probe.state).add(std::ssize(probe.neurons));
+    for (const std::int64_t neuron : probe.neurons) digest.add(neuron);
+  }
+  return digest.sum();
+}
+
+at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
+  try {
+    return at::empty({steps, neurons}, options);
+  } catch (const c10::OutOfMemoryError&) {  // a GPU's, whose message is sufficient
+    throw;
+  } catch (const c10::Error&) {
+    TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
+                " steps does not: record fewer neurons, or simulate fewer steps in a call");
+  }
+}
+
+std::string described(const at::Tensor& t) {
+  if (!t.defined()) return "undefined";
+  const std::string numbers = c10::str(t.scalar_type(), " ", t.sizes(), " on ", t.device());
+  if (t.layout() != at::kStrided) return c10::str(t.layout(), " ", numbers);
+  return t.is_contiguous() ? numbers : numbers + ", not contiguous";
+}
+
 }  // namespace
 
 // Delays and weights of the connections of a rank, or of all ranks, which decide when the spikes of others arrive.
@@ -250,29 +310,6 @@ Connectivity Running::connectivity() const {
   return {column.index_select(0, order).to(at::kInt), indptr, sorted(matrix_.weights), sorted(matrix_.delays)};
 }
 
-namespace {
-
-// Own columns of targets, which are those of one population, and which of its neurons they are of.
-struct OwnColumns {
-  std::int64_t begin = 0, end = 0, first = 0;
-
-  // A number, or one for each neuron of the population.
-  at::Tensor of(const at::Tensor& numbers) const {
-    return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
-  }
-};
-
-OwnColumns own_columns(const Targets& to, const Partition& partition, std::int64_t size) {
-  const auto& slices = partition.slices();
-  const auto slice = std::ranges::find_if(
-      slices, [&](const Slice& s) { return s.size() > 0 && s.begin >= to.begin && s.end <= to.end; });
-  if (slice == slices.end()) return {};
-  const std::int64_t begin = to.input * size + slice->first;
-  return {begin, begin + slice->size(), slice->begin - to.begin};
-}
-
-}  // namespace
-
 void Running::make_drives(const Description& description) {
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // of each layer
   for (const DescribedDrive& described : description.drives) {
@@ -382,24 +419,6 @@ void Running::check_is_whole() const {
               "load_state in C++), or build the network again");
 }
 
-namespace {
-
-// Describes the exception that is handled.
-std::string reason() {
-  try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    return "out of memory";
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return text.substr(0, text.find('\n'));
-  } catch (...) {
-    return "unknown error";
-  }
-}
-
-}  // namespace
-
 void Running::set_not_whole() noexcept {
   is_whole_ = false;
   try {
@@ -461,37 +480,6 @@ void Running::join(Topic topic, std::int64_t most, const at::Tensor& whole, cons
       [&](const std::function<Numbers()>& prepare) { return gather_notices(topic, prepare); });
   others_throw_too_ = false;
 }
-
-namespace {
-
-std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
-  Digest digest;
-  for (const StateProbe& probe : recorded) {
-    digest.add(probe.population.begin).add(probe.state).add(std::ssize(probe.neurons));
-    for (const std::int64_t neuron : probe.neurons) digest.add(neuron);
-  }
-  return digest.sum();
-}
-
-at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
-  try {
-    return at::empty({steps, neurons}, options);
-  } catch (const c10::OutOfMemoryError&) {  // a GPU's, whose message is sufficient
-    throw;
-  } catch (const c10::Error&) {
-    TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
-                " steps does not: record fewer neurons, or simulate fewer steps in a call");
-  }
-}
-
-std::string described(const at::Tensor& t) {
-  if (!t.defined()) return "undefined";
-  const std::string numbers = c10::str(t.scalar_type(), " ", t.sizes(), " on ", t.device());
-  if (t.layout() != at::kStrided) return c10::str(t.layout(), " ", numbers);
-  return t.is_contiguous() ? numbers : numbers + ", not contiguous";
-}
-
-}  // namespace
 
 void check_recorded(const char* name, at::TensorList given, const std::vector<Probe>& probes, bool own,
                     std::int64_t steps, const at::TensorOptions& options) {

@@ -315,6 +315,15 @@ std::optional<nn::Part> remake(const Notes& notes, const ModuleOptions& options)
   return nn::LI(own.decay_input(notes.flag("decay_input")));
 }
 
+// The node as which the module of a node's metadata is exported; std::nullopt without such metadata.
+std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
+  // In float64, as noted: learned values and tensors would otherwise be rounded to the module's type.
+  const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
+  if (!module) return {};
+  std::vector<std::string> lost;
+  return node_of_neuron(*module->module(), shape, dt, lost);
+}
+
 }  // namespace
 
 std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
@@ -386,19 +395,6 @@ CellOptions decide(const Node& node, const ModuleOptions& options) {
   if (const auto surrogate = options.surrogate ? options.surrogate : notes.surrogate()) decided.surrogate = *surrogate;
   return decided;
 }
-
-namespace {
-
-// The node as which the module of a node's metadata is exported; std::nullopt without such metadata.
-std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
-  // In float64, as noted: learned values and tensors would otherwise be rounded to the module's type.
-  const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
-  if (!module) return {};
-  std::vector<std::string> lost;
-  return node_of_neuron(*module->module(), shape, dt, lost);
-}
-
-}  // namespace
 
 std::optional<nn::Part> restore(const Node& node, const Shape& shape, const ModuleOptions& options) {
   const Notes notes(node);

@@ -312,23 +312,6 @@ void check(const ModuleOptions& options) {
            c10::toString(options.dtype));
 }
 
-}  // namespace
-
-std::vector<std::string> module_names(const Graph& graph, const std::unordered_set<std::string>& reserved) {
-  std::vector<std::string> names;
-  std::unordered_set<std::string> taken = reserved;
-  for (const NamedNode& node : graph.nodes) taken.insert(node.name);
-  for (const NamedNode& node : graph.nodes) {
-    std::string name = without_dots(node.name);
-    if (reserved.contains(name)) name += "_";
-    if (name != node.name) name = free_name(taken, name);
-    names.push_back(std::move(name));
-  }
-  return names;
-}
-
-namespace {
-
 nn::Composite made_of(const Graph& graph, const ModuleOptions& options, bool takes) {
   check(options);
   validate(graph);
@@ -343,6 +326,19 @@ nn::Composite made_of(const Graph& graph, const ModuleOptions& options, bool tak
 }
 
 }  // namespace
+
+std::vector<std::string> module_names(const Graph& graph, const std::unordered_set<std::string>& reserved) {
+  std::vector<std::string> names;
+  std::unordered_set<std::string> taken = reserved;
+  for (const NamedNode& node : graph.nodes) taken.insert(node.name);
+  for (const NamedNode& node : graph.nodes) {
+    std::string name = without_dots(node.name);
+    if (reserved.contains(name)) name += "_";
+    if (name != node.name) name = free_name(taken, name);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
 
 nn::Composite to_module(const Graph& graph, const ModuleOptions& options) { return made_of(graph, options, false); }
 nn::Composite to_module(Graph&& graph, const ModuleOptions& options) {
