@@ -10,6 +10,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <type_traits>
 
 namespace spikeforge::nir {
 
@@ -235,6 +236,8 @@ struct SPIKEFORGE_API Graph {
 
 using Kind = std::variant<Input, Output, Affine, Linear, Scale, Conv1d, Conv2d, SumPool2d, AvgPool2d, Flatten, Delay,
                           Threshold, I, LI, IF, LIF, CubaLI, CubaLIF, Graph>;
+
+template <class N, class... Others> inline constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
 
 // Returns an empty node of that type, or an Input if the type is unknown.
 SPIKEFORGE_API Kind kind_named(std::string_view type);

@@ -135,13 +135,13 @@ InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeR
 std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeRule rule) {
   return std::visit(
       [&]<class N>(const N& n) -> std::optional<Shape> {
-        if constexpr (std::is_same_v<N, Input> || std::is_same_v<N, Output>)
+        if constexpr (is_one_of<N, Input, Output>)
           return n.shape;
-        else if constexpr (std::is_same_v<N, Affine> || std::is_same_v<N, Linear>)
+        else if constexpr (is_one_of<N, Affine, Linear>)
           return matrix_input(n.weight);
-        else if constexpr (std::is_same_v<N, Conv1d> || std::is_same_v<N, Conv2d>)
+        else if constexpr (is_one_of<N, Conv1d, Conv2d>)
           return n.input_shape ? std::optional(conv_input(n)) : std::nullopt;
-        else if constexpr (std::is_same_v<N, SumPool2d> || std::is_same_v<N, AvgPool2d>)
+        else if constexpr (is_one_of<N, SumPool2d, AvgPool2d>)
           return {};
         else if constexpr (std::is_same_v<N, Flatten>)
           return n.input_type;
@@ -243,12 +243,8 @@ class Inference {
   }
 
   bool is_broadcast(std::size_t i) const {
-    return std::visit(
-        []<class N>(const N&) {
-          return !std::is_same_v<N, Input> && !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> &&
-                 !std::is_same_v<N, Conv1d> && !std::is_same_v<N, Conv2d>;
-        },
-        node(i).kind);
+    return std::visit([]<class N>(const N&) { return !is_one_of<N, Input, Output, Flatten, Conv1d, Conv2d>; },
+                      node(i).kind);
   }
 
   void follow() {
@@ -334,8 +330,6 @@ void broadcast_parameters(N& n, const Node& node, const std::string& name, const
   });
 }
 
-template <class N, class... Others> constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
-
 void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& arriving) {
   const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).infer();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -352,7 +346,7 @@ void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& 
           if constexpr (std::is_same_v<N, Flatten>) {
             if (!n.input_type) n.input_type = in;
           }
-          if constexpr (std::is_same_v<N, Conv1d> || std::is_same_v<N, Conv2d>) {
+          if constexpr (is_one_of<N, Conv1d, Conv2d>) {
             if (n.input_shape) return;
             n.input_shape.emplace();
             std::copy(in->begin() + 1, in->end(), n.input_shape->begin());
@@ -371,14 +365,14 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
           return rule == ShapeRule::strict ? n.shape : in;
         } else if constexpr (std::is_same_v<N, Output>) {
           return rule == ShapeRule::strict && n.shape ? *n.shape : in;
-        } else if constexpr (std::is_same_v<N, Affine> || std::is_same_v<N, Linear>) {
+        } else if constexpr (is_one_of<N, Affine, Linear>) {
           if (in != matrix_input(n.weight))
             refuse(name, "weight", "it takes {}, but the input has shape {}", text_of(matrix_input(n.weight)),
                    text_of(in));
           return matrix_output(n.weight);
-        } else if constexpr (std::is_same_v<N, Conv1d> || std::is_same_v<N, Conv2d>) {
+        } else if constexpr (is_one_of<N, Conv1d, Conv2d>) {
           return conv_output(n, in, name, rule);
-        } else if constexpr (std::is_same_v<N, SumPool2d> || std::is_same_v<N, AvgPool2d>) {
+        } else if constexpr (is_one_of<N, SumPool2d, AvgPool2d>) {
           return pool_output(n, in, name);
         } else if constexpr (std::is_same_v<N, Flatten>) {
           return flatten_output(n, in, name, rule);
