@@ -22,11 +22,6 @@
 namespace spikeforge::nir {
 namespace {
 
-std::string without_dots(std::string name) {
-  std::replace(name.begin(), name.end(), '.', '_');
-  return name;
-}
-
 class Builder {
  public:
   // takes: the graph's arrays become the modules'.
@@ -332,7 +327,8 @@ std::vector<std::string> module_names(const Graph& graph, const std::unordered_s
   std::unordered_set<std::string> taken = reserved;
   for (const NamedNode& node : graph.nodes) taken.insert(node.name);
   for (const NamedNode& node : graph.nodes) {
-    std::string name = without_dots(node.name);
+    std::string name = node.name;
+    std::ranges::replace(name, '.', '_');
     if (reserved.contains(name)) name += "_";
     if (name != node.name) name = free_name(taken, name);
     names.push_back(std::move(name));
