@@ -12,7 +12,6 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/library.h>
 
 #include <mutex>
 #include <utility>
@@ -157,83 +156,70 @@ class Backward final : public Node {
   std::vector<SavedVariable> saved_, saved_results_;
 };
 
-class AutogradKernel final : public c10::OperatorKernel {
- public:
-  explicit AutogradKernel(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
+void below_autograd(const DispatchedCall& call) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  call.handle.redispatchBoxed(call.keys & c10::after_ADInplaceOrView_keyset, &call.stack);
+}
 
-  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    const Values values = op_->values(*stack);
-    bool needs_gradient = false, is_dual = false;
-    op_->for_each_tensor(values, [&](std::size_t, const at::Tensor& t) {
-      needs_gradient = needs_gradient || (t.defined() && t.requires_grad());
-      is_dual = is_dual || has_tangent(t);
-    });
-    if (is_dual) return with_tangents(handle, *stack);
-    if (!needs_gradient || !at::GradMode::is_enabled()) return below_autograd(handle, keys, *stack);
-
-    const auto node = ops::make_node<Backward>(op_, values);
-    below_autograd(handle, keys, *stack);
-    TensorVector results;
-    for (std::size_t i = stack->size() - op_->result_count(); i < stack->size(); ++i) {
-      const at::Tensor& result = (*stack)[i].toTensor();
-      if (torch::autograd::isDifferentiableType(result.scalar_type()))
-        torch::autograd::set_history(result, node);
-      else
-        node->add_input_metadata(Node::undefined_input());
-      results.push_back(result);
-    }
-    if (op_->definition.save_results) node->save_results(results);
+// The operator at the primal values, which reverse mode may differentiate too, and its rule for tangents.
+void with_tangents(const DispatchedCall& call) {
+  const Operator& op = *call.op;
+  TORCH_CHECK_NOT_IMPLEMENTED(op.definition.jvp.has_value(), op.name,
+                              " has no jvp, so forward-mode differentiation is refused: give the CustomOp a .jvp(...)");
+  torch::jit::Stack primals;
+  TensorVector tangents;
+  const Values values = op.values(call.stack);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    primals.push_back(exchanged(op.kinds[i], values[i], [&](const at::Tensor& t) {
+      TORCH_CHECK_NOT_IMPLEMENTED(op.is_differentiable[i] || !has_tangent(t), op.name, ": argument ",
+                                  op.argument_name(i), " is not among its differentiable arguments, but has a tangent");
+      at::Tensor primal = t.defined() ? t._fw_primal(/*level=*/0) : t;
+      if (op.is_differentiable[i])
+        tangents.push_back(has_tangent(t) ? t._fw_grad(0) : t.defined() ? at::zeros_like(primal) : t);
+      return primal;
+    }));
+  torch::jit::Stack called = primals;
+  call.handle.callBoxed(&called);
+  const TensorVector rates =
+      call_of_user(op.name, "its jvp", [&] { return (*op.definition.jvp)(op.arguments(primals), tangents); });
+  op.check_results("its jvp", rates);
+  TensorVector results;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    at::Tensor result = called[i].toTensor();
+    TORCH_CHECK_VALUE(rates[i].sym_sizes() == result.sym_sizes(), op.name, ": its jvp must return result ", i,
+                      " a tangent of its shape, ", result.sym_sizes(), ", but gave ", rates[i].sym_sizes());
+    if (torch::autograd::isDifferentiableType(result.scalar_type()))
+      result._set_fw_grad(rates[i], /*level=*/0, /*is_inplace_op=*/false);
+    results.push_back(std::move(result));
   }
-
- private:
-  static void below_autograd(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    handle.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, &stack);
-  }
-
-  // The operator at the primal values, which reverse mode may differentiate too, and its rule for tangents.
-  void with_tangents(const c10::OperatorHandle& handle, torch::jit::Stack& stack) const {
-    const Operator& op = *op_;
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        op.definition.jvp.has_value(), op.name,
-        " has no jvp, so forward-mode differentiation is refused: give the CustomOp a .jvp(...)");
-    torch::jit::Stack primals;
-    TensorVector tangents;
-    const Values values = op.values(stack);
-    for (std::size_t i = 0; i < values.size(); ++i)
-      primals.push_back(exchanged(op.kinds[i], values[i], [&](const at::Tensor& t) {
-        TORCH_CHECK_NOT_IMPLEMENTED(op.is_differentiable[i] || !has_tangent(t), op.name, ": argument ",
-                                    op.argument_name(i),
-                                    " is not among its differentiable arguments, but has a tangent");
-        at::Tensor primal = t.defined() ? t._fw_primal(/*level=*/0) : t;
-        if (op.is_differentiable[i])
-          tangents.push_back(has_tangent(t) ? t._fw_grad(0) : t.defined() ? at::zeros_like(primal) : t);
-        return primal;
-      }));
-    torch::jit::Stack called = primals;
-    handle.callBoxed(&called);
-    const TensorVector rates =
-        call_of_user(op.name, "its jvp", [&] { return (*op.definition.jvp)(op.arguments(primals), tangents); });
-    op.check_results("its jvp", rates);
-    TensorVector results;
-    for (std::size_t i = 0; i < rates.size(); ++i) {
-      at::Tensor result = called[i].toTensor();
-      TORCH_CHECK_VALUE(rates[i].sym_sizes() == result.sym_sizes(), op.name, ": its jvp must return result ", i,
-                        " a tangent of its shape, ", result.sym_sizes(), ", but gave ", rates[i].sym_sizes());
-      if (torch::autograd::isDifferentiableType(result.scalar_type()))
-        result._set_fw_grad(rates[i], /*level=*/0, /*is_inplace_op=*/false);
-      results.push_back(std::move(result));
-    }
-    op.replace(stack, std::move(results));
-  }
-
-  const std::shared_ptr<const Operator> op_;
-};
+  op.replace(call.stack, std::move(results));
+}
 
 }  // namespace
 
-torch::CppFunction Operator::autograd_kernel(std::shared_ptr<const Operator> self) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(std::move(self)));
+void call_with_autograd(const DispatchedCall& call) {
+  const Operator& op = *call.op;
+  const Values values = op.values(call.stack);
+  bool needs_gradient = false, is_dual = false;
+  op.for_each_tensor(values, [&](std::size_t, const at::Tensor& t) {
+    needs_gradient = needs_gradient || (t.defined() && t.requires_grad());
+    is_dual = is_dual || has_tangent(t);
+  });
+  if (is_dual) return with_tangents(call);
+  if (!needs_gradient || !at::GradMode::is_enabled()) return below_autograd(call);
+
+  const auto node = ops::make_node<Backward>(call.op, values);
+  below_autograd(call);
+  TensorVector results;
+  for (std::size_t i = call.stack.size() - op.result_count(); i < call.stack.size(); ++i) {
+    const at::Tensor& result = call.stack[i].toTensor();
+    if (torch::autograd::isDifferentiableType(result.scalar_type()))
+      torch::autograd::set_history(result, node);
+    else
+      node->add_input_metadata(Node::undefined_input());
+    results.push_back(result);
+  }
+  if (op.definition.save_results) node->save_results(results);
 }
 
 }  // namespace spikeforge::custom_op

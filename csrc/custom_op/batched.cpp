@@ -5,7 +5,6 @@
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/ops/stack.h>
-#include <torch/library.h>
 
 #include <utility>
 
@@ -35,71 +34,59 @@ class Level {
   std::int64_t size_ = 0;
 };
 
-class BatchedKernel final : public c10::OperatorKernel {
- public:
-  explicit BatchedKernel(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
+TensorVector by_rule(const Operator& op, const Level& level, const torch::jit::Stack& stack) {
+  std::vector<char> mapped(op.argument_count());
+  const Values given = op.values(stack);
+  std::vector<c10::IValue> values;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    values.push_back(exchanged(op.kinds[i], given[i], [&](const at::Tensor& t) {
+      const auto* const batched = level.mapped(t);
+      if (batched == nullptr) return t;
+      mapped[i] = true;
+      return batched->value().movedim(batched->bdim(), 0);
+    }));
+  Arguments in = op.arguments(values);
+  ArgumentsAccess::mapped(in, mapped);
+  TensorVector results =
+      call_of_user(op.name, "its batching rule", [&] { return (*op.definition.batching)(in, level.size()); });
+  op.check_results("its batching rule", results);
+  for (std::size_t i = 0; i < results.size(); ++i)
+    TORCH_CHECK_VALUE(results[i].dim() > 0 && results[i].size(0) == level.size(), op.name,
+                      ": its batching rule must return result ", i, " a first dimension of ", level.size(),
+                      ", the number of maps, but gave shape ", results[i].sizes());
+  return results;
+}
 
-  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    Level level;
-    op_->for_each_tensor(op_->values(*stack), [&](std::size_t, const at::Tensor& t) { level.find(t); });
-    TensorVector results = op_->definition.batching ? by_rule(level, *stack) : slice_by_slice(level, handle, *stack);
-    for (at::Tensor& t : results) t = level.wrapped(t);
-    op_->replace(*stack, std::move(results));
-  }
-
- private:
-  TensorVector by_rule(const Level& level, const torch::jit::Stack& stack) const {
-    const Operator& op = *op_;
-    std::vector<char> mapped(op.argument_count());
+TensorVector slice_by_slice(const Operator& op, const Level& level, const c10::OperatorHandle& handle,
+                            const torch::jit::Stack& stack) {
+  TORCH_CHECK_VALUE(level.size() > 0, op.name, ": torch.vmap over a dimension of size 0 needs a batching rule");
+  std::vector<TensorVector> slices(op.result_count());
+  for (std::int64_t k = 0; k < level.size(); ++k) {
+    torch::jit::Stack call;
     const Values given = op.values(stack);
-    std::vector<c10::IValue> values;
     for (std::size_t i = 0; i < given.size(); ++i)
-      values.push_back(exchanged(op.kinds[i], given[i], [&](const at::Tensor& t) {
+      call.push_back(exchanged(op.kinds[i], given[i], [&](const at::Tensor& t) {
         const auto* const batched = level.mapped(t);
-        if (batched == nullptr) return t;
-        mapped[i] = true;
-        return batched->value().movedim(batched->bdim(), 0);
+        return batched == nullptr ? t : batched->value().select(batched->bdim(), k);
       }));
-    Arguments in = op.arguments(values);
-    ArgumentsAccess::mapped(in, mapped);
-    TensorVector results =
-        call_of_user(op.name, "its batching rule", [&] { return (*op.definition.batching)(in, level.size()); });
-    op.check_results("its batching rule", results);
-    for (std::size_t i = 0; i < results.size(); ++i)
-      TORCH_CHECK_VALUE(results[i].dim() > 0 && results[i].size(0) == level.size(), op.name,
-                        ": its batching rule must return result ", i, " a first dimension of ", level.size(),
-                        ", the number of maps, but gave shape ", results[i].sizes());
-    return results;
+    handle.callBoxed(&call);
+    for (std::size_t i = 0; i < slices.size(); ++i) slices[i].push_back(call[i].toTensor());
   }
-
-  TensorVector slice_by_slice(const Level& level, const c10::OperatorHandle& handle,
-                              const torch::jit::Stack& stack) const {
-    const Operator& op = *op_;
-    TORCH_CHECK_VALUE(level.size() > 0, op.name, ": torch.vmap over a dimension of size 0 needs a batching rule");
-    std::vector<TensorVector> slices(op.result_count());
-    for (std::int64_t k = 0; k < level.size(); ++k) {
-      torch::jit::Stack call;
-      const Values given = op.values(stack);
-      for (std::size_t i = 0; i < given.size(); ++i)
-        call.push_back(exchanged(op.kinds[i], given[i], [&](const at::Tensor& t) {
-          const auto* const batched = level.mapped(t);
-          return batched == nullptr ? t : batched->value().select(batched->bdim(), k);
-        }));
-      handle.callBoxed(&call);
-      for (std::size_t i = 0; i < slices.size(); ++i) slices[i].push_back(call[i].toTensor());
-    }
-    TensorVector results;
-    for (const TensorVector& slice : slices) results.push_back(at::stack(slice));
-    return results;
-  }
-
-  const std::shared_ptr<const Operator> op_;
-};
+  TensorVector results;
+  for (const TensorVector& slice : slices) results.push_back(at::stack(slice));
+  return results;
+}
 
 }  // namespace
 
-torch::CppFunction Operator::batched_kernel(std::shared_ptr<const Operator> self) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BatchedKernel>(std::move(self)));
+void call_batched(const DispatchedCall& call) {
+  const Operator& op = *call.op;
+  Level level;
+  op.for_each_tensor(op.values(call.stack), [&](std::size_t, const at::Tensor& t) { level.find(t); });
+  TensorVector results =
+      op.definition.batching ? by_rule(op, level, call.stack) : slice_by_slice(op, level, call.handle, call.stack);
+  for (at::Tensor& t : results) t = level.wrapped(t);
+  op.replace(call.stack, std::move(results));
 }
 
 }  // namespace spikeforge::custom_op

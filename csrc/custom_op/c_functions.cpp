@@ -1,23 +1,21 @@
 #include "csrc/custom_op/internal/c_functions.h"
 #include "csrc/base/once_map.h"
 #include "csrc/cpu/host_compiler.h"
-#include "csrc/custom_op/internal/cuda_source.h"
-#include "csrc/custom_op/internal/element_types.h"
+#include "csrc/custom_op/internal/source_parameters.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <cstdlib>
-#include <memory>
 #include <sstream>
 #include <string_view>
 #include <utility>
 
 namespace spikeforge::custom_op {
 namespace {
-
-at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
 
 // The parameters of a call.
 class Parameters {
@@ -116,14 +114,14 @@ class OfSource {
   }
 
   CFunction function_for(Tensors out, const Arguments& in) {
-    std::string key;
-    each_tensor(out, in, [&](const std::string& name, const at::Tensor& t, bool) {
-      if (t.defined())
-        TORCH_CHECK_VALUE(t.dim() <= 8, op_.name, ": ", name, " has ", t.dim(),
-                          " dimensions, but a CPU source takes at most 8");
-      key.push_back(static_cast<char>(t.defined() ? t.scalar_type() : c10::ScalarType::Undefined));
-    });
-    return compiled_.get(key, [&] { return compile(out, in); }).value->function;
+    const auto check = [&](const std::string& name, const at::Tensor& t) {
+      TORCH_CHECK_VALUE(!t.defined() || t.dim() <= 8, op_.name, ": ", name, " has ", t.dim(),
+                        " dimensions, but a CPU source takes at most 8");
+    };
+    for (std::size_t i = 0; i < op_.argument_count(); ++i)
+      if (holds_tensors(op_.kinds[i])) check(op_.argument_name(i), tensor_or_none(in.value(i)));
+    for (std::size_t i = 0; i < out.size(); ++i) check(op_.result_name(i), out[i]);
+    return compiled_.get(key_of_dtypes(op_, out, in), [&] { return compile(out, in); }).value->function;
   }
 
  private:
@@ -131,12 +129,6 @@ class OfSource {
     cpu::SharedObject object;
     CFunction function;
   };
-
-  template <class Visit> void each_tensor(Tensors out, const Arguments& in, Visit&& visit) const {
-    for (std::size_t i = 0; i < op_.argument_count(); ++i)
-      if (holds_tensors(op_.kinds[i])) visit(op_.argument_name(i), tensor_or_none(in.value(i)), false);
-    for (std::size_t i = 0; i < out.size(); ++i) visit(op_.result_name(i), out[i], true);
-  }
 
   Compiled compile(Tensors out, const Arguments& in) const {
     const cpu::HostCompiler* const compiler = cpu::HostCompiler::asked_for();
@@ -166,35 +158,24 @@ class OfSource {
 
   std::string print(Tensors out, const Arguments& in) const {
     using Kind = CudaParameter::Kind;
-    std::vector<CudaParameter> parameters;
-    std::string values;
+    const std::vector<CudaParameter> parameters = parameters_of(op_, out, in, &ElementType::host, "CPU sources");
+    std::vector<std::string> values;
     std::size_t tensors = 0, integers = 0, numbers = 0;
-    const auto add = [&](const std::string& name, Kind kind, const std::string& value, const char* type = "") {
-      parameters.push_back({name, kind, type});
-      values += (values.empty() ? "" : ", ") + value;
-    };
-    const auto add_tensor = [&](const std::string& name, const at::Tensor& t, Kind kind) {
-      const char* const type =
-          t.defined() ? element_type(op_.name, name, t.scalar_type(), "CPU sources").host : "float";
-      add(name, kind, fmt::format("{{data[{0}], dims[{0}], sizes[{0}]}}", tensors++), type);
-    };
-    for (std::size_t i = 0; i < op_.argument_count(); ++i) {
-      const std::string name = op_.argument_name(i);
-      switch (op_.kinds[i]) {
-        case ArgumentKind::integer: add(name, Kind::integer, fmt::format("integers[{}]", integers++)); break;
-        case ArgumentKind::truth: add(name, Kind::truth, fmt::format("integers[{}] != 0", integers++)); break;
-        case ArgumentKind::number: add(name, Kind::number, fmt::format("numbers[{}]", numbers++)); break;
-        default: add_tensor(name, tensor_or_none(in.value(i)), Kind::argument);
+    for (const CudaParameter& parameter : parameters) {
+      switch (parameter.kind) {
+        case Kind::integer: values.push_back(fmt::format("integers[{}]", integers++)); break;
+        case Kind::truth: values.push_back(fmt::format("integers[{}] != 0", integers++)); break;
+        case Kind::number: values.push_back(fmt::format("numbers[{}]", numbers++)); break;
+        default: values.push_back(fmt::format("{{data[{0}], dims[{0}], sizes[{0}]}}", tensors++));
       }
     }
-    for (std::size_t i = 0; i < out.size(); ++i) add_tensor(op_.result_name(i), out[i], Kind::result);
     const std::string caller = fmt::format(
         "extern \"C\" __attribute__((visibility(\"default\"))) void spikeforge_custom_op(\n"
         "    void** data, std::int64_t* dims, std::int64_t** sizes, std::int64_t* integers, double* numbers) "
         "{{\n"
         "  {}({});\n"
         "}}\n",
-        entry_, values);
+        entry_, fmt::join(values, ", "));
     return print_types("spikeforge/custom_op/internal/host_array.h", source_, parameters) +
            fmt::format("#line 1 \"{}\"\n", op_.name) + print_program(source_, entry_, parameters, caller);
   }

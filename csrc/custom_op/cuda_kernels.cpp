@@ -1,7 +1,6 @@
 #include "csrc/custom_op/internal/cuda_kernels.h"
 #include "csrc/custom_op/internal/call_of_user.h"
-#include "csrc/custom_op/internal/cuda_source.h"
-#include "csrc/custom_op/internal/element_types.h"
+#include "csrc/custom_op/internal/source_parameters.h"
 #include "csrc/jit/recorder.h"
 
 #include <algorithm>
@@ -9,7 +8,6 @@
 #include <cctype>
 #include <cstring>
 #include <limits>
-#include <string>
 
 namespace spikeforge::custom_op {
 namespace {
@@ -21,12 +19,6 @@ struct ArrayArgument {
   long long dim;
   std::array<long long, 8> sizes;
 };
-
-const char* element_name(const Operator& op, const std::string& tensor, c10::ScalarType type) {
-  return element_type(op.name, tensor, type, "CUDA kernels").cuda;
-}
-
-at::Tensor tensor_of(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
 
 // Parameters laid out as the device lays them out.
 class Buffer {
@@ -90,38 +82,8 @@ CudaKernels::CudaKernels(const CudaKernel& kernel, const Operator& op) : kernel_
   op.check_names_of_types();
 }
 
-std::string CudaKernels::key(const Arguments& in, Tensors out, int arch) const {
-  std::string key;
-  const auto add = [&](const at::Tensor& t) {
-    key.push_back(static_cast<char>(t.defined() ? t.scalar_type() : c10::ScalarType::Undefined));
-  };
-  for (std::size_t i = 0; i < op_.argument_count(); ++i)
-    if (holds_tensors(op_.kinds[i])) add(tensor_of(in.value(i)));
-  for (const at::Tensor& t : out) add(t);
-  key.push_back(static_cast<char>(arch));
-  return key;
-}
-
 template <class Use> decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& use) const {
-  using Kind = CudaParameter::Kind;
-  std::vector<CudaParameter> parameters;
-  for (std::size_t i = 0; i < op_.argument_count(); ++i) {
-    const std::string name = op_.argument_name(i);
-    switch (op_.kinds[i]) {
-      case ArgumentKind::integer: parameters.push_back({name, Kind::integer, ""}); break;
-      case ArgumentKind::number: parameters.push_back({name, Kind::number, ""}); break;
-      case ArgumentKind::truth: parameters.push_back({name, Kind::truth, ""}); break;
-      default: {
-        const at::Tensor t = tensor_of(in.value(i));
-        parameters.push_back({name, Kind::argument, t.defined() ? element_name(op_, name, t.scalar_type()) : "float"});
-      }
-    }
-  }
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const std::string name = op_.result_name(i);
-    parameters.push_back({name, Kind::result, element_name(op_, name, out[i].scalar_type())});
-  }
-
+  const std::vector<CudaParameter> parameters = parameters_of(op_, out, in, &ElementType::cuda, "CUDA kernels");
   // The types come before the source by an option, so that the lines of the source keep their numbers.
   const std::string types = print_types("spikeforge/cuda/custom_op.cuh", kernel_.source, parameters);
   jit::KernelSource source{.name = file_stem(op_.name),
@@ -153,7 +115,7 @@ void CudaKernels::launch(const Arguments& in, Tensors out, const jit::Device& de
   if (is_empty(grid) || is_empty(block)) return;
 
   const int arch = 10 * device.major + device.minor;
-  const std::string known_as = key(in, out, arch);
+  const std::string known_as = key_of_dtypes(op_, out, in) + static_cast<char>(arch);
   const jit::LoadedKernel* kernel = loaded_.find(known_as);
   if (kernel == nullptr)
     kernel = &loaded_.insert(known_as, with_source(
@@ -167,7 +129,7 @@ void CudaKernels::launch(const Arguments& in, Tensors out, const jit::Device& de
       case ArgumentKind::integer: buffer.add(static_cast<long long>(in.integer(i))); break;
       case ArgumentKind::number: buffer.add(in.number(i)); break;
       case ArgumentKind::truth: buffer.add(in.flag(i)); break;
-      default: add_tensor(buffer, op_, op_.argument_name(i), tensor_of(in.value(i)), /*is_result=*/false);
+      default: add_tensor(buffer, op_, op_.argument_name(i), tensor_or_none(in.value(i)), /*is_result=*/false);
     }
   }
   for (std::size_t i = 0; i < out.size(); ++i) add_tensor(buffer, op_, op_.result_name(i), out[i], /*is_result=*/true);

@@ -8,33 +8,44 @@
 #include <cstdio>
 #include <mutex>
 #include <set>
-#include <utility>
 
 namespace spikeforge {
 namespace custom_op {
+
+// A kernel for the dispatcher, which keeps the operator.
+template <void (*kernel)(const DispatchedCall&)> class DispatchKernel final : public c10::OperatorKernel {
+ public:
+  explicit DispatchKernel(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    kernel({op_, handle, keys, *stack});
+  }
+
+ private:
+  const std::shared_ptr<const Operator> op_;
+};
 
 class Registration {
  public:
   explicit Registration(std::shared_ptr<const Operator> custom)
       : op(std::move(custom)), library_(torch::Library::FRAGMENT, name_space(), std::nullopt, __FILE__, __LINE__) {
     // An exception on the way destroys library_, and with it what was registered so far.
-    const std::string name = local_name();
     library_.def(c10::FunctionSchema(op->schema), {at::Tag::pt2_compliant_tag});
-    const auto add = [&](c10::DispatchKey key, torch::CppFunction kernel) {
-      library_.impl(name.c_str(), torch::dispatch(key, std::move(kernel)));
-    };
-    add(c10::DispatchKey::CPU, Operator::cpu_kernel(op));
-    add(c10::DispatchKey::CUDA, Operator::cuda_kernel(op));
-    add(c10::DispatchKey::Meta, Operator::meta_kernel(op));
-    add(c10::DispatchKey::Autograd, Operator::autograd_kernel(op));
-    add(c10::DispatchKey::FuncTorchBatched, Operator::batched_kernel(op));
+    add<call_on_cpu>(c10::DispatchKey::CPU);
+    add<call_on_cuda>(c10::DispatchKey::CUDA);
+    add<call_on_meta>(c10::DispatchKey::Meta);
+    add<call_with_autograd>(c10::DispatchKey::Autograd);
+    add<call_batched>(c10::DispatchKey::FuncTorchBatched);
   }
 
   const std::shared_ptr<const Operator> op;
 
  private:
   std::string name_space() const { return op->schema.name().substr(0, op->schema.name().find("::")); }
-  std::string local_name() const { return op->name.substr(op->name.find("::") + 2); }
+  template <void (*kernel)(const DispatchedCall&)> void add(c10::DispatchKey key) {
+    const std::string local_name = op->name.substr(op->name.find("::") + 2);
+    auto function = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<DispatchKernel<kernel>>(op));
+    library_.impl(local_name.c_str(), torch::dispatch(key, std::move(function)));
+  }
 
   torch::Library library_;
 };
@@ -53,6 +64,18 @@ void keep_entry(const c10::OperatorName& name) {
 ForkSafeMutex& registering() {
   static ForkSafeMutex& mutex = *new ForkSafeMutex();
   return mutex;
+}
+
+// Types checked, defaults filled in.
+torch::jit::Stack stack_of(const Operator& op, std::vector<c10::IValue> arguments) {
+  const auto& described = op.schema.arguments();
+  std::size_t needed = described.size();
+  while (needed > 0 && described[needed - 1].default_value().has_value()) --needed;
+  TORCH_CHECK_VALUE(arguments.size() >= needed && arguments.size() <= described.size(), op.name, ": takes ",
+                    needed == described.size() ? "" : std::to_string(needed) + " to ", described.size(),
+                    " arguments, but was given ", arguments.size(), "; its schema is ", op.schema);
+  op.schema.checkAndNormalizeInputs(arguments);
+  return arguments;
 }
 
 }  // namespace
@@ -90,83 +113,6 @@ RegisteredOp CustomOp::registered() const {
   return RegisteredOp(std::move(registration));
 }
 
-CustomOp& CustomOp::shapes(ShapeFunction function) {
-  definition_.shapes = std::move(function);
-  return *this;
-}
-
-CustomOp& CustomOp::cpu(Kernel kernel) {
-  definition_.cpu = std::move(kernel);
-  return *this;
-}
-
-CustomOp& CustomOp::cuda(CudaKernel kernel) {
-  definition_.cuda = std::move(kernel);
-  return *this;
-}
-
-CustomOp& CustomOp::cuda(Kernel kernel) {
-  definition_.cuda = std::move(kernel);
-  return *this;
-}
-
-CustomOp& CustomOp::cpu_for_missing_devices() {
-  definition_.cpu_for_missing_devices = true;
-  return *this;
-}
-
-CustomOp& CustomOp::compute(const Compute& function) {
-  definition_.cpu = function;
-  definition_.cuda = function;
-  return *this;
-}
-
-CustomOp& CustomOp::vjp(Vjp function) {
-  definition_.vjp = std::move(function);
-  return *this;
-}
-
-CustomOp& CustomOp::vjp(std::string name) {
-  definition_.vjp = std::move(name);
-  return *this;
-}
-
-CustomOp& CustomOp::jvp(Jvp function) {
-  definition_.jvp = std::move(function);
-  return *this;
-}
-
-CustomOp& CustomOp::batching(Batching function) {
-  definition_.batching = std::move(function);
-  return *this;
-}
-
-CustomOp& CustomOp::differentiable(std::vector<std::string> arguments) {
-  definition_.names_differentiable = true;
-  definition_.differentiable = std::move(arguments);
-  return *this;
-}
-
-CustomOp& CustomOp::save_results() {
-  definition_.save_results = true;
-  return *this;
-}
-
-CustomOp& CustomOp::zero_results() {
-  definition_.zero_all = true;
-  return *this;
-}
-
-CustomOp& CustomOp::zero_results(std::vector<std::size_t> places) {
-  definition_.zeroed = std::move(places);
-  return *this;
-}
-
-CustomOp& CustomOp::dtypes(const std::string& argument, std::vector<c10::ScalarType> allowed) {
-  definition_.dtypes[argument] = std::move(allowed);
-  return *this;
-}
-
 RegisteredOp::RegisteredOp(std::unique_ptr<Registration> registration) : registration_(std::move(registration)) {}
 RegisteredOp::RegisteredOp(RegisteredOp&&) noexcept = default;
 RegisteredOp& RegisteredOp::operator=(RegisteredOp&&) noexcept = default;
@@ -174,31 +120,9 @@ RegisteredOp::~RegisteredOp() = default;
 
 const std::string& RegisteredOp::name() const { return registration_->op->name; }
 
-namespace {
-
-// Types checked, defaults filled in.
-torch::jit::Stack stack_of(const Operator& op, std::vector<c10::IValue> arguments) {
-  const auto& described = op.schema.arguments();
-  std::size_t needed = described.size();
-  while (needed > 0 && described[needed - 1].default_value().has_value()) --needed;
-  TORCH_CHECK_VALUE(arguments.size() >= needed && arguments.size() <= described.size(), op.name, ": takes ",
-                    needed == described.size() ? "" : std::to_string(needed) + " to ", described.size(),
-                    " arguments, but was given ", arguments.size(), "; its schema is ", op.schema);
-  op.schema.checkAndNormalizeInputs(arguments);
-  return arguments;
-}
-
-}  // namespace
-
 std::vector<at::Tensor> RegisteredOp::operator()(std::vector<c10::IValue> arguments) const {
   const Operator& op = *registration_->op;
-  torch::jit::Stack stack = stack_of(op, std::move(arguments));
-  c10::Dispatcher::singleton()
-      .findSchemaOrThrow(op.schema.name().c_str(), op.schema.overload_name().c_str())
-      .callBoxed(stack);
-  TensorVector results;
-  for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
-  return results;
+  return op.call(stack_of(op, std::move(arguments)));
 }
 
 void RegisteredOp::compile(const std::string& arch, std::vector<c10::IValue> arguments) const {

@@ -19,6 +19,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace spikeforge {
@@ -59,39 +60,46 @@ class SPIKEFORGE_API CustomOp {
   // argument at least, its results are Tensors, and it changes no argument.
   explicit CustomOp(std::string schema) { definition_.schema = std::move(schema); }
 
-  CustomOp& shapes(custom_op::ShapeFunction function);
-  CustomOp& cpu(custom_op::Kernel kernel);
-  CustomOp& cuda(custom_op::CudaKernel kernel);
-  CustomOp& cuda(custom_op::Kernel kernel);  // a host function, which launches kernels itself
+  CustomOp& shapes(custom_op::ShapeFunction function) { return definition_.shapes = std::move(function), *this; }
+  CustomOp& cpu(custom_op::Kernel kernel) { return definition_.cpu = std::move(kernel), *this; }
+  CustomOp& cuda(custom_op::CudaKernel kernel) { return definition_.cuda = std::move(kernel), *this; }
+  // A host function, which launches kernels itself.
+  CustomOp& cuda(custom_op::Kernel kernel) { return definition_.cuda = std::move(kernel), *this; }
 
   // Calls on a device without a kernel run the CPU kernel on copies, with one warning.
-  CustomOp& cpu_for_missing_devices();
+  CustomOp& cpu_for_missing_devices() { return definition_.cpu_for_missing_devices = true, *this; }
 
   // The gradient: a function, or the name of an operator that is registered already. That one takes a Tensor for each
   // result's gradient, then the arguments of this operator (and its results, under save_results), and returns one
   // gradient for each differentiable argument. Without a vjp the operator refuses to be differentiated.
-  CustomOp& vjp(custom_op::Vjp function);
-  CustomOp& vjp(std::string name);
+  CustomOp& vjp(custom_op::Vjp function) { return definition_.vjp = std::move(function), *this; }
+  CustomOp& vjp(std::string name) { return definition_.vjp = std::move(name), *this; }
 
   // Forward-mode derivatives. Without it they are refused.
-  CustomOp& jvp(custom_op::Jvp function);
+  CustomOp& jvp(custom_op::Jvp function) { return definition_.jvp = std::move(function), *this; }
 
   // For torch.vmap. Without it the operator is called once for each slice.
-  CustomOp& batching(custom_op::Batching function);
+  CustomOp& batching(custom_op::Batching function) { return definition_.batching = std::move(function), *this; }
 
   // The arguments that have a gradient; others raise an error if one is wanted. By default all of type Tensor, Tensor?
   // and Tensor[].
-  CustomOp& differentiable(std::vector<std::string> arguments);
+  CustomOp& differentiable(std::vector<std::string> arguments) {
+    definition_.names_differentiable = true;
+    definition_.differentiable = std::move(arguments);
+    return *this;
+  }
 
   // Keeps the results for the backward pass: in.result(0).
-  CustomOp& save_results();
+  CustomOp& save_results() { return definition_.save_results = true, *this; }
 
   // Results that begin as zeros: all, or those at these places.
-  CustomOp& zero_results();
-  CustomOp& zero_results(std::vector<std::size_t> places);
+  CustomOp& zero_results() { return definition_.zero_all = true, *this; }
+  CustomOp& zero_results(std::vector<std::size_t> places) { return definition_.zeroed = std::move(places), *this; }
 
   // The dtypes that an argument may have. Others are a TypeError.
-  CustomOp& dtypes(const std::string& argument, std::vector<c10::ScalarType> allowed);
+  CustomOp& dtypes(const std::string& argument, std::vector<c10::ScalarType> allowed) {
+    return definition_.dtypes[argument] = std::move(allowed), *this;
+  }
 
   // The name under which vjp of another operator finds it, and that errors begin with.
   const std::string& schema() const { return definition_.schema; }
@@ -101,7 +109,11 @@ class SPIKEFORGE_API CustomOp {
   [[nodiscard]] RegisteredOp registered() const;
 
   // An operator that returns its results rather than writing them, composed of torch's operators; see elementwise.h.
-  CustomOp& compute(const custom_op::Compute& function);
+  CustomOp& compute(const custom_op::Compute& function) {
+    definition_.cpu = function;
+    definition_.cuda = function;
+    return *this;
+  }
 
  private:
   friend struct custom_op::DefinitionAccess;

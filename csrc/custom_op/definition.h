@@ -3,7 +3,6 @@
 
 #include "csrc/custom_op/arguments.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

@@ -6,10 +6,8 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <torch/library.h>
 
 #include <optional>
-#include <utility>
 
 namespace spikeforge::custom_op {
 namespace {

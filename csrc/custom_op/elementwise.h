@@ -9,7 +9,6 @@
 #include "csrc/custom_op/custom_op.h"
 #include "csrc/graph/trace.h"
 
-#include <concepts>
 #include <functional>
 #include <string>
 #include <type_traits>

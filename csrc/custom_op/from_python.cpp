@@ -6,19 +6,22 @@
 #include "csrc/custom_op/custom_op.h"
 #include "csrc/custom_op/internal/c_functions.h"
 #include "csrc/custom_op/internal/operator.h"
-#include "csrc/custom_op/internal/remembered.h"
 #include "ops/common/library.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <unordered_map>
 #include <utility>
 
 namespace spikeforge::custom_op {
@@ -28,6 +31,105 @@ struct DefinitionAccess {
 };
 
 namespace {
+
+// --- The cache of results: a function in Python costs more than many a kernel, and a network calls it with the same
+// shapes all the time.
+
+// The values of a call on which a function of shapes, dtypes and scalars may depend.
+class CallKey {
+ public:
+  // Returns false for a call that has no key: one with symbolic sizes, or with arguments of rarer types.
+  bool describe(const Arguments& in);
+
+  bool operator==(const CallKey& other) const { return words_ == other.words_; }
+  std::size_t hash() const;
+
+ private:
+  // The type of a value comes before the value: an int 1 and true are two calls.
+  enum Word : std::int64_t { tensor = 1, no_tensor, tensors, none, integer, number, truth, text, integers, numbers };
+
+  bool add(const c10::IValue& value);
+  bool add(const at::Tensor& t);
+  void add(std::int64_t word) { words_.push_back(word); }
+
+  c10::SmallVector<std::int64_t, 24> words_;
+};
+
+bool CallKey::describe(const Arguments& in) {
+  for (std::size_t i = 0; i < in.count(); ++i)
+    if (!add(in.value(i))) return false;
+  return true;
+}
+
+bool CallKey::add(const at::Tensor& t) {
+  if (!t.defined()) return add(Word::no_tensor), true;
+  if (t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) return false;
+  add(Word::tensor);
+  add(static_cast<std::int64_t>(t.scalar_type()));
+  add(t.dim());
+  for (const std::int64_t size : t.sizes()) add(size);
+  return true;
+}
+
+bool CallKey::add(const c10::IValue& value) {
+  const auto add_all = [&](Word kind, const auto& list, const auto& word_of) {
+    add(kind);
+    add(static_cast<std::int64_t>(list.size()));
+    for (const auto& element : list) add(word_of(element));
+    return true;
+  };
+  if (value.isTensor()) return add(value.toTensor());
+  if (value.isNone()) return add(Word::none), true;
+  if (value.isInt()) return add(Word::integer), add(value.toInt()), true;
+  if (value.isDouble()) return add(Word::number), add(std::bit_cast<std::int64_t>(value.toDouble())), true;
+  if (value.isBool()) return add(Word::truth), add(static_cast<std::int64_t>(value.toBool())), true;
+  if (value.isString()) return add_all(Word::text, value.toStringRef(), [](char c) { return std::int64_t{c}; });
+  if (value.isIntList()) return add_all(Word::integers, value.toIntVector(), [](std::int64_t i) { return i; });
+  if (value.isDoubleList())
+    return add_all(Word::numbers, value.toDoubleVector(), [](double d) { return std::bit_cast<std::int64_t>(d); });
+  if (!value.isTensorList()) return false;
+  const std::vector<at::Tensor> list = value.toTensorVector();
+  add(Word::tensors);
+  add(static_cast<std::int64_t>(list.size()));
+  for (const at::Tensor& t : list)
+    if (!add(t)) return false;
+  return true;
+}
+
+std::size_t CallKey::hash() const {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::int64_t word : words_) {
+    hash = (hash ^ static_cast<std::uint64_t>(word)) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+// The results of such a function. At most `most` values; then it begins anew.
+template <class T> class Remembered {
+ public:
+  template <class Make> T get(const Arguments& in, Make&& make) {
+    constexpr std::size_t most = 1024;
+    CallKey key;
+    if (!key.describe(in)) return make();
+    {
+      const std::scoped_lock lock(mutex_);
+      if (const auto at = values_.find(key); at != values_.end()) return at->second;
+    }
+    T value = make();  // without the lock: Python may wait for another thread
+    const std::scoped_lock lock(mutex_);
+    if (values_.size() >= most) values_.clear();
+    values_.insert_or_assign(std::move(key), value);
+    return value;
+  }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const CallKey& key) const { return key.hash(); }
+  };
+  ForkSafeMutex mutex_;
+  std::unordered_map<CallKey, T, Hash> values_;
+};
 
 // --- Functions that are operators
 
@@ -131,12 +233,7 @@ Batching batched_itself(const std::shared_ptr<const Operator>& op) {
         sizes.insert(sizes.begin(), size);
         return t.expand_symint(sizes);
       }));
-    c10::Dispatcher::singleton()
-        .findSchemaOrThrow(op->schema.name().c_str(), op->schema.overload_name().c_str())
-        .callBoxed(&stack);
-    TensorVector results;
-    for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
-    return results;
+    return op->call(std::move(stack));
   };
 }
 

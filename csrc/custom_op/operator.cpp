@@ -2,7 +2,7 @@
 #include "csrc/custom_op/internal/call_of_user.h"
 #include "csrc/custom_op/internal/cuda_kernels.h"
 #include "csrc/custom_op/internal/cuda_source.h"
-#include "csrc/custom_op/internal/prepare.h"
+#include "ops/common/plain.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -178,39 +178,6 @@ void check_vjp_operator(const Operator& op) {
                       vjp);
 }
 
-class Functor : public c10::OperatorKernel {
- public:
-  explicit Functor(std::shared_ptr<const Operator> op) : op_(std::move(op)) {}
-
- protected:
-  const std::shared_ptr<const Operator> op_;
-};
-
-class CpuKernel final : public Functor {
- public:
-  using Functor::Functor;
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    op_->run_on_cpu(*stack);
-  }
-};
-
-class MetaKernel final : public Functor {
- public:
-  using Functor::Functor;
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack* stack) {
-    const Operator& op = *op_;
-    const Values values = op.values(*stack);
-    check_dtypes(op, values);
-    const Arguments in = op.arguments(values);
-    at::Tensor leader;
-    op.for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
-      if (!leader.defined() && op.kinds[i] == ArgumentKind::tensor) leader = t;
-    });
-    TORCH_CHECK_VALUE(leader.defined(), op.name, ": an argument is an undefined tensor");
-    op.replace(*stack, op.allocate(in, leader));
-  }
-};
-
 }  // namespace
 
 Operator::Operator(Definition said)
@@ -282,6 +249,52 @@ void Operator::check_results(const char* whose, const TensorVector& results) con
     TORCH_CHECK_VALUE(results[i].defined(), name, ": ", whose, " gave an undefined tensor for result ", i);
 }
 
+// --- Calls
+
+void Operator::check_dtypes(Values values) const {
+  if (definition.dtypes.empty()) return;
+  for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
+    const auto allowed = definition.dtypes.find(argument_name(i));
+    if (!t.defined() || allowed == definition.dtypes.end()) return;
+    if (std::ranges::find(allowed->second, t.scalar_type()) != allowed->second.end()) return;
+    TORCH_CHECK_TYPE(false, name, ": ", argument_name(i), " must be ", c10::Join(" or ", allowed->second), ", but is ",
+                     t.scalar_type());
+  });
+}
+
+const at::Tensor& Operator::prepare(torch::jit::Stack& stack) const {
+  const Values values = this->values(stack);
+  check_dtypes(values);
+  const at::Tensor* leader = nullptr;
+  bool are_plain = true;
+  std::size_t leading = 0;
+  for (std::size_t i = 0; i < values.size() && leader == nullptr; ++i)
+    if (kinds[i] == ArgumentKind::tensor) {
+      leader = &values[i].toTensor();
+      leading = i;
+    }
+  for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
+    if (!t.defined()) {
+      TORCH_CHECK_VALUE(kinds[i] == ArgumentKind::maybe_tensor || kinds[i] == ArgumentKind::maybe_tensor_list, name,
+                        ": ", argument_name(i), " is an undefined tensor");
+      return;
+    }
+    TORCH_CHECK_VALUE(t.device() == leader->device(), name, ": ", argument_name(i), " must be on ", leader->device(),
+                      ", the device of ", argument_name(leading), ", but is on ", t.device());
+    TORCH_CHECK_TYPE(t.layout() == c10::kStrided, name, ": ", argument_name(i),
+                     " must be a dense tensor, but its layout is ", t.layout());
+    are_plain = are_plain && ops::is_plain(t);
+  });
+  if (!are_plain) {
+    const std::size_t first = stack.size() - argument_count();
+    for (std::size_t i = 0; i < argument_count(); ++i)
+      if (holds_tensors(kinds[i]))
+        stack[first + i] =
+            exchanged(kinds[i], stack[first + i], [](const at::Tensor& t) { return t.defined() ? ops::plain(t) : t; });
+  }
+  return this->values(stack)[leading].toTensor();
+}
+
 void Operator::replace(torch::jit::Stack& stack, TensorVector results) const {
   torch::jit::drop(stack, argument_count());
   for (at::Tensor& t : results) stack.emplace_back(std::move(t));
@@ -291,7 +304,7 @@ void Operator::run_on_cpu(torch::jit::Stack& stack) const {
   TORCH_CHECK_NOT_IMPLEMENTED(
       definition.cpu.index() != 0, name,
       " has a kernel for CUDA only: define it with one for the CPU (cpu), or call it with CUDA tensors");
-  const at::Tensor& leader = prepare(*this, stack);
+  const at::Tensor& leader = prepare(stack);
   const Arguments in = arguments(values(stack));
   if (const auto* const compute = std::get_if<Compute>(&definition.cpu)) {
     TensorVector results = call_of_user(name, "its function", [&] { return (*compute)(in); });
@@ -311,7 +324,7 @@ void Operator::run_on_cpu(torch::jit::Stack& stack) const {
 }
 
 void Operator::run_on_cpu_by_copies(torch::jit::Stack& stack) const {
-  const at::Device device = prepare(*this, stack).device();
+  const at::Device device = prepare(stack).device();
   std::call_once(warned_of_copies_, [&] {
     if (definition.say_copies) return definition.say_copies(arguments(values(stack)));
     TORCH_WARN(name, " has no kernel for ", device,
@@ -326,12 +339,28 @@ void Operator::run_on_cpu_by_copies(torch::jit::Stack& stack) const {
   for (std::size_t i = stack.size() - result_count(); i < stack.size(); ++i) stack[i] = stack[i].toTensor().to(device);
 }
 
-torch::CppFunction Operator::cpu_kernel(std::shared_ptr<const Operator> self) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<CpuKernel>(std::move(self)));
+TensorVector Operator::call(torch::jit::Stack stack) const {
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow(schema.name().c_str(), schema.overload_name().c_str())
+      .callBoxed(stack);
+  TensorVector results;
+  for (c10::IValue& value : stack) results.push_back(std::move(value).toTensor());
+  return results;
 }
 
-torch::CppFunction Operator::meta_kernel(std::shared_ptr<const Operator> self) {
-  return torch::CppFunction::makeFromBoxedFunctor(std::make_unique<MetaKernel>(std::move(self)));
+void call_on_cpu(const DispatchedCall& call) { call.op->run_on_cpu(call.stack); }
+
+void call_on_meta(const DispatchedCall& call) {
+  const Operator& op = *call.op;
+  const Values values = op.values(call.stack);
+  op.check_dtypes(values);
+  const Arguments in = op.arguments(values);
+  at::Tensor leader;
+  op.for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
+    if (!leader.defined() && op.kinds[i] == ArgumentKind::tensor) leader = t;
+  });
+  TORCH_CHECK_VALUE(leader.defined(), op.name, ": an argument is an undefined tensor");
+  op.replace(call.stack, op.allocate(in, leader));
 }
 
 }  // namespace spikeforge::custom_op

@@ -50,6 +50,61 @@ template <class T> T rounded(double value) {
     return static_cast<T>(value);
 }
 
+template <std::size_t alignment> std::shared_ptr<std::byte[]> allocate_aligned(std::size_t size) {
+  return {static_cast<std::byte*>(::operator new[](size, std::align_val_t{alignment})),
+          [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{alignment}); }};
+}
+
+// Aligned as torch's tensors are, so that linear algebra libraries use the same code path and give the same bits. Large
+// arrays are in huge pages if the system has them, as numpy's are: filling 40 MB took 10000 page faults, half of the
+// time of reading a file.
+std::shared_ptr<std::byte[]> allocate(std::size_t size) {
+  constexpr std::size_t huge_page = std::size_t{2} << 20;
+  if (size < 2 * huge_page) return allocate_aligned<64>(size);
+  auto bytes = allocate_aligned<huge_page>(size);
+#ifdef MADV_HUGEPAGE
+  ::madvise(bytes.get(), size / huge_page * huge_page, MADV_HUGEPAGE);
+#endif
+  return bytes;
+}
+
+// The least, greatest and NaN values of one lane, so that the compiler can vectorise over lanes.
+template <class T> struct Lanes {
+  static constexpr std::size_t count = 16;
+  std::array<T, count> least, greatest;
+  std::array<bool, count> has_nan{};
+
+  Lanes() {
+    least.fill(std::numeric_limits<T>::infinity());
+    greatest.fill(-std::numeric_limits<T>::infinity());
+  }
+  void take(std::size_t lane, T value) {
+    least[lane] = value < least[lane] ? value : least[lane];
+    greatest[lane] = value > greatest[lane] ? value : greatest[lane];
+    has_nan[lane] |= value != value;
+  }
+};
+
+template <class T> Range range_of_floats(std::span<const T> values) {
+  Lanes<T> lanes;
+  const std::size_t whole = values.size() / lanes.count * lanes.count;
+  for (std::size_t i = 0; i < whole; i += lanes.count)
+    for (std::size_t lane = 0; lane < lanes.count; ++lane) lanes.take(lane, values[i + lane]);
+  for (std::size_t i = whole; i < values.size(); ++i) lanes.take(i - whole, values[i]);
+  return {std::ranges::min(lanes.least), std::ranges::max(lanes.greatest), std::ranges::count(lanes.has_nan, true) > 0};
+}
+
+template <class T> Range range_of_others(std::span<const T> values) {
+  Range range{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
+  for (const T element : values) {
+    const auto value = static_cast<double>(element);
+    range.has_nan |= std::isnan(value);
+    range.least = std::fmin(range.least, value);
+    range.greatest = std::fmax(range.greatest, value);
+  }
+  return range;
+}
+
 }  // namespace
 
 std::size_t size_of(DType dtype) { return facts_of(dtype).size; }
@@ -69,28 +124,6 @@ std::int64_t count_of(const Shape& shape) {
   if (too_many) throw std::overflow_error("too many elements");
   return count;
 }
-
-namespace {
-
-template <std::size_t alignment> std::shared_ptr<std::byte[]> allocate_aligned(std::size_t size) {
-  return {static_cast<std::byte*>(::operator new[](size, std::align_val_t{alignment})),
-          [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{alignment}); }};
-}
-
-// Aligned as torch's tensors are, so that linear algebra libraries use the same code path and give the same bits. Large
-// arrays are in huge pages if the system has them, as numpy's are: filling 40 MB took 10000 page faults, half of the
-// time of reading a file.
-std::shared_ptr<std::byte[]> allocate(std::size_t size) {
-  constexpr std::size_t huge_page = std::size_t{2} << 20;
-  if (size < 2 * huge_page) return allocate_aligned<64>(size);
-  auto bytes = allocate_aligned<huge_page>(size);
-#ifdef MADV_HUGEPAGE
-  ::madvise(bytes.get(), size / huge_page * huge_page, MADV_HUGEPAGE);
-#endif
-  return bytes;
-}
-
-}  // namespace
 
 Array::Array(DType dtype, Shape shape)
     : dtype_(dtype),
@@ -135,47 +168,6 @@ double Array::at(std::int64_t index) const {
 bool operator==(const Array& a, const Array& b) {
   return a.dtype_ == b.dtype_ && a.shape_ == b.shape_ && std::ranges::equal(a.bytes(), b.bytes());
 }
-
-namespace {
-
-// The least, greatest and NaN values of one lane, so that the compiler can vectorise over lanes.
-template <class T> struct Lanes {
-  static constexpr std::size_t count = 16;
-  std::array<T, count> least, greatest;
-  std::array<bool, count> has_nan{};
-
-  Lanes() {
-    least.fill(std::numeric_limits<T>::infinity());
-    greatest.fill(-std::numeric_limits<T>::infinity());
-  }
-  void take(std::size_t lane, T value) {
-    least[lane] = value < least[lane] ? value : least[lane];
-    greatest[lane] = value > greatest[lane] ? value : greatest[lane];
-    has_nan[lane] |= value != value;
-  }
-};
-
-template <class T> Range range_of_floats(std::span<const T> values) {
-  Lanes<T> lanes;
-  const std::size_t whole = values.size() / lanes.count * lanes.count;
-  for (std::size_t i = 0; i < whole; i += lanes.count)
-    for (std::size_t lane = 0; lane < lanes.count; ++lane) lanes.take(lane, values[i + lane]);
-  for (std::size_t i = whole; i < values.size(); ++i) lanes.take(i - whole, values[i]);
-  return {std::ranges::min(lanes.least), std::ranges::max(lanes.greatest), std::ranges::count(lanes.has_nan, true) > 0};
-}
-
-template <class T> Range range_of_others(std::span<const T> values) {
-  Range range{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
-  for (const T element : values) {
-    const auto value = static_cast<double>(element);
-    range.has_nan |= std::isnan(value);
-    range.least = std::fmin(range.least, value);
-    range.greatest = std::fmax(range.greatest, value);
-  }
-  return range;
-}
-
-}  // namespace
 
 bool is_finite(const Array& array) {
   return with_type(array.dtype(), [&]<class T>(T) {

@@ -1,8 +1,6 @@
 #pragma once
 #include "csrc/nir/array.h"
 
-#include <cstring>
-
 namespace spikeforge::nir {
 
 struct Half {

@@ -1,11 +1,8 @@
 #include "csrc/nir/byte_source.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <algorithm>
 #include <cerrno>
-#include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -13,13 +10,6 @@
 #include <unistd.h>
 
 namespace spikeforge::nir {
-namespace {
-
-[[noreturn]] void fail_with_errno(const char* what) {
-  throw std::runtime_error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
-}
-
-}  // namespace
 
 ByteSource::ByteSource(int file, std::uint64_t size, std::string fallback_path)
     : file_(file), size_(size), path_(fmt::format("/proc/self/fd/{}", file)) {

@@ -1,12 +1,8 @@
 #include "csrc/nir/data.h"
-#include "csrc/nir/byte_source.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/hdf5_tree.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <cmath>
-#include <stdexcept>
 
 namespace spikeforge::nir {
 namespace {
@@ -19,8 +15,7 @@ class DataReader {
 
   void graph(const Group& group, const std::string& name, int depth) {
     const std::string shown = name.empty() ? "/" : name;
-    if (depth > limits_.depth)
-      throw Error(shown, "", fmt::format("it is nested more than {} levels deep", limits_.depth));
+    if (depth > limits_.depth) refuse(shown, "", "it is nested more than {} levels deep", limits_.depth);
     for (const Member& node : group_in(group, "nodes", shown).members) {
       const std::string inner = in_node(name, node.name);
       const Group* content = std::get_if<Group>(&node.value);
@@ -51,13 +46,13 @@ class DataReader {
                                const std::string& field) {
     const Member* found = group.find(member);
     const Array* array = found ? std::get_if<Array>(&found->value) : nullptr;
-    if (!array) throw Error(node, field, fmt::format("it has no array {}", member));
+    if (!array) refuse(node, field, "it has no array {}", member);
     return *array;
   }
   static double number_in(const Group& group, const char* member, const std::string& node, const std::string& field) {
     const Array& array = array_in(group, member, node, field);
     if (array.count() != 1 || !std::isfinite(array.at(0)) || array.at(0) < 0)
-      throw Error(node, field, fmt::format("{} must be a finite number >= 0", member));
+      refuse(node, field, "{} must be a finite number >= 0", member);
     return array.at(0);
   }
 
@@ -66,9 +61,8 @@ class DataReader {
     if (group.find("data")) {
       GriddedData gridded{array_in(group, "data", node, field), number_in(group, "dt", node, field)};
       if (gridded.data.shape().size() != 3)
-        throw Error(node, field,
-                    fmt::format("expected data of shape [samples, steps, neurons], but it is {}",
-                                text_of(gridded.data.shape())));
+        refuse(node, field, "expected data of shape [samples, steps, neurons], but it is {}",
+               text_of(gridded.data.shape()));
       return gridded;
     }
     EventData events{array_in(group, "idx", node, field),
@@ -82,12 +76,11 @@ class DataReader {
     if (group.find("value")) events.value = array_in(group, "value", node, field);
     const Shape& shape = events.index.shape();
     if (shape.size() != 2 || events.time.shape() != shape || (events.value && events.value->shape() != shape))
-      throw Error(
-          node, field,
-          fmt::format("expected idx, time and value of one shape [samples, events], but idx has {}", text_of(shape)));
+      refuse(node, field, "expected idx, time and value of one shape [samples, events], but idx has {}",
+             text_of(shape));
     for (std::int64_t i = 0; i < events.index.count(); ++i)
       if (const double index = events.index.at(i); !(index >= -1 && index < neurons))
-        throw Error(node, field, fmt::format("there is no neuron {} among {}", index, neurons));
+        refuse(node, field, "there is no neuron {} among {}", index, neurons);
     return events;
   }
 
@@ -97,17 +90,11 @@ class DataReader {
 }  // namespace
 
 std::vector<Recording> read_data(const std::string& file, const Limits& limits) {
-  try {
+  return read_file(file, [&] {
     DataReader reader(limits);
     reader.graph(read_tree(ByteSource::open(file), limits, attributes), "", 1);
     return std::move(reader.recordings);
-  } catch (const Error& error) {
-    throw error.in_file(file);
-  } catch (const std::bad_alloc&) {
-    throw Error(file, "", "", "there is not enough memory to read it");
-  } catch (const std::runtime_error& error) {
-    throw Error(file, "", "", error.what());
-  }
+  });
 }
 
 }  // namespace spikeforge::nir

@@ -2,13 +2,11 @@
 #include "csrc/nir/array_values.h"
 #include "csrc/nir/filters.h"
 #include "csrc/nir/hdf5_number.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <optional>
 #include <stdexcept>
 
 namespace spikeforge::nir {
@@ -16,13 +14,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-template <class... Arguments>
-[[noreturn]] void refuse(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-  throw std::runtime_error(fmt::format(format, std::forward<Arguments>(arguments)...));
-}
-
 void require(bool done, const char* what) {
-  if (!done) refuse("libhdf5 cannot read {}: {}", what, printable_reason());
+  if (!done) fail("libhdf5 cannot read {}: {}", what, hdf5_reason());
 }
 
 struct Layout {
@@ -35,12 +28,12 @@ Layout layout_of(hid_t dataset) {
   const PropertiesId properties(h5().H5Dget_create_plist(dataset));
   require(static_cast<bool>(properties), "its properties");
   Layout layout{h5().H5Pget_layout(properties.get()), {}, {}};
-  if (layout.kind == H5D_VIRTUAL) refuse("its data are in other files (a virtual dataset)");
+  if (layout.kind == H5D_VIRTUAL) fail("its data are in other files (a virtual dataset)");
   if (layout.kind != H5D_COMPACT && layout.kind != H5D_CONTIGUOUS && layout.kind != H5D_CHUNKED)
-    refuse("its storage is of an unknown kind");
+    fail("its storage is of an unknown kind");
   const int external = h5().H5Pget_external_count(properties.get());
   require(external >= 0, "where its data are");
-  if (external > 0) refuse("its data are in another file (external storage)");
+  if (external > 0) fail("its data are in another file (external storage)");
 
   const int filter_count = h5().H5Pget_nfilters(properties.get());
   require(filter_count >= 0, "its filters");
@@ -53,17 +46,17 @@ Layout layout_of(hid_t dataset) {
         h5().H5Pget_filter2(properties.get(), static_cast<unsigned>(i), &flags, &value_count, values, 0, name, &config);
     require(id >= 0, "a filter");
     if (const std::string unknown = unknown_filter(id); !unknown.empty())
-      refuse("it is stored with the filter {}, but only deflate, lzf, szip, shuffle and fletcher32 are supported",
-             unknown);
+      fail("it is stored with the filter {}, but only deflate, lzf, szip, shuffle and fletcher32 are supported",
+           unknown);
     layout.filters.push_back({id, value_count > 0 ? values[0] : 0});
     if (id == szip) {
       // options, pixels a block, bits a pixel, pixels a scan line
       const bool is_sound = value_count == 4 && values[1] >= 2 && values[1] <= 32 && values[1] % 2 == 0 &&
                             values[2] >= 1 && values[2] <= 64 && values[3] >= values[1] && values[3] <= 4096;
-      if (!is_sound) refuse("the arguments of its szip filter are not valid");
+      if (!is_sound) fail("the arguments of its szip filter are not valid");
     }
   }
-  if (filter_count > 0 && layout.kind != H5D_CHUNKED) refuse("it has filters but no chunks");
+  if (filter_count > 0 && layout.kind != H5D_CHUNKED) fail("it has filters but no chunks");
 
   if (layout.kind == H5D_CHUNKED) {
     hsize_t sizes[H5S_MAX_RANK] = {};
@@ -71,7 +64,7 @@ Layout layout_of(hid_t dataset) {
     require(rank > 0 && rank <= H5S_MAX_RANK, "the shape of its chunks");
     for (int d = 0; d < rank; ++d) {
       if (sizes[d] == 0 || sizes[d] > UINT32_MAX)
-        refuse("its chunks have {} elements in a dimension; 1 to 2^32 - 1 are supported", sizes[d]);
+        fail("its chunks have {} elements in a dimension; 1 to 2^32 - 1 are supported", sizes[d]);
       layout.chunk.push_back(static_cast<std::int64_t>(sizes[d]));
     }
   }
@@ -83,9 +76,9 @@ Shape shape_of(hid_t dataset) {
   require(static_cast<bool>(space), "its shape");
   switch (h5().H5Sget_simple_extent_type(space.get())) {
     case H5S_SCALAR: return {};
-    case H5S_NULL: refuse("it is empty (a null dataspace)");
+    case H5S_NULL: fail("it is empty (a null dataspace)");
     case H5S_SIMPLE: break;
-    default: refuse("its shape is of an unknown kind");
+    default: fail("its shape is of an unknown kind");
   }
   const int rank = h5().H5Sget_simple_extent_ndims(space.get());
   require(rank >= 0 && rank <= H5S_MAX_RANK, "its shape");
@@ -93,7 +86,7 @@ Shape shape_of(hid_t dataset) {
   require(h5().H5Sget_simple_extent_dims(space.get(), sizes, nullptr) == rank, "its shape");
   Shape shape;
   for (int d = 0; d < rank; ++d) {
-    if (sizes[d] > INT64_MAX) refuse("a dimension is {}", sizes[d]);
+    if (sizes[d] > INT64_MAX) fail("a dimension is {}", sizes[d]);
     shape.push_back(static_cast<std::int64_t>(sizes[d]));
   }
   return shape;
@@ -133,35 +126,35 @@ class RawReader {
   void check_stored_size(std::uint64_t bytes) const {
     if (bytes == 0) return;
     const std::uint64_t stored = h5().H5Dget_storage_size(dataset_);
-    if (stored > state_.source.size()) refuse("its stored size is {} bytes, more than the file has", stored);
+    if (stored > state_.source.size()) fail("its stored size is {} bytes, more than the file has", stored);
     // deflate reaches 1032 : 1, and lzf after it no more; each filter of several may reach it.
     std::uint64_t ratio = 1;
     for (const Filter& filter : layout_.filters)
       if (filter.id != shuffle && filter.id != fletcher32) ratio = std::min<std::uint64_t>(ratio * 1100, 1100 * 1100);
     std::uint64_t most = 0;
     if (__builtin_mul_overflow(stored + 64 * (ratio > 1), ratio, &most)) return;
-    if (bytes > most) refuse("its size is {} bytes, but {} are stored", bytes, stored);
+    if (bytes > most) fail("its size is {} bytes, but {} are stored", bytes, stored);
   }
 
  private:
   void contiguous(std::span<std::byte> into) {
     const haddr_t offset = h5().H5Dget_offset(dataset_);
-    if (offset == HADDR_UNDEF) refuse("its data were never written");
-    if (!state_.source.read(offset, into)) refuse("its data are beyond the end of the file");
+    if (offset == HADDR_UNDEF) fail("its data were never written");
+    if (!state_.source.read(offset, into)) fail("its data are beyond the end of the file");
   }
 
   void compact(std::span<std::byte> into, hid_t file_type) {
-    if (h5().H5Dget_storage_size(dataset_) != into.size()) refuse("the size of its data does not match its shape");
+    if (h5().H5Dget_storage_size(dataset_) != into.size()) fail("the size of its data does not match its shape");
     by_libhdf5(into, file_type);
   }
 
   void by_libhdf5(std::span<std::byte> into, hid_t file_type) {
     if (layout_.kind == H5D_CHUNKED) {
-      if (layout_.filters.size() != 1) refuse("it is stored with szip and another filter at once");
+      if (layout_.filters.size() != 1) fail("it is stored with szip and another filter at once");
       // libhdf5 allocates what the first four bytes of a chunk say.
       for_each_chunk([&](std::span<const hsize_t>, std::vector<std::byte>& stored, unsigned skipped) {
         if (skipped) return;
-        if (stored.size() < 4 || little_endian(stored.data(), 4) != chunk_bytes()) refuse("a chunk's size is wrong");
+        if (stored.size() < 4 || little_endian(stored.data(), 4) != chunk_bytes()) fail("a chunk's size is wrong");
       });
     }
     require(h5().H5Dread(dataset_, file_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, into.data()) >= 0, "its data");
@@ -171,8 +164,8 @@ class RawReader {
 
   template <class Function> void for_each_chunk(Function&& function) {
     const std::size_t rank = shape_.size();
-    if (layout_.chunk.size() != rank) refuse("its chunks and its shape have different numbers of dimensions");
-    if (chunk_bytes() >= UINT32_MAX) refuse("its chunks are too large");
+    if (layout_.chunk.size() != rank) fail("its chunks and its shape have different numbers of dimensions");
+    if (chunk_bytes() >= UINT32_MAX) fail("its chunks are too large");
     std::vector<hsize_t> at(rank, 0);
     std::vector<std::byte> stored;
     while (true) {
@@ -182,10 +175,10 @@ class RawReader {
       haddr_t address = HADDR_UNDEF;
       unsigned mask = 0;
       if (h5().H5Dget_chunk_info_by_coord(dataset_, at.data(), &mask, &address, &size) < 0)
-        refuse("a chunk is missing: {}", printable_reason());
-      if (size == 0 || address == HADDR_UNDEF) refuse("a chunk is missing: the shape is larger than the data");
-      if (size > state_.source.size()) refuse("a chunk is larger than the file");
-      if (size > chunk_bytes() + chunk_bytes() / 8 + 4096) refuse("a chunk is larger in the file than in memory");
+        fail("a chunk is missing: {}", hdf5_reason());
+      if (size == 0 || address == HADDR_UNDEF) fail("a chunk is missing: the shape is larger than the data");
+      if (size > state_.source.size()) fail("a chunk is larger than the file");
+      if (size > chunk_bytes() + chunk_bytes() / 8 + 4096) fail("a chunk is larger in the file than in memory");
       stored.resize(size);
       std::uint32_t skipped = 0;
       require(h5().H5Dread_chunk(dataset_, H5P_DEFAULT, at.data(), &skipped, stored.data()) >= 0, "a chunk");
@@ -206,7 +199,7 @@ class RawReader {
     std::vector<std::byte> chunk(chunk_bytes());
     for_each_chunk([&](std::span<const hsize_t> at, std::vector<std::byte>& stored, unsigned skipped) {
       if (const std::string wrong = unfilter(layout_.filters, skipped, stored, chunk); !wrong.empty())
-        refuse("{}", wrong);
+        fail("{}", wrong);
       place(chunk, at, into);
     });
     state_.bytes_left += 2 * chunk_bytes();
@@ -296,7 +289,7 @@ Array read_numbers(hid_t dataset, ReadingState& state, const Layout& layout, con
 Strings fixed_strings(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, hid_t type) {
   const std::size_t size = h5().H5Tget_size(type);
   if (size == 0 || size > state.limits.string)
-    refuse("its strings have {} bytes; the limit is {}", size, state.limits.string);
+    fail("its strings have {} bytes; the limit is {}", size, state.limits.string);
   const H5T_str_t padding = h5().H5Tget_strpad(type);
   const std::vector<std::byte> raw = raw_bytes(dataset, state, layout, shape, size, type);
   Strings strings{shape, {}};
@@ -311,9 +304,9 @@ Strings fixed_strings(hid_t dataset, ReadingState& state, const Layout& layout, 
 }
 
 Strings variable_strings(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, hid_t type) {
-  if (layout.kind == H5D_COMPACT) refuse("strings of variable length within their header are not supported");
+  if (layout.kind == H5D_COMPACT) fail("strings of variable length within their header are not supported");
   if (std::ranges::any_of(layout.filters, [](const Filter& f) { return f.id == szip; }))
-    refuse("strings under szip are not supported");
+    fail("strings under szip are not supported");
   // Each is its length, the address of a heap collection, and its number there.
   const std::size_t address_size = state.size_of_addresses;
   const std::size_t size = 4 + address_size + 4;
@@ -324,7 +317,7 @@ Strings variable_strings(hid_t dataset, ReadingState& state, const Layout& layou
     const auto length = static_cast<std::uint32_t>(little_endian(&raw[at], 4));
     const std::uint64_t address = little_endian(&raw[at + 4], address_size);
     const auto index = static_cast<std::uint32_t>(little_endian(&raw[at + 4 + address_size], 4));
-    if (length > state.limits.string) refuse("a string has {} bytes; the limit is {}", length, state.limits.string);
+    if (length > state.limits.string) fail("a string has {} bytes; the limit is {}", length, state.limits.string);
     state.take(length);
     std::string text = state.heap.read(address, index, length);
     text.resize(std::min(text.size(), text.find('\0')));
@@ -336,7 +329,7 @@ Strings variable_strings(hid_t dataset, ReadingState& state, const Layout& layou
 }  // namespace
 
 void ReadingState::take(std::uint64_t bytes) {
-  if (bytes > bytes_left) refuse("the file needs more than {} bytes of memory, the limit", limits.bytes);
+  if (bytes > bytes_left) fail("the file needs more than {} bytes of memory, the limit", limits.bytes);
   bytes_left -= bytes;
 }
 
@@ -355,13 +348,13 @@ Value read_dataset(hid_t dataset, ReadingState& state) {
       if (is_variable) return variable_strings(dataset, state, layout, shape, type.get());
       return fixed_strings(dataset, state, layout, shape, type.get());
     }
-    case H5T_COMPOUND: refuse("it is of a compound type (complex numbers are one): expected numbers or text");
-    case H5T_VLEN: refuse("it is of a type of variable length: expected numbers or text");
-    case H5T_ARRAY: refuse("it is of an array type: expected numbers or text");
-    case H5T_REFERENCE: refuse("it is of a reference type: expected numbers or text");
-    case H5T_OPAQUE: refuse("it is of an opaque type: expected numbers or text");
-    case H5T_BITFIELD: refuse("it is of a bit field type: expected numbers or text");
-    default: refuse("its type is of an unknown kind: expected numbers or text");
+    case H5T_COMPOUND: fail("it is of a compound type (complex numbers are one): expected numbers or text");
+    case H5T_VLEN: fail("it is of a type of variable length: expected numbers or text");
+    case H5T_ARRAY: fail("it is of an array type: expected numbers or text");
+    case H5T_REFERENCE: fail("it is of a reference type: expected numbers or text");
+    case H5T_OPAQUE: fail("it is of an opaque type: expected numbers or text");
+    case H5T_BITFIELD: fail("it is of a bit field type: expected numbers or text");
+    default: fail("its type is of an unknown kind: expected numbers or text");
   }
 }
 

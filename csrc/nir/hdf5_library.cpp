@@ -1,12 +1,9 @@
 #include "csrc/nir/hdf5_library.h"
 #include "csrc/nir/read.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <cstdlib>
 #include <stdexcept>
-#include <string>
-#include <string_view>
 #include <tuple>
 
 #include <dlfcn.h>
@@ -37,29 +34,29 @@ int loading_flags() {
 void* load(const std::string& file) {
   if (!file.empty()) {
     if (void* library = dlopen(file.c_str(), loading_flags())) return library;
-    throw std::runtime_error(fmt::format("{} cannot be loaded: {}", file, dlerror()));
+    fail("{} cannot be loaded: {}", file, dlerror());
   }
   const char* own = std::getenv("SPIKEFORGE_HDF5");
   if (own && *own) {
     if (void* library = dlopen(own, loading_flags())) return library;
-    throw std::runtime_error(fmt::format("SPIKEFORGE_HDF5={} cannot be loaded: {}", own, dlerror()));
+    fail("SPIKEFORGE_HDF5={} cannot be loaded: {}", own, dlerror());
   }
   std::string reasons;
   for (const char* name : {SPIKEFORGE_HDF5_SONAME, SPIKEFORGE_HDF5_PATH}) {
     if (void* library = dlopen(name, loading_flags())) return library;
     reasons += fmt::format("{}{}", reasons.empty() ? "" : "; ", dlerror());
   }
-  throw std::runtime_error(
-      fmt::format("libhdf5 cannot be loaded: install it (pip install h5py for the Python package; Debian: "
-                  "libhdf5-103-1), or name a file of HDF5 1.10.5 or later in SPIKEFORGE_HDF5: {}",
-                  reasons));
+  fail(
+      "libhdf5 cannot be loaded: install it (pip install h5py for the Python package; Debian: "
+      "libhdf5-103-1), or name a file of HDF5 1.10.5 or later in SPIKEFORGE_HDF5: {}",
+      reasons);
 }
 
 // Later versions keep what a name meant in 1.10 under the name with a 1, and give the name itself to a macro.
 void* symbol(void* library, const std::string& name) {
   if (void* found = dlsym(library, name.c_str())) return found;
   if (void* found = dlsym(library, (name + "1").c_str())) return found;
-  throw std::runtime_error(fmt::format("libhdf5 has no {}: it is too old, or too new", name));
+  fail("libhdf5 has no {}: it is too old, or too new", name);
 }
 
 herr_t keep_last(unsigned, const H5E_error2_t* error, void* reason) {
@@ -88,8 +85,7 @@ Hdf5::Hdf5(const std::string& file) {
 
   unsigned major = 0, minor = 0, release = 0;
   if (H5get_libversion(&major, &minor, &release) < 0 || std::tuple(major, minor, release) < std::tuple(1u, 10u, 5u))
-    throw std::runtime_error(
-        fmt::format("libhdf5 is {}.{}.{}, but NIR files need 1.10.5 or later", major, minor, release));
+    fail("libhdf5 is {}.{}.{}, but NIR files need 1.10.5 or later", major, minor, release);
   if (H5open() < 0) throw std::runtime_error("libhdf5 does not start");
 
     // The identifiers have their values from here on.
@@ -111,7 +107,7 @@ Hdf5Session::~Hdf5Session() { Hdf5::get().H5Eset_auto2(H5E_DEFAULT, print_, prin
 std::string hdf5_reason() {
   std::string reason = "no reason given";
   Hdf5::get().H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, keep_last, &reason);
-  return reason;
+  return printable(reason);
 }
 
 }  // namespace spikeforge::nir

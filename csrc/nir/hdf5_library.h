@@ -51,7 +51,7 @@ class Hdf5Session {
   void* print_to_ = nullptr;
 };
 
-// libhdf5's innermost reason for the failure of the last call.
+// libhdf5's innermost reason for the failure of the last call, in a form for messages.
 std::string hdf5_reason();
 
 // Owns a handle, and closes it.

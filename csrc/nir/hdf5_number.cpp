@@ -1,34 +1,29 @@
 #include "csrc/nir/hdf5_number.h"
 #include "csrc/nir/array_values.h"
-#include "csrc/nir/error.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 #include <string_view>
 
 namespace spikeforge::nir {
 namespace {
 
-[[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
-
 bool is_big_endian(hid_t type) {
   switch (h5().H5Tget_order(type)) {
     case H5T_ORDER_LE: return false;
     case H5T_ORDER_BE: return true;
-    default: refuse("its numbers are in an unknown order of bytes");
+    default: fail("its numbers are in an unknown order of bytes");
   }
 }
 
 NumberType integer_type(hid_t type) {
   const std::size_t size = h5().H5Tget_size(type);
   if (h5().H5Tget_precision(type) != 8 * size || h5().H5Tget_offset(type) != 0)
-    refuse("its integers do not fill their bytes");
+    fail("its integers do not fill their bytes");
   const H5T_sign_t sign = h5().H5Tget_sign(type);
-  if (sign != H5T_SGN_NONE && sign != H5T_SGN_2) refuse("its integers have an unknown sign");
+  if (sign != H5T_SGN_NONE && sign != H5T_SGN_2) fail("its integers have an unknown sign");
   const bool is_signed = sign == H5T_SGN_2;
   const auto result = [&](DType with_sign, DType without) {
     return NumberType{is_signed ? with_sign : without, size, is_big_endian(type), true, {}};
@@ -38,7 +33,7 @@ NumberType integer_type(hid_t type) {
     case 2: return result(DType::int16, DType::uint16);
     case 4: return result(DType::int32, DType::uint32);
     case 8: return result(DType::int64, DType::uint64);
-    default: refuse(fmt::format("its integers have {} bytes", size));
+    default: fail("its integers have {} bytes", size);
   }
 }
 
@@ -48,7 +43,7 @@ NumberType float_type(hid_t type) {
   number.size = h5().H5Tget_size(type);
   number.is_big_endian = is_big_endian(type);
   if (h5().H5Tget_fields(type, &b.sign, &b.exponent, &b.exponent_size, &b.mantissa, &b.mantissa_size) < 0)
-    refuse("libhdf5 cannot read its type");
+    fail("libhdf5 cannot read its type");
   b.bias = h5().H5Tget_ebias(type);
   const H5T_norm_t norm = h5().H5Tget_norm(type);
   b.leading_bit_is_stored = norm != H5T_NORM_IMPLIED;  // x87 is written as "not normalised"
@@ -69,7 +64,7 @@ NumberType float_type(hid_t type) {
   const bool is_known = number.size >= 1 && number.size <= 16 && fits(b.sign, 1) && fits(b.exponent, b.exponent_size) &&
                         fits(b.mantissa, b.mantissa_size) && b.exponent_size >= 2 && b.exponent_size <= 15 &&
                         b.mantissa_size >= 1 && b.mantissa_size <= 64 && b.bias < (std::size_t{1} << b.exponent_size);
-  if (!is_known) refuse(fmt::format("its floating point numbers of {} bytes have an unknown format", number.size));
+  if (!is_known) fail("its floating point numbers of {} bytes have an unknown format", number.size);
   const bool is_narrow = b.exponent_size <= 8 && b.mantissa_size <= 23 && b.bias <= 127;
   number.dtype = is_narrow ? DType::float32 : DType::float64;
   return number;
@@ -89,7 +84,7 @@ NumberType boolean_type(hid_t type) {
   };
   if (!is_byte || h5().H5Tget_size(type) != 1 || h5().H5Tget_nmembers(type) != 2 || !member_is(0, "FALSE") ||
       !member_is(1, "TRUE"))
-    refuse("it is of an enumeration type other than FALSE and TRUE");
+    fail("it is of an enumeration type other than FALSE and TRUE");
   return {DType::boolean, 1, false, true, {}};
 }
 
@@ -151,7 +146,5 @@ void convert(const NumberType& type, std::span<const std::byte> bytes, Array& ar
       writable_values_of<double>(array)[static_cast<std::size_t>(i)] = value;
   }
 }
-
-std::string printable_reason() { return printable(hdf5_reason()); }
 
 }  // namespace spikeforge::nir

@@ -30,7 +30,4 @@ void to_native(const NumberType& type, std::span<std::byte> bytes);
 // Converts from a type that is not native.
 void convert(const NumberType& type, std::span<const std::byte> bytes, Array& array);
 
-// The library's reason, in a form for messages.
-std::string printable_reason();
-
 }  // namespace spikeforge::nir

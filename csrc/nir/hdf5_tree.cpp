@@ -1,12 +1,9 @@
 #include "csrc/nir/hdf5_tree.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/hdf5_dataset.h"
 #include "csrc/nir/object_index.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -64,14 +61,14 @@ class TreeReader {
       check_link(link);
       check_index(link.address);
       const ObjectId object(h5().H5Oopen(id, link.name.c_str(), H5P_DEFAULT));
-      if (!object) refuse(fmt::format("libhdf5 cannot open it: {}", reason()));
+      if (!object) refuse("libhdf5 cannot open it: {}", hdf5_reason());
       Value value = read(object.get());
       path_.pop_back();
       group.members.push_back({std::move(link.name), std::move(value)});
     }
     for (const char* name : attributes_)
       if (const std::optional<double> number = attribute(id, name)) {
-        if (group.find(name)) refuse(fmt::format("{} is a member and an attribute", name));
+        if (group.find(name)) refuse("{} is a member and an attribute", name);
         group.members.push_back({name, Array::scalar(*number)});
       }
     return group;
@@ -87,7 +84,7 @@ class TreeReader {
     try {
       return read_dataset(object, state_);
     } catch (const std::runtime_error& error) {
-      refuse(error.what());
+      refuse("{}", error.what());
     } catch (const std::bad_alloc&) {
       refuse("there is not enough memory for it");
     }
@@ -97,23 +94,22 @@ class TreeReader {
   std::optional<double> attribute(hid_t object, const char* name) {
     if (h5().H5Aexists(object, name) <= 0) return {};
     const AttributeId attribute(h5().H5Aopen(object, name, H5P_DEFAULT));
-    if (!attribute) refuse(fmt::format("libhdf5 cannot open its attribute {}: {}", name, reason()));
+    if (!attribute) refuse("libhdf5 cannot open its attribute {}: {}", name, hdf5_reason());
     const TypeId type(h5().H5Aget_type(attribute.get()));
     const SpaceId space(h5().H5Aget_space(attribute.get()));
     const H5T_class_t kind = type ? h5().H5Tget_class(type.get()) : H5T_NO_CLASS;
     const bool is_number = (kind == H5T_INTEGER || kind == H5T_FLOAT) && h5().H5Tget_size(type.get()) <= sizeof(double);
     if (!is_number || !space || h5().H5Sget_simple_extent_ndims(space.get()) != 0)
-      refuse(fmt::format("its attribute {} is no single number", name));
+      refuse("its attribute {} is no single number", name);
     double value = 0;
     if (h5().H5Aread(attribute.get(), h5().H5T_IEEE_F64LE_g, &value) < 0)
-      refuse(fmt::format("libhdf5 cannot read its attribute {}: {}", name, reason()));
+      refuse("libhdf5 cannot read its attribute {}: {}", name, hdf5_reason());
     return value;
   }
 
   H5O_type_t type_of(hid_t object) {
     H5O_info_t info;
-    if (h5().H5Oget_info2(object, &info, H5O_INFO_BASIC) < 0)
-      refuse(fmt::format("libhdf5 cannot read it: {}", reason()));
+    if (h5().H5Oget_info2(object, &info, H5O_INFO_BASIC) < 0) refuse("libhdf5 cannot read it: {}", hdf5_reason());
     address_ = info.addr;
     return info.type;
   }
@@ -123,14 +119,14 @@ class TreeReader {
     try {
       index_.check(address);
     } catch (const std::runtime_error& error) {
-      refuse(error.what());
+      refuse("{}", error.what());
     }
   }
 
   void check_group(hid_t id) {
     // Each graph is two groups: the node, and nodes in it.
     if (path_.size() > 2 * static_cast<std::size_t>(limits_.depth) + 3)
-      refuse(fmt::format("it is nested more than {} levels deep", limits_.depth));
+      refuse("it is nested more than {} levels deep", limits_.depth);
     type_of(id);
     if (!groups_.insert(address_).second)
       refuse("the same group is linked from two places: hard links that form a cycle, or a shared node");
@@ -138,17 +134,17 @@ class TreeReader {
 
   std::vector<Link> links_of(hid_t id) {
     H5G_info_t info;
-    if (h5().H5Gget_info(id, &info) < 0) refuse(fmt::format("libhdf5 cannot read the group: {}", reason()));
+    if (h5().H5Gget_info(id, &info) < 0) refuse("libhdf5 cannot read the group: {}", hdf5_reason());
     Listing listing{{}, links_left_, limits_.string, nullptr};
     hsize_t index = 0;
     const herr_t listed = h5().H5Literate(id, H5_INDEX_NAME, H5_ITER_NATIVE, &index, list_link, &listing);
-    if (listing.refused) refuse(listing.refused);
-    if (listed < 0) refuse(fmt::format("libhdf5 cannot list the group: {}", reason()));
+    if (listing.refused) refuse("{}", listing.refused);
+    if (listed < 0) refuse("libhdf5 cannot list the group: {}", hdf5_reason());
     links_left_ = listing.links_left;
     std::ranges::sort(listing.links, {}, &Link::name);
     for (std::size_t i = 1; i < listing.links.size(); ++i)
       if (listing.links[i].name == listing.links[i - 1].name)
-        refuse(fmt::format("two members are called {}", printable(listing.links[i].name)));
+        refuse("two members are called {}", printable(listing.links[i].name));
     return std::move(listing.links);
   }
 
@@ -164,7 +160,8 @@ class TreeReader {
   }
 
   // Throws with the name of the place in a graph: /node/nodes/a/nodes/b/tau is field tau of node a/b.
-  [[noreturn]] void refuse(const std::string& why) {
+  template <class... Arguments>
+  [[noreturn]] void refuse(fmt::format_string<Arguments...> reason, Arguments&&... arguments) {
     std::string node, field;
     auto part = path_.begin();
     if (part != path_.end() && *part == "node") ++part;
@@ -173,10 +170,8 @@ class TreeReader {
       part += 2;
     }
     for (; part != path_.end(); ++part) field += (field.empty() ? "" : "/") + *part;
-    throw Error(node.empty() ? "/" : node, field, why);
+    nir::refuse(node.empty() ? "/" : node, field, reason, std::forward<Arguments>(arguments)...);
   }
-
-  static std::string reason() { return printable(hdf5_reason()); }
 
   ReadingState& state_;
   const Limits& limits_;
@@ -199,12 +194,11 @@ FileId open_file(const ByteSource& source) {
     if (bytes.empty()) throw std::runtime_error("is empty");
     if (h5().H5Pset_fapl_core(access.get(), growth, false) < 0 ||
         h5().H5Pset_file_image(access.get(), const_cast<std::byte*>(bytes.data()), bytes.size()) < 0)
-      throw std::runtime_error(fmt::format("cannot be read from memory: {}", printable(hdf5_reason())));
+      fail("cannot be read from memory: {}", hdf5_reason());
   }
   const std::string name = source.path().empty() ? "bytes in memory" : source.path();
   FileId file(h5().H5Fopen(name.c_str(), open_to_read, access.get()));
-  if (!file)
-    throw std::runtime_error(fmt::format("is not an HDF5 file that libhdf5 reads: {}", printable(hdf5_reason())));
+  if (!file) fail("is not an HDF5 file that libhdf5 reads: {}", hdf5_reason());
   return file;
 }
 
@@ -229,7 +223,7 @@ Group read_tree(const ByteSource& source, const Limits& limits, std::span<const 
   ReadingState state{source,      limits, user_block, layout.address_size, {source, user_block, layout.length_size},
                      limits.bytes};
   const ObjectId root(h5().H5Oopen(file.get(), "/", H5P_DEFAULT));
-  if (!root) throw std::runtime_error(fmt::format("libhdf5 cannot open its root: {}", printable(hdf5_reason())));
+  if (!root) fail("libhdf5 cannot open its root: {}", hdf5_reason());
   return TreeReader(state, layout, limits, attributes).group(root.get());
 }
 

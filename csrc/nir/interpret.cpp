@@ -1,8 +1,6 @@
 #include "csrc/nir/interpret.h"
-#include "csrc/nir/error.h"
+#include "csrc/nir/refuse.h"
 #include "csrc/nir/validate.h"
-
-#include <fmt/format.h>
 
 #include <cmath>
 #include <set>
@@ -49,8 +47,10 @@ class FieldReader {
   }
 
  private:
-  [[noreturn]] void refuse(std::string_view field, const std::string& reason) const {
-    throw Error(node_, std::string(field), reason);
+  template <class... Arguments>
+  [[noreturn]] void refuse(std::string_view field, fmt::format_string<Arguments...> reason,
+                           Arguments&&... arguments) const {
+    nir::refuse(node_, field, reason, std::forward<Arguments>(arguments)...);
   }
 
   static bool has_default(std::string_view field) { return field == "start_dim" || field == "end_dim"; }
@@ -58,13 +58,13 @@ class FieldReader {
   const Array& array(const Member& member) const {
     if (const Array* numbers = std::get_if<Array>(&member.value)) return *numbers;
     const bool is_group = std::holds_alternative<Group>(member.value);
-    refuse(member.name, fmt::format("expected numbers, but it is {}", is_group ? "a group" : "text"));
+    refuse(member.name, "expected numbers, but it is {}", is_group ? "a group" : "text");
   }
 
   std::int64_t integer(const Member& member, std::int64_t index) const {
     const double value = array(member).at(index);
     if (!(std::fabs(value) <= 0x1p53) || value != std::floor(value))
-      refuse(member.name, fmt::format("expected whole numbers, but {} is in it", value));
+      refuse(member.name, "expected whole numbers, but {} is in it", value);
     return static_cast<std::int64_t>(value);
   }
 
@@ -73,24 +73,22 @@ class FieldReader {
   void convert(const Member& member, Shape& field) const {
     const Array& numbers = array(member);
     if (numbers.shape().size() > 1 || numbers.count() > 64)
-      refuse(member.name, fmt::format("expected a shape, but it has shape {} itself", text_of(numbers.shape())));
+      refuse(member.name, "expected a shape, but it has shape {} itself", text_of(numbers.shape()));
     field.clear();
     for (std::int64_t i = 0; i < numbers.count(); ++i) field.push_back(integer(member, i));
   }
 
   void convert(const Member& member, std::int64_t& field) const {
     const Array& numbers = array(member);
-    if (numbers.count() != 1)
-      refuse(member.name, fmt::format("expected one number, but it has shape {}", text_of(numbers.shape())));
+    if (numbers.count() != 1) refuse(member.name, "expected one number, but it has shape {}", text_of(numbers.shape()));
     field = integer(member, 0);
   }
 
   template <std::size_t D> void convert(const Member& member, std::array<std::int64_t, D>& field) const {
     const Array& numbers = array(member);
     if (numbers.shape().size() > 1 || (numbers.count() != 1 && numbers.count() != static_cast<std::int64_t>(D)))
-      refuse(member.name,
-             fmt::format("expected {}, but it has shape {}", D == 1 ? "one number" : fmt::format("one number or {}", D),
-                         text_of(numbers.shape())));
+      refuse(member.name, "expected {}, but it has shape {}",
+             D == 1 ? "one number" : fmt::format("one number or {}", D), text_of(numbers.shape()));
     for (std::size_t d = 0; d < D; ++d)
       field[d] = integer(member, numbers.count() == 1 ? 0 : static_cast<std::int64_t>(d));
   }
@@ -103,8 +101,8 @@ class FieldReader {
     else if (text->values.size() == 1 && text->values[0] == "valid")
       field.mode = PaddingMode::valid;
     else
-      refuse(member.name, fmt::format("expected numbers, same or valid, but it is {}",
-                                      text->values.empty() ? "empty" : printable(text->values[0])));
+      refuse(member.name, "expected numbers, same or valid, but it is {}",
+             text->values.empty() ? "empty" : printable(text->values[0]));
   }
 
   const Group& group_;
@@ -129,8 +127,7 @@ class GraphReader {
 
   Graph graph(const Group& group, const std::string& name) {
     const std::string shown = name.empty() ? "/" : name;
-    if (++depth_ > limits_.depth)
-      throw Error(shown, "", fmt::format("it is nested more than {} levels deep", limits_.depth));
+    if (++depth_ > limits_.depth) refuse(shown, "", "it is nested more than {} levels deep", limits_.depth);
     Graph graph;
     graph.metadata = metadata(group, name);
     const Member* nodes = group.find("nodes");
@@ -154,9 +151,8 @@ class GraphReader {
     if (!type) {
       for (const Member& member : group.members)
         if (const Group* inner = std::get_if<Group>(&member.value); inner && inner->find("type"))
-          throw Error(name, "type",
-                      fmt::format("is missing, and the group holds {}: a node's name must not hold a slash",
-                                  printable(member.name)));
+          refuse(name, "type", "is missing, and the group holds {}: a node's name must not hold a slash",
+                 printable(member.name));
       throw Error(name, "type", "is missing");
     }
     const Strings* text = std::get_if<Strings>(&type->value);
@@ -167,7 +163,7 @@ class GraphReader {
   template <std::size_t Index>
   void read_type(const std::string& type, const Group& group, const std::string& name, Kind& kind) {
     if constexpr (Index == std::variant_size_v<Kind>) {
-      throw Error(name, "type", fmt::format("there is no node of type {}", printable(type)));
+      refuse(name, "type", "there is no node of type {}", printable(type));
     } else {
       using N = std::variant_alternative_t<Index, Kind>;
       if (type != N::type) return read_type<Index + 1>(type, group, name, kind);
@@ -205,14 +201,13 @@ class GraphReader {
     const bool is_empty = !shape.empty() && shape[0] == 0;  // of any type: h5py makes it float64 of shape [0]
     if (is_empty) return {};
     if (shape.size() != 2 || shape[1] != 2)
-      throw Error(name, "edges", fmt::format("expected shape [edges, 2], but it is {}", text_of(shape)));
+      refuse(name, "edges", "expected shape [edges, 2], but it is {}", text_of(shape));
     std::vector<Edge> edges;
     for (std::int64_t i = 0; i < shape[0]; ++i) {
       if (numbers) {  // up to 0.0.6: nodes are called 0, 1, ...
         const double from = numbers->at(2 * i), to = numbers->at(2 * i + 1);
         if (!(from >= 0 && to >= 0 && from < 1e9 && to < 1e9) || is_floating_point(numbers->dtype()))
-          throw Error(name, "edges",
-                      fmt::format("expected names, or whole numbers from 0 on, but edge {} is {} -> {}", i, from, to));
+          refuse(name, "edges", "expected names, or whole numbers from 0 on, but edge {} is {} -> {}", i, from, to);
         edges.push_back(
             {std::to_string(static_cast<std::int64_t>(from)), std::to_string(static_cast<std::int64_t>(to))});
       } else {

@@ -29,6 +29,13 @@ bool equal_metadata(const Group& a, const Group& b) {
   });
 }
 
+template <std::size_t... I> Kind kind_named(std::string_view type, std::index_sequence<I...>) {
+  Kind kind;
+  ((std::variant_alternative_t<I, Kind>::type == type ? void(kind = std::variant_alternative_t<I, Kind>()) : void()),
+   ...);
+  return kind;
+}
+
 }  // namespace
 
 const NamedNode* Graph::find(std::string_view name) const {
@@ -57,17 +64,6 @@ bool operator==(const Graph& a, const Graph& b) {
     return other != others.end() && node.node == *other->second;
   });
 }
-
-namespace {
-
-template <std::size_t... I> Kind kind_named(std::string_view type, std::index_sequence<I...>) {
-  Kind kind;
-  ((std::variant_alternative_t<I, Kind>::type == type ? void(kind = std::variant_alternative_t<I, Kind>()) : void()),
-   ...);
-  return kind;
-}
-
-}  // namespace
 
 Kind kind_named(std::string_view type) {
   return kind_named(type, std::make_index_sequence<std::variant_size_v<Kind>>());

@@ -10,7 +10,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
-#include <tuple>
+#include <type_traits>
 
 namespace spikeforge::nir {
 
@@ -237,6 +237,8 @@ struct SPIKEFORGE_API Graph {
 using Kind = std::variant<Input, Output, Affine, Linear, Scale, Conv1d, Conv2d, SumPool2d, AvgPool2d, Flatten, Delay,
                           Threshold, I, LI, IF, LIF, CubaLI, CubaLIF, Graph>;
 
+template <class N, class... Others> inline constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
+
 // Returns an empty node of that type, or an Input if the type is unknown.
 SPIKEFORGE_API Kind kind_named(std::string_view type);
 
@@ -267,6 +269,19 @@ template <class Field> void for_each_array(const Kind& kind, Field&& field) {
             if constexpr (std::is_same_v<T, Array>) field(name, value);
             if constexpr (std::is_same_v<T, std::optional<Array>>)
               if (value) field(name, *value);
+          });
+      },
+      kind);
+}
+
+// Sets the fields that are arrays to what array(name) returns, if that is not std::nullopt.
+template <class Find> void set_arrays(Kind& kind, Find&& array) {
+  std::visit(
+      [&]<class N>(N& n) {
+        if constexpr (!std::is_same_v<N, Graph>)
+          N::fields(n, [&]<class T>(std::string_view name, T& field) {
+            if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
+              if (std::optional<Array> found = array(name)) field = *std::move(found);
           });
       },
       kind);

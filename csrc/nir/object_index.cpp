@@ -7,7 +7,6 @@
 #include <deque>
 #include <stdexcept>
 #include <string_view>
-#include <vector>
 
 namespace spikeforge::nir {
 namespace {

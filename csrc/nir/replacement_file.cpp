@@ -1,14 +1,10 @@
 #include "csrc/nir/replacement_file.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <array>
-#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <stdexcept>
-#include <system_error>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,10 +12,6 @@
 
 namespace spikeforge::nir {
 namespace {
-
-[[noreturn]] void fail_with_errno(const char* what) {
-  throw std::runtime_error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
-}
 
 // The file that a symbolic link leads to, which need not be there. No std::filesystem in this library: beside torch,
 // which exports an older copy of it, its functions may be the wrong ones.

@@ -1,7 +1,5 @@
 #include "csrc/nir/shapes.h"
-#include "csrc/nir/error.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <algorithm>
 #include <deque>
@@ -10,10 +8,6 @@
 
 namespace spikeforge::nir {
 namespace {
-
-[[noreturn]] void refuse(const std::string& node, std::string_view field, const std::string& reason) {
-  throw Error(node, std::string(field), reason);
-}
 
 Shape concatenated(Shape front, std::initializer_list<std::int64_t> back) {
   front.insert(front.end(), back);
@@ -32,8 +26,7 @@ std::int64_t window_count(std::int64_t size, std::int64_t padding, std::int64_t 
                           const std::string& node) {
   const std::int64_t room = size + padding - reach;
   if (room < 0)
-    refuse(node, "",
-           fmt::format("a window of {} does not fit into {} elements, padding included", reach, size + padding));
+    refuse(node, "", "a window of {} does not fit into {} elements, padding included", reach, size + padding);
   return room / stride + 1;
 }
 
@@ -51,17 +44,13 @@ template <int D> Shape conv_input(const Conv<D>& n) {
 template <int D> Shape conv_output(const Conv<D>& n, const Shape& in, const std::string& node, ShapeRule rule) {
   const Shape& weight = n.weight.shape();
   if (in.size() != D + 1)
-    refuse(
-        node, "",
-        fmt::format("{} takes [channels, {}], but the input has shape {}", n.type, D == 1 ? "x" : "x, y", text_of(in)));
+    refuse(node, "", "{} takes [channels, {}], but the input has shape {}", n.type, D == 1 ? "x" : "x, y", text_of(in));
   if (in[0] != weight[1] * n.groups)
-    refuse(node, "weight",
-           fmt::format("it is for {} input channels (weight {}, {} groups), but the input has shape {}",
-                       weight[1] * n.groups, text_of(weight), n.groups, text_of(in)));
+    refuse(node, "weight", "it is for {} input channels (weight {}, {} groups), but the input has shape {}",
+           weight[1] * n.groups, text_of(weight), n.groups, text_of(in));
   if (n.input_shape && rule == ShapeRule::strict && conv_input(n) != in)
-    refuse(node, "input_shape",
-           fmt::format("it declares the shape {}, but the input has shape {}",
-                       text_of({n.input_shape->begin(), n.input_shape->end()}), text_of(in)));
+    refuse(node, "input_shape", "it declares the shape {}, but the input has shape {}",
+           text_of({n.input_shape->begin(), n.input_shape->end()}), text_of(in));
   Shape out{weight[0]};
   for (int d = 0; d < D; ++d) {
     const std::int64_t size = in[d + 1], stride = n.stride[d];
@@ -79,8 +68,7 @@ template <int D> Shape conv_output(const Conv<D>& n, const Shape& in, const std:
 }
 
 Shape pool_output(const auto& n, const Shape& in, const std::string& node) {
-  if (in.size() < 2)
-    refuse(node, "", fmt::format("{} takes [..., height, width], but the input has shape {}", n.type, text_of(in)));
+  if (in.size() < 2) refuse(node, "", "{} takes [..., height, width], but the input has shape {}", n.type, text_of(in));
   Shape out = in;
   for (std::size_t d = 0; d < 2; ++d) {
     std::int64_t& size = out[in.size() - 2 + d];
@@ -92,21 +80,20 @@ Shape pool_output(const auto& n, const Shape& in, const std::string& node) {
 Shape flatten_output(const Flatten& n, const Shape& in, const std::string& node, ShapeRule rule) {
   const auto rank = static_cast<std::int64_t>(in.size());
   if (n.input_type && rule == ShapeRule::strict && *n.input_type != in)
-    refuse(node, "input_type",
-           fmt::format("it declares the shape {}, but the input has shape {}", text_of(*n.input_type), text_of(in)));
+    refuse(node, "input_type", "it declares the shape {}, but the input has shape {}", text_of(*n.input_type),
+           text_of(in));
   const auto dimension = [&](std::string_view field, std::int64_t d) {
     const std::int64_t counted = d < 0 ? d + rank : d;
-    if (counted < 0 || counted >= rank)
-      refuse(node, field, fmt::format("there is no dimension {} in {}", d, text_of(in)));
+    if (counted < 0 || counted >= rank) refuse(node, field, "there is no dimension {} in {}", d, text_of(in));
     return counted;
   };
   const std::int64_t first = dimension("start_dim", n.start_dim), last = dimension("end_dim", n.end_dim);
-  if (first > last) refuse(node, "end_dim", fmt::format("dimension {} is before start_dim {}", n.end_dim, n.start_dim));
+  if (first > last) refuse(node, "end_dim", "dimension {} is before start_dim {}", n.end_dim, n.start_dim);
   Shape out(in.begin(), in.begin() + first);
   std::int64_t flat = 1;
   for (std::int64_t d = first; d <= last; ++d)
     if (__builtin_mul_overflow(flat, in[static_cast<std::size_t>(d)], &flat))
-      refuse(node, "", fmt::format("{} has too many elements to be flattened", text_of(in)));
+      refuse(node, "", "{} has too many elements to be flattened", text_of(in));
   out.push_back(flat);
   out.insert(out.end(), in.begin() + last + 1, in.end());
   return out;
@@ -124,15 +111,13 @@ Shape parameter_shape(const Kind& kind, const std::string& node, ShapeRule rule)
       first = field;
     } else if (array.shape() != *shape) {
       if (rule == ShapeRule::strict)
-        refuse(
-            node, field,
-            fmt::format("expected shape {}, that of {}, but it is {}", text_of(*shape), first, text_of(array.shape())));
+        refuse(node, field, "expected shape {}, that of {}, but it is {}", text_of(*shape), first,
+               text_of(array.shape()));
       if (broadcasts(*shape, array.shape()))
         shape = array.shape();
       else if (!broadcasts(array.shape(), *shape))
-        refuse(node, field,
-               fmt::format("shape {} does not broadcast with {}, that of {}", text_of(array.shape()), text_of(*shape),
-                           first));
+        refuse(node, field, "shape {} does not broadcast with {}, that of {}", text_of(array.shape()), text_of(*shape),
+               first);
     }
   });
   return shape.value_or(Shape{});
@@ -150,13 +135,13 @@ InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeR
 std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeRule rule) {
   return std::visit(
       [&]<class N>(const N& n) -> std::optional<Shape> {
-        if constexpr (std::is_same_v<N, Input> || std::is_same_v<N, Output>)
+        if constexpr (is_one_of<N, Input, Output>)
           return n.shape;
-        else if constexpr (std::is_same_v<N, Affine> || std::is_same_v<N, Linear>)
+        else if constexpr (is_one_of<N, Affine, Linear>)
           return matrix_input(n.weight);
-        else if constexpr (std::is_same_v<N, Conv1d> || std::is_same_v<N, Conv2d>)
+        else if constexpr (is_one_of<N, Conv1d, Conv2d>)
           return n.input_shape ? std::optional(conv_input(n)) : std::nullopt;
-        else if constexpr (std::is_same_v<N, SumPool2d> || std::is_same_v<N, AvgPool2d>)
+        else if constexpr (is_one_of<N, SumPool2d, AvgPool2d>)
           return {};
         else if constexpr (std::is_same_v<N, Flatten>)
           return n.input_type;
@@ -187,8 +172,7 @@ class Inference {
     for (const Edge& edge : graph.edges) {
       const auto from = index.find(edge.from), to = index.find(edge.to);
       if (from == index.end() || to == index.end())
-        refuse(shown(), "edges",
-               fmt::format("{} -> {} joins nodes that are not there", printable(edge.from), printable(edge.to)));
+        refuse(shown(), "edges", "{} -> {} joins nodes that are not there", printable(edge.from), printable(edge.to));
       edges_.emplace_back(from->second, to->second);
       successors_[from->second].push_back(to->second);
       has_predecessor_[to->second] = true;
@@ -221,7 +205,7 @@ class Inference {
 
   // An error if strict.
   void complain(const std::string& node, std::string_view field, const std::string& what) {
-    if (rule_ == ShapeRule::strict) refuse(node, field, what);
+    if (rule_ == ShapeRule::strict) throw Error(node, std::string(field), what);
     if (report_) report_->warn(Error(node, std::string(field), what).what());
   }
 
@@ -241,11 +225,9 @@ class Inference {
     if (const Graph* inner = std::get_if<Graph>(&node(i).kind)) {
       const InnerShapes nested = shapes_of_nested(*inner, name, rule_, report_, arriving);
       if (has_predecessor_[i] && nested.inputs != 1)
-        refuse(name, "nodes",
-               fmt::format("an edge leads to this graph, which has {} Inputs instead of one", nested.inputs));
+        refuse(name, "nodes", "an edge leads to this graph, which has {} Inputs instead of one", nested.inputs);
       if (!successors_[i].empty() && nested.outputs != 1)
-        refuse(name, "nodes",
-               fmt::format("an edge comes from this graph, which has {} Outputs instead of one", nested.outputs));
+        refuse(name, "nodes", "an edge comes from this graph, which has {} Outputs instead of one", nested.outputs);
       shapes = {nested.in, nested.out};
     } else {
       const std::optional<Shape> own = own_input(node(i), name, rule_);
@@ -261,12 +243,8 @@ class Inference {
   }
 
   bool is_broadcast(std::size_t i) const {
-    return std::visit(
-        []<class N>(const N&) {
-          return !std::is_same_v<N, Input> && !std::is_same_v<N, Output> && !std::is_same_v<N, Flatten> &&
-                 !std::is_same_v<N, Conv1d> && !std::is_same_v<N, Conv2d>;
-        },
-        node(i).kind);
+    return std::visit([]<class N>(const N&) { return !is_one_of<N, Input, Output, Flatten, Conv1d, Conv2d>; },
+                      node(i).kind);
   }
 
   void follow() {
@@ -281,10 +259,8 @@ class Inference {
     for (const auto& [from, to] : edges_) {
       const std::optional<Shape>&out = shapes_[from].out, &in = shapes_[to].in;
       if (!out || !in || *out == *in) continue;
-      refuse(shown(), "edges",
-             fmt::format("{} -> {}: the output has shape {}, but the input must have {}",
-                         printable(graph_.nodes[from].name), printable(graph_.nodes[to].name), text_of(*out),
-                         text_of(*in)));
+      refuse(shown(), "edges", "{} -> {}: the output has shape {}, but the input must have {}",
+             printable(graph_.nodes[from].name), printable(graph_.nodes[to].name), text_of(*out), text_of(*in));
     }
   }
 
@@ -354,8 +330,6 @@ void broadcast_parameters(N& n, const Node& node, const std::string& name, const
   });
 }
 
-template <class N, class... Others> constexpr bool is_one_of = (std::is_same_v<N, Others> || ...);
-
 void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& arriving) {
   const std::vector<NodeShapes> shapes = Inference(graph, name, ShapeRule::tolerant, nullptr, arriving).infer();
   for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -372,7 +346,7 @@ void fill_in(Graph& graph, const std::string& name, const std::optional<Shape>& 
           if constexpr (std::is_same_v<N, Flatten>) {
             if (!n.input_type) n.input_type = in;
           }
-          if constexpr (std::is_same_v<N, Conv1d> || std::is_same_v<N, Conv2d>) {
+          if constexpr (is_one_of<N, Conv1d, Conv2d>) {
             if (n.input_shape) return;
             n.input_shape.emplace();
             std::copy(in->begin() + 1, in->end(), n.input_shape->begin());
@@ -391,15 +365,14 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
           return rule == ShapeRule::strict ? n.shape : in;
         } else if constexpr (std::is_same_v<N, Output>) {
           return rule == ShapeRule::strict && n.shape ? *n.shape : in;
-        } else if constexpr (std::is_same_v<N, Affine> || std::is_same_v<N, Linear>) {
+        } else if constexpr (is_one_of<N, Affine, Linear>) {
           if (in != matrix_input(n.weight))
-            refuse(
-                name, "weight",
-                fmt::format("it takes {}, but the input has shape {}", text_of(matrix_input(n.weight)), text_of(in)));
+            refuse(name, "weight", "it takes {}, but the input has shape {}", text_of(matrix_input(n.weight)),
+                   text_of(in));
           return matrix_output(n.weight);
-        } else if constexpr (std::is_same_v<N, Conv1d> || std::is_same_v<N, Conv2d>) {
+        } else if constexpr (is_one_of<N, Conv1d, Conv2d>) {
           return conv_output(n, in, name, rule);
-        } else if constexpr (std::is_same_v<N, SumPool2d> || std::is_same_v<N, AvgPool2d>) {
+        } else if constexpr (is_one_of<N, SumPool2d, AvgPool2d>) {
           return pool_output(n, in, name);
         } else if constexpr (std::is_same_v<N, Flatten>) {
           return flatten_output(n, in, name, rule);
@@ -408,8 +381,7 @@ Shape output_shape(const Node& node, const Shape& in, const std::string& name, S
         } else {
           const Shape own = parameter_shape(node.kind, name, rule);
           if (own != in && (rule == ShapeRule::strict || !broadcasts(own, in)))
-            refuse(name, "",
-                   fmt::format("its parameters have shape {}, but the input has shape {}", text_of(own), text_of(in)));
+            refuse(name, "", "its parameters have shape {}, but the input has shape {}", text_of(own), text_of(in));
           return in;
         }
       },

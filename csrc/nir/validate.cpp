@@ -1,7 +1,5 @@
 #include "csrc/nir/validate.h"
-#include "csrc/nir/error.h"
-
-#include <fmt/format.h>
+#include "csrc/nir/refuse.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +16,7 @@ class Validator {
   Validator(const Limits& limits, Report* report) : limits_(limits), report_(report) {}
 
   void graph(const Graph& graph, const std::string& name, int depth) {
-    if (depth > limits_.depth) refuse(name, "", fmt::format("it is nested more than {} levels deep", limits_.depth));
+    if (depth > limits_.depth) refuse(name, "", "it is nested more than {} levels deep", limits_.depth);
     const std::string shown = name.empty() ? "/" : name;
     std::unordered_set<std::string_view> names;
     std::size_t inputs = 0, outputs = 0;
@@ -37,16 +35,13 @@ class Validator {
   }
 
  private:
-  [[noreturn]] static void refuse(const std::string& node, std::string_view field, const std::string& reason) {
-    throw Error(node, std::string(field), reason);
-  }
   void warn(const std::string& node, std::string_view field, const std::string& what) {
     if (report_) report_->warn(Error(node, std::string(field), what).what());
   }
 
   void check_name(const std::string& name, const std::string& graph) {
     if (name.empty() || name == "." || name.find('/') != std::string::npos || name.find('\0') != std::string::npos)
-      refuse(graph, "nodes", fmt::format("\"{}\" cannot be a node's name", printable(name)));
+      refuse(graph, "nodes", "\"{}\" cannot be a node's name", printable(name));
     if (name.size() > limits_.string) refuse(graph, "nodes", "a node's name is longer than the limit");
   }
 
@@ -55,9 +50,8 @@ class Validator {
     for (const Edge& edge : graph.edges) {
       for (const std::string& end : {edge.from, edge.to})
         if (!names.contains(end))
-          refuse(
-              shown, "edges",
-              fmt::format("{} -> {}: there is no node {}", printable(edge.from), printable(edge.to), printable(end)));
+          refuse(shown, "edges", "{} -> {}: there is no node {}", printable(edge.from), printable(edge.to),
+                 printable(end));
       if (!seen.emplace(edge.from, edge.to).second)
         warn(shown, "edges",
              fmt::format("{} -> {} is there more than once, and counts as often", printable(edge.from),
@@ -78,10 +72,10 @@ class Validator {
     const Range range = range_of(array);
     if (field.starts_with("tau")) {
       if (range.has_nan || range.has_infinity || (array.count() > 0 && range.least <= 0))
-        refuse(name, field, fmt::format("a time constant must be finite and > 0, but {} is in it", odd_value(range)));
+        refuse(name, field, "a time constant must be finite and > 0, but {} is in it", odd_value(range));
     } else if (field == "delay") {
       if (range.has_nan || range.has_infinity || range.least < 0)
-        refuse(name, field, fmt::format("a delay must be finite and >= 0, but {} is in it", odd_value(range)));
+        refuse(name, field, "a delay must be finite and >= 0, but {} is in it", odd_value(range));
     } else if (range.has_nan) {
       warn(name, field, "NaN is in it");
     } else if (range.has_infinity) {
@@ -96,7 +90,7 @@ class Validator {
   void shape(const std::string& name, std::string_view field, std::span<const std::int64_t> sizes) {
     std::int64_t count = 1;
     for (const std::int64_t size : sizes) {
-      if (size < 0) refuse(name, field, fmt::format("a dimension is {}", size));
+      if (size < 0) refuse(name, field, "a dimension is {}", size);
       if (__builtin_mul_overflow(count, std::max<std::int64_t>(size, 1), &count) || count > most_elements)
         refuse(name, field, "it has too many elements");
     }
@@ -105,7 +99,7 @@ class Validator {
                 std::int64_t least) {
     for (const std::int64_t number : numbers)
       if (number < least || number > INT32_MAX)
-        refuse(name, field, fmt::format("expected numbers from {} to {}, but {} is in it", least, INT32_MAX, number));
+        refuse(name, field, "expected numbers from {} to {}, but {} is in it", least, INT32_MAX, number);
   }
 
   void structure(const Input& n, const std::string& name) { shape(name, "shape", n.shape); }
@@ -118,33 +112,29 @@ class Validator {
     Shape out = n.weight.shape();
     out.pop_back();
     if (n.bias.shape() != out && n.bias.count() != 1)
-      refuse(name, "bias",
-             fmt::format("expected shape {}, as weight has shape {}, but it is {}", text_of(out),
-                         text_of(n.weight.shape()), text_of(n.bias.shape())));
+      refuse(name, "bias", "expected shape {}, as weight has shape {}, but it is {}", text_of(out),
+             text_of(n.weight.shape()), text_of(n.bias.shape()));
   }
   static void matrix(const Array& weight, const std::string& name) {
     if (weight.shape().size() < 2)
-      refuse(name, "weight", fmt::format("expected shape [..., out, in], but it is {}", text_of(weight.shape())));
+      refuse(name, "weight", "expected shape [..., out, in], but it is {}", text_of(weight.shape()));
   }
 
   template <int D> void structure(const Conv<D>& n, const std::string& name) {
     const Shape& weight = n.weight.shape();
     if (weight.size() != D + 2)
-      refuse(name, "weight",
-             fmt::format("expected shape [out, in, {}], but it is {}", D == 1 ? "x" : "x, y", text_of(weight)));
-    if (n.weight.count() == 0)
-      refuse(name, "weight", fmt::format("it has no elements: its shape is {}", text_of(weight)));
+      refuse(name, "weight", "expected shape [out, in, {}], but it is {}", D == 1 ? "x" : "x, y", text_of(weight));
+    if (n.weight.count() == 0) refuse(name, "weight", "it has no elements: its shape is {}", text_of(weight));
     if (n.input_shape) shape(name, "input_shape", *n.input_shape);
     at_least(name, "stride", n.stride, 1);
     at_least(name, "padding", n.padding.numbers, 0);
     at_least(name, "dilation", n.dilation, 1);
     at_least(name, "groups", std::array{n.groups}, 1);
     if (weight[0] % n.groups != 0)
-      refuse(name, "groups", fmt::format("{} output channels are not divisible by {} groups", weight[0], n.groups));
+      refuse(name, "groups", "{} output channels are not divisible by {} groups", weight[0], n.groups);
     if (n.bias.shape() != Shape{weight[0]} && n.bias.count() != 1)
-      refuse(name, "bias",
-             fmt::format("expected shape [{}], one for each output channel, but it is {}", weight[0],
-                         text_of(n.bias.shape())));
+      refuse(name, "bias", "expected shape [{}], one for each output channel, but it is {}", weight[0],
+             text_of(n.bias.shape()));
   }
 
   void structure(const SumPool2d& n, const std::string& name) { pool(n, name); }
@@ -161,19 +151,17 @@ class Validator {
 
   // Applies the limits of reading to what is written.
   void metadata(const Group& group, const std::string& node, const std::string& field, int depth) {
-    if (depth > 2 * limits_.depth)
-      refuse(node, field, fmt::format("it is nested more than {} levels deep", limits_.depth));
+    if (depth > 2 * limits_.depth) refuse(node, field, "it is nested more than {} levels deep", limits_.depth);
     std::unordered_set<std::string_view> names;
     for (const Member& member : group.members) {
       const std::string inner = field + "/" + member.name;
       if (member.name.empty() || member.name == "." || member.name.find('/') != std::string::npos ||
           member.name.find('\0') != std::string::npos || !names.insert(member.name).second)
-        refuse(node, field, fmt::format("\"{}\" cannot be the name of an entry", printable(member.name)));
+        refuse(node, field, "\"{}\" cannot be the name of an entry", printable(member.name));
       if (const Group* deeper = std::get_if<Group>(&member.value)) metadata(*deeper, node, inner, depth + 1);
       if (const Strings* strings = std::get_if<Strings>(&member.value))
         if (count_of(strings->shape) != static_cast<std::int64_t>(strings->values.size()))
-          refuse(node, inner,
-                 fmt::format("it has {} strings, but shape {}", strings->values.size(), text_of(strings->shape)));
+          refuse(node, inner, "it has {} strings, but shape {}", strings->values.size(), text_of(strings->shape));
     }
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "csrc/nir/array.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -25,7 +26,7 @@ struct SPIKEFORGE_API Group {
   // Null if there is none.
   const Member* find(std::string_view name) const;
   bool empty() const { return members.empty(); }
-  friend SPIKEFORGE_API bool operator==(const Group& a, const Group& b);
+  friend bool operator==(const Group& a, const Group& b);
 };
 
 using Value = std::variant<Array, Strings, Group>;
@@ -35,5 +36,12 @@ struct Member {
   Value value;
   bool operator==(const Member&) const = default;
 };
+
+inline const Member* Group::find(std::string_view name) const {
+  const auto found = std::ranges::find(members, name, &Member::name);
+  return found == members.end() ? nullptr : &*found;
+}
+
+inline bool operator==(const Group& a, const Group& b) { return a.members == b.members; }
 
 }  // namespace spikeforge::nir

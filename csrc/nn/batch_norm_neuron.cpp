@@ -1,5 +1,6 @@
 #include "csrc/nn/batch_norm_neuron.h"
 #include "csrc/jit/recorder.h"
+#include "csrc/nn/internal/scoped_samples.h"
 #include "ops/layer.h"
 
 #include <ATen/TensorOperators.h>
@@ -48,16 +49,12 @@ std::optional<Norm> norm_in(torch::nn::Module& module) {
   return norm_as<torch::nn::BatchNorm3dImpl>(module, 6, 6);
 }
 
-std::optional<at::Tensor> maybe_defined(const at::Tensor& t) {
-  return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt;
-}
-
 bool uses_running(const torch::nn::Module& module, const Norm& norm) {
   return !module.is_training() && norm.running_mean.defined();
 }
 
 std::optional<at::Tensor> scaled(const Norm& norm, const at::Tensor& x, double scale) {
-  if (scale == 1) return maybe_defined(norm.weight);
+  if (scale == 1) return maybe_given(norm.weight);
   if (norm.weight.defined()) return norm.weight * scale;
   return at::full({norm.options.num_features()}, scale, x.options().dtype(state_type(x.scalar_type())));
 }
@@ -162,7 +159,7 @@ Tensors BatchNormNeuronImpl::advance(at::TensorList inputs, std::int64_t steps) 
     return {joined(neuron_->run({&y, 1}, steps)[0], inputs)};
   }
   BatchNorm around{.weight = scaled(norm, x, options_.scale()),
-                   .bias = maybe_defined(norm.bias),
+                   .bias = maybe_given(norm.bias),
                    .channel_dim = channel_dim,
                    .eps = norm.options.eps()};
   if (uses_running(*norm_, norm)) {

@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -88,10 +87,17 @@ struct SegmentRule : torch::autograd::Function<SegmentRule> {
       if (t.requires_grad()) wanted.push_back(t);
     {
       const at::AutoGradMode with_gradients(true);
-      const Outputs outputs(again(*call, given), grads);
-      if (!outputs.results.empty())
-        found = torch::autograd::grad(outputs.results, wanted, outputs.grads, /*retain_graph=*/false,
-                                      /*create_graph=*/false, /*allow_unused=*/true);
+      variable_list all = again(*call, given);
+      variable_list results, came;  // those that a gradient came for
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (!grads[i].defined() || !all[i].requires_grad()) continue;
+        results.push_back(all[i]);
+        came.push_back(grads[i]);
+      }
+      all.clear();  // the others are not kept meanwhile
+      if (!results.empty())
+        found = torch::autograd::grad(results, wanted, came, /*retain_graph=*/false, /*create_graph=*/false,
+                                      /*allow_unused=*/true);
     }
     variable_list all(1);  // none of the call
     auto next = found.begin();
@@ -100,18 +106,6 @@ struct SegmentRule : torch::autograd::Function<SegmentRule> {
   }
 
  private:
-  // Results that a gradient came for.
-  struct Outputs {
-    Outputs(const variable_list& all, const variable_list& came) {
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        if (!came[i].defined() || !all[i].requires_grad()) continue;
-        results.push_back(all[i]);
-        grads.push_back(came[i]);
-      }
-    }
-    variable_list results, grads;
-  };
-
   static variable_list again(const Call& call, const variable_list& given) {
     const RandomState now(gpu_among(given));
     call.random.restore();

@@ -1,7 +1,6 @@
 #include "csrc/nn/composite.h"
 #include "csrc/nn/internal/scoped_samples.h"
 #include "csrc/nn/internal/step_of.h"
-#include "csrc/nn/internal/variable.h"
 #include "csrc/nn/neuron_module.h"
 #include "csrc/nn/recording.h"
 #include "ops/recurrent.h"
@@ -34,6 +33,38 @@ at::Tensor zeros_of(const at::Tensor& sequence, std::int64_t count) {
 }
 
 std::string listed(const Names& names) { return names.empty() ? "none" : c10::Join(", ", names); }
+
+// A state, parameter or buffer by its dotted name, through the aliases of the networks on the way.
+struct Variable {
+  Stateful* owner = nullptr;  // of a state
+  std::size_t state = 0;
+  at::Tensor tensor;  // a parameter or a buffer
+
+  explicit operator bool() const { return owner || tensor.defined(); }
+  at::Tensor value() const { return owner ? owner->own_state(state) : tensor; }
+};
+
+// Empty where there is none.
+Variable find_variable(const torch::nn::Module& root, const std::string& name) {
+  if (const auto* network = dynamic_cast<const CompositeImpl*>(&root))
+    if (const std::string* variable = network->variable_of(name)) return find_variable(root, *variable);
+
+  const std::size_t dot = name.find('.');
+  if (dot != std::string::npos) {
+    const auto children = root.named_children();
+    const auto* child = children.find(name.substr(0, dot));
+    return child ? find_variable(**child, name.substr(dot + 1)) : Variable();
+  }
+  if (const auto* stateful = dynamic_cast<const Stateful*>(&root)) {
+    const Names states = stateful->state_names();
+    if (const std::size_t state = find(states, name); state < states.size())
+      return {const_cast<Stateful*>(stateful), state, {}};  // NOLINT: callers have write access
+  }
+  const auto parameters = root.named_parameters(/*recurse=*/false), buffers = root.named_buffers(/*recurse=*/false);
+  if (const at::Tensor* parameter = parameters.find(name)) return {nullptr, 0, *parameter};
+  if (const at::Tensor* buffer = buffers.find(name)) return {nullptr, 0, *buffer};
+  return {};
+}
 
 }  // namespace
 
@@ -221,7 +252,7 @@ void CompositeImpl::alias(const std::string& name, const std::string& variable, 
   const Variable found = find_variable(*this, variable);
   TORCH_CHECK_VALUE(found && variable.find('.') != std::string::npos, title(), ": the alias '", name,
                     "' must name a state, parameter or buffer of a part below, which '", variable, "' is not");
-  const at::Tensor value = found.owner ? found.owner->own_state(found.state) : found.tensor;
+  const at::Tensor value = found.value();
   TORCH_CHECK_VALUE(!shape || !value.defined() || value.sizes() == *shape, title(), ": the alias '", name,
                     "' is to have shape ", shape.value_or(c10::IntArrayRef()), ", but '", variable, "' has shape ",
                     value.defined() ? value.sizes() : c10::IntArrayRef());
@@ -239,7 +270,7 @@ void CompositeImpl::alias(const std::string& name, const at::Tensor& variable) {
 at::Tensor CompositeImpl::get(const std::string& name) const {
   const Variable found = find_variable(*this, name);
   TORCH_CHECK_VALUE(found, title(), ": there is no state, parameter, buffer or alias '", name, "'");
-  return found.owner ? found.owner->own_state(found.state) : found.tensor;
+  return found.value();
 }
 
 void CompositeImpl::set(const std::string& name, const at::Tensor& value) {
@@ -421,13 +452,6 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
 
 // --- Running
 
-namespace {
-
-// set while an outer network runs, which restores the states after a failure
-thread_local bool is_within_network = false;
-
-}  // namespace
-
 // The states of a module, or what waits in a network's connections, before a call.
 struct CompositeImpl::Before {
   CompositeImpl* network = nullptr;
@@ -443,6 +467,9 @@ struct CompositeImpl::Run {
 };
 
 namespace {
+
+// Set while an outer network runs, which restores the states after a failure.
+thread_local bool is_within_network = false;
 
 // In the order of connecting.
 void add_to(at::Tensor& sum, const at::Tensor& term) { sum = sum.defined() ? sum + term : term; }
@@ -466,6 +493,35 @@ template <class Node> Tensors outputs_like(const Node& node, const Tensors& inpu
     throw;
   }
 }
+
+// Batch norms update copies of their running statistics while this object lives.
+class KeptStatistics {
+ public:
+  explicit KeptStatistics(torch::nn::Module& module) {
+    module.apply([&](torch::nn::Module& m) {
+      keep<torch::nn::BatchNorm1dImpl>(m);
+      keep<torch::nn::BatchNorm2dImpl>(m);
+      keep<torch::nn::BatchNorm3dImpl>(m);
+    });
+  }
+  ~KeptStatistics() {
+    for (auto& [statistic, before] : before_) *statistic = std::move(before);
+  }
+  KeptStatistics(const KeptStatistics&) = delete;
+  KeptStatistics& operator=(const KeptStatistics&) = delete;
+
+ private:
+  template <class Norm> void keep(torch::nn::Module& module) {
+    auto* const norm = dynamic_cast<Norm*>(&module);
+    if (!norm || !norm->is_training() || !norm->running_mean.defined()) return;
+    for (at::Tensor* statistic : {&norm->running_mean, &norm->running_var, &norm->num_batches_tracked}) {
+      before_.emplace_back(statistic, *statistic);
+      *statistic = statistic->clone();
+    }
+  }
+
+  std::vector<std::pair<at::Tensor*, at::Tensor>> before_;
+};
 
 }  // namespace
 
@@ -675,39 +731,6 @@ void CompositeImpl::refuse_samples(const Stage& stage) const {
   for (const int node : stage.nodes) names.push_back(nodes_[node].name);
   TORCH_CHECK_VALUE(false, title(), ": takes neither lengths nor start: ", listed(names), " are stepped");
 }
-
-namespace {
-
-// Batch norms update copies of their running statistics while this object lives.
-class KeptStatistics {
- public:
-  explicit KeptStatistics(torch::nn::Module& module) {
-    module.apply([&](torch::nn::Module& m) {
-      keep<torch::nn::BatchNorm1dImpl>(m);
-      keep<torch::nn::BatchNorm2dImpl>(m);
-      keep<torch::nn::BatchNorm3dImpl>(m);
-    });
-  }
-  ~KeptStatistics() {
-    for (auto& [statistic, before] : before_) *statistic = std::move(before);
-  }
-  KeptStatistics(const KeptStatistics&) = delete;
-  KeptStatistics& operator=(const KeptStatistics&) = delete;
-
- private:
-  template <class Norm> void keep(torch::nn::Module& module) {
-    auto* const norm = dynamic_cast<Norm*>(&module);
-    if (!norm || !norm->is_training() || !norm->running_mean.defined()) return;
-    for (at::Tensor* statistic : {&norm->running_mean, &norm->running_var, &norm->num_batches_tracked}) {
-      before_.emplace_back(statistic, *statistic);
-      *statistic = statistic->clone();
-    }
-  }
-
-  std::vector<std::pair<at::Tensor*, at::Tensor>> before_;
-};
-
-}  // namespace
 
 // Before the first step: nothing has arrived through delays.
 void CompositeImpl::run_at_rest(Run& run) {

@@ -1,7 +1,6 @@
 // The order in which the parts of a network run. C++ modules, TorchScript and the Python package read the same plan.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 namespace spikeforge::nn {

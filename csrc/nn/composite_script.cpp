@@ -59,15 +59,6 @@ std::string zeros_of_a_step(const std::string& like, std::vector<std::int64_t> s
   return like + ".new_zeros(" + script::list(shape) + ")";
 }
 
-std::string indented(const std::string& body) {
-  std::string all;
-  for (std::size_t start = 0, end = 0; start < body.size(); start = end) {
-    end = body.find('\n', start) + 1;
-    all += "  " + body.substr(start, end - start);
-  }
-  return all;
-}
-
 }  // namespace
 
 // run_at_rest, written out: networks within this one are written with it, not called.
@@ -275,7 +266,7 @@ class CompositeImpl::ForwardWriter {
       start += "  " + states_.at(e) + " = torch.cat([" + value + "] * " + delay(e) + ")\n";
     }
     line("if " + script_.inputs[0] + ".size(0) > 0 and (" + c10::Join(" or ", are_empty) + "):");
-    script_.forward += indented(start);
+    script_.forward += script::indented(start);
   }
 
   // --- The parts of a loop, stepped together
@@ -363,7 +354,7 @@ class CompositeImpl::ForwardWriter {
             .zeros_into(network_, stage, network_.nodes_[n], port, "self", known, script_.inputs[0]);
     if (zeros.empty()) return;
     line("  if len(" + terms + ") == 0:");
-    script_.forward += indented(indented(body));
+    script_.forward += script::indented(script::indented(body));
     line("    " + terms + ".append(" + zeros + ")");
   }
 

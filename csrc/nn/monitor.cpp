@@ -1,6 +1,9 @@
 #include "csrc/nn/monitor.h"
 #include "csrc/nn/npy.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -24,6 +27,27 @@ void make_folders(const std::string& path) {
 }
 
 }  // namespace
+
+void Recording::expect(std::int64_t steps) { capacity_ = std::max(capacity_, length_ + steps); }
+
+void Recording::add(const at::Tensor& sequence) {
+  const at::NoGradGuard no_grad;
+  const std::int64_t steps = sequence.size(0);
+  if (length_ + steps > capacity_) capacity_ = std::max(length_ + steps, 2 * length_);
+  if (!rows_.defined() || rows_.size(0) < capacity_) {
+    std::vector<std::int64_t> shape = sequence.sizes().vec();
+    shape[0] = capacity_;
+    const at::Tensor longer = at::empty(shape, sequence.options());
+    if (length_ > 0) longer.narrow(0, 0, length_).copy_(rows_.narrow(0, 0, length_));
+    rows_ = longer;
+  }
+  TORCH_CHECK_VALUE(rows_.sizes().slice(1) == sequence.sizes().slice(1), "a recording of values of shape ",
+                    rows_.sizes().slice(1), " cannot go on with values of shape ", sequence.sizes().slice(1));
+  rows_.narrow(0, length_, steps).copy_(sequence);
+  length_ += steps;
+}
+
+at::Tensor Recording::rows() const { return rows_.defined() ? rows_.narrow(0, 0, length_) : rows_; }
 
 Monitor::Monitor(Composite network, const Names& names) : network_(std::move(network)), names_(names) {
   for (const std::string& name : names_) recordings_.push_back(network_->record(name));

@@ -14,7 +14,6 @@
 #include "csrc/nn/recording.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace spikeforge::nn {

@@ -1,6 +1,6 @@
+#include "csrc/nn/neurons.h"
 #include "csrc/kernels/multistep/predefined_cells.h"
 #include "csrc/kernels/multistep/written_step.h"
-#include "csrc/nn/internal/predefined.h"
 #include "csrc/nn/internal/run_script.h"
 #include "csrc/nn/internal/scoped_samples.h"
 #include "ops/common/checks.h"
@@ -8,23 +8,50 @@
 
 #include <ATen/ops/full.h>
 
-#include <algorithm>
 #include <cmath>
 #include <ostream>
 #include <string_view>
 
 namespace spikeforge::nn {
 
-Described describe(const CubaLIFCall& call) {
-  return {"CubaLIF",
-          "cuba_lif",
-          {"v", "i"},
-          {{"tau_synapse", call.tau_synapse}, {"tau_membrane", call.tau_membrane}, {"v_threshold", call.v_threshold}}};
-}
+// A predefined neuron and one call of it.
+struct Described {
+  const char* module;
+  const char* op;  // of torch.ops.spikeforge, or cuba_lif, which has none
+  Names states;
+  std::vector<std::pair<const char*, Param>> constants;  // but v_reset
+};
 
 namespace {
 
-MaybeTensor maybe(const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
+template <class Call> Described describe(const Call& call) {
+  const NeuronRow& row = neuron_row(Call::kind);
+  return {row.type, row.name, {row.states.begin(), row.states.end()}, call.constants()};
+}
+Described describe(const CubaLIFCall& call) { return {"CubaLIF", "cuba_lif", {"v", "i"}, call.constants()}; }
+
+// All constants by name, v_reset after the others.
+template <class Call> std::vector<std::pair<const char*, Param>> constants_of(const Call& call) {
+  auto constants = describe(call).constants;
+  if (call.v_reset) constants.emplace_back("v_reset", *call.v_reset);
+  return constants;
+}
+
+// The initial value of each state: v at v_reset, or 0 under soft reset; w at w_rest; others at 0.
+template <class Call> std::vector<Param> starts_of(const Call& call, std::size_t states) {
+  std::vector<Param> starts(states, Param(0.0));
+  if (call.v_reset) starts[0] = *call.v_reset;
+  if constexpr (requires { call.w_rest; }) starts[1] = call.w_rest;
+  return starts;
+}
+
+// The tensors among its constants.
+template <class Call> Tensors tensors_of(const Call& call) {
+  Tensors tensors;
+  for (const auto& [name, param] : constants_of(call))
+    if (param.is_tensor()) tensors.push_back(param.tensor());
+  return tensors;
+}
 
 at::Tensor spread(const at::Tensor& x, const Param& value) {
   const auto options = x.options().dtype(state_type(x.scalar_type()));
@@ -99,9 +126,7 @@ Predefined<Options>::Predefined(Options options)
   for (const auto& given : options_.given()) given.in(call_) = register_constant(given.name, given.constant);
   if constexpr (std::is_same_v<Options, PLIFOptions>)  // its operator takes a tensor
     if (!call_.w.is_tensor()) call_.w = register_buffer("w", at::full({}, call_.w.number()));
-  if (is_always_traced<Options> || options_.strict()) {
-    cell_ = traced_cell(call_, options_.strict());
-  }
+  if (is_always_traced<Options> || options_.strict()) cell_ = traced_cell(call_, options_.strict());
 }
 
 template <class Options> const char* Predefined<Options>::kind() const {
@@ -169,18 +194,16 @@ template <class Options> Script Predefined<Options>::operator_script() const {
   const Described neuron = describe(call_);
   Script result{.name = neuron.module, .states = neuron.states};
   std::string arguments = "x";
-  auto constants = neuron.constants;
+  auto constants = constants_of(call_);
   if (constants[0].first == std::string("w")) {  // of plif, always a tensor
     arguments += ", " + clamped("self.w", bounds_of("w"));
     constants.erase(constants.begin());
   }
   for (const std::string& state : neuron.states) {
     arguments += ", " + state;
-    result.forward += state + ": Optional[Tensor] = self." + state + "\n" + "if self." + state + ".size() == [0]:\n  " +
-                      state + " = None\n";
+    result.forward += script::optional_state(state);
   }
   // Numbers, or the overload of tensors.
-  if (call_.v_reset) constants.emplace_back("v_reset", *call_.v_reset);
   const bool tensors =
       std::any_of(constants.begin(), constants.end(), [](const auto& c) { return c.second.is_tensor(); });
   for (const auto& [name, value] : constants) {
@@ -225,18 +248,14 @@ template <class Options> Script Predefined<Options>::cell_script() const {
   add(starts[0], "v_reset");
   if (starts.size() > 1) add(starts[1], "w_rest");
 
-  auto constants = neuron.constants;
-  if (call_.v_reset) constants.emplace_back("v_reset", *call_.v_reset);
-  for (const auto& [name, value] : constants)  // the numbers are in the text
+  for (const auto& [name, value] : constants_of(call_))  // the numbers are in the text
     if (value.is_tensor()) result.params.push_back({name, value, bounds_of(name)});
   return result.script();
 }
 
 template <class Options> void Predefined<Options>::pretty_print(std::ostream& stream) const {
   stream << kind() << '(';
-  auto constants = describe(options_.call()).constants;
-  if (options_.call().v_reset) constants.emplace_back("v_reset", *options_.call().v_reset);
-  for (const auto& [name, value] : constants) {
+  for (const auto& [name, value] : constants_of(options_.call())) {
     Constant constant(0.0);
     constant.value = value;
     for (const auto& given : options_.given())
@@ -255,7 +274,7 @@ template <class Options> void Predefined<Options>::pretty_print(std::ostream& st
 #define SPIKEFORGE_NAMED(name) {#name, this->name},
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_NAMED(name)
 #define SPIKEFORGE_PLACE(name) name,
-#define SPIKEFORGE_STATE(name) maybe(states_[name]),
+#define SPIKEFORGE_STATE(name) maybe_given(states_[name]),
 #define SPIKEFORGE_TENSOR(name) call.name.tensor(),
 #define SPIKEFORGE_NEURON(op, Struct, header, tensors, states, params)                                        \
   std::vector<std::pair<const char*, Param>> Struct##Call::constants() const {                                \

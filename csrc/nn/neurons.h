@@ -15,7 +15,6 @@
 #include "ops/traced.h"
 
 #include <algorithm>
-#include <functional>
 
 namespace spikeforge::nn {
 
@@ -115,6 +114,10 @@ struct CubaLIFCall {
   std::string surrogate = "sigmoid";
   std::vector<double> surrogate_args = {};
   bool spiking = true;
+
+  std::vector<std::pair<const char*, Param>> constants() const {  // all but v_reset
+    return {{"tau_synapse", tau_synapse}, {"tau_membrane", tau_membrane}, {"v_threshold", v_threshold}};
+  }
 };
 struct SPIKEFORGE_API CubaLIFOptions : PredefinedOptions<CubaLIFOptions, CubaLIFCall> {
   SPIKEFORGE_CONSTANT(v_threshold)

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace spikeforge::nn {
@@ -24,23 +25,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are written as '<'");
 
-const char* type_text(at::ScalarType type) {
-  switch (type) {
-    case at::kBool: return "|b1";
-    case at::kByte: return "|u1";
-    case at::kChar: return "|i1";
-    case at::kShort: return "<i2";
-    case at::kInt: return "<i4";
-    case at::kLong: return "<i8";
-    case at::kUInt16: return "<u2";
-    case at::kUInt32: return "<u4";
-    case at::kUInt64: return "<u8";
-    case at::kHalf: return "<f2";
-    case at::kFloat: return "<f4";
-    case at::kDouble: return "<f8";
-    default: return nullptr;
-  }
-}
+constexpr std::pair<at::ScalarType, std::string_view> types[] = {
+    {at::kBool, "|b1"},   {at::kByte, "|u1"},   {at::kChar, "|i1"},   {at::kShort, "<i2"},
+    {at::kInt, "<i4"},    {at::kLong, "<i8"},   {at::kHalf, "<f2"},   {at::kFloat, "<f4"},
+    {at::kDouble, "<f8"}, {at::kUInt16, "<u2"}, {at::kUInt32, "<u4"}, {at::kUInt64, "<u8"}};
 
 // The value of a key in the header, which is the text of a Python dictionary that numpy writes.
 std::string_view value_of(std::string_view header, std::string_view key) {
@@ -83,9 +71,8 @@ std::vector<std::int64_t> shape_of(std::string_view value) {
 }
 
 at::ScalarType type_of(std::string_view text) {
-  for (const at::ScalarType type : {at::kBool, at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kHalf,
-                                    at::kFloat, at::kDouble, at::kUInt16, at::kUInt32, at::kUInt64})
-    if (const char* own = type_text(type); own && text == std::string_view(own).substr(1)) return type;
+  for (const auto& [type, own] : types)
+    if (text == own.substr(1)) return type;
   refuse("its numbers are of the type '" + std::string(text.substr(0, 20)) + "', but must be b1, i, u or f");
 }
 
@@ -146,28 +133,21 @@ void write_npy(const std::string& file, const at::Tensor& tensor) {
   at::Tensor values = tensor.detach().cpu();
   if (values.scalar_type() == at::kBFloat16) values = values.to(at::kFloat);
   values = ops::plain(values);
-  const char* type = type_text(values.scalar_type());
-  TORCH_CHECK_TYPE(type, "write_npy: NumPy has no type for ", values.scalar_type());
+  const auto type = std::ranges::find(types, values.scalar_type(), [](const auto& known) { return known.first; });
+  TORCH_CHECK_TYPE(type != std::end(types), "write_npy: NumPy has no type for ", values.scalar_type());
 
   std::string shape;
   for (const std::int64_t size : values.sizes()) shape += std::to_string(size) + ", ";
-  std::string header = std::string("{'descr': '") + type + "', 'fortran_order': False, 'shape': (" + shape + "), }";
+  std::string header =
+      "{'descr': '" + std::string(type->second) + "', 'fortran_order': False, 'shape': (" + shape + "), }";
   constexpr std::size_t before = 10, alignment = 64;  // magic, version and length come before the header
   header.resize((before + header.size() + 1 + alignment - 1) / alignment * alignment - before, ' ');
   header.back() = '\n';
 
   std::ofstream out(file, std::ios::binary);
-  const char start[before] = {'\x93',
-                              'N',
-                              'U',
-                              'M',
-                              'P',
-                              'Y',
-                              1,
-                              0,
-                              static_cast<char>(header.size() & 0xff),
-                              static_cast<char>(header.size() >> 8)};
-  out.write(start, before);
+  const std::string_view magic("\x93NUMPY\1\0", 8);
+  const char length[] = {static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
+  out.write(magic.data(), static_cast<std::streamsize>(magic.size())).write(length, sizeof length);
   out.write(header.data(), static_cast<std::streamsize>(header.size()));
   out.write(static_cast<const char*>(values.const_data_ptr()), static_cast<std::streamsize>(values.nbytes()));
   out.flush();

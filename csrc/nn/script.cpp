@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 #include <string_view>
 
 namespace spikeforge::script {
@@ -94,6 +95,19 @@ std::string identifier(const std::string& name) {
 std::string member(const std::string& name, const std::string& of) {
   const std::string own = attribute(name);
   return is_word(own) ? of + "." + own : "getattr(" + of + ", " + quoted(own) + ")";
+}
+
+std::string indented(const std::string& body) {
+  std::istringstream lines(body);
+  std::string all;
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty()) all += "  " + line + "\n";
+  return all;
+}
+
+std::string optional_state(const std::string& state) {
+  return state + ": Optional[Tensor] = self." + state + "\nif self." + state + ".size() == [0]:\n  " + state +
+         " = None\n";
 }
 
 // `number`, not float: what is saved of a large float is its digits without a point.

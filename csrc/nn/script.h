@@ -48,6 +48,11 @@ SPIKEFORGE_API std::string identifier(const std::string& name);
 // self.name, or getattr(self, "name") if that is not valid Python.
 SPIKEFORGE_API std::string member(const std::string& name, const std::string& of = "self");
 
+// The lines of a body, each two spaces further in.
+SPIKEFORGE_API std::string indented(const std::string& body);
+// A variable of the state's name: the state, or None if it does not exist.
+SPIKEFORGE_API std::string optional_state(const std::string& state);
+
 // Functions of state that several modules use.
 //   start(state, x, value)     the state, or if there is none, the value everywhere
 //   start_at(state, x, value)  the same of a tensor

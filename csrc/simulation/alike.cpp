@@ -1,5 +1,5 @@
-#include "csrc/simulation/internal/alike.h"
 #include "csrc/base/version.h"
+#include "csrc/simulation/internal/description.h"
 #include "csrc/simulation/internal/digest.h"
 #include "csrc/simulation/internal/notices.h"
 

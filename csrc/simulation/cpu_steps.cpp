@@ -3,7 +3,6 @@
 #include "ops/multistep/cpu_tiles.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // How Python makes and steps networks: operators of the namespace spikeforge_simulation, which
 // python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
-#include "csrc/simulation/internal/large_pages.h"
-#include "csrc/simulation/internal/named_group.h"
+#include "csrc/simulation/internal/matrix_layout.h"
 #include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/recorder.h"
 #include "csrc/simulation/internal/undifferentiated.h"
@@ -9,6 +8,7 @@
 #include "ops/common/library.h"
 #include "ops/common/plastic.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/custom_class.h>
 
@@ -290,56 +290,52 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at
   });
 }
 
+template <auto kernel> void define(torch::Library& library, const char* name, const std::string& rest) {
+  const std::string held = "__torch__.torch.classes.spikeforge_simulation.Network network";
+  library.def((name + ("(" + held + rest)).c_str(), TORCH_FN(Alone<kernel>::call));
+}
+
 SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torch::Library& library, C10_UID) {
   library.class_<HeldNetwork>("Network");
-  const std::string held = "__torch__.torch.classes.spikeforge_simulation.Network network";
-  const auto define = [&](const char* name, const char* rest, auto&& kernel) {
-    library.def((std::string(name) + "(" + held + rest).c_str(), std::forward<decltype(kernel)>(kernel));
-  };
   library.def(
-      "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic, "
-      "str group) -> "
+      "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic, str group) -> "
       "__torch__.torch.classes.spikeforge_simulation.Network",
       TORCH_FN(network));
-  define("populate",
-         ", str name, int size, str neuron, str[] param_names, Tensor[] params, str[] state_names, Tensor[] states, "
-         "str area) -> "
-         "()",
-         TORCH_FN(Alone<populate>::call));
-  define("project",
-         ", int sources, int targets, str rule, float amount, bool[] choices, str[] laws, float[] numbers, Tensor[] "
-         "arrays, str into, str plasticity, str[] param_names, float[] params) -> int",
-         TORCH_FN(Alone<project>::call));
-  define("learned",
-         ", int projection) -> (Tensor indices, Tensor indptr, Tensor delays, Tensor[] states, Tensor[] traces)",
-         TORCH_FN(Alone<learned>::call));
-  define("modulate", ", str[] signals, Tensor[] values) -> ()", TORCH_FN(Alone<modulate>::call));
+  define<populate>(
+      library, "populate",
+      ", str name, int size, str neuron, str[] param_names, Tensor[] params, str[] state_names, Tensor[] states, "
+      "str area) -> ()");
+  define<project>(
+      library, "project",
+      ", int sources, int targets, str rule, float amount, bool[] choices, str[] laws, float[] numbers, Tensor[] "
+      "arrays, str into, str plasticity, str[] param_names, float[] params) -> int");
+  define<learned>(
+      library, "learned",
+      ", int projection) -> (Tensor indices, Tensor indptr, Tensor delays, Tensor[] states, Tensor[] traces)");
+  define<modulate>(library, "modulate", ", str[] signals, Tensor[] values) -> ()");
   library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
               TORCH_FN(read_synapse));
   library.def("weight_bounds(str rule, float[] params) -> (float, float)", TORCH_FN(weight_bounds));
   library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));
-  define("drive", ", int targets, Tensor rate, float weight, str into) -> ()", TORCH_FN(Alone<drive>::call));
-  define("inject", ", int targets, Tensor current, str into) -> ()", TORCH_FN(Alone<inject>::call));
-  define("build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)", TORCH_FN(Alone<build>::call));
-  define("connectivity", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)",
-         TORCH_FN(Alone<connectivity>::call));
-  define("share", ") -> (int, int, int, int, int, float)", TORCH_FN(Alone<share>::call));
-  define("gather", ", Tensor steps, Tensor neurons, int first_step, int step_count) -> (Tensor steps, Tensor neurons)",
-         TORCH_FN(Alone<gather>::call));
-  define("state", ") -> Tensor[]", TORCH_FN(Alone<state>::call));
-  define("load_state", ", Tensor[] tensors) -> ()", TORCH_FN(Alone<load_state>::call));
-  define("connections", ") -> int", TORCH_FN(Alone<connections>::call));
-  define("simulates", ") -> bool", TORCH_FN(Alone<simulates>::call));
+  define<drive>(library, "drive", ", int targets, Tensor rate, float weight, str into) -> ()");
+  define<inject>(library, "inject", ", int targets, Tensor current, str into) -> ()");
+  define<build>(library, "build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
+  define<connectivity>(library, "connectivity", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
+  define<share>(library, "share", ") -> (int, int, int, int, int, float)");
+  define<gather>(library, "gather",
+                 ", Tensor steps, Tensor neurons, int first_step, int step_count) -> (Tensor steps, Tensor neurons)");
+  define<state>(library, "state", ") -> Tensor[]");
+  define<load_state>(library, "load_state", ", Tensor[] tensors) -> ()");
+  define<connections>(library, "connections", ") -> int");
+  define<simulates>(library, "simulates", ") -> bool");
   const std::string recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons";
-  define("begin", (recorded + ") -> (int first_step, Tensor[] states)").c_str(), TORCH_FN(Alone<begin>::call));
-  define("simulate",
-         (recorded + ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)")
-             .c_str(),
-         TORCH_FN(Alone<simulate>::call));
-  define("record", (recorded + ") -> (Tensor fired, Tensor[] states)").c_str(), TORCH_FN(Alone<record>::call));
-  define("in_whole", ", Tensor neurons, Tensor[] states) -> (Tensor neurons, Tensor[] states)",
-         TORCH_FN(Alone<whole>::call));
-  define("advance", ", int steps) -> ()", TORCH_FN(Alone<advance>::call));
+  define<begin>(library, "begin", recorded + ") -> (int first_step, Tensor[] states)");
+  define<simulate>(
+      library, "simulate",
+      recorded + ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)");
+  define<record>(library, "record", recorded + ") -> (Tensor fired, Tensor[] states)");
+  define<whole>(library, "in_whole", ", Tensor neurons, Tensor[] states) -> (Tensor neurons, Tensor[] states)");
+  define<advance>(library, "advance", ", int steps) -> ()");
 }
 
 }  // namespace

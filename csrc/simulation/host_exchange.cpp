@@ -4,11 +4,9 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <exception>
-#include <string>
 #include <utility>
 
 namespace spikeforge::simulation {
@@ -45,7 +43,7 @@ Exchange::Exchange(std::shared_ptr<Ranks> ranks, const Description& description)
   for (std::int64_t rank = 0; rank < ranks_->size(); ++rank) {
     std::vector<Slice> slices = slices_of(description, rank, ranks_->size());
     std::erase_if(slices, [](const Slice& slice) { return slice.size() == 0; });
-    neurons_.push_back(slices.empty() ? 0 : slices.back().first + slices.back().size());
+    neurons_.push_back(neurons_of(slices));
     most_neurons_ = std::max(most_neurons_, neurons_.back());
     slices_.push_back(std::move(slices));
   }

@@ -1,5 +1,4 @@
 #include "csrc/simulation/network.h"
-#include "csrc/simulation/internal/alike.h"
 #include "csrc/simulation/internal/description.h"
 #include "csrc/simulation/internal/running.h"
 #include "csrc/simulation/internal/undifferentiated.h"
@@ -15,7 +14,6 @@
 #include <algorithm>
 #include <limits>
 #include <tuple>
-#include <utility>
 
 namespace spikeforge {
 
@@ -82,27 +80,6 @@ void check_names(const std::string& population, const char* kind, const NamedNum
                       kind, " ", name, "; it has ", listed(known));
 }
 
-}  // namespace
-
-std::int64_t Description::inputs() const {
-  std::size_t most = 1;
-  for (const DescribedPopulation& described : neurons) most = std::max(most, described.cell->inputs.size());
-  return static_cast<std::int64_t>(most);
-}
-
-std::size_t Description::number_of(const Population& population) const {
-  const auto is_it = [&](const Population& p) {
-    return p.name == population.name && p.begin == population.begin && p.end == population.end;
-  };
-  const auto first = std::ranges::lower_bound(populations, population.begin, {}, &Population::begin);
-  const auto found = std::find_if(first, populations.end(), is_it);
-  TORCH_CHECK_VALUE(found != populations.end(), "Network: ", population.name, ", neurons ", population.begin, " to ",
-                    population.end, ", is no population of this network");
-  return static_cast<std::size_t>(found - populations.begin());
-}
-
-namespace {
-
 // The neurons of a population, and which of their inputs has this name.
 Targets targets_of(const Description& description, const Population& population, const std::string& into) {
   const DescribedPopulation& described = description.neurons[description.number_of(population)];
@@ -112,69 +89,6 @@ Targets targets_of(const Description& description, const Population& population,
                     "; its inputs: ", listed(inputs));
   return {population.begin, population.end, found - inputs.begin()};
 }
-
-}  // namespace
-}  // namespace simulation
-
-PerNeuron::PerNeuron(double number) : numbers_(at::scalar_tensor(number, at::kDouble)) {}
-PerNeuron::PerNeuron(at::Tensor numbers) : numbers_(std::move(numbers)) {
-  TORCH_CHECK_VALUE(numbers_.defined(), "Network: numbers of neurons must be a tensor that is defined");
-}
-
-Network::Network(const NetworkOptions& options) : description_(std::make_unique<Description>()) {
-  description_->options = options;
-  const at::ScalarType dtype = options.dtype.value_or(c10::get_default_dtype_as_scalartype());
-  const at::ScalarType weights = options.weight_dtype.value_or(dtype);
-  const bool is_narrow = weights == at::kFloat || weights == at::kHalf || weights == at::kBFloat16;
-  const bool fits = (dtype == at::kFloat && is_narrow) || (dtype == at::kDouble && weights == at::kDouble);
-  TORCH_CHECK_TYPE(fits,
-                   "Network: states are float32 or, with float64 weights, float64, and weights beside float32 are "
-                   "float16, bfloat16 or float32, but states are ",
-                   dtype, " beside weights in ", weights);
-  TORCH_CHECK_VALUE(options.device.is_cpu() || options.device.is_cuda(),
-                    "Network: device must be a CPU or a GPU, but is ", options.device);
-  TORCH_CHECK_VALUE(options.device.is_cpu() || at::hasCUDA(), "Network: device is ", options.device,
-                    ", but there is no GPU that torch can use");
-  description_->options.device = ops::numbered(options.device);
-  description_->dtype = dtype;
-  description_->weight_dtype = weights;
-  description_->options.dtype = dtype;
-  description_->options.weight_dtype = weights;
-}
-Network::Network(Network&&) noexcept = default;
-Network& Network::operator=(Network&&) noexcept = default;
-Network::~Network() = default;
-
-Population Network::populate(const std::string& name, std::int64_t size, const Neuron& neuron,
-                             const NamedNumbers& params, const NamedNumbers& states, const std::string& area) {
-  TORCH_CHECK(running_ == nullptr, "Network: populate must come before the network is built or simulated");
-  TORCH_CHECK_VALUE(size >= 0, "Network: the size of ", name, " must not be negative, but is ", size);
-  const simulation::Undifferentiated mode;
-  DescribedPopulation described{
-      .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}, .area = area};
-  const Cell& cell = *described.cell;
-  simulation::check_columns(*description_, name, size, cell);
-  const std::vector<std::string> known_params = simulation::param_names(cell);
-  simulation::check_names(name, "state", states, cell.states);
-  simulation::check_names(name, "parameter", params, known_params);
-  const auto take = [&](const NamedNumbers& given, const std::string& key, std::optional<double> initial) {
-    const auto found = given.find(key);
-    TORCH_CHECK_VALUE(found != given.end() || initial, "Network: the parameter ", key, " of ", name, " is not given");
-    PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
-    simulation::check_size(name, key, value, size);
-    return PerNeuron(simulation::copied(value.tensor()));
-  };
-  for (const graph::State& state : described.cell->graph.signature().states)
-    described.states.push_back(take(states, state.name, state.initial));
-  for (const std::string& key : known_params) described.params.push_back(take(params, key, std::nullopt));
-  const std::int64_t begin = description_->size();
-  description_->populations.push_back({name, begin, begin + size});
-  description_->neurons.push_back(std::move(described));
-  return description_->populations.back();
-}
-
-namespace simulation {
-namespace {
 
 // A projection between populations, with copies of its tensors and names.
 DescribedProjection described(Description& description, const Population& sources, const Population& targets,
@@ -244,7 +158,79 @@ void check_weights(const std::string& names, const Projection& how, const graph:
 }
 
 }  // namespace
+
+std::int64_t Description::inputs() const {
+  std::size_t most = 1;
+  for (const DescribedPopulation& described : neurons) most = std::max(most, described.cell->inputs.size());
+  return static_cast<std::int64_t>(most);
+}
+
+std::size_t Description::number_of(const Population& population) const {
+  const auto first = std::ranges::lower_bound(populations, population.begin, {}, &Population::begin);
+  const auto found = std::find(first, populations.end(), population);
+  TORCH_CHECK_VALUE(found != populations.end(), "Network: ", population.name, ", neurons ", population.begin, " to ",
+                    population.end, ", is no population of this network");
+  return static_cast<std::size_t>(found - populations.begin());
+}
+
 }  // namespace simulation
+
+PerNeuron::PerNeuron(double number) : numbers_(at::scalar_tensor(number, at::kDouble)) {}
+PerNeuron::PerNeuron(at::Tensor numbers) : numbers_(std::move(numbers)) {
+  TORCH_CHECK_VALUE(numbers_.defined(), "Network: numbers of neurons must be a tensor that is defined");
+}
+
+Network::Network(const NetworkOptions& options) : description_(std::make_unique<Description>()) {
+  description_->options = options;
+  const at::ScalarType dtype = options.dtype.value_or(c10::get_default_dtype_as_scalartype());
+  const at::ScalarType weights = options.weight_dtype.value_or(dtype);
+  const bool is_narrow = weights == at::kFloat || weights == at::kHalf || weights == at::kBFloat16;
+  const bool fits = (dtype == at::kFloat && is_narrow) || (dtype == at::kDouble && weights == at::kDouble);
+  TORCH_CHECK_TYPE(fits,
+                   "Network: states are float32 or, with float64 weights, float64, and weights beside float32 are "
+                   "float16, bfloat16 or float32, but states are ",
+                   dtype, " beside weights in ", weights);
+  TORCH_CHECK_VALUE(options.device.is_cpu() || options.device.is_cuda(),
+                    "Network: device must be a CPU or a GPU, but is ", options.device);
+  TORCH_CHECK_VALUE(options.device.is_cpu() || at::hasCUDA(), "Network: device is ", options.device,
+                    ", but there is no GPU that torch can use");
+  description_->options.device = ops::numbered(options.device);
+  description_->dtype = dtype;
+  description_->weight_dtype = weights;
+  description_->options.dtype = dtype;
+  description_->options.weight_dtype = weights;
+}
+Network::Network(Network&&) noexcept = default;
+Network& Network::operator=(Network&&) noexcept = default;
+Network::~Network() = default;
+
+Population Network::populate(const std::string& name, std::int64_t size, const Neuron& neuron,
+                             const NamedNumbers& params, const NamedNumbers& states, const std::string& area) {
+  TORCH_CHECK(running_ == nullptr, "Network: populate must come before the network is built or simulated");
+  TORCH_CHECK_VALUE(size >= 0, "Network: the size of ", name, " must not be negative, but is ", size);
+  const simulation::Undifferentiated mode;
+  DescribedPopulation described{
+      .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}, .area = area};
+  const Cell& cell = *described.cell;
+  simulation::check_columns(*description_, name, size, cell);
+  const std::vector<std::string> known_params = simulation::param_names(cell);
+  simulation::check_names(name, "state", states, cell.states);
+  simulation::check_names(name, "parameter", params, known_params);
+  const auto take = [&](const NamedNumbers& given, const std::string& key, std::optional<double> initial) {
+    const auto found = given.find(key);
+    TORCH_CHECK_VALUE(found != given.end() || initial, "Network: the parameter ", key, " of ", name, " is not given");
+    PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
+    simulation::check_size(name, key, value, size);
+    return PerNeuron(simulation::copied(value.tensor()));
+  };
+  for (const graph::State& state : described.cell->graph.signature().states)
+    described.states.push_back(take(states, state.name, state.initial));
+  for (const std::string& key : known_params) described.params.push_back(take(params, key, std::nullopt));
+  const std::int64_t begin = description_->size();
+  description_->populations.push_back({name, begin, begin + size});
+  description_->neurons.push_back(std::move(described));
+  return description_->populations.back();
+}
 
 void Network::project(const Population& sources, const Population& targets, const Projection& how,
                       const std::string& into) {

@@ -58,6 +58,7 @@ struct Population {
   std::int64_t begin = 0, end = 0;
 
   std::int64_t size() const { return end - begin; }
+  bool operator==(const Population&) const = default;
 };
 
 // A number for all neurons of a population, or a tensor [size].

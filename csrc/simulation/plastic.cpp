@@ -1,7 +1,6 @@
 #include "csrc/simulation/internal/plastic.h"
-#include "csrc/simulation/internal/large_pages.h"
+#include "csrc/simulation/internal/matrix_layout.h"
 #include "csrc/simulation/internal/plastic_operators.h"
-#include "csrc/simulation/internal/sort_rows.h"
 #include "ops/common/checks.h"
 #include "ops/common/layout.h"
 #include "ops/event.h"
@@ -12,10 +11,8 @@
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace spikeforge::simulation {
 PlasticConnections::PlasticConnections(const DescribedPlastic& described, const Description& description,

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 namespace spikeforge::simulation {
 

@@ -1,4 +1,4 @@
-#include "csrc/simulation/internal/named_group.h"
+#include "csrc/simulation/internal/notices.h"
 
 #include <c10/util/Exception.h>
 

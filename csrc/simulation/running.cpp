@@ -3,10 +3,8 @@
 #include "csrc/simulation/internal/cpu_steps.h"
 #include "csrc/simulation/internal/digest.h"
 #include "csrc/simulation/internal/gpu_steps.h"
-#include "csrc/simulation/internal/near_first.h"
-#include "csrc/simulation/internal/notices.h"
+#include "csrc/simulation/internal/matrix_layout.h"
 #include "csrc/simulation/internal/plastic_operators.h"
-#include "csrc/simulation/internal/sort_rows.h"
 #include "ops/event.h"
 
 #include <ATen/ops/aminmax.h>
@@ -67,6 +65,66 @@ at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std:
 constexpr std::int64_t most_block = 1024;  // steps without an exchange, even if nothing needs one
 
 int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
+
+// Own columns of targets, which are those of one population, and which of its neurons they are of.
+struct OwnColumns {
+  std::int64_t begin = 0, end = 0, first = 0;
+
+  // A number, or one for each neuron of the population.
+  at::Tensor of(const at::Tensor& numbers) const {
+    return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
+  }
+};
+
+OwnColumns own_columns(const Targets& to, const Partition& partition, std::int64_t size) {
+  const auto& slices = partition.slices();
+  const auto slice = std::ranges::find_if(
+      slices, [&](const Slice& s) { return s.size() > 0 && s.begin >= to.begin && s.end <= to.end; });
+  if (slice == slices.end()) return {};
+  const std::int64_t begin = to.input * size + slice->first;
+  return {begin, begin + slice->size(), slice->begin - to.begin};
+}
+
+// Describes the exception that is handled.
+std::string reason() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return "out of memory";
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    return text.substr(0, text.find('\n'));
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
+  Digest digest;
+  for (const StateProbe& probe : recorded) {
+    digest.add(probe.population.begin).add(probe.state).add(std::ssize(probe.neurons));
+    for (const std::int64_t neuron : probe.neurons) digest.add(neuron);
+  }
+  return digest.sum();
+}
+
+at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
+  try {
+    return at::empty({steps, neurons}, options);
+  } catch (const c10::OutOfMemoryError&) {  // a GPU's, whose message is sufficient
+    throw;
+  } catch (const c10::Error&) {
+    TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
+                " steps does not: record fewer neurons, or simulate fewer steps in a call");
+  }
+}
+
+std::string described(const at::Tensor& t) {
+  if (!t.defined()) return "undefined";
+  const std::string numbers = c10::str(t.scalar_type(), " ", t.sizes(), " on ", t.device());
+  if (t.layout() != at::kStrided) return c10::str(t.layout(), " ", numbers);
+  return t.is_contiguous() ? numbers : numbers + ", not contiguous";
+}
 
 }  // namespace
 
@@ -252,29 +310,6 @@ Connectivity Running::connectivity() const {
   return {column.index_select(0, order).to(at::kInt), indptr, sorted(matrix_.weights), sorted(matrix_.delays)};
 }
 
-namespace {
-
-// Own columns of targets, which are those of one population, and which of its neurons they are of.
-struct OwnColumns {
-  std::int64_t begin = 0, end = 0, first = 0;
-
-  // A number, or one for each neuron of the population.
-  at::Tensor of(const at::Tensor& numbers) const {
-    return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
-  }
-};
-
-OwnColumns own_columns(const Targets& to, const Partition& partition, std::int64_t size) {
-  const auto& slices = partition.slices();
-  const auto slice = std::ranges::find_if(
-      slices, [&](const Slice& s) { return s.size() > 0 && s.begin >= to.begin && s.end <= to.end; });
-  if (slice == slices.end()) return {};
-  const std::int64_t begin = to.input * size + slice->first;
-  return {begin, begin + slice->size(), slice->begin - to.begin};
-}
-
-}  // namespace
-
 void Running::make_drives(const Description& description) {
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // of each layer
   for (const DescribedDrive& described : description.drives) {
@@ -309,9 +344,7 @@ void Running::make_current(const Description& description) {
 
 Probe Running::probe(const StateProbe& requested) const {
   const Population& population = requested.population;
-  const auto found = std::ranges::find_if(populations_, [&](const Population& p) {
-    return p.name == population.name && p.begin == population.begin && p.end == population.end;
-  });
+  const auto found = std::ranges::find(populations_, population);
   TORCH_CHECK_VALUE(found != populations_.end(), "simulate: ", population.name, " is no population of this network");
   const Group* const group = &groups_[group_of_[static_cast<std::size_t>(found - populations_.begin())]];
   const std::vector<std::string>& states = group->cell->states;
@@ -386,24 +419,6 @@ void Running::check_is_whole() const {
               "load_state in C++), or build the network again");
 }
 
-namespace {
-
-// Describes the exception that is handled.
-std::string reason() {
-  try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    return "out of memory";
-  } catch (const std::exception& error) {
-    const std::string text = error.what();
-    return text.substr(0, text.find('\n'));
-  } catch (...) {
-    return "unknown error";
-  }
-}
-
-}  // namespace
-
 void Running::set_not_whole() noexcept {
   is_whole_ = false;
   try {
@@ -465,37 +480,6 @@ void Running::join(Topic topic, std::int64_t most, const at::Tensor& whole, cons
       [&](const std::function<Numbers()>& prepare) { return gather_notices(topic, prepare); });
   others_throw_too_ = false;
 }
-
-namespace {
-
-std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
-  Digest digest;
-  for (const StateProbe& probe : recorded) {
-    digest.add(probe.population.begin).add(probe.state).add(std::ssize(probe.neurons));
-    for (const std::int64_t neuron : probe.neurons) digest.add(neuron);
-  }
-  return digest.sum();
-}
-
-at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
-  try {
-    return at::empty({steps, neurons}, options);
-  } catch (const c10::OutOfMemoryError&) {  // a GPU's, whose message is sufficient
-    throw;
-  } catch (const c10::Error&) {
-    TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
-                " steps does not: record fewer neurons, or simulate fewer steps in a call");
-  }
-}
-
-std::string described(const at::Tensor& t) {
-  if (!t.defined()) return "undefined";
-  const std::string numbers = c10::str(t.scalar_type(), " ", t.sizes(), " on ", t.device());
-  if (t.layout() != at::kStrided) return c10::str(t.layout(), " ", numbers);
-  return t.is_contiguous() ? numbers : numbers + ", not contiguous";
-}
-
-}  // namespace
 
 void check_recorded(const char* name, at::TensorList given, const std::vector<Probe>& probes, bool own,
                     std::int64_t steps, const at::TensorOptions& options) {
@@ -723,9 +707,7 @@ void Running::deliver_by_operators() {
 // Gathers a byte for each neuron of each rank: [ranks, 1 + the most neurons of a rank]. The first byte is not 0 if the
 // rank has failed, when `own` is not defined.
 at::Tensor Running::gather_spikes(const at::Tensor& own) {
-  std::int64_t most = 1;
-  for (const std::vector<Slice>& rank : exchange_->slices())
-    if (!rank.empty()) most = std::max(most, rank.back().first + rank.back().size());
+  const std::int64_t most = std::max<std::int64_t>(exchange_->most_neurons(), 1);
   const auto bytes = spikes_.options().dtype(at::kByte);
   const at::Tensor sent = at::zeros({1 + most}, bytes);
   at::Tensor all = at::empty({ranks_->size(), 1 + most}, bytes);

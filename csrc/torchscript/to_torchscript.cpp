@@ -4,7 +4,6 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/frontend/parser.h>
 #include <torch/csrc/jit/frontend/resolver.h>
@@ -12,7 +11,6 @@
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <set>
-#include <sstream>
 #include <unordered_map>
 
 namespace spikeforge {
@@ -52,14 +50,6 @@ struct Resolver : jit::Resolver {
 };
 
 // --- The source of a class
-
-std::string indented(const std::string& body) {
-  std::istringstream lines(body);
-  std::string all;
-  for (std::string line; std::getline(lines, line);)
-    if (!line.empty()) all += "  " + line + "\n";
-  return all;
-}
 
 // A state that is not persistent lives in a module of its own, which is saved and copied without it, and is no buffer,
 // so that no state_dict contains it. The class that has the state sees a property.
@@ -109,14 +99,15 @@ std::string source_of(const Script& script, const std::vector<std::string>& held
     detach += script::member(name) + ".detach_state()\n";
   }
   const auto method = [](const std::string& name, const std::string& body) {
-    return "def " + name + "(self) -> None:\n" + (body.empty() ? "  pass\n" : indented(body));
+    return "def " + name + "(self) -> None:\n" + (body.empty() ? "  pass\n" : script::indented(body));
   };
   const std::string signature = "(" + arguments + ") -> " + result + ":\n";
   std::string follow;  // where the module is moved, buffers go along
   for (const std::string& state : held)
     follow += script::member(state + holder_suffix) + ".follow(" + script.inputs.at(0) + ")\n";
-  const std::string at_rest = script.at_rest.empty() ? "" : "\ndef at_rest" + signature + indented(script.at_rest);
-  return "def forward" + signature + indented(follow + script.forward) + at_rest + script.methods + "\n" +
+  const std::string at_rest =
+      script.at_rest.empty() ? "" : "\ndef at_rest" + signature + script::indented(script.at_rest);
+  return "def forward" + signature + script::indented(follow + script.forward) + at_rest + script.methods + "\n" +
          method("reset", reset) + method("detach_state", detach);
 }
 

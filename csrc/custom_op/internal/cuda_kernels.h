@@ -28,7 +28,6 @@ class CudaKernels {
 
  private:
   template <class Use> decltype(auto) with_source(const Arguments& in, Tensors out, Use&& use) const;
-  std::string key(const Arguments& in, Tensors out, int arch) const;
 
   const CudaKernel& kernel_;
   const Operator& op_;

@@ -14,10 +14,6 @@
 #include <string>
 #include <vector>
 
-namespace torch {
-class CppFunction;
-}
-
 namespace spikeforge::custom_op {
 
 enum class ArgumentKind { tensor, maybe_tensor, tensor_list, maybe_tensor_list, integer, number, truth, other };
@@ -73,6 +69,13 @@ class Operator {
   // Checks that a function returned one defined tensor per result.
   void check_results(const char* whose, const TensorVector& results) const;
 
+  // Throws TypeError for a dtype that the user did not allow.
+  void check_dtypes(Values values) const;
+
+  // Checks that a call's tensors are dense, of known dtypes and on one device, as kernels rely on, and makes them
+  // contiguous. Returns the first of them; the results are allocated on its device.
+  const at::Tensor& prepare(torch::jit::Stack& stack) const;
+
   // Replaces the arguments on the stack by the results.
   void replace(torch::jit::Stack& stack, TensorVector results) const;
 
@@ -82,15 +85,11 @@ class Operator {
   // The same for arguments on another device, through copies, with one warning.
   void run_on_cpu_by_copies(torch::jit::Stack& stack) const;
 
+  // Calls the operator of this name through torch's dispatcher.
+  TensorVector call(torch::jit::Stack arguments) const;
+
   // Compiles ahead of the first call.
   void compile(const std::string& arch, const torch::jit::Stack& stack) const;
-
-  // Kernels of the dispatch keys. `self` lives as long as they do.
-  static torch::CppFunction cpu_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction cuda_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction meta_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction autograd_kernel(std::shared_ptr<const Operator> self);
-  static torch::CppFunction batched_kernel(std::shared_ptr<const Operator> self);
 
   const CudaKernels* cuda_kernels() const { return cuda_kernels_.get(); }
 
@@ -98,6 +97,21 @@ class Operator {
   std::unique_ptr<CudaKernels> cuda_kernels_;  // null without a CUDA source
   mutable std::once_flag warned_of_copies_;
 };
+
+// A call that the dispatcher makes; the arguments are on the stack.
+struct DispatchedCall {
+  const std::shared_ptr<const Operator>& op;
+  const c10::OperatorHandle& handle;
+  c10::DispatchKeySet keys;
+  torch::jit::Stack& stack;
+};
+
+// The kernels of the dispatch keys. They replace the arguments by the results.
+void call_on_cpu(const DispatchedCall& call);
+void call_on_cuda(const DispatchedCall& call);
+void call_on_meta(const DispatchedCall& call);
+void call_with_autograd(const DispatchedCall& call);
+void call_batched(const DispatchedCall& call);
 
 template <class Visit> void Operator::for_each_tensor(Values values, Visit&& visit) const {
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -93,9 +93,7 @@ StepOrder step_order(const Graph& graph) {
 bool is_layer(const Node& node) {
   return std::visit(
       []<class N>(const N&) {
-        using std::is_same_v;
-        return is_same_v<N, Affine> || is_same_v<N, Linear> || is_same_v<N, Scale> || is_same_v<N, Conv1d> ||
-               is_same_v<N, Conv2d> || is_same_v<N, SumPool2d> || is_same_v<N, AvgPool2d> || is_same_v<N, Flatten>;
+        return is_one_of<N, Affine, Linear, Scale, Conv1d, Conv2d, SumPool2d, AvgPool2d, Flatten>;
       },
       node.kind);
 }

@@ -35,7 +35,7 @@ class CellText {
   void operator()(const IF& n) {
     add("r", n.r);
     states_ = "v";
-    line("{} = v + {}r * x", charged(), options_.if_scaling == IfScaling::ode ? dt() + " * " : "");
+    line("{} = v + {}r * x", charged(n), options_.if_scaling == IfScaling::ode ? dt() + " * " : "");
     fire(n);
   }
 
@@ -54,18 +54,8 @@ class CellText {
     fire(n);
   }
 
-  // These are modules, or no computation.
-  void operator()(const Input&) {}
-  void operator()(const Output&) {}
-  void operator()(const Affine&) {}
-  void operator()(const Linear&) {}
-  void operator()(const Conv1d&) {}
-  void operator()(const Conv2d&) {}
-  void operator()(const SumPool2d&) {}
-  void operator()(const AvgPool2d&) {}
-  void operator()(const Flatten&) {}
-  void operator()(const Delay&) {}
-  void operator()(const Graph&) {}
+  // Others are modules, or no computation.
+  template <class N> void operator()(const N&) {}
 
   Cell cell(std::string_view name) {
     std::string names;
@@ -86,8 +76,11 @@ class CellText {
     return options_.reset == Reset::subtract_delayed || options_.reset == Reset::subtract_twice;
   }
   bool fires_at_threshold() const { return options_.comparison == Comparison::ge; }
-  // The name of the membrane before a delayed reset.
-  std::string_view charged() const { return fires_ && is_delayed() ? "u" : "h"; }
+  // The name of the membrane before a delayed reset, if the neuron fires.
+  template <class N> std::string_view charged(const N& n) const {
+    return requires { n.v_threshold; }
+    &&is_delayed() ? "u" : "h";
+  }
 
   std::string spike(std::string_view at) const {
     const Surrogate& surrogate = options_.surrogate;
@@ -101,7 +94,7 @@ class CellText {
     add("r", n.r);
     add("v_leak", n.v_leak);
     if (states_.empty()) states_ = "v";
-    line("{} = v + {} / {} * (v_leak - v + r * {})", charged(), dt(), tau, input);
+    line("{} = v + {} / {} * (v_leak - v + r * {})", charged(n), dt(), tau, input);
   }
 
   // tau_syn di/dt = -i + w_in x
@@ -127,12 +120,8 @@ class CellText {
     line("return s");
     switch (options_.reset) {
       case Reset::file:
-        if (!n.v_reset) {
-          line("v' = select(s, 0, h)");
-          break;
-        }
-        add("v_reset", *n.v_reset);
-        line("v' = select(s, v_reset, h)");
+        if (n.v_reset) add("v_reset", *n.v_reset);
+        line("v' = select(s, {}, h)", n.v_reset ? "v_reset" : "0");
         break;
       case Reset::zero: line("v' = select(s, 0, h)"); break;
       case Reset::subtract: line("v' = select(s, h - v_threshold, h)"); break;
@@ -143,14 +132,9 @@ class CellText {
     }
   }
 
- public:
-  void set_fires(bool fires) { fires_ = fires; }
-
- private:
   const CellOptions& options_;
   Cell cell_;
   std::string states_, body_;
-  bool fires_ = false;
 };
 
 }  // namespace
@@ -159,7 +143,6 @@ std::optional<Cell> cell_of(const Kind& kind, const CellOptions& options) {
   CellText text(options);
   return std::visit(
       [&]<class N>(const N& n) -> std::optional<Cell> {
-        text.set_fires(requires { n.v_threshold; });
         text(n);
         if (text.is_empty()) return {};
         return text.cell(N::type);

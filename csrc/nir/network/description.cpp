@@ -1,19 +1,16 @@
 #include "csrc/nir/network/description.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/network/cell.h"
 #include "csrc/nir/network/node_modules.h"
 #include "csrc/nir/network/restore.h"
 #include "csrc/nir/network/tensor.h"
 #include "csrc/nir/network/values.h"
+#include "csrc/nir/refuse.h"
 #include "csrc/nn/delay.h"
 #include "csrc/nn/neurons.h"
 #include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/full.h>
-#include <fmt/format.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
@@ -56,10 +53,10 @@ void take_labels(GraphNetworkImpl& network, const Group& labels) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  std::string node = path;
-  std::replace(node.begin(), node.end(), '.', '/');
-  throw Error(node.empty() ? "/" : node, "", reason);
+template <class... Arguments>
+[[noreturn]] void refuse_part(std::string path, fmt::format_string<Arguments...> reason, Arguments&&... arguments) {
+  std::replace(path.begin(), path.end(), '.', '/');
+  refuse(path.empty() ? "/" : path, "", reason, std::forward<Arguments>(arguments)...);
 }
 
 template <class Array> Integers integers(const Array& values) { return {values.begin(), values.end()}; }
@@ -134,7 +131,7 @@ class DescriptionWriter {
     const auto notes = notes_of_neuron(module);
     const auto* const own = dynamic_cast<const nn::NeuronImpl*>(&module);
     const auto* const node = dynamic_cast<const NodeNeuronImpl*>(&module);
-    if (!notes && !own) refuse(path, fmt::format("there is no description of {}", module.name()));
+    if (!notes && !own) refuse_part(path, "there is no description of {}", module.name());
     std::string kind = "Node";
     if (!node && notes) kind = std::get<Strings>(notes->find("module")->value).values[0];
     Row row(path, kind.c_str());
@@ -194,7 +191,7 @@ class DescriptionWriter {
       return add(Row(path, "Delay").set("steps", m->steps()));
     if (const auto* m = dynamic_cast<const SilenceImpl*>(&module))
       return add(Row(path, "Silence").set("input_rank", m->input_rank()).set("shape", m->shape()));
-    refuse(path, fmt::format("there is no description of {}", module.name()));
+    refuse_part(path, "there is no description of {}", module.name());
   }
 
   template <int D, class Convolution>
@@ -226,7 +223,7 @@ class ModuleRow {
   bool has(const std::string& name) const { return values_.contains(name); }
   const c10::IValue& at(const std::string& name) const {
     const c10::IValue* const value = find(name);
-    if (!value) refuse(path(), fmt::format("its description lacks {}", name));
+    if (!value) refuse_part(path(), "its description lacks {}", name);
     return *value;
   }
   std::string path() const { return values_.at("path").toStringRef(); }
@@ -279,7 +276,7 @@ class ModuleMaker {
     try {
       return made(row);
     } catch (const c10::Error& error) {
-      refuse(row.path(), error.what_without_backtrace());
+      refuse_part(row.path(), "{}", error.what_without_backtrace());
     }
   }
 
@@ -288,7 +285,7 @@ class ModuleMaker {
     if (kind == "Composite") return network(row);
     if (kind == "Sequential") return padded_convolution(row);
     if (kind == "Node") return node(row);
-    if (kind == "Linear") return linear(row);
+    if (kind == "Linear") return linear_of(row.tensor("weight"), row.tensor("bias"));
     if (kind == "StackedLinear") return StackedLinear(row.tensor("weight"), row.tensor("bias"));
     if (kind == "Conv1d") return convolution<1, torch::nn::Conv1d>(row);
     if (kind == "Conv2d") return convolution<2, torch::nn::Conv2d>(row);
@@ -321,34 +318,16 @@ class ModuleMaker {
     const auto sources = row.texts("sources"), targets = row.texts("targets");
     const Integers delays = row.integers("delays"), from_rest = row.integers("from_rest");
     if (targets.size() != sources.size() || delays.size() != sources.size() || from_rest.size() != sources.size())
-      refuse(row.path(), "its connections are not described alike");
+      refuse_part(row.path(), "its connections are not described alike");
     for (std::size_t i = 0; i < sources.size(); ++i)
       network->connect(sources[i], targets[i], {.delay = delays[i], .repeated = true, .from_rest = from_rest[i] != 0});
     return network;
   }
 
-  static nn::Part linear(const ModuleRow& row) {
-    const at::Tensor weight = row.tensor("weight"), bias = row.tensor("bias");
-    torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(bias.defined()));  // of any size: its own are dropped
-    linear->options.in_features(weight.size(1)).out_features(weight.size(0));
-    linear->weight.set_data(weight);
-    if (bias.defined()) linear->bias.set_data(bias);
-    return linear;
-  }
-
-  template <int D> static torch::ExpandingArray<D> expanded(const Integers& numbers) {
-    TORCH_CHECK_VALUE(numbers.size() == D, "expected ", D, " numbers, but got ", numbers.size());
-    torch::ExpandingArray<D> array(0);
-    std::copy(numbers.begin(), numbers.end(), array->begin());
-    return array;
-  }
-
   template <int D, class Convolution> static Convolution convolution(const ModuleRow& row) {
-    const at::Tensor weight = row.tensor("weight"), bias = row.tensor("bias");
     const std::int64_t groups = row.integer("groups", 1);
-    torch::nn::ConvOptions<D> options(groups, groups, expanded<D>(Integers(D, 1)));  // its own weights are dropped
+    torch::nn::ConvOptions<D> options(groups, groups, 1);
     options.stride(expanded<D>(row.integers("stride"))).dilation(expanded<D>(row.integers("dilation"))).groups(groups);
-    options.bias(bias.defined());
     const c10::IValue& padding = row.at("padding");
     if (!padding.isString())
       options.padding(expanded<D>(padding.toIntVector()));
@@ -356,13 +335,7 @@ class ModuleMaker {
       options.padding(torch::kSame);
     else
       options.padding(torch::kValid);
-    Convolution convolution(options);
-    auto& own = convolution->options;
-    own.in_channels(weight.size(1) * groups).out_channels(weight.size(0));
-    own.kernel_size(expanded<D>(weight.sizes().slice(2).vec()));
-    convolution->weight.set_data(weight);
-    if (bias.defined()) convolution->bias.set_data(bias);
-    return convolution;
+    return convolution_of<Convolution>(row.tensor("weight"), row.tensor("bias"), options);
   }
 
   nn::Part padded_convolution(const ModuleRow& row) {
@@ -377,7 +350,7 @@ class ModuleMaker {
         return torch::nn::Sequential(torch::nn::ConstantPad2d(torch::nn::ConstantPad2dOptions(expanded<4>(padding), 0)),
                                      convolution<2, torch::nn::Conv2d>(*children[1]));
     }
-    refuse(row.path(), "a Sequential is a zero padding and a convolution here");
+    refuse_part(row.path(), "a Sequential is a zero padding and a convolution here");
   }
 
   static nn::Part pool(const ModuleRow& row) {
@@ -390,18 +363,16 @@ class ModuleMaker {
   }
 
   static Group metadata(const ModuleRow& row) {
-    return group_of_values([&] {
-      c10::impl::GenericDict values = empty_dict();
-      for (const auto& note : row.under(notes_prefix))
-        values.insert("spikeforge/" + note.key().toStringRef(), note.value());
-      return values;
-    }());
+    c10::impl::GenericDict values = empty_dict();
+    for (const auto& note : row.under(notes_prefix))
+      values.insert("spikeforge/" + note.key().toStringRef(), note.value());
+    return group_of_values(values);
   }
 
   static nn::Part neuron(const ModuleRow& row) {
     const Node node{Input{}, metadata(row)};
     if (auto part = neuron_of_metadata(node, {.dt = 1, .dtype = c10::kDouble})) return *part;
-    refuse(row.path(), fmt::format("NIR has no node for {}", row.text("kind")));
+    refuse_part(row.path(), "NIR has no node for {}", row.text("kind"));
   }
 
   // A node that works element by element. The text is made anew: Python does not write neurons.
@@ -414,22 +385,17 @@ class ModuleMaker {
     }
     const std::string type = row.text("type");
     Node node{kind_named(type), metadata(row)};
-    std::visit(
-        [&]<class N>(N& n) {
-          if constexpr (!std::is_same_v<N, Graph>)
-            N::fields(n, [&]<class T>(std::string_view name, T& field) {
-              if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
-                if (const auto found = params.find(name); found != params.end()) field = exact_array(found->second);
-            });
-        },
-        node.kind);
+    set_arrays(node.kind, [&](std::string_view name) {
+      const auto found = params.find(name);
+      return found == params.end() ? std::nullopt : std::optional(exact_array(found->second));
+    });
     const CellOptions options = decide(node, {.dt = row.at("dt").toDouble()});
     const auto cell = cell_of(node.kind, options);
-    if (!cell) refuse(row.path(), fmt::format("{} is no neuron of NIR", type));
+    if (!cell) refuse_part(row.path(), "{} is no neuron of NIR", type);
     nn::NeuronOptions neuron(cell->text);
     for (const auto& [name, array] : cell->params) {
       const auto found = params.find(name);
-      if (found == params.end()) refuse(row.path(), fmt::format("its description lacks {}", name));
+      if (found == params.end()) refuse_part(row.path(), "its description lacks {}", name);
       neuron.param(std::string(name), nn::Constant(found->second));
     }
     return NodeNeuron(type, options, std::move(neuron));

@@ -1,9 +1,9 @@
 #include "csrc/nir/network/from_module.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/network/back_edges.h"
 #include "csrc/nir/network/node_modules.h"
 #include "csrc/nir/network/restore.h"
 #include "csrc/nir/network/tensor.h"
+#include "csrc/nir/refuse.h"
 #include "csrc/nir/validate.h"
 #include "csrc/nn/delay.h"
 #include "csrc/nn/time_distributed.h"
@@ -11,9 +11,7 @@
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
@@ -50,8 +48,10 @@ class Exporter {
   }
 
  private:
-  [[noreturn]] static void refuse(const std::string& path, const std::string& reason) {
-    throw Error(path.empty() ? "/" : path, "", reason);
+  template <class... Arguments>
+  [[noreturn]] static void refuse(const std::string& path, fmt::format_string<Arguments...> reason,
+                                  Arguments&&... arguments) {
+    nir::refuse(path.empty() ? "/" : path, "", reason, std::forward<Arguments>(arguments)...);
   }
 
   // --- Networks
@@ -59,7 +59,7 @@ class Exporter {
   Graph network_of(const nn::CompositeImpl& network, const std::string& path, const Shape& shape) {
     const auto parts = network.parts();
     const std::size_t inputs = network.input_names().size();
-    if (inputs != 1) refuse(path, fmt::format("it has {} inputs; one is expected", inputs));
+    if (inputs != 1) refuse(path, "it has {} inputs; one is expected", inputs);
 
     Wiring net(network);
     Graph graph;
@@ -172,13 +172,8 @@ class Exporter {
       }
       for (std::size_t id = input_; id < names_.size(); ++id) {
         if (is_named[id]) continue;
-        const std::string own = names_[id];
-        std::string& name = names_[id];
-        if (id == input_) name = input_name;
-        if (id > input_ && is_one_output) name = output_name;
-        if (taken_.insert(name).second) continue;
-        name = own;
-        for (int n = 2; !taken_.insert(name).second; ++n) name = own + std::to_string(n);
+        const std::string usual(id == input_ ? input_name : is_one_output ? output_name : names_[id]);
+        names_[id] = taken_.insert(usual).second ? usual : free_name(taken_, names_[id], "");
       }
     }
 
@@ -258,9 +253,7 @@ class Exporter {
         if (!net.is_node(wire.to) || !net.is_node(first)) continue;
         std::string from = net.name(first);
         if (const std::int64_t delay = delays[w] - cuts[w]; delay > 0) {
-          const std::string stem = from + "_delayed";
-          std::string name = stem;
-          for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
+          const std::string name = free_name(taken, from + "_delayed");
           graph.nodes.push_back(
               {name, {Delay{Array::full(*leaving[wire.from], static_cast<double>(delay) * dt_)}, {}}});
           graph.edges.push_back({from, name});
@@ -287,9 +280,10 @@ class Exporter {
       for (std::size_t w = 0; w < wires.size(); ++w) {
         if (found[w] <= delays[w]) continue;
         if (!move_after(wires[w].from, found))
-          refuse(path, fmt::format("readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
-                                   "lies elsewhere",
-                                   wires[w].text));
+          refuse(path,
+                 "readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
+                 "lies elsewhere",
+                 wires[w].text);
         has_moved = true;
       }
       cuts = has_moved ? std::vector<std::int64_t>(wires.size()) : found;
@@ -318,9 +312,9 @@ class Exporter {
     try {
       neuron = node_of_neuron(module, shape, dt_, lost);
     } catch (const Error& error) {
-      refuse(path, error.reason);
+      refuse(path, "{}", error.reason);
     } catch (const c10::Error& error) {
-      refuse(path, error.what_without_backtrace());
+      refuse(path, "{}", error.what_without_backtrace());
     }
     for (const std::string& what : lost) lost_[what].push_back(path);
     if (neuron) return neuron;
@@ -341,7 +335,7 @@ class Exporter {
     if (const auto* m = dynamic_cast<const nn::DelayImpl*>(&module)) return delay(*m, shape);
     if (dynamic_cast<const torch::nn::IdentityImpl*>(&module) || dynamic_cast<const torch::nn::DropoutImpl*>(&module))
       return {};
-    refuse(path, fmt::format("NIR has no node for {}", module.name()));
+    refuse(path, "NIR has no node for {}", module.name());
   }
 
   static Node matrix(const at::Tensor& weight, const at::Tensor& bias) {
@@ -354,7 +348,7 @@ class Exporter {
     const auto& o = m.options;
     if (!std::holds_alternative<torch::enumtype::kZeros>(o.padding_mode()))
       refuse(path, "NIR pads convolutions with zeros only");
-    if (shape.size() != D + 1) refuse(path, fmt::format("it cannot have an input of shape {}", text_of(shape)));
+    if (shape.size() != D + 1) refuse(path, "it cannot have an input of shape {}", text_of(shape));
     node.input_shape.emplace();
     std::copy(shape.begin() + 1, shape.end(), node.input_shape->begin());
     node.weight = array_of(m.weight);
@@ -380,12 +374,8 @@ class Exporter {
       if (!pad || !convolution || pad->options.value() != 0) return {};
       Node node = conv<D>(*convolution, path, shape);
       auto& fields = std::get<Conv<D>>(node.kind);
-      for (int d = 0; d < D; ++d) {
-        const std::int64_t total = fields.dilation[d] * (fields.weight.shape()[d + 2] - 1);
-        const auto& sides = *pad->options.padding();
-        const int at = 2 * (D - 1 - d);
-        if (sides[at] != total / 2 || sides[at + 1] != total - total / 2 || fields.padding.numbers[d] != 0) return {};
-      }
+      const bool has_own = fields.padding.numbers != std::array<std::int64_t, D>{};
+      if (has_own || *pad->options.padding() != same_padding(fields)) return {};
       fields.padding = {PaddingMode::same, {}};
       return node;
     };
@@ -442,7 +432,7 @@ std::string listed(const std::vector<std::string>& paths) {
 }  // namespace
 
 Graph from_module(const nn::Part& module, const at::Tensor& x, double dt, Report* report) {
-  if (!(dt > 0) || !std::isfinite(dt)) throw Error("", "", fmt::format("dt must be finite and > 0, but is {}", dt));
+  if (!(dt > 0) || !std::isfinite(dt)) refuse("", "", "dt must be finite and > 0, but is {}", dt);
   if (!x.defined()) throw Error("", "", "the example x is undefined");
   const c10::NoGradGuard no_grad;
   Exporter exporter(dt);

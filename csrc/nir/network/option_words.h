@@ -2,8 +2,6 @@
 #pragma once
 #include "csrc/nir/network/options.h"
 
-#include <string_view>
-
 namespace spikeforge::nir {
 
 template <class E> struct Word {

@@ -108,23 +108,6 @@ void add_live(NamedConstants& constants, const torch::nn::Module& module, const 
   constants.push_back(std::move(constant));
 }
 
-void list(NamedConstants& c, const torch::nn::Module& m, const IFArguments& call) {
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-void list(NamedConstants& c, const torch::nn::Module& m, const LIFArguments& call) {
-  add_live(c, m, "tau", call.tau);
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-void list(NamedConstants& c, const torch::nn::Module& m, const nn::PLIFCall& call) {
-  add_live(c, m, "w", call.w);
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-void list(NamedConstants& c, const torch::nn::Module& m, const nn::CubaLIFCall& call) {
-  add_live(c, m, "tau_synapse", call.tau_synapse);
-  add_live(c, m, "tau_membrane", call.tau_membrane);
-  add_live(c, m, "v_threshold", call.v_threshold);
-}
-
 class Fields {
  public:
   Fields(const NamedConstants& constants, Shape shape, double dt)
@@ -179,7 +162,7 @@ void note(Group& notes, const NamedConstants& constants) {
 template <class Options> NamedConstants constants_of(const nn::Predefined<Options>& neuron) {
   const auto& call = neuron.options().call();
   NamedConstants constants;
-  list(constants, neuron, call);
+  for (const auto& [name, value] : call.constants()) add_live(constants, neuron, name, value);
   if (call.v_reset) add_live(constants, neuron, "v_reset", *call.v_reset);
   return constants;
 }
@@ -267,16 +250,11 @@ Kind fields_of(const NodeNeuronImpl& neuron, const Shape& shape) {
     return array_of(stays ? value : value.expand(shape));
   };
   Kind kind = kind_named(neuron.type());
-  std::visit(
-      [&]<class N>(N& n) {
-        if constexpr (!std::is_same_v<N, Graph>)
-          N::fields(n, [&]<class T>(std::string_view name, T& field) {
-            if constexpr (std::is_same_v<T, Array> || std::is_same_v<T, std::optional<Array>>)
-              for (const NamedConstant& constant : constants)
-                if (constant.name == name) field = whole(name, constant.value.tensor());
-          });
-      },
-      kind);
+  set_arrays(kind, [&](std::string_view field) -> std::optional<Array> {
+    const auto found = std::ranges::find(constants, field, &NamedConstant::name);
+    if (found == constants.end()) return {};
+    return whole(field, found->value.tensor());
+  });
   return kind;
 }
 
@@ -335,6 +313,15 @@ std::optional<nn::Part> remake(const Notes& notes, const ModuleOptions& options)
   if (const auto tau = constant(notes, "tau", options)) own.tau(*tau);
   if (const auto rest = constant(notes, "v_rest", options)) own.v_rest(*rest);
   return nn::LI(own.decay_input(notes.flag("decay_input")));
+}
+
+// The node as which the module of a node's metadata is exported; std::nullopt without such metadata.
+std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
+  // In float64, as noted: learned values and tensors would otherwise be rounded to the module's type.
+  const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
+  if (!module) return {};
+  std::vector<std::string> lost;
+  return node_of_neuron(*module->module(), shape, dt, lost);
 }
 
 }  // namespace
@@ -408,19 +395,6 @@ CellOptions decide(const Node& node, const ModuleOptions& options) {
   if (const auto surrogate = options.surrogate ? options.surrogate : notes.surrogate()) decided.surrogate = *surrogate;
   return decided;
 }
-
-namespace {
-
-// The node as which the module of a node's metadata is exported; std::nullopt without such metadata.
-std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
-  // In float64, as noted: learned values and tensors would otherwise be rounded to the module's type.
-  const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
-  if (!module) return {};
-  std::vector<std::string> lost;
-  return node_of_neuron(*module->module(), shape, dt, lost);
-}
-
-}  // namespace
 
 std::optional<nn::Part> restore(const Node& node, const Shape& shape, const ModuleOptions& options) {
   const Notes notes(node);

@@ -1,50 +1,35 @@
 #include "csrc/nir/network/tensor.h"
 #include "csrc/nir/array_values.h"
-#include "csrc/nir/error.h"
+#include "csrc/nir/refuse.h"
 #include "ops/common/plain.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace spikeforge::nir {
 namespace {
 
+constexpr std::pair<DType, c10::ScalarType> types[] = {
+    {DType::boolean, c10::kBool},    {DType::int8, c10::kChar},     {DType::int16, c10::kShort},
+    {DType::int32, c10::kInt},       {DType::int64, c10::kLong},    {DType::uint8, c10::kByte},
+    {DType::uint16, c10::kUInt16},   {DType::uint32, c10::kUInt32}, {DType::uint64, c10::kUInt64},
+    {DType::float16, c10::kHalf},    {DType::float32, c10::kFloat}, {DType::float64, c10::kDouble},
+    {DType::float32, c10::kBFloat16}};
+
+// Nothing for types that torch cannot compute with.
 std::optional<c10::ScalarType> type_in_torch(DType dtype) {
-  switch (dtype) {
-    case DType::boolean: return c10::kBool;
-    case DType::int8: return c10::kChar;
-    case DType::int16: return c10::kShort;
-    case DType::int32: return c10::kInt;
-    case DType::int64: return c10::kLong;
-    case DType::uint8: return c10::kByte;
-    case DType::float16: return c10::kHalf;
-    case DType::float32: return c10::kFloat;
-    case DType::float64: return c10::kDouble;
-    default: return {};
-  }
+  if (dtype == DType::uint16 || dtype == DType::uint32 || dtype == DType::uint64) return {};
+  return std::ranges::find(types, dtype, &std::pair<DType, c10::ScalarType>::first)->second;
 }
 
 DType type_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case c10::kBool: return DType::boolean;
-    case c10::kChar: return DType::int8;
-    case c10::kShort: return DType::int16;
-    case c10::kInt: return DType::int32;
-    case c10::kLong: return DType::int64;
-    case c10::kByte: return DType::uint8;
-    case c10::kUInt16: return DType::uint16;
-    case c10::kUInt32: return DType::uint32;
-    case c10::kUInt64: return DType::uint64;
-    case c10::kHalf: return DType::float16;
-    case c10::kBFloat16:
-    case c10::kFloat: return DType::float32;
-    case c10::kDouble: return DType::float64;
-    default: throw Error("", "", fmt::format("expected numbers, but it is {}", c10::toString(tensor.scalar_type())));
-  }
+  for (const auto& [dtype, type] : types)
+    if (type == tensor.scalar_type()) return dtype;
+  refuse("", "", "expected numbers, but it is {}", c10::toString(tensor.scalar_type()));
 }
 
 // `tensor` is on the CPU and has elements of this type.

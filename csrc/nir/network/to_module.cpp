@@ -1,42 +1,26 @@
 #include "csrc/nir/network/to_module.h"
-#include "csrc/nir/error.h"
 #include "csrc/nir/network/back_edges.h"
 #include "csrc/nir/network/node_modules.h"
 #include "csrc/nir/network/restore.h"
 #include "csrc/nir/network/tensor.h"
+#include "csrc/nir/refuse.h"
 #include "csrc/nir/validate.h"
 #include "csrc/nn/delay.h"
 #include "csrc/nn/time_distributed.h"
 
 #include <ATen/ops/empty.h>
-#include <fmt/format.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/padding.h>
 #include <torch/nn/modules/pooling.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <span>
 #include <unordered_map>
 #include <unordered_set>
 
 namespace spikeforge::nir {
 namespace {
-
-std::string without_dots(std::string name) {
-  std::replace(name.begin(), name.end(), '.', '_');
-  return name;
-}
-
-[[noreturn]] void refuse(const std::string& node, std::string_view field, const std::string& reason) {
-  throw Error(node, std::string(field), reason);
-}
-
-// A parameter takes the tensor over instead of copying it.
-void put(at::Tensor& parameter, const at::Tensor& value) { parameter.set_data(value); }
 
 class Builder {
  public:
@@ -76,11 +60,6 @@ class Builder {
   template <class N> const N* as(std::size_t i) const { return std::get_if<N>(&graph_.nodes[i].node.kind); }
   bool is_port(std::size_t i) const { return as<Input>(i) || as<Output>(i); }
   std::string name_of(std::size_t i) const { return in_node(name_, graph_.nodes[i].name); }
-  std::string free_name(const std::string& wanted) {
-    std::string name = wanted;
-    for (int n = 2; !taken_.insert(name).second; ++n) name = wanted + "_" + std::to_string(n);
-    return name;
-  }
   const Shape& shape_into(std::size_t i) const {
     if (!shapes_[i].in) refuse(name_of(i), "", "its shape cannot be inferred");
     return *shapes_[i].in;
@@ -103,7 +82,7 @@ class Builder {
     try {
       network_->add(names_[i], part(i));
     } catch (const c10::Error& error) {
-      refuse(name_of(i), "", error.what_without_backtrace());
+      refuse(name_of(i), "", "{}", error.what_without_backtrace());
     }
   }
 
@@ -153,49 +132,19 @@ class Builder {
   nn::Part matrix(const Array& array, const at::Tensor& bias) const {
     const Shape& shape = array.shape();
     if (shape.size() > 2) return once_a_step(StackedLinear(weight(array), bias));
-    torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(bias.defined()));  // of any size: its own are dropped
-    linear->options.in_features(shape[1]).out_features(shape[0]);
-    put(linear->weight, weight(array));
-    if (bias.defined()) put(linear->bias, bias);
-    return once_a_step(std::move(linear));
-  }
-
-  // Padding "same": as many zeros as keep the size at stride 1, the odd one at the end.
-  template <int D> static std::array<std::int64_t, 2 * D> same_padding(const Conv<D>& n) {
-    std::array<std::int64_t, 2 * D> sides;  // the last dimension first, as torch pads
-    for (int d = 0; d < D; ++d) {
-      const std::int64_t total = n.dilation[d] * (n.weight.shape()[d + 2] - 1);
-      sides[2 * (D - 1 - d)] = total / 2;
-      sides[2 * (D - 1 - d) + 1] = total - total / 2;
-    }
-    return sides;
+    return once_a_step(linear_of(weight(array), bias));
   }
 
   template <int D> nn::Part layer(const Conv<D>& n, std::size_t) const {
     using Convolution = std::conditional_t<D == 1, torch::nn::Conv1d, torch::nn::Conv2d>;
     using Pad = std::conditional_t<D == 1, torch::nn::ConstantPad1d, torch::nn::ConstantPad2d>;
     using PadOptions = std::conditional_t<D == 1, torch::nn::ConstantPad1dOptions, torch::nn::ConstantPad2dOptions>;
-    const Shape& w = n.weight.shape();
-    const auto expanded = [](const auto& numbers) {
-      torch::ExpandingArray<D> array(0);
-      std::copy(numbers.begin(), numbers.begin() + D, array->begin());
-      return array;
-    };
-    torch::nn::ConvOptions<D> options(n.groups, n.groups,
-                                      torch::ExpandingArray<D>(1));  // of any size, as matrix() has it
-    options.stride(expanded(n.stride)).dilation(expanded(n.dilation)).groups(n.groups).bias(true);
-    const bool is_same = n.padding.mode == PaddingMode::same;
-    if (n.padding.mode == PaddingMode::numbers) options.padding(expanded(n.padding.numbers));
-    Convolution convolution(options);
-    convolution->options.in_channels(w[1] * n.groups).out_channels(w[0]);
-    convolution->options.kernel_size(expanded(std::span(w).subspan(2)));
-    put(convolution->weight, weight(n.weight));
-    put(convolution->bias, bias(n.bias, {w[0]}));
-    if (!is_same) return once_a_step(std::move(convolution));
-    const auto sides = same_padding(n);
-    torch::ExpandingArray<2 * D> around(0);
-    std::copy(sides.begin(), sides.end(), around->begin());
-    return once_a_step(torch::nn::Sequential(Pad(PadOptions(around, 0)), convolution));
+    torch::nn::ConvOptions<D> options(n.groups, n.groups, 1);
+    options.stride(expanded<D>(n.stride)).dilation(expanded<D>(n.dilation)).groups(n.groups);
+    if (n.padding.mode == PaddingMode::numbers) options.padding(expanded<D>(n.padding.numbers));
+    auto convolution = convolution_of<Convolution>(weight(n.weight), bias(n.bias, {n.weight.shape()[0]}), options);
+    if (n.padding.mode != PaddingMode::same) return once_a_step(std::move(convolution));
+    return once_a_step(torch::nn::Sequential(Pad(PadOptions(expanded<2 * D>(same_padding(n)), 0)), convolution));
   }
 
   nn::Part layer(const SumPool2d& n, std::size_t i) const { return pool(n, i, true); }
@@ -207,9 +156,8 @@ class Builder {
       return once_a_step(
           WindowPool(WindowPoolImpl::Window{numbers(n.kernel_size), numbers(n.stride), numbers(n.padding), sums}));
     }
-    const auto pair = [](const auto& array) { return torch::ExpandingArray<2>({array[0], array[1]}); };
-    torch::nn::AvgPool2dOptions options(pair(n.kernel_size));
-    options.stride(pair(n.stride)).padding(pair(n.padding));
+    torch::nn::AvgPool2dOptions options(expanded<2>(n.kernel_size));
+    options.stride(expanded<2>(n.stride)).padding(expanded<2>(n.padding));
     if (sums) options.divisor_override(1);
     return once_a_step(torch::nn::AvgPool2d(options));
   }
@@ -230,24 +178,23 @@ class Builder {
     double longest = 0;
     for (std::int64_t k = 0; k < n.delay.count(); ++k) {
       const double delay = n.delay.at(k) / options_.dt, rounded = std::nearbyint(delay);
-      if (!(delay < 1e15)) refuse(name_of(i), "delay", fmt::format("{} s are too many steps", n.delay.at(k)));
+      if (!(delay < 1e15)) refuse(name_of(i), "delay", "{} s are too many steps", n.delay.at(k));
       if (options_.delays == DelayRounding::exact && std::fabs(delay - rounded) > precision * std::max(1.0, delay))
         refuse(name_of(i), "delay",
-               fmt::format(
-                   "{} s are {:.6g} steps, but only whole steps can be represented; round them, or take another dt",
-                   n.delay.at(k), delay));
+               "{} s are {:.6g} steps, but only whole steps can be represented; round them, or take another dt",
+               n.delay.at(k), delay);
       steps.mutable_data_ptr<std::int64_t>()[k] = static_cast<std::int64_t>(rounded);
       longest = std::max(longest, rounded);
     }
     const Shape& shape = shape_into(i);
     const double elements = std::accumulate(shape.begin(), shape.end(), 1.0, std::multiplies<>());
     if (longest * elements * static_cast<double>(c10::elementSize(options_.dtype)) > most_bytes)
-      refuse(name_of(i), "delay", fmt::format("{} steps of {} elements need too much memory", longest, elements));
+      refuse(name_of(i), "delay", "{} steps of {} elements need too much memory", longest, elements);
     return nn::Delay(steps);
   }
 
   template <class N> nn::Part layer(const N& n, std::size_t i) const {
-    refuse(name_of(i), "", fmt::format("{} cannot be represented", N::type));
+    refuse(name_of(i), "", "{} cannot be represented", N::type);
   }
 
   // --- Edges
@@ -306,7 +253,7 @@ class Builder {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (as<Input>(i)) {
         if (nodes_[i].leads_on) continue;
-        const std::string sink = free_name(names_[i] + "_unused");
+        const std::string sink = free_name(taken_, names_[i] + "_unused");
         network_->add(sink, Silence(static_cast<std::int64_t>(shape_into(i).size()), Shape{}));
         network_->connect(names_[i], sink + ".in");
         continue;
@@ -316,17 +263,17 @@ class Builder {
         if (input_)
           silence(i);
         else
-          network_->connect(free_name("input_" + names_[i]), port(i, false));
+          network_->connect(free_name(taken_, "input_" + names_[i]), port(i, false));
       } else if (input_ && edges.has_back_edge && !edges.has_forward_edge) {
         silence(i);
       }
       if (!has_output && !edges.leads_on && !(as<Graph>(i) && network_parts_.at(i).second.empty()))
-        network_->connect(port(i, true), free_name("output_" + names_[i]));
+        network_->connect(port(i, true), free_name(taken_, "output_" + names_[i]));
     }
   }
 
   void silence(std::size_t i) {
-    const std::string name = free_name("silence_" + names_[i]);
+    const std::string name = free_name(taken_, "silence_" + names_[i]);
     network_->add(name, Silence(static_cast<std::int64_t>(shape_into(*input_).size()), shape_into(i)));
     network_->connect(names_[*input_], name + ".in");
     network_->connect(name + ".out", port(i, false));
@@ -354,32 +301,11 @@ class Builder {
 
 void check(const ModuleOptions& options) {
   if (!(options.dt > 0) || !std::isfinite(options.dt))
-    throw Error("", "", fmt::format("dt must be given, in seconds, finite and > 0, but is {}", options.dt));
+    refuse("", "", "dt must be given, in seconds, finite and > 0, but is {}", options.dt);
   if (!c10::isFloatingType(options.dtype) || c10::elementSize(options.dtype) < 2)
-    throw Error("", "",
-                fmt::format("the module's type must be float16, bfloat16, float32 or float64, but is {}",
-                            c10::toString(options.dtype)));
+    refuse("", "", "the module's type must be float16, bfloat16, float32 or float64, but is {}",
+           c10::toString(options.dtype));
 }
-
-}  // namespace
-
-std::vector<std::string> module_names(const Graph& graph, const std::unordered_set<std::string>& reserved) {
-  std::vector<std::string> names;
-  std::unordered_set<std::string> taken = reserved;
-  for (const NamedNode& node : graph.nodes) taken.insert(node.name);
-  for (const NamedNode& node : graph.nodes) {
-    std::string name = without_dots(node.name);
-    if (reserved.contains(name)) name += "_";
-    if (name != node.name) {
-      const std::string stem = name;
-      for (int n = 2; !taken.insert(name).second; ++n) name = stem + "_" + std::to_string(n);
-    }
-    names.push_back(std::move(name));
-  }
-  return names;
-}
-
-namespace {
 
 nn::Composite made_of(const Graph& graph, const ModuleOptions& options, bool takes) {
   check(options);
@@ -395,6 +321,20 @@ nn::Composite made_of(const Graph& graph, const ModuleOptions& options, bool tak
 }
 
 }  // namespace
+
+std::vector<std::string> module_names(const Graph& graph, const std::unordered_set<std::string>& reserved) {
+  std::vector<std::string> names;
+  std::unordered_set<std::string> taken = reserved;
+  for (const NamedNode& node : graph.nodes) taken.insert(node.name);
+  for (const NamedNode& node : graph.nodes) {
+    std::string name = node.name;
+    std::ranges::replace(name, '.', '_');
+    if (reserved.contains(name)) name += "_";
+    if (name != node.name) name = free_name(taken, name);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
 
 nn::Composite to_module(const Graph& graph, const ModuleOptions& options) { return made_of(graph, options, false); }
 nn::Composite to_module(Graph&& graph, const ModuleOptions& options) {

@@ -3,7 +3,6 @@
 #include "csrc/nir/network/tensor.h"
 
 #include <ATen/core/List.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>

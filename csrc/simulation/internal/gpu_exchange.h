@@ -1,10 +1,9 @@
-// Exchanges spikes between ranks or areas, for a network on a GPU whose steps run in one kernel. Nothing waits for the
-// host: a list has space for a number of spikes, and the reader of the recording checks that it was sufficient.
+// Exchanges of spikes between ranks or areas, for a network on a GPU whose steps run in one kernel.
 #pragma once
 
 #include "csrc/kernels/network/launch.h"
+#include "csrc/simulation/internal/gpu_streams.h"
 #include "csrc/simulation/internal/running.h"
-#include "csrc/simulation/internal/side_stream.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -13,6 +12,8 @@
 
 namespace spikeforge::simulation {
 
+// Exchanges lists of spikes after blocks of steps. Nothing waits for the host: a list has space for a number of spikes,
+// and the reader of the recording checks that it was sufficient.
 class GpuExchange {
  public:
   // `steps` is what the kernel of the steps is launched with, which outlives it.
@@ -36,6 +37,27 @@ class GpuExchange {
   at::Tensor numbers_, neurons_, own_, all_, most_;
   SideStream side_;
   network::ExchangeArguments arguments_{};
+};
+
+// Spikes between ranks whose GPUs write to each other's memory, exchanged by the kernel that steps the network.
+class PeerExchange {
+ public:
+  // Collective. Returns null if the ranks are on several hosts, if their GPUs have no peer access, or if a rank has
+  // SPIKEFORGE_PEER_MEMORY=0.
+  static std::unique_ptr<PeerExchange> make(Running& running);
+
+  const network::Peers& peers() const { return peers_; }
+
+  // Throws c10::Error where a rank did not come in time. Waits for the steps that were launched.
+  void check();
+
+ private:
+  PeerExchange(Running& running, SharedMemory memory, std::int64_t room);
+
+  const std::shared_ptr<Ranks> ranks_;
+  const SharedMemory memory_;
+  at::Tensor addresses_, exchanges_, missing_;
+  network::Peers peers_{};
 };
 
 }  // namespace spikeforge::simulation

@@ -4,9 +4,8 @@
 
 #include "csrc/kernels/network/launch.h"
 #include "csrc/simulation/internal/gpu_exchange.h"
+#include "csrc/simulation/internal/gpu_streams.h"
 #include "csrc/simulation/internal/group_call.h"
-#include "csrc/simulation/internal/launch_graph.h"
-#include "csrc/simulation/internal/peer_exchange.h"
 #include "csrc/simulation/internal/running.h"
 
 #include <cstdint>

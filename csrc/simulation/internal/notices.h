@@ -14,8 +14,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace spikeforge::simulation {
@@ -86,6 +86,9 @@ struct Share {
 // enough memory.
 void join(Ranks& ranks, Topic topic, std::int64_t most, const at::Tensor& whole, const std::function<Share()>& share,
           const std::function<std::vector<Numbers>(const std::function<Numbers()>&)>& gather);
+
+// The group of torch.distributed with this name. Throws NotImplementedError if torch has no torch.distributed.
+std::shared_ptr<Ranks> ranks_of_name(const std::string& name);
 
 // For messages.
 std::string steps_in_words(std::int64_t first, std::int64_t steps);

@@ -18,6 +18,10 @@ struct Slice {
   std::int64_t size() const { return end - begin; }
 };
 
+inline std::int64_t neurons_of(const std::vector<Slice>& slices) {
+  return slices.empty() ? 0 : slices.back().first + slices.back().size();
+}
+
 // One slice per population. Throws ValueError if there are fewer areas than ranks.
 std::vector<Slice> slices_of(const Description& description, std::int64_t rank, std::int64_t ranks);
 
@@ -26,7 +30,7 @@ class Partition {
   explicit Partition(const Description& description);
 
   std::int64_t whole() const { return whole_; }
-  std::int64_t size() const { return slices_.empty() ? 0 : slices_.back().first + slices_.back().size(); }
+  std::int64_t size() const { return neurons_of(slices_); }
   bool is_whole() const { return whole_ == size(); }
   const std::vector<Slice>& slices() const { return slices_; }
   const Slice& operator[](std::size_t population) const { return slices_[population]; }

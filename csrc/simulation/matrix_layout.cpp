@@ -1,11 +1,20 @@
-#include "csrc/simulation/internal/sort_rows.h"
+#include "csrc/simulation/internal/matrix_layout.h"
+#include "csrc/kernels/network/launch.h"
+#include "ops/common/result_memory.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include "ops/common/on_stream.h"
+#endif
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 namespace spikeforge::simulation {
@@ -61,6 +70,35 @@ void sort_rows(const Connectivity& matrix) {
       arrange(delays, begins[i], scratch);
     }
   });
+}
+
+at::Tensor near_first(Connectivity& matrix) {
+  if (matrix.delays.numel() <= 1) return {};
+#if defined(SPIKEFORGE_WITH_CUDA)
+  const c10::DeviceGuard guard(matrix.indices.device());
+  const std::int64_t rows = matrix.indptr.size(0) - 1;
+  at::Tensor near = at::zeros({rows}, matrix.indices.options().dtype(at::kInt));
+  const bool has_own_weights = matrix.weights.numel() == matrix.indices.numel();
+  kernels::bring_near_first({.indptr = static_cast<const network::Int*>(matrix.indptr.const_data_ptr()),
+                             .rows = rows,
+                             .indices = matrix.indices.mutable_data_ptr<std::int32_t>(),
+                             .weights = matrix.weights.mutable_data_ptr(),
+                             .delays = matrix.delays.mutable_data_ptr(),
+                             .near = near.mutable_data_ptr<std::int32_t>()},
+                            has_own_weights ? static_cast<int>(matrix.weights.element_size()) : 0,
+                            static_cast<int>(matrix.delays.element_size()), ops::gpu_of(near), ops::stream_of(near));
+  return near;
+#else
+  return {};
+#endif
+}
+
+at::Tensor in_large_pages(const at::Tensor& t) {
+  if (!t.is_cpu()) return t;
+  const at::Tensor moved =
+      at::detail::empty_generic(t.sizes(), ops::result_allocator(), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                t.scalar_type(), /*memory_format_opt=*/std::nullopt);
+  return moved.copy_(t);
 }
 
 }  // namespace spikeforge::simulation

@@ -1,6 +1,7 @@
-#include "csrc/simulation/internal/launch_graph.h"
+#include "csrc/simulation/internal/gpu_streams.h"
 
 #if defined(SPIKEFORGE_WITH_CUDA)
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -27,12 +28,35 @@ LaunchGraph::LaunchGraph(const at::Tensor& beside, const std::function<void()>& 
 }
 
 void LaunchGraph::replay() { graph_->graph.replay(); }
+
+struct SideStream::Streams {
+  explicit Streams(c10::Device device) : side(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {}
+  const c10::cuda::CUDAStream side;
+  at::cuda::CUDAEvent forked, joined;
+};
+
+SideStream::SideStream(c10::Device device) : streams_(std::make_unique<Streams>(device)) {}
+
+void SideStream::run(const std::function<void()>& launches) {
+  streams_->forked.record(c10::cuda::getCurrentCUDAStream(streams_->side.device_index()));
+  streams_->forked.block(streams_->side);
+  const c10::cuda::CUDAStreamGuard guard(streams_->side);
+  launches();
+  streams_->joined.record(streams_->side);
+}
+
+void SideStream::join() { streams_->joined.block(c10::cuda::getCurrentCUDAStream(streams_->side.device_index())); }
 #else
 struct LaunchGraph::Graph {};
 LaunchGraph::LaunchGraph(const at::Tensor&, const std::function<void()>&) {}
 void LaunchGraph::replay() {}
+struct SideStream::Streams {};
+SideStream::SideStream(c10::Device) {}
+void SideStream::run(const std::function<void()>&) {}
+void SideStream::join() {}
 #endif
 
 LaunchGraph::~LaunchGraph() = default;
+SideStream::~SideStream() = default;
 
 }  // namespace spikeforge::simulation
