@@ -5,13 +5,18 @@
 // where A and b are known from the inputs (composition.h).
 #pragma once
 
-#include "csrc/autodiff/range.h"
 #include "csrc/graph/graph.h"
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 
 namespace spikeforge::autodiff {
+
+// Some arguments or results of a graph.
+struct Range {
+  std::size_t first, count;
+};
 
 struct NotAffine : std::logic_error {
   NotAffine(graph::Op op, const std::string& message) : std::logic_error(message), op(op) {}
