@@ -1,5 +1,5 @@
 #include "csrc/codegen/cell_printer.h"
-#include "csrc/autodiff/coefficients.h"
+#include "csrc/autodiff/stages.h"
 #include "csrc/autodiff/vjp.h"
 #include "csrc/codegen/internal/body.h"
 #include "csrc/codegen/lines.h"

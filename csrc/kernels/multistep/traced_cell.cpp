@@ -1,5 +1,5 @@
 #include "csrc/kernels/multistep/traced_cell.h"
-#include "csrc/autodiff/coefficients.h"
+#include "csrc/autodiff/stages.h"
 #include "csrc/autodiff/vjp.h"
 #include "csrc/base/environment.h"
 #include "csrc/codegen/cell_printer.h"
