@@ -22,4 +22,9 @@ Graph restricted(const Graph& graph, std::size_t argument_count, std::span<const
 // The graph without nodes on which no result depends.
 inline Graph compacted(const Graph& graph) { return restricted(graph, graph.argument_count(), graph.results()); }
 
+// The same function, its nodes in the order in which the results need them, operands from the left, and without those
+// that no result needs. C++ leaves open which operand of a + b is evaluated first; a text, and whatever is kept under
+// it, must not depend on the compiler's choice. Draws are numbered in this order too.
+Graph in_order_of_need(const Graph& graph);
+
 }  // namespace spikeforge::graph
