@@ -9,6 +9,7 @@
 #include <vector>
 
 namespace spikeforge::autodiff {
+
 // ---- adjoints ----
 
 namespace {
