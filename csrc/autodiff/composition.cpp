@@ -3,7 +3,6 @@
 #include "csrc/graph/errors.h"
 #include "csrc/graph/internal/copy.h"
 #include "csrc/graph/internal/lower.h"
-#include "csrc/graph/internal/unused_names.h"
 #include "csrc/graph/value.h"
 
 #include <fmt/format.h>

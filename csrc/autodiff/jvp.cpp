@@ -1,7 +1,6 @@
 #include "csrc/autodiff/jvp.h"
 #include "csrc/autodiff/rules.h"
 #include "csrc/graph/internal/copy.h"
-#include "csrc/graph/internal/unused_names.h"
 
 #include <fmt/format.h>
 
