@@ -36,4 +36,8 @@ class Lexer {
   int parentheses_ = 0;  // open ones: within them a line break is a blank
 };
 
+// About a name or a symbol that neuron text does not have, to follow an error: "; write where(...) ..."; empty:
+// nothing.
+std::string_view advice_about(std::string_view word);
+
 }  // namespace spikeforge::graph
