@@ -4,8 +4,8 @@
 #include "csrc/base/file_io.h"
 #include "csrc/base/fork_safe_mutex.h"
 #include "csrc/cpu/kernels.h"
-#include "csrc/jit/compile_limit.h"
 #include "csrc/jit/disk_cache.h"
+#include "csrc/jit/nvrtc.h"
 #include "csrc/jit/nvrtc_places.h"
 #include "csrc/jit/sources.h"
 

@@ -1,12 +1,12 @@
 #include "csrc/jit/nvrtc.h"
 #include "csrc/base/environment.h"
-#include "csrc/jit/compile_limit.h"
 #include "csrc/jit/errors.h"
 #include "csrc/jit/nvrtc_places.h"
 
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <cstdint>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -16,6 +16,12 @@
 #include <fmt/ranges.h>
 
 namespace spikeforge::jit {
+
+std::chrono::milliseconds longest_compilation() {
+  constexpr std::uint64_t usual = 120, most = 1000000;
+  const std::uint64_t seconds = whole_number_in_environment("SPIKEFORGE_COMPILE_SECONDS").value_or(usual);
+  return std::chrono::seconds(seconds > 0 && seconds <= most ? seconds : usual);
+}
 
 // The functions of nvrtc.h; its handle is a pointer to an opaque struct, its result an enum with success 0.
 struct NvrtcFunctions {

@@ -19,6 +19,9 @@ struct CompileRequest {
   std::optional<std::chrono::milliseconds> longest = {};  // it may take; else longest_compilation()
 };
 
+// How long one compilation may take: SPIKEFORGE_COMPILE_SECONDS, or two minutes.
+std::chrono::milliseconds longest_compilation();
+
 struct CompileResult {
   std::vector<char> image;  // a cubin; PTX with its final zero if NVRTC does not support the architecture
   bool is_ptx = false;
