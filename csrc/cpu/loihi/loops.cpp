@@ -1,9 +1,116 @@
 // Compiled once for each instruction set (CPU_CAPABILITY), under the rules at the top of predefined_loops.cpp.
-#include "csrc/cpu/loihi/rows.h"
+#include "csrc/cpu/kernels.h"
 #include "csrc/cpu/multistep/multistep.h"
+#include "csrc/cpu/multistep/param_rows.h"
+#include "csrc/cpu/scratch.h"
+#include "csrc/cpu/tile.h"
+#include "csrc/neuron/loihi.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
+
+// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are floating
+// point.
+
+// The loop's parameter (multistep.h), forward only.
+template <class Cell> class LoihiRows {
+  static constexpr int S = Cell::n_states;
+  static constexpr std::size_t words = sizeof(Cell) / sizeof(int);
+
+ public:
+  using Number = int;
+  using Stored = int;
+  static constexpr bool in_place = true;
+
+  LoihiRows(const Tile& tile, const LoopContext&, Scratch& scratch) : tile_(tile), scratch_(scratch) {
+    for (const ParamView& param : tile.launch.params)
+      if (param.data != nullptr) shared_ = false;
+  }
+
+  bool is_legal() const { return is_legal_; }
+
+  void take_forward(const ForwardLaunch&) {
+    words_ = scratch_.take<int>(shared_ ? 0 : words * static_cast<std::size_t>(tile_.padded));
+    const int* rows[Cell::n_params];
+    for (int j = 0; j < Cell::n_params; ++j) rows[j] = take_param(j);
+    if (scratch_.counts_only() || !is_legal_) return;
+    if (shared_) {
+      cell_ = cell_of(rows, 0);
+      return;
+    }
+    for (std::int64_t i = 0; i < tile_.count; ++i) {
+      const Cell cell = cell_of(rows, i);
+      int word[words];
+      std::memcpy(word, &cell, sizeof cell);
+      for (std::size_t w = 0; w < words; ++w) words_[static_cast<std::int64_t>(w) * tile_.padded + i] = word[w];
+    }
+  }
+
+  void initial(int* states) const { std::memset(states, 0, static_cast<std::size_t>(S * tile_.padded) * sizeof(int)); }
+
+  void step(const ForwardLaunch& launch, std::int64_t t, Ranges, const int* /*before*/, int* states) const {
+    const int* const x = tile_.row<int>(launch.inputs[0], t);
+    int* const y = tile_.result<int>(launch.outputs[0], t);
+    if (shared_)
+      run([cell = cell_](std::int64_t) { return cell; }, x, states, tile_.padded, y, tile_.count);
+    else
+      run([this](std::int64_t i) { return cell_at(i); }, x, states, tile_.padded, y, tile_.count);
+  }
+
+ private:
+  // Loads a parameter as a row of the tile's neurons; returns null for a scalar.
+  const int* take_param(int j) {
+    const auto at = static_cast<std::size_t>(j);
+    const ParamView& param = tile_.launch.params[at];
+    if (param.data == nullptr) return nullptr;
+    int* const row = scratch_.take<int>(param_row_size(tile_.padded));
+    if (!scratch_.counts_only())
+      is_legal_ &= load_param_row(param, tile_.launch.cell->params[at], tile_.begin, tile_.count, row);
+    return row;
+  }
+
+  // The cell of the tile's neuron i.
+  Cell cell_of(const int* const (&rows)[Cell::n_params], std::int64_t i) const {
+    int params[Cell::n_params];
+    for (int j = 0; j < Cell::n_params; ++j)
+      params[j] =
+          rows[j] != nullptr ? rows[j][i] : static_cast<int>(tile_.launch.params[static_cast<std::size_t>(j)].number);
+    return Cell(params);
+  }
+
+  Cell cell_at(std::int64_t i) const {
+    int word[words];
+    for (std::size_t w = 0; w < words; ++w) word[w] = words_[static_cast<std::int64_t>(w) * tile_.padded + i];
+    Cell cell;
+    std::memcpy(&cell, word, sizeof cell);
+    return cell;
+  }
+
+  // `cell(i)` is that of the tile's neuron i. The compiler has to see that nothing here is written twice.
+  template <class CellOf>
+  static void run(const CellOf& cell, const int* __restrict x, int* __restrict states, std::int64_t stride,
+                  int* __restrict y, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      int state[S], spike = 0;
+      for (int s = 0; s < S; ++s) state[s] = states[s * stride + i];
+      cell(i).step(x + i, state, &spike);
+      y[i] = spike;
+      for (int s = 0; s < S; ++s) states[s * stride + i] = state[s];
+    }
+  }
+
+  const Tile& tile_;
+  Scratch& scratch_;
+  bool shared_ = true;  // all neurons have the same parameters
+  bool is_legal_ = true;
+  Cell cell_;
+  int* words_ = nullptr;  // of a cell each, [words, padded]: neighbours of a word lie beside each other
+};
+
 namespace {
 
 struct Variant {};
