@@ -15,7 +15,7 @@ inline namespace CPU_CAPABILITY {
 
 // Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are floating
 // point.
-
+//
 // The loop's parameter (multistep.h), forward only.
 template <class Cell> class LoihiRows {
   static constexpr int S = Cell::n_states;

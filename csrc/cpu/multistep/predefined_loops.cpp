@@ -21,8 +21,6 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Rows of a predefined neuron: its struct over vectors of neurons, compiled for the choices that are usual.
-
 // A surrogate chosen at run time, one indirect call a vector. Only the most usual ones have kernels of their own.
 template <class F> class AnySurrogate {
  public:
@@ -87,6 +85,7 @@ struct UsualOptions {
   static bool serve(const CellForm& o) { return o.hard_reset && o.spiking && o.decay_input; }
 };
 
+// Rows of a predefined neuron: its struct over vectors of neurons, compiled for the choices that are usual.
 // The loop's parameter (multistep.h). Neuron::Cell<F, Surrogate, Options> is the cell over numbers F, and
 // Neuron::Law<F, Options> the neuron in it.
 template <class Neuron, class T, class StoredType> class CompiledRows {

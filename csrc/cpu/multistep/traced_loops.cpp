@@ -19,11 +19,6 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Rows of a traced cell: its tapes, interpreted an instruction at a time or compiled by the machine's C++ compiler.
-//
-// A row of a tile is read and written where the caller's tensors lie if it holds whole vectors of the arithmetic's
-// type; else it is staged in scratch memory.
-
 // A neuron's place in the shape, of its place in memory.
 inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
   const std::int64_t row = i / view.fast, column = i % view.fast;
@@ -94,6 +89,11 @@ constexpr std::int64_t piece = 512;
 // For a compiled tape: few lines are prefetched at a time.
 constexpr std::int64_t compiled_piece = 128;
 
+// Rows of a traced cell: its tapes, interpreted an instruction at a time or compiled by the machine's C++ compiler.
+//
+// A row of a tile is read and written where the caller's tensors lie if it holds whole vectors of the arithmetic's
+// type; else it is staged in scratch memory.
+//
 // The loop's parameter (multistep.h).
 template <class T, class StoredType> class TapeRows {
  public:
