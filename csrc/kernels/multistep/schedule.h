@@ -3,7 +3,9 @@
 
 #include "csrc/kernels/multistep/launch.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace spikeforge::kernels {
 
@@ -21,6 +23,11 @@ struct Schedule {
 
   bool operator==(const Schedule&) const = default;
 };
+
+// True if one access reads or writes `width` elements of this size at each row's start; for a sequence that is absent
+// or expanded from one element, nothing is required.
+bool aligned(const void* data, std::int64_t time_stride, std::size_t element, int width);
+bool all_aligned(std::span<const SequenceView> views, std::size_t element, int width);
 
 // True if every row starts at a multiple of `width` neurons, so that one access reads `width` of them.
 bool rows_aligned(const ForwardLaunch& launch, int width);
