@@ -1,6 +1,7 @@
 // Compiled once for each instruction set (CPU_CAPABILITY). Nothing here may be an inline function of the standard
 // library that another file instantiates too: the linker would keep either copy, perhaps the one that an older
 // processor cannot run.
+#include "csrc/cpu/element_type.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/multistep/multistep.h"
 #include "csrc/cpu/multistep/own_words.h"
@@ -640,21 +641,12 @@ template <template <class, class> class Neuron> struct CellsOf {
   using Cell = SpikingCell<F, Neuron<F, Options>, Surrogate, Options>;
 };
 
-template <template <class, class> class Neuron, class T, class Stored> constexpr Loop loop_of() {
-  return Multistep<CompiledRows<CellsOf<Neuron>, T, Stored>>::both_ways();
-}
-
-template <template <class, class> class Neuron> Loop loop_for(DType type) {
-  switch (type) {
-    case DType::f16: return loop_of<Neuron, float, c10::Half>();
-    case DType::bf16: return loop_of<Neuron, float, c10::BFloat16>();
-    case DType::f32: return loop_of<Neuron, float, float>();
-    default: return loop_of<Neuron, double, double>();
-  }
-}
-
 Loop predefined_loop(NeuronKind kind, DType type) {
-  return with_kind(kind, [&]<NeuronKind each>() { return loop_for<NeuronStruct<each>::template type>(type); });
+  return with_kind(kind, [&]<NeuronKind each>() {
+    return with_element(type, []<class Stored>(Stored) {
+      return Multistep<CompiledRows<CellsOf<NeuronStruct<each>::template type>, Compute<Stored>, Stored>>::both_ways();
+    });
+  });
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Compiled once for each instruction set (CPU_CAPABILITY), with the same care as predefined_loops.cpp.
+#include "csrc/cpu/element_type.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/multistep/multistep.h"
 #include "csrc/cpu/multistep/param_rows.h"
@@ -426,12 +427,8 @@ template <class T, class StoredType> class TapeRows {
 namespace {
 
 Loop traced_loop(DType type) {
-  switch (type) {
-    case DType::f16: return Multistep<TapeRows<float, c10::Half>>::both_ways();
-    case DType::bf16: return Multistep<TapeRows<float, c10::BFloat16>>::both_ways();
-    case DType::f32: return Multistep<TapeRows<float, float>>::both_ways();
-    default: return Multistep<TapeRows<double, double>>::both_ways();
-  }
+  return with_element(type,
+                      []<class Stored>(Stored) { return Multistep<TapeRows<Compute<Stored>, Stored>>::both_ways(); });
 }
 
 }  // namespace
