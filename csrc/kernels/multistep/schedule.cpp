@@ -1,5 +1,4 @@
 #include "csrc/kernels/multistep/schedule.h"
-#include "csrc/kernels/multistep/overrides.h"
 
 #include <algorithm>
 #include <bit>

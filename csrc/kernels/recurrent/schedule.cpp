@@ -1,5 +1,5 @@
 #include "csrc/kernels/recurrent/schedule.h"
-#include "csrc/kernels/multistep/overrides.h"
+#include "csrc/kernels/multistep/schedule.h"
 #include "csrc/kernels/multistep/traced_cell.h"
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 #include "csrc/codegen/lines.h"
 #include "csrc/jit/spec_table.h"
 #include "csrc/kernels/multistep/arguments.h"
-#include "csrc/kernels/multistep/overrides.h"
 #include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/multistep/schedule.h"
 #include "csrc/kernels/multistep/spec.h"
 #include "csrc/kernels/scan/composition.h"
 
