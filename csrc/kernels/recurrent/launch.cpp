@@ -2,7 +2,6 @@
 #include "csrc/jit/recorder.h"
 #include "csrc/jit/spec_table.h"
 #include "csrc/kernels/multistep/arguments.h"
-#include "csrc/kernels/recurrent/clusters.h"
 #include "csrc/kernels/recurrent/schedule.h"
 #include "csrc/kernels/recurrent/spec.h"
 
