@@ -137,7 +137,7 @@ class Cell {
   Slot composition;        // kernels/scan/composition.cpp
   Slot layer_kernels;      // kernels/layer/batch_norm.cpp
   Slot cpu_program;        // cpu/traced_program.cpp
-  Slot compiled_tapes;     // cpu/compiled_tapes.cpp
+  Slot compiled_tapes;     // cpu/multistep/program.cpp
   Slot derivatives;        // ops/multistep/derivatives.cpp
   Slot layers;             // ops/layer/batch_norm.cpp
 
