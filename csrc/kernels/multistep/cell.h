@@ -134,7 +134,7 @@ class Cell {
   Slot loaded_kernels;     // launch.cpp
   Slot recurrent_kernels;  // kernels/recurrent/launch.cpp
   Slot scan_kernels;       // kernels/scan/scan.cpp
-  Slot composition;        // kernels/scan/composition.cpp
+  Slot composition;        // kernels/scan/scan.cpp
   Slot layer_kernels;      // kernels/layer/batch_norm.cpp
   Slot cpu_program;        // cpu/traced_program.cpp
   Slot compiled_tapes;     // cpu/multistep/program.cpp
