@@ -42,21 +42,21 @@ Schedule one_neuron(const Launch& launch) {
   return schedule;
 }
 
-bool all_aligned(std::span<void* const> results, std::size_t element, int lanes) {
+bool results_aligned(std::span<void* const> results, std::size_t element, int lanes) {
   return std::ranges::all_of(results, [&](const void* p) { return aligned(p, 0, element, lanes); });
 }
 
 bool is_vectors(const RecurrentForwardLaunch& launch, int lanes) {
   const std::size_t element = size_of(launch.type), state = sizeof(float);
   return launch.recurrence.width % lanes == 0 && all_aligned(launch.inputs, element, lanes) &&
-         all_aligned(launch.outputs, element, lanes) && aligned(launch.current, 0, element, lanes) &&
-         all_aligned(launch.states, state, lanes) && aligned(launch.checkpoints, 0, state, lanes);
+         results_aligned(launch.outputs, element, lanes) && aligned(launch.current, 0, element, lanes) &&
+         results_aligned(launch.states, state, lanes) && aligned(launch.checkpoints, 0, state, lanes);
 }
 
 bool is_vectors(const RecurrentBackwardLaunch& launch, int lanes) {
   const std::size_t element = size_of(launch.type), state = sizeof(float);
   return launch.recurrence.width % lanes == 0 && all_aligned(launch.inputs, element, lanes) &&
-         all_aligned(launch.grad_outputs, element, lanes) && all_aligned(launch.grad_inputs, element, lanes) &&
+         all_aligned(launch.grad_outputs, element, lanes) && results_aligned(launch.grad_inputs, element, lanes) &&
          all_aligned(launch.grad_states, state, lanes) && aligned(launch.checkpoints, 0, state, lanes);
 }
 
