@@ -14,25 +14,9 @@ namespace {
 
 // In the order of Geometry's members.
 std::array<int, 19> numbers_of(const recurrent::Geometry& g) {
-  return {g.padded,
-          g.blocks,
-          g.tiles,
-          g.row,
-          g.split,
-          g.element,
-          g.sent,
-          g.delay,
-          g.inputs,
-          g.outputs,
-          g.states,
-          g.ahead,
-          g.checkpoint,
-          g.history,
-          g.coefficients,
-          g.input_rows,
-          g.state_gradients ? 1 : 0,
-          g.apart ? 1 : 0,
-          g.by_memory ? 1 : 0};
+  return {g.padded,       g.blocks,     g.tiles,           g.row,    g.split,    g.element,    g.sent,
+          g.delay,        g.inputs,     g.outputs,         g.states, g.ahead,    g.checkpoint, g.history,
+          g.coefficients, g.input_rows, g.state_gradients, g.apart,  g.by_memory};
 }
 
 // The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.
