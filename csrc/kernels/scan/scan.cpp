@@ -1,5 +1,5 @@
 #include "csrc/kernels/scan/scan.h"
-#include "csrc/autodiff/composition.h"
+#include "csrc/autodiff/affine.h"
 #include "csrc/codegen/lines.h"
 #include "csrc/graph/errors.h"
 #include "csrc/graph/text.h"
