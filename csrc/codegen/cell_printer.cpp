@@ -1,7 +1,6 @@
 #include "csrc/codegen/cell_printer.h"
 #include "csrc/autodiff/stages.h"
 #include "csrc/autodiff/vjp.h"
-#include "csrc/codegen/internal/body.h"
 #include "csrc/codegen/lines.h"
 #include "csrc/graph/internal/copy.h"
 #include "csrc/graph/internal/dependence.h"

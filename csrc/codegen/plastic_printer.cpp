@@ -1,5 +1,5 @@
 #include "csrc/codegen/plastic_printer.h"
-#include "csrc/codegen/internal/body.h"
+#include "csrc/codegen/cell_printer.h"
 #include "csrc/graph/internal/copy.h"
 #include "csrc/graph/internal/lower.h"
 
