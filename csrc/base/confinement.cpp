@@ -1,5 +1,5 @@
 #include "csrc/base/confinement.h"
-#include "csrc/base/file_descriptor.h"
+#include "csrc/base/file_io.h"
 
 #include <array>
 #include <cerrno>

@@ -1,6 +1,5 @@
 #include "csrc/cpu/host_compiler.h"
 #include "csrc/base/environment.h"
-#include "csrc/base/file_descriptor.h"
 #include "csrc/base/file_io.h"
 #include "csrc/base/fork_safe_mutex.h"
 #include "csrc/cpu/kernels.h"
