@@ -1,5 +1,4 @@
 #pragma once
-#include "csrc/jit/compile_log.h"
 #include "csrc/jit/sources.h"
 
 #include <chrono>
@@ -8,6 +7,13 @@
 #include <vector>
 
 namespace spikeforge::jit {
+
+// The resources of the most demanding kernel of a program; spill_bytes counts stores and loads.
+struct ResourceUsage {
+  int registers = 0;
+  int spill_bytes = 0;
+  int stack_bytes = 0;
+};
 
 struct CompileRequest {
   std::string name;                                       // for people: "lif_forward"
