@@ -1,5 +1,5 @@
 // Connections that learn: those of the neurons that fired, or all. Block is what happens to one of them, as
-// codegen/plastic_printer.h prints it; F is the arithmetic's type, W that of the weights.
+// csrc/kernels/event/plastic.cpp prints it; F is the arithmetic's type, W that of the weights.
 //
 // Short names: F type of the arithmetic; W type of the weights.
 #pragma once
