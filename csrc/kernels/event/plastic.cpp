@@ -58,17 +58,6 @@ Bits bits_of(std::span<const std::size_t> numbers) {
   return bits;
 }
 
-// The block with these results alone, as plain arithmetic.
-graph::Graph chosen(const graph::SynapseBlock& block, bool of_traces, bool sends) {
-  const std::span<const graph::Id> results = block.graph.results();
-  const std::size_t first = of_traces ? block.states.size() : 0;
-  const std::size_t count = of_traces ? block.traces.size() : block.states.size();
-  std::vector<graph::Id> wanted(results.begin() + static_cast<std::ptrdiff_t>(first),
-                                results.begin() + static_cast<std::ptrdiff_t>(first + count));
-  if (sends) wanted.push_back(results.back());
-  return graph::lowered(graph::restricted(block.graph, block.graph.argument_count(), wanted));
-}
-
 // The update of a connection, or of a neuron's traces, as C++: a struct that the loops of cuda/event/plastic.cuh run.
 //
 //   template <class F> struct Block
@@ -79,7 +68,7 @@ graph::Graph chosen(const graph::SynapseBlock& block, bool of_traces, bool sends
 // The states and what is sent of a block, or its traces; null: states decay alone. In namespace spikeforge, which the
 // text opens and closes; its #include comes first.
 std::string print_block(const graph::Synapse& s, const graph::SynapseBlock* block, bool of_traces, bool sends) {
-  const graph::Graph graph = block == nullptr ? graph::Graph() : chosen(*block, of_traces, sends);
+  const graph::Graph graph = block == nullptr ? graph::Graph() : graph::lowered(*block, of_traces, sends);
   const std::vector<bool> live =
       block == nullptr ? std::vector<bool>(s.signal(s.signals.size())) : graph::live_nodes(graph);
   const std::vector<std::size_t> none;
