@@ -62,12 +62,8 @@ template <class T> class Piece {
       bind_uniform(rows_[argument++], at::vec::Vectorized<T>(number));
     }
     for (std::size_t i = 0; i < tape.results; ++i) rows_[tape.result(i)] = row_of(results, i);
-    for (std::size_t i = 0; i < tape.constants.size(); ++i) {
-      const Constant& constant = tape.constants[i];
-      bind_uniform(rows_[tape.constant(i)], constant.is_truth
-                                                ? Operations<T>::mask(constant.number != 0)
-                                                : at::vec::Vectorized<T>(static_cast<T>(constant.number)));
-    }
+    for (std::size_t i = 0; i < tape.constants.size(); ++i)
+      bind_uniform(rows_[tape.constant(i)], vector_of<T>(tape.constants[i]));
     for (std::size_t i = 0; i < tape.temporaries; ++i) rows_[tape.temporary(i)] = row_of(temporaries, i);
   }
 

@@ -260,9 +260,7 @@ template <class T, class StoredType> class TapeRows {
     for (std::size_t i = 0; i < tape.instructions.size(); ++i) frame.kernels[i] = kernel_of<T>(tape.instructions[i]);
     for (std::size_t i = 0; i < tape.constants.size(); ++i) {
       T* const row = constants + i * granule;
-      const Constant& constant = tape.constants[i];
-      const auto vector = constant.is_truth ? Operations<T>::mask(constant.number != 0)
-                                            : at::vec::Vectorized<T>(static_cast<T>(constant.number));
+      const auto vector = vector_of<T>(tape.constants[i]);
       for (std::int64_t k = 0; k < granule; k += vector.size()) vector.store(row + k);
       frame.rows[tape.constant(i)] = {row, 0};
     }
