@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>

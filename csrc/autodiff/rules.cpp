@@ -4,7 +4,6 @@
 #include "csrc/graph/internal/lower.h"
 #include "csrc/graph/internal/surrogate_values.h"
 
-#include <cmath>
 #include <numbers>
 #include <vector>
 

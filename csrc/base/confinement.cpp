@@ -2,7 +2,6 @@
 #include "csrc/base/file_io.h"
 
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>

@@ -14,7 +14,6 @@
 #include <array>
 #include <initializer_list>
 #include <iterator>
-#include <utility>
 #include <vector>
 
 namespace spikeforge {

@@ -12,7 +12,6 @@
 #include <limits>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <tuple>
 #include <vector>
