@@ -12,8 +12,6 @@ constexpr std::string_view symbols[] = {"<=", ">=", "==", "!=", "<", ">", "+", "
                                         "/",  "=",  "(",  ")",  "{", "}", ",", ";", "'"};
 constexpr std::size_t longest_excerpt = 120;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 bool is_printable(char c) { return c >= ' ' && c <= '~'; }
 

@@ -9,6 +9,10 @@
 
 namespace spikeforge::graph {
 
+// In ASCII, whatever the locale.
+constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 struct Token {
   enum class Kind : std::uint8_t { name, number, symbol, line_break, end };
 
