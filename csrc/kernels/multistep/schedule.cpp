@@ -65,8 +65,6 @@ void set_width(Schedule& schedule, const auto& launch, int width) {
   schedule.neighbours = rows_aligned(launch, width);
 }
 
-std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
-
 int power_of_two_from(std::int64_t least, int most) {
   int power = 1;
   while (power < most && power < least) power *= 2;

@@ -37,6 +37,8 @@ inline int override_of(const char* name) {
   return value > 0 && value <= 64 && std::has_single_bit(static_cast<unsigned>(value)) ? value : 0;
 }
 
+constexpr std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
+
 // True if one access reads or writes `width` elements of this size at each row's start; for a sequence that is absent
 // or expanded from one element, nothing is required.
 bool aligned(const void* data, std::int64_t time_stride, std::size_t element, int width);

@@ -24,8 +24,6 @@ using recurrent::Geometry;
 constexpr std::int64_t samples_of_a_tile = 8;
 constexpr std::int64_t most_delay = 64;  // values in flight are in shared memory
 
-std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
-
 bool is_forward(const RecurrentForwardLaunch&) { return true; }
 bool is_forward(const RecurrentBackwardLaunch&) { return false; }
 
@@ -207,7 +205,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
   const bool forward = is_forward(launch);
   const Cell& cell = *launch.cell;
   const std::int64_t width = launch.recurrence.width;
-  const std::int64_t all_tiles = divided_up(launch.recurrence.batch, samples_of_a_tile);
+  const std::int64_t all_tiles = divided(launch.recurrence.batch, samples_of_a_tile);
   const int cost = cell.forward_cost + (forward ? 0 : cell.forward_cost + cell.backward_cost);
   std::optional<RecurrentSchedule> best;
   std::int64_t best_time = 0;
@@ -215,7 +213,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     const Division& division = candidate.division;
     if (width > (launch.type == DType::f32 ? division.most_floats : division.most_halves)) continue;
     const std::int64_t unit = 32 * std::max(division.blocks, division.split);
-    const std::int64_t padded = divided_up(width, unit) * unit;
+    const std::int64_t padded = divided(width, unit) * unit;
     if (padded > 1024) continue;
     Geometry shape = geometry_of(launch, candidate, static_cast<int>(padded));
     if (!fits_registers(shape)) continue;
@@ -242,8 +240,8 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
       // A second tile costs half of the first, if it is computed while the first is in flight. If not all clusters are
       // resident at once, they run one after the other, with as few tiles as that takes. Warps that recompute apart
       // save a quarter.
-      const std::int64_t rounds = divided_up(all_tiles, clusters * tiles);
-      const std::int64_t time = (rounds + divided_up(all_tiles, clusters)) * (candidate.apart ? 3 : 4);
+      const std::int64_t rounds = divided(all_tiles, clusters * tiles);
+      const std::int64_t time = (rounds + divided(all_tiles, clusters)) * (candidate.apart ? 3 : 4);
       if (best && time >= best_time) continue;
       best_time = time;
       best = {.geometry = larger, .clusters = std::min(clusters * rounds, all_tiles)};

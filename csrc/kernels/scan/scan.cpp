@@ -30,8 +30,6 @@ const TracedCell& composition_of(const TracedCell& cell) {
 namespace kernels {
 namespace {
 
-std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
-
 std::int64_t segment_of(const ForwardLaunch&, const Schedule& schedule) { return schedule.rows; }
 std::int64_t segment_of(const BackwardLaunch&, const Schedule& schedule) { return schedule.checkpoint; }
 
