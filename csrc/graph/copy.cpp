@@ -16,6 +16,38 @@ std::vector<bool> used_by(const Graph& graph, std::span<const Id> results) {
   return used;
 }
 
+std::vector<Id> order_of_need(const Graph& graph) {
+  std::vector<Id> order;
+  std::vector<bool> seen(graph.size()), placed(graph.size());
+  for (const Id result : graph.results()) {
+    std::vector<Id> pending = {result};
+    while (!pending.empty()) {
+      const Id id = pending.back();
+      if (!seen[id]) {
+        seen[id] = true;
+        const std::span<const Id> operands = graph.operands(id);
+        for (auto operand = operands.rbegin(); operand != operands.rend(); ++operand)
+          if (!placed[*operand]) pending.push_back(*operand);
+        continue;
+      }
+      pending.pop_back();
+      if (!placed[id]) order.push_back(id);
+      placed[id] = true;
+    }
+  }
+  return order;
+}
+
+// A draw, numbered in this order too.
+Id numbered(Graph& to, const Graph& from, Id id, std::span<const Id> copies, std::uint32_t& next) {
+  Node node = from[id];
+  node.draw.number = next;
+  next += info(node.op).words;
+  std::vector<Id> operands;
+  for (const Id operand : from.operands(id)) operands.push_back(copies[operand]);
+  return to.like(node, operands);
+}
+
 }  // namespace
 
 Id copy_node(Graph& to, const Graph& from, Id id, std::span<const Id> copies) {
@@ -50,42 +82,6 @@ Graph restricted(const Graph& graph, std::size_t argument_count, std::span<const
   for (const Id result : copy_into(copy, graph, arguments, results)) copy.add_result(result);
   return copy;
 }
-
-namespace {
-
-std::vector<Id> order_of_need(const Graph& graph) {
-  std::vector<Id> order;
-  std::vector<bool> seen(graph.size()), placed(graph.size());
-  for (const Id result : graph.results()) {
-    std::vector<Id> pending = {result};
-    while (!pending.empty()) {
-      const Id id = pending.back();
-      if (!seen[id]) {
-        seen[id] = true;
-        const std::span<const Id> operands = graph.operands(id);
-        for (auto operand = operands.rbegin(); operand != operands.rend(); ++operand)
-          if (!placed[*operand]) pending.push_back(*operand);
-        continue;
-      }
-      pending.pop_back();
-      if (!placed[id]) order.push_back(id);
-      placed[id] = true;
-    }
-  }
-  return order;
-}
-
-// A draw, numbered in this order too.
-Id numbered(Graph& to, const Graph& from, Id id, std::span<const Id> copies, std::uint32_t& next) {
-  Node node = from[id];
-  node.draw.number = next;
-  next += info(node.op).words;
-  std::vector<Id> operands;
-  for (const Id operand : from.operands(id)) operands.push_back(copies[operand]);
-  return to.like(node, operands);
-}
-
-}  // namespace
 
 Graph in_order_of_need(const Graph& graph) {
   Graph ordered(most_nodes);

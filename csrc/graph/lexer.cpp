@@ -15,6 +15,31 @@ constexpr std::size_t longest_excerpt = 120;
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 bool is_printable(char c) { return c >= ' ' && c <= '~'; }
 
+struct Advice {
+  std::string_view text;
+  std::string_view words;  // between blanks
+};
+
+constexpr Advice all_advice[] = {
+    {"; write where(condition, a, b) for a choice", " if else elif then ? "},
+    {"; the text is one step, which the operator repeats over time: it has no loops", " for while "},
+    {"; write normal(), uniform(), bernoulli(p) or poisson(rate) for a random number",
+     " randn rand randint random randn_like rand_like gauss "},
+    {"; write x * draw_once(bernoulli(keep)) / keep for dropout with one mask in all steps", " dropout "},
+    {"; a neuron computes element by element: compute the product outside, and pass it as an input",
+     " @ matmul mm bmm dot einsum linear conv conv1d conv2d conv3d "},
+    {"; a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an input",
+     " sum mean std var prod cumsum softmax norm amax amin "},
+    {"; a neuron sees one element of each argument: pass what is indexed as an input of its own", " [ ] "},
+    {"; write pow(a, b) for a power", " ** ^ power "},
+    {"; write remainder(a, b), or fmod(a, b)", " % mod "},
+    {"; write and", " & && logical_and "},
+    {"; write or", " | || logical_or "},
+    {"; write not", " ! ~ logical_not "},
+    {"; write maximum(a, b) or minimum(a, b)", " max min fmax fmin "},
+    {"; write spike(x, atan(2)), whose last word is a surrogate", " heaviside "},
+};
+
 }  // namespace
 
 void Lexer::skip_blanks() {
@@ -85,35 +110,6 @@ TextError Lexer::error(const Token& at, const std::string& message) const {
                       std::string(column - cut, ' ')),
           static_cast<int>(line + 1), static_cast<int>(column + 1)};
 }
-
-namespace {
-
-struct Advice {
-  std::string_view text;
-  std::string_view words;  // between blanks
-};
-
-constexpr Advice all_advice[] = {
-    {"; write where(condition, a, b) for a choice", " if else elif then ? "},
-    {"; the text is one step, which the operator repeats over time: it has no loops", " for while "},
-    {"; write normal(), uniform(), bernoulli(p) or poisson(rate) for a random number",
-     " randn rand randint random randn_like rand_like gauss "},
-    {"; write x * draw_once(bernoulli(keep)) / keep for dropout with one mask in all steps", " dropout "},
-    {"; a neuron computes element by element: compute the product outside, and pass it as an input",
-     " @ matmul mm bmm dot einsum linear conv conv1d conv2d conv3d "},
-    {"; a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an input",
-     " sum mean std var prod cumsum softmax norm amax amin "},
-    {"; a neuron sees one element of each argument: pass what is indexed as an input of its own", " [ ] "},
-    {"; write pow(a, b) for a power", " ** ^ power "},
-    {"; write remainder(a, b), or fmod(a, b)", " % mod "},
-    {"; write and", " & && logical_and "},
-    {"; write or", " | || logical_or "},
-    {"; write not", " ! ~ logical_not "},
-    {"; write maximum(a, b) or minimum(a, b)", " max min fmax fmin "},
-    {"; write spike(x, atan(2)), whose last word is a surrogate", " heaviside "},
-};
-
-}  // namespace
 
 std::string_view advice_about(std::string_view word) {
   for (const Advice& advice : all_advice)
