@@ -175,7 +175,8 @@ std::string excerpt(const Location& at, std::string_view text) {
   return out;
 }
 
-// Parses the output of ptxas -v. Returns nullopt if there is none.
+}  // namespace
+
 std::optional<ResourceUsage> parse_resource_usage(std::string_view log) {
   ResourceUsage most;
   bool found = false;
@@ -189,7 +190,6 @@ std::optional<ResourceUsage> parse_resource_usage(std::string_view log) {
   return found ? std::optional(most) : std::nullopt;
 }
 
-// The lines of `files` around the first errors in NVRTC's log, numbered; empty where the log names no line.
 std::string excerpt_of_errors(std::string_view log, std::span<const EmbeddedHeader> files) {
   std::string out;
   std::set<Location> shown;
@@ -202,7 +202,6 @@ std::string excerpt_of_errors(std::string_view log, std::span<const EmbeddedHead
   return out;
 }
 
-// Advice if the log shows that NVRTC misses a part of itself; else empty.
 std::string installation_hint(std::string_view log) {
   if (log.find("libnvrtc-builtins") == std::string_view::npos) return "";
   return "NVRTC lacks its second library, libnvrtc-builtins, which must be in the folder of libnvrtc and have the "
@@ -211,6 +210,8 @@ std::string installation_hint(std::string_view log) {
          "a "
          "libnvrtc that has it.\n";
 }
+
+namespace {
 
 // ---- compilations ----
 
