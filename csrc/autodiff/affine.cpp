@@ -114,15 +114,7 @@ class Extraction {
   std::vector<Form> forms_;
 };
 
-}  // namespace
-
-Graph affine_map(const Graph& graph, Range arguments, Range results) {
-  return Extraction(graph, arguments).build(results);
-}
-
 // ---- compositions of steps ----
-
-namespace {
 
 std::string reason(Op op) {
   const graph::OpInfo& info = graph::info(op);
@@ -164,6 +156,10 @@ graph::Signature signature_of(const Cell& cell) {
 }
 
 }  // namespace
+
+Graph affine_map(const Graph& graph, Range arguments, Range results) {
+  return Extraction(graph, arguments).build(results);
+}
 
 Cell composition(const Cell& cell) {
   const Graph map = map_of_step(cell);

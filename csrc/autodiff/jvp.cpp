@@ -116,15 +116,7 @@ class Forward {
   std::vector<std::optional<Value>> tangents_;
 };
 
-}  // namespace
-
-Cell jvp(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bool>& params) {
-  return Forward(cell, inputs, params).build();
-}
-
 // ---- the response of a silent neuron ----
-
-namespace {
 
 // The same neuron with spikes of 0.
 Cell silent(const Cell& cell) {
@@ -146,6 +138,10 @@ Cell silent(const Cell& cell) {
 }
 
 }  // namespace
+
+Cell jvp(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bool>& params) {
+  return Forward(cell, inputs, params).build();
+}
 
 Cell response(const Cell& cell, std::size_t into) {
   const std::size_t states = cell.state_count();

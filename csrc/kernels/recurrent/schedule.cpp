@@ -251,6 +251,18 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
   return best;
 }
 
+// ---- clusters of blocks that a device has room for ----
+
+constexpr unsigned probe_threads = 128;
+
+int ask(const jit::Device& device, int blocks, int bytes) {
+  const int index = jit::Driver::get().device();
+  const jit::LoadedKernel& probe = jit::KernelCache::get().get(print_cluster_probe(), jit::name_of_arch(device));
+  probe.allow_shared(most_shared_bytes(device), index);
+  probe.allow_large_clusters(index);
+  return probe.most_clusters(static_cast<unsigned>(blocks), probe_threads, static_cast<unsigned>(bytes));
+}
+
 }  // namespace
 
 int most_shared_bytes(const jit::Device& device) {
@@ -267,22 +279,6 @@ std::optional<RecurrentSchedule> schedule_of(const RecurrentBackwardLaunch& laun
                                              const MostClusters& most_clusters) {
   return find(launch, device, most_clusters);
 }
-
-// ---- clusters of blocks that a device has room for ----
-
-namespace {
-
-constexpr unsigned probe_threads = 128;
-
-int ask(const jit::Device& device, int blocks, int bytes) {
-  const int index = jit::Driver::get().device();
-  const jit::LoadedKernel& probe = jit::KernelCache::get().get(print_cluster_probe(), jit::name_of_arch(device));
-  probe.allow_shared(most_shared_bytes(device), index);
-  probe.allow_large_clusters(index);
-  return probe.most_clusters(static_cast<unsigned>(blocks), probe_threads, static_cast<unsigned>(bytes));
-}
-
-}  // namespace
 
 int most_clusters(const jit::Device& device, int blocks, int bytes) {
   static std::mutex mutex;
