@@ -33,7 +33,7 @@ struct OnlineLayer {
 // Exact for a single layer: the gradients of all pieces sum to those of backpropagation through time.
 //
 // OTTT (Xiao et al. 2022, "Online training through time for spiking neural networks"): a trace for each input: its
-// effect on a neuron that does not fire (autodiff/response.h); the reset is not differentiated. The parameters
+// effect on a neuron that does not fire (autodiff/jvp.h); the reset is not differentiated. The parameters
 // are numbers or 0-dimensional.
 enum class OnlineTraces : std::uint8_t { eprop, ottt };
 

@@ -6,7 +6,7 @@
 // (1 - S + (v_reset - h) Θ') + grad_s Θ'.
 #pragma once
 
-#include "csrc/autodiff/range.h"
+#include "csrc/autodiff/affine.h"
 #include "csrc/graph/graph.h"
 
 namespace spikeforge::autodiff {

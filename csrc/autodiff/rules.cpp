@@ -4,11 +4,39 @@
 #include "csrc/graph/internal/lower.h"
 #include "csrc/graph/internal/surrogate_values.h"
 
-#include <cmath>
 #include <numbers>
 #include <vector>
 
 namespace spikeforge::autodiff {
+
+// ---- adjoints ----
+
+namespace {
+
+bool same(const graph::Value& a, const graph::Value& b) {
+  const graph::Recording& recording = graph::Recording::current("vjp");
+  return recording.id(a, "vjp") == recording.id(b, "vjp");
+}
+
+}  // namespace
+
+graph::Value Adjoint::value() const { return mask_ ? graph::apply(graph::Op::where, {*mask_, value_, 0}) : value_; }
+
+Adjoint Adjoint::operator+(const Adjoint& other) const {
+  if (mask_ && other.mask_) {
+    if (same(*mask_, *other.mask_)) return {value_ + other.value_, mask_};
+    // The two branches of one `where`.
+    if (same(!*mask_, *other.mask_)) return Adjoint(graph::apply(graph::Op::where, {*mask_, value_, other.value_}));
+  }
+  return Adjoint(value() + other.value());
+}
+
+Adjoint Adjoint::where(const graph::Value& condition) const {
+  return {value_, mask_ ? *mask_ && condition : condition};
+}
+
+// ---- derivatives ----
+
 namespace rules {
 
 using graph::Op;

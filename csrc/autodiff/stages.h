@@ -13,6 +13,8 @@
 // not be computed, stored or summed.
 #pragma once
 
+#include <vector>
+
 #include "csrc/graph/cell.h"
 
 namespace spikeforge::autodiff {
@@ -31,5 +33,10 @@ Stages stages_of(const graph::Cell& cell);
 // (inputs, states, hoisted, grad_outputs, grad_next_states) -> A, row after row, and b, where
 // grad_states = A grad_next_states + b. Neither depends on grad_next_states.
 graph::Graph state_adjoint_map(const Stages& stages);
+
+// Nodes of stages.backward that depend on inputs and states but on no gradient, and that nodes which depend on
+// gradients read: with these and the hoisted values, the rest of the derivative needs neither inputs nor states. In
+// ascending order.
+std::vector<graph::Id> coefficients(const Stages& stages);
 
 }  // namespace spikeforge::autodiff

@@ -2,7 +2,6 @@
 #include "csrc/autodiff/rules.h"
 #include "csrc/graph/internal/copy.h"
 #include "csrc/graph/internal/lower.h"
-#include "csrc/graph/internal/unused_names.h"
 
 #include <fmt/format.h>
 

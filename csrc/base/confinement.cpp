@@ -1,10 +1,10 @@
 #include "csrc/base/confinement.h"
-#include "csrc/base/file_descriptor.h"
+#include "csrc/base/file_io.h"
 
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
 #include <fcntl.h>
@@ -91,73 +91,28 @@ constexpr std::uint32_t this_architecture = 0;
 #endif
 
 // Other processes, other programs, other machines, and what the kernel lets privileged programs do.
-constexpr int of_others[] = {
+constexpr int of_programs[] = {
 #ifdef SYS_fork
-    SYS_fork,
-    SYS_vfork,
+    SYS_fork,   SYS_vfork,
 #endif
-    SYS_execve,
-    SYS_execveat,
-    SYS_ptrace,
-    SYS_process_vm_readv,
-    SYS_process_vm_writev,
-    SYS_socket,
-    SYS_socketpair,
-    SYS_connect,
-    SYS_bind,
-    SYS_listen,
-    SYS_bpf,
-    SYS_perf_event_open,
-    SYS_userfaultfd,
-    SYS_add_key,
-    SYS_request_key,
-    SYS_keyctl,
-    SYS_mount,
-    SYS_umount2,
-    SYS_pivot_root,
-    SYS_chroot,
-    SYS_setns,
-    SYS_unshare,
-    SYS_open_by_handle_at,
-    SYS_init_module,
-    SYS_finit_module,
-    SYS_delete_module,
-    SYS_kexec_load,
+    SYS_execve, SYS_execveat, SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev};
+constexpr int of_sockets[] = {SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen};
+constexpr int of_kernel[] = {SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_add_key, SYS_request_key, SYS_keyctl};
+constexpr int of_roots[] = {SYS_mount, SYS_umount2, SYS_pivot_root,       SYS_chroot,
+                            SYS_setns, SYS_unshare, SYS_open_by_handle_at};
+constexpr int of_modules[] = {
 #ifdef SYS_kexec_file_load
     SYS_kexec_file_load,
 #endif
-    SYS_reboot,
-    SYS_swapon,
-    SYS_swapoff,
-    SYS_acct,
-    SYS_quotactl,
-    SYS_settimeofday,
-    SYS_clock_settime,
-    SYS_sethostname,
-    SYS_setdomainname,
-    SYS_rt_sigqueueinfo,
-    SYS_rt_tgsigqueueinfo,
-    SYS_fanotify_init,
-    SYS_setpriority,
-    SYS_ioprio_set,
-    SYS_sched_setparam,
-    SYS_sched_setscheduler,
-    SYS_sched_setattr,
-    SYS_sched_setaffinity,
-    SYS_migrate_pages,
-    SYS_mq_open,
-    SYS_mq_unlink,
-    SYS_shmget,
-    SYS_shmat,
-    SYS_shmctl,
-    SYS_msgget,
-    SYS_msgsnd,
-    SYS_msgrcv,
-    SYS_msgctl,
-    SYS_semget,
-    SYS_semop,
-    SYS_semtimedop,
-    SYS_semctl};
+    SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_kexec_load};
+constexpr int of_machine[] = {SYS_reboot,       SYS_swapon,        SYS_swapoff,     SYS_acct,         SYS_quotactl,
+                              SYS_settimeofday, SYS_clock_settime, SYS_sethostname, SYS_setdomainname};
+constexpr int of_other_processes[] = {
+    SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,  SYS_fanotify_init, SYS_setpriority,       SYS_ioprio_set,
+    SYS_sched_setparam,  SYS_sched_setscheduler, SYS_sched_setattr, SYS_sched_setaffinity, SYS_migrate_pages};
+constexpr int of_messages[] = {SYS_mq_open, SYS_mq_unlink,  SYS_shmget, SYS_shmat,  SYS_shmctl,
+                               SYS_msgget,  SYS_msgsnd,     SYS_msgrcv, SYS_msgctl, SYS_semget,
+                               SYS_semop,   SYS_semtimedop, SYS_semctl};
 // Calls that change permissions, owners, times and other attributes. They only need a file that can be read, and
 // Landlock does not cover them.
 constexpr int of_attributes[] = {
@@ -177,29 +132,15 @@ constexpr int of_names[] = {
     SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_mknodat};
 // Calls whose arguments are pointers, which a filter cannot read, or that do the work of other calls. They are newer
 // than the oldest supported Linux, so programs work without them when they report that they do not exist.
-constexpr int not_there[] = {425,
-                             426,
-                             427 /* io_uring */,
-                             434,
-                             424,
-                             438 /* pidfd: open, signal, get */,
-                             440,
-                             448 /* process_madvise, process_mrelease */,
-                             435 /* clone3 */,
-                             437 /* openat2 */,
-                             452 /* fchmodat2 */,
-                             463,
-                             466,
-                             469 /* setxattrat, removexattrat, file_setattr */,
-                             428,
-                             429,
-                             430,
-                             431,
-                             432,
-                             433,
-                             442,
-                             467 /* of mounts */,
-                             443 /* quotactl_fd */};
+constexpr int not_there[] = {425, 426, 427,                           // io_uring
+                             434, 424, 438,                           // pidfd: open, signal, get
+                             440, 448,                                // process_madvise, process_mrelease
+                             435,                                     // clone3
+                             437,                                     // openat2
+                             452,                                     // fchmodat2
+                             463, 466, 469,                           // setxattrat, removexattrat, file_setattr
+                             428, 429, 430, 431, 432, 433, 442, 467,  // of mounts
+                             443};                                    // quotactl_fd
 // ioctl: the owner of a descriptor's signals; and, by the second byte, changes that file systems make to files and
 // folders that are open for reading (ext4, XFS, btrfs), and terminals. Queries of a terminal and of any descriptor
 // remain allowed: nothing can be typed into a terminal, and its settings stay.
@@ -221,8 +162,10 @@ class Filter {
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
     add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // x32, which numbers its calls differently
     refuse(EPERM);
-    for (const int call : of_others) refuse_call(call, EPERM);
-    for (const int call : not_there) refuse_call(call, ENOSYS);
+    for (const std::span<const int> calls : std::initializer_list<std::span<const int>>{
+             of_programs, of_sockets, of_kernel, of_roots, of_modules, of_machine, of_other_processes, of_messages})
+      refuse_calls(calls, EPERM);
+    refuse_calls(not_there, ENOSYS);
     only(SYS_clone, 0, BPF_JSET, CLONE_THREAD);
     const auto self = static_cast<std::uint32_t>(::getpid());
     for (const int call : {SYS_kill, SYS_tgkill}) only(call, 0, BPF_JEQ, self);
@@ -233,7 +176,7 @@ class Filter {
     never_one_of(SYS_ioctl, 1, of_owners, whole);
     of_a_kind_only(SYS_ioctl, 1, kind_of_ioctl, of_terminals, asked_of_terminals);
     never_one_of(SYS_ioctl, 1, of_file_systems, kind_of_ioctl);
-    for (const int call : of_attributes) refuse_call(call, EPERM);
+    refuse_calls(of_attributes, EPERM);
     // A file that may be read could be emptied so.
     refuse_call(SYS_truncate, EPERM);
     empties_only_what_it_writes(SYS_openat, 2);
@@ -243,7 +186,7 @@ class Filter {
     if (names_too) {
       refuse_call(SYS_flock, EPERM);
       never_one_of(SYS_fcntl, 1, of_locks, whole);
-      for (const int call : of_names) refuse_call(call, EPERM);
+      refuse_calls(of_names, EPERM);
       constexpr std::uint32_t writes = O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND;
       never(SYS_openat, 2, writes);
 #ifdef SYS_open
@@ -273,6 +216,9 @@ class Filter {
   void refuse_call(int call, int error) {
     add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1);
     refuse(error);
+  }
+  void refuse_calls(std::span<const int> calls, int error) {
+    for (const int call : calls) refuse_call(call, error);
   }
   // The call, where the low half of its argument compares with the value so; and where it does not.
   void only(int call, unsigned argument, unsigned compare, std::uint32_t value) {

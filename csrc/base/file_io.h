@@ -1,7 +1,5 @@
-// Whole files by descriptors, where a signal interrupts nothing.
+// File descriptors, and whole files by them, where a signal interrupts nothing.
 #pragma once
-
-#include "csrc/base/file_descriptor.h"
 
 #include <cerrno>
 #include <cstddef>
@@ -10,12 +8,35 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 namespace spikeforge {
+
+// Closes itself; negative where the file could not be opened.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int number = -1) : number_(number) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~FileDescriptor() { close(); }
+
+  explicit operator bool() const { return number_ >= 0; }
+  int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+
+  // Returns false if the system reports only now that an earlier write failed.
+  bool close() { return number_ < 0 || ::close(release()) == 0; }
+
+ private:
+  int number_;
+};
 
 // A file that is open to be read, and its size; or why it is not. Nothing but a plain file is opened: the opening of a
 // pipe would wait for its writer.

@@ -1,7 +1,6 @@
 #include "csrc/codegen/cell_printer.h"
-#include "csrc/autodiff/coefficients.h"
+#include "csrc/autodiff/stages.h"
 #include "csrc/autodiff/vjp.h"
-#include "csrc/codegen/internal/body.h"
 #include "csrc/codegen/lines.h"
 #include "csrc/graph/internal/copy.h"
 #include "csrc/graph/internal/dependence.h"
@@ -43,18 +42,8 @@ std::string surrogate_gradient(const std::string& u, const graph::Surrogate& sur
 
 // One operation on operands that are names or literals.
 std::string expression(const Node& node, const std::array<std::string, graph::most_operands>& x) {
-  const std::string_view name = graph::info(node.op).name;
+  const graph::OpInfo& known = graph::info(node.op);
   switch (node.op) {
-    case Op::add:
-    case Op::subtract:
-    case Op::multiply:
-    case Op::divide:
-    case Op::less:
-    case Op::less_equal:
-    case Op::greater:
-    case Op::greater_equal:
-    case Op::equal:
-    case Op::not_equal: return fmt::format("{} {} {}", x[0], graph::info(node.op).text, x[1]);
     case Op::logical_or: return fmt::format("either({}, {})", x[0], x[1]);
     case Op::logical_and: return fmt::format("both({}, {})", x[0], x[1]);
     case Op::logical_not: return fmt::format("inverse({})", x[0]);
@@ -65,26 +54,13 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
     case Op::round: return fmt::format("rint({})", x[0]);
     case Op::where: return fmt::format("select({}, {}, {})", x[0], x[1], x[2]);
     case Op::surrogate_gradient: return surrogate_gradient(x[0], node.surrogate);
-    case Op::argument:
-    case Op::constant:
-    case Op::truth:
-    case Op::select:
-    case Op::spike:
-    case Op::spike_strict:
-    case Op::detach:
-    case Op::add_gradient:
-    case Op::normal:
-    case Op::uniform:
-    case Op::bernoulli:
-    case Op::poisson: throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", name));
     default: break;
   }
+  if (known.form == graph::Form::infix) return fmt::format("{} {} {}", x[0], known.text, x[1]);
+  if (known.form != graph::Form::call || node.op == Op::select || node.op == Op::detach || node.op == Op::add_gradient)
+    throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", known.name));
   // All others are functions of their name.
-  switch (graph::info(node.op).arity) {
-    case 1: return fmt::format("{}({})", name, x[0]);
-    case 2: return fmt::format("{}({}, {})", name, x[0], x[1]);
-    default: return fmt::format("{}({}, {}, {})", name, x[0], x[1], x[2]);
-  }
+  return fmt::format("{}({})", known.name, fmt::join(x.begin(), x.begin() + known.arity, ", "));
 }
 
 // The statements of a graph, or of the nodes on which `results` depend. `sources` are the expressions of its arguments,

@@ -19,13 +19,20 @@
 #pragma once
 
 #include "csrc/autodiff/stages.h"
+#include "csrc/codegen/lines.h"
 #include "csrc/graph/cell.h"
+#include "csrc/graph/graph.h"
 
 #include <string>
+#include <vector>
 
 namespace spikeforge::codegen {
 
 // In namespace spikeforge, which the text opens and closes; its #include comes first.
 std::string print_cell(const graph::Cell& cell, const autodiff::Stages& stages);
+
+// The statements of a graph: a local v<id> for each node on which a result depends; `sources` are the expressions of
+// arguments. Returns the results, as names or literals.
+std::vector<std::string> print_body(Lines& line, const graph::Graph& graph, const std::vector<std::string>& sources);
 
 }  // namespace spikeforge::codegen

@@ -23,5 +23,8 @@ template <class F> auto with_element(DType type, F&& f) {
   }
 }
 
+// The same with a value of the arithmetic's type, float32 or float64.
+template <class F> auto with_arithmetic(DType type, F&& f) { return type == DType::f64 ? f(double()) : f(float()); }
+
 }  // namespace CPU_CAPABILITY
 }  // namespace spikeforge::cpu

@@ -1,11 +1,10 @@
 #include "csrc/cpu/host_compiler.h"
 #include "csrc/base/environment.h"
-#include "csrc/base/file_descriptor.h"
 #include "csrc/base/file_io.h"
 #include "csrc/base/fork_safe_mutex.h"
 #include "csrc/cpu/kernels.h"
-#include "csrc/jit/compile_limit.h"
 #include "csrc/jit/disk_cache.h"
+#include "csrc/jit/nvrtc.h"
 #include "csrc/jit/nvrtc_places.h"
 #include "csrc/jit/sources.h"
 

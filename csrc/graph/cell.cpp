@@ -1,10 +1,10 @@
 #include "csrc/graph/cell.h"
 #include "csrc/graph/errors.h"
+#include "csrc/graph/internal/lexer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 namespace spikeforge::graph {
@@ -12,10 +12,6 @@ namespace {
 
 // Not those of functions: nothing else is followed by a parenthesis, so a new function takes no name from old texts.
 constexpr std::string_view reserved[] = {"and", "false", "inf", "nan", "neuron", "not", "or", "return", "true"};
-
-// In ASCII, whatever the locale.
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 void check_name(std::string_view what, std::string_view name) {
   if (is_reserved(name)) throw GraphError(fmt::format("\"{}\" is a reserved word, and cannot name {}", name, what));

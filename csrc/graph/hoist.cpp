@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 namespace spikeforge::graph {
@@ -30,13 +29,10 @@ std::vector<Id> frontier(const Graph& graph, const std::vector<bool>& hoistable,
 Graph inner_graph(const Graph& graph, std::span<const Id> hoisted, std::size_t first, std::size_t count) {
   Graph inner;
   std::vector<Id> copies(graph.size());
-  std::set<std::string_view> names;
-  for (Id id = 0; id < graph.size(); ++id) names.insert(graph.name(id));
+  UnusedNames names(graph);
   const auto name_of = [&](std::size_t i) {
-    std::string name = graph.name(hoisted[i]);
-    if (name.empty())
-      for (name = fmt::format("k{}", i); names.contains(name);) name += '_';
-    return name;
+    const std::string& name = graph.name(hoisted[i]);
+    return name.empty() ? names.take(fmt::format("k{}", i)) : name;
   };
   const std::size_t end = first + count;
   for (Id id = 0; id < first; ++id) copies[id] = inner.argument(graph.name(id));

@@ -1,6 +1,5 @@
 #include "csrc/graph/layer.h"
 #include "csrc/graph/internal/copy.h"
-#include "csrc/graph/internal/unused_names.h"
 #include "csrc/graph/value.h"
 
 #include <vector>

@@ -1,9 +1,9 @@
 #include "csrc/graph/internal/lexer.h"
-#include "csrc/graph/internal/advice.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace spikeforge::graph {
 namespace {
@@ -12,10 +12,33 @@ constexpr std::string_view symbols[] = {"<=", ">=", "==", "!=", "<", ">", "+", "
                                         "/",  "=",  "(",  ")",  "{", "}", ",", ";", "'"};
 constexpr std::size_t longest_excerpt = 120;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 bool is_printable(char c) { return c >= ' ' && c <= '~'; }
+
+struct Advice {
+  std::string_view text;
+  std::string_view words;  // between blanks
+};
+
+constexpr Advice all_advice[] = {
+    {"; write where(condition, a, b) for a choice", " if else elif then ? "},
+    {"; the text is one step, which the operator repeats over time: it has no loops", " for while "},
+    {"; write normal(), uniform(), bernoulli(p) or poisson(rate) for a random number",
+     " randn rand randint random randn_like rand_like gauss "},
+    {"; write x * draw_once(bernoulli(keep)) / keep for dropout with one mask in all steps", " dropout "},
+    {"; a neuron computes element by element: compute the product outside, and pass it as an input",
+     " @ matmul mm bmm dot einsum linear conv conv1d conv2d conv3d "},
+    {"; a neuron computes element by element and sees no other neuron: reduce outside, and pass the result as an input",
+     " sum mean std var prod cumsum softmax norm amax amin "},
+    {"; a neuron sees one element of each argument: pass what is indexed as an input of its own", " [ ] "},
+    {"; write pow(a, b) for a power", " ** ^ power "},
+    {"; write remainder(a, b), or fmod(a, b)", " % mod "},
+    {"; write and", " & && logical_and "},
+    {"; write or", " | || logical_or "},
+    {"; write not", " ! ~ logical_not "},
+    {"; write maximum(a, b) or minimum(a, b)", " max min fmax fmin "},
+    {"; write spike(x, atan(2)), whose last word is a surrogate", " heaviside "},
+};
 
 }  // namespace
 
@@ -86,6 +109,13 @@ TextError Lexer::error(const Token& at, const std::string& message) const {
   return {fmt::format("line {}, column {}: {}\n  {}\n  {}^", line + 1, column + 1, message, excerpt,
                       std::string(column - cut, ' ')),
           static_cast<int>(line + 1), static_cast<int>(column + 1)};
+}
+
+std::string_view advice_about(std::string_view word) {
+  for (const Advice& advice : all_advice)
+    for (std::size_t at = advice.words.find(word); at != std::string_view::npos; at = advice.words.find(word, at + 1))
+      if (!word.empty() && advice.words[at - 1] == ' ' && advice.words[at + word.size()] == ' ') return advice.text;
+  return "";
 }
 
 }  // namespace spikeforge::graph

@@ -50,4 +50,13 @@ Graph lowered(const Graph& graph) {
   return compacted(plain);
 }
 
+Graph lowered(const SynapseBlock& block, bool of_traces, bool sends) {
+  const std::span<const Id> results = block.graph.results();
+  const auto changed =
+      of_traces ? results.subspan(block.states.size(), block.traces.size()) : results.first(block.states.size());
+  std::vector<Id> wanted(changed.begin(), changed.end());
+  if (sends) wanted.push_back(results.back());
+  return lowered(restricted(block.graph, block.graph.argument_count(), wanted));
+}
+
 }  // namespace spikeforge::graph

@@ -1,4 +1,4 @@
-#include "csrc/graph/internal/advice.h"
+#include "csrc/graph/internal/lexer.h"
 #include "csrc/graph/internal/number_text.h"
 #include "csrc/graph/internal/parser.h"
 #include "csrc/graph/text.h"

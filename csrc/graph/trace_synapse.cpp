@@ -1,6 +1,6 @@
 #include "csrc/graph/trace_synapse.h"
 #include "csrc/graph/errors.h"
-#include "csrc/graph/internal/order.h"
+#include "csrc/graph/internal/copy.h"
 
 #include <fmt/format.h>
 

@@ -1,12 +1,13 @@
 #include "csrc/jit/disk_cache.h"
 #include "csrc/base/environment.h"
 #include "csrc/base/file_io.h"
-#include "csrc/jit/disk_entry.h"
+#include "csrc/base/hash.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <memory>
 #include <system_error>
@@ -27,6 +28,69 @@ constexpr std::time_t temporary_lifetime = 3600;  // seconds: older ones were le
 std::string last_error() { return std::generic_category().message(errno); }
 
 void warn_on_stderr(const std::string& text) { fmt::print(stderr, "spikeforge: warning: {}\n", text); }
+
+// ---- entries ----
+
+// One file of the disk cache: magic, version, lengths, a checksum over key and payload; then the key, then the payload.
+constexpr char entry_magic[8] = {'S', 'P', 'I', 'K', 'E', 'K', 'R', 'N'};
+constexpr std::uint64_t entry_version = 1;
+
+struct Preamble {
+  char magic[8];
+  std::uint64_t version;
+  std::uint64_t key_length;
+  std::uint64_t payload_length;
+  Hash128 checksum;
+};
+static_assert(sizeof(Preamble) == 48, "written to disk as it lies in memory, so it must have no padding");
+
+// True for an entry of any version.
+bool is_entry(std::string_view preamble) { return preamble.starts_with({entry_magic, sizeof entry_magic}); }
+
+std::optional<Preamble> preamble_of(std::string_view file) {
+  Preamble preamble;
+  if (file.size() < sizeof preamble || !is_entry(file)) return {};
+  std::memcpy(&preamble, file.data(), sizeof preamble);
+  if (preamble.version != entry_version) return {};
+  return preamble;
+}
+
+std::string encode_entry(std::string_view key, std::span<const char> payload) {
+  const std::string_view content(payload.data(), payload.size());
+  Preamble preamble{{}, entry_version, key.size(), content.size(), hash128({key, content})};
+  std::memcpy(preamble.magic, entry_magic, sizeof entry_magic);
+
+  std::string file(reinterpret_cast<const char*>(&preamble), sizeof preamble);
+  file += key;
+  file += content;
+  return file;
+}
+
+// The size of an entry that begins so, if it has this version.
+std::optional<std::uint64_t> entry_size(std::string_view beginning) {
+  const std::optional<Preamble> preamble = preamble_of(beginning);
+  std::uint64_t size = sizeof(Preamble);
+  if (!preamble || __builtin_add_overflow(size, preamble->key_length, &size) ||
+      __builtin_add_overflow(size, preamble->payload_length, &size))
+    return {};
+  return size;
+}
+
+// The payload, if `file` is whole and was stored under `key`.
+std::optional<std::vector<char>> decode_entry(std::string_view file, std::string_view key) {
+  const std::optional<Preamble> found = preamble_of(file);
+  if (!found) return {};
+  const Preamble& preamble = *found;
+  file.remove_prefix(sizeof preamble);
+  // The lengths come from the file: compared one by one, their sum cannot overflow.
+  if (preamble.key_length != key.size() || !file.starts_with(key)) return {};
+  const std::string_view payload = file.substr(key.size());
+  if (preamble.payload_length != payload.size()) return {};
+  if (preamble.checksum != hash128({key, payload})) return {};
+  return std::vector<char>(payload.begin(), payload.end());
+}
+
+// ---- names ----
 
 // A neuron's name may hold anything; a file's must not hold a slash.
 std::string readable(std::string_view stem) {
@@ -92,6 +156,8 @@ std::pair<int, int> compiler_version(std::string_view name) {
   return version;
 }
 
+// ---- folders and files ----
+
 std::vector<std::string> list_folder(const FileDescriptor& folder) {
   const int again = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // readdir moves its descriptor
   if (again < 0) return {};
@@ -113,7 +179,7 @@ FileDescriptor open_entry(const FileDescriptor& folder, const std::string& name)
 }
 
 std::string beginning_of(const FileDescriptor& file) {
-  std::string preamble(entry_preamble, '\0');
+  std::string preamble(sizeof(Preamble), '\0');
   const ssize_t got = ::pread(file.get(), preamble.data(), preamble.size(), 0);
   preamble.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   return preamble;

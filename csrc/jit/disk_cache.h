@@ -1,5 +1,5 @@
 #pragma once
-#include "csrc/base/file_descriptor.h"
+#include "csrc/base/file_io.h"
 #include "csrc/base/hash.h"
 
 #include <atomic>

@@ -4,7 +4,7 @@
 // library that wrote it: the key holds the text of every device header.
 #pragma once
 
-#include "csrc/base/file_descriptor.h"
+#include "csrc/base/file_io.h"
 #include "csrc/base/hash.h"
 
 #include <cstddef>

@@ -1,13 +1,30 @@
 #pragma once
-#include "csrc/jit/compile_log.h"
 #include "csrc/jit/sources.h"
 
 #include <chrono>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace spikeforge::jit {
+
+// The resources of the most demanding kernel of a program; spill_bytes counts stores and loads.
+struct ResourceUsage {
+  int registers = 0;
+  int spill_bytes = 0;
+  int stack_bytes = 0;
+};
+
+// Parses the output of ptxas -v. Returns nullopt if there is none.
+std::optional<ResourceUsage> parse_resource_usage(std::string_view log);
+
+// The lines of `files` around the first errors in NVRTC's log, numbered; empty where the log names no line.
+std::string excerpt_of_errors(std::string_view log, std::span<const EmbeddedHeader> files);
+
+// Advice if the log shows that NVRTC misses a part of itself; else empty.
+std::string installation_hint(std::string_view log);
 
 struct CompileRequest {
   std::string name;                                       // for people: "lif_forward"
@@ -18,6 +35,9 @@ struct CompileRequest {
   bool anew = false;                                      // not from NVRTC's own cache, which keeps no log: for `usage`
   std::optional<std::chrono::milliseconds> longest = {};  // it may take; else longest_compilation()
 };
+
+// How long one compilation may take: SPIKEFORGE_COMPILE_SECONDS, or two minutes.
+std::chrono::milliseconds longest_compilation();
 
 struct CompileResult {
   std::vector<char> image;  // a cubin; PTX with its final zero if NVRTC does not support the architecture

@@ -30,17 +30,22 @@ template <class F> SPIKEFORGE_FN F sigmoid_slope(F alpha, F x) {
 
 template <class F> SPIKEFORGE_FN F logistic(F x) { return F(1) / (F(1) + exp(-x)); }
 
-template <class F> struct Sigmoid {
-  SPIKEFORGE_FN explicit Sigmoid(const double* args) : alpha(args[0]) {}
-  SPIKEFORGE_FN F gradient(F x) const { return sigmoid_slope(alpha, x); }
-  SPIKEFORGE_FN F primitive(F x) const { return logistic(alpha * x); }
+// What the surrogates with the one argument alpha have in common.
+template <class F> struct WithAlpha {
+  SPIKEFORGE_FN explicit WithAlpha(const double* args) : alpha(args[0]) {}
 
- private:
+ protected:
   F alpha;
 };
 
-template <class F> struct Atan {
-  SPIKEFORGE_FN explicit Atan(const double* args) : alpha(args[0]) {}
+template <class F> struct Sigmoid : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
+  SPIKEFORGE_FN F gradient(F x) const { return sigmoid_slope(alpha, x); }
+  SPIKEFORGE_FN F primitive(F x) const { return logistic(alpha * x); }
+};
+
+template <class F> struct Atan : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const {
     const F scaled = F(1.57079632679489661923) * alpha * x;
     return fast_divide(F(.5) * alpha, fma(scaled, scaled, F(1)));
@@ -48,60 +53,42 @@ template <class F> struct Atan {
   SPIKEFORGE_FN F primitive(F x) const {
     return F(.31830988618379067154) * atan(F(1.57079632679489661923) * alpha * x) + F(.5);
   }
-
- private:
-  F alpha;
 };
 
-template <class F> struct PiecewiseQuadratic {
-  SPIKEFORGE_FN explicit PiecewiseQuadratic(const double* args) : alpha(args[0]) {}
+template <class F> struct PiecewiseQuadratic : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return max(alpha - square(alpha) * abs(x), F(0)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F inner = alpha * x - F(.5) * square(alpha) * abs(x) * x + F(.5);
     return select(abs(x) < F(1) / alpha, inner, select(x < F(0), F(0), F(1)));
   }
-
- private:
-  F alpha;
 };
 
-template <class F> struct PiecewiseExp {
-  SPIKEFORGE_FN explicit PiecewiseExp(const double* args) : alpha(args[0]) {}
+template <class F> struct PiecewiseExp : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return F(.5) * alpha * fast_exp(-alpha, abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F tail = F(.5) * exp(-alpha * abs(x));
     return select(x < F(0), tail, F(1) - tail);
   }
-
- private:
-  F alpha;
 };
 
-template <class F> struct SoftSign {
-  SPIKEFORGE_FN explicit SoftSign(const double* args) : alpha(args[0]) {}
+template <class F> struct SoftSign : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return fast_divide(F(.5) * alpha, square(F(1) + alpha * abs(x))); }
   SPIKEFORGE_FN F primitive(F x) const { return F(.5) * (alpha * x / (F(1) + alpha * abs(x)) + F(1)); }
-
- private:
-  F alpha;
 };
 
-template <class F> struct SuperSpike {
-  SPIKEFORGE_FN explicit SuperSpike(const double* args) : alpha(args[0]) {}
+template <class F> struct SuperSpike : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return fast_divide(alpha, square(abs(x) + F(1))); }
   SPIKEFORGE_FN F primitive(F x) const { return alpha * x / (F(1) + abs(x)); }
-
- private:
-  F alpha;
 };
 
-template <class F> struct Erf {
-  SPIKEFORGE_FN explicit Erf(const double* args) : alpha(args[0]) {}
+template <class F> struct Erf : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return F(.56418958354775628695) * alpha * fast_exp(-square(alpha), square(x)); }
   SPIKEFORGE_FN F primitive(F x) const { return F(.5) * erfc(-alpha * x); }
-
- private:
-  F alpha;
 };
 
 template <class F> struct PiecewiseLeakyRelu {
@@ -130,16 +117,13 @@ template <class F> struct S2nn {
   F alpha, beta;
 };
 
-template <class F> struct QPseudoSpike {
-  SPIKEFORGE_FN explicit QPseudoSpike(const double* args) : alpha(args[0]) {}
+template <class F> struct QPseudoSpike : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return pow(F(1) + F(2) * abs(x) / (alpha - F(1)), -alpha); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F tail = F(.5) * pow(F(1) + F(2) * abs(x) / (alpha - F(1)), F(1) - alpha);
     return select(x < F(0), tail, F(1) - tail);
   }
-
- private:
-  F alpha;
 };
 
 template <class F> struct LeakyKRelu {
@@ -151,38 +135,29 @@ template <class F> struct LeakyKRelu {
   F leak, k;
 };
 
-template <class F> struct FakeNumericalGradient {
-  SPIKEFORGE_FN explicit FakeNumericalGradient(const double* args) : alpha(args[0]) {}
+template <class F> struct FakeNumericalGradient : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return min(F(1) / abs(x), alpha); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F size = alpha * abs(x);
     const F tail = F(1) + log(max(size, F(1)));
     return select(size < F(1), alpha * x, select(x < F(0), -tail, tail));
   }
-
- private:
-  F alpha;
 };
 
-template <class F> struct LogTailedRelu {
-  SPIKEFORGE_FN explicit LogTailedRelu(const double* args) : alpha(args[0]) {}
+template <class F> struct LogTailedRelu : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return select(x <= F(0), alpha, F(1) / max(x, F(1))); }
   SPIKEFORGE_FN F primitive(F x) const { return select(x <= F(0), alpha * x, min(x, F(1)) + log(max(x, F(1)))); }
-
- private:
-  F alpha;
 };
 
-template <class F> struct NonzeroSignLogAbs {
-  SPIKEFORGE_FN explicit NonzeroSignLogAbs(const double* args) : alpha(args[0]) {}
+template <class F> struct NonzeroSignLogAbs : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return fast_divide(alpha, F(1) + alpha * abs(x)); }
   SPIKEFORGE_FN F primitive(F x) const {
     const F size = log(alpha * abs(x) + F(1));
     return select(x < F(0), -size, size);
   }
-
- private:
-  F alpha;
 };
 
 // The first n - 1 odd harmonics of a square wave.
@@ -208,13 +183,10 @@ template <class F> struct SquarewaveFourier {
   F period;
 };
 
-template <class F> struct Rect {
-  SPIKEFORGE_FN explicit Rect(const double* args) : alpha(args[0]) {}
+template <class F> struct Rect : WithAlpha<F> {
+  using WithAlpha<F>::WithAlpha, WithAlpha<F>::alpha;
   SPIKEFORGE_FN F gradient(F x) const { return select(abs(x) < F(.5) / alpha, alpha, F(0)); }
   SPIKEFORGE_FN F primitive(F x) const { return max(min(alpha * x + F(.5), F(1)), F(0)); }
-
- private:
-  F alpha;
 };
 
 template <class F> struct FastSigmoid {

@@ -1,5 +1,5 @@
 // Updates connections that learn: those of the neurons that fired, or all. Block is the printed update of one
-// connection (codegen/plastic_printer.h).
+// connection (csrc/kernels/event/plastic.cpp).
 //
 // Short names: F type of the arithmetic; W type of the weights.
 #pragma once

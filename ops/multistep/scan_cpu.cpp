@@ -1,6 +1,6 @@
 #include "ops/multistep/scan_cpu.h"
 #include "csrc/cpu/multistep/program.h"
-#include "csrc/kernels/scan/composition.h"
+#include "csrc/kernels/scan/scan.h"
 #include "ops/multistep/cpu_tiles.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "ops/multistep/text_call.h"
 #include "csrc/graph/errors.h"
-#include "csrc/kernels/scan/composition.h"
+#include "csrc/kernels/scan/scan.h"
 
 #include <c10/util/Exception.h>
 

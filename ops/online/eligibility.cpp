@@ -1,6 +1,6 @@
 // The contribution of steps before a call to its gradients, and its update.
 #include "ops/online/eligibility.h"
-#include "csrc/autodiff/response.h"
+#include "csrc/autodiff/jvp.h"
 #include "csrc/graph/errors.h"
 #include "csrc/graph/text.h"
 #include "csrc/kernels/multistep/traced_cell.h"

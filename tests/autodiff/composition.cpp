@@ -1,5 +1,5 @@
 // The composition of a cell's steps: run over some steps, it gives the states that the cell itself reaches from any.
-#include "csrc/autodiff/composition.h"
+#include "csrc/autodiff/affine.h"
 #include "csrc/graph/errors.h"
 #include "csrc/graph/internal/evaluate.h"
 #include "csrc/graph/internal/verify.h"

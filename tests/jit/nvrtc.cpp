@@ -1,7 +1,7 @@
 #include "tests/catch.h"
 #include "tests/jit/support.h"
 
-#include "csrc/jit/compile_limit.h"
+#include "csrc/jit/nvrtc.h"
 #include "csrc/jit/sources.h"
 
 #include <algorithm>

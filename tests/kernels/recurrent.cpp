@@ -1,5 +1,4 @@
 // Recurrent layers on a GPU: which layers have a kernel where, that it fits the device, and that it compiles.
-#include "csrc/kernels/recurrent/clusters.h"
 #include "csrc/kernels/recurrent/schedule.h"
 #include "csrc/kernels/recurrent/spec.h"
 

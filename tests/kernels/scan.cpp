@@ -1,6 +1,5 @@
 // Time-parallel passes of many blocks for the same neurons: when there is one, that it fits, and that it compiles.
 #include "csrc/kernels/scan/scan.h"
-#include "csrc/kernels/scan/composition.h"
 
 #include <fmt/format.h>
 

@@ -550,29 +550,21 @@ void scatter_many(const Rows& matrix, const Weights& weights, Values values, con
   });
 }
 
-template <class C>
-void weight_gradient_typed(const Rows& matrix, Values values, bool transpose, const C* entries, const C* g,
-                           std::int64_t n, std::int64_t begin, std::int64_t end, C* grad) {
-  for (std::int64_t i = begin; i < end; ++i)
-    for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
-      const std::int64_t j = matrix.indices[k];
-      const C* const entry = entries + (transpose ? i : j) * n;
-      const C* const upstream = g + (transpose ? j : i) * n;
-      if (values == Values::number)
-        grad[k] += sum_of<C>(n, [&](std::int64_t v) { return entry[v] * upstream[v]; });
-      else
-        grad[k] += sum_of<C>(n, [&](std::int64_t v) { return entry[v] > 0 ? entry[v] * upstream[v] : C(0); });
-    }
-}
-
 void weight_gradient(const Rows& matrix, DType type, Values values, bool transpose, const void* entries, const void* g,
                      std::int64_t n, std::int64_t begin, std::int64_t end, void* grad) {
-  if (type == DType::f64)
-    weight_gradient_typed(matrix, values, transpose, static_cast<const double*>(entries), static_cast<const double*>(g),
-                          n, begin, end, static_cast<double*>(grad));
-  else
-    weight_gradient_typed(matrix, values, transpose, static_cast<const float*>(entries), static_cast<const float*>(g),
-                          n, begin, end, static_cast<float*>(grad));
+  with_arithmetic(type, [&]<class C>(C) {
+    for (std::int64_t i = begin; i < end; ++i)
+      for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
+        const std::int64_t j = matrix.indices[k];
+        const C* const entry = static_cast<const C*>(entries) + (transpose ? i : j) * n;
+        const C* const upstream = static_cast<const C*>(g) + (transpose ? j : i) * n;
+        C& sum = static_cast<C*>(grad)[k];
+        if (values == Values::number)
+          sum += sum_of<C>(n, [&](std::int64_t v) { return entry[v] * upstream[v]; });
+        else
+          sum += sum_of<C>(n, [&](std::int64_t v) { return entry[v] > 0 ? entry[v] * upstream[v] : C(0); });
+      }
+  });
 }
 
 // ---- dense weights ----

@@ -1,4 +1,5 @@
 // Compiled once for each instruction set (CPU_CAPABILITY).
+#include "csrc/cpu/element_type.h"
 #include "csrc/cpu/event/plastic.h"
 #include "csrc/cpu/multistep/tape_kernels.h"
 #include "csrc/cpu/numbers.h"
@@ -61,12 +62,8 @@ template <class T> class Piece {
       bind_uniform(rows_[argument++], at::vec::Vectorized<T>(number));
     }
     for (std::size_t i = 0; i < tape.results; ++i) rows_[tape.result(i)] = row_of(results, i);
-    for (std::size_t i = 0; i < tape.constants.size(); ++i) {
-      const Constant& constant = tape.constants[i];
-      bind_uniform(rows_[tape.constant(i)], constant.is_truth
-                                                ? Operations<T>::mask(constant.number != 0)
-                                                : at::vec::Vectorized<T>(static_cast<T>(constant.number)));
-    }
+    for (std::size_t i = 0; i < tape.constants.size(); ++i)
+      bind_uniform(rows_[tape.constant(i)], vector_of<T>(tape.constants[i]));
     for (std::size_t i = 0; i < tape.temporaries; ++i) rows_[tape.temporary(i)] = row_of(temporaries, i);
   }
 
@@ -300,12 +297,7 @@ template <class T> class Piece {
   }
 
   template <class Function> static void with_memory(const PlasticState& state, Function&& function) {
-    switch (state.type) {
-      case DType::f16: return function(static_cast<c10::Half*>(state.data));
-      case DType::bf16: return function(static_cast<c10::BFloat16*>(state.data));
-      case DType::f32: return function(static_cast<float*>(state.data));
-      default: return function(static_cast<double*>(state.data));
-    }
+    with_element(state.type, [&](auto stored) { function(static_cast<decltype(stored)*>(state.data)); });
   }
 
   // The connections of a piece.
@@ -329,35 +321,28 @@ template <class T> class Piece {
   Kernel<T>* kernels_ = nullptr;
 };
 
-template <class Function> void with_type(DType type, Function&& function) {
-  if (type == DType::f64)
-    function(double{});
-  else
-    function(float{});
-}
-
 std::size_t scratch_bytes(const PlasticCall& call) {
   Scratch scratch(nullptr);
-  with_type(call.type, [&](auto number) { Piece<decltype(number)>(call, scratch); });
+  with_arithmetic(call.type, [&](auto number) { Piece<decltype(number)>(call, scratch); });
   return scratch.used();
 }
 
 void connections(const PlasticCall& call, const PlasticWalk& walk, void* memory) {
-  with_type(call.type, [&](auto number) {
+  with_arithmetic(call.type, [&](auto number) {
     Scratch scratch(memory);
     Piece<decltype(number)>(call, scratch).connections(walk);
   });
 }
 
 void neurons(const PlasticCall& call, const std::int32_t* fired, std::int64_t count, void* memory) {
-  with_type(call.type, [&](auto number) {
+  with_arithmetic(call.type, [&](auto number) {
     Scratch scratch(memory);
     Piece<decltype(number)>(call, scratch).neurons(fired, count);
   });
 }
 
 void decay(DType type, void* values, std::int64_t count, double factor, double target) {
-  with_type(type, [&](auto number) {
+  with_arithmetic(type, [&](auto number) {
     using T = decltype(number);
     T* const all = static_cast<T*>(values);
     const T f = static_cast<T>(factor), to = static_cast<T>(target);

@@ -1,5 +1,4 @@
 #include "csrc/cpu/event/plastic.h"
-#include "csrc/graph/internal/copy.h"
 #include "csrc/graph/internal/evaluate.h"
 #include "csrc/graph/internal/hoist.h"
 #include "csrc/graph/internal/lower.h"
@@ -14,13 +13,7 @@ PlasticBlock::PlasticBlock(const graph::Synapse& synapse, const graph::SynapseBl
       signals(synapse.signals.size()),
       changed(of_traces ? block.traces : block.states),
       sends(sends) {
-  std::vector<graph::Id> wanted;
-  const std::span<const graph::Id> results = block.graph.results();
-  const std::size_t first = of_traces ? block.states.size() : 0;
-  for (std::size_t k = 0; k < changed.size(); ++k) wanted.push_back(results[first + k]);
-  if (sends) wanted.push_back(results.back());
-  const graph::Graph chosen = graph::restricted(block.graph, block.graph.argument_count(), wanted);
-  graph::Hoisted parts = graph::hoist(graph::lowered(chosen), synapse.param(0), synapse.params.size());
+  graph::Hoisted parts = graph::hoist(graph::lowered(block, of_traces, sends), synapse.param(0), synapse.params.size());
   prologue = std::move(parts.prologue);
   hoisted = prologue.results().size();
   tape = tape_of(parts.inner);

@@ -183,12 +183,11 @@ template <class T> class Delayed {
 
 void add(const DelayedProduct& p, DType type, std::int64_t row, std::int64_t last_row, std::int64_t begin,
          std::int64_t end) {
-  type == DType::f64 ? Delayed<double>::add(p, row, last_row, begin, end)
-                     : Delayed<float>::add(p, row, last_row, begin, end);
+  with_arithmetic(type, [&](auto number) { Delayed<decltype(number)>::add(p, row, last_row, begin, end); });
 }
 
 void sums(const DelayedSums& s, DType type, std::int64_t row, std::int64_t last_row) {
-  type == DType::f64 ? Delayed<double>::sums(s, row, last_row) : Delayed<float>::sums(s, row, last_row);
+  with_arithmetic(type, [&](auto number) { Delayed<decltype(number)>::sums(s, row, last_row); });
 }
 
 // A square of vectors, turned: in each round the numbers of two vectors that lie `distance` apart change places.

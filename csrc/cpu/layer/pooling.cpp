@@ -227,21 +227,14 @@ template <class Stored> class Rows {
   int* which_;
 };
 
-void forward(const PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch) {
+template <bool is_forward> void run(const PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch) {
   with_element(call.type, [&](auto number) {
     Rows<decltype(number)> rows(call, scratch);
-    for (std::int64_t row = first; row < last; ++row) rows.forward(row);
+    for (std::int64_t row = first; row < last; ++row) is_forward ? rows.forward(row) : rows.backward(row);
   });
 }
 
-void backward(const PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch) {
-  with_element(call.type, [&](auto number) {
-    Rows<decltype(number)> rows(call, scratch);
-    for (std::int64_t row = first; row < last; ++row) rows.backward(row);
-  });
-}
-
-constexpr PoolingKernels table = {forward, backward};
+constexpr PoolingKernels table = {run<true>, run<false>};
 
 }  // namespace
 }  // namespace CPU_CAPABILITY

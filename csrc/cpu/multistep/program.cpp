@@ -1,10 +1,17 @@
 #include "csrc/cpu/multistep/program.h"
-#include "csrc/cpu/multistep/compiled_tapes.h"
+#include "csrc/base/once_map.h"
+#include "csrc/base/published_map.h"
+#include "csrc/cpu/host_compiler.h"
+#include "csrc/cpu/multistep/print_tapes.h"
 #include "csrc/cpu/multistep/traced_program.h"
 #include "csrc/kernels/multistep/predefined_cells.h"
 #include "csrc/kernels/multistep/traced_cell.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <mutex>
+#include <utility>
 
 namespace spikeforge::cpu {
 namespace {
@@ -35,12 +42,83 @@ const TracedCell* traced(const Launch& launch) {
   return launch.cell->maker == Cell::Maker::traced ? static_cast<const TracedCell*>(launch.cell) : nullptr;
 }
 
+// ---- compiled tapes ----
+
+// The tapes of a cell that are compiled together.
+struct Unit {
+  DType type{};
+  bool is_backward = false, with_inputs = false, with_params = false;
+
+  bool operator==(const Unit&) const = default;
+};
+struct HashOfUnit {
+  std::size_t operator()(const Unit& unit) const {
+    return static_cast<std::size_t>(unit.type) * 8 + (unit.is_backward ? 4 : 0) + (unit.with_inputs ? 2 : 0) +
+           unit.with_params;
+  }
+};
+
+struct Compiled {
+  SharedObject object;
+  TapeFunctions functions;
+};
+
+// The compiled tapes of a cell. The first caller compiles; hot calls take no lock.
+struct CompiledTapes {
+  OnceMap<Unit, Compiled, HashOfUnit> made;
+  PublishedMap<Unit, const TapeFunctions, HashOfUnit> published;
+};
+
+Compiled compile(const HostCompiler& compiler, const TracedCell& cell, const Unit& unit) {
+  const TracedProgram& program = program_of(cell);
+  std::vector<NamedTape> tapes;
+  if (unit.is_backward) {
+    tapes.push_back({"spikeforge_advance", &program.advance});
+    tapes.push_back({"spikeforge_backward", &program.backward(unit.with_inputs, unit.with_params)});
+  } else {
+    tapes.push_back({"spikeforge_step", &program.step});
+  }
+  const std::string name = cell.name + (unit.is_backward ? "_backward" : "_forward");
+  SharedObject object = compiler.load(name, print_tapes(tapes, unit.type));
+  const auto function = [&](const char* symbol) { return reinterpret_cast<TapeFunction>(object.find(symbol)); };
+  const TapeFunctions functions{function("spikeforge_step"), function("spikeforge_advance"),
+                                function("spikeforge_backward")};
+  return {std::move(object), functions};
+}
+
+Compiled compile_or_warn(const HostCompiler& compiler, const TracedCell& cell, const Unit& unit) {
+  try {
+    return compile(compiler, cell, unit);
+  } catch (const std::exception& e) {
+    static std::once_flag once;
+    std::call_once(once, [&] {
+      std::fprintf(stderr, "spikeforge: warning: neuron %s is interpreted, not compiled: %s\n", cell.name.c_str(),
+                   e.what());
+    });
+    return {};
+  }
+}
+
+// Tapes compiled by the machine's C++ compiler: the interpreter runs each as one instruction. They are compiled at the
+// first call for a cell and type, which waits for the compiler. The functions are valid as long as the cell exists. All
+// are null if there is no compiler (host_compiler.h), or if it failed, which causes one warning: the interpreter then
+// runs the instructions.
+TapeFunctions functions_of(const TracedCell& cell, Unit unit) {
+  const HostCompiler* const compiler = HostCompiler::get();
+  if (compiler == nullptr) return {};
+  if (unit.type != DType::f64) unit.type = DType::f32;  // half types are converted before and after
+  auto& tapes = cell.compiled_tapes.get<CompiledTapes>([] { return CompiledTapes(); });
+  if (const TapeFunctions* const functions = tapes.published.find(unit)) return *functions;
+  const auto made = tapes.made.get(unit, [&] { return compile_or_warn(*compiler, cell, unit); });
+  return tapes.published.insert(unit, made.value->functions);
+}
+
 }  // namespace
 
 Program program_of(const ForwardLaunch& launch) {
   Program program{loop_of(launch), {}, launch.cell->maker == Cell::Maker::loihi ? loihi_tile : forward_tile};
   if (const TracedCell* const cell = traced(launch)) {
-    program.context = {&program_of(*cell), compiled_forward(*cell, launch.type)};
+    program.context = {&program_of(*cell), functions_of(*cell, {launch.type})};
     program.largest_tile = program.context.program->forward_tile(launch.type);
   }
   return program;
@@ -50,7 +128,7 @@ Program program_of(const BackwardLaunch& launch) {
   Program program{loop_of(launch), {}, backward_tile};
   if (const TracedCell* const cell = traced(launch)) {
     program.context = {&program_of(*cell),
-                       compiled_backward(*cell, launch.type, launch.any_grad_input, launch.any_grad_param)};
+                       functions_of(*cell, {launch.type, true, launch.any_grad_input, launch.any_grad_param})};
     const std::int64_t segment = std::min(launch.steps, launch.checkpoint_length);
     program.largest_tile = program.context.program->backward_tile(launch.type, segment);
   }

@@ -13,7 +13,7 @@ struct Program {
   std::int64_t largest_tile;
 };
 
-// Made at the first call of a traced cell, which may wait for the machine's C++ compiler (compiled_tapes.h).
+// Made at the first call of a traced cell, which may wait for the machine's C++ compiler (host_compiler.h).
 Program program_of(const ForwardLaunch& launch);
 Program program_of(const BackwardLaunch& launch);
 

@@ -7,6 +7,12 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
+// The value of a constant: a truth is a mask.
+template <class T> at::vec::Vectorized<T> vector_of(const Constant& constant) {
+  if (constant.is_truth) return Operations<T>::mask(constant.number != 0);
+  return at::vec::Vectorized<T>(static_cast<T>(constant.number));
+}
+
 template <class T>
 using Kernel = void (*)(const Instruction&, const Row<T>* rows, std::int64_t begin, std::int64_t end);
 

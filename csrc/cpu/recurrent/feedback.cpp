@@ -1,5 +1,6 @@
 // Compiled once for each instruction set (CPU_CAPABILITY), under the rules at the top of predefined_loops.cpp.
 #include "csrc/cpu/recurrent/feedback.h"
+#include "csrc/cpu/element_type.h"
 #include "csrc/cpu/vec.h"
 
 #include <cstring>
@@ -206,18 +207,12 @@ template <class T, class Stored> class Product {
   }
 };
 
-template <class T, class Stored> void choose(Feedback& feedback) {
-  feedback.run = Product<T, Stored>::run;
-  feedback.scratch_bytes = Product<T, Stored>::scratch_bytes(feedback.width);
-}
-
 void choose(DType type, Feedback& feedback) {
-  switch (type) {
-    case DType::f16: return choose<float, c10::Half>(feedback);
-    case DType::bf16: return choose<float, c10::BFloat16>(feedback);
-    case DType::f32: return choose<float, float>(feedback);
-    default: return choose<double, double>(feedback);
-  }
+  with_element(type, [&](auto stored) {
+    using FedBack = Product<Compute<decltype(stored)>, decltype(stored)>;
+    feedback.run = FedBack::run;
+    feedback.scratch_bytes = FedBack::scratch_bytes(feedback.width);
+  });
 }
 
 }  // namespace

@@ -1,6 +1,11 @@
 // Copies of a graph's nodes into another graph.
 #pragma once
 
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+
 #include "csrc/graph/graph.h"
 
 namespace spikeforge::graph {
@@ -21,5 +26,27 @@ Graph restricted(const Graph& graph, std::size_t argument_count, std::span<const
 
 // The graph without nodes on which no result depends.
 inline Graph compacted(const Graph& graph) { return restricted(graph, graph.argument_count(), graph.results()); }
+
+// The same function, its nodes in the order in which the results need them, operands from the left, and without those
+// that no result needs. C++ leaves open which operand of a + b is evaluated first; a text, and whatever is kept under
+// it, must not depend on the compiler's choice. Draws are numbered in this order too.
+Graph in_order_of_need(const Graph& graph);
+
+// Generates names for additional arguments of a graph.
+class UnusedNames {
+ public:
+  explicit UnusedNames(const Graph& graph) {
+    for (Id id = 0; id < graph.size(); ++id) used_.insert(graph.name(id));
+  }
+
+  // This one, or one that begins so.
+  std::string take(std::string name) {
+    while (!used_.insert(name).second) name += '_';
+    return name;
+  }
+
+ private:
+  std::set<std::string, std::less<>> used_;
+};
 
 }  // namespace spikeforge::graph

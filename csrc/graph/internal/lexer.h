@@ -9,6 +9,10 @@
 
 namespace spikeforge::graph {
 
+// In ASCII, whatever the locale.
+constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 struct Token {
   enum class Kind : std::uint8_t { name, number, symbol, line_break, end };
 
@@ -35,5 +39,9 @@ class Lexer {
   std::size_t at_ = 0;
   int parentheses_ = 0;  // open ones: within them a line break is a blank
 };
+
+// About a name or a symbol that neuron text does not have, to follow an error: "; write where(...) ..."; empty:
+// nothing.
+std::string_view advice_about(std::string_view word);
 
 }  // namespace spikeforge::graph

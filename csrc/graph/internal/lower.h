@@ -10,6 +10,7 @@
 #pragma once
 
 #include "csrc/graph/cell.h"
+#include "csrc/graph/synapse.h"
 
 namespace spikeforge::graph {
 
@@ -20,5 +21,8 @@ Id fires(Graph& graph, Id s);
 std::vector<Id> lower_into(Graph& to, const Graph& from);
 
 Graph lowered(const Graph& graph);
+
+// A block of a rule of plasticity with these results alone: its states, or its traces, and what is sent.
+Graph lowered(const SynapseBlock& block, bool of_traces, bool sends);
 
 }  // namespace spikeforge::graph

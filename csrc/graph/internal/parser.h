@@ -3,7 +3,6 @@
 
 #include "csrc/graph/cell.h"
 #include "csrc/graph/errors.h"
-#include "csrc/graph/internal/advice.h"
 #include "csrc/graph/internal/lexer.h"
 #include "csrc/graph/surrogate.h"
 

@@ -1,10 +1,16 @@
 #include "csrc/kernels/event/plastic.h"
-#include "csrc/codegen/plastic_printer.h"
+#include "csrc/codegen/cell_printer.h"
+#include "csrc/codegen/lines.h"
+#include "csrc/graph/internal/copy.h"
+#include "csrc/graph/internal/lower.h"
 #include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace spikeforge::event {
 namespace {
@@ -34,6 +40,82 @@ bool changes_traces(const graph::Synapse& synapse, const graph::SynapseBlock& bl
 
 bool is_of_traces(PlasticPart part) { return part == PlasticPart::pre_traces || part == PlasticPart::post_traces; }
 
+// ---- a block as code ----
+
+using Bits = std::uint64_t;
+
+// The arguments on which results depend, of `count` from the first on.
+Bits bits_of(const std::vector<bool>& live, std::size_t first, std::size_t count) {
+  Bits bits = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    if (live[first + i]) bits |= Bits{1} << i;
+  return bits;
+}
+
+Bits bits_of(std::span<const std::size_t> numbers) {
+  Bits bits = 0;
+  for (const std::size_t i : numbers) bits |= Bits{1} << i;
+  return bits;
+}
+
+// The update of a connection, or of a neuron's traces, as C++: a struct that the loops of cuda/event/plastic.cuh run.
+//
+//   template <class F> struct Block
+//     n_states, n_traces, n_params, n_signals        of the rule
+//     reads_, changes_, decaying, traces_after       a bit for each state, trace or signal
+//     run(states, traces, params, signals, sent)     changes its arguments
+//
+// The states and what is sent of a block, or its traces; null: states decay alone. In namespace spikeforge, which the
+// text opens and closes; its #include comes first.
+std::string print_block(const graph::Synapse& s, const graph::SynapseBlock* block, bool of_traces, bool sends) {
+  const graph::Graph graph = block == nullptr ? graph::Graph() : graph::lowered(*block, of_traces, sends);
+  const std::vector<bool> live =
+      block == nullptr ? std::vector<bool>(s.signal(s.signals.size())) : graph::live_nodes(graph);
+  const std::vector<std::size_t> none;
+  const std::vector<std::size_t>& changed = block == nullptr ? none : of_traces ? block->traces : block->states;
+  Bits decaying = 0, after = 0;
+  for (const graph::Decay& decay : s.decays)
+    if (!decay.of_trace && !of_traces) decaying |= Bits{1} << decay.number;
+  for (std::size_t i = 0; i < s.traces.size(); ++i)
+    if (s.traces[i].after) after |= Bits{1} << i;
+
+  codegen::Lines line;
+  line("#include <spikeforge/neuron/functions.h>");
+  line("");
+  line("namespace spikeforge {{");
+  line("// {}", s.name);
+  line("template <class F>");
+  line("struct Block {{");
+  line("  static constexpr int n_states = {}, n_traces = {}, n_params = {}, n_signals = {};", s.states.size(),
+       s.traces.size(), s.params.size(), s.signals.size());
+  line("  static constexpr unsigned reads_states = {}, changes_states = {}, decaying = {};",
+       bits_of(live, 0, s.states.size()), of_traces ? 0 : bits_of(changed), decaying);
+  line("  static constexpr unsigned reads_traces = {}, changes_traces = {}, traces_after = {}, reads_signals = {};",
+       bits_of(live, s.states.size(), s.traces.size()), of_traces ? bits_of(changed) : 0, after,
+       bits_of(live, s.signal(0), s.signals.size()));
+  line("  static constexpr bool sends = {};", sends);
+  line("");
+  line("  static SPIKEFORGE_FN void run(F* states, F* traces, const F* params, const F* signals, F& sent) {{");
+  if (block != nullptr) {
+    std::vector<std::string> sources;
+    const auto add = [&](const char* list, std::size_t count) {
+      for (std::size_t i = 0; i < count; ++i) sources.push_back(fmt::format("{}[{}]", list, i));
+    };
+    add("states", s.states.size());
+    add("traces", s.traces.size());
+    add("params", s.params.size());
+    add("signals", s.signals.size());
+    const std::vector<std::string> results = codegen::print_body(line, graph, sources);
+    for (std::size_t k = 0; k < changed.size(); ++k)
+      line("    {}[{}] = {};", of_traces ? "traces" : "states", changed[k], results[k]);
+    if (sends) line("    sent = {};", results.back());
+  }
+  line("  }}");
+  line("}};");
+  line("}}  // namespace spikeforge");
+  return line.take();
+}
+
 }  // namespace
 
 bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signal) {
@@ -55,9 +137,8 @@ jit::KernelSource print_source(const graph::Synapse& synapse, PlasticPart part, 
       lists       ? "list_fired"
       : of_traces ? fmt::format("plastic_traces<Block<{0}>, {0}>", arithmetic)
                   : fmt::format("plastic_connections<Block<{0}>, {0}, {1}>", arithmetic, cuda_name(weight));
-  const std::string block = lists ? ""
-                                  : codegen::print_block(synapse, block_of(synapse, part, signal), of_traces,
-                                                         part == PlasticPart::sending_pre);
+  const std::string block =
+      lists ? "" : print_block(synapse, block_of(synapse, part, signal), of_traces, part == PlasticPart::sending_pre);
   return {.name = name,
           .entry = name,
           .text = fmt::format(R"(#include <spikeforge/cuda/event/plastic.cuh>

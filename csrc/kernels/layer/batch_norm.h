@@ -7,9 +7,7 @@
 #include "csrc/kernels/layer/arguments.h"
 #include "csrc/kernels/multistep/launch.h"
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 
 namespace spikeforge::layers {

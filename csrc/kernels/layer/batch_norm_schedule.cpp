@@ -13,8 +13,6 @@ using namespace kernels;
 
 // ---- how blocks share the neurons ----
 
-std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
-
 // The number of aligned groups that n consecutive elements can touch.
 std::int64_t touched(std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; }
 

@@ -1,5 +1,5 @@
 #include "csrc/kernels/multistep/cell.h"
-#include "csrc/kernels/multistep/overrides.h"
+#include "csrc/kernels/multistep/schedule.h"
 
 #include <atomic>
 #include <limits>

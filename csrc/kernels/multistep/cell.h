@@ -6,14 +6,15 @@
 #pragma once
 
 #include "csrc/base/dtype.h"
-#include "csrc/base/slot.h"
 #include "csrc/neuron/neuron_kind.h"
 #include "csrc/neuron/surrogate.h"
 #include "csrc/neuron/surrogate_kind.h"
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,38 @@ struct CellText {
   std::vector<std::string> types;  // "Options = ...", and so on for Surrogate and Cell
 };
 
+// Storage in an object for data of a component above: created by the first request, then read without a lock, and
+// destroyed with the object. A slot has one type, which the component defines and the object does not use. Several
+// threads may change the data at once: it synchronises itself.
+class Slot {
+ public:
+  Slot() = default;
+  ~Slot() { delete content_.load(std::memory_order_acquire); }
+  Slot(const Slot&) = delete;
+  Slot& operator=(const Slot&) = delete;
+
+  // `make` returns a T, in place. If two threads come first, both create one, and one is kept.
+  template <class T, class Make> T& get(const Make& make) const {
+    if (Base* const there = content_.load(std::memory_order_acquire)) return static_cast<Content<T>*>(there)->value;
+    auto made = std::make_unique<Content<T>>(make);
+    Base* there = nullptr;
+    if (content_.compare_exchange_strong(there, made.get(), std::memory_order_acq_rel, std::memory_order_acquire))
+      return made.release()->value;
+    return static_cast<Content<T>*>(there)->value;
+  }
+
+ private:
+  struct Base {
+    virtual ~Base() = default;
+  };
+  template <class T> struct Content : Base {
+    template <class Make> explicit Content(const Make& make) : value(make()) {}
+    T value;
+  };
+
+  mutable std::atomic<Base*> content_ = nullptr;
+};
+
 class Cell {
  public:
   enum class Maker : std::uint8_t { predefined, traced, loihi };
@@ -101,10 +134,10 @@ class Cell {
   Slot loaded_kernels;     // launch.cpp
   Slot recurrent_kernels;  // kernels/recurrent/launch.cpp
   Slot scan_kernels;       // kernels/scan/scan.cpp
-  Slot composition;        // kernels/scan/composition.cpp
+  Slot composition;        // kernels/scan/scan.cpp
   Slot layer_kernels;      // kernels/layer/batch_norm.cpp
   Slot cpu_program;        // cpu/traced_program.cpp
-  Slot compiled_tapes;     // cpu/compiled_tapes.cpp
+  Slot compiled_tapes;     // cpu/multistep/program.cpp
   Slot derivatives;        // ops/multistep/derivatives.cpp
   Slot layers;             // ops/layer/batch_norm.cpp
 

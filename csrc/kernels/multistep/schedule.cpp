@@ -1,5 +1,4 @@
 #include "csrc/kernels/multistep/schedule.h"
-#include "csrc/kernels/multistep/overrides.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,19 +7,6 @@
 
 namespace spikeforge::kernels {
 namespace {
-
-bool aligned(const void* data, std::int64_t time_stride, std::size_t element, int width) {
-  const std::size_t bytes = element * static_cast<std::size_t>(width);
-  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0 && time_stride % width == 0;
-}
-
-bool readable_at(const SequenceView& view, std::size_t element, int width) {
-  return view.data == nullptr || view.neuron_stride == 0 || aligned(view.data, view.time_stride, element, width);
-}
-
-bool all_readable_at(std::span<const SequenceView> views, std::size_t element, int width) {
-  return std::ranges::all_of(views, [&](const SequenceView& view) { return readable_at(view, element, width); });
-}
 
 // All figures below: an H200, LIF unless noted otherwise, the time of the kernel divided by the time to move its bytes.
 // `benchmarks/schedule.py` measures them again.
@@ -78,8 +64,6 @@ void set_width(Schedule& schedule, const auto& launch, int width) {
   schedule.width = static_cast<std::uint8_t>(width);
   schedule.neighbours = rows_aligned(launch, width);
 }
-
-std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
 int power_of_two_from(std::int64_t least, int most) {
   int power = 1;
@@ -162,16 +146,27 @@ std::int64_t neurons_in_turns(const Launch& launch, const Schedule& schedule, in
 
 }  // namespace
 
+bool aligned(const void* data, std::int64_t time_stride, std::size_t element, int width) {
+  const std::size_t bytes = element * static_cast<std::size_t>(width);
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0 && time_stride % width == 0;
+}
+
+bool all_aligned(std::span<const SequenceView> views, std::size_t element, int width) {
+  return std::ranges::all_of(views, [&](const SequenceView& view) {
+    return view.data == nullptr || view.neuron_stride == 0 || aligned(view.data, view.time_stride, element, width);
+  });
+}
+
 // Results are allocated by us, with rows of N elements.
 bool rows_aligned(const ForwardLaunch& launch, int width) {
-  return launch.neurons % width == 0 && all_readable_at(launch.inputs, size_of(launch.type), width);
+  return launch.neurons % width == 0 && all_aligned(launch.inputs, size_of(launch.type), width);
 }
 
 bool rows_aligned(const BackwardLaunch& launch, int width) {
   const std::size_t element = size_of(launch.type), state = size_of(compute_type(launch.type));
-  return launch.neurons % width == 0 && all_readable_at(launch.inputs, element, width) &&
-         all_readable_at(launch.grad_outputs, element, width) && aligned(launch.checkpoints, 0, state, width) &&
-         all_readable_at(launch.grad_states, state, width);
+  return launch.neurons % width == 0 && all_aligned(launch.inputs, element, width) &&
+         all_aligned(launch.grad_outputs, element, width) && aligned(launch.checkpoints, 0, state, width) &&
+         all_aligned(launch.grad_states, state, width);
 }
 
 Schedule schedule_of(const ForwardLaunch& launch, int multiprocessors) {

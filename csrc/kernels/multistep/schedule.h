@@ -3,7 +3,11 @@
 
 #include "csrc/kernels/multistep/launch.h"
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <span>
 
 namespace spikeforge::kernels {
 
@@ -21,6 +25,24 @@ struct Schedule {
 
   bool operator==(const Schedule&) const = default;
 };
+
+// For tests and measurements: SPIKEFORGE_VECTOR_WIDTH, SPIKEFORGE_PREFETCH, SPIKEFORGE_CHECKPOINT, SPIKEFORGE_SEGMENTS
+// and SPIKEFORGE_TURNS override what a schedule would choose, SPIKEFORGE_SCAN_BLOCKS how many blocks share neurons;
+// SPIKEFORGE_CLUSTER, SPIKEFORGE_SPLIT and SPIKEFORGE_TILES choose among a recurrent layer's.
+//
+// 0 where the variable is not set to a power of two up to 64.
+inline int override_of(const char* name) {
+  const char* text = std::getenv(name);
+  const int value = text ? std::atoi(text) : 0;
+  return value > 0 && value <= 64 && std::has_single_bit(static_cast<unsigned>(value)) ? value : 0;
+}
+
+constexpr std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
+
+// True if one access reads or writes `width` elements of this size at each row's start; for a sequence that is absent
+// or expanded from one element, nothing is required.
+bool aligned(const void* data, std::int64_t time_stride, std::size_t element, int width);
+bool all_aligned(std::span<const SequenceView> views, std::size_t element, int width);
 
 // True if every row starts at a multiple of `width` neurons, so that one access reads `width` of them.
 bool rows_aligned(const ForwardLaunch& launch, int width);

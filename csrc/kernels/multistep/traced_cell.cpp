@@ -1,5 +1,5 @@
 #include "csrc/kernels/multistep/traced_cell.h"
-#include "csrc/autodiff/coefficients.h"
+#include "csrc/autodiff/stages.h"
 #include "csrc/autodiff/vjp.h"
 #include "csrc/base/environment.h"
 #include "csrc/codegen/cell_printer.h"
@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <array>
+#include <initializer_list>
 #include <iterator>
-#include <utility>
 #include <vector>
 
 namespace spikeforge {
@@ -23,81 +23,32 @@ using graph::Graph;
 using graph::Id;
 using graph::Op;
 
-// About how many instructions an operation is in float32.
-int cost_of(Op op) {
-  switch (op) {
-    case Op::argument:
-    case Op::constant:
-    case Op::truth: return 0;
-    case Op::divide:
-    case Op::reciprocal:
-    case Op::sqrt:
-    case Op::rsqrt:
-    case Op::exp:
-    case Op::exp2:
-    case Op::surrogate_gradient: return 8;
-    case Op::expm1:
-    case Op::log:
-    case Op::log1p:
-    case Op::log2:
-    case Op::asin:
-    case Op::acos:
-    case Op::atan:
-    case Op::sinh:
-    case Op::cosh:
-    case Op::tanh:
-    case Op::erf:
-    case Op::sigmoid:
-    case Op::softplus:
-    case Op::gelu:
-    case Op::silu:
-    case Op::elu: return 20;
-    case Op::sin:
-    case Op::cos:
-    case Op::tan:
-    case Op::pow:
-    case Op::atan2:
-    case Op::fmod:
-    case Op::remainder: return 60;
-    case Op::logical_or:
-    case Op::logical_and:
-    case Op::logical_not:
-    case Op::less:
-    case Op::less_equal:
-    case Op::greater:
-    case Op::greater_equal:
-    case Op::equal:
-    case Op::not_equal:
-    case Op::add:
-    case Op::subtract:
-    case Op::multiply:
-    case Op::neg:
-    case Op::abs:
-    case Op::sign:
-    case Op::square:
-    case Op::relu:
-    case Op::leaky_relu:
-    case Op::floor:
-    case Op::ceil:
-    case Op::round:
-    case Op::trunc:
-    case Op::minimum:
-    case Op::maximum:
-    case Op::clamp:
-    case Op::lerp:
-    case Op::where:
-    case Op::select:
-    case Op::spike:
-    case Op::spike_strict:
-    case Op::detach:
-    case Op::add_gradient: return 1;
-    case Op::uniform:
-    case Op::bernoulli: return 40;  // mostly Philox's multiplications
-    case Op::normal: return 60;
-    case Op::poisson: return 300;
-  }
-  return 1;
-}
+// About how many instructions each operation is in float32.
+constexpr std::size_t op_count = 0
+#define SPIKEFORGE_OP(name, ...) +1
+#include "csrc/graph/ops.def"
+    ;
+constexpr auto costs = [] {
+  using enum Op;
+  std::array<int, op_count> costs;
+  costs.fill(-1);
+  const auto set = [&](int cost, std::initializer_list<Op> ops) {
+    for (const Op op : ops) costs[static_cast<std::size_t>(op)] = cost;
+  };
+  set(0, {argument, constant, truth});
+  set(1, {logical_or, logical_and, logical_not, less, less_equal, greater, greater_equal, equal, not_equal});
+  set(1, {add, subtract, multiply, neg, abs, sign, square, relu, leaky_relu, floor, ceil, round, trunc});
+  set(1, {minimum, maximum, clamp, lerp, where, select, spike, spike_strict, detach, add_gradient});
+  set(8, {divide, reciprocal, sqrt, rsqrt, exp, exp2, surrogate_gradient});
+  set(20, {expm1, log, log1p, log2, asin, acos, atan, sinh, cosh, tanh, erf, sigmoid, softplus, gelu, silu, elu});
+  set(60, {sin, cos, tan, pow, atan2, fmod, remainder, normal});
+  set(40, {uniform, bernoulli});  // mostly Philox's multiplications
+  set(300, {poisson});
+  return costs;
+}();
+static_assert(std::ranges::none_of(costs, [](int cost) { return cost < 0; }), "every operation has a cost");
+
+int cost_of(Op op) { return costs[static_cast<std::size_t>(op)]; }
 
 int cost_of(const Graph& graph) {
   int cost = 0;

@@ -45,7 +45,7 @@ class TracedCell : public Cell {
   const Hash128 hash;  // of the text
   const graph::Cell graph;
   const autodiff::Stages stages;
-  const int coefficients;  // of the derivative, where it is computed in two parts: autodiff/coefficients.h
+  const int coefficients;  // of the derivative, where it is computed in two parts: autodiff/stages.h
 };
 
 // The table of cells is full. Exported, like GraphError.

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
 #include <string_view>
 
 namespace spikeforge {

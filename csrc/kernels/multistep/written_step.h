@@ -6,7 +6,6 @@
 #include "csrc/kernels/multistep/cell.h"
 #include "csrc/neuron/neuron_kind.h"
 
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

@@ -3,12 +3,11 @@
 #include "csrc/kernels/event/spec.h"
 #include "csrc/kernels/multistep/arguments.h"
 #include "csrc/kernels/multistep/spec.h"
-#include "csrc/kernels/network/matrix.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
-#include <string>
 
 namespace spikeforge::kernels {
 namespace {
@@ -26,6 +25,19 @@ KernelSpec spec_of_step(const ForwardLaunch& launch, std::int64_t width) {
   return spec;
 }
 
+// How a network's kernels read its connections.
+event::KernelSpec matrix_of(const NetworkLaunch& launch) {
+  return {.kernel = event::Kernel::scatter,
+          .weight = launch.weights.type,
+          .entry = event::EntryType::boolean,
+          .values = event::Values::event,
+          .homogeneous = launch.weights.homogeneous,
+          .indptr_bytes = sizeof(event::Int),
+          .sums = event::Sums::floats,
+          .transpose = true,
+          .delays = launch.delays};
+}
+
 // GroupArguments of cuda/network/network.cuh, followed by draws.
 class GroupWords : public ArgumentWords {
  public:
@@ -41,18 +53,6 @@ class GroupWords : public ArgumentWords {
 };
 
 }  // namespace
-
-event::KernelSpec matrix_of(const NetworkLaunch& launch) {
-  return {.kernel = event::Kernel::scatter,
-          .weight = launch.weights.type,
-          .entry = event::EntryType::boolean,
-          .values = event::Values::event,
-          .homogeneous = launch.weights.homogeneous,
-          .indptr_bytes = sizeof(event::Int),
-          .sums = event::Sums::floats,
-          .transpose = true,
-          .delays = launch.delays};
-}
 
 jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan) {
   codegen::Lines line;
@@ -113,6 +113,76 @@ void launch_network(const NetworkLaunch& launch, const NetworkPlan& plan, const 
   }
   kernel.launch_together(static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads), 0, stream,
                          bytes.data());
+}
+
+// ---- spikes of other ranks ----
+
+constexpr unsigned send_threads = 256;
+
+jit::KernelSource print_send(const NetworkLaunch& launch) {
+  return {.name = "network_send",
+          .entry = "spikeforge_network_send",
+          .text = fmt::format(R"(#include <spikeforge/cuda/network/exchange.cuh>
+namespace spikeforge {{
+namespace event {{
+using MatrixOfNetwork = {};
+}}
+extern "C" __global__ void __launch_bounds__({})
+spikeforge_network_send(const __grid_constant__ network::ExchangeArguments args) {{
+  network::send<event::MatrixOfNetwork>(args);
+}}
+}}  // namespace spikeforge
+)",
+                              event::print_type(matrix_of(launch)), send_threads)};
+}
+
+void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
+          void* stream) {
+  network::ExchangeArguments arguments = exchange;
+  constexpr std::int64_t of_a_warp = 128;  // connections of a warp in flight
+  const std::int64_t of_a_row = arguments.network.matrix.nnz / std::max<std::int64_t>(arguments.network.whole, 1);
+  arguments.network.pieces = std::clamp<std::int64_t>((of_a_row + of_a_warp - 1) / of_a_warp, 1, 1024);
+  const unsigned blocks = 2 * static_cast<unsigned>(device.multiprocessors);
+  jit::KernelCache::get()
+      .get(print_send(launch), jit::name_of_arch(device))
+      .launch({blocks, 1, 1}, send_threads, 0, stream, &arguments, sizeof arguments);
+}
+
+// ---- the order of connections ----
+
+namespace {
+
+constexpr unsigned near_threads = 256;
+
+const char* whole_number_of(int bytes) {
+  switch (bytes) {
+    case 2: return "unsigned short";
+    case 4: return "unsigned";
+    case 8: return "unsigned long long";
+    default: return "unsigned char";
+  }
+}
+
+}  // namespace
+
+jit::KernelSource print_near_first(int weight_bytes, int delay_bytes) {
+  return {.name = "network_near_first",
+          .entry = "spikeforge_near_first",
+          .text = fmt::format(R"(#include <spikeforge/cuda/network/near_first.cuh>
+extern "C" __global__ void __launch_bounds__({}) spikeforge_near_first(const spikeforge::network::NearArguments args) {{
+  spikeforge::network::near_first<{}, {}>(args);
+}}
+)",
+                              near_threads, whole_number_of(weight_bytes), whole_number_of(delay_bytes))};
+}
+
+void bring_near_first(const network::NearArguments& arguments, int weight_bytes, int delay_bytes,
+                      const jit::Device& device, void* stream) {
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(arguments.rows, 8LL * device.multiprocessors));
+  if (blocks == 0) return;
+  jit::KernelCache::get()
+      .get(print_near_first(weight_bytes, delay_bytes), jit::name_of_arch(device))
+      .launch({blocks, 1, 1}, near_threads, 0, stream, &arguments, sizeof arguments);
 }
 
 }  // namespace spikeforge::kernels

@@ -1,8 +1,7 @@
 #include "csrc/kernels/recurrent/launch.h"
 #include "csrc/jit/recorder.h"
 #include "csrc/jit/spec_table.h"
-#include "csrc/kernels/recurrent/arguments.h"
-#include "csrc/kernels/recurrent/clusters.h"
+#include "csrc/kernels/multistep/arguments.h"
 #include "csrc/kernels/recurrent/schedule.h"
 #include "csrc/kernels/recurrent/spec.h"
 
@@ -10,6 +9,36 @@
 
 namespace spikeforge::kernels {
 namespace {
+
+// A kernel's arguments: the 8-byte words of the argument structs of cuda/recurrent/forward.cuh and
+// cuda/recurrent/backward.cuh, in their order.
+class RecurrentArguments : public ArgumentWords {
+ public:
+  explicit RecurrentArguments(const RecurrentForwardLaunch& launch) {
+    add_call(launch, launch.recurrence);
+    add(launch.spikes.data);
+    add_results(launch);
+    add(launch.current);
+    add_samples(launch);
+  }
+
+  explicit RecurrentArguments(const RecurrentBackwardLaunch& launch) {
+    add_call(launch, launch.recurrence);
+    add_gradients(launch);
+    add_samples(launch);
+  }
+
+ private:
+  void add_call(const Launch& launch, const Recurrence& recurrence) {
+    add(launch.steps);
+    add(launch.neurons);
+    add(recurrence.batch);
+    add(recurrence.width);
+    add_cell(launch);
+    add(recurrence.w);
+    add(recurrence.scratch);
+  }
+};
 
 int shared_bytes(const RecurrentForwardLaunch&, const recurrent::Geometry& shape) { return shape.forward_bytes(); }
 int shared_bytes(const RecurrentBackwardLaunch&, const recurrent::Geometry& shape) { return shape.backward_bytes(); }

@@ -1,5 +1,6 @@
 #include "csrc/kernels/recurrent/schedule.h"
-#include "csrc/kernels/multistep/overrides.h"
+#include "csrc/jit/spec_table.h"
+#include "csrc/kernels/multistep/schedule.h"
 #include "csrc/kernels/multistep/traced_cell.h"
 
 #include <algorithm>
@@ -9,8 +10,10 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <limits>
-#include <numeric>
+#include <map>
+#include <mutex>
 #include <span>
+#include <tuple>
 #include <vector>
 
 namespace spikeforge::kernels {
@@ -20,8 +23,6 @@ using recurrent::Geometry;
 
 constexpr std::int64_t samples_of_a_tile = 8;
 constexpr std::int64_t most_delay = 64;  // values in flight are in shared memory
-
-std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
 
 bool is_forward(const RecurrentForwardLaunch&) { return true; }
 bool is_forward(const RecurrentBackwardLaunch&) { return false; }
@@ -204,7 +205,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
   const bool forward = is_forward(launch);
   const Cell& cell = *launch.cell;
   const std::int64_t width = launch.recurrence.width;
-  const std::int64_t all_tiles = divided_up(launch.recurrence.batch, samples_of_a_tile);
+  const std::int64_t all_tiles = divided(launch.recurrence.batch, samples_of_a_tile);
   const int cost = cell.forward_cost + (forward ? 0 : cell.forward_cost + cell.backward_cost);
   std::optional<RecurrentSchedule> best;
   std::int64_t best_time = 0;
@@ -212,7 +213,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     const Division& division = candidate.division;
     if (width > (launch.type == DType::f32 ? division.most_floats : division.most_halves)) continue;
     const std::int64_t unit = 32 * std::max(division.blocks, division.split);
-    const std::int64_t padded = divided_up(width, unit) * unit;
+    const std::int64_t padded = divided(width, unit) * unit;
     if (padded > 1024) continue;
     Geometry shape = geometry_of(launch, candidate, static_cast<int>(padded));
     if (!fits_registers(shape)) continue;
@@ -239,8 +240,8 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
       // A second tile costs half of the first, if it is computed while the first is in flight. If not all clusters are
       // resident at once, they run one after the other, with as few tiles as that takes. Warps that recompute apart
       // save a quarter.
-      const std::int64_t rounds = divided_up(all_tiles, clusters * tiles);
-      const std::int64_t time = (rounds + divided_up(all_tiles, clusters)) * (candidate.apart ? 3 : 4);
+      const std::int64_t rounds = divided(all_tiles, clusters * tiles);
+      const std::int64_t time = (rounds + divided(all_tiles, clusters)) * (candidate.apart ? 3 : 4);
       if (best && time >= best_time) continue;
       best_time = time;
       best = {.geometry = larger, .clusters = std::min(clusters * rounds, all_tiles)};
@@ -248,6 +249,18 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     }
   }
   return best;
+}
+
+// ---- clusters of blocks that a device has room for ----
+
+constexpr unsigned probe_threads = 128;
+
+int ask(const jit::Device& device, int blocks, int bytes) {
+  const int index = jit::Driver::get().device();
+  const jit::LoadedKernel& probe = jit::KernelCache::get().get(print_cluster_probe(), jit::name_of_arch(device));
+  probe.allow_shared(most_shared_bytes(device), index);
+  probe.allow_large_clusters(index);
+  return probe.most_clusters(static_cast<unsigned>(blocks), probe_threads, static_cast<unsigned>(bytes));
 }
 
 }  // namespace
@@ -265,6 +278,37 @@ std::optional<RecurrentSchedule> schedule_of(const RecurrentForwardLaunch& launc
 std::optional<RecurrentSchedule> schedule_of(const RecurrentBackwardLaunch& launch, const jit::Device& device,
                                              const MostClusters& most_clusters) {
   return find(launch, device, most_clusters);
+}
+
+int most_clusters(const jit::Device& device, int blocks, int bytes) {
+  static std::mutex mutex;
+  static auto& known = *new std::map<std::tuple<int, int, int>, int>;  // of a device's index, blocks and bytes
+  const std::scoped_lock lock(mutex);
+  const std::tuple key(jit::Driver::get().device(), blocks, bytes);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known[key] = ask(device, blocks, bytes);
+}
+
+int usual_clusters(const jit::Device& device, int blocks, int bytes) {
+  // An H200 of 132 multiprocessors: 30 of 4, 15 of 8, 7 of 16.
+  constexpr int of = 132;
+  const int there = blocks <= 2 ? 66 : blocks == 4 ? 30 : blocks == 8 ? 15 : 7;
+  const int together = std::max(most_shared_bytes(device) / std::max(bytes, 1), 1);
+  return std::max(there * together * device.multiprocessors / of, 1);
+}
+
+jit::KernelSource print_cluster_probe() {
+  return {.name = "cluster_probe",
+          .entry = "spikeforge_cluster_probe",
+          .text = R"(  // Never launched: the driver is queried for the number of resident clusters of its blocks.
+extern "C" __global__ void __launch_bounds__(128) spikeforge_cluster_probe(int* out) {
+  extern __shared__ int memory[];
+  memory[threadIdx.x] = out[threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = memory[127 - threadIdx.x];
+}
+)"};
 }
 
 }  // namespace spikeforge::kernels

@@ -14,25 +14,9 @@ namespace {
 
 // In the order of Geometry's members.
 std::array<int, 19> numbers_of(const recurrent::Geometry& g) {
-  return {g.padded,
-          g.blocks,
-          g.tiles,
-          g.row,
-          g.split,
-          g.element,
-          g.sent,
-          g.delay,
-          g.inputs,
-          g.outputs,
-          g.states,
-          g.ahead,
-          g.checkpoint,
-          g.history,
-          g.coefficients,
-          g.input_rows,
-          g.state_gradients ? 1 : 0,
-          g.apart ? 1 : 0,
-          g.by_memory ? 1 : 0};
+  return {g.padded,       g.blocks,     g.tiles,           g.row,    g.split,    g.element,    g.sent,
+          g.delay,        g.inputs,     g.outputs,         g.states, g.ahead,    g.checkpoint, g.history,
+          g.coefficients, g.input_rows, g.state_gradients, g.apart,  g.by_memory};
 }
 
 // The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.
@@ -42,33 +26,22 @@ Schedule one_neuron(const Launch& launch) {
   return schedule;
 }
 
-bool is_aligned(const void* data, std::int64_t time_stride, std::size_t element, int lanes) {
-  const auto count = static_cast<std::size_t>(lanes);
-  return reinterpret_cast<std::uintptr_t>(data) % (element * count) == 0 && time_stride % lanes == 0;
-}
-
-bool are_aligned(std::span<const SequenceView> rows, std::size_t element, int lanes) {
-  return std::ranges::all_of(rows, [&](const SequenceView& view) {
-    return view.data == nullptr || view.neuron_stride == 0 || is_aligned(view.data, view.time_stride, element, lanes);
-  });
-}
-
-bool are_aligned(std::span<void* const> results, std::size_t element, int lanes) {
-  return std::ranges::all_of(results, [&](const void* p) { return is_aligned(p, 0, element, lanes); });
+bool results_aligned(std::span<void* const> results, std::size_t element, int lanes) {
+  return std::ranges::all_of(results, [&](const void* p) { return aligned(p, 0, element, lanes); });
 }
 
 bool is_vectors(const RecurrentForwardLaunch& launch, int lanes) {
   const std::size_t element = size_of(launch.type), state = sizeof(float);
-  return launch.recurrence.width % lanes == 0 && are_aligned(launch.inputs, element, lanes) &&
-         are_aligned(launch.outputs, element, lanes) && is_aligned(launch.current, 0, element, lanes) &&
-         are_aligned(launch.states, state, lanes) && is_aligned(launch.checkpoints, 0, state, lanes);
+  return launch.recurrence.width % lanes == 0 && all_aligned(launch.inputs, element, lanes) &&
+         results_aligned(launch.outputs, element, lanes) && aligned(launch.current, 0, element, lanes) &&
+         results_aligned(launch.states, state, lanes) && aligned(launch.checkpoints, 0, state, lanes);
 }
 
 bool is_vectors(const RecurrentBackwardLaunch& launch, int lanes) {
   const std::size_t element = size_of(launch.type), state = sizeof(float);
-  return launch.recurrence.width % lanes == 0 && are_aligned(launch.inputs, element, lanes) &&
-         are_aligned(launch.grad_outputs, element, lanes) && are_aligned(launch.grad_inputs, element, lanes) &&
-         are_aligned(launch.grad_states, state, lanes) && is_aligned(launch.checkpoints, 0, state, lanes);
+  return launch.recurrence.width % lanes == 0 && all_aligned(launch.inputs, element, lanes) &&
+         all_aligned(launch.grad_outputs, element, lanes) && results_aligned(launch.grad_inputs, element, lanes) &&
+         all_aligned(launch.grad_states, state, lanes) && aligned(launch.checkpoints, 0, state, lanes);
 }
 
 template <class StepLaunch, class AnyLaunch>

@@ -1,11 +1,13 @@
 #include "csrc/kernels/scan/scan.h"
+#include "csrc/autodiff/affine.h"
 #include "csrc/codegen/lines.h"
+#include "csrc/graph/errors.h"
+#include "csrc/graph/text.h"
 #include "csrc/jit/spec_table.h"
 #include "csrc/kernels/multistep/arguments.h"
-#include "csrc/kernels/multistep/overrides.h"
 #include "csrc/kernels/multistep/plan.h"
+#include "csrc/kernels/multistep/schedule.h"
 #include "csrc/kernels/multistep/spec.h"
-#include "csrc/kernels/scan/composition.h"
 
 #include <fmt/format.h>
 
@@ -14,10 +16,19 @@
 #include <string_view>
 #include <vector>
 
-namespace spikeforge::kernels {
-namespace {
+namespace spikeforge {
 
-std::int64_t divided(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }  // rounded up
+const TracedCell& composition_of(const TracedCell& cell) {
+  return cell.composition.get<TracedCell>([&] {
+    if (cell.states.empty() || cell.states.size() > most_scanned_states)
+      throw graph::GraphError(fmt::format("a neuron with 1 to {} states is scanned, but {} has {}", most_scanned_states,
+                                          cell.name, cell.states.size()));
+    return TracedCell(graph::print(autodiff::composition(cell.graph)));
+  });
+}
+
+namespace kernels {
+namespace {
 
 std::int64_t segment_of(const ForwardLaunch&, const Schedule& schedule) { return schedule.rows; }
 std::int64_t segment_of(const BackwardLaunch&, const Schedule& schedule) { return schedule.checkpoint; }
@@ -245,4 +256,5 @@ void launch_scan(const BackwardLaunch& launch, const ScanPlan& plan, const jit::
   launch_any(launch, plan, device, stream, allocate);
 }
 
-}  // namespace spikeforge::kernels
+}  // namespace kernels
+}  // namespace spikeforge

@@ -6,11 +6,22 @@
 #include "csrc/jit/kernel_cache.h"
 #include "csrc/kernels/multistep/launch.h"
 #include "csrc/kernels/multistep/schedule.h"
+#include "csrc/kernels/multistep/traced_cell.h"
 
 #include <cstdint>
 #include <optional>
 
-namespace spikeforge::kernels {
+namespace spikeforge {
+
+// The limit for a scan: a map has the square of the states.
+constexpr std::size_t most_scanned_states = 4;
+
+// The composition of a traced cell's steps, as a cell of its own: what a scan over time runs beside the cell. Computed
+// once. Throws GraphError with the reason if there is none: a next state that is not affine in the states, no
+// states, or more than most_scanned_states.
+const TracedCell& composition_of(const TracedCell& cell);
+
+namespace kernels {
 
 struct ScanPlan {
   Schedule schedule;
@@ -30,4 +41,5 @@ void launch_scan(const ForwardLaunch& launch, const ScanPlan& plan, const jit::D
 void launch_scan(const BackwardLaunch& launch, const ScanPlan& plan, const jit::Device& device, void* stream,
                  const Allocate& allocate);
 
-}  // namespace spikeforge::kernels
+}  // namespace kernels
+}  // namespace spikeforge

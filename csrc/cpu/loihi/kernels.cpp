@@ -1,13 +1,13 @@
-// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are floating
-// point.
-#pragma once
-
+// Compiled once for each instruction set (CPU_CAPABILITY), under the rules at the top of predefined_loops.cpp.
 #include "csrc/cpu/kernels.h"
+#include "csrc/cpu/loihi/products.h"
+#include "csrc/cpu/multistep/multistep.h"
 #include "csrc/cpu/multistep/param_rows.h"
 #include "csrc/cpu/scratch.h"
 #include "csrc/cpu/tile.h"
 #include "csrc/neuron/loihi.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +15,9 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
+// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are floating
+// point.
+//
 // The loop's parameter (multistep.h), forward only.
 template <class Cell> class LoihiRows {
   static constexpr int S = Cell::n_states;
@@ -110,5 +113,51 @@ template <class Cell> class LoihiRows {
   int* words_ = nullptr;  // of a cell each, [words, padded]: neighbours of a word lie beside each other
 };
 
+namespace {
+
+struct Variant {};
+
+template <bool ternary> Loop loop_of(LoihiForm form) {
+  switch (form) {
+    case LoihiForm::plain: return Multistep<LoihiRows<Loihi<ternary, LoihiForm::plain, Variant>>>::forward_only();
+    case LoihiForm::reset: return Multistep<LoihiRows<Loihi<ternary, LoihiForm::reset, Variant>>>::forward_only();
+    case LoihiForm::refractory:
+      return Multistep<LoihiRows<Loihi<ternary, LoihiForm::refractory, Variant>>>::forward_only();
+  }
+  return {};
+}
+
+Loop loihi_loop(bool ternary, LoihiForm form) { return ternary ? loop_of<true>(form) : loop_of<false>(form); }
+
+// ---- products ----
+
+void dots(const int* x, const int* weights, std::int64_t in, std::int64_t out, int* __restrict y) {
+  for (std::int64_t o = 0; o < out; ++o) {
+    const int* const row = weights + o * in;
+    unsigned sum = 0;
+    for (std::int64_t j = 0; j < in; ++j) sum += static_cast<unsigned>(row[j]) * static_cast<unsigned>(x[j]);
+    y[o] = static_cast<int>(sum);
+  }
+}
+
+void columns(const int* x, const int* matrix, std::int64_t in, std::int64_t out, int* __restrict y) {
+  std::fill_n(y, out, 0);
+  for (std::int64_t j = 0; j < in; ++j) {
+    const auto message = static_cast<unsigned>(x[j]);
+    if (message == 0) continue;
+    const int* const column = matrix + j * out;
+    for (std::int64_t o = 0; o < out; ++o)
+      y[o] = static_cast<int>(static_cast<unsigned>(y[o]) + message * static_cast<unsigned>(column[o]));
+  }
+}
+
+constexpr LoihiProducts products = {dots, columns};
+
+}  // namespace
 }  // namespace CPU_CAPABILITY
+
+Loop SPIKEFORGE_OF_SET(loihi_loop)(bool ternary, LoihiForm form) { return loihi_loop(ternary, form); }
+
+const LoihiProducts& SPIKEFORGE_OF_SET(loihi_products)() { return products; }
+
 }  // namespace spikeforge::cpu
