@@ -51,6 +51,18 @@ at::Tensor weight_grad_meta(const WeightGradCall& call) {
   return at::empty_symint(call.indices.sym_sizes(), call.grad.options());
 }
 
+// csr_check: checks the conditions that kernels require of a matrix, with messages. Later calls remember that it
+// passed. Reads the matrix, from a GPU through a copy.
+void csr_check(const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows, std::int64_t cols, bool sorted) {
+  check_matrix("csr_check", indices, indptr, rows, cols);
+  check_numbers({.op = "csr_check", .indices = &indices, .indptr = &indptr, .rows = rows, .cols = cols}, sorted);
+}
+
+void csr_check_meta(const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows, std::int64_t cols,
+                    bool sorted) {
+  check_matrix("csr_check", indices, indptr, rows, cols);
+}
+
 SPIKEFORGE_SCHEMAS(library) {
   const std::string of_csr = "(Tensor weights, Tensor indices, Tensor indptr, Tensor ";
   const std::string of_ell = "(Tensor weights, Tensor indices, Tensor ";
@@ -71,6 +83,7 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "csr_weight_grad(Tensor x, Tensor grad, Tensor indices, Tensor? indptr, *, SymInt rows, SymInt cols, bool "
       "transpose, bool matrix, str values, bool unchecked=False) -> Tensor");
+  library.def("csr_check(Tensor indices, Tensor indptr, *, int rows, int cols, bool sorted=True) -> ()");
 }
 
 // The lowered operators support vmap; torch would otherwise call the public ones once per map.
@@ -89,7 +102,10 @@ SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_products(libra
 
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_products(library); }
 
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("csr_check", TORCH_FN(csr_check)); }
+
 SPIKEFORGE_KERNELS(Meta, library) {
+  library.impl("csr_check", TORCH_FN(csr_check_meta));
   library.impl("csr_product", TORCH_FN(product_kernel<product_meta>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_meta>));
 }
