@@ -196,7 +196,7 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
   }
 };
 
-// A call from C++ (neuron_autograd.cpp).
+// A call from C++ (kernels.cpp).
 MultistepResults call_from_cpp(const MultistepCall& call);
 
 // Calls through the dispatcher, in the overload that fits.
