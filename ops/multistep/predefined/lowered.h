@@ -2,7 +2,9 @@
 // calls through the dispatcher. Neurons differ in having one or two states, and in decay_input.
 #pragma once
 
-#include "ops/multistep/predefined/signature.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/neuron/neuron_kind.h"
+#include "ops/multistep/multistep.h"
 #include "ops/multistep/samples.h"
 #include "ops/multistep/surrogate.h"
 
@@ -13,11 +15,29 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace spikeforge::ops {
+
+template <class... T> struct Types {};
+
+using OptionalTensor = const std::optional<at::Tensor>&;
+
+template <class T, std::size_t> using Repeated = T;
+
+template <class T, std::size_t... i> Types<Repeated<T, i>...> repeat(std::index_sequence<i...>);
+
+template <NeuronKind kind>
+using StateTypes = decltype(repeat<OptionalTensor>(std::make_index_sequence<state_count(kind)>{}));
+
+template <class T> using TensorFor = at::Tensor;
+
+inline NeuronKind kind_of(const MultistepCall& call) { return static_cast<const PredefinedCell*>(call.cell)->kind; }
 
 using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 
