@@ -1,5 +1,4 @@
 #include "ops/multistep/cpu_tiles.h"
-#include "ops/multistep/scan_cpu.h"
 
 #include <algorithm>
 #include <functional>

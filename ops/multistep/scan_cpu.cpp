@@ -1,5 +1,3 @@
-#include "ops/multistep/scan_cpu.h"
-#include "csrc/cpu/multistep/program.h"
 #include "csrc/kernels/scan/composition.h"
 #include "ops/multistep/cpu_tiles.h"
 
