@@ -1,6 +1,6 @@
 // delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with delays d that are learned and need not be whole:
 //   y[t] = Σ_k x[t - k] (w ∘ κ_k(d))^T + b,   k = 0 .. max_delay,
-// where κ spreads a delay over whole steps. On CPU and GPU products consist of shifted sequences (delayed_rows.h);
+// where κ spreads a delay over whole steps. On CPU and GPU products consist of shifted sequences (delayed_rows.cpp);
 // elsewhere there is one for each k, none of whose matrices is stored. With one delay for each input, x is spread once,
 // and there is one product.
 //

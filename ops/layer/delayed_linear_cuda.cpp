@@ -2,7 +2,7 @@
 #include "csrc/kernels/layer/delayed_product.h"
 #include "ops/common/checks.h"
 #include "ops/common/on_stream.h"
-#include "ops/layer/delayed_rows.h"
+#include "ops/layer/delayed_linear.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
