@@ -30,4 +30,15 @@ Packed call_pack(const at::Tensor& x, std::int64_t bits) {
   return {std::move(numbers), std::move(valid)};
 }
 
+at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
+                       c10::ScalarType type, std::int64_t bits) {
+  using Unpack = at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,
+                            c10::ScalarType, std::int64_t);
+  static const auto handle =
+      c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::unpack_spikes", "").typed<Unpack>();
+  return handle.call(packed.numbers, packed.valid, sizes, strides, type, bits);
+}
+
+at::Tensor without_gaps(const at::Tensor& x) { return x.is_non_overlapping_and_dense() ? x : x.contiguous(); }
+
 }  // namespace spikeforge::ops
