@@ -2,7 +2,6 @@
 // autograd, transforms and compilers are those of any traced neuron.
 #include "ops/common/checks.h"
 #include "ops/loihi/connections.h"
-#include "ops/loihi/fixed_texts.h"
 #include "ops/loihi/neuron_call.h"
 #include "ops/multistep/text_call.h"
 
