@@ -8,7 +8,6 @@
 #include <ATen/ops/mm.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace spikeforge::ops {
@@ -118,29 +117,20 @@ struct FloatSparseProductRule {
   }
 };
 
+// `saved` begins with the two inputs.
 template <class Rule, class Compute>
-Tensor recorded_product(const char* op, const variable_list& inputs, const variable_list& others, const Sums& sums,
-                        Compute&& compute) {
-  autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
-  if (std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient)) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return compute();
-  }
-  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
-    variable_list saved = inputs;
-    saved.insert(saved.end(), others.begin(), others.end());
-    ctx->save_for_backward(std::move(saved));
+Tensor recorded_product(const char* op, const variable_list& saved, const Sums& sums, Compute&& compute) {
+  return autograd::differentiable<Rule>(op, at::TensorList(saved).slice(0, 2), compute, [&](AutogradContext* ctx) {
+    ctx->save_for_backward(saved);
     sums.save(ctx);
-    return variable_list{compute()};
-  })[0];
+  });
 }
 
 Tensor float_product_autograd(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits,
                               std::int64_t weight_exp, std::int64_t bits) {
   using Signature = Tensor(const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
   static const auto op = find_product<Signature>("spikeforge::loihi_float_product");
-  return recorded_product<FloatProductRule>("loihi_float_product", {x, weight}, {},
-                                            {num_message_bits, weight_exp, bits},
+  return recorded_product<FloatProductRule>("loihi_float_product", {x, weight}, {num_message_bits, weight_exp, bits},
                                             [&] { return op.call(x, weight, num_message_bits, weight_exp, bits); });
 }
 
@@ -151,7 +141,7 @@ Tensor float_sparse_product_autograd(const Tensor& x, const Tensor& crow_indices
       Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
   static const auto op = find_product<Signature>("spikeforge::loihi_float_sparse_product");
   return recorded_product<FloatSparseProductRule>(
-      "loihi_float_sparse_product", {x, values}, {crow_indices, col_indices}, {num_message_bits, weight_exp, bits},
+      "loihi_float_sparse_product", {x, values, crow_indices, col_indices}, {num_message_bits, weight_exp, bits},
       [&] { return op.call(x, crow_indices, col_indices, values, num_message_bits, weight_exp, bits); });
 }
 
