@@ -10,7 +10,7 @@
 namespace spikeforge {
 namespace {
 
-using ops::sparse::find_operator;
+using ops::find_operator;
 using ops::sparse::Values;
 
 std::string_view values_of(const EventProductOptions& options) {

@@ -5,10 +5,10 @@
 #include "csrc/kernels/event/plan.h"
 #include "csrc/kernels/event/product.h"
 #include "ops/common/layout.h"
+#include "ops/common/library.h"
 #include "ops/common/verified.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/SymInt.h>
 
 #include <concepts>
@@ -119,10 +119,6 @@ at::Tensor weight_grad_kernel(const at::Tensor& x, const at::Tensor& grad, const
 
 using ProductSchema = decltype(product_kernel<call_product>);
 using WeightGradSchema = decltype(weight_grad_kernel<call_weight_grad>);
-
-template <class Schema> c10::TypedOperatorHandle<Schema> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Schema>();
-}
 
 // ---- plain memory ----
 

@@ -323,11 +323,11 @@ using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const Maybe
                                at::IntArrayRef, at::IntArrayRef, std::int64_t, std::int64_t, bool);
 
 const auto& linear_op() {
-  static const auto handle = traced::find<Linear>("spikeforge::linear");
+  static const auto handle = find_operator<Linear>("spikeforge::linear");
   return handle;
 }
 const auto& convolution_op() {
-  static const auto handle = traced::find<Convolution>("spikeforge::convolution");
+  static const auto handle = find_operator<Convolution>("spikeforge::convolution");
   return handle;
 }
 

@@ -124,7 +124,7 @@ std::tuple<at::Tensor, at::Tensor> statistics_in_torch(const at::Tensor& given, 
 }
 
 std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, std::int64_t channel_dim) {
-  static const auto handle = traced::find<ChannelStatistics>("spikeforge::channel_statistics");
+  static const auto handle = find_operator<ChannelStatistics>("spikeforge::channel_statistics");
   auto [mean, var] = handle.call(x, channel_dim);
   return {std::move(mean), std::move(var)};
 }

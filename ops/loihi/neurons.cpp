@@ -6,7 +6,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
 #include <string>
@@ -25,8 +24,7 @@ using Forward = std::vector<Tensor>(const Tensor&, const c10::List<MaybeTensor>&
 
 std::vector<Tensor> run_loihi(const LoihiCell& cell, const LoihiCall& call) {
   if (at::isFloatingType(call.x.scalar_type())) return run_differentiably(cell, call);
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::loihi_forward", "").typed<Forward>();
+  static const auto op = find_operator<Forward>("spikeforge::loihi_forward");
   return op.call(call.x, call.states, call.params, call.numbers, cell.ternary, name_of(cell.form), call.store_states,
                  call.lengths, call.start);
 }

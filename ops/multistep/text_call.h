@@ -4,12 +4,11 @@
 
 #include "csrc/graph/text.h"
 #include "csrc/kernels/multistep/traced_cell.h"
+#include "ops/common/library.h"
 #include "ops/multistep/draws.h"
 #include "ops/multistep/samples.h"
 
 #include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <iterator>
@@ -54,10 +53,6 @@ using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, b
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
                       OptionalTensor, OptionalTensor, OptionalTensor);
-
-template <class Signature> c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
-}
 
 inline List list_of(const Tensors& tensors) { return {tensors.begin(), tensors.end()}; }
 inline List list_of(Tensors&& tensors) {
@@ -222,7 +217,7 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 
 // Calls through the dispatcher. States are all given, or none is.
 inline MultistepResults call_run(const MultistepCall& call) {
-  static const auto op = traced::find<traced::Run>("spikeforge::run");
+  static const auto op = find_operator<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
       op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
               call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call), given_offset(call));
@@ -230,7 +225,7 @@ inline MultistepResults call_run(const MultistepCall& call) {
 }
 
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
-  static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
+  static const auto op = find_operator<traced::Forward>("spikeforge::run_forward");
   const auto [outputs, states, kept] =
       op.call(traced::HandedOn(call).text(), traced::arguments_of(call.inputs, traced::given_states(call), call.params),
               call.store_states, save, call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call),
@@ -239,7 +234,7 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
 }
 
 inline Tensors call_run_backward(const BackwardCall& call) {
-  static const auto op = traced::find<traced::Backward>("spikeforge::run_backward");
+  static const auto op = find_operator<traced::Backward>("spikeforge::run_backward");
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
                                     call.params, call.checkpoints, traced::needs_grad_of_given(call), call.store_states,

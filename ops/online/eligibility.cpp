@@ -35,7 +35,7 @@ at::Tensor with_one_batch(const at::Tensor& t, std::int64_t first, std::int64_t 
 // ---- with_eligibility ----
 
 at::Tensor leaf_gradient(const at::Tensor& grad, const at::Tensor& trace, bool outer, c10::SymIntArrayRef leaf) {
-  static const auto handle = traced::find<EligibilityGradient>("spikeforge::eligibility_gradient");
+  static const auto handle = find_operator<EligibilityGradient>("spikeforge::eligibility_gradient");
   if (outer) return at::mm(with_one_batch(grad, 0, 1).t(), with_one_batch(trace, 0, 1));
   if (trace.dim() == grad.dim()) return at::mul(grad, trace).sum_to_size_symint(leaf);
   // The operator has no derivative, which a graph of this gradient would need.
@@ -87,7 +87,7 @@ at::Tensor with_eligibility(const at::Tensor& state, const at::Tensor& leaf, con
 
 at::Tensor with_eligibility_autograd(const at::Tensor& state, const at::Tensor& leaf, const at::Tensor& trace,
                                      bool outer) {
-  static const auto handle = traced::find<WithEligibility>("spikeforge::with_eligibility");
+  static const auto handle = find_operator<WithEligibility>("spikeforge::with_eligibility");
   return autograd::differentiable<EligibilityRule>(
       "with_eligibility", {state, leaf}, [&] { return handle.call(state, leaf, trace, outer); },
       [&](AutogradContext* ctx) {

@@ -62,7 +62,7 @@ void append(List& list, List more) { list.insert(list.end(), more.begin(), more.
 
 std::tuple<List, List> run_text(std::string_view text, at::TensorList inputs, at::TensorList states,
                                 at::TensorList params) {
-  static const auto handle = traced::find<traced::Run>("spikeforge::run");
+  static const auto handle = find_operator<traced::Run>("spikeforge::run");
   return handle.call(text, inputs, states, params, /*store_states=*/false, /*bits=*/0, {}, {}, /*scan=*/false, {}, {});
 }
 
@@ -153,7 +153,7 @@ List states_of(const TracedCell& cell, const Call& call, at::TensorList given) {
 
 // `states`, of which the gradient goes on to `leaf` by its traces, one for each.
 void lead(List& states, const at::Tensor& leaf, at::TensorList traces, bool outer) {
-  static const auto handle = traced::find<WithEligibility>("spikeforge::with_eligibility");
+  static const auto handle = find_operator<WithEligibility>("spikeforge::with_eligibility");
   for (std::size_t k = 0; k < states.size(); ++k) states[k] = handle.call(states[k], leaf, traces[k], outer);
 }
 
@@ -172,8 +172,8 @@ List states_by_synapses(const Call& call) {
 }
 
 List traces_of_synapses(const Call& call) {
-  static const auto jacobian = traced::find<LocalJacobian>("spikeforge::local_jacobian");
-  static const auto advance = traced::find<AdvanceEligibility>("spikeforge::advance_eligibility");
+  static const auto jacobian = find_operator<LocalJacobian>("spikeforge::local_jacobian");
+  static const auto advance = find_operator<AdvanceEligibility>("spikeforge::advance_eligibility");
   const auto [transitions, drives, param_drives] =
       jacobian.call(call.neuron, detached(call.inputs), call.states, detached(call.params), call.into, call.learned);
   const std::size_t count = call.state_count();
@@ -308,7 +308,7 @@ namespace spikeforge {
 OnlineLayer online_linear(const Neuron& neuron, const at::Tensor& x, const at::Tensor& weight,
                           const std::optional<at::Tensor>& bias, at::TensorList states, at::TensorList params,
                           at::TensorList traces, const OnlineOptions& options) {
-  static const auto handle = ops::traced::find<ops::online::OnlineLinear>("spikeforge::online_linear");
+  static const auto handle = ops::find_operator<ops::online::OnlineLinear>("spikeforge::online_linear");
   auto [outputs, next, next_traces] =
       handle.call(neuron.text(), x, weight, bias, states, params, traces,
                   ops::online::rules[static_cast<std::size_t>(options.traces)], options.into,

@@ -187,7 +187,7 @@ void set_arguments(MultistepCall& call, at::TensorList arguments) {
 }
 
 RecurrentResults call_forward(const RecurrentCall& call, bool save) {
-  static const auto handle = traced::find<Forward>("spikeforge::recurrent_run_forward");
+  static const auto handle = find_operator<Forward>("spikeforge::recurrent_run_forward");
   const MaybeTensor spikes = call.spikes.defined() ? MaybeTensor(call.spikes) : std::nullopt;
   const auto [outputs, states, saved] =
       handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes, call.into, call.delay,
@@ -203,7 +203,7 @@ RecurrentResults call_forward(const RecurrentCall& call, bool save) {
 }
 
 Tensors call_backward(const RecurrentBackwardCall& call) {
-  static const auto handle = traced::find<Backward>("spikeforge::recurrent_run_backward");
+  static const auto handle = find_operator<Backward>("spikeforge::recurrent_run_backward");
   OptionalTensorList grads;
   for (const at::TensorList list : {call.grad_outputs, call.grad_states})
     for (const at::Tensor& t : list) grads.push_back(t.defined() ? MaybeTensor(t) : std::nullopt);

@@ -4,14 +4,13 @@
 
 #include "csrc/kernels/multistep/predefined_cells.h"
 #include "csrc/neuron/neuron_kind.h"
+#include "ops/common/library.h"
 #include "ops/multistep/multistep.h"
 #include "ops/multistep/samples.h"
 #include "ops/multistep/surrogate.h"
 
 #include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -207,7 +206,7 @@ template <NeuronKind kind, class... State, class... Decay> struct Backward<kind,
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const std::string& name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(("spikeforge::" + name).c_str(), overload).typed<Signature>();
+  return find_operator<Signature>(("spikeforge::" + name).c_str(), overload);
 }
 
 template <NeuronKind kind> MultistepResults forward(const MultistepCall& call, bool save) {
