@@ -12,11 +12,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace spikeforge::ops {
 
 // A call allocates only its results: the arguments of usual neurons are stored in place.
 using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+// A tensor that may be undefined, as operators take it.
+inline std::optional<at::Tensor> maybe(const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
 
 // Lists have one entry for each input, state and parameter of the cell.
 struct MultistepCall {

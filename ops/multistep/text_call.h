@@ -185,7 +185,7 @@ class GivenBackward {
 inline OptionalTensorList optional_list(at::TensorList tensors) {
   OptionalTensorList list;
   list.reserve(tensors.size());
-  for (const at::Tensor& t : tensors) list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
+  for (const at::Tensor& t : tensors) list.push_back(maybe(t));
   return list;
 }
 inline c10::List<bool> needs_grad_of_given(const BackwardCall& call) {
@@ -220,7 +220,7 @@ inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = find_operator<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
       op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
-              call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call), given_offset(call));
+              call.bits, maybe(call.lengths), maybe(call.start), call.scan, maybe(call.seed), maybe(call.offset));
   return traced::results_of(outputs, states, {});
 }
 
@@ -228,8 +228,8 @@ inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto op = find_operator<traced::Forward>("spikeforge::run_forward");
   const auto [outputs, states, kept] =
       op.call(traced::HandedOn(call).text(), traced::arguments_of(call.inputs, traced::given_states(call), call.params),
-              call.store_states, save, call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call),
-              given_offset(call));
+              call.store_states, save, call.bits, maybe(call.lengths), maybe(call.start), call.scan, maybe(call.seed),
+              maybe(call.offset));
   return traced::results_of(outputs, states, kept);
 }
 
@@ -238,7 +238,7 @@ inline Tensors call_run_backward(const BackwardCall& call) {
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
                                     call.params, call.checkpoints, traced::needs_grad_of_given(call), call.store_states,
-                                    given_lengths(call), given_start(call), given_seed(call), given_offset(call)));
+                                    maybe(call.lengths), maybe(call.start), maybe(call.seed), maybe(call.offset)));
 }
 
 }  // namespace spikeforge::ops

@@ -129,7 +129,7 @@ List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   List inputs(given.begin(), given.end());
   if (inputs.empty()) inputs.resize(1);
   at::Tensor& into = inputs[static_cast<std::size_t>(call.into)];
-  at::Tensor current = at::linear(call.x, call.weight, call.bias.defined() ? std::optional(call.bias) : std::nullopt);
+  at::Tensor current = at::linear(call.x, call.weight, maybe(call.bias));
   if (into.defined()) {
     TORCH_CHECK_VALUE(into.sym_sizes() == current.sym_sizes(), op, ": inputs[", call.into, "] must have shape ",
                       current.sym_sizes(), ", that of x times weight, but has ", into.sym_sizes());

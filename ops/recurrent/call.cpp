@@ -188,10 +188,9 @@ void set_arguments(MultistepCall& call, at::TensorList arguments) {
 
 RecurrentResults call_forward(const RecurrentCall& call, bool save) {
   static const auto handle = find_operator<Forward>("spikeforge::recurrent_run_forward");
-  const MaybeTensor spikes = call.spikes.defined() ? MaybeTensor(call.spikes) : std::nullopt;
   const auto [outputs, states, saved] =
-      handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes, call.into, call.delay,
-                  call.store_states, save, given_lengths(call), given_start(call));
+      handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, maybe(call.spikes), call.into, call.delay,
+                  call.store_states, save, maybe(call.lengths), maybe(call.start));
   RecurrentResults results;
   results.outputs = traced::tensors_of(outputs);
   results.states = traced::tensors_of(states);
@@ -206,16 +205,10 @@ Tensors call_backward(const RecurrentBackwardCall& call) {
   static const auto handle = find_operator<Backward>("spikeforge::recurrent_run_backward");
   OptionalTensorList grads;
   for (const at::TensorList list : {call.grad_outputs, call.grad_states})
-    for (const at::Tensor& t : list) grads.push_back(t.defined() ? MaybeTensor(t) : std::nullopt);
-  c10::List<bool> needs_grad;
-  const bool has_states = !traced::given_states(call).empty();
-  for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
-    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
-    if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
-  }
+    for (const at::Tensor& t : list) grads.push_back(maybe(t));
   return traced::tensors_of(handle.call(traced::HandedOn(call).text(), grads, arguments_of(call), call.w,
-                                        call.checkpoints, needs_grad, call.into, call.delay, call.store_states,
-                                        given_lengths(call), given_start(call)));
+                                        call.checkpoints, traced::needs_grad_of_given(call), call.into, call.delay,
+                                        call.store_states, maybe(call.lengths), maybe(call.start)));
 }
 
 }  // namespace spikeforge::ops::recurrent

@@ -53,10 +53,6 @@ inline const OptionalTensorList& no_tensors(std::size_t n_params) {
 
 namespace lowered {
 
-inline std::optional<at::Tensor> maybe(const at::Tensor& t) {
-  return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt;
-}
-
 // A call as these operators have it, and its tensors.
 template <class Call> class Unpacked {
  public:
@@ -147,7 +143,7 @@ template <NeuronKind kind, class... State, class... Decay> struct Forward<kind, 
       Results results = op.call(call.inputs[0], maybe(call.state(s))..., params_of(call), call.numbers,
                                 static_cast<Decay>(call.form.decay_input)..., call.form.hard_reset,
                                 call.form.detach_reset, name_of(call.form.surrogate), arguments_of(call),
-                                call.form.spiking, call.store_states, save, given_lengths(call), given_start(call));
+                                call.form.spiking, call.store_states, save, maybe(call.lengths), maybe(call.start));
       return MultistepResults{{std::move(std::get<0>(results))},
                               {std::move(std::get<1 + s>(results))...},
                               std::move(std::get<1 + sizeof...(State)>(results)),
@@ -197,7 +193,7 @@ template <NeuronKind kind, class... State, class... Decay> struct Backward<kind,
           op.call(maybe(call.grad_outputs[0]), maybe(call.grad_states[s])..., call.inputs[0], maybe(call.state(s))...,
                   call.checkpoints, params_of(call), call.numbers, static_cast<Decay>(call.form.decay_input)...,
                   call.form.hard_reset, call.form.detach_reset, name_of(call.form.surrogate), arguments_of(call),
-                  call.form.spiking, call.store_states, needs_grad, given_lengths(call), given_start(call));
+                  call.form.spiking, call.store_states, needs_grad, maybe(call.lengths), maybe(call.start));
       return Tensors(results.begin(), results.end());
     }
     (std::index_sequence_for<State...>{});

@@ -207,10 +207,10 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
                                                                                 params.next<Parameter>()...};
     return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
         std::index_sequence<w...>, std::index_sequence<s...>, std::index_sequence<j...>) {
-      Results results = op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
+      Results results = op.call(call.inputs[0], std::get<w>(given)..., maybe(call.state(s))...,
                                 std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset,
                                 name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states,
-                                call.bits, given_lengths(call), given_start(call));
+                                call.bits, maybe(call.lengths), maybe(call.start));
       return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}, {}};
     }
     (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
