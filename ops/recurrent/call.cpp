@@ -144,11 +144,7 @@ RecurrentResults forward_meta(const RecurrentCall& call, bool save) {
 }
 
 Tensors backward_meta(const RecurrentBackwardCall& call) {
-  const auto prepared = prepare_samples<c10::SymInt>(call);
-  check_backward(call, prepared);
-  Gradients gradients = allocate_backward(call, prepared);
-  allocate_grad_params(call, prepared, gradients);
-  return reduce_and_list(call, gradients);
+  return reduce_and_list(call, check_and_allocate(call, prepare_samples<c10::SymInt>(call)));
 }
 
 at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay) {
