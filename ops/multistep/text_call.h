@@ -224,6 +224,9 @@ inline MultistepResults call_run(const MultistepCall& call) {
   return traced::results_of(outputs, states, {});
 }
 
+// A call of run by a C++ function, which bypasses the dispatcher if nothing intercepts calls (traced/kernels.cpp).
+MultistepResults call_run_from_cpp(const MultistepCall& call);
+
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto op = find_operator<traced::Forward>("spikeforge::run_forward");
   const auto [outputs, states, kept] =

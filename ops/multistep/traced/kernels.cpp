@@ -3,7 +3,6 @@
 #include "ops/multistep/autograd.h"
 #include "ops/multistep/batched.h"
 #include "ops/multistep/text_call.h"
-#include "ops/multistep/traced/call_from_cpp.h"
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <c10/util/Exception.h>

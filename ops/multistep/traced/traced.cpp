@@ -6,7 +6,6 @@
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/multistep/text_call.h"
-#include "ops/multistep/traced/call_from_cpp.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
