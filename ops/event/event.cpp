@@ -1,4 +1,5 @@
 #include "ops/event.h"
+#include "ops/common/library.h"
 #include "ops/event/jit_delays.h"
 #include "ops/event/linear.h"
 #include "ops/event/product.h"

@@ -1,5 +1,6 @@
 #include "ops/event/product.h"
 #include "ops/common/checks.h"
+#include "ops/common/library.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>

@@ -5,7 +5,6 @@
 #include "csrc/kernels/event/plan.h"
 #include "csrc/kernels/event/product.h"
 #include "ops/common/layout.h"
-#include "ops/common/library.h"
 #include "ops/common/verified.h"
 
 #include <ATen/core/Tensor.h>
@@ -14,7 +13,6 @@
 #include <concepts>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 

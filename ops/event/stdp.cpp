@@ -27,7 +27,6 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #if defined(SPIKEFORGE_WITH_CUDA)

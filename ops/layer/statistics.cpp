@@ -11,9 +11,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mean.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/square.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 

@@ -7,8 +7,6 @@
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -8,7 +8,6 @@
 #include "ops/loihi/neuron_call.h"
 #include "ops/multistep/surrogate.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

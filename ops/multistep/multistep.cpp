@@ -4,7 +4,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <cmath>
 #include <string>
 
 namespace spikeforge::ops {

@@ -10,7 +10,6 @@
 
 #include <ATen/core/List.h>
 
-#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <optional>

@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include <limits>
-#include <utility>
 
 namespace spikeforge::ops::recurrent {
 namespace {

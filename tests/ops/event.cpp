@@ -1,4 +1,5 @@
 // Products of sparse matrices and events against loops, for what the sanitizers may have to say about them.
+#include "ops/common/library.h"
 #include "ops/event/product.h"
 
 #include <ATen/ATen.h>
