@@ -35,6 +35,58 @@ namespace {
 
 constexpr const char* op = "event_linear";
 
+// True if x is packed: event_linear takes bool or floating point [..., in], or the result of pack_events for it, int32.
+bool is_packed(const at::Tensor& x) { return x.scalar_type() == c10::ScalarType::Int; }
+
+// Every check of the call: all that kernels take for granted.
+void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, bool graded) {
+  const auto type = x.scalar_type();
+  TORCH_CHECK_TYPE(
+      x.layout() == c10::kStrided && (type == c10::ScalarType::Bool || is_packed(x) || is_supported(type)), op,
+      ": events must be a dense bool, float16, bfloat16, float32 or float64 tensor, or int32 bits of pack_events, but "
+      "is ",
+      x.layout(), " ", type);
+  TORCH_CHECK_VALUE(!is_packed(x) || !graded, op, ": bits have no value that `graded` could use");
+  TORCH_CHECK_TYPE(weight.layout() == c10::kStrided && is_supported(weight.scalar_type()), op,
+                   ": weight must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weight.layout(),
+                   " ", weight.scalar_type());
+  TORCH_CHECK_VALUE(weight.dim() == 2, op, ": weight must have shape [in, out], but has ", weight.sym_sizes());
+  const c10::SymInt in = weight.sym_size(0);
+  if (is_packed(x)) {
+    TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == (in + 31) / 32, op,
+                      ": events, as bits, must have shape [..., ceil(in / 32)] with in = ", in,
+                      ", the rows of weight, ", "but has ", x.sym_sizes());
+  } else {
+    TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == in, op, ": events must have shape [..., in] with in = ", in,
+                      ", the rows of weight, but has ", x.sym_sizes());
+  }
+  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on ", x.device(),
+                    ", the device of events, but is on ", weight.device());
+  if (!bias.has_value()) return;
+  TORCH_CHECK_TYPE(bias->scalar_type() == weight.scalar_type(), op, ": bias must be ", weight.scalar_type(),
+                   ", as weight, but is ", bias->scalar_type());
+  TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(1), op, ": bias must have shape [out] = [",
+                    weight.sym_size(1), "], but has ", bias->sym_sizes());
+  TORCH_CHECK_VALUE(bias->device() == x.device(), op, ": bias must be on ", x.device(),
+                    ", the device of events, but is on ", bias->device());
+}
+
+// Its kernel on a GPU.
+event::KernelSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
+  return {.kernel = event::Kernel::linear,
+          .weight = dtype_of(weight.scalar_type()),
+          .entry = is_packed(x) ? event::EntryType::boolean : entry_type_of(x.scalar_type()),
+          .values = graded ? Values::graded : Values::event,
+          .packed = is_packed(x)};
+}
+
+// [..., out]
+c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight) {
+  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
+  sizes.back() = weight.sym_size(1);
+  return sizes;
+}
+
 // events^T grad, over all leading dimensions.
 at::Tensor event_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, c10::SymInt in, bool graded) {
   const char* const name = "event_linear_weight_grad";
@@ -70,54 +122,6 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
 SPIKEFORGE_KERNELS(Meta, library) { library.impl("event_linear", TORCH_FN(event_linear_meta)); }
 
 }  // namespace
-
-bool is_packed(const at::Tensor& x) { return x.scalar_type() == c10::ScalarType::Int; }
-
-void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, bool graded) {
-  const auto type = x.scalar_type();
-  TORCH_CHECK_TYPE(
-      x.layout() == c10::kStrided && (type == c10::ScalarType::Bool || is_packed(x) || is_supported(type)), op,
-      ": events must be a dense bool, float16, bfloat16, float32 or float64 tensor, or int32 bits of pack_events, but "
-      "is ",
-      x.layout(), " ", type);
-  TORCH_CHECK_VALUE(!is_packed(x) || !graded, op, ": bits have no value that `graded` could use");
-  TORCH_CHECK_TYPE(weight.layout() == c10::kStrided && is_supported(weight.scalar_type()), op,
-                   ": weight must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weight.layout(),
-                   " ", weight.scalar_type());
-  TORCH_CHECK_VALUE(weight.dim() == 2, op, ": weight must have shape [in, out], but has ", weight.sym_sizes());
-  const c10::SymInt in = weight.sym_size(0);
-  if (is_packed(x)) {
-    TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == (in + 31) / 32, op,
-                      ": events, as bits, must have shape [..., ceil(in / 32)] with in = ", in,
-                      ", the rows of weight, ", "but has ", x.sym_sizes());
-  } else {
-    TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == in, op, ": events must have shape [..., in] with in = ", in,
-                      ", the rows of weight, but has ", x.sym_sizes());
-  }
-  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on ", x.device(),
-                    ", the device of events, but is on ", weight.device());
-  if (!bias.has_value()) return;
-  TORCH_CHECK_TYPE(bias->scalar_type() == weight.scalar_type(), op, ": bias must be ", weight.scalar_type(),
-                   ", as weight, but is ", bias->scalar_type());
-  TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(1), op, ": bias must have shape [out] = [",
-                    weight.sym_size(1), "], but has ", bias->sym_sizes());
-  TORCH_CHECK_VALUE(bias->device() == x.device(), op, ": bias must be on ", x.device(),
-                    ", the device of events, but is on ", bias->device());
-}
-
-event::KernelSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
-  return {.kernel = event::Kernel::linear,
-          .weight = dtype_of(weight.scalar_type()),
-          .entry = is_packed(x) ? event::EntryType::boolean : entry_type_of(x.scalar_type()),
-          .values = graded ? Values::graded : Values::event,
-          .packed = is_packed(x)};
-}
-
-c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight) {
-  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
-  sizes.back() = weight.sym_size(1);
-  return sizes;
-}
 
 at::Tensor call_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        bool graded) {
