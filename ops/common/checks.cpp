@@ -1,5 +1,4 @@
 #include "ops/common/checks.h"
-#include "ops/common/layout.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>

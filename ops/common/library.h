@@ -5,6 +5,7 @@
 // the operators of the first.
 #pragma once
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <string>
@@ -31,6 +32,12 @@ class Schemas {
  private:
   torch::Library& library_;
 };
+
+// The operator of this name, with its namespace, for calls through the dispatcher.
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_operator(const char* name, const char* overload = "") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).template typed<Signature>();
+}
 
 }  // namespace spikeforge::ops
 

@@ -1,7 +1,6 @@
 #include "ops/common/rows_product.h"
 #include "ops/common/library.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/DispatchKeySet.h>
@@ -40,9 +39,8 @@ at::Tensor in_rows(const at::Tensor& t) {
 at::Tensor rows_product(const at::Tensor& a, const at::Tensor& b) {
   // Rows on several devices are not a matrix: a subclass computes the product itself.
   if (at::GradMode::is_enabled() || !(is_of_subclass(a) || is_of_subclass(b))) return product(a, b);
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("spikeforge::rows_product", "")
-                                 .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  static const auto handle =
+      find_operator<at::Tensor(const at::Tensor&, const at::Tensor&)>("spikeforge::rows_product");
   return handle.call(a, b);
 }
 

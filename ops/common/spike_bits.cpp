@@ -1,6 +1,6 @@
 #include "ops/common/spike_bits.h"
+#include "ops/common/library.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -24,10 +24,19 @@ Packed empty_packed(const at::Tensor& x, std::int64_t bits) {
 
 Packed call_pack(const at::Tensor& x, std::int64_t bits) {
   using Pack = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, std::int64_t);
-  static const auto handle =
-      c10::Dispatcher::singleton().findSchemaOrThrow("spikeforge::pack_spikes", "").typed<Pack>();
+  static const auto handle = find_operator<Pack>("spikeforge::pack_spikes");
   auto [numbers, valid] = handle.call(x, bits);
   return {std::move(numbers), std::move(valid)};
 }
+
+at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
+                       c10::ScalarType type, std::int64_t bits) {
+  using Unpack = at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,
+                            c10::ScalarType, std::int64_t);
+  static const auto handle = find_operator<Unpack>("spikeforge::unpack_spikes");
+  return handle.call(packed.numbers, packed.valid, sizes, strides, type, bits);
+}
+
+at::Tensor without_gaps(const at::Tensor& x) { return x.is_non_overlapping_and_dense() ? x : x.contiguous(); }
 
 }  // namespace spikeforge::ops

@@ -21,7 +21,12 @@ c10::SymInt bytes_of(const c10::SymInt& count, std::int64_t bits);
 // For the numbers of x.
 Packed empty_packed(const at::Tensor& x, std::int64_t bits);
 
-// Through the dispatcher.
+// Through the dispatcher. Unpacked values are NaN everywhere if the numbers are not valid.
 Packed call_pack(const at::Tensor& x, std::int64_t bits);
+at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
+                       c10::ScalarType type, std::int64_t bits);
+
+// Returns x, or a dense copy if its memory has gaps.
+at::Tensor without_gaps(const at::Tensor& x);
 
 }  // namespace spikeforge::ops

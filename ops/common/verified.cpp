@@ -41,12 +41,6 @@ bool lie_below(const at::Tensor& numbers, std::int64_t bound) {
   return right;
 }
 
-template <class Index> bool never_decreases(const Index* numbers, std::int64_t n) {
-  bool decreases = false;
-  for (std::int64_t i = 0; i + 1 < n; ++i) decreases |= numbers[i] > numbers[i + 1];
-  return !decreases;
-}
-
 bool are_row_begins(const at::Tensor& indptr, std::int64_t nnz) {
   const at::Tensor dense = indptr.contiguous();
   return with_integers(dense, [&](const auto* begins) {

@@ -54,6 +54,13 @@ bool columns_ascend(const StoredMatrix& matrix);
 // is not remembered.
 const unsigned* verify_on_gpu(const StoredMatrix& matrix);
 
+// Without a branch, so that the numbers are read in vectors.
+template <class Index> bool never_decreases(const Index* numbers, std::int64_t n) {
+  bool decreases = false;
+  for (std::int64_t i = 0; i + 1 < n; ++i) decreases |= numbers[i] > numbers[i + 1];
+  return !decreases;
+}
+
 // ---- the memory of both ----
 
 struct MatrixKey;

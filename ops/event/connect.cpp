@@ -1,11 +1,16 @@
 // connect: networks drawn by rule. Rows are counted first, projection by projection; then every projection fills its
 // part of each row. csrc/kernels/event/connection_rules.h defines how positions and values are drawn.
+//
+// connect_part: a part of such a matrix, for one of several processes. The place of a connection in its row selects the
+// random number of its weight, so a projection is drawn whole before connections are dropped.
 #include "ops/connect.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
-#include "ops/event/connect_matrix.h"
+#include "ops/event/connect_drawing.h"
 #include "ops/event/product.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -18,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace spikeforge::ops::sparse {
@@ -54,8 +60,7 @@ at::Tensor one_of(const std::optional<double>& number, at::TensorOptions options
   return at::full({1}, is_whole ? std::floor(*number + 0.5) : *number, options);
 }
 
-}  // namespace
-
+// Every check of a call. Returns the device, numbered.
 c10::Device check_connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
                           c10::ScalarType type, c10::Device device) {
   check_sizes(rows, cols);
@@ -73,21 +78,40 @@ c10::Device check_connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Pr
   return device;
 }
 
-MatrixNumbers::MatrixNumbers(c10::ArrayRef<Projection> projections, c10::ScalarType weight_type,
-                             at::TensorOptions options)
-    : weights(options.dtype(weight_type)), delays(options.dtype(delay_type(projections))) {
-  one_weight = one_of(common_number(projections, &Projection::weight), weights);
-  one_delay = one_of(common_number(projections, &Projection::delay), delays);
+// The numbers of the connections of all projections: one for all, or space for one per connection.
+struct MatrixNumbers {
+  MatrixNumbers(c10::ArrayRef<Projection> projections, c10::ScalarType weight_type, at::TensorOptions options)
+      : weights(options.dtype(weight_type)), delays(options.dtype(delay_type(projections))) {
+    one_weight = one_of(common_number(projections, &Projection::weight), weights);
+    one_delay = one_of(common_number(projections, &Projection::delay), delays);
+  }
+
+  at::Tensor one_weight, one_delay;  // [1]; undefined where each connection has its own
+  at::TensorOptions weights, delays;
+
+  at::Tensor room_for_weights(std::int64_t connections) const {
+    return one_weight.defined() ? one_weight : at::empty({connections}, weights);
+  }
+  at::Tensor room_for_delays(std::int64_t connections) const {
+    return one_delay.defined() ? one_delay : at::empty({connections}, delays);
+  }
+};
+
+at::Tensor ends_of(const at::Tensor& counts) { return counts.cumsum(0, at::kLong); }
+
+// A matrix whose rows have these numbers of connections, int64 [rows], to be filled. Overwrites `counts`.
+Connectivity empty_matrix(const at::Tensor& counts, const MatrixNumbers& numbers) {
+  const std::int64_t rows = counts.numel();
+  Connectivity matrix{.indices = {}, .indptr = at::zeros({rows + 1}, counts.options()), .weights = {}, .delays = {}};
+  matrix.indptr.slice(0, 1).copy_(counts.cumsum_(0));
+  const auto nnz = matrix.indptr.select(0, rows).item<std::int64_t>();
+  matrix.indices = at::empty({nnz}, counts.options().dtype(at::kInt));
+  matrix.weights = numbers.room_for_weights(nnz);
+  matrix.delays = numbers.room_for_delays(nnz);
+  return matrix;
 }
 
-at::Tensor MatrixNumbers::room_for_weights(std::int64_t connections) const {
-  return one_weight.defined() ? one_weight : at::empty({connections}, weights);
-}
-
-at::Tensor MatrixNumbers::room_for_delays(std::int64_t connections) const {
-  return one_delay.defined() ? one_delay : at::empty({connections}, delays);
-}
-
+// The connections of a projection, whose rows begin at `starts`: columns, and numbers if each has its own.
 void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor& starts,
                       const at::Tensor& counts, const Connectivity& to) {
   const Projection& p = drawing.projection();
@@ -110,8 +134,6 @@ void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, cons
     fill_numbers(to.delays, p.delay, p.delays.defined() ? whole_delays(p.delays) : p.delays, 1);
 }
 
-namespace {
-
 // The draws of all projections, by rows.
 class Matrix {
  public:
@@ -122,12 +144,7 @@ class Matrix {
       counts_.push_back(drawing.counts());
       rows_of(of_rows, drawing).add_(counts_.back());
     }
-    result_.indptr = at::zeros({rows + 1}, options.dtype(at::kLong));
-    result_.indptr.slice(0, 1).copy_(of_rows.cumsum_(0));
-    const auto nnz = result_.indptr.select(0, rows).item<std::int64_t>();
-    result_.indices = at::empty({nnz}, options.dtype(at::kInt));
-    result_.weights = numbers.room_for_weights(nnz);
-    result_.delays = numbers.room_for_delays(nnz);
+    result_ = empty_matrix(of_rows, numbers);
   }
 
   // Fills one projection after the other; each moves the begin of its rows.
@@ -160,6 +177,63 @@ Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection
   for (std::size_t i = 0; i < projections.size(); ++i) drawings.emplace_back(projections[i], i, seed, rows, options);
   const MatrixNumbers numbers(projections, type, options);
   return Matrix(rows, std::move(drawings), numbers, options).fill();
+}
+
+// ---- a part ----
+
+// The connections of one projection.
+struct Kept {
+  at::Tensor counts;  // int64 [sources]
+  std::int64_t first_row = 0;
+  Connectivity connections;  // indptr is not defined; weights and delays where each has its own
+};
+
+Kept keep(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor& columns, std::int64_t first_row,
+          at::TensorOptions options) {
+  const at::Tensor counts = drawing.counts();
+  const at::Tensor ends = ends_of(counts), starts = ends.sub(counts);
+  const std::int64_t all = counts.numel() == 0 ? 0 : ends[-1].item<std::int64_t>();
+  Connectivity drawn{.indices = at::empty({all}, options.dtype(at::kInt)),
+                     .indptr = {},
+                     .weights = numbers.room_for_weights(all),
+                     .delays = numbers.room_for_delays(all)};
+  fill_connections(drawing, numbers, starts, counts, drawn);
+  const at::Tensor to = columns.index_select(0, drawn.indices);
+  const at::Tensor is_kept = to.ge(0);
+  const at::Tensor before = at::cat({at::zeros({1}, starts.options()), ends_of(is_kept)});
+  const auto kept_of = [&](const at::Tensor& given, const at::Tensor& one) {
+    return one.defined() ? at::Tensor() : given.masked_select(is_kept);
+  };
+  return {.counts = before.index_select(0, ends).sub_(before.index_select(0, starts)),
+          .first_row = first_row,
+          .connections = {.indices = to.masked_select(is_kept),
+                          .indptr = {},
+                          .weights = kept_of(drawn.weights, numbers.one_weight),
+                          .delays = kept_of(drawn.delays, numbers.one_delay)}};
+}
+
+// By rows; within a row in the order of projections. Consumes the parts.
+Connectivity joined(std::vector<Kept> parts, const MatrixNumbers& numbers, std::int64_t rows,
+                    at::TensorOptions options) {
+  const at::Tensor of_rows = at::zeros({rows}, options.dtype(at::kLong));
+  const auto rows_of = [](const at::Tensor& t, const Kept& part) {
+    return t.narrow(0, part.first_row, part.counts.numel());
+  };
+  for (const Kept& part : parts) rows_of(of_rows, part).add_(part.counts);
+  Connectivity result = empty_matrix(of_rows, numbers);
+  const at::Tensor next = result.indptr.slice(0, 0, -1).clone();
+  for (Kept& part : parts) {
+    const Connectivity& own = part.connections;
+    const std::int64_t count = own.indices.numel();
+    const at::Tensor shift = rows_of(next, part).sub(ends_of(part.counts).sub_(part.counts));
+    const at::Tensor places = shift.repeat_interleave(part.counts, 0, count).add_(at::arange(count, shift.options()));
+    result.indices.index_copy_(0, places, own.indices);
+    if (own.weights.defined()) result.weights.index_copy_(0, places, own.weights);
+    if (own.delays.defined()) result.delays.index_copy_(0, places, own.delays);
+    rows_of(next, part).add_(part.counts);
+    part = {};
+  }
+  return result;
 }
 
 // ---- the operator, whose lists cover all projections: ranges and choices have four entries per projection, numbers
@@ -244,6 +318,25 @@ namespace spikeforge {
 Connectivity connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections, std::int64_t seed,
                      at::ScalarType weight_type, c10::Device device) {
   return ops::sparse::draw(rows, cols, projections, seed, weight_type, device);
+}
+
+Connectivity connect_part(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
+                          const ConnectivityPart& part, std::int64_t seed, at::ScalarType weight_type,
+                          c10::Device device) {
+  using namespace ops::sparse;
+  device = check_connect(rows, cols, projections, weight_type, device);
+  TORCH_CHECK_VALUE(part.columns.numel() == cols && part.first_rows.size() == projections.size(),
+                    "connect_part: a part must map ", cols, " columns and ", projections.size(),
+                    " projections, but does of ", part.columns.numel(), " and ", part.first_rows.size());
+  const auto options = at::TensorOptions().device(device);
+  const MatrixNumbers numbers(projections, weight_type, options);
+  std::vector<Kept> kept;
+  for (std::size_t i = 0; i < projections.size(); ++i) {
+    const Projection& p = projections[i];
+    if (!part.columns.slice(0, p.targets.begin, p.targets.end).ge(0).any().item<bool>()) continue;
+    kept.push_back(keep(Drawing(p, i, seed, rows, options), numbers, part.columns, part.first_rows[i], options));
+  }
+  return joined(std::move(kept), numbers, part.rows, options);
 }
 
 }  // namespace spikeforge

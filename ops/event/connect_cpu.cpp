@@ -1,5 +1,5 @@
 // Networks drawn by torch's threads. A thread owns its lines; what it counts in lines of others, it counts atomically.
-#include "ops/event/connect_steps.h"
+#include "ops/event/connect_drawing.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>

@@ -1,7 +1,6 @@
 #include "ops/event/connect_drawing.h"
 #include "csrc/jit/recorder.h"
 #include "csrc/kernels/event/connect.h"
-#include "ops/event/connect_steps.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/arange.h>
@@ -15,6 +14,12 @@
 
 #include <algorithm>
 #include <cmath>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include "ops/common/on_stream.h"
+
+#include <c10/cuda/CUDAGuard.h>
+#endif
 
 namespace spikeforge::ops::sparse {
 
@@ -178,7 +183,11 @@ void Drawing::run(ConnectStep step, const ConnectArguments& args) const {
   jit::note_by_arch(
       [&](const jit::Device&, const jit::Want& want) { want(event::print_source(event::spec_of(step, args.type))); });
 #if defined(SPIKEFORGE_WITH_CUDA)
-  if (options_.device().is_cuda()) return connect_cuda(step, args, at::empty({0}, options_));
+  if (options_.device().is_cuda()) {
+    const at::Tensor beside = at::empty({0}, options_);
+    const c10::cuda::OptionalCUDAGuard guard(beside.device());
+    return event::launch_connect_step(step, args, gpu_of(beside), stream_of(beside));
+  }
 #endif
   connect_cpu(step, args);
 }

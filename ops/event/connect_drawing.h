@@ -1,5 +1,5 @@
 // Draws one projection into a matrix: what each step of the devices is given (kernels/event/connection_rules.h), rule
-// by rule.
+// by rule, and the steps.
 #pragma once
 
 #include "csrc/kernels/event/connection_rules.h"
@@ -12,6 +12,9 @@
 #include <cstdint>
 
 namespace spikeforge::ops::sparse {
+
+// A step on the CPU.
+void connect_cpu(event::ConnectStep step, const event::ConnectArguments& args);
 
 // Draws projection `number` of a matrix, which must outlive it.
 class Drawing {

@@ -15,10 +15,13 @@
 // events are [..., cols] for mv and [..., cols, n] for mm, with rows in place of cols under transpose; the result is
 // [..., rows] and [..., rows, n], or cols. `deterministic` (or torch.use_deterministic_algorithms) gives the same bits
 // at every run on a GPU too.
+#include "ops/common/checks.h"
 #include "ops/common/library.h"
+#include "ops/event/differentiation.h"
 #include "ops/event/product.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -51,6 +54,18 @@ at::Tensor weight_grad_meta(const WeightGradCall& call) {
   return at::empty_symint(call.indices.sym_sizes(), call.grad.options());
 }
 
+// csr_check: checks the conditions that kernels require of a matrix, with messages. Later calls remember that it
+// passed. Reads the matrix, from a GPU through a copy.
+void csr_check(const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows, std::int64_t cols, bool sorted) {
+  check_matrix("csr_check", indices, indptr, rows, cols);
+  check_numbers({.op = "csr_check", .indices = &indices, .indptr = &indptr, .rows = rows, .cols = cols}, sorted);
+}
+
+void csr_check_meta(const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows, std::int64_t cols,
+                    bool sorted) {
+  check_matrix("csr_check", indices, indptr, rows, cols);
+}
+
 SPIKEFORGE_SCHEMAS(library) {
   const std::string of_csr = "(Tensor weights, Tensor indices, Tensor indptr, Tensor ";
   const std::string of_ell = "(Tensor weights, Tensor indices, Tensor ";
@@ -71,6 +86,7 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "csr_weight_grad(Tensor x, Tensor grad, Tensor indices, Tensor? indptr, *, SymInt rows, SymInt cols, bool "
       "transpose, bool matrix, str values, bool unchecked=False) -> Tensor");
+  library.def("csr_check(Tensor indices, Tensor indptr, *, int rows, int cols, bool sorted=True) -> ()");
 }
 
 // The lowered operators support vmap; torch would otherwise call the public ones once per map.
@@ -89,9 +105,101 @@ SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_products(libra
 
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_products(library); }
 
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("csr_check", TORCH_FN(csr_check)); }
+
 SPIKEFORGE_KERNELS(Meta, library) {
+  library.impl("csr_check", TORCH_FN(csr_check_meta));
   library.impl("csr_product", TORCH_FN(product_kernel<product_meta>));
   library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_meta>));
+}
+
+// ---- gradients ----
+//
+// Gradients of products with stored matrices. By the entries: the product of the upstream gradient with the transposed
+// matrix, for events as for numbers (straight-through, also without an event). By a weight: the input of its nonzero,
+// times the upstream gradient of its output. Both are registered operators, so that a second derivative is right as
+// well.
+
+// Two tensors of a call, its matrix and options, as autograd keeps them.
+class Saved {
+ public:
+  template <class Call>
+  static void keep(AutogradContext* ctx, const at::Tensor& first, const at::Tensor& second, const Call& call) {
+    ctx->save_for_backward({first, second, call.indices, call.indptr.value_or(at::Tensor())});
+    save_options(ctx, call.options);
+  }
+
+  explicit Saved(AutogradContext* ctx) : tensors_(ctx->get_saved_variables()), options_(saved_options(ctx)) {
+    if (tensors_[3].defined()) indptr_ = tensors_[3];
+  }
+
+  at::Tensor product(const at::Tensor& weights, const at::Tensor& x) const {
+    return call_product({weights, tensors_[2], indptr_, x, options_});
+  }
+  // By the entries x of a product: the product with the transposed matrix.
+  at::Tensor grad_x(const at::Tensor& weights, const at::Tensor& grad, const at::Tensor& x) const {
+    return call_product({weights, tensors_[2], indptr_, grad, transposed(options_)}).to(x.scalar_type());
+  }
+  at::Tensor grad_weights(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& grad) const {
+    if (weights.sym_numel() != 1) return call_weight_grad({x, grad, tensors_[2], indptr_, options_});
+    // All nonzeros have one weight, so its gradient is the sum of grad times the result for a weight of one.
+    const auto type = state_type(weights.scalar_type());
+    const at::Tensor unweighted = product(at::ones({1}, weights.options().dtype(type)), x);
+    return unweighted.mul(grad.to(type)).sum().to(weights.scalar_type()).view_symint(weights.sym_sizes());
+  }
+
+  const at::Tensor& first() const { return tensors_[0]; }
+  const at::Tensor& second() const { return tensors_[1]; }
+
+ private:
+  const variable_list tensors_;
+  const Options options_;
+  std::optional<at::Tensor> indptr_;
+};
+
+struct ProductRule {
+  static constexpr bool is_traceable = true;
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const Saved saved(ctx);
+    const at::Tensor &weights = saved.first(), &x = saved.second();
+    at::Tensor grad_weights, grad_x;
+    if (ctx->needs_input_grad(0)) grad_weights = saved.grad_weights(weights, x, grads[0]);
+    if (ctx->needs_input_grad(1)) grad_x = saved.grad_x(weights, grads[0], x);
+    return {grad_weights, grad_x};
+  }
+};
+
+struct WeightGradRule {
+  static constexpr bool is_traceable = true;
+
+  // The rule is linear in the upstream gradient and (straight-through) in the entries. grads[0] has the shape of the
+  // weights.
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const Saved saved(ctx);
+    const at::Tensor &x = saved.first(), &grad = saved.second();
+    at::Tensor grad_x, grad_grad;
+    if (ctx->needs_input_grad(0)) grad_x = saved.grad_x(grads[0], grad, x);
+    if (ctx->needs_input_grad(1)) grad_grad = saved.product(grads[0], x);
+    return {grad_x, grad_grad};
+  }
+};
+
+at::Tensor product_autograd(const ProductCall& call) {
+  return differentiable<ProductRule>(
+      call.name(), {call.weights, call.x}, [&] { return call_product(call); },
+      [&](AutogradContext* ctx) { Saved::keep(ctx, call.weights, call.x, call); });
+}
+
+at::Tensor weight_grad_autograd(const WeightGradCall& call) {
+  return differentiable<WeightGradRule>(
+      "csr_weight_grad", {call.x, call.grad}, [&] { return call_weight_grad(call); },
+      [&](AutogradContext* ctx) { Saved::keep(ctx, call.x, call.grad, call); });
+}
+
+SPIKEFORGE_KERNELS(Autograd, library) {
+  library.impl("csr_product", TORCH_FN(product_kernel<product_autograd>));
+  library.impl("csr_weight_grad", TORCH_FN(weight_grad_kernel<weight_grad_autograd>));
 }
 
 }  // namespace

@@ -14,8 +14,6 @@
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/InferenceMode.h>
 
-#include <algorithm>
-
 namespace spikeforge::ops::sparse {
 namespace {
 

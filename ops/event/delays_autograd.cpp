@@ -2,7 +2,6 @@
 // d leads to column slot * cols + j of all slots side by side. By columns (e A) that matrix has the rows of the stored
 // one, and gradients are products with it. By rows (A e) it does not, and they are sums over connections. All operators
 // are differentiable, so that a second derivative is right as well.
-#include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/event/delays.h"
 #include "ops/event/differentiation.h"

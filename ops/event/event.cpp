@@ -1,4 +1,5 @@
 #include "ops/event.h"
+#include "ops/common/library.h"
 #include "ops/event/jit_delays.h"
 #include "ops/event/linear.h"
 #include "ops/event/product.h"
@@ -10,7 +11,7 @@
 namespace spikeforge {
 namespace {
 
-using ops::sparse::find_operator;
+using ops::find_operator;
 using ops::sparse::Values;
 
 std::string_view values_of(const EventProductOptions& options) {

@@ -6,7 +6,6 @@
 // The matrix is that of jit_csrmv with the same seed; buffer and step are as for event_csrmv_delayed.
 #include "ops/event/jit_delays.h"
 #include "csrc/kernels/event/note.h"
-#include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/event/differentiation.h"
 

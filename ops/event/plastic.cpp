@@ -18,16 +18,13 @@
 #include "ops/event/product.h"
 
 #include <ATen/Context.h>
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 namespace spikeforge::ops::sparse {
 namespace {

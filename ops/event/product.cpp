@@ -1,5 +1,6 @@
 #include "ops/event/product.h"
 #include "ops/common/checks.h"
+#include "ops/common/library.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
@@ -63,22 +64,11 @@ void check_matrix(const char* op, const at::Tensor& indices, const std::optional
   check_same_device(op, "indptr", *indptr, indices);
 }
 
-namespace {
-
-// Without a branch, so that it is read in vectors.
-template <class Index> bool never_decreases(const Index* indptr, std::int64_t rows) {
-  bool decreases = false;
-  for (std::int64_t i = 0; i < rows; ++i) decreases |= indptr[i] > indptr[i + 1];
-  return !decreases;
-}
-
-}  // namespace
-
 void check_indptr(const char* op, const event::Rows& rows) {
   if (rows.indptr == nullptr) return;
   const bool right = rows.begin(0) == 0 && rows.begin(rows.rows) == rows.nnz &&
-                     (rows.wide_indptr ? never_decreases(static_cast<const std::int64_t*>(rows.indptr), rows.rows)
-                                       : never_decreases(static_cast<const std::int32_t*>(rows.indptr), rows.rows));
+                     (rows.wide_indptr ? never_decreases(static_cast<const std::int64_t*>(rows.indptr), rows.rows + 1)
+                                       : never_decreases(static_cast<const std::int32_t*>(rows.indptr), rows.rows + 1));
   TORCH_CHECK_VALUE(right, op, ": indptr must begin with 0, never decrease and end with ", rows.nnz,
                     ", the number of indices; csr_check reports the place");
 }

@@ -8,13 +8,11 @@
 #include "ops/common/verified.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/SymInt.h>
 
 #include <concepts>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 
@@ -119,10 +117,6 @@ at::Tensor weight_grad_kernel(const at::Tensor& x, const at::Tensor& grad, const
 
 using ProductSchema = decltype(product_kernel<call_product>);
 using WeightGradSchema = decltype(weight_grad_kernel<call_weight_grad>);
-
-template <class Schema> c10::TypedOperatorHandle<Schema> find_operator(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Schema>();
-}
 
 // ---- plain memory ----
 

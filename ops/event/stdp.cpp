@@ -6,10 +6,10 @@
 // then each weight that changed is clipped to w_min and w_max, where given. stdp_post reads the matrix by columns:
 // indices, indptr and slots of csr_transpose, computed once; slots has the index of each nonzero's weight. An entry is
 // an event where it is true, or x > 0. The names that end with _ change the weights in place.
-#include "ops/event/stdp.h"
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
+#include "ops/event/product.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
@@ -27,8 +27,14 @@
 #include <cmath>
 #include <limits>
 #include <tuple>
-#include <utility>
 #include <vector>
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+#include "csrc/jit/spec_table.h"
+#include "ops/common/on_stream.h"
+
+#include <c10/cuda/CUDAGuard.h>
+#endif
 
 namespace spikeforge::ops::sparse {
 namespace {
@@ -86,6 +92,94 @@ void check_stdp(const StdpCall& call) {
                     indices.sym_sizes(), ", but has ", slots->sym_sizes());
   check_same_device(op, "slots", *slots, indices);
 }
+
+// For every row with an event: weight[k] += trace[column of k], then clipped, over the nonzeros k of the row. With
+// `slots` the weight of nonzero k is weight[slots[k]].
+struct WeightUpdate {
+  at::Tensor weights;  // contiguous
+  HeldRows matrix;
+  at::Tensor slots;  // int64 [nnz], or undefined
+  at::Tensor events;
+  at::Tensor trace;  // in the compute type of the weights
+  double least, most;
+  const unsigned* refused = nullptr;  // of verify_on_gpu
+};
+
+// The kernel that does it on a GPU.
+event::KernelSpec gpu_update(const WeightUpdate& update) {
+  const auto& matrix = update.matrix.rows;
+  const auto mean_row =
+      static_cast<std::uint64_t>(matrix.rows == 0 ? 1 : std::max<std::int64_t>(1, matrix.nnz / matrix.rows));
+  return {.kernel = event::Kernel::plasticity,
+          .weight = dtype_of(update.weights.scalar_type()),
+          .entry = entry_type_of(update.events.scalar_type()),
+          .values = Values::event,
+          .indptr_bytes = static_cast<std::uint8_t>(matrix.wide_indptr ? 8 : 4),
+          .sums = event::Sums::floats,
+          .lanes = static_cast<std::uint8_t>(std::min<std::uint64_t>(32, std::bit_floor(mean_row)))};
+}
+
+template <class W, class C, class E> void update_rows(const WeightUpdate& update, const E* events) {
+  const auto& matrix = update.matrix.rows;
+  auto* const weights = update.weights.mutable_data_ptr<W>();
+  const auto* const trace = update.trace.const_data_ptr<C>();
+  const auto* const slots = update.slots.defined() ? update.slots.const_data_ptr<std::int64_t>() : nullptr;
+  const auto is_event = [&](std::int64_t i) { return static_cast<double>(events[i]) > 0; };
+  at::parallel_for(0, matrix.rows, 1024, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (!is_event(i)) continue;
+      for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
+        W& weight = weights[slots ? slots[k] : k];
+        const C changed = static_cast<C>(weight) + trace[matrix.indices[k]];
+        weight = static_cast<W>(std::min(std::max(changed, static_cast<C>(update.least)), static_cast<C>(update.most)));
+      }
+    }
+  });
+}
+
+template <class W, class C> void update_typed(const WeightUpdate& update) {
+  with_entries(update.events, [&](const auto* events) { update_rows<W, C>(update, events); });
+}
+
+void update_weights_cpu(const WeightUpdate& update) {
+  switch (dtype_of(update.weights.scalar_type())) {
+    case DType::f16: return update_typed<c10::Half, float>(update);
+    case DType::bf16: return update_typed<c10::BFloat16, float>(update);
+    case DType::f32: return update_typed<float, float>(update);
+    default: return update_typed<double, double>(update);
+  }
+}
+
+#if defined(SPIKEFORGE_WITH_CUDA)
+void update_weights_cuda(const WeightUpdate& update) {
+  const auto& matrix = update.matrix.rows;
+  if (matrix.nnz == 0) return;
+  const c10::cuda::OptionalCUDAGuard guard(update.weights.device());
+  const jit::Device& device = gpu_of(update.weights);
+  const event::KernelSpec spec = gpu_update(update);
+  const event::ProductArguments args{
+      .indices = matrix.indices,
+      .indptr = matrix.indptr,
+      .rows = matrix.rows,
+      .cols = matrix.cols,
+      .nnz = matrix.nnz,
+      .weights = update.trace.const_data_ptr(),
+      .x = update.events.const_data_ptr(),
+      .y = update.weights.mutable_data_ptr(),
+      .slots = update.slots.defined() ? static_cast<const event::Int*>(update.slots.const_data_ptr()) : nullptr,
+      .n = 1,
+      .batches = 1,
+      .least = update.least,
+      .most = update.most,
+      .refused = update.refused};
+  constexpr std::int64_t block = 256;
+  const std::int64_t blocks = std::clamp<std::int64_t>((matrix.rows * spec.lanes + block - 1) / block, 1,
+                                                       std::int64_t{8} * device.multiprocessors);
+  jit::SpecTable<event::KernelSpec>::of(device)
+      .get(spec, device)
+      .launch({static_cast<unsigned>(blocks), 1, 1}, block, 0, stream_of(update.weights), &args, sizeof args);
+}
+#endif
 
 void stdp_(const StdpCall& call) {
   check_stdp(call);
@@ -179,28 +273,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_transpose(const at::Tensor& i
   return {row.index_select(0, slots).to(at::kInt), begins.to(indptr.scalar_type()), slots};
 }
 
-template <class W, class C, class E> void update_rows(const WeightUpdate& update, const E* events) {
-  const auto& matrix = update.matrix.rows;
-  auto* const weights = update.weights.mutable_data_ptr<W>();
-  const auto* const trace = update.trace.const_data_ptr<C>();
-  const auto* const slots = update.slots.defined() ? update.slots.const_data_ptr<std::int64_t>() : nullptr;
-  const auto is_event = [&](std::int64_t i) { return static_cast<double>(events[i]) > 0; };
-  at::parallel_for(0, matrix.rows, 1024, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      if (!is_event(i)) continue;
-      for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
-        W& weight = weights[slots ? slots[k] : k];
-        const C changed = static_cast<C>(weight) + trace[matrix.indices[k]];
-        weight = static_cast<W>(std::min(std::max(changed, static_cast<C>(update.least)), static_cast<C>(update.most)));
-      }
-    }
-  });
-}
-
-template <class W, class C> void update_typed(const WeightUpdate& update) {
-  with_entries(update.events, [&](const auto* events) { update_rows<W, C>(update, events); });
-}
-
 const std::string limits = ", *, int rows, int cols, float? w_min=None, float? w_max=None, bool unchecked=False) -> ";
 
 SPIKEFORGE_SCHEMAS(library) {
@@ -239,27 +311,4 @@ SPIKEFORGE_KERNELS(Autograd, library) {
 }
 
 }  // namespace
-
-event::KernelSpec gpu_update(const WeightUpdate& update) {
-  const auto& matrix = update.matrix.rows;
-  const auto mean_row =
-      static_cast<std::uint64_t>(matrix.rows == 0 ? 1 : std::max<std::int64_t>(1, matrix.nnz / matrix.rows));
-  return {.kernel = event::Kernel::plasticity,
-          .weight = dtype_of(update.weights.scalar_type()),
-          .entry = entry_type_of(update.events.scalar_type()),
-          .values = Values::event,
-          .indptr_bytes = static_cast<std::uint8_t>(matrix.wide_indptr ? 8 : 4),
-          .sums = event::Sums::floats,
-          .lanes = static_cast<std::uint8_t>(std::min<std::uint64_t>(32, std::bit_floor(mean_row)))};
-}
-
-void update_weights_cpu(const WeightUpdate& update) {
-  switch (dtype_of(update.weights.scalar_type())) {
-    case DType::f16: return update_typed<c10::Half, float>(update);
-    case DType::bf16: return update_typed<c10::BFloat16, float>(update);
-    case DType::f32: return update_typed<float, float>(update);
-    default: return update_typed<double, double>(update);
-  }
-}
-
 }  // namespace spikeforge::ops::sparse

@@ -245,7 +245,7 @@ namespace spikeforge {
 std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>, at::Tensor, at::Tensor> batch_norm_run(
     const Neuron& neuron, at::TensorList inputs, at::TensorList states, at::TensorList params, const BatchNorm& norm,
     const std::optional<ResidualConnection>& residual, bool store_states, bool last_states) {
-  static const auto handle = ops::traced::find<ops::layers::BatchNormRun>("spikeforge::batch_norm_run");
+  static const auto handle = ops::find_operator<ops::layers::BatchNormRun>("spikeforge::batch_norm_run");
   const std::optional<at::Tensor> other = residual ? std::optional(residual->tensor) : std::nullopt;
   return handle.call(neuron.text(), inputs, states, params, norm.weight, norm.bias, norm.mean, norm.var, other,
                      residual ? residual->mode : "add", norm.channel_dim, norm.eps, store_states, /*bits=*/0,

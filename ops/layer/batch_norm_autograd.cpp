@@ -1,13 +1,8 @@
-#include "csrc/jit/recorder.h"
 #include "ops/common/library.h"
 #include "ops/layer/batch_norm.h"
 #include "ops/multistep/autograd.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 
@@ -15,8 +10,6 @@
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <tuple>
 #include <utility>
 
 namespace spikeforge::ops::layers {

@@ -472,9 +472,8 @@ LayerResults call_layer_forward(const LayerCall& call, bool save) {
   // directly, and updates running statistics too.
   if (call.running != nullptr && calls_go_to_cuda(call)) return layer_forward_cuda(call, save);
 #endif
-  static const auto handle = traced::find<Forward>("spikeforge::batch_norm_run_forward");
+  static const auto handle = find_operator<Forward>("spikeforge::batch_norm_run_forward");
   const traced::HandedOn neuron(call.neuron, call.inputs[0]);
-  const auto maybe = [](const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; };
   auto [outputs, states, mean, var, numbers, kept] =
       handle.call(neuron.text(), traced::arguments_of(call.inputs, call.states, call.params), maybe(call.weight),
                   maybe(call.bias), maybe(call.residual), call.residual_mode, call.channel_dim, call.eps,
@@ -486,10 +485,9 @@ LayerResults call_layer_forward(const LayerCall& call, bool save) {
 }
 
 ByArgument call_layer_backward(const LayerBackward& layer) {
-  static const auto handle = traced::find<Backward>("spikeforge::batch_norm_run_backward");
+  static const auto handle = find_operator<Backward>("spikeforge::batch_norm_run_backward");
   const BackwardCall& call = layer.run;
   const traced::HandedOn neuron(layer.neuron, call.inputs[0]);
-  const auto maybe = [](const at::Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; };
   const auto mode = layer.residual ? std::optional(graph::name_of(*layer.residual)) : std::nullopt;
   return gradients_by_argument(
       call, traced::tensors_of(handle.call(neuron.text(), traced::optional_list(call.grad_outputs),

@@ -1,6 +1,6 @@
 // delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with delays d that are learned and need not be whole:
 //   y[t] = Σ_k x[t - k] (w ∘ κ_k(d))^T + b,   k = 0 .. max_delay,
-// where κ spreads a delay over whole steps. On CPU and GPU products consist of shifted sequences (delayed_rows.h);
+// where κ spreads a delay over whole steps. On CPU and GPU products consist of shifted sequences (delayed_rows.cpp);
 // elsewhere there is one for each k, none of whose matrices is stored. With one delay for each input, x is spread once,
 // and there is one product.
 //
@@ -320,14 +320,14 @@ std::vector<at::Tensor> backward(
 
 at::Tensor call_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
                         std::string_view interpolation, double width, const MaybeTensor& past) {
-  static const auto handle = traced::find<Forward>("spikeforge::delayed_linear_forward");
+  static const auto handle = find_operator<Forward>("spikeforge::delayed_linear_forward");
   return handle.call(x, weight, delay, max_delay, interpolation, width, past);
 }
 
 std::vector<at::Tensor> call_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                                       const at::Tensor& delay, std::int64_t max_delay, std::string_view interpolation,
                                       double width, const MaybeTensor& past, const c10::List<bool>& needs_grad) {
-  static const auto handle = traced::find<Backward>("spikeforge::delayed_linear_backward");
+  static const auto handle = find_operator<Backward>("spikeforge::delayed_linear_backward");
   return handle.call(grad, x, weight, delay, max_delay, interpolation, width, past, needs_grad);
 }
 

@@ -2,8 +2,7 @@
 #include "csrc/cpu/layer/delayed_product.h"
 #include "csrc/jit/recorder.h"
 #include "csrc/kernels/layer/delayed_product.h"
-#include "ops/common/checks.h"
-#include "ops/layer/delayed_rows.h"
+#include "ops/layer/delayed_linear.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

@@ -1,6 +1,6 @@
-#include "ops/layer/delayed_rows.h"
 #include "csrc/kernels/layer/delayed_product.h"
 #include "ops/common/checks.h"
+#include "ops/layer/delayed_linear.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/stack.h>

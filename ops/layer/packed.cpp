@@ -1,11 +1,11 @@
-#include "ops/layer/packed.h"
+// Spikes as bits, for the data that is saved from the forward pass for the backward pass.
 #include "csrc/cpu/layer/spike_bits.h"
 #include "csrc/jit/recorder.h"
 #include "csrc/kernels/layer/spike_bits.h"
 #include "ops/common/checks.h"
 #include "ops/common/layout.h"
 #include "ops/common/library.h"
-#include "ops/multistep/text_call.h"
+#include "ops/common/spike_bits.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
@@ -26,9 +26,6 @@ namespace {
 
 using spikeforge::layers::BitsLaunch;
 using spikeforge::layers::BitsPass;
-
-using Unpack = at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, c10::SymIntArrayRef,
-                          c10::ScalarType, std::int64_t);
 
 SPIKEFORGE_SCHEMAS(library) {
   library.def("pack_spikes(Tensor x, int bits=1) -> (Tensor packed, Tensor valid)");
@@ -59,7 +56,7 @@ void note(const BitsLaunch& call) {
 
 std::tuple<at::Tensor, at::Tensor> pack_cpu(const at::Tensor& x, std::int64_t bits) {
   auto [packed, valid] = pack_meta(x, bits);
-  const at::Tensor numbers = dense(x);
+  const at::Tensor numbers = without_gaps(x);
   const DType type = dtype_of(x.scalar_type());
   const auto* const from = static_cast<const char*>(numbers.const_data_ptr());
   auto* const to = packed.mutable_data_ptr<std::uint8_t>();
@@ -155,7 +152,7 @@ std::tuple<at::Tensor, at::Tensor> pack_cuda(const at::Tensor& x, std::int64_t b
   auto [packed, valid] = pack_meta(x, bits);
   valid.fill_(true);
   if (x.numel() == 0) return {packed, valid};
-  const at::Tensor numbers = dense(x);
+  const at::Tensor numbers = without_gaps(x);
   spikeforge::layers::launch_spike_bits({.pass = BitsPass::pack,
                                          .type = dtype_of(x.scalar_type()),
                                          .bits = static_cast<int>(bits),
@@ -203,13 +200,4 @@ SPIKEFORGE_KERNELS(CUDA, library) {
 #endif
 
 }  // namespace
-
-at::Tensor dense(const at::Tensor& x) { return x.is_non_overlapping_and_dense() ? x : x.contiguous(); }
-
-at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
-                       c10::ScalarType type, std::int64_t bits) {
-  static const auto handle = traced::find<Unpack>("spikeforge::unpack_spikes");
-  return handle.call(packed.numbers, packed.valid, sizes, strides, type, bits);
-}
-
 }  // namespace spikeforge::ops::layers

@@ -4,9 +4,9 @@
 #include "ops/common/packed_result.h"
 #include "ops/common/recomputable.h"
 #include "ops/common/rows_product.h"
+#include "ops/common/spike_bits.h"
 #include "ops/layer.h"
 #include "ops/layer/lowering.h"
-#include "ops/layer/packed.h"
 #include "ops/multistep/text_call.h"
 
 #include <ATen/ops/convolution.h>
@@ -216,7 +216,7 @@ at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor&
       !autograd::wants_gradient(weight))
     return product();
   return autograd::record<Rule, autograd::RecomputableNode<Rule>>(inputs, [&](AutogradContext* ctx) {
-    const at::Tensor in_order = keeping.bits == 0 ? x : dense(x);
+    const at::Tensor in_order = keeping.bits == 0 ? x : without_gaps(x);
     ctx->set_materialize_grads(false);
     // A linear layer without a gradient of x does not need the weight, which may then change.
     const bool reads_weight = weight.dim() > 2 || autograd::wants_gradient(x) || keeping.recompute;
@@ -323,11 +323,11 @@ using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const Maybe
                                at::IntArrayRef, at::IntArrayRef, std::int64_t, std::int64_t, bool);
 
 const auto& linear_op() {
-  static const auto handle = traced::find<Linear>("spikeforge::linear");
+  static const auto handle = find_operator<Linear>("spikeforge::linear");
   return handle;
 }
 const auto& convolution_op() {
-  static const auto handle = traced::find<Convolution>("spikeforge::convolution");
+  static const auto handle = find_operator<Convolution>("spikeforge::convolution");
   return handle;
 }
 

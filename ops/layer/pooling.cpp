@@ -352,11 +352,11 @@ using MaxBackward = at::Tensor(const at::Tensor&, const at::Tensor&, Ints, c10::
 using MeanBackward = at::Tensor(const at::Tensor&, Ints, bool, Divisor, c10::SymInt, c10::SymInt);
 
 const auto& max_pool_handle() {
-  static const auto handle = traced::find<MaxPool>("spikeforge::max_pool2d");
+  static const auto handle = find_operator<MaxPool>("spikeforge::max_pool2d");
   return handle;
 }
 const auto& mean_pool_handle() {
-  static const auto handle = traced::find<MeanPool>("spikeforge::avg_pool2d");
+  static const auto handle = find_operator<MeanPool>("spikeforge::avg_pool2d");
   return handle;
 }
 
@@ -542,7 +542,7 @@ at::Tensor call_max_pool(const at::Tensor& x, const Windows& windows, bool ceil_
 
 Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode,
                                  const MaybeTensor& weight) {
-  static const auto handle = traced::find<WithPlaces>("spikeforge::max_pool2d_with_places");
+  static const auto handle = find_operator<WithPlaces>("spikeforge::max_pool2d_with_places");
   auto [y, which] = handle.call(x, windows.list(), ceil_mode, weight);
   return {std::move(y), std::move(which)};
 }
@@ -550,13 +550,13 @@ Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bo
 at::Tensor call_statistics_backward(const at::Tensor& grad, const at::Tensor& which, const at::Tensor& x,
                                     const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope,
                                     const Windows& windows) {
-  static const auto handle = traced::find<StatisticsBackward>("spikeforge::max_pool2d_statistics_backward");
+  static const auto handle = find_operator<StatisticsBackward>("spikeforge::max_pool2d_statistics_backward");
   return handle.call(grad, which, x, mean, offset, slope, windows.list());
 }
 
 at::Tensor call_max_pool_backward(const at::Tensor& grad, const at::Tensor& which, const Windows& windows,
                                   const c10::SymInt& height, const c10::SymInt& width) {
-  static const auto handle = traced::find<MaxBackward>("spikeforge::max_pool2d_backward");
+  static const auto handle = find_operator<MaxBackward>("spikeforge::max_pool2d_backward");
   return handle.call(grad, which, windows.list(), height, width);
 }
 
@@ -567,7 +567,7 @@ at::Tensor call_mean_pool(const at::Tensor& x, const Windows& windows, bool ceil
 
 at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& windows, const MeanOptions& options,
                                    const c10::SymInt& height, const c10::SymInt& width) {
-  static const auto handle = traced::find<MeanBackward>("spikeforge::avg_pool2d_backward");
+  static const auto handle = find_operator<MeanBackward>("spikeforge::avg_pool2d_backward");
   return handle.call(grad, windows.list(), options.counts_padding, options.divisor, height, width);
 }
 
@@ -581,7 +581,7 @@ at::Tensor max_pool2d(const at::Tensor& x, const MaxPool2d& options) {
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> max_pool2d_statistics(const at::Tensor& x, const MaxPool2d& options) {
-  static const auto handle = ops::traced::find<ops::layers::PoolStatistics>("spikeforge::max_pool2d_statistics");
+  static const auto handle = ops::find_operator<ops::layers::PoolStatistics>("spikeforge::max_pool2d_statistics");
   for (const std::int64_t dilation : options.dilation)
     TORCH_CHECK_VALUE(dilation == 1, "max_pool2d_statistics: dilation must be 1, but is ", dilation);
   return handle.call(x, options.kernel_size, options.stride, options.padding, options.ceil_mode, options.weight);

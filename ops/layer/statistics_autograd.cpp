@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <string_view>
 #include <tuple>
-#include <utility>
 
 namespace spikeforge::ops::layers {
 namespace {

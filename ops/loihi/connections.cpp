@@ -4,12 +4,9 @@
 #include "ops/loihi.h"
 
 #include <ATen/TensorSubclassLikeUtils.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/eq.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -110,10 +107,6 @@ using Conv = YAndBuffer(const Tensor&, const Tensor&, const OptionalTensor&, at:
                         at::IntArrayRef, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 using Shape = Sizes<c10::SymInt>;
 
-template <class Signature> c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 // The width of a sum: an int32's, and that of the chip, at which a convolution wraps around.
 constexpr std::int64_t full_width = 32, chip_width = 24;
 constexpr std::int64_t most_sum = std::int64_t{1} << 31;  // as float32 rounds it
@@ -169,15 +162,15 @@ class Connection {
 
   // The sums [rows, out] of [rows, in] and [out, in], shifted and as wide as they may be.
   Tensor product(const Tensor& rows, const Tensor& weight) const {
-    static const auto integers = find<Product>("spikeforge::loihi_product");
-    static const auto floats = find<FloatProduct>("spikeforge::loihi_float_product");
+    static const auto integers = find_operator<Product>("spikeforge::loihi_product");
+    static const auto floats = find_operator<FloatProduct>("spikeforge::loihi_float_product");
     if (type_ != at::kInt) return floats.call(rows, weight, num_message_bits_, weight_exp_, bits_);
     return shifted_sums(integers.call(rows, weight, num_message_bits_), weight_exp_, bits_);
   }
   Tensor product(const Tensor& rows, const Tensor& crow_indices, const Tensor& col_indices,
                  const Tensor& values) const {
-    static const auto integers = find<SparseProduct>("spikeforge::loihi_sparse_product");
-    static const auto floats = find<FloatSparseProduct>("spikeforge::loihi_float_sparse_product");
+    static const auto integers = find_operator<SparseProduct>("spikeforge::loihi_sparse_product");
+    static const auto floats = find_operator<FloatSparseProduct>("spikeforge::loihi_float_sparse_product");
     if (type_ != at::kInt)
       return floats.call(rows, crow_indices, col_indices, values, num_message_bits_, weight_exp_, bits_);
     return shifted_sums(integers.call(rows, crow_indices, col_indices, values, num_message_bits_), weight_exp_, bits_);
@@ -344,14 +337,14 @@ Arrivals named(YAndBuffer results) { return {std::move(std::get<0>(results)), st
 
 Arrivals loihi_dense(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& buffer,
                      const LoihiConnectionOptions& options) {
-  static const auto op = ops::find<ops::Dense>("spikeforge::loihi_dense");
+  static const auto op = ops::find_operator<ops::Dense>("spikeforge::loihi_dense");
   return ops::named(op.call(x, weight, buffer, options.delay, options.weight_exp, options.num_message_bits));
 }
 
 Arrivals loihi_sparse(const at::Tensor& x, const at::Tensor& crow_indices, const at::Tensor& col_indices,
                       const at::Tensor& values, const std::optional<at::Tensor>& buffer,
                       const LoihiConnectionOptions& options) {
-  static const auto op = ops::find<ops::Sparse>("spikeforge::loihi_sparse");
+  static const auto op = ops::find_operator<ops::Sparse>("spikeforge::loihi_sparse");
   return ops::named(op.call(x, crow_indices, col_indices, values, buffer, options.delay, options.weight_exp,
                             options.num_message_bits));
 }
@@ -359,13 +352,13 @@ Arrivals loihi_sparse(const at::Tensor& x, const at::Tensor& crow_indices, const
 Arrivals loihi_delay_dense(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delays,
                            std::int64_t max_delay, const std::optional<at::Tensor>& buffer,
                            const LoihiConnectionOptions& options) {
-  static const auto op = ops::find<ops::DelayDense>("spikeforge::loihi_delay_dense");
+  static const auto op = ops::find_operator<ops::DelayDense>("spikeforge::loihi_delay_dense");
   return ops::named(op.call(x, weight, delays, buffer, max_delay, options.weight_exp, options.num_message_bits));
 }
 
 Arrivals loihi_conv(const at::Tensor& x, const at::Tensor& weight, const LoihiConvGeometry& geometry,
                     const std::optional<at::Tensor>& buffer, const LoihiConnectionOptions& options) {
-  static const auto op = ops::find<ops::Conv>("spikeforge::loihi_conv");
+  static const auto op = ops::find_operator<ops::Conv>("spikeforge::loihi_conv");
   return ops::named(op.call(x, weight, buffer, geometry.stride, geometry.padding, geometry.dilation, geometry.groups,
                             options.delay, options.weight_exp, options.num_message_bits));
 }

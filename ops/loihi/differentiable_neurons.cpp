@@ -2,7 +2,6 @@
 // autograd, transforms and compilers are those of any traced neuron.
 #include "ops/common/checks.h"
 #include "ops/loihi/connections.h"
-#include "ops/loihi/fixed_texts.h"
 #include "ops/loihi/neuron_call.h"
 #include "ops/multistep/text_call.h"
 
@@ -69,7 +68,7 @@ Tensor shifted_bias(const LoihiCell& cell, const LoihiCall& call) {
 }  // namespace
 
 std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCall& call) {
-  static const auto run = traced::find<traced::Run>("spikeforge::run");
+  static const auto run = find_operator<traced::Run>("spikeforge::run");
   const char* const op = cell.name.c_str();
   const Tensor& x = call.x;
   TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble, op,

@@ -1,9 +1,13 @@
-#include "ops/loihi/fixed_texts.h"
+// Fixed-point neurons as neuron text on floating-point tensors that hold whole numbers: the bits of the integers, and a
+// straight-through derivative of rounding and wraps.
+//
+// float32 is enough for the bits. A state is split at 12 bits before it decays, so that every product stays within
+// 2^24; the sums have at most 24 bits while |x| <= 2^17, or exceed 2^24 only before a voltage saturates.
 #include "ops/common/library.h"
 #include "ops/loihi.h"
+#include "ops/loihi/neuron_call.h"
 #include "ops/multistep/surrogate.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

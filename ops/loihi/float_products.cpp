@@ -4,11 +4,9 @@
 #include "ops/common/record.h"
 #include "ops/loihi/connections.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/mm.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace spikeforge::ops {
@@ -17,10 +15,6 @@ namespace {
 using at::Tensor;
 using autograd::AutogradContext;
 using autograd::variable_list;
-
-template <class Signature> c10::TypedOperatorHandle<Signature> find_product(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
 
 // How the sums of a product are read.
 struct Sums {
@@ -54,7 +48,7 @@ void check_call(const char* op, const Tensor& x, const Tensor& weight, const Sum
 Tensor float_product(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits, std::int64_t weight_exp,
                      std::int64_t bits) {
   using Product = Tensor(const Tensor&, const Tensor&, std::int64_t);
-  static const auto product = find_product<Product>("spikeforge::loihi_product");
+  static const auto product = find_operator<Product>("spikeforge::loihi_product");
   const Sums sums{num_message_bits, weight_exp, bits};
   check_call("loihi_float_product", x, weight, sums);
   return sums.result(product.call(sums.messages(x).to(at::kInt), weight.to(at::kInt), num_message_bits), x);
@@ -64,7 +58,7 @@ Tensor float_sparse_product(const Tensor& x, const Tensor& crow_indices, const T
                             const Tensor& values, std::int64_t num_message_bits, std::int64_t weight_exp,
                             std::int64_t bits) {
   using Product = Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t);
-  static const auto product = find_product<Product>("spikeforge::loihi_sparse_product");
+  static const auto product = find_operator<Product>("spikeforge::loihi_sparse_product");
   const Sums sums{num_message_bits, weight_exp, bits};
   check_call("loihi_float_sparse_product", x, values, sums);
   const Tensor messages = sums.messages(x).to(at::kInt);
@@ -96,8 +90,8 @@ struct FloatSparseProductRule {
                             c10::SymInt, bool, bool, std::string_view, bool);
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    static const auto csrmm = find_product<Csr>("spikeforge::csrmm");
-    static const auto weight_grad = find_product<WeightGrad>("spikeforge::csr_weight_grad");
+    static const auto csrmm = find_operator<Csr>("spikeforge::csrmm");
+    static const auto weight_grad = find_operator<WeightGrad>("spikeforge::csr_weight_grad");
     const variable_list saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &values = saved[1];
     const Sums sums = Sums::saved(ctx);
@@ -118,29 +112,20 @@ struct FloatSparseProductRule {
   }
 };
 
+// `saved` begins with the two inputs.
 template <class Rule, class Compute>
-Tensor recorded_product(const char* op, const variable_list& inputs, const variable_list& others, const Sums& sums,
-                        Compute&& compute) {
-  autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
-  if (std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient)) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    return compute();
-  }
-  return autograd::record<Rule>(inputs, [&](AutogradContext* ctx) {
-    variable_list saved = inputs;
-    saved.insert(saved.end(), others.begin(), others.end());
-    ctx->save_for_backward(std::move(saved));
+Tensor recorded_product(const char* op, const variable_list& saved, const Sums& sums, Compute&& compute) {
+  return autograd::differentiable<Rule>(op, at::TensorList(saved).slice(0, 2), compute, [&](AutogradContext* ctx) {
+    ctx->save_for_backward(saved);
     sums.save(ctx);
-    return variable_list{compute()};
-  })[0];
+  });
 }
 
 Tensor float_product_autograd(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits,
                               std::int64_t weight_exp, std::int64_t bits) {
   using Signature = Tensor(const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
-  static const auto op = find_product<Signature>("spikeforge::loihi_float_product");
-  return recorded_product<FloatProductRule>("loihi_float_product", {x, weight}, {},
-                                            {num_message_bits, weight_exp, bits},
+  static const auto op = find_operator<Signature>("spikeforge::loihi_float_product");
+  return recorded_product<FloatProductRule>("loihi_float_product", {x, weight}, {num_message_bits, weight_exp, bits},
                                             [&] { return op.call(x, weight, num_message_bits, weight_exp, bits); });
 }
 
@@ -149,9 +134,9 @@ Tensor float_sparse_product_autograd(const Tensor& x, const Tensor& crow_indices
                                      std::int64_t bits) {
   using Signature =
       Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
-  static const auto op = find_product<Signature>("spikeforge::loihi_float_sparse_product");
+  static const auto op = find_operator<Signature>("spikeforge::loihi_float_sparse_product");
   return recorded_product<FloatSparseProductRule>(
-      "loihi_float_sparse_product", {x, values}, {crow_indices, col_indices}, {num_message_bits, weight_exp, bits},
+      "loihi_float_sparse_product", {x, values, crow_indices, col_indices}, {num_message_bits, weight_exp, bits},
       [&] { return op.call(x, crow_indices, col_indices, values, num_message_bits, weight_exp, bits); });
 }
 

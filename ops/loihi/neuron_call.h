@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,5 +41,13 @@ void check_thresholds(const LoihiCell& cell, const c10::List<std::optional<at::T
 
 // Differentiable spikes and states of a call whose x is floating point.
 std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCall& call);
+
+// ---- neurons as text (fixed_texts.cpp) ----
+
+// A surrogate as a text names it. Throws ValueError in the name of op.
+std::string surrogate_text(const char* op, std::string_view name, c10::ArrayRef<double> args);
+
+// Inputs x; states as the cell's; parameters as the cell's but bias_exp: bias_mant is the whole bias.
+std::string fixed_lif_text(const LoihiCell& cell, const std::string& surrogate, bool detach_reset);
 
 }  // namespace spikeforge::ops

@@ -69,4 +69,9 @@ void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& l
   if (!all_legal) refuse_values(call);
 }
 
+// Runs a launch of a cell that has a composition as a scan over time: threads process segments of the sequence
+// concurrently, for neurons too few to give each thread some. Returns false, without an effect, if the loop is at least
+// as fast.
+bool scan_cpu(const ForwardLaunch& launch);
+
 }  // namespace spikeforge::ops

@@ -13,9 +13,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 

@@ -25,12 +25,4 @@ void check_draws(const MultistepCall& call);
 // For a cell that draws and a layout that order_of supports. Reads values on the CPU.
 DrawsView view_draws(const MultistepCall& call, const PlainLayout& layout);
 
-// Nothing, where there is none.
-inline std::optional<at::Tensor> given_seed(const MultistepCall& call) {
-  return call.seed.defined() ? std::optional(call.seed) : std::nullopt;
-}
-inline std::optional<at::Tensor> given_offset(const MultistepCall& call) {
-  return call.offset.defined() ? std::optional(call.offset) : std::nullopt;
-}
-
 }  // namespace spikeforge::ops

@@ -16,9 +16,29 @@ constexpr std::int64_t in_step = 0, in_sequence = 1, in_checkpoints = 2;
 
 using Folded = c10::SmallVector<at::Tensor, 10>;
 
+// The tensors of a call, in lists to which a call can point.
+struct CallTensors {
+  Folded inputs, states, params;
+  at::Tensor lengths, start;
+
+  void set(MultistepCall& call) const {
+    call.inputs = inputs;
+    call.states = states;
+    call.params = params;
+    call.lengths = lengths;
+    call.start = start;
+  }
+};
+
 // The innermost torch.vmap of a multistep call, whose mapped dimensions become one more dimension of neurons.
 class FoldingLevel : public VmapLevel {
  public:
+  explicit FoldingLevel(const MultistepCall& call) {
+    for (const at::TensorList list : {call.inputs, call.states, call.params}) find(list);
+    find(call.lengths);
+    find(call.start);
+  }
+
   void find(at::TensorList list) {
     for (const at::Tensor& t : list)
       if (t.defined()) VmapLevel::find(t);
@@ -58,9 +78,35 @@ class FoldingLevel : public VmapLevel {
     return grad;
   }
 
+  // always(j): true if parameter j gets a dimension for the maps in any case.
+  template <class Always> CallTensors folded(const MultistepCall& call, const Always& always) const {
+    CallTensors tensors{folded(call.inputs, in_sequence),
+                        folded(call.states, in_step),
+                        {},
+                        folded_samples(call.lengths, in_step),
+                        folded_samples(call.start, in_sequence)};
+    const std::int64_t rank = call.inputs.empty() || call.inputs[0].dim() == 0 ? 0 : call.inputs[0].dim() - 1;
+    for (std::size_t j = 0; j < call.params.size(); ++j)
+      tensors.params.push_back(folded_param(call.params[j], rank, always(j)));
+    return tensors;
+  }
+
   Tensors all_mapped(Tensors results, std::int64_t place) const {
     for (at::Tensor& t : results) t = mapped(t, place);
     return results;
+  }
+
+  // The listed gradients of a call, from those of the folded call.
+  Tensors mapped_gradients(const BackwardCall& call, Tensors gradients) const {
+    const std::size_t inputs = call.inputs.size(), first_param = inputs + call.cell->states.size();
+    auto* next = gradients.begin();
+    for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
+      if (!call.needs_grad[i]) continue;
+      at::Tensor& grad = *next++;
+      if (i >= first_param) grad = without_alignment(grad, call.params[i - first_param].dim());
+      grad = mapped(grad, i < inputs ? in_sequence : in_step);
+    }
+    return gradients;
   }
 };
 

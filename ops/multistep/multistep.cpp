@@ -4,7 +4,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <cmath>
 #include <string>
 
 namespace spikeforge::ops {
@@ -171,10 +170,12 @@ bool wants_grad_param(const BackwardCall& call, std::size_t j) {
   return call.needs_grad[call.inputs.size() + call.cell->states.size() + j];
 }
 
-template <class Int>
-void allocate_grad_params(const BackwardCall& call, const Preparation<Int>& prepared, Gradients& gradients) {
+template <class Int> Gradients check_and_allocate(const BackwardCall& call, const Preparation<Int>& prepared) {
+  check_backward(call, prepared);
+  Gradients gradients = allocate_backward(call, prepared);
   for (std::size_t j = 0; j < call.cell->params.size(); ++j)
     if (wants_grad_param(call, j)) gradients.params[j] = prepared.layout.empty_step(prepared.state_options);
+  return gradients;
 }
 
 Tensors reduce_and_list(const BackwardCall& call, const Gradients& gradients) {
@@ -287,11 +288,7 @@ MultistepResults forward_meta(const MultistepCall& call, bool save) {
 }
 
 Tensors backward_meta(const BackwardCall& call) {
-  const auto prepared = prepare<c10::SymInt>(call);
-  check_backward(call, prepared);
-  Gradients gradients = allocate_backward(call, prepared);
-  allocate_grad_params(call, prepared, gradients);
-  return reduce_and_list(call, gradients);
+  return reduce_and_list(call, check_and_allocate(call, prepare<c10::SymInt>(call)));
 }
 
 #define SPIKEFORGE_INSTANTIATE(Int)                                                                \
@@ -299,7 +296,7 @@ Tensors backward_meta(const BackwardCall& call) {
   template MultistepResults allocate_forward(const MultistepCall&, const Preparation<Int>&, bool); \
   template void check_backward(const BackwardCall&, const Preparation<Int>&);                      \
   template Gradients allocate_backward(const BackwardCall&, const Preparation<Int>&);              \
-  template void allocate_grad_params(const BackwardCall&, const Preparation<Int>&, Gradients&);
+  template Gradients check_and_allocate(const BackwardCall&, const Preparation<Int>&);
 SPIKEFORGE_INSTANTIATE(std::int64_t)
 SPIKEFORGE_INSTANTIATE(c10::SymInt)
 #undef SPIKEFORGE_INSTANTIATE

@@ -12,11 +12,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace spikeforge::ops {
 
 // A call allocates only its results: the arguments of usual neurons are stored in place.
 using Tensors = c10::SmallVector<at::Tensor, 4>;
+
+// A tensor that may be undefined, as operators take it.
+inline std::optional<at::Tensor> maybe(const at::Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; }
 
 // Lists have one entry for each input, state and parameter of the cell.
 struct MultistepCall {
@@ -113,10 +117,10 @@ struct Gradients {
   Tensors inputs, states, params;
 };
 
-// For inputs and states; then for the parameters, one value a neuron.
+// For inputs and states only.
 template <class Int> Gradients allocate_backward(const BackwardCall& call, const Preparation<Int>& prepared);
-template <class Int>
-void allocate_grad_params(const BackwardCall& call, const Preparation<Int>& prepared, Gradients& gradients);
+// For the parameters too, one value a neuron, after check_backward.
+template <class Int> Gradients check_and_allocate(const BackwardCall& call, const Preparation<Int>& prepared);
 
 bool wants_grad_param(const BackwardCall& call, std::size_t j);
 

@@ -1,5 +1,4 @@
 #include "ops/multistep/cpu_tiles.h"
-#include "ops/multistep/scan_cpu.h"
 
 #include <algorithm>
 #include <functional>
@@ -34,9 +33,7 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
 
 Tensors backward_cpu(const BackwardCall& call) {
   const Prepared prepared = prepare(call);
-  check_backward(call, prepared);
-  Gradients gradients = allocate_backward(call, prepared);
-  allocate_grad_params(call, prepared, gradients);
+  const Gradients gradients = check_and_allocate(call, prepared);
   const DescribedBackward described(call, prepared, gradients);
   kernels::note(described.launch);
   const auto* const of_states = call.needs_grad.begin() + call.inputs.size();

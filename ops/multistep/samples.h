@@ -14,12 +14,4 @@ namespace spikeforge::ops {
 // Sets those of a call whose inputs are set. Throws TypeError and ValueError for illegal types and shapes.
 void set_samples(MultistepCall& call, const std::optional<at::Tensor>& lengths, const std::optional<at::Tensor>& start);
 
-// Nothing, where there is none.
-inline std::optional<at::Tensor> given_lengths(const MultistepCall& call) {
-  return call.lengths.defined() ? std::optional(call.lengths) : std::nullopt;
-}
-inline std::optional<at::Tensor> given_start(const MultistepCall& call) {
-  return call.start.defined() ? std::optional(call.start) : std::nullopt;
-}
-
 }  // namespace spikeforge::ops

@@ -1,4 +1,3 @@
-#include "ops/multistep/scan_cpu.h"
 #include "csrc/cpu/multistep/program.h"
 #include "csrc/kernels/scan/scan.h"
 #include "ops/multistep/cpu_tiles.h"

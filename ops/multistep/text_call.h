@@ -4,14 +4,12 @@
 
 #include "csrc/graph/text.h"
 #include "csrc/kernels/multistep/traced_cell.h"
+#include "ops/common/library.h"
 #include "ops/multistep/draws.h"
 #include "ops/multistep/samples.h"
 
 #include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
-#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -54,10 +52,6 @@ using Forward = std::tuple<List, List, List>(std::string_view, at::TensorList, b
 using Backward = List(std::string_view, const OptionalTensorList&, const OptionalTensorList&, at::TensorList,
                       at::TensorList, at::TensorList, at::TensorList, c10::List<bool>, bool, OptionalTensor,
                       OptionalTensor, OptionalTensor, OptionalTensor);
-
-template <class Signature> c10::TypedOperatorHandle<Signature> find(const char* name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).typed<Signature>();
-}
 
 inline List list_of(const Tensors& tensors) { return {tensors.begin(), tensors.end()}; }
 inline List list_of(Tensors&& tensors) {
@@ -190,7 +184,7 @@ class GivenBackward {
 inline OptionalTensorList optional_list(at::TensorList tensors) {
   OptionalTensorList list;
   list.reserve(tensors.size());
-  for (const at::Tensor& t : tensors) list.push_back(t.defined() ? std::optional<at::Tensor>(t) : std::nullopt);
+  for (const at::Tensor& t : tensors) list.push_back(maybe(t));
   return list;
 }
 inline c10::List<bool> needs_grad_of_given(const BackwardCall& call) {
@@ -222,28 +216,31 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 
 // Calls through the dispatcher. States are all given, or none is.
 inline MultistepResults call_run(const MultistepCall& call) {
-  static const auto op = traced::find<traced::Run>("spikeforge::run");
+  static const auto op = find_operator<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
       op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
-              call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call), given_offset(call));
+              call.bits, maybe(call.lengths), maybe(call.start), call.scan, maybe(call.seed), maybe(call.offset));
   return traced::results_of(outputs, states, {});
 }
 
+// A call of run by a C++ function, which bypasses the dispatcher if nothing intercepts calls (traced/kernels.cpp).
+MultistepResults call_run_from_cpp(const MultistepCall& call);
+
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
-  static const auto op = traced::find<traced::Forward>("spikeforge::run_forward");
+  static const auto op = find_operator<traced::Forward>("spikeforge::run_forward");
   const auto [outputs, states, kept] =
       op.call(traced::HandedOn(call).text(), traced::arguments_of(call.inputs, traced::given_states(call), call.params),
-              call.store_states, save, call.bits, given_lengths(call), given_start(call), call.scan, given_seed(call),
-              given_offset(call));
+              call.store_states, save, call.bits, maybe(call.lengths), maybe(call.start), call.scan, maybe(call.seed),
+              maybe(call.offset));
   return traced::results_of(outputs, states, kept);
 }
 
 inline Tensors call_run_backward(const BackwardCall& call) {
-  static const auto op = traced::find<traced::Backward>("spikeforge::run_backward");
+  static const auto op = find_operator<traced::Backward>("spikeforge::run_backward");
   return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
                                     call.params, call.checkpoints, traced::needs_grad_of_given(call), call.store_states,
-                                    given_lengths(call), given_start(call), given_seed(call), given_offset(call)));
+                                    maybe(call.lengths), maybe(call.start), maybe(call.seed), maybe(call.offset)));
 }
 
 }  // namespace spikeforge::ops

@@ -23,6 +23,22 @@ namespace {
 constexpr const char* op = "online_linear";
 constexpr std::array rules = {"eprop", "ottt"};
 
+// All operators but online_linear and trace_of_input are lowered operators.
+SPIKEFORGE_SCHEMAS(library) {
+  library.def(
+      "online_linear(str neuron, Tensor x, Tensor weight, Tensor? bias, Tensor[] states, Tensor[] params, "
+      "Tensor[] traces, *, str rule=\"eprop\", int into=0, Tensor[]? inputs=None, int[]? learned=None) -> "
+      "(Tensor[] outputs, Tensor[] states, Tensor[] traces)");
+  library.def(
+      "local_jacobian(str neuron, Tensor[] inputs, Tensor[] states, Tensor[] params, int into, int[] of_params) -> "
+      "(Tensor[] transitions, Tensor[] drives, Tensor[] param_drives)");
+  library.def("with_eligibility(Tensor state, Tensor leaf, Tensor trace, bool outer=False) -> Tensor");
+  library.def("eligibility_gradient(Tensor grad, Tensor trace) -> Tensor");
+  library.def(
+      "advance_eligibility(Tensor[] traces, Tensor[] transitions, Tensor[] drives, Tensor? x=None) -> Tensor[]");
+  library.def("trace_of_input(str neuron, int into=0) -> str");
+}
+
 using OnlineLinear = std::tuple<List, List, List>(std::string_view, const at::Tensor&, const at::Tensor&,
                                                   const std::optional<at::Tensor>&, at::TensorList, at::TensorList,
                                                   at::TensorList, std::string_view, std::int64_t, traced::MaybeList,
@@ -46,7 +62,7 @@ void append(List& list, List more) { list.insert(list.end(), more.begin(), more.
 
 std::tuple<List, List> run_text(std::string_view text, at::TensorList inputs, at::TensorList states,
                                 at::TensorList params) {
-  static const auto handle = traced::find<traced::Run>("spikeforge::run");
+  static const auto handle = find_operator<traced::Run>("spikeforge::run");
   return handle.call(text, inputs, states, params, /*store_states=*/false, /*bits=*/0, {}, {}, /*scan=*/false, {}, {});
 }
 
@@ -113,7 +129,7 @@ List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   List inputs(given.begin(), given.end());
   if (inputs.empty()) inputs.resize(1);
   at::Tensor& into = inputs[static_cast<std::size_t>(call.into)];
-  at::Tensor current = at::linear(call.x, call.weight, call.bias.defined() ? std::optional(call.bias) : std::nullopt);
+  at::Tensor current = at::linear(call.x, call.weight, maybe(call.bias));
   if (into.defined()) {
     TORCH_CHECK_VALUE(into.sym_sizes() == current.sym_sizes(), op, ": inputs[", call.into, "] must have shape ",
                       current.sym_sizes(), ", that of x times weight, but has ", into.sym_sizes());
@@ -137,7 +153,7 @@ List states_of(const TracedCell& cell, const Call& call, at::TensorList given) {
 
 // `states`, of which the gradient goes on to `leaf` by its traces, one for each.
 void lead(List& states, const at::Tensor& leaf, at::TensorList traces, bool outer) {
-  static const auto handle = traced::find<WithEligibility>("spikeforge::with_eligibility");
+  static const auto handle = find_operator<WithEligibility>("spikeforge::with_eligibility");
   for (std::size_t k = 0; k < states.size(); ++k) states[k] = handle.call(states[k], leaf, traces[k], outer);
 }
 
@@ -156,8 +172,8 @@ List states_by_synapses(const Call& call) {
 }
 
 List traces_of_synapses(const Call& call) {
-  static const auto jacobian = traced::find<LocalJacobian>("spikeforge::local_jacobian");
-  static const auto advance = traced::find<AdvanceEligibility>("spikeforge::advance_eligibility");
+  static const auto jacobian = find_operator<LocalJacobian>("spikeforge::local_jacobian");
+  static const auto advance = find_operator<AdvanceEligibility>("spikeforge::advance_eligibility");
   const auto [transitions, drives, param_drives] =
       jacobian.call(call.neuron, detached(call.inputs), call.states, detached(call.params), call.into, call.learned);
   const std::size_t count = call.state_count();
@@ -292,7 +308,7 @@ namespace spikeforge {
 OnlineLayer online_linear(const Neuron& neuron, const at::Tensor& x, const at::Tensor& weight,
                           const std::optional<at::Tensor>& bias, at::TensorList states, at::TensorList params,
                           at::TensorList traces, const OnlineOptions& options) {
-  static const auto handle = ops::traced::find<ops::online::OnlineLinear>("spikeforge::online_linear");
+  static const auto handle = ops::find_operator<ops::online::OnlineLinear>("spikeforge::online_linear");
   auto [outputs, next, next_traces] =
       handle.call(neuron.text(), x, weight, bias, states, params, traces,
                   ops::online::rules[static_cast<std::size_t>(options.traces)], options.into,

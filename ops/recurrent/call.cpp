@@ -6,7 +6,6 @@
 #include <c10/util/Exception.h>
 
 #include <limits>
-#include <utility>
 
 namespace spikeforge::ops::recurrent {
 namespace {
@@ -144,11 +143,7 @@ RecurrentResults forward_meta(const RecurrentCall& call, bool save) {
 }
 
 Tensors backward_meta(const RecurrentBackwardCall& call) {
-  const auto prepared = prepare_samples<c10::SymInt>(call);
-  check_backward(call, prepared);
-  Gradients gradients = allocate_backward(call, prepared);
-  allocate_grad_params(call, prepared, gradients);
-  return reduce_and_list(call, gradients);
+  return reduce_and_list(call, check_and_allocate(call, prepare_samples<c10::SymInt>(call)));
 }
 
 at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay) {
@@ -187,11 +182,10 @@ void set_arguments(MultistepCall& call, at::TensorList arguments) {
 }
 
 RecurrentResults call_forward(const RecurrentCall& call, bool save) {
-  static const auto handle = traced::find<Forward>("spikeforge::recurrent_run_forward");
-  const MaybeTensor spikes = call.spikes.defined() ? MaybeTensor(call.spikes) : std::nullopt;
+  static const auto handle = find_operator<Forward>("spikeforge::recurrent_run_forward");
   const auto [outputs, states, saved] =
-      handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, spikes, call.into, call.delay,
-                  call.store_states, save, given_lengths(call), given_start(call));
+      handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, maybe(call.spikes), call.into, call.delay,
+                  call.store_states, save, maybe(call.lengths), maybe(call.start));
   RecurrentResults results;
   results.outputs = traced::tensors_of(outputs);
   results.states = traced::tensors_of(states);
@@ -203,19 +197,13 @@ RecurrentResults call_forward(const RecurrentCall& call, bool save) {
 }
 
 Tensors call_backward(const RecurrentBackwardCall& call) {
-  static const auto handle = traced::find<Backward>("spikeforge::recurrent_run_backward");
+  static const auto handle = find_operator<Backward>("spikeforge::recurrent_run_backward");
   OptionalTensorList grads;
   for (const at::TensorList list : {call.grad_outputs, call.grad_states})
-    for (const at::Tensor& t : list) grads.push_back(t.defined() ? MaybeTensor(t) : std::nullopt);
-  c10::List<bool> needs_grad;
-  const bool has_states = !traced::given_states(call).empty();
-  for (std::size_t i = 0; i < call.needs_grad.size(); ++i) {
-    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
-    if (has_states || !is_state) needs_grad.push_back(call.needs_grad[i]);
-  }
+    for (const at::Tensor& t : list) grads.push_back(maybe(t));
   return traced::tensors_of(handle.call(traced::HandedOn(call).text(), grads, arguments_of(call), call.w,
-                                        call.checkpoints, needs_grad, call.into, call.delay, call.store_states,
-                                        given_lengths(call), given_start(call)));
+                                        call.checkpoints, traced::needs_grad_of_given(call), call.into, call.delay,
+                                        call.store_states, maybe(call.lengths), maybe(call.start)));
 }
 
 }  // namespace spikeforge::ops::recurrent

@@ -70,9 +70,7 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
 
 Tensors backward_cpu(const RecurrentBackwardCall& call) {
   const Prepared prepared = prepare_samples(call);
-  check_backward(call, prepared);
-  Gradients gradients = allocate_backward(call, prepared);
-  allocate_grad_params(call, prepared, gradients);
+  const Gradients gradients = check_and_allocate(call, prepared);
   DescribedBackward described(call, prepared, gradients);
   RecurrentBackwardLaunch& launch = described.launch;
   kernels::note(launch);

@@ -34,9 +34,7 @@ std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool 
 std::optional<Tensors> backward_at_once(const RecurrentBackwardCall& call) {
   const Prepared prepared = prepare_samples(call);
   const at::Tensor& x = prepared.first_input;
-  check_backward(call, prepared);
-  Gradients gradients = allocate_backward(call, prepared);
-  allocate_grad_params(call, prepared, gradients);
+  const Gradients gradients = check_and_allocate(call, prepared);
   DescribedBackward described(call, prepared, gradients);
   void* const stream = stream_of(x);
   const std::optional<at::Tensor> scratch = with_scratch(described.launch, x);

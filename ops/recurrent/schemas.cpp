@@ -56,7 +56,7 @@ std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> recurrent_run(const
                                                                            const at::Tensor& w, at::TensorList states,
                                                                            at::TensorList params,
                                                                            const RecurrentOptions& options) {
-  static const auto handle = ops::traced::find<ops::recurrent::Run>("spikeforge::recurrent_run");
+  static const auto handle = ops::find_operator<ops::recurrent::Run>("spikeforge::recurrent_run");
   return handle.call(neuron.text(), inputs, w, states, params, options.spikes, options.into, options.delay,
                      options.store_states, options.lengths, options.start);
 }

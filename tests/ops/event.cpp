@@ -1,4 +1,5 @@
-// Products of sparse matrices and events against dense matrices, for what the sanitizers may have to say about them.
+// Products of sparse matrices and events, compared with dense matrices: the sanitizers run them.
+#include "ops/common/library.h"
 #include "ops/event/product.h"
 
 #include <ATen/ATen.h>
@@ -85,7 +86,7 @@ Tensor expected_product(const Matrix& matrix, const Tensor& weights, const Tenso
 
 Tensor product(const Tensor& weights, const Matrix& matrix, bool wide, const Tensor& x, bool transpose, bool columns,
                sparse::Values values) {
-  static const auto op = sparse::find_operator<sparse::ProductSchema>("spikeforge::csr_product");
+  static const auto op = ops::find_operator<sparse::ProductSchema>("spikeforge::csr_product");
   return op.call(weights, matrix.indices(), matrix.indptr(wide), x, matrix.rows(), matrix.cols, transpose, columns,
                  std::vector<const char*>{"event", "graded", "number"}[static_cast<std::size_t>(values)], false, false);
 }
@@ -143,7 +144,7 @@ TEST_CASE("several vectors at once are those vectors one by one") {
 }
 
 TEST_CASE("a weight's gradient is what its connection read times what arrived") {
-  static const auto op = sparse::find_operator<sparse::WeightGradSchema>("spikeforge::csr_weight_grad");
+  static const auto op = ops::find_operator<sparse::WeightGradSchema>("spikeforge::csr_weight_grad");
   at::manual_seed(event_seed);
   for (const Matrix& matrix : matrices())
     for (const bool transpose : {false, true}) {

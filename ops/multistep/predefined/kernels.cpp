@@ -1,5 +1,7 @@
-// The lowered operators on each device, and the public ones below autograd.
+// The kernels of the public and lowered operators: on each device, below autograd, of autograd and of torch.vmap.
 #include "ops/common/library.h"
+#include "ops/multistep/autograd.h"
+#include "ops/multistep/batched.h"
 #include "ops/multistep/predefined/public_call.h"
 
 namespace spikeforge::ops {
@@ -19,5 +21,46 @@ SPIKEFORGE_KERNELS(Meta, library) { register_lowered<forward_meta, backward_meta
 SPIKEFORGE_KERNELS(CUDA, library) { register_lowered<forward_cuda, backward_cuda>(library); }
 #endif
 
+constexpr Lowered lowered_neuron{call_forward, call_backward};
+
+MultistepResults call_checked(const MultistepCall& call) {
+  // Numbers are checked by the operator, but not once they are tensors.
+  for (std::size_t j = 0; j < call.cell->params.size(); ++j)
+    if (!call.param(j).defined()) check_number(call.op_name(), call.cell->params[j], call.numbers[j]);
+  return call_public(call);
+}
+
+SPIKEFORGE_KERNELS(Autograd, library) {
+  register_public<run_autograd<lowered_neuron>>(library);
+  register_lowered<forward_autograd<lowered_neuron>, backward_autograd<lowered_neuron>>(library);
+}
+
+// ---- torch.vmap ----
+
+MultistepResults run_mapped(const MultistepCall& call) { return run_batched(call, call_public); }
+MultistepResults forward_mapped(const MultistepCall& call, bool save) {
+  return forward_batched(call, save, call_forward);
+}
+Tensors backward_mapped(const BackwardCall& call) { return backward_batched(call, call_backward); }
+
+template <NeuronKind kind> void refuse_batched(const c10::OperatorHandle&, torch::jit::Stack*) {
+  refuse_batched_gradients(predefined_cell(kind).backward_op);
+}
+
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
+  register_public<run_mapped>(library);
+  register_lowered<forward_mapped, backward_mapped>(library);
+}
+
+SPIKEFORGE_KERNELS(Batched, library) {
+  for_each_neuron([&]<NeuronKind kind>() {
+    library.impl(predefined_cell(kind).backward_op.c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<refuse_batched<kind>>());
+  });
+}
+
 }  // namespace
+
+MultistepResults call_from_cpp(const MultistepCall& call) { return call_at_once<lowered_neuron>(call, call_checked); }
+
 }  // namespace spikeforge::ops

@@ -2,22 +2,41 @@
 // calls through the dispatcher. Neurons differ in having one or two states, and in decay_input.
 #pragma once
 
-#include "ops/multistep/predefined/signature.h"
+#include "csrc/kernels/multistep/predefined_cells.h"
+#include "csrc/neuron/neuron_kind.h"
+#include "ops/common/library.h"
+#include "ops/multistep/multistep.h"
 #include "ops/multistep/samples.h"
 #include "ops/multistep/surrogate.h"
 
 #include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace spikeforge::ops {
+
+template <class... T> struct Types {};
+
+using OptionalTensor = const std::optional<at::Tensor>&;
+
+template <class T, std::size_t> using Repeated = T;
+
+template <class T, std::size_t... i> Types<Repeated<T, i>...> repeat(std::index_sequence<i...>);
+
+template <NeuronKind kind>
+using StateTypes = decltype(repeat<OptionalTensor>(std::make_index_sequence<state_count(kind)>{}));
+
+template <class T> using TensorFor = at::Tensor;
+
+inline NeuronKind kind_of(const MultistepCall& call) { return static_cast<const PredefinedCell*>(call.cell)->kind; }
 
 using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 
@@ -33,10 +52,6 @@ inline const OptionalTensorList& no_tensors(std::size_t n_params) {
 }
 
 namespace lowered {
-
-inline std::optional<at::Tensor> maybe(const at::Tensor& t) {
-  return t.defined() ? std::optional<at::Tensor>(t) : std::nullopt;
-}
 
 // A call as these operators have it, and its tensors.
 template <class Call> class Unpacked {
@@ -128,7 +143,7 @@ template <NeuronKind kind, class... State, class... Decay> struct Forward<kind, 
       Results results = op.call(call.inputs[0], maybe(call.state(s))..., params_of(call), call.numbers,
                                 static_cast<Decay>(call.form.decay_input)..., call.form.hard_reset,
                                 call.form.detach_reset, name_of(call.form.surrogate), arguments_of(call),
-                                call.form.spiking, call.store_states, save, given_lengths(call), given_start(call));
+                                call.form.spiking, call.store_states, save, maybe(call.lengths), maybe(call.start));
       return MultistepResults{{std::move(std::get<0>(results))},
                               {std::move(std::get<1 + s>(results))...},
                               std::move(std::get<1 + sizeof...(State)>(results)),
@@ -178,7 +193,7 @@ template <NeuronKind kind, class... State, class... Decay> struct Backward<kind,
           op.call(maybe(call.grad_outputs[0]), maybe(call.grad_states[s])..., call.inputs[0], maybe(call.state(s))...,
                   call.checkpoints, params_of(call), call.numbers, static_cast<Decay>(call.form.decay_input)...,
                   call.form.hard_reset, call.form.detach_reset, name_of(call.form.surrogate), arguments_of(call),
-                  call.form.spiking, call.store_states, needs_grad, given_lengths(call), given_start(call));
+                  call.form.spiking, call.store_states, needs_grad, maybe(call.lengths), maybe(call.start));
       return Tensors(results.begin(), results.end());
     }
     (std::index_sequence_for<State...>{});
@@ -187,7 +202,7 @@ template <NeuronKind kind, class... State, class... Decay> struct Backward<kind,
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find(const std::string& name, const char* overload = "") {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(("spikeforge::" + name).c_str(), overload).typed<Signature>();
+  return find_operator<Signature>(("spikeforge::" + name).c_str(), overload);
 }
 
 template <NeuronKind kind> MultistepResults forward(const MultistepCall& call, bool save) {

@@ -13,11 +13,40 @@
 
 #include <ATen/core/stack.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/Scalar.h>
 
 #include <array>
 #include <utility>
 
 namespace spikeforge::ops {
+
+// A call of a public operator in its two overloads: parameters are scalars, or tensors with None for the default.
+struct OfNumbers {
+  static constexpr const char* overload = "";
+  using Number = const at::Scalar&;
+  using Reset = const std::optional<at::Scalar>&;
+};
+struct OfTensors {
+  static constexpr const char* overload = "tensor";
+  using Number = OptionalTensor;
+  using Reset = OptionalTensor;
+};
+
+// Tensors before the states, such as plif's w.
+template <NeuronKind kind>
+using TensorParamTypes = decltype(repeat<const at::Tensor&>(std::make_index_sequence<tensor_count(kind)>{}));
+
+template <NeuronParam::Role role, class Overload>
+using ParamType = std::conditional_t<
+    role == NeuronParam::decay_input, bool,
+    std::conditional_t<role == NeuronParam::v_reset, typename Overload::Reset, typename Overload::Number>>;
+
+template <NeuronKind kind, class Overload, std::size_t... i>
+Types<ParamType<neuron_row(kind).params.begin()[i].role, Overload>...> param_types(std::index_sequence<i...>);
+
+// Parameters and decay_input, in their order.
+template <NeuronKind kind, class Overload>
+using ParamTypes = decltype(param_types<kind, Overload>(std::make_index_sequence<neuron_row(kind).params.size()>{}));
 
 using Run = MultistepResults (*)(const MultistepCall&);
 
@@ -178,10 +207,10 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
                                                                                 params.next<Parameter>()...};
     return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
         std::index_sequence<w...>, std::index_sequence<s...>, std::index_sequence<j...>) {
-      Results results = op.call(call.inputs[0], std::get<w>(given)..., lowered::maybe(call.state(s))...,
+      Results results = op.call(call.inputs[0], std::get<w>(given)..., maybe(call.state(s))...,
                                 std::get<sizeof...(Tensor) + j>(given)..., call.form.detach_reset,
                                 name_of(call.form.surrogate), arguments_of(call), call.form.spiking, call.store_states,
-                                call.bits, given_lengths(call), given_start(call));
+                                call.bits, maybe(call.lengths), maybe(call.start));
       return MultistepResults{{std::move(std::get<0>(results))}, {std::move(std::get<1 + s>(results))...}, {}, {}};
     }
     (std::index_sequence_for<Tensor...>{}, std::index_sequence_for<State...>{},
@@ -196,7 +225,7 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
   }
 };
 
-// A call from C++ (neuron_autograd.cpp).
+// A call from C++ (kernels.cpp).
 MultistepResults call_from_cpp(const MultistepCall& call);
 
 // Calls through the dispatcher, in the overload that fits.

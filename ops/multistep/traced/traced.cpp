@@ -1,11 +1,59 @@
 #include "ops/traced.h"
+#include "csrc/graph/errors.h"
 #include "csrc/graph/text.h"
+#include "csrc/kernels/multistep/typical_kernels.h"
+#include "csrc/kernels/multistep/written_step.h"
 #include "ops/common/checks.h"
+#include "ops/common/library.h"
 #include "ops/multistep/text_call.h"
-#include "ops/multistep/traced/call_from_cpp.h"
-#include "ops/multistep/traced/print_cuda.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+namespace spikeforge::ops {
+namespace {
+
+std::string neuron_text(std::string_view neuron, std::string_view spike, const std::vector<std::string>& params,
+                        const std::vector<std::string>& names, at::ArrayRef<double> numbers, std::string_view name,
+                        bool detach_reset, bool decay_input, bool divides) {
+  TORCH_CHECK_VALUE(names.size() == numbers.size(), "neuron_text(", neuron, "): names must be as many as numbers, but ",
+                    names.size(), " names have ", numbers.size(), " numbers");
+  NeuronDescription described{.neuron = std::string(neuron),
+                              .name = std::string(name.empty() ? neuron : name),
+                              .spike = std::string(spike),
+                              .params = params,
+                              .numbers = {},
+                              .detach_reset = detach_reset,
+                              .decay_input = decay_input,
+                              .divides = divides};
+  for (std::size_t i = 0; i < names.size(); ++i) described.numbers.emplace_back(names[i], numbers[i]);
+  try {
+    return graph::print(trace_neuron(described));
+  } catch (const graph::GraphError& error) {
+    TORCH_CHECK_VALUE(false, "neuron_text(", neuron, "): ", error.what());
+  }
+}
+
+// The CUDA source of the kernels of a typical call with inputs of this type.
+std::string print_cuda(std::string_view neuron, c10::ScalarType dtype) {
+  const std::shared_ptr<const TracedCell> held = cell_of(neuron, "print_cuda");
+  const TracedCell& cell = *held;
+  TORCH_CHECK_TYPE(is_supported(dtype), "print_cuda(", cell.name,
+                   "): dtype must be float16, bfloat16, float32 or float64, but is ", dtype);
+  TORCH_CHECK_VALUE(!cell.is_too_long(), "print_cuda(", cell.name, "): ", cell.why_too_long());
+  return kernels::print_cuda(cell, {.type = dtype_of(dtype)});
+}
+
+std::string text_on_a_line(std::string_view neuron) { return graph::on_a_line(neuron); }
+
+SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) {
+  library.impl("neuron_text", TORCH_FN(neuron_text));
+  library.impl("print_cuda", TORCH_FN(print_cuda));
+  library.impl("text_on_a_line", TORCH_FN(text_on_a_line));
+}
+
+}  // namespace
+}  // namespace spikeforge::ops
 
 namespace spikeforge {
 
