@@ -1,10 +1,10 @@
-// Products of sparse matrices with events, and what spikes do to weights: the C++ face of torch.ops.spikeforge's
-// event_csrmv, event_csrmv_delayed, jit_csrmv, event_linear, stdp_pre and their like, where every argument is explained
-// (docs/events.md).
+// Products of sparse matrices with events, and changes of weights by spikes: the C++ interface of
+// torch.ops.spikeforge's event_csrmv, event_csrmv_delayed, jit_csrmv, event_linear, stdp_pre and related operators.
+// docs/events.md describes all arguments.
 //
-// Matrices are stored by rows, one for each neuron that fires. An entry x of `events` is an event where it is true, or
-// x > 0; NaN is none. All of it runs on CPU and GPU; products and event_linear have gradients, straight through for
-// events. Errors are c10::TypeError and c10::ValueError and name operator and argument.
+// Matrices are stored by rows, one for each neuron that fires. An entry x of `events` is an event if it is true, or x >
+// 0; NaN is not an event. All functions run on CPU and GPU. Products and event_linear have gradients, straight-through
+// for events. Errors are c10::TypeError and c10::ValueError and name the operator and the argument.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -19,44 +19,45 @@
 
 namespace spikeforge {
 
-// A stored matrix [rows, cols]. Its numbers are read by its first call, which refuses those that are out of range;
-// later calls remember it, until one of the tensors changes.
+// A stored matrix [rows, cols]. The first call checks its indices, and throws if one is out of range. The result is
+// remembered until one of the tensors changes.
 struct Connections {
-  at::Tensor weights;  // floating point: one a connection, of the shape of indices, or one element for all
+  at::Tensor weights;  // floating point, with the shape of indices, or one element for all
   at::Tensor indices;  // int32, the columns: [connections], or in ELL form [rows, connections a row]
-  // int32 or int64 [rows + 1], where rows begin in indices; none in ELL form.
+  // int32 or int64 [rows + 1], the begin of each row in indices; nullopt in ELL form.
   std::optional<at::Tensor> indptr = std::nullopt;
   std::int64_t rows = 0, cols = 0;
-  bool unchecked = false;  // calls take the numbers as they are; a wrong one reads or writes memory of others
+  bool unchecked = false;  // skips the check: an illegal index accesses memory out of bounds
 
-  // Throws ValueError for an index that is out of range, rows that are not consecutive, and, if `sorted`, columns of a
-  // row that do not ascend. Synchronises with a GPU. Not for the ELL form, where only indices may be wrong.
+  // Throws ValueError for an index out of range, rows that are not consecutive, and, if `sorted`, columns of a row that
+  // do not ascend. Synchronises with a GPU. Not for the ELL form, in which only indices can be illegal.
   SPIKEFORGE_API void check(bool sorted = false) const;
 };
 
 struct ProductOptions {
-  bool transpose = false;      // e A in place of A e
-  bool deterministic = false;  // the same bits at every run on a GPU too
+  bool transpose = false;      // e A instead of A e
+  bool deterministic = false;  // the same bits in every run on a GPU too
 };
 struct EventProductOptions {
   bool transpose = false;
-  bool graded = false;  // an event counts x in place of 1
+  bool graded = false;  // an event counts x instead of 1
   bool deterministic = false;
 };
 
-// events [..., cols] to [..., rows], or [..., rows] to [..., cols] under transpose; of the weights' type.
+// Maps events [..., cols] to [..., rows], or [..., rows] to [..., cols] with transpose. The result has the weights'
+// type.
 SPIKEFORGE_API at::Tensor event_mv(const Connections& matrix, const at::Tensor& events,
                                    const EventProductOptions& options = {});
-// events [..., cols, n] to [..., rows, n], or the other way.
+// Maps events [..., cols, n] to [..., rows, n], or the reverse with transpose.
 SPIKEFORGE_API at::Tensor event_mm(const Connections& matrix, const at::Tensor& events,
                                    const EventProductOptions& options = {});
-// Every entry counts as it is.
+// The same for vectors of numbers: every entry counts with its value.
 SPIKEFORGE_API at::Tensor sparse_mv(const Connections& matrix, const at::Tensor& vector,
                                     const ProductOptions& options = {});
 SPIKEFORGE_API at::Tensor sparse_mm(const Connections& matrix, const at::Tensor& vectors,
                                     const ProductOptions& options = {});
 
-// A random matrix [rows, cols] that is drawn anew at every call and never stored: every entry is a connection with
+// A random matrix [rows, cols] that is redrawn in every call and never stored: every entry is a connection with
 // probability `prob`. `seed` determines the matrix, which is the same on every device.
 struct RandomConnections {
   at::Tensor weights;  // of law "constant" [1]; "uniform" [2], from, to; "normal" [2], mean, deviation
@@ -82,8 +83,8 @@ SPIKEFORGE_API void event_mv_delayed_(const Connections& matrix, const at::Tenso
                                       const at::Tensor& buffer, const at::Tensor& step,
                                       const EventProductOptions& options = {});
 
-// Delays that are drawn with the matrix: of law "constant" d; "uniform" the first and the last of whole numbers;
-// "normal" mean and deviation, rounded and clipped to the slots.
+// Delays that are drawn with the matrix. The law "constant" has the delay d; "uniform" the first and the last of a
+// range of integers; "normal" the mean and the standard deviation, and is rounded and clipped to the slots.
 struct DrawnDelays {
   std::vector<double> numbers;
   std::string_view law = "constant";
@@ -95,19 +96,20 @@ SPIKEFORGE_API void event_mv_delayed_(const RandomConnections& matrix, const at:
                                       const DrawnDelays& delays, const at::Tensor& buffer, const at::Tensor& step,
                                       const EventProductOptions& options = {});
 
-// The sums that arrive at a step, [..., out], and the buffer with that slot set to zero, as a copy or in place.
+// Returns the sums that arrive at a step, [..., out], and the buffer with that slot set to zero, as a copy or in place.
 SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> take_arrivals(const at::Tensor& buffer, const at::Tensor& step);
 SPIKEFORGE_API at::Tensor take_arrivals_(const at::Tensor& buffer, const at::Tensor& step);
 
-// events [..., in], or their bits, times weight [in, out], plus bias [out]; rows of other inputs are not read.
+// Returns events [..., in], or their bits, times weight [in, out], plus bias [out]. Rows of inputs without an event are
+// not read.
 SPIKEFORGE_API at::Tensor event_linear(const at::Tensor& events, const at::Tensor& weight,
                                        const std::optional<at::Tensor>& bias = std::nullopt, bool graded = false);
 
-// [..., n] to int32 [..., ceil(n / 32)], entry 32 w + b in bit b of word w; and back, as bool.
+// Packs [..., n] into int32 [..., ceil(n / 32)], with entry 32 w + b in bit b of word w; and unpacks to bool.
 SPIKEFORGE_API at::Tensor pack_events(const at::Tensor& events);
 SPIKEFORGE_API at::Tensor unpack_events(const at::Tensor& packed, std::int64_t n);
 
-// A matrix by columns, for stdp_post_: `slots`, int64, has the index of each connection's weight in the matrix.
+// A matrix by columns, for stdp_post_. `slots`, int64, has the index of each connection's weight in the matrix.
 struct ByColumns {
   at::Tensor indices, indptr, slots;
 };
@@ -116,21 +118,21 @@ SPIKEFORGE_API ByColumns by_columns(const Connections& matrix);
 struct ClipRange {
   std::optional<double> least = std::nullopt, most = std::nullopt;
 };
-// In place, of a matrix with a weight for each connection and indptr. For every row i of `events` [rows] that is an
-// event: w_ij += trace[j], trace [cols], then clipped.
+// Updates weights in place, for a matrix with indptr and a weight for each connection. For every row i with an event in
+// `events` [rows]: w_ij += trace[j], trace [cols], then clipped.
 SPIKEFORGE_API void stdp_pre_(Connections& matrix, const at::Tensor& events, const at::Tensor& trace,
                               const ClipRange& range = {});
-// For every column j of `events` [cols] that is an event: w_ij += trace[i], trace [rows], then clipped.
+// For every column j with an event in `events` [cols]: w_ij += trace[i], trace [rows], then clipped.
 SPIKEFORGE_API void stdp_post_(Connections& matrix, const ByColumns& columns, const at::Tensor& events,
                                const at::Tensor& trace, const ClipRange& range = {});
 
 // Further arguments of plastic_step_. `params` are the values of the rule's parameters, in its order.
 struct PlasticOptions {
   std::vector<double> params = {};
-  std::vector<std::optional<at::Tensor>> signals = {};  // of no dimension or [cols] each
-  std::optional<at::Tensor> step = std::nullopt;        // int64, of no dimension; of rules with a state that decays
+  std::vector<std::optional<at::Tensor>> signals = {};  // 0-dimensional or [cols] each
+  std::optional<at::Tensor> step = std::nullopt;        // int64, 0-dimensional; for rules with a decaying state
   bool sends = false;                                   // true to return the sums that arrive
-  bool refresh = false;                                 // only updates states that decay to `step`
+  bool refresh = false;                                 // only updates decaying states to `step`
 };
 // Computes a step of plastic connections in place. `rule` is synapse text (docs/plasticity.md). `states`
 // [connections] begin with matrix.weights; `traces` are [rows] or [cols]. Spikes `pre` [rows] arrive and neurons `post`

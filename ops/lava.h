@@ -1,4 +1,4 @@
-// The former name of <spikeforge/ops/loihi.h>; it goes with the next release but one.
+// Deprecated: use <spikeforge/ops/loihi.h>. This header will be removed in the release after the next one.
 #pragma once
 
 #include "ops/loihi.h"

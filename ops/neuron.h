@@ -1,8 +1,8 @@
-// Spiking neurons over a sequence of steps: the C++ face of torch.ops.spikeforge.*.
+// Spiking neurons over a sequence of steps: the C++ interface of torch.ops.spikeforge.*.
 //
 // x is [T, *shape], time first; float16, bfloat16, float32 or float64; on a CPU or a CUDA device. Spikes have x's
 // shape, type and layout. States are [*shape], float32 for half types, else x's type; a call returns the last ones, or
-// with `store_v` their sequences [T, *shape]. A parameter is a number or a tensor that broadcasts against shape, and is
+// with `store_v` their sequences [T, *shape]. A parameter is a scalar, or a tensor that broadcasts against shape and is
 // differentiable. If an initial state is not given, v starts at v_reset (0 under soft reset), Izhikevich's w at w_rest,
 // and other states at 0.
 //
@@ -17,7 +17,7 @@
 //
 // A neuron fires where H >= v_threshold; v_reset = std::nullopt is soft reset. Each returns (spikes, states...).
 //
-// Errors are c10::TypeError and c10::ValueError and name operator and argument.
+// Errors are c10::TypeError and c10::ValueError and name the operator and the argument.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -35,7 +35,7 @@
 
 namespace spikeforge {
 
-// A neuron's parameter: a number, or a tensor with its own gradient.
+// A neuron's parameter: a scalar, or a tensor with a gradient.
 class Param {
  public:
   Param(double number) : value_(number) {}                 // NOLINT(google-explicit-constructor)
@@ -51,13 +51,13 @@ class Param {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-// Spikes and states.
+// The spikes and the states.
 template <NeuronKind kind>
 using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at::Tensor, at::Tensor>,
                                            std::tuple<at::Tensor, at::Tensor, at::Tensor>>;
 
-// For each neuron of neurons.def, LIFArguments and the like, its parameters with their defaults and the options that
-// all neurons share, and the function lif and the like.
+// Defines for each neuron of neurons.def a struct such as LIFArguments, with its parameters and their defaults and the
+// options of all neurons, and a function such as lif.
 #define SPIKEFORGE_PARAM(name, default_value, legal) Param name = default_value;
 #define SPIKEFORGE_V_RESET(default_value) std::optional<Param> v_reset = default_value;
 #define SPIKEFORGE_DECAY_INPUT() bool decay_input = true;
@@ -79,7 +79,7 @@ using SpikesAndStates = std::conditional_t<state_count(kind) == 1, std::tuple<at
 #undef SPIKEFORGE_STATE
 #undef SPIKEFORGE_TENSOR
 
-// Former names, which stay for a release.
+// Former names, kept for one release.
 using IfOptions = IFArguments;
 using LifOptions = LIFArguments;
 using PlifOptions = PLIFArguments;

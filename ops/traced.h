@@ -1,5 +1,4 @@
-// A neuron of one's own: its equations as a C++ lambda or as text, run over a sequence of steps as one differentiable
-// operator.
+// Custom neurons: equations as a C++ lambda or as text, run over a sequence of steps as one differentiable operator.
 //
 //   auto alif = spikeforge::trace("alif", {"x"}, {"v", "a"}, {"tau"}, [](Value x, Value v, Value a, Value tau) {
 //     Value decay = 1 / tau;
@@ -9,7 +8,7 @@
 //   });
 //   auto [outputs, states] = alif({x}, {v, a}, {tau});
 //
-// graph/trace.h and graph/value.h say what a lambda may do, docs/neuron_text.md what a text.
+// graph/trace.h and graph/value.h describe lambdas, docs/neuron_text.md describes texts.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -40,25 +39,25 @@ using graph::Value;
 using graph::Values;
 namespace surrogate = graph::surrogate;
 
-// A value: cheap to move, and to call from several threads.
+// A neuron, with value semantics: cheap to move, and safe to call from several threads.
 class SPIKEFORGE_API Neuron {
  public:
   // Throws c10::ValueError for a text that is not legal, with line, column and a caret below the position, and
-  // c10::Error if existing Neurons use all memory that is allowed for them (SPIKEFORGE_NEURONS_LIMIT_MB).
+  // c10::Error if existing Neurons have reached the memory limit (SPIKEFORGE_NEURONS_LIMIT_MB).
   explicit Neuron(std::string text);
   explicit Neuron(const graph::Cell& cell);
 
-  // inputs: one [T, *shape] for each input, time first, all of one shape, type (float16, bfloat16, float32, float64)
-  // and device. states: one [*shape] for each state, or none: they start at the initial values in the text. params: one
-  // for each parameter, which broadcasts against shape, and may be 0-dimensional on the CPU. States and parameters have
-  // the inputs' type, or float32 for inputs of half types.
+  // `inputs` has one [T, *shape] for each input, time first, all of the same shape, type (float16, bfloat16, float32,
+  // float64) and device. `states` has one [*shape] for each state, or is empty: states then start at the initial values
+  // in the text. `params` has one tensor for each parameter, which broadcasts against shape, and may be 0-dimensional
+  // on the CPU. States and parameters have the inputs' type, or float32 for inputs of half types.
   //
   // Returns the outputs, [T, *shape] in the inputs' type and layout, and the last states, [*shape], in float32 for half
   // types; with `store_states`, the sequences of states [T, *shape]. `scan` allows steps in parallel, as a scan over
   // time, which rounds differently; it throws c10::ValueError unless there are 1 to 4 states, and the next states are
   // affine in them. `lengths` has the number of steps of each sample, an index of dimension 1; `start` is true where it
-  // starts anew (neuron.h). With either, the loop runs instead of a scan. `seed` and `offset`, int64 with one element,
-  // on the CPU or the inputs' device, are for neurons that draw random numbers: equal values give equal numbers. To
+  // restarts (neuron.h). With either, the loop runs instead of a scan. `seed` and `offset`, int64 with one element, on
+  // the CPU or the inputs' device, are for neurons that draw random numbers: equal values give equal random numbers. To
   // continue a sequence, pass its last states, and the number of steps so far as `offset`. Without a seed, torch's
   // generator draws one. Everything is differentiable once. Errors are c10::TypeError and c10::ValueError and name the
   // neuron and the argument.
@@ -73,8 +72,8 @@ class SPIKEFORGE_API Neuron {
   std::vector<at::Tensor> input_gradients(at::TensorList inputs, at::TensorList params, at::TensorList grad_outputs,
                                           const std::vector<bool>& wanted) const;
 
-  // The CUDA source of the forward and the backward kernel for inputs of this type, in training, with a tensor for each
-  // state and parameter, for reading or profiling. Needs no GPU. Throws c10::TypeError for a type that
+  // Returns the CUDA source of the forward and the backward kernel in training, for inputs of this type and a tensor
+  // for each state and parameter, for inspection or profiling. Needs no GPU. Throws c10::TypeError for a type that
   // inputs cannot have.
   std::string print_cuda(c10::ScalarType dtype = c10::ScalarType::Float) const;
 
@@ -83,7 +82,7 @@ class SPIKEFORGE_API Neuron {
 
  private:
   std::string text_;
-  std::shared_ptr<const void> cell_;  // created once, and kept as long as the Neuron exists
+  std::shared_ptr<const void> cell_;  // created once, and owned by the Neuron
 };
 
 // Calls graph::trace. Throws GraphError.
@@ -93,7 +92,7 @@ Neuron trace(std::string name, std::vector<std::string> inputs, std::vector<Stat
   return Neuron(graph::trace(std::move(name), std::move(inputs), std::move(states), std::move(params), lambda));
 }
 
-// The arguments are called x0, x1, ..., v0, ..., p0, ...
+// The same with arguments that are named x0, x1, ..., v0, ..., p0, ...
 template <class Lambda>
 Neuron trace(std::string name, std::size_t inputs, std::size_t states, std::size_t params, Lambda lambda) {
   return Neuron(graph::trace(std::move(name), inputs, states, params, lambda));

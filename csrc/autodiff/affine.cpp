@@ -20,11 +20,11 @@ using graph::Id;
 using graph::Op;
 using graph::Value;
 
-using Term = std::optional<Value>;  // nothing: 0
+using Term = std::optional<Value>;  // std::nullopt: 0
 
 Term scaled(const Term& a, const Value& factor) { return a ? Term(*a * factor) : a; }
 
-// A_1 .. A_n, b of one node.
+// A_1 .. A_n and b of one node.
 using Form = std::vector<Term>;
 
 Term negative(const Term& a) { return a ? Term(-*a) : a; }
@@ -76,7 +76,7 @@ class Extraction {
     for (std::size_t j = 0; j <= arguments_.count; ++j) forms_[id][j] = term(id, j);
   }
 
-  // Entry j of a linear operation on forms.
+  // Returns entry j of a linear operation on forms.
   Term term(Id id, std::size_t j) const {
     const std::span<const Id> x = graph_.operands(id);
     const auto of = [&](std::size_t i) -> const Term& { return forms_[x[i]][j]; };
@@ -110,7 +110,7 @@ class Extraction {
   Graph map_;
   graph::Recording recording_;
   graph::Dependence depends_;
-  std::vector<Id> copies_;  // of nodes that do not depend on the range
+  std::vector<Id> copies_;  // of nodes that do not depend on the arguments of the range
   std::vector<Form> forms_;
 };
 
@@ -127,7 +127,7 @@ std::string reason(Op op) {
   }
 }
 
-// A and b of one step.
+// Returns A and b of one step.
 Graph map_of_step(const Cell& cell) {
   const Graph plain = lowered(cell.graph());
   const Range states = {cell.input_count(), cell.state_count()};
@@ -167,12 +167,12 @@ Cell composition(const Cell& cell) {
   Cell composed(signature_of(cell));
   std::vector<Id> arguments;
   for (std::size_t i = 0; i < cell.input_count(); ++i) arguments.push_back(composed.input(i));
-  for (std::size_t s = 0; s < n; ++s) arguments.push_back(composed.state(s));  // nothing depends on them
+  for (std::size_t s = 0; s < n; ++s) arguments.push_back(composed.state(s));  // no result depends on them
   for (std::size_t j = 0; j < cell.param_count(); ++j) arguments.push_back(composed.param(j));
   const std::vector<Id> entries = copy_into(composed.graph(), map, arguments, map.results());
 
   const graph::Recording recording(composed.graph());
-  // Row i of A_t times a column of what is composed so far.
+  // Row i of A_t times a column of the map composed so far.
   const auto product = [&](std::size_t i, std::size_t first, std::size_t stride) {
     std::optional<Value> sum;
     for (std::size_t k = 0; k < n; ++k) {

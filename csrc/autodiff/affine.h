@@ -14,26 +14,27 @@
 
 namespace spikeforge::autodiff {
 
-// Some arguments or results of a graph.
+// A range of arguments or results of a graph.
 struct Range {
   std::size_t first, count;
 };
 
 struct NotAffine : std::logic_error {
   NotAffine(graph::Op op, const std::string& message) : std::logic_error(message), op(op) {}
-  graph::Op op;  // of the first node that is not
+  graph::Op op;  // of the first node that is not affine
 };
 
-// Arguments: those of `graph`, though nothing depends on those of the range any more. Results: for each result of the
-// range A_i1 .. A_in, row after row, and then each b_i. Throws NotAffine for a graph that is not affine in them.
+// Returns a graph of A and b. The arguments are those of `graph`; no result depends on those of the range. The results
+// are A_i1 .. A_in for each result i of the range, row by row, followed by each b_i. Throws NotAffine if a result is
+// not affine in the arguments.
 graph::Graph affine_map(const graph::Graph& graph, Range arguments, Range results);
 
 // The composition of a cell's steps, if its next states are affine in its states: next_states = A states + b, where A
-// and b depend on inputs and parameters. Consecutive steps compose to such a map again, which is found without the
-// states before them: the element of a scan over time.
+// and b depend on inputs and parameters. The composition of consecutive steps is such a map too, and is computed
+// without the states before them: it is the element of a scan over time.
 //
-// A cell with the same inputs and parameters, whose states are the map of the steps so far: A, row after row, then b.
-// They start at the identity, and a step appends its own map: A_t A, A_t b + b_t. Its one output is 0.
+// Returns a cell with the same inputs and parameters, whose states are the map of the steps so far: A, row by row, then
+// b. They start at the identity, and each step appends its map: A_t A, A_t b + b_t. The only output is 0.
 //
 // Throws GraphError, with the state and the reason, if a next state is not affine in the states.
 graph::Cell composition(const graph::Cell& cell);

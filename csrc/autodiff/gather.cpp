@@ -15,15 +15,16 @@ using graph::Id;
 using graph::Op;
 using graph::Value;
 
-// More products than these are summed at once: each operation on a sum costs one a product.
+// Sums of more products than this are evaluated immediately, since each operation on a sum costs one operation per
+// product.
 constexpr std::size_t most_products = 2;
 
 // factor * base or its negative, where the base depends on the gradients and the factor does not.
 struct Product {
   Id base;
-  std::optional<Value> factor;  // nothing: 1
+  std::optional<Value> factor;  // std::nullopt: 1
   bool negative = false;
-  std::optional<Value> mask{};  // 0 where it is false, whatever the factor and the base: an infinite base is not chosen
+  std::optional<Value> mask{};  // where it is false, the product is 0, even for an infinite base
 
   Value signed_factor() const {
     const Value magnitude = factor.value_or(1);
@@ -36,7 +37,7 @@ struct Product {
   }
 };
 
-// A sum of products, and of what does not depend on the gradients.
+// A sum of products, and of a term that does not depend on the gradients.
 struct Sum {
   std::vector<Product> products;
   std::optional<Value> rest;
@@ -109,7 +110,7 @@ class Gathering {
         break;
       default: break;
     }
-    // Anything else is left as it is.
+    // All other operations are copied unchanged.
     for (const Id operand : x) copies_[operand] = copy_of(operand);
     return only(copy_node(to_, from_, id, copies_));
   }
@@ -144,7 +145,7 @@ class Gathering {
     return sum;
   }
 
-  // The branch that is not chosen has the factor 0, however steep it is.
+  // Returns the sum of a `where`. The branch that is not chosen has the factor 0, even if its derivative is infinite.
   static Sum chosen(const Value& condition, Sum sum, Sum other) {
     for (Product& product : sum.products) product = product.where_holds(condition);
     for (Product& product : other.products) product = product.where_holds(!condition);
@@ -181,7 +182,7 @@ class Gathering {
   graph::Dependence depends_;
   std::vector<int> uses_;
   std::vector<Id> copies_;  // of nodes that do not depend on the gradients
-  std::vector<Sum> sums_;   // of those that do
+  std::vector<Sum> sums_;   // of nodes that do
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ using graph::Id;
 using graph::Op;
 using graph::Value;
 
-// The signature with an argument for each tangent, after the present ones.
+// Returns the signature with an additional argument for each tangent, after the existing ones.
 graph::Signature with_tangents(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bool>& params) {
   graph::UnusedNames names(cell.graph());
   int count = 0;
@@ -74,8 +74,8 @@ class Forward {
     if (tangent) tangents_[of] = recording_.value(*tangent);
   }
 
-  // A contribution is linear in the gradient that comes in: with an operand's tangent in its place, it is that
-  // operand's share of the result's tangent.
+  // Returns the tangent of a node. A contribution is linear in the upstream gradient: if the tangent of an operand
+  // replaces that gradient, the contribution is the operand's share of the tangent of the node.
   std::optional<Value> tangent_of(Id id) {
     const std::span<const Id> operands = primal_.graph().operands(id);
     const auto operand = [&](std::size_t i) {
@@ -84,8 +84,7 @@ class Forward {
     std::optional<Value> sum;
     std::size_t shares = operands.size();
     if (primal_.graph().is(id, graph::Op::select)) {
-      // For s a + (1 - s) b, where the shares of a and b depend on s: they are selected, since a mask would be
-      // constant.
+      // In s a + (1 - s) b, the shares of a and b depend on s. They are selected, because a mask would be constant.
       shares = 1;
       const auto tangent = [&](std::size_t i) { return tangents_[operands[i]].value_or(Value(0)); };
       if (tangents_[operands[1]] || tangents_[operands[2]]) sum = select(operand(0), tangent(1), tangent(2));
@@ -112,13 +111,13 @@ class Forward {
   const Cell& primal_;
   Cell both_;
   graph::Recording recording_;
-  std::vector<Id> copies_;  // what became of each node
+  std::vector<Id> copies_;  // the copy of each node
   std::vector<std::optional<Value>> tangents_;
 };
 
 // ---- the response of a silent neuron ----
 
-// The same neuron with spikes of 0.
+// Returns the same neuron with all spikes replaced by 0.
 Cell silent(const Cell& cell) {
   Cell copy(cell.signature());
   const Graph& graph = cell.graph();

@@ -25,7 +25,7 @@ graph::Value Adjoint::value() const { return mask_ ? graph::apply(graph::Op::whe
 Adjoint Adjoint::operator+(const Adjoint& other) const {
   if (mask_ && other.mask_) {
     if (same(*mask_, *other.mask_)) return {value_ + other.value_, mask_};
-    // The two branches of one `where`.
+    // The operands are the two branches of one `where`.
     if (same(!*mask_, *other.mask_)) return Adjoint(graph::apply(graph::Op::where, {*mask_, value_, other.value_}));
   }
   return Adjoint(value() + other.value());
@@ -45,7 +45,7 @@ using std::nullopt;
 
 const Contributions constant_everywhere{};
 
-// The number, if it is one.
+// Returns the number of a constant; std::nullopt for other values.
 std::optional<double> constant_of(const Value& value) {
   const graph::Recording& recording = graph::Recording::current("vjp");
   const graph::Node& node = recording.graph()[recording.id(value, "vjp")];
@@ -119,7 +119,7 @@ Contributions silu(const Site& s) {
   return {s.g * (gate * (1 + s.x * (1 - gate)))};
 }
 
-// Steps are flat, where they have a derivative.
+// The derivative of a step function is 0 wherever it exists.
 Contributions sign(const Site&) { return constant_everywhere; }
 Contributions floor(const Site&) { return constant_everywhere; }
 Contributions ceil(const Site&) { return constant_everywhere; }
@@ -128,7 +128,7 @@ Contributions trunc(const Site&) { return constant_everywhere; }
 Contributions fmod(const Site& s) { return {s.g, s.g * -trunc(s.x / s.y)}; }
 Contributions remainder(const Site& s) { return {s.g, s.g * -floor(s.x / s.y)}; }
 
-// Choices. Equals share.
+// Choices. Equal operands share the gradient.
 Contributions minimum(const Site& s) {
   const Adjoint shared = s.g * where(s.x == s.y, .5, 1);
   return {shared.where(!(s.x > s.y)), shared.where(!(s.x < s.y))};
@@ -137,12 +137,12 @@ Contributions maximum(const Site& s) {
   const Adjoint shared = s.g * where(s.x == s.y, .5, 1);
   return {shared.where(!(s.x < s.y)), shared.where(!(s.x > s.y))};
 }
-// If x < min == max, torch has no gradient at all; here min has it.
+// If x < min == max, torch assigns the gradient to no operand; here min receives it.
 Contributions clamp(const Site& s) {
   return {s.g.where(s.x >= s.y && s.x <= s.w), s.g.where(s.x < s.y && s.y <= s.w), s.g.where(s.x > s.w || s.w < s.y)};
 }
 Contributions where(const Site& s) { return {nullopt, s.g.where(s.x), s.g.where(!s.x)}; }
-// That of s y + (1 - s) w.
+// The derivative of s y + (1 - s) w.
 Contributions select(const Site& s) {
   const graph::Recording& recording = graph::Recording::current("vjp");
   const Value fires = recording.value(graph::fires(recording.graph(), recording.id(s.x, "vjp")));
@@ -158,7 +158,7 @@ Contributions logical_and(const Site&) { return constant_everywhere; }
 Contributions logical_or(const Site&) { return constant_everywhere; }
 Contributions logical_not(const Site&) { return constant_everywhere; }
 
-// Spikes, and what people say about derivatives.
+// Spikes, and operations that define derivatives.
 Contributions spike(const Site& s) {
   if (!s.surrogate.kind) return constant_everywhere;
   return {s.g * surrogate_gradient(s.x, s.surrogate)};
@@ -179,7 +179,7 @@ Contributions argument(const Site&) { return constant_everywhere; }
 Contributions constant(const Site&) { return constant_everywhere; }
 Contributions truth(const Site&) { return constant_everywhere; }
 
-// Draws, of which the derivative of an expectation is not that of the number.
+// Draws: the derivative of an expectation is not the derivative of the drawn number.
 Contributions normal(const Site&) { return constant_everywhere; }
 Contributions uniform(const Site&) { return constant_everywhere; }
 Contributions bernoulli(const Site&) { return constant_everywhere; }

@@ -26,7 +26,7 @@ std::vector<Id> first_ids(std::size_t count) {
   return ids;
 }
 
-// Every parameter is its own factor.
+// Splits a cell whose factors are the parameters themselves.
 Hoisted nothing_hoisted(const Graph& graph, std::size_t first, std::size_t count) {
   Graph identity;
   for (std::size_t i = 0; i < count; ++i) identity.argument(graph.name(static_cast<Id>(first + i)));
@@ -42,11 +42,11 @@ Graph with_zeros(const Graph& graph, const std::vector<bool>& zero) {
   return compacted(copy);
 }
 
-// A cell in two, its parameters and the rest, both differentiated.
+// A cell split into the computation of its factors and the rest, both differentiated.
 struct Factored {
   Hoisted split;
   Graph backward;  // the vjp of split.inner
-  Graph epilogue;  // the vjp of split.prologue, by which the gradients of the factors are taken on
+  Graph epilogue;  // the vjp of split.prologue, which propagates the gradients of the factors
   std::size_t sums = 0;
 };
 
@@ -57,7 +57,7 @@ Factored factored(Hoisted split, std::size_t first, std::size_t params) {
   std::vector<bool> unreached(factors);
   for (std::size_t k = 0; k < factors; ++k) unreached[k] = is_zero(backward, first + k);
   Graph epilogue = vjp(with_zeros(split.prologue, unreached));
-  // The gradient by a factor that no parameter's gradient needs, such as a constant, is not summed.
+  // The gradient with respect to a factor that affects no parameter's gradient, such as a constant, is not summed.
   const graph::Dependence depends(epilogue);
   std::vector<bool> idle(first + factors);
   std::size_t sums = 0;
@@ -69,7 +69,7 @@ Factored factored(Hoisted split, std::size_t first, std::size_t params) {
   return {std::move(split), with_zeros(backward, idle), std::move(epilogue), sums};
 }
 
-// By factors if that needs no more sums than by parameters.
+// Splits by factors if that needs no more sums than one per parameter; otherwise by parameters.
 Factored by_factors(const Graph& graph, std::size_t first, std::size_t count) {
   Factored cut = factored(hoist(graph, first, count), first, count);
   if (cut.sums <= count) return cut;
@@ -84,7 +84,7 @@ Graph composed(const Graph& first, const Graph& second) {
   return compacted(both);
 }
 
-// A graph with the vjp's arguments, of which the step has the first, and the results of both.
+// Returns a graph with the arguments of the vjp, the first of which are those of the step, and the results of both.
 Graph joined(const Graph& step, const Graph& backward) {
   Graph both;
   for (Id id = 0; id < backward.argument_count(); ++id) both.argument(backward.name(id));

@@ -16,7 +16,8 @@ using graph::Graph;
 using graph::Id;
 using graph::Value;
 
-// An argument for each of the primal graph and one for each gradient, named after the result if that has a name.
+// Returns a graph with the arguments of the primal graph, and one for each upstream gradient, named after its result if
+// that has a name.
 Graph with_arguments(const Graph& primal) {
   graph::UnusedNames names(primal);
   Graph vjp;
@@ -61,7 +62,7 @@ class Backward {
   const Graph& primal_;
   Graph vjp_;
   graph::Recording recording_;
-  std::vector<Id> values_;  // what became of each node of the primal graph
+  std::vector<Id> values_;  // the copy of each node of the primal graph
   std::vector<std::optional<Adjoint>> adjoints_;
 };
 

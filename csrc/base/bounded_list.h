@@ -5,11 +5,10 @@
 
 namespace spikeforge {
 
-// Up to `most` elements in place, for descriptions that a hot call makes: no allocation, and what is not used costs
-// nothing.
+// A list of up to `most` elements without allocation, for descriptions in hot calls. Unused elements cost nothing.
 template <class T, std::size_t most> class BoundedList {
  public:
-  BoundedList() {}  // elements beyond size() stay as they are  NOLINT(modernize-use-equals-default)
+  BoundedList() {}  // elements after size() are not written  NOLINT(modernize-use-equals-default)
   BoundedList(const BoundedList& other) { *this = other; }
   BoundedList& operator=(const BoundedList& other) {
     size_ = other.size_;

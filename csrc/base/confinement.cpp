@@ -23,8 +23,8 @@
 namespace spikeforge {
 namespace {
 
-// --- Landlock: Documentation/userspace-api/landlock.rst of Linux. Its numbers stand here, since a build machine's
-// headers may be older than the kernel that the program meets.
+// --- Landlock: Documentation/userspace-api/landlock.rst of Linux. The constants are repeated here, since the headers
+// of the build machine may be older than the kernel at run time.
 
 constexpr long create_ruleset = 444, add_rule = 445, restrict_self = 446;  // the same on every architecture
 constexpr unsigned ask_version = 1, path_beneath = 1;
@@ -52,7 +52,7 @@ std::uint64_t writing_in(long version) {
 bool allow(const FileDescriptor& ruleset, const std::string& path, std::uint64_t rights) {
   const FileDescriptor file(::open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0) return true;  // nothing is there to be allowed
+  if (!file || ::fstat(file.get(), &status) != 0) return true;  // the path does not exist
   const std::uint64_t of_files = write_file | truncate_file | ioctl_of_device;
   const PathBeneath rule{S_ISDIR(status.st_mode) ? rights : rights & of_files, file.get()};
   return ::syscall(add_rule, ruleset.get(), path_beneath, &rule, 0) == 0;
@@ -69,14 +69,15 @@ bool restrict_files(const std::vector<std::string>& writable) {
     size = offsetof(Ruleset, scopes);
   }
   if (version >= 6) {
-    rules.scopes = 3;  // abstract sockets, and signals to others
+    rules.scopes = 3;  // abstract sockets, and signals to other processes
     size = sizeof rules;
   }
   const FileDescriptor ruleset(static_cast<int>(::syscall(create_ruleset, &rules, size, 0)));
   if (!ruleset) return false;
   for (const std::string& path : writable)
     if (!allow(ruleset, path, writing)) return false;
-  // Before version 3 a file can be cut short by its name, which the filter of calls forbids whatever the version is.
+  // Before version 3, Landlock allows a file to be truncated by its name; the filter of system calls forbids it in
+  // every version.
   return ::syscall(restrict_self, ruleset.get(), 0) == 0;
 }
 
@@ -90,7 +91,7 @@ constexpr std::uint32_t this_architecture = AUDIT_ARCH_AARCH64;
 constexpr std::uint32_t this_architecture = 0;
 #endif
 
-// Other processes, other programs, other machines, and what the kernel lets privileged programs do.
+// Calls that reach other processes, start programs, reach other machines, or are for privileged programs.
 constexpr int of_programs[] = {
 #ifdef SYS_fork
     SYS_fork,   SYS_vfork,
@@ -113,8 +114,8 @@ constexpr int of_other_processes[] = {
 constexpr int of_messages[] = {SYS_mq_open, SYS_mq_unlink,  SYS_shmget, SYS_shmat,  SYS_shmctl,
                                SYS_msgget,  SYS_msgsnd,     SYS_msgrcv, SYS_msgctl, SYS_semget,
                                SYS_semop,   SYS_semtimedop, SYS_semctl};
-// Calls that change permissions, owners, times and other attributes. They only need a file that can be read, and
-// Landlock does not cover them.
+// Calls that change permissions, owners, times and other attributes. They need only a readable file, and Landlock does
+// not cover them.
 constexpr int of_attributes[] = {
 #ifdef SYS_chmod
     SYS_chmod,     SYS_chown,     SYS_lchown,      SYS_utime,        SYS_utimes,      SYS_futimesat,
@@ -130,8 +131,8 @@ constexpr int of_names[] = {
     SYS_renameat,
 #endif
     SYS_unlinkat, SYS_renameat2, SYS_linkat, SYS_symlinkat, SYS_mkdirat, SYS_mknodat};
-// Calls whose arguments are pointers, which a filter cannot read, or that do the work of other calls. They are newer
-// than the oldest supported Linux, so programs work without them when they report that they do not exist.
+// Calls whose arguments are pointers, which a filter cannot read, or that include the work of other calls. They are
+// newer than the oldest supported Linux, so programs work without them if the calls report that they do not exist.
 constexpr int not_there[] = {425, 426, 427,                           // io_uring
                              434, 424, 438,                           // pidfd: open, signal, get
                              440, 448,                                // process_madvise, process_mrelease
@@ -143,7 +144,7 @@ constexpr int not_there[] = {425, 426, 427,                           // io_urin
                              443};                                    // quotactl_fd
 // ioctl: the owner of a descriptor's signals; and, by the second byte, changes that file systems make to files and
 // folders that are open for reading (ext4, XFS, btrfs), and terminals. Queries of a terminal and of any descriptor
-// remain allowed: nothing can be typed into a terminal, and its settings stay.
+// remain allowed: no input can be sent to a terminal, and its settings cannot be changed.
 constexpr std::uint32_t of_owners[] = {FIOSETOWN, SIOCSPGRP};
 constexpr std::uint32_t kind_of_ioctl = 0xff00, of_terminals = 'T' << 8;
 constexpr std::uint32_t of_file_systems[] = {'f' << 8, 'v' << 8, 'X' << 8, 0x94 << 8};
@@ -160,7 +161,7 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, this_architecture, 1, 0);
     refuse(EPERM);
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
-    add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // x32, which numbers its calls differently
+    add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // x32, whose call numbers differ
     refuse(EPERM);
     for (const std::span<const int> calls : std::initializer_list<std::span<const int>>{
              of_programs, of_sockets, of_kernel, of_roots, of_modules, of_machine, of_other_processes, of_messages})
@@ -170,14 +171,14 @@ class Filter {
     const auto self = static_cast<std::uint32_t>(::getpid());
     for (const int call : {SYS_kill, SYS_tgkill}) only(call, 0, BPF_JEQ, self);
     refuse_call(SYS_tkill, EPERM);
-    for (const int call : {SYS_prlimit64, SYS_move_pages}) only(call, 0, BPF_JEQ, 0);   // of this process
+    for (const int call : {SYS_prlimit64, SYS_move_pages}) only(call, 0, BPF_JEQ, 0);   // only for this process
     never_one_of(SYS_prctl, 0, std::array<std::uint32_t, 1>{PR_SET_PDEATHSIG}, whole);  // it ends with its parent
     never_one_of(SYS_fcntl, 1, of_descriptors, whole);
     never_one_of(SYS_ioctl, 1, of_owners, whole);
     of_a_kind_only(SYS_ioctl, 1, kind_of_ioctl, of_terminals, asked_of_terminals);
     never_one_of(SYS_ioctl, 1, of_file_systems, kind_of_ioctl);
     refuse_calls(of_attributes, EPERM);
-    // A file that may be read could be emptied so.
+    // truncate() could empty a file.
     refuse_call(SYS_truncate, EPERM);
     empties_only_what_it_writes(SYS_openat, 2);
 #ifdef SYS_open
@@ -220,12 +221,12 @@ class Filter {
   void refuse_calls(std::span<const int> calls, int error) {
     for (const int call : calls) refuse_call(call, error);
   }
-  // The call, where the low half of its argument compares with the value so; and where it does not.
+  // Allows the call only if, or only if not, the comparison of the low half of its argument with the value is true.
   void only(int call, unsigned argument, unsigned compare, std::uint32_t value) {
     decide(call, argument, compare, value, 1, 0);
   }
   void never(int call, unsigned argument, std::uint32_t bits) { decide(call, argument, BPF_JSET, bits, 0, 1); }
-  // The low half, of which the kernel takes no more either.
+  // Compares the low half of the argument; the kernel ignores the high half too.
   void never_one_of(int call, unsigned argument, std::span<const std::uint32_t> values, std::uint32_t mask) {
     const auto count = static_cast<unsigned>(values.size());
     add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 3 + 2 * count);
@@ -237,7 +238,7 @@ class Filter {
     }
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
   }
-  // Among values of this kind, allows only these.
+  // Allows only the listed values among the values of this kind.
   void of_a_kind_only(int call, unsigned argument, std::uint32_t mask, std::uint32_t kind,
                       std::span<const std::uint32_t> values) {
     const auto count = static_cast<unsigned>(values.size());
@@ -250,7 +251,7 @@ class Filter {
     refuse(EPERM);
     add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
   }
-  // O_TRUNC with the right to write, or not at all.
+  // Allows O_TRUNC only together with write access.
   void empties_only_what_it_writes(int call, unsigned flags) {
     add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 7);
     load(flags);
@@ -277,7 +278,7 @@ class Filter {
 Confinement confine(const std::vector<std::string>& writable) {
   Confinement in_force;
   const rlimit none{0, 0};
-  ::setrlimit(RLIMIT_CORE, &none);  // a core file is the kernel's to write, whatever the process may
+  ::setrlimit(RLIMIT_CORE, &none);  // the kernel would write a core file regardless of the restrictions
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return in_force;
   const bool by_landlock = restrict_files(writable);
   const bool names_too = writable.empty();

@@ -12,7 +12,7 @@ constexpr std::size_t size_of(DType type) {
   return type == DType::f64 ? 8 : type == DType::f32 || type == DType::i32 ? 4 : 2;
 }
 
-// Half types keep their state, and do their arithmetic, in float32.
+// Returns float32 for half types, whose states and arithmetic are in float32.
 constexpr DType compute_type(DType type) { return type == DType::f16 || type == DType::bf16 ? DType::f32 : type; }
 
 }  // namespace spikeforge

@@ -14,7 +14,7 @@ inline std::string environment(const char* name) {
   return value ? value : "";
 }
 
-// Returns std::nullopt unless the variable is a whole number from 0 to 2^64 - 1.
+// Returns std::nullopt unless the variable is an integer from 0 to 2^64 - 1.
 inline std::optional<std::uint64_t> whole_number_in_environment(const char* name) {
   const std::string text = environment(name);
   std::uint64_t number = 0;

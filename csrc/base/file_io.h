@@ -16,7 +16,7 @@
 
 namespace spikeforge {
 
-// Closes itself; negative where the file could not be opened.
+// A file descriptor that is closed by its destructor; negative if the file could not be opened.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int number = -1) : number_(number) {}
@@ -31,15 +31,15 @@ class FileDescriptor {
   int get() const { return number_; }
   int release() { return std::exchange(number_, -1); }
 
-  // Returns false if the system reports only now that an earlier write failed.
+  // Closes the file. Returns false if the system reports that an earlier write failed.
   bool close() { return number_ < 0 || ::close(release()) == 0; }
 
  private:
   int number_;
 };
 
-// A file that is open to be read, and its size; or why it is not. Nothing but a plain file is opened: the opening of a
-// pipe would wait for its writer.
+// A file that is open for reading, and its size; or the error. Only plain files are opened: opening a pipe would wait
+// for its writer.
 struct PlainFile {
   FileDescriptor descriptor;
   std::uint64_t size = 0;
@@ -57,7 +57,7 @@ inline PlainFile open_plain_file(const std::string& path) {
   return file;
 }
 
-// Returns false if a write failed, with the reason in errno.
+// Writes all bytes. Returns false if a write failed, with the reason in errno.
 inline bool write_all(int file, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());
@@ -68,7 +68,7 @@ inline bool write_all(int file, std::string_view bytes) {
   return true;
 }
 
-// Reads the next `size` bytes; returns false if there are fewer.
+// Reads the next `size` bytes. Returns false if there are fewer.
 inline bool read_into(int file, char* bytes, std::size_t size) {
   while (size > 0) {
     const ssize_t got = ::read(file, bytes, size);

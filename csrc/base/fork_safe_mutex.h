@@ -8,8 +8,7 @@
 namespace spikeforge {
 
 // A mutex that is free in a child of fork(), which has only the thread that called it: fork() waits until no other
-// thread holds one. It stops waiting after some seconds, since the forking thread itself may be what the holder waits
-// for.
+// thread holds one. It stops waiting after 10 seconds, since the holder may be waiting for the forking thread.
 class ForkSafeMutex {
  public:
   ForkSafeMutex() : previous_(&list().head) {
@@ -31,7 +30,7 @@ class ForkSafeMutex {
   void unlock() { mutex_.unlock(); }
 
  private:
-  // All of one library.
+  // All mutexes of one library.
   struct List {
     std::mutex mutex;
     ForkSafeMutex* head = nullptr;
@@ -49,7 +48,7 @@ class ForkSafeMutex {
     for (ForkSafeMutex* each = list().head; each != end; each = each->next_) each->unlock();
   }
 
-  // Never waits for one mutex while it holds another: their order is not known.
+  // Locks all mutexes. It never waits for one mutex while it holds another, since their order is unknown.
   static void lock_all() {
     constexpr auto longest = std::chrono::seconds(10);
     constexpr auto pause = std::chrono::microseconds(100);
@@ -73,7 +72,7 @@ class ForkSafeMutex {
     list().mutex.unlock();
   }
 
-  static inline thread_local bool is_locked_ = false;  // the list, with all in it, for a fork of this thread
+  static inline thread_local bool is_locked_ = false;  // the list and all its mutexes, for a fork of this thread
   std::mutex mutex_;
   ForkSafeMutex** previous_;
   ForkSafeMutex* next_ = nullptr;

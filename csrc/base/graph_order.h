@@ -11,7 +11,7 @@ namespace spikeforge {
 
 using Successors = std::vector<std::vector<std::size_t>>;
 
-// The number of the strongly connected component of each node (Tarjan 1972), without recursion.
+// Returns the index of the strongly connected component of each node (Tarjan 1972), without recursion.
 inline std::vector<std::size_t> strong_components(const Successors& successors) {
   const std::size_t n = successors.size(), unseen = n;
   std::vector<std::size_t> component(n, unseen), index(n, unseen), low(n), stack;
@@ -53,8 +53,8 @@ inline std::vector<std::size_t> strong_components(const Successors& successors) 
   return component;
 }
 
-// Each node after those that lead to it; if several can come next, the smallest one (Kahn 1962). The nodes of a cycle
-// and those after it are missing.
+// Returns the nodes in topological order; if several nodes can be next, the smallest one is (Kahn 1962). The nodes of a
+// cycle, and the nodes after it, are omitted.
 inline std::vector<std::size_t> in_order(const Successors& successors) {
   std::vector<std::size_t> waiting(successors.size()), order;
   for (const std::vector<std::size_t>& targets : successors)

@@ -15,17 +15,17 @@ struct Hash128 {
   std::string hex() const;  // 32 digits
 };
 
-// The length of each part is hashed with it: {"ab", "c"} and {"a", "bc"} differ.
+// Hashes the parts, and the length of each: {"ab", "c"} and {"a", "bc"} differ.
 Hash128 hash128(std::span<const std::string_view> parts);
 
 inline Hash128 hash128(std::initializer_list<std::string_view> parts) {
   return hash128(std::span<const std::string_view>(parts.begin(), parts.size()));
 }
 
-// For tables in memory alone.
+// Returns a fast hash, only for tables in memory.
 std::uint64_t hash64(const void* data, std::size_t bytes);
 
-// For std::unordered_map: the bits are mixed already.
+// The hash for std::unordered_map: the bits are already mixed.
 struct HashOfHash {
   std::size_t operator()(const Hash128& hash) const { return hash.low; }
 };

@@ -14,7 +14,7 @@
 namespace spikeforge {
 
 // A map whose values are created by the first caller that requests the key; other callers of that key wait for it, and
-// callers of other keys do not. An exception reaches all waiting callers and leaves no entry: the next call tries
+// callers of other keys do not. An exception is passed to all waiting callers and leaves no entry: the next call tries
 // again. A child of fork() creates a value itself if a thread of its parent was creating it.
 template <class Key, class Value, class Hash> class OnceMap {
  public:

@@ -21,7 +21,7 @@ std::string read_all(int file) {
     const ssize_t got = ::read(file, piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return text;
-    constexpr std::size_t most = 1 << 20;  // the rest is read, so that the process is not kept waiting, and dropped
+    constexpr std::size_t most = 1 << 20;  // the rest is read, so that the process does not wait, and dropped
     if (text.size() < most) text.append(piece.data(), static_cast<std::size_t>(got));
   }
 }
@@ -34,10 +34,10 @@ std::string reason(const std::string& errors, const std::string& program) {
 // Makes the child end with its parent. The parent may have ended before this call.
 bool end_with(pid_t parent) { return ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && ::getppid() == parent; }
 
-// Leaves the terminal, which belongs to the user who started the program: text typed into it is a command.
+// Leaves the terminal of the user who started the program: text written into its input would be a command.
 void leave_terminal() {
   ::setsid();
-  std::signal(SIGHUP, SIG_IGN);  // of a terminal that it opens as a file
+  std::signal(SIGHUP, SIG_IGN);  // from a terminal that the process opens as a file
   if (::isatty(STDIN_FILENO) == 0) return;
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (nothing < 0) return void(::close(STDIN_FILENO));
@@ -60,7 +60,7 @@ int in_own_process(const std::string& program, const std::string& crashed, const
     ::close(ends[1]);
     const int status = function();
     std::fflush(nullptr);
-    ::_exit(status);  // without what libraries do at the end
+    ::_exit(status);  // without the exit handlers of libraries
   }
   ::close(ends[1]);
   const std::string errors = child < 0 ? "" : read_all(ends[0]);

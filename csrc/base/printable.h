@@ -1,5 +1,5 @@
-// Untrusted text in a form that is safe on a terminal: control characters, which move cursors and change titles, and
-// bytes that are not UTF-8 are written as \xNN.
+// Converts untrusted text to a form that is safe on a terminal: control characters, which move cursors and change
+// titles, and bytes that are not UTF-8 are written as \xNN.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace spikeforge {
 
-// The number of bytes of the UTF-8 character at the start of a text; 0 if there is none. The text must not be empty.
+// Returns the number of bytes of the UTF-8 character at the start of a text; 0 if there is none. The text must not be
+// empty.
 inline std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const std::size_t length = byte(0) < 0x80         ? 1
@@ -24,21 +25,21 @@ inline std::size_t character_length(std::string_view text) {
     if (byte(i) >> 6 != 2) return 0;
     code = code << 6 | (byte(i) & 0x3f);
   }
-  constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};  // shorter ones are written shorter
+  constexpr std::uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};  // the smallest character of each length
   const bool is_surrogate = code >= 0xd800 && code < 0xe000;
   return code >= least[length] && code <= 0x10ffff && !is_surrogate ? length : 0;
 }
 
-enum class Lines { one, several };  // several: line breaks and tabs stay
+enum class Lines { one, several };  // several: keeps line breaks and tabs
 
 inline bool is_control(std::string_view character, Lines lines) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (lines == Lines::several && (first == '\n' || first == '\t')) return false;
   if (character.size() == 1) return first < 0x20 || first == 0x7f;
-  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;  // those of Latin-1
+  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;  // control characters of Latin-1
 }
 
-// Cut, and followed by "...", if it is longer than about `most` bytes.
+// Returns the printable text. If it is longer than about `most` bytes, it is cut and ends with "...".
 inline std::string printable(std::string_view text, Lines lines = Lines::one, std::size_t most = std::string::npos) {
   constexpr char digits[] = "0123456789abcdef";
   std::string shown;

@@ -14,27 +14,27 @@ namespace spikeforge {
 // table. Values are stored elsewhere.
 //
 // Writers, one at a time, put an entry into a free slot, or publish a table of twice the size. Neither entries nor old
-// tables are freed before the map is: a reader may still use them, and to detect that none does would cost every
-// reader a write. All old tables together are smaller than the newest.
+// tables are freed before the map is destroyed: a reader may still use them, and detecting that no reader does would
+// cost every reader a write. All old tables together are smaller than the newest.
 template <class Key, class Value, class Hash> class PublishedMap {
  public:
   PublishedMap() = default;
   PublishedMap(const PublishedMap&) = delete;
   PublishedMap& operator=(const PublishedMap&) = delete;
 
-  // Null where the key is not there.
+  // Returns null if the map does not have the key.
   Value* find(const Key& key) const {
     const Table* table = newest_.load(std::memory_order_acquire);
     return table ? table->find(key, Hash()(key)) : nullptr;
   }
 
-  // The value that the key has from now on: `value`, unless another thread came first.
+  // Inserts a value for the key, unless another thread already did. Returns the value of the key.
   Value& insert(const Key& key, Value& value) {
     const std::size_t hash = Hash()(key);
     const std::scoped_lock lock(writing_);
     if (tables_.empty()) add_table(16);
     if (Value* const there = tables_.back()->find(key, hash)) return *there;
-    // Half of the slots stay free, so that probes are short, and end.
+    // Half of the slots stay free, so that probes are short and terminate.
     if (2 * (entries_.size() + 1) > tables_.back()->size()) add_table(2 * tables_.back()->size());
     entries_.push_back(std::make_unique<Entry>(Entry{hash, key, &value}));
     tables_.back()->put(*entries_.back());

@@ -40,7 +40,7 @@ std::string surrogate_gradient(const std::string& u, const graph::Surrogate& sur
   return fmt::format("surrogate_gradient<{}>({}{})", struct_of(*surrogate.kind), u, args);
 }
 
-// One operation on operands that are names or literals.
+// Returns one operation on operands that are names or literals.
 std::string expression(const Node& node, const std::array<std::string, graph::most_operands>& x) {
   const graph::OpInfo& known = graph::info(node.op);
   switch (node.op) {
@@ -59,12 +59,12 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
   if (known.form == graph::Form::infix) return fmt::format("{} {} {}", x[0], known.text, x[1]);
   if (known.form != graph::Form::call || node.op == Op::select || node.op == Op::detach || node.op == Op::add_gradient)
     throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", known.name));
-  // All others are functions of their name.
+  // Every other operation is a function with its name.
   return fmt::format("{}({})", known.name, fmt::join(x.begin(), x.begin() + known.arity, ", "));
 }
 
-// The statements of a graph, or of the nodes on which `results` depend. `sources` are the expressions of its arguments,
-// and optionally of other nodes; empty: the node is computed.
+// Prints the statements of a graph, or of the nodes on which `results` depend. `sources` are the expressions of its
+// arguments, and optionally of other nodes; a node with an empty expression is computed.
 class Body {
  public:
   Body(Lines& line, const Graph& graph, const std::vector<std::string>& sources, graph::MultiplyAdds multiply_adds = {})
@@ -84,7 +84,7 @@ class Body {
     }
   }
 
-  // A result as a name or a literal.
+  // Returns a result as a name or a literal.
   std::string result(std::size_t i) const { return name(graph_.results()[i]); }
 
   std::string name(Id id) const {
@@ -108,7 +108,7 @@ class Body {
     return expression(graph_[id], operands);
   }
 
-  // Its law, of its bits and its operands.
+  // Returns the call of the draw's distribution, with the random bits and the operands.
   std::string draw(Id id) const {
     const Node& node = graph_[id];
     std::vector<std::string> operands;
@@ -118,7 +118,7 @@ class Body {
     return fmt::format("{}({})", graph::info(node.op).name, fmt::join(operands, ", "));
   }
 
-  // a b + c, c + a b, a b - c and c - a b.
+  // Returns the expression of a b + c, c + a b, a b - c or c - a b.
   std::string multiply_add(Id id, std::size_t product) const {
     const std::vector<Id> x = multiply_adds_.sources(graph_, id);
     const bool subtracts = graph_.is(id, Op::subtract);
@@ -238,7 +238,8 @@ class CellPrinter {
 
   bool is_boolean(Id id) const { return stages_.backward.kind(id) == graph::Kind::boolean; }
 
-  // A product that is added to a factor's sum needs its factors.
+  // Prints the gradients. A product that is added to a factor's sum is not computed itself: a multiply-add reads its
+  // operands.
   void gradients(const std::vector<std::string>& sources) {
     const Graph& graph = stages_.backward;
     const auto is_product = [&](Id id) {
@@ -328,7 +329,7 @@ class CellPrinter {
   const bool draws_;
   const std::vector<Id> coefficients_;
   std::vector<bool> finish_reads_;  // for each argument of the epilogue
-  std::vector<std::string> slots_;  // where the gradient by a factor is summed; empty: it is 0
+  std::vector<std::string> slots_;  // the sum of the gradient of each factor; empty: it is 0
   Lines line;                       // called as a function
 };
 

@@ -2,16 +2,16 @@
 // cuda/multistep/multistep.cuh runs.
 //
 //   template <class F> struct Neuron    F is the arithmetic type
-//     constructor   the prologue; keeps the hoisted values, and the parameters that `finish` reads again
+//     constructor   the prologue; stores the hoisted values, and the parameters that `finish` reads
 //     initial       the initial values of states
 //     step, vjp     the graphs of these names; vjp adds the gradient of each factor to a slot of grad_param, of which
 //                   there are never more than parameters
 //     coefficients, vjp of coefficients
 //                   vjp in two parts: the part that depends on inputs and states, n_coefficients numbers (a condition
-//                   is 1 or 0), and the rest, which reads these rather than inputs and states. The same operations,
+//                   is 1 or 0), and the rest, which reads these instead of inputs and states. The same operations,
 //                   hence the same bits. Not for cells that draw.
 //     finish        the epilogue
-//     draws         present if the cell draws random numbers: constructor, step, vjp and finish then take Draws
+//     draws         present if the cell draws random numbers: constructor, step, vjp and finish then have Draws
 //                   (neuron/draws.h) as a last argument
 //
 // It is C++17 for NVRTC, nvcc and the host compiler, and calls functions of neuron/functions.h. Every node of a graph
@@ -28,7 +28,7 @@
 
 namespace spikeforge::codegen {
 
-// In namespace spikeforge, which the text opens and closes; its #include comes first.
+// The text starts with its #include, and opens and closes namespace spikeforge.
 std::string print_cell(const graph::Cell& cell, const autodiff::Stages& stages);
 
 // The statements of a graph: a local v<id> for each node on which a result depends; `sources` are the expressions of

@@ -34,7 +34,7 @@ struct Choice {
 
 enum Level { level_default, level_avx2, level_avx512 };
 
-// The widest set that the user allows.
+// Returns the widest instruction set that the user allows.
 Level allowed() {
   const char* wanted = std::getenv("SPIKEFORGE_CPU_CAPABILITY");
   const std::string_view name = wanted == nullptr ? "" : wanted;

@@ -1,4 +1,4 @@
-// The types that tensors of floating point have, and that of the arithmetic on them.
+// The element types of floating-point tensors, and the types of the arithmetic on them.
 #pragma once
 
 #include "csrc/base/dtype.h"

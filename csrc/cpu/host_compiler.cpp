@@ -39,7 +39,8 @@ extern "C" char** environ;
 namespace spikeforge::cpu {
 namespace {
 
-// The options of the library's own kernels (CMakeLists.txt, csrc/cpu/CMakeLists.txt): the bits depend on them.
+// Returns the options of the library's kernels (CMakeLists.txt, csrc/cpu/CMakeLists.txt): the bits of results depend on
+// them.
 std::vector<std::string> options_of(std::string_view capability) {
   std::vector<std::string> options = {
       "-std=c++20",          "-O3",      "-fPIC", "-shared",         "-ffp-contract=off",
@@ -61,7 +62,8 @@ std::string last_error() { return std::strerror(errno); }
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
-// Not std::filesystem, whose functions the dynamic linker may take from libtorch.so, where some of them crash.
+// Removes a folder and its contents. It avoids std::filesystem, whose functions the dynamic linker may resolve to those
+// of libtorch.so, some of which crash.
 void remove_with_all_in_it(const std::string& folder) {
   constexpr int most_descriptors = 8;
   ::nftw(
@@ -69,7 +71,7 @@ void remove_with_all_in_it(const std::string& folder) {
       most_descriptors, FTW_DEPTH | FTW_PHYS);
 }
 
-// Empty where it cannot be read.
+// Returns the contents of a file; empty if it is not readable.
 std::string read_file(const std::string& path) {
   const FileDescriptor in(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status;
@@ -85,7 +87,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   return pointers;
 }
 
-// This process's environment, with temporary files of the compiler in `folder`.
+// Returns this process's environment, with `folder` for temporary files of the compiler.
 std::vector<std::string> environment_with(const std::string& folder) {
   std::vector<std::string> variables = {"TMPDIR=" + folder};
   for (char** at = environ; *at != nullptr; ++at)
@@ -93,7 +95,7 @@ std::vector<std::string> environment_with(const std::string& folder) {
   return variables;
 }
 
-// Kills `target`, a process or a process group (negative), with the child `id` in it.
+// Kills `target`, a process or a process group (negative) that includes the child `id`, and waits for the child.
 void end_and_reap(pid_t id, pid_t target) {
   ::kill(target, SIGKILL);
   int ignored = 0;
@@ -101,7 +103,7 @@ void end_and_reap(pid_t id, pid_t target) {
   }
 }
 
-// A child process. The destructor kills its process group if nobody waited for it.
+// A child process. The destructor kills its process group unless wait_until() has returned its status.
 class Child {
  public:
   Child(pid_t id, pid_t group) : id_(id), group_(group) {}
@@ -111,7 +113,7 @@ class Child {
     if (id_ >= 0) end_and_reap(id_, -group_);
   }
 
-  // How it ended; nothing where it has not by then.
+  // Returns its exit status, or std::nullopt if it has not ended by then.
   std::optional<int> wait_until(std::chrono::steady_clock::time_point end) {
     for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
       int status = 0;
@@ -134,8 +136,8 @@ class Child {
   const pid_t group_;
 };
 
-// Starts a program, which reads from `input` and writes to the file `output`, in the process group `group`, or in one
-// of its own where that is 0. No shell: the words are what they are.
+// Starts a program, which reads from `input` and writes to the file `output`, in the process group `group`, or in a new
+// one if `group` is 0. No shell interprets the words.
 pid_t start(std::vector<std::string> words, std::vector<std::string> variables, int input, const std::string& output,
             pid_t group) {
   posix_spawn_file_actions_t actions;
@@ -144,7 +146,7 @@ pid_t start(std::vector<std::string> words, std::vector<std::string> variables, 
   ::posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
                                      S_IRUSR | S_IWUSR);
   ::posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  // A signal that ends it ends it, though this thread blocks it or this process ignores it.
+  // Signals have their default effect in the program, even if this thread blocks them or this process ignores them.
   sigset_t none, all;
   ::sigemptyset(&none);
   ::sigfillset(&all);
@@ -214,7 +216,7 @@ class WorkFolder {
       if (!read_end) return;
       guard_ = start({"sh", "-c", "read _; trap '' TERM; kill 0; rm -rf -- \"$1\" || rm -rf -- \"$1\"", "sh", path_},
                      environment_with(path_), read_end.get(), "/dev/null", 0);
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): there is no shell, and none is needed
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): no shell is available, and none is required
     }
   }
   WorkFolder(const WorkFolder&) = delete;
@@ -228,10 +230,10 @@ class WorkFolder {
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return fmt::format("{}/{}", path_, name); }
 
-  // The process group that the shell ends, for the compiler; 0 where there is no shell.
+  // Returns the process group for the compiler, which the shell ends; 0 if there is no shell.
   pid_t group() const { return guard_; }
 
-  // `name` may have folders.
+  // Writes a file. `name` may include folders.
   void write(std::string_view name, std::string_view text) const {
     for (std::size_t slash = name.find('/'); slash != std::string_view::npos; slash = name.find('/', slash + 1))
       ::mkdir(file(name.substr(0, slash)).c_str(), S_IRWXU);
@@ -248,7 +250,7 @@ class WorkFolder {
 };
 
 // Runs the compiler in the folder's process group. Its output goes to `log`, and its temporary files go to the folder.
-// Returns whether it ended well.
+// Returns true if it succeeded.
 bool run_compiler(const std::vector<std::string>& words, const WorkFolder& folder, const std::string& log,
                   std::chrono::milliseconds longest) {
   const FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -261,7 +263,7 @@ bool run_compiler(const std::vector<std::string>& words, const WorkFolder& folde
   return WIFEXITED(*status) && WEXITSTATUS(*status) == 0;
 }
 
-// The first line that speaks of an error, else the first; and what compilers show below it, indented: the source.
+// Returns the first line with "error", or else the first line, with the indented source lines that follow it.
 std::string first_error(std::string_view log) {
   std::size_t from = log.find("error");
   from = from == std::string_view::npos ? 0 : log.rfind('\n', from) + 1;
@@ -270,7 +272,7 @@ std::string first_error(std::string_view log) {
   return std::string(log.substr(from, end - from));
 }
 
-// The path of a command, with data that changes when the command is replaced.
+// Returns the path of a command, with data that changes if the command is replaced.
 std::string identity_of(const std::string& command) {
   const auto describe = [](const std::string& path) -> std::string {
     struct stat status;
@@ -287,8 +289,8 @@ std::string identity_of(const std::string& command) {
   return "";
 }
 
-// A path of an open file that was never given out before. To the dynamic linker a path is an object's name, and the
-// numbers of descriptors come again: it would take a second object for the first, though a file was closed meanwhile.
+// Returns a path of an open file that was never returned before. The dynamic linker identifies objects by their paths,
+// and descriptor numbers are reused: with equal paths, it would return the first object instead of a second one.
 std::string new_path_of(int descriptor) {
   static std::atomic<unsigned> count = 0;
   std::string path = "/proc/self";
@@ -296,7 +298,7 @@ std::string new_path_of(int descriptor) {
   return fmt::format("{}/fd/{}", path, descriptor);
 }
 
-// From memory: what is loaded is what was checked.
+// Loads an object from memory, so that the loaded bytes are the ones that were checked.
 SharedObject load_from_memory(std::span<const char> bytes) {
 #if defined(__linux__)
   const FileDescriptor memory(::memfd_create("spikeforge", MFD_CLOEXEC));

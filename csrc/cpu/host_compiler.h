@@ -1,7 +1,7 @@
-// A C++ compiler that is available while the program runs, as torch.compile needs one.
+// A C++ compiler that is available at run time, as for torch.compile.
 //
-// SPIKEFORGE_HOST_COMPILER selects it: its name or path, or 1 for c++. If the variable is not set, or 0, there is
-// none: a library should not start other programs unasked.
+// SPIKEFORGE_HOST_COMPILER selects it: its name or path, or 1 for c++. If the variable is not set, or 0, no compiler is
+// used: a library should not start other programs without request.
 #pragma once
 
 #include <chrono>
@@ -10,11 +10,11 @@
 
 namespace spikeforge::cpu {
 
-// A shared object that is loaded, until this goes.
+// A loaded shared object, which the destructor unloads.
 class SharedObject {
  public:
   SharedObject() = default;
-  explicit SharedObject(void* handle) : handle_(handle) {}  // of dlopen
+  explicit SharedObject(void* handle) : handle_(handle) {}  // a handle of dlopen
   SharedObject(SharedObject&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   SharedObject& operator=(SharedObject&& other) noexcept {
     std::swap(handle_, other.handle_);
@@ -22,7 +22,7 @@ class SharedObject {
   }
   ~SharedObject();
 
-  void* find(const char* symbol) const;  // null if there is none
+  void* find(const char* symbol) const;  // null if it is not found
 
  private:
   void* handle_ = nullptr;
@@ -30,24 +30,24 @@ class SharedObject {
 
 class HostCompiler {
  public:
-  // Null: none is wanted.
+  // Returns the selected compiler; null if there is none.
   static const HostCompiler* get();
 
-  // For code that a program explicitly compiles: c++ if the variable is not set. Null if it is 0.
+  // The same for code that a program compiles explicitly: c++ if the variable is not set. Null if it is 0.
   static const HostCompiler* asked_for();
 
   explicit HostCompiler(std::string command, std::chrono::milliseconds longest = std::chrono::minutes(2));
 
-  // A shared object of `text`, which includes what embedded_host_headers() and torch have, for the instruction set that
-  // capability() names; from the cache on disk, else compiled. `name` is for people. Throws std::runtime_error with the
-  // first of the compiler's errors and the line that it is about, and where the compiler takes longer than it may,
-  // which then is ended with all that it started.
+  // Returns a shared object of `text` for the instruction set that capability() names, from the disk cache or compiled.
+  // The text may include the headers of embedded_host_headers() and of torch. `name` is for readers. Throws
+  // std::runtime_error with the first error of the compiler and its source line, or if the compiler exceeds its time
+  // limit; the compiler and its child processes are then killed.
   SharedObject load(const std::string& name, const std::string& text) const;
 
  private:
   std::string command_;
   std::chrono::milliseconds longest_;
-  std::string identity_;  // changes when the compiler does
+  std::string identity_;  // changes if the compiler changes
 };
 
 }  // namespace spikeforge::cpu

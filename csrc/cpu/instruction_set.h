@@ -1,4 +1,4 @@
-// Names of functions that are compiled once for each instruction set.
+// The names of functions that are compiled once for each instruction set.
 #pragma once
 
 // Declares a function for each instruction set: name_default, name_avx2 and name_avx512.

@@ -14,8 +14,8 @@ namespace spikeforge::cpu {
 
 struct TracedProgram;
 
-// Does what running a tape's instructions over the elements [begin, end) of its rows does; `rows` are Row<T> of the
-// arithmetic's type. Null: the instructions are run.
+// Executes a tape's instructions on the elements [begin, end) of its rows; `rows` are Row<T> of the arithmetic's type.
+// Null: the instructions are interpreted.
 using TapeFunction = void (*)(const void* rows, std::int64_t begin, std::int64_t end);
 
 struct TapeFunctions {
@@ -53,8 +53,8 @@ SPIKEFORGE_EACH_SET(Loop, predefined_loop, (NeuronKind kind, DType type));
 SPIKEFORGE_EACH_SET(Loop, traced_loop, (DType type));
 SPIKEFORGE_EACH_SET(Loop, loihi_loop, (bool ternary, LoihiForm form));
 
-// The loops for the widest instruction set of this processor, limited by SPIKEFORGE_CPU_CAPABILITY (default, avx2,
-// avx512).
+// Returns the loops for the widest instruction set of this processor, limited by SPIKEFORGE_CPU_CAPABILITY (default,
+// avx2, avx512).
 const Loops& loops();
 const char* capability();
 

@@ -1,4 +1,4 @@
-// Rows of numbers, to and from the type in which they are stored.
+// Conversion of rows of numbers from and to the type in which they are stored.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -12,7 +12,7 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// A granule of them.
+// Converts a granule of numbers.
 template <class T, class Stored> struct Granule {
   static void load(const Stored* from, T* to) {
     using V = at::vec::Vectorized<float>;
@@ -32,7 +32,7 @@ template <class T, class Stored> struct Granule {
   }
 };
 
-// `to` has room up to the next granule, which is filled with zeros.
+// Loads numbers. `to` has space up to the end of the last granule, which is filled with zeros.
 template <class T, class Stored> void load_numbers(const Stored* from, T* to, std::int64_t count) {
   const std::int64_t padded = (count + granule - 1) / granule * granule;
   if constexpr (std::is_same_v<T, Stored>) {
@@ -61,8 +61,8 @@ template <class T, class Stored> void store_numbers(const T* from, Stored* to, s
   }
 }
 
-// Calls f with a value of the type that a state or a parameter has beside arithmetic in T: T itself, or a half type
-// beside float.
+// Calls f with a value of the type of a state or a parameter, if the arithmetic is in T: T, or with float also a half
+// type.
 template <class T, class F> auto with_type(DType type, F&& f) {
   if constexpr (std::is_same_v<T, float>) {
     if (type == DType::f16) return f(c10::Half());

@@ -1,8 +1,9 @@
-// The operations of traced cells on vectors: the interpreter's instructions, and the statements of a compiled tape.
-// Free of the graph's headers: it is also embedded in the library as text, for the compiler of compiled tapes.
+// The operations of traced cells on vectors: the interpreter's instructions, and the statements of a compiled tape. It
+// includes no header of the graph, since it is also embedded in the library as text, for the compiler of compiled
+// tapes.
 //
-// The definitions for one number in graph/evaluate.cpp hold here for a vector: + - * / sqrt, comparisons and selections
-// have the same bits, and functions are at::vec's, within a few ulp. A boolean is a mask, all ones or all zeros.
+// The definitions for a scalar in graph/evaluate.cpp also apply to vectors: + - * / sqrt, comparisons and selections
+// have the same bits, and functions are those of at::vec, within a few ulp. A boolean is a mask, all ones or all zeros.
 #pragma once
 
 #include "csrc/cpu/vec.h"
@@ -20,10 +21,10 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Elements to which rows are padded: a whole number of vectors of every type, and of cache lines.
+// The multiple of elements to which rows are padded: a multiple of the vectors of every type, and of cache lines.
 constexpr std::int64_t granule = 32;
 
-// A row of a tile's values. If `step` is 0 rather than 1, one vector replaces the row.
+// A row of a tile's values. With `step` 0 instead of 1, a single vector is used for the whole row.
 template <class T> struct Row {
   T* data;
   std::int64_t step;
@@ -96,7 +97,7 @@ template <class T> struct Operations {
 
   static V pow(V x, V y) { return x.pow(y); }
   static V atan2(V y, V x) { return y.atan2(x); }
-  // Exact, which at::vec's is not where x / y is large.
+  // Returns the exact remainder; that of at::vec is inexact for a large x / y.
   static V fmod(V x, V y) {
     T a[V::size()], b[V::size()];
     x.store(a);
@@ -129,7 +130,7 @@ template <class T> struct Operations {
     return choose(weight.abs() < V(T(.5)), a + weight * difference, b - difference * (V(T(1)) - weight));
   }
 
-  // In one rounding where the processor can.
+  // Returns a b + c, rounded once if the processor supports it.
   static V multiply_add(V a, V b, V c) { return at::vec::fmadd(a, b, c); }
   static V subtract_product(V a, V b, V c) { return at::vec::fmadd(a.neg(), b, c); }
   static V product_less(V a, V b, V c) { return at::vec::fmadd(a, b, c.neg()); }
@@ -139,7 +140,7 @@ template <class T> struct Operations {
   static V detach(V x) { return x; }
   static V add_gradient(V f, V, V) { return f; }
 
-  // Rows of random bits, each as wide as a number.
+  // The type of random bits, as wide as a number.
   using Bits = typename DrawnBits<T>::type;
   static V normal(V bits) {
     return drawn([](Bits b) { return spikeforge::normal(b); }, bits);

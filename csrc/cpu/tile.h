@@ -1,5 +1,5 @@
-// A tile of a call: neighbouring neurons whose states stay in the cache while a loop runs them through all steps, and
-// their place in the caller's memory.
+// A tile of a call: neighbouring neurons whose states stay in the cache while a loop runs all their steps, and their
+// position in the caller's memory.
 #pragma once
 
 #include "csrc/cpu/operations.h"
@@ -12,22 +12,23 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// The steps from t0 up to t1, of which the backward pass keeps the states.
+// The steps [t0, t1), whose states the backward pass stores.
 struct Segment {
   std::int64_t t0, t1;
-  std::int64_t last;  // where the last one of all begins
+  std::int64_t last;  // the start of the last segment
 };
 
-// Neighbouring neurons of a tile, from `first` up to `last`.
+// Neighbouring neurons [first, last) of a tile.
 struct Range {
   std::int64_t first, last;
 };
-// In ascending order, whole granules each: they end within the tile's padded rows.
+// Ranges in ascending order, of whole granules: they end within the tile's padded rows.
 using Ranges = std::span<const Range>;
 
-// How a result is written. `cached`: by normal stores. `streamed`: by non-temporal stores from registers, for results
-// that are too large to stay in the cache, if rows start on cache lines. `staged`: the same for other rows, from pieces
-// that are assembled in the cache. Staging costs 5 % (float16, forward); normal stores of an odd N cost 25 % (float32).
+// The way in which a result is written. `cached`: by normal stores. `streamed`: by non-temporal stores from registers,
+// for results that are too large to stay in the cache, if rows start on cache lines. `staged`: the same for other rows,
+// from pieces that are assembled in the cache. Staging costs 5 % (float16, forward); normal stores of an odd N cost 25
+// % (float32).
 enum class Writing { cached, streamed, staged };
 
 struct Tile {
@@ -45,22 +46,23 @@ struct Tile {
   const std::int64_t steps;  // of its longest sample
   const std::int64_t begin, count;
   const std::int64_t padded;  // elements of a row in scratch memory
-  const bool is_read_again;   // rows of results are, a few steps later
-  const bool in_ranges;       // rows are written range by range, which are not staged
+  const bool is_read_again;   // true if rows of results are read a few steps later
+  const bool in_ranges;       // true if rows are written range by range, without staging
 
   static bool is_dense(const SequenceView& view) { return view.data != nullptr && view.neuron_stride != 0; }
 
-  // Row t of a sequence that is dense.
+  // Returns row t of a dense sequence.
   template <class Element> const Element* row(const SequenceView& view, std::int64_t t) const {
     return static_cast<const Element*>(view.data) + t * view.time_stride + begin;
   }
 
-  // Row t of a result, of N elements each.
+  // Returns row t of a result, whose rows have N elements.
   template <class Element> Element* result(void* data, std::int64_t t) const {
     return static_cast<Element*>(data) + t * launch.neurons + begin;
   }
 
-  // The row that is read after the current one: step t, or else step `first` of the next tile; null if there is none.
+  // Returns the row that is read after the current one: step t if it exists, else step `first` of the next tile; null
+  // if there is none.
   template <class Element>
   const Element* row_after(const SequenceView& view, std::int64_t t, std::int64_t first) const {
     if (!is_dense(view)) return nullptr;
@@ -68,8 +70,8 @@ struct Tile {
     return begin + count < launch.neurons ? row<Element>(view, first) + count : nullptr;
   }
 
-  // The row to prefetch at step t of a backward segment: the segment that is recomputed next has the same number of
-  // rows. It is the segment before this one in time, or the last one of the next tile.
+  // Returns the row to prefetch at step t of a backward segment, from the segment that is recomputed next: the segment
+  // before this one in time, or the last one of the next tile.
   template <class Element>
   const Element* row_later(const SequenceView& view, std::int64_t t, const Segment& segment) const {
     if (segment.t0 > 0) return row_after<Element>(view, 2 * segment.t0 - 1 - t, 0);

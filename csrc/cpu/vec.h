@@ -1,7 +1,7 @@
 // The SIMD arithmetic type of cells on the CPU, with the functions of portable.h, found by argument-dependent look-up.
-// Arithmetic, comparisons and selections are the compiler's own vectors, which it can fuse and hoist; at::vec has the
-// functions. Compiled once for each instruction set; everything is in a namespace of that set's name, so that no two of
-// them share a symbol.
+// Arithmetic, comparisons and selections use the compiler's vector types, which it can fuse and hoist; functions are
+// those of at::vec. Compiled once for each instruction set; everything is in a namespace with the name of the set, so
+// that no two of them share a symbol.
 #pragma once
 
 #include "csrc/neuron/portable.h"
@@ -29,11 +29,11 @@ constexpr int vector_bytes = 32;
 constexpr int vector_bytes = 16;  // SSE2 and NEON; GCC splits wider vectors badly
 #endif
 
-// `count` lanes of T as one of the compiler's vectors. (The attribute is lost where it depends on T.)
+// A vector type of the compiler with `count` lanes of T. (The attribute is ignored if it depends on T directly.)
 template <class T, int count> struct LanesOf { typedef T type __attribute__((vector_size(sizeof(T) * count))); };
 template <class T, int count> using Lanes = typename LanesOf<T, count>::type;
 
-// Lanes of all ones or all zeros, as comparisons give them.
+// Lanes of all ones or all zeros, the result of comparisons.
 template <class Bits> struct Mask { Bits bits; };
 
 template <class T> struct Vec {
@@ -83,8 +83,8 @@ template <class T> struct Vec {
     }
   }
 
-  // a * b + c in one rounding where the processor can. For gradients alone: the forward pass has the same bits
-  // everywhere.
+  // Returns a * b + c, rounded once if the processor supports it. Only for gradients: the forward pass has the same
+  // bits everywhere.
   friend Vec fma(Vec a, Vec b, Vec c) {
     if constexpr (has_native) {
       return from_native(at::vec::fmadd(a.native(), b.native(), c.native()));
@@ -93,15 +93,16 @@ template <class T> struct Vec {
     }
   }
 
-  // For derivatives of surrogates, whose arguments are not positive. 2^x = 2^n 2^f with n the multiple of 1/16, or the
-  // whole number, next to x: adding 1.5 * 2^19, or 2^23, rounds to it and leaves it in the low bits, from where it is
-  // added to the exponent. The polynomial is 2^f there, 1 at 0, with the least maximal relative error: 4e-7, and 9e-8.
-  // It ends at 2^-125.
+  // Returns 2^x, for derivatives of surrogates, whose arguments are not positive. 2^x = 2^n 2^f, where n is the
+  // multiple of 1/16 (AVX-512) or the integer (otherwise) nearest to x. Adding 1.5 * 2^19 or 1.5 * 2^23 rounds x to n,
+  // and leaves n in the low bits, which are then added to the exponent. The polynomial for 2^f is 1 at 0, and minimises
+  // the maximum relative error: 4e-7 and 9e-8. Results are at least 2^-125.
   friend Vec fast_exp2(Vec x) {
     if constexpr (std::is_same_v<T, float>) {
 #if defined(CPU_CAPABILITY_AVX512)
-      // Multiplications bound the derivative of the sigmoid: 28.6 cycles a vector of LIF's vjp with a polynomial of
-      // degree 5 and products for additions (Zen 4). 2^(i/16), less what i itself adds to the exponent.
+      // Multiplications limit the derivative of the sigmoid: 28.6 cycles per vector of LIF's vjp with a polynomial of
+      // degree 5 and products instead of additions (Zen 4). Entry i is 2^(i/16), minus the part that i itself adds to
+      // the exponent.
       alignas(64) static constexpr std::uint32_t sixteenths[16] = {
           0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
           0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
@@ -131,7 +132,7 @@ template <class T> struct Vec {
 
  private:
   using Native = at::vec::Vectorized<T>;
-  static constexpr bool has_native = sizeof(Native) == vector_bytes;  // else at::vec maps lane by lane, as we do here
+  static constexpr bool has_native = sizeof(Native) == vector_bytes;  // else lane by lane, as in at::vec
 
   Native native() const { return __builtin_bit_cast(Native, value); }
   static Vec from_native(Native x) { return __builtin_bit_cast(Simd, x); }
@@ -147,7 +148,7 @@ template <class T> struct Vec {
   }
 };
 
-// ---- rows: a vector from and to memory, converted between the stored type and the arithmetic's ----
+// ---- rows: vectors from and to memory, converted between the stored type and the arithmetic's ----
 
 template <class Value> Value read(const void* p) {
   Value value;
@@ -168,7 +169,7 @@ template <> struct Conversion<float, c10::BFloat16> {
   using Halves = Lanes<std::uint16_t, lanes>;
 
   static Vec<float> load(const c10::BFloat16* p) { return Vec<float>::Simd(widen(read<Halves>(p)) << 16); }
-  // To the nearest, ties to even.
+  // Rounds to nearest, ties to even.
   static Halves stored(Vec<float> x) {
     const Words bits = Words(x.value);
     const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -176,7 +177,7 @@ template <> struct Conversion<float, c10::BFloat16> {
   }
 
  private:
-  // GCC's conversions take four instructions for one.
+  // GCC's conversions need four instructions instead of one.
 #if defined(CPU_CAPABILITY_AVX512)
   static Words widen(Halves x) { return Words(_mm512_cvtepu16_epi32(__m256i(x))); }
   static Halves narrow(Words x) { return Halves(_mm512_cvtepi32_epi16(__m512i(x))); }
@@ -230,12 +231,12 @@ template <class T, class Stored> void store_row(Stored* p, Vec<T> x) {
 
 constexpr int line_bytes = 64;
 
-// Bytes of a result from which it is written past the caches. Time of a forward pass and of then reading the spikes,
-// past the caches over through them, for 4, 8, 16 and 32 MiB beside 32 MiB of third-level cache: 0.90, 0.94, 0.88,
-// 0.77; of a backward pass into memory that a cache may hold: 1.09, 1.07, 0.95, 0.89.
+// Bytes of a result from which it is written past the caches. The ratio of the times past the caches and through them,
+// of a forward pass and a subsequent read of the spikes, for 4, 8, 16 and 32 MiB, with 32 MiB of third-level cache:
+// 0.90, 0.94, 0.88, 0.77; of a backward pass into memory that may be cached: 1.09, 1.07, 0.95, 0.89.
 constexpr std::int64_t large_result = std::int64_t{8} << 20;
 
-// p is a multiple of the value's size.
+// Stores a value past the caches. p must be a multiple of the value's size.
 template <class Value> void stream_value(void* p, Value value) {
 #if defined(__AVX512F__)
   if constexpr (sizeof value == 64)
@@ -256,7 +257,7 @@ template <class T, class Stored> void stream_row(Stored* p, Vec<T> x) {
   stream_value(p, Conversion<T, Stored>::stored(x));
 }
 
-// Copies what is in the cache to anywhere.
+// Copies cached data past the caches, to any address.
 inline void stream_bytes(void* to, const void* from, std::size_t count) {
   char* target = static_cast<char*>(to);
   const char* source = static_cast<const char*>(from);
@@ -281,14 +282,14 @@ inline void stream_zeros(void* to, std::size_t count) {
   }
 }
 
-// After the last of them.
+// Orders streaming stores before later stores. Called after the last streaming store.
 inline void end_of_stream() {
 #if defined(__x86_64__)
   _mm_sfence();
 #endif
 }
 
-// Into the second-level cache: what is read a row later would not stay in the first.
+// Prefetches into the second-level cache: data that is read one row later would not stay in the first.
 inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace CPU_CAPABILITY

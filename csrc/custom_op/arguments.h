@@ -1,4 +1,4 @@
-// One call of a custom operator, as its functions see it.
+// The arguments of one call of a custom operator, as its functions receive them.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -20,7 +20,7 @@ namespace spikeforge::custom_op {
 
 using Tensors = std::span<const at::Tensor>;
 
-// An argument by its place in the schema or by its name.
+// Selects an argument by its index in the schema or by its name.
 class Which {
  public:
   Which(int position) : position_(static_cast<std::size_t>(position)) {}  // NOLINT(google-explicit-constructor)
@@ -34,7 +34,7 @@ class Which {
   std::string_view name_;
 };
 
-// Sizes of a result: {in.size("x", 0), 3}, or in.sizes("x").
+// The sizes of a result: {in.size("x", 0), 3}, or in.sizes("x").
 class Sizes : public std::vector<c10::SymInt> {
  public:
   Sizes(std::initializer_list<c10::SymInt> sizes) : std::vector<c10::SymInt>(sizes) {}
@@ -48,8 +48,8 @@ struct Result {
   c10::ScalarType dtype;
 };
 
-// The arguments of a call, in the schema's order, defaults filled in. Asking for an argument that the schema does not
-// have, or for it as something that it is not, is a ValueError that names operator and argument.
+// The arguments of a call, in the schema's order, including defaults. Access to an argument that is not in the schema,
+// or with a wrong type, throws a ValueError with the operator and the argument.
 class SPIKEFORGE_API Arguments {
  public:
   Arguments(const c10::FunctionSchema& schema, std::span<const c10::IValue> values)
@@ -60,25 +60,25 @@ class SPIKEFORGE_API Arguments {
   bool has(Which which) const;  // false for an optional argument that was not given
 
   const at::Tensor& tensor(Which which) const;
-  std::vector<at::Tensor> tensors(Which which) const;  // of a Tensor[]
+  std::vector<at::Tensor> tensors(Which which) const;  // the tensors of a Tensor[]
   std::int64_t integer(Which which) const;
-  double number(Which which) const;  // of a float or a Scalar
+  double number(Which which) const;  // the value of a float or a Scalar
   bool flag(Which which) const;
   const std::string& text(Which which) const;
 
-  // The queries of a shape function: while a graph is traced, tensors have no data, and sizes may be symbols.
+  // Access for shape functions: while a graph is traced, tensors have no data, and sizes may be symbolic.
   c10::SymIntArrayRef sizes(Which which) const;
-  c10::SymInt size(Which which, std::int64_t dim) const;  // dim may count from the end: -1
-  c10::SymInt symbol(Which which) const;                  // of a SymInt: a size that the caller gives
+  c10::SymInt size(Which which, std::int64_t dim) const;  // a negative dim counts from the end
+  c10::SymInt symbol(Which which) const;                  // a SymInt: a size that the caller passes
   c10::ScalarType dtype(Which which) const;
   Result like(Which which) const { return {sizes(which), dtype(which)}; }
 
-  // In a vjp: whether anybody wants the gradient of this argument, and a result of the call, if the operator saves its
+  // For a vjp: true if the gradient of this argument is needed; and a result of the call, if the operator saves its
   // results.
   bool wants_gradient(Which which) const;
   const at::Tensor& result(std::size_t i) const;
 
-  // In a batching rule: whether torch.vmap maps over this argument, as its dimension 0.
+  // For a batching rule: true if torch.vmap maps over this argument, in its dimension 0.
   bool is_mapped(Which which) const;
 
  private:
@@ -89,7 +89,7 @@ class SPIKEFORGE_API Arguments {
   const c10::FunctionSchema& schema_;
   std::span<const c10::IValue> values_;
   Tensors results_;
-  std::span<const char> wanted_, mapped_;  // one an argument
+  std::span<const char> wanted_, mapped_;  // one per argument
 };
 
 }  // namespace spikeforge::custom_op

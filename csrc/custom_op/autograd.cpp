@@ -1,5 +1,5 @@
-// Differentiation, as torch's own operators are differentiated: a node of the graph in reverse mode, tangents beside
-// the results in forward mode. (torch::autograd::Function would refuse forward mode and torch.func.)
+// Differentiation in the way of torch's own operators: a node of the graph in reverse mode, tangents of the results in
+// forward mode. (torch::autograd::Function supports neither forward mode nor torch.func.)
 #include "csrc/custom_op/internal/call_of_user.h"
 #include "csrc/custom_op/internal/operator.h"
 #include "ops/common/tangents.h"
@@ -30,7 +30,7 @@ struct Slot {
   bool is_differentiable;
 };
 
-// The node of a call: its arguments, whose tensors autograd saves.
+// The graph node of a call, with its arguments. Tensors are saved through autograd.
 class Backward final : public Node {
  public:
   Backward(std::shared_ptr<const Operator> op, Values values) : op_(std::move(op)) {
@@ -122,8 +122,8 @@ class Backward final : public Node {
     return list;
   }
 
-  // One gradient a slot. Autograd itself would sum a gradient of another shape into place, and drop one that is
-  // missing.
+  // Returns one gradient per slot. Shapes are checked here, because autograd would reduce a gradient of another shape
+  // by summation, and ignore a missing one.
   variable_list placed(TensorVector gradients, const std::vector<c10::IValue>& values) {
     const Operator& op = *op_;
     std::size_t expected = 0;
@@ -161,7 +161,7 @@ void below_autograd(const DispatchedCall& call) {
   call.handle.redispatchBoxed(call.keys & c10::after_ADInplaceOrView_keyset, &call.stack);
 }
 
-// The operator at the primal values, which reverse mode may differentiate too, and its rule for tangents.
+// Calls the operator at the primal values, which reverse mode may differentiate too, and its rule for tangents.
 void with_tangents(const DispatchedCall& call) {
   const Operator& op = *call.op;
   TORCH_CHECK_NOT_IMPLEMENTED(op.definition.jvp.has_value(), op.name,

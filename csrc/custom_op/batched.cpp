@@ -1,5 +1,5 @@
-// torch.vmap. Without a batching rule, the operator is called once for each slice, with the slice's own sizes: a kernel
-// whose elements depend on each other, or whose grid fits one slice, stays right.
+// torch.vmap. Without a batching rule, the operator is called once for each slice, with the sizes of the slice: a
+// kernel whose elements depend on each other, or whose grid is for one slice, stays correct.
 #include "csrc/custom_op/internal/call_of_user.h"
 #include "csrc/custom_op/internal/operator.h"
 
@@ -11,7 +11,7 @@
 namespace spikeforge::custom_op {
 namespace {
 
-// The innermost vmap of a call: its kernel sees tensors that are plain, or belong to an outer one.
+// The innermost vmap of a call. Its kernel receives tensors that are plain or belong to an outer vmap.
 class Level {
  public:
   void find(const at::Tensor& t) {

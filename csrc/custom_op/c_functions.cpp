@@ -144,7 +144,7 @@ class OfSource {
     }
   }
 
-  // The line of the source that an error is about, which the compiler cannot show: it is in no file.
+  // Returns the source line of an error. The compiler cannot show it, because the source is not in a file.
   std::string line_of(std::string_view message) const {
     const std::size_t at = message.find(op_.name + ":");
     if (at == std::string_view::npos) return "";

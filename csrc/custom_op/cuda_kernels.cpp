@@ -20,7 +20,7 @@ struct ArrayArgument {
   std::array<long long, 8> sizes;
 };
 
-// Parameters laid out as the device lays them out.
+// Kernel parameters in the memory layout of the device.
 class Buffer {
  public:
   template <class T> void add(const T& value) {
@@ -62,7 +62,7 @@ std::array<unsigned, 3> checked(const Operator& op, const char* what, const Dim3
 
 bool is_empty(const std::array<unsigned, 3>& size) { return size[0] == 0 || size[1] == 0 || size[2] == 0; }
 
-// "mine_scaled": begins the names of files in the cache, and of the program in errors.
+// Returns a name such as "mine_scaled", the prefix of cache files and of the program in errors.
 std::string file_stem(std::string name) {
   for (char& c : name)
     if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
@@ -84,7 +84,7 @@ CudaKernels::CudaKernels(const CudaKernel& kernel, const Operator& op) : kernel_
 
 template <class Use> decltype(auto) CudaKernels::with_source(const Arguments& in, Tensors out, Use&& use) const {
   const std::vector<CudaParameter> parameters = parameters_of(op_, out, in, &ElementType::cuda, "CUDA kernels");
-  // The types come before the source by an option, so that the lines of the source keep their numbers.
+  // The types are included before the source by a compiler option, so that the source keeps its line numbers.
   const std::string types = print_types("spikeforge/cuda/custom_op.cuh", kernel_.source, parameters);
   jit::KernelSource source{.name = file_stem(op_.name),
                            .entry = kernel_.entry,

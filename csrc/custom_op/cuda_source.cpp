@@ -25,7 +25,7 @@ std::string type_of(const CudaParameter& parameter) {
   return "";
 }
 
-// Types of C and POSIX that are called so, with _t after it.
+// The names of C and POSIX types, without the suffix _t.
 constexpr std::string_view types_of_c[] = {
     "blkcnt",   "blksize",   "clock",    "clockid",    "cpu_set",  "dev",    "div",    "double",  "error",   "femode",
     "fenv",     "fexcept",   "float",    "fpos",       "fsid",     "gid",    "greg",   "id",      "imaxdiv", "ino",
@@ -41,8 +41,9 @@ bool hides_types_of_c(const std::vector<CudaParameter>& parameters) {
   });
 }
 
-// Headers have to be included outside of a namespace, after which their guards leave nothing to include within it. Only
-// <...> is included there: a header in quotes may need the types of the arguments, and a macro may not be defined yet.
+// Returns the #include lines to place before a namespace. Headers must be included outside of it; include guards then
+// make the same lines within the namespace empty. Only <...> is moved: a header in quotes may need the types of the
+// arguments, and a macro may not be defined yet.
 std::string inclusions(std::string_view source) {
   std::string text;
   while (!source.empty()) {

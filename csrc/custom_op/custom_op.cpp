@@ -28,7 +28,7 @@ class Registration {
  public:
   explicit Registration(std::shared_ptr<const Operator> custom)
       : op(std::move(custom)), library_(torch::Library::FRAGMENT, name_space(), std::nullopt, __FILE__, __LINE__) {
-    // An exception on the way destroys library_, and with it what was registered so far.
+    // An exception in this constructor destroys library_, and thereby everything registered so far.
     library_.def(c10::FunctionSchema(op->schema), {at::Tag::pt2_compliant_tag});
     add<call_on_cpu>(c10::DispatchKey::CPU);
     add<call_on_cuda>(c10::DispatchKey::CUDA);
@@ -52,9 +52,9 @@ class Registration {
 
 namespace {
 
-// Handles of operators are pointers, and Python keeps one for torch.ops.mine.scaled once it was looked up. The entry
-// that they point to stays for the life of the process: through an old handle an operator that is gone is an error, and
-// one that is registered again is that one.
+// Keeps the dispatcher's entry of an operator during the lifetime of the process. Operator handles are pointers to it,
+// and Python caches the handle of torch.ops.mine.scaled: a call through an old handle raises an error if the operator
+// was removed, and calls the new operator if it was registered again.
 void keep_entry(const c10::OperatorName& name) {
   static std::set<std::string>& kept = *new std::set<std::string>();
   if (kept.insert(name.name + "." + name.overload_name).second)
@@ -66,7 +66,7 @@ ForkSafeMutex& registering() {
   return mutex;
 }
 
-// Types checked, defaults filled in.
+// Checks the types of arguments, and adds defaults.
 torch::jit::Stack stack_of(const Operator& op, std::vector<c10::IValue> arguments) {
   const auto& described = op.schema.arguments();
   std::size_t needed = described.size();

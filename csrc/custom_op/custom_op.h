@@ -1,6 +1,6 @@
-// Custom operators: a schema, a shape function, a CPU function, a CUDA source string and a vjp become an operator
-// of torch, torch.ops.<namespace>.<name>, which works in eager mode, autograd, torch.compile, torch.export, torch.vmap
-// and TorchScript as torch's own do.
+// Custom operators: a schema, a shape function, a CPU function, a CUDA source string and a vjp become a torch operator,
+// torch.ops.<namespace>.<name>, which works in eager mode, autograd, torch.compile, torch.export, torch.vmap and
+// TorchScript like torch's own operators.
 //
 //   const auto scaled = spikeforge::CustomOp("mine::scaled(Tensor x, float factor) -> Tensor y")
 //       .shapes([](const Arguments& in) { return std::vector{in.like("x")}; })
@@ -28,8 +28,8 @@ class Registration;
 struct DefinitionAccess;
 }  // namespace custom_op
 
-// A registered operator. It is registered with torch for as long as this object lives; it can be moved, not copied.
-// Destroying it while another thread calls the operator is undefined, as with any code that is unloaded.
+// A registered operator. It is registered with torch during the lifetime of this object, which can be moved, but not
+// copied. Destroying it while another thread calls the operator is undefined behaviour.
 class SPIKEFORGE_API RegisteredOp {
  public:
   RegisteredOp(RegisteredOp&&) noexcept;
@@ -38,14 +38,13 @@ class SPIKEFORGE_API RegisteredOp {
 
   const std::string& name() const;  // "mine::scaled"
 
-  // A call through torch's dispatcher; arguments with defaults may be left out at the end. Throws c10::ValueError for
-  // another number of arguments.
+  // Calls the operator through torch's dispatcher. Trailing arguments with defaults may be omitted. Throws
+  // c10::ValueError for a wrong number of arguments.
   std::vector<at::Tensor> operator()(std::vector<c10::IValue> arguments) const;
 
   // Compiles the CUDA source for a GPU ("sm_90") and the dtypes of these arguments, whose data are not read: they may
-  // be on the CPU, or be meta tensors. The compiled kernel stays in the caches, so that a first call does not wait.
-  // Needs no GPU. Throws std::runtime_error for a source that does not compile, with its numbered lines around the
-  // error.
+  // be on the CPU, or be meta tensors. The compiled kernel is kept in the caches, so that the first call does not wait.
+  // Needs no GPU. Throws std::runtime_error if the source does not compile, with the numbered lines around the error.
   void compile(const std::string& arch, std::vector<c10::IValue> arguments) const;
 
  private:
@@ -56,8 +55,8 @@ class SPIKEFORGE_API RegisteredOp {
 
 class SPIKEFORGE_API CustomOp {
  public:
-  // "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)", in torch's language. It has one Tensor
-  // argument at least, its results are Tensors, and it changes no argument.
+  // `schema` is in torch's schema language: "namespace::name(Tensor x, int n, float a=1.0) -> (Tensor y, Tensor z)". It
+  // must have at least one Tensor argument and only Tensor results, and must not mutate arguments.
   explicit CustomOp(std::string schema) { definition_.schema = std::move(schema); }
 
   CustomOp& shapes(custom_op::ShapeFunction function) { return definition_.shapes = std::move(function), *this; }
@@ -66,49 +65,50 @@ class SPIKEFORGE_API CustomOp {
   // A host function, which launches kernels itself.
   CustomOp& cuda(custom_op::Kernel kernel) { return definition_.cuda = std::move(kernel), *this; }
 
-  // Calls on a device without a kernel run the CPU kernel on copies, with one warning.
+  // Makes calls on a device without a kernel run the CPU kernel on copies, with one warning.
   CustomOp& cpu_for_missing_devices() { return definition_.cpu_for_missing_devices = true, *this; }
 
-  // The gradient: a function, or the name of an operator that is registered already. That one takes a Tensor for each
-  // result's gradient, then the arguments of this operator (and its results, under save_results), and returns one
-  // gradient for each differentiable argument. Without a vjp the operator refuses to be differentiated.
+  // Sets the gradient: a function, or the name of a registered operator. That operator has a Tensor parameter for the
+  // gradient of each result, then the arguments of this operator (and its results, with save_results), and returns one
+  // gradient for each differentiable argument. Without a vjp, differentiation raises an error.
   CustomOp& vjp(custom_op::Vjp function) { return definition_.vjp = std::move(function), *this; }
   CustomOp& vjp(std::string name) { return definition_.vjp = std::move(name), *this; }
 
-  // Forward-mode derivatives. Without it they are refused.
+  // Sets the forward-mode derivative. Without it, forward mode raises an error.
   CustomOp& jvp(custom_op::Jvp function) { return definition_.jvp = std::move(function), *this; }
 
-  // For torch.vmap. Without it the operator is called once for each slice.
+  // Sets the rule for torch.vmap. Without it, the operator is called once for each slice.
   CustomOp& batching(custom_op::Batching function) { return definition_.batching = std::move(function), *this; }
 
-  // The arguments that have a gradient; others raise an error if one is wanted. By default all of type Tensor, Tensor?
-  // and Tensor[].
+  // Sets the arguments that have a gradient; a required gradient of another argument raises an error. The default is
+  // all arguments of type Tensor, Tensor? and Tensor[].
   CustomOp& differentiable(std::vector<std::string> arguments) {
     definition_.names_differentiable = true;
     definition_.differentiable = std::move(arguments);
     return *this;
   }
 
-  // Keeps the results for the backward pass: in.result(0).
+  // Saves the results for the backward pass, as in.result(0).
   CustomOp& save_results() { return definition_.save_results = true, *this; }
 
-  // Results that begin as zeros: all, or those at these places.
+  // Initialises results with zeros: all results, or those at these indices.
   CustomOp& zero_results() { return definition_.zero_all = true, *this; }
   CustomOp& zero_results(std::vector<std::size_t> places) { return definition_.zeroed = std::move(places), *this; }
 
-  // The dtypes that an argument may have. Others are a TypeError.
+  // Sets the dtypes that an argument may have. Others raise a TypeError.
   CustomOp& dtypes(const std::string& argument, std::vector<c10::ScalarType> allowed) {
     return definition_.dtypes[argument] = std::move(allowed), *this;
   }
 
-  // The name under which vjp of another operator finds it, and that errors begin with.
+  // The schema. Its name is used by the vjp of other operators, and begins error messages.
   const std::string& schema() const { return definition_.schema; }
 
-  // Throws c10::ValueError for a schema that cannot be read or served, a name that is taken, a function that is empty,
-  // and parts that do not fit together; nothing is registered then.
+  // Registers the operator. Throws c10::ValueError, without registering anything, for a schema that cannot be parsed or
+  // is not supported, a name that exists, an empty function, and inconsistent parts.
   [[nodiscard]] RegisteredOp registered() const;
 
-  // An operator that returns its results rather than writing them, composed of torch's operators; see elementwise.h.
+  // Sets a function that returns its results rather than writing them, composed of torch's operators; see
+  // elementwise.h.
   CustomOp& compute(const custom_op::Compute& function) {
     definition_.cpu = function;
     definition_.cuda = function;
@@ -122,8 +122,8 @@ class SPIKEFORGE_API CustomOp {
 
 namespace custom_op {
 
-// Registers operators when a library is loaded, and keeps them until it is unloaded. Nothing that is thrown can pass
-// through the dynamic loader: what cannot be registered is reported on stderr, and the rest is registered.
+// Registers operators when a library is loaded, and keeps them until it is unloaded. Exceptions cannot pass through the
+// dynamic loader: operators that cannot be registered are reported on stderr, and the others are registered.
 class SPIKEFORGE_API AtLoad {
  public:
   explicit AtLoad(std::vector<CustomOp> (*operators)());
@@ -135,12 +135,12 @@ class SPIKEFORGE_API AtLoad {
 }  // namespace custom_op
 }  // namespace spikeforge
 
-// At namespace scope, once a file:
+// At namespace scope, once per file:
 //   SPIKEFORGE_OPERATORS() {
-//     return {scaled(), clipped()};  // a CustomOp each; one that is another's vjp comes first
+//     return {scaled(), clipped()};  // CustomOps; an operator that is another's vjp must precede it
 //   }
 #define SPIKEFORGE_OPERATORS() SPIKEFORGE_OPERATORS_OF(__COUNTER__)
-#define SPIKEFORGE_OPERATORS_OF(n) SPIKEFORGE_OPERATORS_NAMED(n)  // the number, not the macro's name
+#define SPIKEFORGE_OPERATORS_OF(n) SPIKEFORGE_OPERATORS_NAMED(n)  // expands __COUNTER__ to its number
 #define SPIKEFORGE_OPERATORS_NAMED(n)                                                          \
   static std::vector<spikeforge::CustomOp> spikeforge_operators_##n();                         \
   static const spikeforge::custom_op::AtLoad spikeforge_at_load_##n(spikeforge_operators_##n); \

@@ -1,4 +1,4 @@
-// An element-wise operator is a neuron without states, run for one step: its kernels are a neuron's.
+// An element-wise operator runs a neuron without states for one step, with the kernels of neurons.
 #include "csrc/custom_op/elementwise.h"
 #include "csrc/custom_op/internal/operator.h"
 #include "csrc/graph/internal/dependence.h"
@@ -12,7 +12,7 @@
 namespace spikeforge::custom_op {
 namespace {
 
-// The place of an operator's argument in the neuron: among the inputs, or the parameters.
+// Assigns each argument of the operator to an input (tensors) or a parameter (scalars) of the neuron.
 struct Plan {
   std::optional<Neuron> neuron;
   std::vector<std::size_t> tensors, numbers;  // arguments
@@ -25,7 +25,7 @@ c10::SymDimVector broadcast_shape(const Plan& plan, const Arguments& in) {
   return shape;
 }
 
-// One neuron a place, and one step: [1, *shape] in the layout of the results.
+// One neuron per element, and one step: [1, *shape] in the layout of the results.
 struct Call {
   std::vector<at::Tensor> inputs, params;
 
@@ -77,7 +77,7 @@ void throw_null_lambda(const std::string& schema) {
 }
 
 CustomOp elementwise(std::string schema, std::size_t arity, const ElementwiseBody& body) {
-  // Read here for its arguments' kinds alone: an Operator checks it once more, with the rest.
+  // The schema is parsed here only for the kinds of arguments; Operator checks the whole definition.
   Definition probe;
   probe.schema = schema;
   probe.cpu = Compute([](const Arguments&) { return std::vector<at::Tensor>(); });

@@ -1,5 +1,5 @@
 // Element-wise operators from a C++ lambda over the tracer's values: forward and backward kernels for CPU and CUDA are
-// generated from its graph, as those of neurons are.
+// generated from its graph, as for neurons.
 //
 //   const auto boltzmann = spikeforge::elementwise(
 //       "mine::boltzmann(Tensor v, float v_half, float slope) -> Tensor",
@@ -33,9 +33,10 @@ std::vector<graph::Value> call_lambda(Lambda& lambda, graph::Values values, std:
 
 }  // namespace custom_op
 
-// The lambda takes a Value for each argument, in the schema's order, and returns one, or a std::vector of one for each
-// result. Arguments are Tensor, which broadcast and are differentiable, and float. All tensors have one dtype: float16,
-// bfloat16, float32 or float64. It is differentiable once. Throws GraphError and c10::ValueError.
+// The lambda has one parameter of type Value for each argument, in the schema's order. It returns a Value, or a
+// std::vector with one Value for each result. Arguments are of type Tensor, which broadcast and are differentiable, or
+// float. All tensors have the same dtype: float16, bfloat16, float32 or float64. The operator is differentiable once.
+// Throws GraphError and c10::ValueError.
 template <class Lambda> CustomOp elementwise(std::string schema, Lambda lambda) {
   constexpr int count = graph::detail::arity<Lambda>();
   static_assert(count > 0, "the lambda of elementwise takes a Value, by value, for each argument of the schema");

@@ -1,7 +1,7 @@
 // Registration of operators from Python, through operators of the namespace spikeforge_custom_op, which
-// python/spikeforge/custom_op.py calls. Functions of C++ correspond to operator names: Python registers its functions
-// as operators with a kernel, so that this file does not depend on Python, and a Python function meets every mode and
-// transform of torch as an operator does. The rest is a CustomOp.
+// python/spikeforge/custom_op.py calls. A C++ function is represented by the name of an operator: Python registers its
+// functions as operators with a kernel, so that this file does not depend on Python, and all modes and transforms of
+// torch apply to a Python function as to any operator. Everything else is a CustomOp.
 #include "csrc/base/fork_safe_mutex.h"
 #include "csrc/custom_op/custom_op.h"
 #include "csrc/custom_op/internal/c_functions.h"
@@ -38,14 +38,14 @@ namespace {
 // The values of a call on which a function of shapes, dtypes and scalars may depend.
 class CallKey {
  public:
-  // Returns false for a call that has no key: one with symbolic sizes, or with arguments of rarer types.
+  // Returns false for a call that has no key: a call with symbolic sizes, or with arguments of rare types.
   bool describe(const Arguments& in);
 
   bool operator==(const CallKey& other) const { return words_ == other.words_; }
   std::size_t hash() const;
 
  private:
-  // The type of a value comes before the value: an int 1 and true are two calls.
+  // Precedes each value in a key and has its type, so that 1 and true are different keys.
   enum Word : std::int64_t { tensor = 1, no_tensor, tensors, none, integer, number, truth, text, integers, numbers };
 
   bool add(const c10::IValue& value);
@@ -105,7 +105,7 @@ std::size_t CallKey::hash() const {
   return hash;
 }
 
-// The results of such a function. At most `most` values; then it begins anew.
+// The results of such a function. Stores at most `most` values, and is cleared when it is full.
 template <class T> class Remembered {
  public:
   template <class Make> T get(const Arguments& in, Make&& make) {
@@ -133,7 +133,7 @@ template <class T> class Remembered {
 
 // --- Functions that are operators
 
-// An operator that Python implements. Its entry in the dispatcher stays as long as this, whatever Python does.
+// An operator that Python implements. Its entry in the dispatcher exists at least as long as this object.
 class Function {
  public:
   explicit Function(const std::string& name)
@@ -141,7 +141,7 @@ class Function {
             c10::Dispatcher::singleton().registerName(c10::OperatorName(name, "")))),
         handle_(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "")) {}
 
-  // With `before` and `after` around the call's arguments. Gives the operator's first result.
+  // Calls the operator with `before`, the call's arguments and `after`. Returns its first result.
   c10::IValue operator()(const Arguments& in, torch::jit::Stack before = {}, torch::jit::Stack after = {}) const {
     torch::jit::Stack stack = std::move(before);
     for (std::size_t i = 0; i < in.count(); ++i) stack.push_back(in.value(i));
@@ -161,7 +161,7 @@ c10::List<at::Tensor> list_of(Tensors tensors) {
   return list;
 }
 
-// The function gives tensors of the meta device.
+// Wraps a function that returns meta tensors.
 ShapeFunction shapes_by(const std::string& name) {
   const auto known = std::make_shared<Remembered<std::vector<Result>>>();
   return [function = Function(name), known](const Arguments& in) {
@@ -173,29 +173,31 @@ ShapeFunction shapes_by(const std::string& name) {
   };
 }
 
-// The results must match the shape function, and must not alias: compiled programs rely on both.
+// Wraps a function. Its results must match the shape function, and results that alias are copied: compiled programs
+// rely on both.
 Compute computed_by(const std::string& name, const char* whose, const ShapeFunction& shapes,
                     const std::shared_ptr<const Operator>& op) {
   return [function = Function(name), whose, shapes, op](const Arguments& in) {
     TensorVector results = function(in).toTensorVector();
     op->check_results(whose, results);
-    const std::vector<Result> said = shapes(in);
-    TORCH_CHECK_VALUE(said.size() == results.size(), op->name, ": its shape function must describe ", results.size(),
-                      results.size() == 1 ? " result" : " results", ", as its schema has, but describes ", said.size());
+    const std::vector<Result> described = shapes(in);
+    TORCH_CHECK_VALUE(described.size() == results.size(), op->name, ": its shape function must describe ",
+                      results.size(), results.size() == 1 ? " result" : " results",
+                      ", as its schema has, but describes ", described.size());
     TensorVector others;
     for (std::size_t i = 0; i < in.count(); ++i)
       exchanged(op->kinds[i], in.value(i), [&](const at::Tensor& t) {
         if (t.defined()) others.push_back(t);
         return t;
       });
-    const at::Device device = others.at(0).device();  // of all of them
+    const at::Device device = others.at(0).device();  // the same for all
     for (std::size_t i = 0; i < results.size(); ++i) {
       at::Tensor& result = results[i];
-      TORCH_CHECK_VALUE(result.sym_sizes() == c10::SymIntArrayRef(said[i].sizes), op->name, ": ", whose,
+      TORCH_CHECK_VALUE(result.sym_sizes() == c10::SymIntArrayRef(described[i].sizes), op->name, ": ", whose,
                         " returned result ", i, " the shape ", result.sym_sizes(), ", but its shape function declares ",
-                        c10::SymIntArrayRef(said[i].sizes));
-      TORCH_CHECK_TYPE(result.scalar_type() == said[i].dtype, op->name, ": ", whose, " returned result ", i,
-                       " the dtype ", result.scalar_type(), ", but its shape function declares ", said[i].dtype);
+                        c10::SymIntArrayRef(described[i].sizes));
+      TORCH_CHECK_TYPE(result.scalar_type() == described[i].dtype, op->name, ": ", whose, " returned result ", i,
+                       " the dtype ", result.scalar_type(), ", but its shape function declares ", described[i].dtype);
       TORCH_CHECK_VALUE(result.device() == device, op->name, ": ", whose, " returned result ", i, " on ",
                         result.device(), ", but its arguments are on ", device);
       const bool shares = std::ranges::any_of(others, [&](const at::Tensor& t) { return result.is_alias_of(t); });
@@ -222,7 +224,7 @@ Batching batching_by(const std::string& name) {
   };
 }
 
-// The operator itself, whose kernels accept one more dimension: every tensor gets it.
+// Calls the operator itself, if its kernels support an additional dimension. Every tensor is expanded to it.
 Batching batched_itself(const std::shared_ptr<const Operator>& op) {
   return [op](const Arguments& in, std::int64_t size) {
     torch::jit::Stack stack;
@@ -237,7 +239,7 @@ Batching batched_itself(const std::shared_ptr<const Operator>& op) {
   };
 }
 
-// --- the definition from Python: a dict of names, numbers and lists.
+// --- The definition from Python: a dict of strings, numbers and lists.
 
 class Parts {
  public:
@@ -247,7 +249,7 @@ class Parts {
   std::string text(const char* key) const { return dict_.at(key).toStringRef(); }
   std::int64_t integer(const char* key) const { return dict_.at(key).toInt(); }
 
-  // Empty where they are not there: Python cannot pass an empty list.
+  // Returns an empty list if the key is absent, because Python cannot pass an empty list.
   std::vector<std::int64_t> integers(const char* key) const {
     return has(key) ? dict_.at(key).toIntVector() : std::vector<std::int64_t>();
   }
@@ -291,7 +293,7 @@ CudaKernel cuda_of(const Parts& parts) {
   return kernel;
 }
 
-// The operator as described by its schema.
+// Returns the operator that a schema and its dtypes describe.
 std::shared_ptr<const Operator> described(const std::string& schema, const Parts& parts) {
   Definition definition;
   definition.schema = schema;
@@ -303,7 +305,7 @@ std::shared_ptr<const Operator> described(const std::string& schema, const Parts
   definition.save_results = parts.has("save_results");
   if (parts.has("dtypes")) {
     const std::vector<std::string> names = parts.texts("dtypes");
-    const std::vector<std::int64_t> numbers = parts.integers("dtypes_offered");  // one for each of the names
+    const std::vector<std::int64_t> numbers = parts.integers("dtypes_offered");  // the dtype for each name
     for (std::size_t i = 0; i < names.size(); ++i) definition.dtypes[names[i]].push_back(dtype_of(numbers.at(i)));
   }
   return std::make_shared<const Operator>(std::move(definition));
@@ -328,7 +330,7 @@ CustomOp custom_op_of(const std::string& schema, const Parts& parts) {
   if (parts.has("cpu_source")) op.cpu(kernel_of_source(parts.text("cpu_source"), parts.text("cpu_entry"), read));
   if (parts.has("cuda")) definition.cuda = computed_by(parts.text("cuda"), "its CUDA function", shapes, read);
   if (parts.has("cuda_source")) op.cuda(cuda_of(parts));
-  if (parts.has("copies")) {  // torch's own warning of an operator does not reach Python's
+  if (parts.has("copies")) {  // torch's C++ warnings do not reach Python's warnings
     op.cpu_for_missing_devices();
     definition.say_copies = [say = Function(parts.text("copies"))](const Arguments& in) { say(in); };
   }
@@ -353,7 +355,7 @@ using ArgumentList = std::vector<c10::Argument>;
 
 c10::Argument plain(const std::string& name, const c10::TypePtr& type) { return {name, type}; }
 
-// Without defaults, which torch would leave out of a call, and in a row, as a function is given them.
+// Returns the arguments as positional ones without defaults, because torch omits arguments that equal their default.
 ArgumentList in_a_row(const Operator& op) {
   ArgumentList row;
   for (const c10::Argument& a : op.schema.arguments()) row.emplace_back(a.name(), a.type(), a.real_type(), a.N());
@@ -362,7 +364,7 @@ ArgumentList in_a_row(const Operator& op) {
 
 std::string schema_of_function(const Operator& op, const std::string& name, const std::string& part) {
   const c10::TypePtr tensor = c10::TensorType::get(), tensors = c10::ListType::ofTensors();
-  ArgumentList takes, gives;  // what is added to the operator's arguments has an underscore before its name
+  ArgumentList takes, gives;  // additional arguments have a leading underscore
   const auto tensor_for_each_result = [&](const char* what) {
     for (std::size_t i = 0; i < op.result_count(); ++i) takes.push_back(plain(what + std::to_string(i), tensor));
   };
@@ -395,7 +397,7 @@ std::string schema_of_function(const Operator& op, const std::string& name, cons
 
 // --- Operators of the namespace
 
-// Python holds a number.
+// The registered operators. Python holds their handles, which are integers.
 class Registered {
  public:
   static Registered& get() {

@@ -38,7 +38,7 @@ ArgumentKind kind_of(const c10::Argument& argument) {
   if (is(c10::OptionalType::ofTensor())) return ArgumentKind::maybe_tensor;
   if (is(c10::ListType::ofTensors())) return ArgumentKind::tensor_list;
   if (is(c10::ListType::ofOptionalTensors())) return ArgumentKind::maybe_tensor_list;
-  if (is(c10::IntType::get())) return ArgumentKind::integer;  // a SymInt's type is int too
+  if (is(c10::IntType::get())) return ArgumentKind::integer;  // SymInt has this type too
   if (is(c10::FloatType::get()) || is(c10::NumberType::get())) return ArgumentKind::number;
   if (is(c10::BoolType::get())) return ArgumentKind::truth;
   return ArgumentKind::other;
@@ -50,10 +50,10 @@ std::vector<ArgumentKind> kinds_of(const c10::FunctionSchema& schema) {
   return kinds;
 }
 
-std::size_t place_of(const c10::FunctionSchema& schema, const std::string& argument, const char* said_by) {
+std::size_t place_of(const c10::FunctionSchema& schema, const std::string& argument, const char* source) {
   const auto& all = schema.arguments();
   const auto found = std::ranges::find(all, argument, &c10::Argument::name);
-  TORCH_CHECK_VALUE(found != all.end(), schema.name(), ": ", said_by, " names ", argument, ", which its schema, ",
+  TORCH_CHECK_VALUE(found != all.end(), schema.name(), ": ", source, " names ", argument, ", which its schema, ",
                     schema, ", does not have");
   return static_cast<std::size_t>(found - all.begin());
 }
@@ -112,33 +112,32 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
   }
 }
 
-// An std::function may be empty, as one from a null pointer is: detected before a call.
+// Throws for an empty std::function, such as one constructed from a null pointer, before any call.
 template <class Function> void check_not_empty(const Operator& op, const char* part, const Function* function) {
   TORCH_CHECK_VALUE(function == nullptr || *function, op.name, ": .", part, "(...) was given an empty function");
 }
 
 void check_parts(const Operator& op) {
-  const Definition& said = op.definition;
-  check_not_empty(op, "cpu", std::get_if<Kernel>(&said.cpu));
-  check_not_empty(op, "compute", std::get_if<Compute>(&said.cpu));
-  check_not_empty(op, "cuda", std::get_if<Kernel>(&said.cuda));
-  check_not_empty(op, "compute", std::get_if<Compute>(&said.cuda));
-  check_not_empty(op, "vjp", std::get_if<Vjp>(&said.vjp));
-  check_not_empty(op, "jvp", said.jvp ? &*said.jvp : nullptr);
-  check_not_empty(op, "batching", said.batching ? &*said.batching : nullptr);
-  const bool computes = std::holds_alternative<Compute>(said.cpu);
-  TORCH_CHECK_VALUE(said.shapes || computes, op.name, ": it has no shape function (shapes)");
-  TORCH_CHECK_VALUE(said.cpu.index() != 0 || said.cuda.index() != 0, op.name,
+  const Definition& definition = op.definition;
+  check_not_empty(op, "cpu", std::get_if<Kernel>(&definition.cpu));
+  check_not_empty(op, "compute", std::get_if<Compute>(&definition.cpu));
+  check_not_empty(op, "cuda", std::get_if<Kernel>(&definition.cuda));
+  check_not_empty(op, "compute", std::get_if<Compute>(&definition.cuda));
+  check_not_empty(op, "vjp", std::get_if<Vjp>(&definition.vjp));
+  check_not_empty(op, "jvp", definition.jvp ? &*definition.jvp : nullptr);
+  check_not_empty(op, "batching", definition.batching ? &*definition.batching : nullptr);
+  const bool computes = std::holds_alternative<Compute>(definition.cpu);
+  TORCH_CHECK_VALUE(definition.shapes || computes, op.name, ": it has no shape function (shapes)");
+  TORCH_CHECK_VALUE(definition.cpu.index() != 0 || definition.cuda.index() != 0, op.name,
                     ": it has no kernel: neither for the CPU (cpu) nor for CUDA (cuda)");
-  TORCH_CHECK_VALUE(said.cpu.index() != 0 || !said.cpu_for_missing_devices, op.name,
+  TORCH_CHECK_VALUE(definition.cpu.index() != 0 || !definition.cpu_for_missing_devices, op.name,
                     ": it has no CPU function to run for missing devices");
-  for (const auto& [argument, dtypes] : said.dtypes)
+  for (const auto& [argument, dtypes] : definition.dtypes)
     TORCH_CHECK_VALUE(holds_tensors(op.kinds[place_of(op.schema, argument, "dtypes")]), op.name, ": dtypes names ",
                       argument, ", which is no tensor");
 }
 
-// A vjp that is an operator: one gradient for each differentiable argument, of the same kind, or a rule would be lost
-// in silence.
+// Checks a vjp that is an operator: it must return one gradient for each differentiable argument, of the same kind.
 void check_vjp_operator(const Operator& op) {
   const auto* const vjp_name = std::get_if<std::string>(&op.definition.vjp);
   if (vjp_name == nullptr) return;
@@ -180,8 +179,8 @@ void check_vjp_operator(const Operator& op) {
 
 }  // namespace
 
-Operator::Operator(Definition said)
-    : definition(std::move(said)),
+Operator::Operator(Definition given)
+    : definition(std::move(given)),
       schema(parse(definition.schema)),
       name(schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name())),
       kinds(kinds_of(schema)),
@@ -203,13 +202,14 @@ std::string Operator::result_name(std::size_t i) const {
 }
 
 TensorVector Operator::allocate(const Arguments& in, const at::Tensor& leader) const {
-  const std::vector<Result> said = call_of_user(name, "its shape function", [&] { return definition.shapes(in); });
-  TORCH_CHECK_VALUE(said.size() == result_count(), name, ": its shape function must describe ", result_count(),
-                    result_count() == 1 ? " result" : " results", ", as its schema has, but describes ", said.size());
+  const std::vector<Result> described = call_of_user(name, "its shape function", [&] { return definition.shapes(in); });
+  TORCH_CHECK_VALUE(described.size() == result_count(), name, ": its shape function must describe ", result_count(),
+                    result_count() == 1 ? " result" : " results", ", as its schema has, but describes ",
+                    described.size());
   TensorVector out;
-  out.reserve(said.size());
-  for (std::size_t i = 0; i < said.size(); ++i) {
-    const Result& result = said[i];
+  out.reserve(described.size());
+  for (std::size_t i = 0; i < described.size(); ++i) {
+    const Result& result = described[i];
     TORCH_CHECK_TYPE(result.dtype < c10::ScalarType::NumOptions && result.dtype != c10::ScalarType::Undefined, name,
                      ": its shape function declares for result ", i, " the dtype ", toString(result.dtype),
                      ", which tensors cannot have");

@@ -10,7 +10,8 @@
 namespace spikeforge::graph {
 namespace {
 
-// Not those of functions: nothing else is followed by a parenthesis, so a new function takes no name from old texts.
+// Function names are not reserved: only functions are followed by a parenthesis, so a new function does not invalidate
+// existing texts.
 constexpr std::string_view reserved[] = {"and", "false", "inf", "nan", "neuron", "not", "or", "return", "true"};
 
 void check_name(std::string_view what, std::string_view name) {

@@ -12,7 +12,7 @@
 
 namespace spikeforge::graph {
 
-// Bounds on what a stranger may hand in; far above what a neuron needs.
+// Limits on untrusted text, far above the needs of a neuron.
 constexpr std::size_t most_nodes = 4096;
 constexpr std::size_t most_arguments = 256;
 constexpr std::size_t most_outputs = 256;
@@ -34,16 +34,16 @@ struct Signature {
   std::vector<std::string> params;
 };
 
-// "x; v, a; tau"
+// Returns a text such as "x; v, a; tau".
 std::string text_of(const Signature& signature);
 
-// True if neuron text can use it as a name: a letter or _, then letters, digits and _, and no reserved word.
+// True if the text is a legal name in neuron text: a letter or _, then letters, digits and _, and not a reserved word.
 bool is_name(std::string_view text);
 bool is_reserved(std::string_view text);
 
 class SPIKEFORGE_API Cell {
  public:
-  // A graph with its arguments, to be filled. Throws GraphError for a name that is not legal or not unique.
+  // Creates a graph that has only its arguments. Throws GraphError if a name is not legal or not unique.
   explicit Cell(Signature signature);
 
   // Sets the results. Throws GraphError unless there is an output, and a next state for each state.
@@ -59,7 +59,7 @@ class SPIKEFORGE_API Cell {
   std::size_t input_count() const { return signature_.inputs.size(); }
   std::size_t state_count() const { return signature_.states.size(); }
   std::size_t param_count() const { return signature_.params.size(); }
-  std::size_t output_count() const { return graph_.results().size() - state_count(); }  // once it is finished
+  std::size_t output_count() const { return graph_.results().size() - state_count(); }  // valid after finish()
 
   Id input(std::size_t i) const { return static_cast<Id>(i); }
   Id state(std::size_t i) const { return static_cast<Id>(input_count() + i); }

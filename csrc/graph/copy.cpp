@@ -38,7 +38,7 @@ std::vector<Id> order_of_need(const Graph& graph) {
   return order;
 }
 
-// A draw, numbered in this order too.
+// Copies a draw, and numbers it in this order.
 Id numbered(Graph& to, const Graph& from, Id id, std::span<const Id> copies, std::uint32_t& next) {
   Node node = from[id];
   node.draw.number = next;

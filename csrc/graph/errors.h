@@ -6,12 +6,13 @@
 
 namespace spikeforge::graph {
 
-// A neuron that cannot be built. Exported, so that one thrown inside the library is caught by its type outside of it.
+// Thrown for a neuron that cannot be built. Exported, so that code outside the library can catch it by its type.
 struct SPIKEFORGE_API GraphError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A neuron text that cannot be read. what() holds the position, the line itself and a caret below the place.
+// Thrown for a neuron text that cannot be parsed. what() contains the position, the line, and a caret below the
+// position.
 struct SPIKEFORGE_API TextError : GraphError {
   TextError(const std::string& message, int line, int column) : GraphError(message), line(line), column(column) {}
 

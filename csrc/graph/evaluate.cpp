@@ -11,7 +11,7 @@
 namespace spikeforge::graph {
 namespace {
 
-// One function an operation, of its name. `if` and `?:` are meant: these are numbers.
+// One function per operation, with the name of the operation. `if` and `?:` are intentional: the operands are scalars.
 template <class F> struct Meaning {
   static F logical_or(F a, F b) { return a != 0 || b != 0; }
   static F logical_and(F a, F b) { return a != 0 && b != 0; }

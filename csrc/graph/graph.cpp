@@ -13,7 +13,7 @@
 namespace spikeforge::graph {
 namespace {
 
-// A sum or product of two finite numbers is the same either way round, to the bit.
+// True if the operands can be exchanged. For finite operands, every bit of the result stays the same.
 bool is_commutative(Op op) {
   switch (op) {
     case Op::add:
@@ -26,7 +26,8 @@ bool is_commutative(Op op) {
   }
 }
 
-// All of a node. Numbers count by their bits: 0 and -0 are two constants, and NaN is equal to itself.
+// Returns the contents of a node, to compare it. Numbers are compared by their bits: 0 and -0 differ, and NaN equals
+// itself.
 std::array<std::uint64_t, 11> words_of(const Node& node) {
   static_assert(sizeof(Node::operands) == 3 * sizeof(Id));
   const std::uint64_t surrogate = node.surrogate.kind ? 1 + static_cast<std::uint64_t>(*node.surrogate.kind) : 0;
@@ -43,7 +44,7 @@ std::array<std::uint64_t, 11> words_of(const Node& node) {
           node.draw.number * std::uint64_t{2} + node.draw.once};
 }
 
-// For a constant parameter of a law.
+// Checks a constant parameter of a distribution.
 void check_law(Op law, double number) {
   const std::string_view name = info(law).text;
   if (law == Op::bernoulli && !(0 <= number && number <= 1))
@@ -60,15 +61,15 @@ const char* advice(Kind wanted) {
 
 // ---- folding: replacements of a new node that keep every bit of its value, in any floating-point type ----
 //
-// Constants are double precision numbers that are rounded to the type of the computation. So arithmetic on two of them
-// is not folded: 0.1 + 0.2 rounded to float32 is not the float32 sum of the rounded two, and two doubles that differ
-// may round to the same float32. Negation and absolute value commute with rounding. Other expressions of constants are
-// evaluated when the type is known; they cost nothing there, since values that depend on no input are computed once
+// Constants are double precision numbers that are rounded to the type of the computation. Therefore arithmetic on two
+// constants is not folded: 0.1 + 0.2 rounded to float32 is not the float32 sum of the rounded two, and two doubles that
+// differ may round to the same float32. Negation and absolute value commute with rounding. Other expressions of
+// constants are evaluated when the type is known; this is cheap, since values that depend on no input are computed once
 // per neuron.
 //
-// Nor is x + 0 x (at x = -0), x - x 0 (at infinity), or x * 0 0.
+// x + 0 is not replaced by x, which differs at x = -0; nor are x - x and x * 0 by 0, which differ at infinity.
 
-// 0, and not -0.
+// True for 0, but not for -0.
 bool is_plus_zero(const Graph& graph, Id id) { return graph.is_constant(id, 0) && !std::signbit(graph[id].number); }
 
 bool is_truth(const Graph& graph, Id id, bool value) {
@@ -93,7 +94,8 @@ std::optional<Id> fold_not(Graph& graph, Id c) {
   return std::nullopt;
 }
 
-// `neutral` leaves the other operand as it is: true for `and`; its negation decides alone.
+// Simplifies `and` or `or`. An operand equal to `neutral` (true for `and`) leaves the other operand unchanged; an
+// operand equal to its negation determines the result.
 std::optional<Id> fold_junction(Graph& graph, Id a, Id b, bool neutral) {
   if (a == b || is_truth(graph, b, neutral) || is_truth(graph, a, !neutral)) return a;
   if (is_truth(graph, a, neutral) || is_truth(graph, b, !neutral)) return b;
@@ -107,7 +109,7 @@ std::optional<Id> fold_where(Graph& graph, Id condition, Id a, Id b) {
   return std::nullopt;
 }
 
-// The node that has the value of `op` on these operands, or nothing if only a new one has.
+// Returns a node that has the value of `op` on these operands, or std::nullopt if `op` itself needs a new node.
 std::optional<Id> fold(Graph& graph, Op op, std::span<const Id> x, const Surrogate& surrogate) {
   switch (op) {
     case Op::neg: return fold_neg(graph, x[0]);
@@ -130,7 +132,7 @@ std::optional<Id> fold(Graph& graph, Op op, std::span<const Id> x, const Surroga
       if (is_plus_zero(graph, x[1])) return x[0];
       if (graph.is(x[1], Op::neg)) return graph.make(Op::add, {x[0], graph.operands(x[1])[0]});
       return std::nullopt;
-    case Op::select:  // of what is no spike any more
+    case Op::select:  // whose spike was replaced by a constant
       if (graph.is_constant(x[0], 0)) return x[2];
       if (graph.is_constant(x[0], 1)) return x[1];
       return std::nullopt;
@@ -185,7 +187,7 @@ Id Graph::argument(std::string name) {
 }
 
 Id Graph::constant(double value) {
-  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // one of them, without sign or payload
+  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // a single NaN, without sign or payload
   return number({.op = Op::constant, .number = value});
 }
 

@@ -1,9 +1,9 @@
-// A function of numbers as a directed acyclic graph: nodes in static single assignment, each computed from earlier
+// A function of scalars as a directed acyclic graph: nodes in static single assignment, each computed from earlier
 // ones.
 //
 // Only `make` creates nodes. It checks kinds, returns an existing node that computes the same (value numbering), and
-// simplifies if that keeps every bit of the result (fold.h). So no pass has to clean a graph up, except for
-// nodes without a use: see copy.h.
+// simplifies if that keeps every bit of the result (fold.h). No pass has to clean up a graph, except for unused nodes:
+// see copy.h.
 //
 // To walk a graph, go through ids from 0: operands come before their users. The arguments are the first nodes.
 #pragma once
@@ -27,10 +27,10 @@
 
 namespace spikeforge::graph {
 
-using Id = std::uint32_t;  // a node's place in its graph
+using Id = std::uint32_t;  // the index of a node in its graph
 
-// The random bits of a draw: words number, number + 1, ... of the neuron's in each step, or of those that stay the same
-// in all steps.
+// The random bits of a draw: words number, number + 1, ... of the random words that a neuron has in each step or, with
+// `once`, of those that are the same in all steps.
 struct Draw {
   std::uint32_t number = 0;
   bool once = false;
@@ -42,9 +42,9 @@ constexpr std::uint32_t most_draws = 8192;  // words
 
 struct Node {
   Op op{};
-  std::array<Id, most_operands> operands{};  // the first info(op).arity of them
-  double number = 0;                         // of a constant; of a truth, 0 or 1
-  Surrogate surrogate{};                     // of a spike, spike_strict or surrogate_gradient
+  std::array<Id, most_operands> operands{};  // the first info(op).arity are used
+  double number = 0;                         // for a constant; for a truth, 0 or 1
+  Surrogate surrogate{};                     // for a spike, spike_strict or surrogate_gradient
   Draw draw{};                               // of a draw
 };
 
@@ -52,25 +52,26 @@ class SPIKEFORGE_API Graph {
  public:
   static constexpr std::size_t unlimited = std::numeric_limits<Id>::max();
 
-  // Making a node beyond `most_nodes` throws GraphError.
+  // Adding a node to a graph of `most_nodes` nodes throws GraphError.
   explicit Graph(std::size_t most_nodes = unlimited) : most_nodes_(most_nodes) {}
 
-  // All arguments are made before any other node.
+  // Adds an argument. All arguments must be added before any other node.
   Id argument(std::string name);
   Id constant(double number);
   Id truth(bool value);
-  // Throws GraphError where the number or the kinds of the operands are wrong. A draw is another each time.
+  // Returns the node of an operation. Throws GraphError if the number or the kinds of the operands are wrong. Each call
+  // for a draw returns a different draw.
   Id make(Op op, std::span<const Id> operands, const Surrogate& surrogate = {});
   Id make(Op op, std::initializer_list<Id> operands, const Surrogate& surrogate = {}) {
     return make(op, std::span(operands.begin(), operands.size()), surrogate);
   }
-  // Throws GraphError also for words that another draw takes.
+  // Returns a draw with these words. Throws GraphError also if another draw uses one of them.
   Id draw(Op law, std::span<const Id> operands, Draw which);
-  // A node as one of any graph, of these operands; a draw has the same bits.
+  // Returns a copy of `node`, which may belong to another graph, with these operands. A draw keeps its bits.
   Id like(const Node& node, std::span<const Id> operands);
-  // Adds a result of the graph, a number. The same node may be several results.
+  // Adds a result of the graph, which must be a number. A node may be several results.
   void add_result(Id id);
-  // A name for readers; the first one given stays. Constants have none.
+  // Sets a name for readers, unless the node already has one. Constants have no name.
   void set_name(Id id, std::string_view name);
 
   std::size_t size() const { return nodes_.size(); }
@@ -81,10 +82,10 @@ class SPIKEFORGE_API Graph {
     return {nodes_[id].operands.data(), static_cast<std::size_t>(info(nodes_[id].op).arity)};
   }
   Kind kind(Id id) const { return info(nodes_[id].op).result; }
-  const std::string& name(Id id) const { return names_[id]; }  // empty: none
+  const std::string& name(Id id) const { return names_[id]; }  // empty if it has none
   std::span<const Id> results() const { return results_; }
 
-  std::uint32_t next_draw() const { return next_draw_; }  // the first number after all that are in use
+  std::uint32_t next_draw() const { return next_draw_; }  // the first number after all numbers in use
 
   bool is(Id id, Op op) const { return nodes_[id].op == op; }
   bool is_constant(Id id, double number) const { return is(id, Op::constant) && nodes_[id].number == number; }

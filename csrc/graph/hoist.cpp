@@ -10,7 +10,7 @@
 namespace spikeforge::graph {
 namespace {
 
-// Hoistable nodes and parameters that something else than a hoistable node uses, in order.
+// Returns the hoistable nodes and parameters that are results or are used by a node that is not hoistable, in order.
 std::vector<Id> frontier(const Graph& graph, const std::vector<bool>& hoistable, std::size_t first, std::size_t count) {
   const auto comes_from_outside = [&](Id id) { return hoistable[id] || (id >= first && id < first + count); };
   const std::vector<bool> live = live_nodes(graph);
@@ -25,7 +25,7 @@ std::vector<Id> frontier(const Graph& graph, const std::vector<bool>& hoistable,
   return {wanted.begin(), wanted.end()};
 }
 
-// The same graph with the frontier as arguments in place of the parameters.
+// Returns the graph with the hoisted nodes as arguments in place of the parameters.
 Graph inner_graph(const Graph& graph, std::span<const Id> hoisted, std::size_t first, std::size_t count) {
   Graph inner;
   std::vector<Id> copies(graph.size());
@@ -63,7 +63,7 @@ std::vector<bool> hoistable_nodes(const Graph& graph, std::size_t first, std::si
 Hoisted hoist(const Graph& graph, std::size_t first, std::size_t count) {
   const std::vector<Id> hoisted = frontier(graph, hoistable_nodes(graph, first, count), first, count);
   Graph prologue;
-  std::vector<Id> arguments(graph.argument_count());  // those that are no parameter are never looked at
+  std::vector<Id> arguments(graph.argument_count());  // only those of parameters are read
   for (std::size_t i = first; i < first + count; ++i) arguments[i] = prologue.argument(graph.name(static_cast<Id>(i)));
   for (const Id id : copy_into(prologue, graph, arguments, hoisted)) prologue.add_result(id);
   return {compacted(prologue), inner_graph(graph, hoisted, first, count)};

@@ -51,7 +51,7 @@ Cell layer(const Cell& neuron, const Layer& around) {
   for (std::size_t i = 0; i < neuron.input_count(); ++i) arguments.push_back(cell.input(i));
   for (std::size_t s = 0; s < neuron.state_count(); ++s) arguments.push_back(cell.state(s));
   for (std::size_t j = 0; j < neuron.param_count(); ++j) arguments.push_back(cell.param(j));
-  // After the neuron's own parameters.
+  // The layer's parameters follow those of the neuron.
   const auto param = [&](std::size_t i) { return recording.value(cell.param(neuron.param_count() + i)); };
   if (around.normalised)
     arguments[0] = recording.id((recording.value(cell.input(0)) - param(0)) * param(1) + param(2), "layer");

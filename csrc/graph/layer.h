@@ -14,21 +14,22 @@ namespace spikeforge::graph {
 // "Deep residual learning in spiking neural networks", table 1).
 enum class Residual : std::uint8_t { add, logical_and, inhibit };
 
-// "add", "and", "iand"; nothing for another name.
+// Parses "add", "and" or "iand"; returns std::nullopt for another name.
 std::optional<Residual> residual_of(std::string_view name);
 std::string_view name_of(Residual residual);
 
 struct Layer {
-  // The first input x becomes (x - mean) * scale + shift: three parameters after the neuron's own.
+  // The first input x becomes (x - mean) * scale + shift: three parameters after those of the neuron.
   bool normalised = false;
-  // For a normalised layer: one output and two parameters more, offset x + slope (x - mean)^2 / 2. An upstream gradient
-  // of 1 for it adds offset + slope (x - mean) to that of x: the contribution of the statistics, if they are x's own.
+  // For a normalised layer: an additional output, offset x + slope (x - mean)^2 / 2, with two additional parameters. An
+  // upstream gradient of 1 for it adds offset + slope (x - mean) to that of x: the contribution of the statistics, if
+  // they are those of x.
   bool with_statistics = false;
-  // For the first output: one input after the neuron's own.
+  // The residual of the first output: one input after those of the neuron.
   std::optional<Residual> residual;
 };
 
-// Throws GraphError for a cell that becomes too large.
+// Returns the cell of the layer. Throws GraphError if it is too large.
 Cell layer(const Cell& neuron, const Layer& around);
 
 }  // namespace spikeforge::graph

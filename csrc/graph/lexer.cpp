@@ -17,7 +17,7 @@ bool is_printable(char c) { return c >= ' ' && c <= '~'; }
 
 struct Advice {
   std::string_view text;
-  std::string_view words;  // between blanks
+  std::string_view words;  // separated by blanks
 };
 
 constexpr Advice all_advice[] = {
@@ -58,7 +58,8 @@ std::size_t Lexer::length_of_word() const {
   return end - at_;
 }
 
-// Digits, a point, digits, and an exponent. Letters that follow belong to it, so that 2x is refused as a whole.
+// Returns the length of digits, a point, digits, and an exponent. Letters that follow are included, so that 2x is
+// rejected as a whole.
 std::size_t Lexer::length_of_number() const {
   std::size_t end = at_;
   for (; end < text_.size(); ++end) {

@@ -3,7 +3,7 @@
 namespace spikeforge::graph {
 namespace {
 
-// The nodes on which a condition depends.
+// For each node, true if a condition depends on it.
 std::vector<bool> deciding_nodes(const Graph& graph) {
   std::vector<bool> deciding(graph.size());
   for (Id id = static_cast<Id>(graph.size()); id-- > 0;)

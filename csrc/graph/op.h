@@ -1,4 +1,4 @@
-// The operations of ops.def as an enumeration, and what is known of each.
+// The operations of ops.def as an enumeration, and the properties of each.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -21,24 +21,24 @@ enum class Form : std::uint8_t { leaf, prefix, infix, call, spike, draw };
 constexpr int most_operands = 3;
 
 struct OpInfo {
-  std::string_view name;  // the enumerator's
-  std::string_view text;  // in neuron text
+  std::string_view name;  // of the enumerator
+  std::string_view text;  // the spelling in neuron text
   Form form;
   int precedence;  // of an infix operator; higher binds tighter
   Kind result;
   int arity;
   std::array<Kind, most_operands> operands;
-  std::optional<double> last_default;  // the last operand may be left out
-  std::uint32_t words = 0;             // of random bits, that a draw takes
+  std::optional<double> last_default;  // the default of the last operand, if it has one
+  std::uint32_t words = 0;             // of random bits that a draw uses
 };
 
 SPIKEFORGE_API const OpInfo& info(Op op);
 
 inline bool is_draw(Op op) { return info(op).form == Form::draw; }
 
-// The operation that a call in neuron text names.
+// Finds the operation of a call in neuron text by its name.
 std::optional<Op> find_call(std::string_view text);
-// The infix operation of this symbol or word.
+// Finds the infix operation of a symbol or word.
 std::optional<Op> find_infix(std::string_view text);
 
 }  // namespace spikeforge::graph

@@ -81,7 +81,7 @@ Signature NeuronParser::signature() {
   return signature;
 }
 
-// Uses the strings of the signature, whose addresses stay valid while the graph grows.
+// Declares the arguments by the strings of the signature, whose addresses stay valid while the graph grows.
 void NeuronParser::declare_arguments() {
   const Signature& s = cell_->signature();
   for (const std::string& input : s.inputs) scope_.emplace(input, scope_.size());
@@ -134,7 +134,7 @@ void Parser::assignment(const Token& name) {
   scope_.emplace(name.text, value);
 }
 
-// An expression of operators that bind at least as tightly. A long sum is a loop, not a recursion.
+// Parses an expression of operators with at least this precedence. A long sum is parsed by a loop, not by recursion.
 Id Parser::binary(int precedence) {
   Id left = prefixed();
   for (bool compared = false;;) {
@@ -164,7 +164,7 @@ Id Parser::prefixed() {
   return value;
 }
 
-// -2 is one constant, not an operation on another.
+// Parses the operand of a minus. -2 is a single constant, not the negation of 2.
 Id Parser::negated(const Token& minus) {
   const bool is_number = token_.kind == Token::Kind::number || sees("inf") || sees("nan");
   if (is_number) return at(minus, [&] { return graph().constant(-constant()); });
@@ -208,14 +208,15 @@ std::vector<Id> Parser::operands() {
   std::vector<Id> list;
   if (sees(")")) return list;
   do {
-    // One more than a graph has nodes is too many for every function; it need not be kept to be refused.
+    // A list of more operands than a graph has nodes is too long for every function, and is rejected before it grows
+    // further.
     list.push_back(expression());
     if (list.size() > most_nodes) fail(last_, "too many operands");
   } while (take_if(","));
   return list;
 }
 
-// draw(law, number), or draw_once(law) with or without one.
+// Parses draw(law, number), or draw_once(law) with or without a number.
 Id Parser::draw(const Token& function) {
   expect("(", "after the function");
   const Token name = expect_name("a draw, such as normal()");

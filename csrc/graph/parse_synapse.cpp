@@ -14,7 +14,7 @@ namespace {
 
 enum class Event : std::uint8_t { pre, post, step, signal };
 
-// A value and the name that it was given to.
+// A value and the name that it is assigned to.
 struct Next {
   Token name;
   Id value;
@@ -28,7 +28,7 @@ class SynapseParser : Parser {
 
  private:
   void header();
-  bool part();  // whether a brace ends it
+  bool part();  // returns true if it ends with a brace
   void on();
   void each();
   void decay();
@@ -53,7 +53,7 @@ class SynapseParser : Parser {
 
   Synapse made_;
   std::optional<SynapseBlock> pre_;
-  std::vector<std::optional<Token>> changed_;  // where each trace is first given a value
+  std::vector<std::optional<Token>> changed_;  // the first assignment to each trace
   // The next values of the current block.
   std::vector<std::optional<Next>> states_, traces_;
   std::optional<Next> sent_;
@@ -144,7 +144,7 @@ void SynapseParser::each() {
   block(Event::step, made_.each_step, keyword);
 }
 
-// Arguments have the same indices in all blocks.
+// Declares the arguments, which have the same indices in all blocks.
 void SynapseParser::declare_arguments(Graph& graph, bool params_alone) {
   scope_.clear();
   graph_ = &graph;
@@ -242,7 +242,7 @@ void SynapseParser::decay() {
   made_.decays.push_back(std::move(decay));
 }
 
-// The neuron of a trace is only known after the whole text.
+// Runs after the whole text is parsed: only then is the neuron of each trace known.
 void SynapseParser::check_traces(const Token& end) const {
   for (std::size_t i = 0; i < changed_.size(); ++i)
     if (!changed_[i])

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t longest_inline = 72;
 
-// How tightly an expression's outermost operator binds; ops.def has those of infix operators, from 1.
+// The precedence of an expression's outermost operator. ops.def defines the precedence of infix operators, from 1.
 constexpr int binds_prefix = 90;
 constexpr int binds_primary = 100;
 
@@ -26,10 +26,10 @@ std::string within(const Expression& e, int at_least) {
   return e.binds >= at_least ? e.text : fmt::format("({})", e.text);
 }
 
-// Writes the statements of a graph's nodes, and then gives each result as an expression.
+// Prints the nodes of a graph as statements, and each result as an expression.
 class Body {
  public:
-  // `no_statements`: for a place that has none, all is within the results.
+  // `no_statements`: everything is printed within the results, for contexts that have no statements.
   explicit Body(const Graph& graph, bool no_statements = false)
       : graph_(graph), no_statements_(no_statements), expressions_(graph.size()), uses_(graph.size()) {
     const std::vector<bool> live = live_nodes(graph);
@@ -56,7 +56,7 @@ class Body {
     }
     expressions_[id] = expression(id);
     if (info(node.op).form == Form::leaf || no_statements_) return;
-    // Draws are numbered in the order of the text, so that each of several draws is printed where it is made.
+    // Draws are numbered in the order of the text, so each of several draws is printed as a separate statement.
     const bool may_be_inline = !is_draw(node.op) || draws_ == 1;
     if (graph_.name(id).empty() && uses_[id] == 1 && may_be_inline && expressions_[id].text.size() <= longest_inline)
       return;
@@ -75,7 +75,7 @@ class Body {
         return {fmt::format("{}{}{}", known.text, known.text == "-" ? "" : " ", within(operand(0), binds_prefix)),
                 binds_prefix};
       case Form::infix: {
-        // Comparisons do not chain, the others group from the left.
+        // Comparisons cannot be chained; the other operators are left-associative.
         const int left = known.result != known.operands[0] ? known.precedence + 1 : known.precedence;
         return {fmt::format("{} {} {}", within(operand(0), left), known.text, within(operand(1), known.precedence + 1)),
                 known.precedence};
@@ -91,7 +91,7 @@ class Body {
     return {known.form == Form::draw ? draw(node, call) : call};
   }
 
-  // With its number where that is not the next.
+  // Prints a draw, with its number unless that is the next number.
   std::string draw(const Node& node, const std::string& call) {
     const bool is_next = node.draw.number == next_draw_;
     next_draw_ = std::max(next_draw_, node.draw.number + info(node.op).words);
@@ -123,7 +123,7 @@ class Body {
   std::uint32_t next_draw_ = 0;
 };
 
-// A state or a trace in a header.
+// Prints a state or a trace of a header.
 std::string declared(const std::string& name, double number) {
   const std::string initial = text_of(number);
   return initial == "0" ? name : fmt::format("{} = {}", name, initial);

@@ -1,4 +1,4 @@
-// A surrogate with its numbers, as a spike carries it.
+// A surrogate with its arguments, as stored in a spike.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -14,7 +14,7 @@
 namespace spikeforge::graph {
 
 struct Surrogate {
-  std::optional<SurrogateKind> kind;  // none: the derivative is 0
+  std::optional<SurrogateKind> kind;  // std::nullopt: the derivative is 0
   std::array<double, 4> args{};       // in the order of surrogate.def
 
   bool operator==(const Surrogate&) const = default;
@@ -33,19 +33,19 @@ struct SurrogateDescription {
   std::span<const SurrogateArgument> args;
 };
 
-// The rows of surrogate.def, in the order of SurrogateKind.
+// Returns the rows of surrogate.def, in the order of SurrogateKind.
 std::span<const SurrogateDescription> surrogate_descriptions();
 const SurrogateDescription& describe(SurrogateKind kind);
 
-// No numbers are the defaults; the name "none" is the surrogate without a derivative. Throws GraphError for an unknown
-// name, a wrong count, or a number that is not legal.
+// Creates a surrogate by its name; if there are no numbers, it has the default arguments. The derivative of "none" is
+// 0. Throws GraphError for an unknown name, a wrong number of arguments, or an illegal argument.
 Surrogate make_surrogate(std::string_view name, std::span<const double> numbers);
 SPIKEFORGE_API Surrogate make_surrogate(SurrogateKind kind, std::initializer_list<double> numbers);
 
-// The spelling in neuron text: atan(2).
+// Returns the spelling in neuron text: atan(2).
 std::string text_of(const Surrogate& surrogate);
 
-// surrogate::atan(2), surrogate::s2nn(4, 1), ...; without numbers, the defaults.
+// surrogate::atan(2), surrogate::s2nn(4, 1), ...; without arguments, the defaults apply.
 namespace surrogate {
 
 inline Surrogate none() { return {}; }

@@ -9,7 +9,7 @@ struct Mask {
   Value holds;
 };
 
-// A Value with the interface of a number of neuron/portable.h: Value's own select requires a spike.
+// A Value with the interface of an arithmetic type of neuron/portable.h: the select of Value requires a spike.
 class Symbol {
  public:
   template <Number T> Symbol(T number) : value(number) {}  // NOLINT(google-explicit-constructor)
@@ -45,7 +45,7 @@ class Symbol {
   Value value;
 };
 
-// what(struct) of the surrogate's struct.
+// Returns what(s) for the surrogate's struct s.
 template <class What> Value with_struct(const Surrogate& surrogate, What&& what) {
   switch (*surrogate.kind) {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \

@@ -30,23 +30,23 @@ namespace spikeforge::graph {
 struct Trace {
   std::string name;
   double initial = 0;
-  bool after = false;  // of the neurons after the connection, else of those before it
+  bool after = false;  // true for neurons after the connection, false for those before it
 };
 
 // The update at an event. Arguments: states, traces, parameters, signals.
 struct SynapseBlock {
-  Graph graph;                      // results: next values of `states`, then of `traces`, then what is sent
-  std::vector<std::size_t> states;  // indices of those that change
-  std::vector<std::size_t> traces;  // of the neuron that fired
+  Graph graph;                      // results: next values of `states`, of `traces`, then the sent value
+  std::vector<std::size_t> states;  // indices of the states that change
+  std::vector<std::size_t> traces;  // indices of the traces that change: those of the neuron that fired
   bool sends = false;
   bool sends_by_itself = false;  // without "send" in the text: sends the first state's value before the update
 };
 
-// A value becomes target + (value - target) exp(-1 / tau) in a step. The graph has the parameters as arguments, and the
-// results tau and target.
+// A value becomes target + (value - target) exp(-1 / tau) in a step. The arguments of the graph are the parameters, its
+// results are tau and target.
 struct Decay {
   bool of_trace = false;
-  std::size_t number = 0;  // of the state or the trace
+  std::size_t number = 0;  // the index of the state or the trace
   Graph graph;
 };
 
@@ -55,7 +55,7 @@ struct Synapse {
   std::vector<State> states;  // at least one
   std::vector<Trace> traces;
   std::vector<std::string> params, signals;
-  SynapseBlock pre;  // every synapse has it, and it sends
+  SynapseBlock pre;  // present in every synapse; it sends
   std::optional<SynapseBlock> post, each_step;
   std::vector<std::optional<SynapseBlock>> on_signal;  // one for each signal
   std::vector<Decay> decays;
@@ -64,11 +64,11 @@ struct Synapse {
   bool states_decay() const {
     return std::ranges::any_of(decays, [](const Decay& decay) { return !decay.of_trace; });
   }
-  std::size_t param(std::size_t i) const { return states.size() + traces.size() + i; }  // its argument of a block
+  std::size_t param(std::size_t i) const { return states.size() + traces.size() + i; }  // its index in a block
   std::size_t signal(std::size_t i) const { return param(params.size()) + i; }
 };
 
-// Throws TextError.
+// Parses a synapse. Throws TextError.
 SPIKEFORGE_API Synapse parse_synapse(std::string_view text);
 // print -> parse -> print is the identity.
 SPIKEFORGE_API std::string print(const Synapse& synapse);

@@ -9,7 +9,8 @@ namespace {
 
 enum class Takes : std::uint8_t { states, traces, all };
 
-// The statements of a block that change states or traces, and send; other traces of its side keep their values.
+// Returns the part of a block that changes states or traces, and sends. Other traces of the same neuron keep their
+// values.
 SynapseBlock chosen(const Synapse& synapse, const SynapseBlock& block, bool after, Takes takes) {
   const std::span<const Id> results = block.graph.results();
   std::vector<Id> wanted;
@@ -36,7 +37,7 @@ SynapseBlock chosen(const Synapse& synapse, const SynapseBlock& block, bool afte
   return made;
 }
 
-// A block without statements.
+// Returns a block without statements.
 SynapseBlock idle(const Synapse& synapse, bool after) {
   SynapseBlock block{.graph = restricted(synapse.pre.graph, synapse.pre.graph.argument_count(), {}),
                      .states = {},

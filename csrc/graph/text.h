@@ -22,7 +22,7 @@
 //   surrogate  = name ["(" [constant {"," constant}] ")"]    of surrogate.def, or none
 //   constant   = ["-"] (number | "inf" | "nan")
 //   name       = letter or "_", then letters, digits and "_"; no reserved word (and false inf nan neuron not or return
-//                true). A function's name is one as well: only functions are followed by a parenthesis.
+//                true). Function names are legal too: only functions are followed by a parenthesis.
 //
 // Functions are those of ops.def. Numbers are double precision, rounded to the type of the computation. Within
 // parentheses a line break is a space. # begins a comment. custom_gradient(f, x, d, ...) is short for
@@ -38,19 +38,20 @@
 
 namespace spikeforge::graph {
 
-constexpr std::size_t most_text = std::size_t{2} << 20;  // bytes; the largest legal cell prints to less
+constexpr std::size_t most_text = std::size_t{2} << 20;  // bytes; the text of the largest legal cell is shorter
 constexpr int most_nesting = 200;
 
-// Nodes that nothing uses are left out. Nodes without a name that are used twice, or by a long expression, get one.
+// Prints a cell without its unused nodes. Unnamed nodes that are used twice, or by a long expression, are printed as
+// named statements.
 SPIKEFORGE_API std::string print(const Cell& cell);
 // Returns an equivalent text without line breaks and comments. torch.compile copies the strings of operators into
-// comments of the code that it writes, and a second line is then no comment.
+// comments of the code that it generates, where a second line would not be part of the comment.
 SPIKEFORGE_API std::string on_a_line(std::string_view text);
 
-// Any graph, for reading: "graph <name>(<arguments>) { ... return <results> }".
+// Prints any graph for readers: "graph <name>(<arguments>) { ... return <results> }".
 SPIKEFORGE_API std::string print(const Graph& graph, std::string_view name);
 
-// Throws TextError.
+// Parses neuron text. Throws TextError.
 SPIKEFORGE_API Cell parse(std::string_view text);
 
 }  // namespace spikeforge::graph

@@ -49,7 +49,7 @@ void throw_wrong_arity(const Signature& signature, int arity) {
 
 std::vector<std::string> numbered(const char* letter, std::size_t count) {
   std::vector<std::string> names;
-  // One more than is legal will be refused.
+  // One name more than the limit is enough to cause the error.
   for (std::size_t i = 0; i < count && i <= most_arguments; ++i) names.push_back(fmt::format("{}{}", letter, i));
   return names;
 }

@@ -1,4 +1,4 @@
-// From a C++ lambda to a cell.
+// Traces a C++ lambda to a cell.
 //
 //   Cell alif = trace("alif", {"x"}, {"v", "a"}, {"tau"}, [](Value x, Value v, Value a, Value tau) {
 //     Value decay = 1 / tau;
@@ -8,7 +8,7 @@
 //   });
 //
 // The lambda is called once, with a Value for each input, state and parameter, in this order. C++ numbers that it
-// captures become constants. {"a", 0.5} for a state's name makes it start at 0.5 where no initial state is given.
+// captures become constants. A state {"a", 0.5} starts at 0.5 if no initial state is given.
 #pragma once
 
 #include "csrc/graph/cell.h"
@@ -34,7 +34,7 @@ inline Step step(std::vector<Value> outputs, std::vector<Value> next_states) {
 
 using Values = std::span<const Value>;
 
-// Any number of arguments, known at run time only. Throws GraphError.
+// Traces a function whose number of arguments is known only at run time. Throws GraphError.
 SPIKEFORGE_API Cell trace(Signature signature,
                           const std::function<Step(Values inputs, Values states, Values params)>& body);
 
@@ -48,7 +48,7 @@ template <class Lambda, int... i> constexpr bool takes(std::integer_sequence<int
   return std::is_invocable_v<Lambda&, OneValue<i>...>;
 }
 
-// How many Values the lambda takes; -1 if no number will do.
+// Returns the number of Values that the lambda accepts; -1 if it accepts no number of Values.
 template <class Lambda, int count = 0> constexpr int arity() {
   if constexpr (takes<Lambda>(std::make_integer_sequence<int, count>{}))
     return count;
@@ -86,20 +86,20 @@ template <class Lambda> Cell trace(Signature signature, Lambda& lambda) {
   }
 }
 
-// x0, x1, ...
+// Returns the names x0, x1, ...
 SPIKEFORGE_API std::vector<std::string> numbered(const char* letter, std::size_t count);
 
 }  // namespace detail
 
-// Throws GraphError for names that are not legal, a lambda that takes another number of values, a step without outputs
-// or with another number of next states, and whatever an operation in the lambda throws.
+// Throws GraphError for illegal names, a lambda with a different number of arguments, and a step without outputs or
+// with a different number of next states. Errors of operations in the lambda are passed on.
 template <class Lambda>
 Cell trace(std::string name, std::vector<std::string> inputs, std::vector<State> states,
            std::vector<std::string> params, Lambda lambda) {
   return detail::trace({std::move(name), std::move(inputs), std::move(states), std::move(params)}, lambda);
 }
 
-// The arguments are called x0, x1, ..., v0, ..., p0, ...
+// The arguments are named x0, x1, ..., v0, ..., p0, ...
 template <class Lambda>
 Cell trace(std::string name, std::size_t inputs, std::size_t states, std::size_t params, Lambda lambda) {
   const std::vector<std::string> state_names = detail::numbered("v", states);

@@ -80,7 +80,7 @@ class SynapseTracer {
   }
 
  private:
-  // The arguments as the parser creates them.
+  // Returns a graph with the arguments that the parser creates.
   Graph arguments(bool params_alone) const {
     Graph graph(most_nodes);
     if (!params_alone) {

@@ -14,7 +14,7 @@
 //            },
 //        .decays = {{"x", "tau"}, {"y", "tau"}}});
 //
-// Each lambda is called once. print(stdp) is the text that operators and networks take.
+// Each lambda is called once. print(stdp) is the text that operators and networks accept.
 #pragma once
 
 #include "csrc/graph/synapse.h"
@@ -32,7 +32,7 @@ namespace spikeforge::graph {
 
 struct SynapseSignature {
   std::string name;
-  std::vector<State> states;  // of a connection, the first is its weight
+  std::vector<State> states;  // of a connection; the first is its weight
   std::vector<State> traces = {};
   std::vector<std::string> params = {}, signals = {};
 };
@@ -40,11 +40,11 @@ struct SynapseSignature {
 // The values at an event, and their updates. A name is that of a state, a trace, a parameter or a signal.
 class SPIKEFORGE_API SynapseEvent {
  public:
-  // The value before the event. Throws GraphError for a name that is not there.
+  // Returns the value before the event. Throws GraphError for an unknown name.
   Value operator[](std::string_view name) const;
-  // The next value of a state or a trace, once. Throws GraphError.
+  // Sets the next value of a state or a trace, at most once. Throws GraphError.
   void next(std::string_view name, const Value& value);
-  // Sends the value of a presynaptic spike, once, in on_pre. Throws GraphError.
+  // Sets the value that a presynaptic spike sends, at most once, in on_pre only. Throws GraphError.
   void send(const Value& value);
 
  private:
@@ -58,7 +58,8 @@ class SPIKEFORGE_API SynapseEvent {
 
 using OnSynapseEvent = std::function<void(SynapseEvent&)>;
 
-// A number that depends on parameters only: a constant, a parameter, or a function of those in the event.
+// A value that depends only on parameters: a constant, the name of a parameter, or a function that reads parameters
+// from its event.
 class SPIKEFORGE_API OfParams {
  public:
   OfParams(double number);      // NOLINT(google-explicit-constructor)
@@ -72,7 +73,7 @@ class SPIKEFORGE_API OfParams {
   std::function<Value(const SynapseEvent&)> value_;
 };
 
-// In a step the state or trace becomes to + (it - to) exp(-1 / by).
+// In each step, a state or trace z becomes to + (z - to) exp(-1 / by).
 struct TracedDecay {
   std::string name;
   OfParams by;
@@ -87,7 +88,7 @@ struct SynapseEvents {
   std::vector<TracedDecay> decays = {};
 };
 
-// Throws GraphError for what is no rule, and whatever an operation in a lambda throws.
+// Traces a rule. Throws GraphError for an invalid rule. Errors of operations in a lambda are passed on.
 SPIKEFORGE_API Synapse trace_synapse(const SynapseSignature& signature, const SynapseEvents& events);
 
 }  // namespace spikeforge::graph

@@ -27,25 +27,26 @@ class Value;
 template <class T>
 concept Number = std::is_arithmetic_v<T>;
 
-// Neither a Value nor a number. Types with a truth value, such as an optional Value, keep their own operators.
+// True for a type that is neither a Value nor convertible to bool: numbers are constants, and types such as an optional
+// Value keep their operators.
 template <class T>
 concept Foreign = !std::is_same_v<T, Value> && !std::is_constructible_v<bool, const T&>;
 
-// Adds a node to the graph under way. Throws GraphError.
+// Adds a node to the current graph. Throws GraphError.
 SPIKEFORGE_API Value apply(Op op, std::initializer_list<Value> operands, const Surrogate& surrogate = {});
 
-// That draw, made once for all steps. Throws GraphError for what is no draw.
+// Returns the draw, made once for all steps. Throws GraphError if the value is not a draw.
 SPIKEFORGE_API Value make_once(const Value& draw);
 
 class SPIKEFORGE_API Value {
  public:
-  // A constant; of bool, true or false.
+  // Creates a constant: a number or, from a bool, true or false.
   template <Number T>
   Value(T constant)  // NOLINT(google-explicit-constructor)
       : number_(static_cast<double>(constant)), is_truth_(std::is_same_v<T, bool>) {}
 
   template <Foreign T>
-  Value(const T&) = delete;  // no Value or number: pass a tensor as an input, a state or a parameter of the trace
+  Value(const T&) = delete;  // not a Value or a number: pass a tensor as an input, a state or a parameter of the trace
 
   explicit operator bool() const = delete;  // the value is not known yet: write where(condition, a, b) instead of if
 
@@ -86,43 +87,44 @@ class SPIKEFORGE_API Value {
   friend Value name(const Value& x, const Value& y = second) { return apply(Op::name, {x, y}); }
 #include "csrc/graph/ops.def"
 
-  // The name in neuron/surrogate.h: as one operation its derivative does not overflow.
+  // The name that neuron/surrogate.h uses. As a single operation, its derivative does not overflow.
   friend Value logistic(const Value& x) { return sigmoid(x); }
 
   friend Value where(const Value& condition, const Value& a, const Value& b) {
     return apply(Op::where, {condition, a, b});
   }
 
-  // 1 if u >= 0, else 0; its derivative is the surrogate's: spike(v - 1, surrogate::atan(2)).
+  // Returns 1 if u >= 0, else 0; the derivative is that of the surrogate: spike(v - 1, surrogate::atan(2)).
   friend Value spike(const Value& u, const Surrogate& surrogate) { return apply(Op::spike, {u}, surrogate); }
-  // 1 if u > 0, else 0.
+  // Returns 1 if u > 0, else 0.
   friend Value spike_strict(const Value& u, const Surrogate& surrogate) {
     return apply(Op::spike_strict, {u}, surrogate);
   }
-  // A custom surrogate, by its derivative at u: spike(v - 1, [](Value u) { return 1 / square(1 + abs(u)); }).
+  // The same with a custom surrogate, given by its derivative at u: spike(v - 1, [](Value u) { return 1 / square(1 +
+  // abs(u)); }).
   template <std::invocable<Value> Derivative> friend Value spike(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }
   template <std::invocable<Value> Derivative> friend Value spike_strict(const Value& u, Derivative&& derivative) {
     return apply(Op::add_gradient, {spike_strict(u, Surrogate{}), u, std::forward<Derivative>(derivative)(u)});
   }
-  // A surrogate's derivative at u, as a value. Differentiated itself, it is the surrogate's second derivative.
+  // Returns a surrogate's derivative at u, as a value. Its derivative is the surrogate's second derivative.
   friend Value surrogate_gradient(const Value& u, const Surrogate& surrogate) {
     return apply(Op::surrogate_gradient, {u}, surrogate);
   }
 
-  // a where the spike s is 1, else b: a reset that is exact even at infinity. Its gradient through s is that of
+  // Returns a where the spike s is 1, else b: a reset that is exact even at infinity. Its gradient through s is that of
   // s a + (1 - s) b; select(detach(s), a, b) stops it.
   friend Value select(const Value& s, const Value& a, const Value& b) { return apply(Op::select, {s, a, b}); }
 
-  // The draw x, made once for all steps: draw_once(bernoulli(.5)) is a mask that stays.
+  // Returns the draw x, made once for all steps: draw_once(bernoulli(.5)) is a mask that is the same in all steps.
   friend Value draw_once(const Value& x) { return make_once(x); }
 
-  // x, as a constant for differentiation.
+  // Returns x, as a constant for differentiation.
   friend Value detach(const Value& x) { return apply(Op::detach, {x}); }
 
-  // f, with the derivative d by x, and 0 by anything else. More pairs x, d may follow. The derivatives may
-  // depend on any values; they are not differentiated.
+  // Returns f, with the derivative d with respect to x, and the derivative 0 with respect to all other values. More
+  // pairs x, d may follow. The derivatives may depend on any values; they are not differentiated.
   //   Value y = custom_gradient(round(x), x, 1);  // straight through
   template <class... Rest>
   friend Value custom_gradient(const Value& f, const Value& x, const Value& d, const Rest&... rest) {
@@ -139,22 +141,22 @@ class SPIKEFORGE_API Value {
 
   Value(std::uint64_t recording, Id id) : recording_(recording), id_(id) {}
 
-  std::uint64_t recording_ = 0;  // which one it belongs to; 0: a constant that is in no graph yet
+  std::uint64_t recording_ = 0;  // the recording that it belongs to; 0: a constant that is not yet in a graph
   Id id_ = 0;
   double number_ = 0;
   bool is_truth_ = false;
 };
 
-// Random numbers, anew in each neuron and step; each call is a draw of its own. They are constants for differentiation.
-// Nothing finds these by their arguments: write spikeforge::normal().
+// Random numbers, drawn separately for each neuron and step; each call is a separate draw. They are constants for
+// differentiation. Argument-dependent lookup does not find them without a Value: write spikeforge::normal().
 inline Value normal() { return apply(Op::normal, {}); }
 inline Value uniform() { return apply(Op::uniform, {}); }  // above 0 and below 1
-// 1 with this probability, else 0.
+// Returns 1 with this probability, else 0.
 inline Value bernoulli(const Value& probability) { return apply(Op::bernoulli, {probability}); }
 inline Value poisson(const Value& rate) { return apply(Op::poisson, {rate}); }
 
-// While it lives, Values made on this thread become nodes of `graph`. Recordings may be nested: only the innermost
-// records, and Values of two do not mix.
+// During its lifetime, Values created on this thread become nodes of `graph`. Recordings may be nested: only the
+// innermost one records, and Values of different recordings cannot be combined.
 class SPIKEFORGE_API Recording {
  public:
   explicit Recording(Graph& graph);
@@ -162,12 +164,12 @@ class SPIKEFORGE_API Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  // Throws GraphError if there is none; `function` is what wanted it.
+  // Returns the current recording. Throws GraphError if there is none; the message names `function`.
   static Recording& current(std::string_view function);
 
   Graph& graph() const { return graph_; }
   Value value(Id id) const { return {serial_, id}; }
-  // Its node; a constant becomes one. Throws GraphError for a Value of another recording.
+  // Returns the node of a value; a constant is added to the graph. Throws GraphError for a Value of another recording.
   Id id(const Value& value, std::string_view function) const;
 
  private:

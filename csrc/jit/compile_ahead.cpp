@@ -23,7 +23,7 @@ struct Task {
   std::string arch;
 };
 
-// Threads start with the first task, as many as there are processors beside the caller's, and at most four.
+// Background threads, started with the first tasks: at most four, and one processor remains for the caller.
 class Workers {
  public:
   void add(Task task) {
@@ -34,7 +34,7 @@ class Workers {
     changed_.notify_one();
   }
 
-  // Waits for what is compiled at this moment, which gives up soon.
+  // Drops pending tasks and joins the threads. Compilations in progress stop after the current pass.
   void end() {
     {
       const std::scoped_lock lock(mutex_);
@@ -54,7 +54,7 @@ class Workers {
 
  private:
   void work() {
-    // Signals are for the program's own threads.
+    // Signals are delivered only to the threads of the program.
     sigset_t all;
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
@@ -75,7 +75,7 @@ class Workers {
     }
   }
 
-  std::mutex mutex_;  // of all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   std::vector<std::thread> threads_;
@@ -83,13 +83,13 @@ class Workers {
   bool is_over_ = false;
 };
 
-// A forked child has no threads, and its copy of their mutex may be locked.
+// Returns false in a forked child, which has no threads, and whose copy of the mutex may be locked.
 bool has_workers() {
   static const pid_t process = ::getpid();
   return process == ::getpid();
 }
 
-// Ends the threads.
+// Ends the threads in its destructor.
 class Ending {
  public:
   explicit Ending(Workers& workers) : workers_(workers) {}
@@ -108,8 +108,9 @@ Workers& workers() {
   return workers;
 }
 
-// The compiler creates objects while it compiles, and the process's end destroys these before any older ones. Data of
-// the main thread is destroyed before all of them, so only it can arrange for the threads' end.
+// Arranges that the threads end before static objects are destroyed; returns false if that is not possible. The
+// compiler creates static objects while it compiles, and at exit these are destroyed before older ones. Thread-local
+// data of the main thread is destroyed before all of them, so only the main thread can arrange the end.
 bool end_is_arranged() {
   static std::atomic<bool> is_arranged = false;
   if (::gettid() == ::getpid()) {
@@ -125,7 +126,7 @@ void compile_ahead(KernelCache& cache, KernelSource source, std::string arch) {
   if (Workers::most_threads() == 0 || !has_workers() || !cache.can_compile() || !end_is_arranged()) return;
   try {
     workers().add({&cache, std::move(source), std::move(arch)});
-  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): no thread is to be had, and none is needed
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): a thread is not available, and not required
   }
 }
 

@@ -8,7 +8,7 @@ struct Device {
   int multiprocessors;
 };
 
-// "sm_90"
+// Returns a name such as "sm_90".
 inline std::string name_of_arch(const Device& device) {
   return "sm_" + std::to_string(10 * device.major + device.minor);
 }

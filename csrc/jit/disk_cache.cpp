@@ -31,7 +31,8 @@ void warn_on_stderr(const std::string& text) { fmt::print(stderr, "spikeforge: w
 
 // ---- entries ----
 
-// One file of the disk cache: magic, version, lengths, a checksum over key and payload; then the key, then the payload.
+// Returns the bytes of a file of the disk cache: magic, version, lengths, a checksum of key and payload, the key, the
+// payload.
 constexpr char entry_magic[8] = {'S', 'P', 'I', 'K', 'E', 'K', 'R', 'N'};
 constexpr std::uint64_t entry_version = 1;
 
@@ -76,7 +77,7 @@ std::optional<std::uint64_t> entry_size(std::string_view beginning) {
   return size;
 }
 
-// The payload, if `file` is whole and was stored under `key`.
+// Returns the payload if `file` is complete and was stored under `key`.
 std::optional<std::vector<char>> decode_entry(std::string_view file, std::string_view key) {
   const std::optional<Preamble> found = preamble_of(file);
   if (!found) return {};
@@ -92,7 +93,7 @@ std::optional<std::vector<char>> decode_entry(std::string_view file, std::string
 
 // ---- names ----
 
-// A neuron's name may hold anything; a file's must not hold a slash.
+// Returns the stem as a part of a file name: a neuron's name may contain any character, such as a slash.
 std::string readable(std::string_view stem) {
   std::string name(stem.substr(0, 64));
   const auto is_plain = [](char c) {
@@ -103,14 +104,14 @@ std::string readable(std::string_view stem) {
   return name;
 }
 
-// All of a file's name that comes before the compiler.
+// Returns the part of a file name before the compiler.
 std::string name_prefix(const DiskKey& key, std::string_view stem) {
   std::string arch = key.arch;
   std::erase(arch, '_');
   return fmt::format("{}_{}_{}_", readable(stem), key.hash.hex(), arch);
 }
 
-// The parts between the last `count` underscores, from the last on.
+// Returns the parts between the last `count` underscores, starting with the last.
 std::vector<std::string_view> last_parts(std::string_view name, std::size_t count) {
   std::vector<std::string_view> parts;
   while (parts.size() < count) {
@@ -126,8 +127,8 @@ bool is_hash(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Eviction deletes nothing that is not called and does not begin like this: the user may have named a folder with other
-// files in it.
+// True for the name of an entry. Eviction deletes only files with the name and the preamble of an entry, since the
+// folder may contain other files of the user.
 bool is_entry_name(std::string_view name) {
   const std::vector<std::string_view> parts = last_parts(name, 3);
   if (parts.size() < 3 || !is_hash(parts[2])) return false;
@@ -138,7 +139,7 @@ bool is_entry_name(std::string_view name) {
 
 bool is_temporary_name(std::string_view name) {
   if (!name.starts_with(temporary_prefix)) return false;
-  name.remove_prefix(temporary_prefix.size());  // process and number
+  name.remove_prefix(temporary_prefix.size());  // the process id and a number
   const std::size_t underscore = name.find('_');
   const auto is_number = [](std::string_view text) {
     return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -147,7 +148,7 @@ bool is_temporary_name(std::string_view name) {
          is_number(name.substr(underscore + 1));
 }
 
-// {13, 0} of "nvrtc13.0.cubin".
+// Returns {13, 0} for "nvrtc13.0.cubin".
 std::pair<int, int> compiler_version(std::string_view name) {
   std::pair<int, int> version;
   name.remove_prefix(std::min(name.find_first_of("0123456789"), name.size()));
@@ -159,7 +160,7 @@ std::pair<int, int> compiler_version(std::string_view name) {
 // ---- folders and files ----
 
 std::vector<std::string> list_folder(const FileDescriptor& folder) {
-  const int again = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // readdir moves its descriptor
+  const int again = ::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // readdir moves the file position
   if (again < 0) return {};
   const auto close = [](DIR* stream) { ::closedir(stream); };
   const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(again), close);
@@ -173,7 +174,7 @@ bool only_user_writes(const struct stat& status) {
   return status.st_uid == ::geteuid() && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// O_NONBLOCK, because open() of a named pipe would wait for a writer.
+// Opens an entry. O_NONBLOCK, because open() of a named pipe would wait for a writer.
 FileDescriptor open_entry(const FileDescriptor& folder, const std::string& name) {
   return FileDescriptor(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
 }
@@ -185,7 +186,7 @@ std::string beginning_of(const FileDescriptor& file) {
   return preamble;
 }
 
-// Only folders that are missing are made, and those for the user alone.
+// Creates missing folders, accessible only to the user.
 void make_folders(const std::filesystem::path& folder) {
   std::filesystem::path each;
   for (const auto& part : folder) {
@@ -194,7 +195,7 @@ void make_folders(const std::filesystem::path& folder) {
   }
 }
 
-// The folder without a slash or dot at its end, which would follow a link.
+// Returns the path without a trailing slash or dot, which would follow a link.
 std::filesystem::path without_end(const std::filesystem::path& path) {
   std::string folder = path.string();
   while (folder.size() > 1 && (folder.ends_with('/') || folder.ends_with("/."))) folder.pop_back();
@@ -206,7 +207,7 @@ std::filesystem::path folder_from_environment() {
   if (own == "off" || own == "0") return {};
   if (!own.empty()) return own;
   const std::filesystem::path xdg = environment("XDG_CACHE_HOME");
-  if (xdg.is_absolute()) return xdg / "spikeforge";  // its specification: a relative path is ignored
+  if (xdg.is_absolute()) return xdg / "spikeforge";  // a relative path is ignored, as its specification requires
   const std::filesystem::path home = environment("HOME");
   if (home.is_absolute()) return home / ".cache" / "spikeforge";
   return {};
@@ -231,7 +232,7 @@ DiskCache::Config DiskCache::Config::from_environment() {
 DiskCache::DiskCache(Config config) : config_{without_end(config.folder), config.limit_bytes, std::move(config.warn)} {}
 
 DiskCache& DiskCache::get() {
-  static DiskCache& cache = *new DiskCache(Config::from_environment());  // leaked, as the kernel cache that uses it
+  static DiskCache& cache = *new DiskCache(Config::from_environment());  // leaked, like the kernel cache that uses it
   return cache;
 }
 
@@ -246,7 +247,7 @@ void DiskCache::warn(const std::string& what) {
   config_.warn ? config_.warn(text) : warn_on_stderr(text);
 }
 
-// Every later step goes through this descriptor, so that the folder that was checked is the one that is used.
+// Opens and checks the folder. All later steps use this descriptor, so that the checked folder is the one that is used.
 FileDescriptor DiskCache::open_folder(Create create) {
   if (config_.folder.empty()) return FileDescriptor();
   if (create == Create::yes) make_folders(config_.folder);
@@ -285,10 +286,11 @@ std::vector<std::string> DiskCache::names_for(const FileDescriptor& folder, cons
   return names;
 }
 
-// An entry that is there but cannot be trusted or read is deleted: it would be in the way at the next call too.
+// Loads an entry. An existing entry that is not trusted or not readable is deleted: otherwise each call would find it
+// again.
 std::optional<std::vector<char>> DiskCache::load_file(const FileDescriptor& folder, const std::string& name) {
   const FileDescriptor file = open_entry(folder, name);
-  if (!file && errno != ELOOP) return {};  // ELOOP: it is a link
+  if (!file && errno != ELOOP) return {};  // ELOOP: the entry is a link
   struct stat status;
   std::optional<std::vector<char>> payload;
   const auto has_its_size = [&] {  // before memory is allocated: a sparse file may claim any size
@@ -313,8 +315,8 @@ void DiskCache::store(const DiskKey& key, std::string_view stem, std::span<const
   const FileDescriptor folder = open_folder(Create::yes);
   if (!folder) return;
 
-  // Written under a name of its own and then renamed: a reader sees the whole entry or none. Processes of two
-  // containers may share a folder and a pid, hence O_EXCL and another try.
+  // The entry is written under a temporary name and then renamed, so that a reader sees the complete entry or none.
+  // Processes of two containers may share a folder and have equal pids, hence O_EXCL and several attempts.
   std::string temporary;
   FileDescriptor file;
   for (int tries = 0; !file && tries < 100; ++tries) {

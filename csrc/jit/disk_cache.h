@@ -16,14 +16,14 @@ namespace spikeforge::jit {
 
 // The key of a compiled kernel.
 struct DiskKey {
-  Hash128 hash;                        // of everything that decides the kernel, but for its compiler
+  Hash128 hash;                        // of everything that determines the kernel, except its compiler
   std::string arch;                    // "sm_90"; "avx512"
   std::string compiler;                // "nvrtc13.0", empty in a load: the newest there is; "cxx"
   std::string_view suffix = ".cubin";  // or ".so"
 };
 
-// Compiled kernels on disk, shared by the processes of one user. It never fails: a disk that is full, read-only or not
-// to be trusted causes a warning, and every kernel is then compiled.
+// Compiled kernels on disk, shared by the processes of one user. It never fails: a folder that is full, read-only or
+// not trusted causes a warning, and every kernel is then compiled.
 //
 // A loaded kernel runs with the user's rights, so an entry is valid only if no other user can have written it: the
 // folder and the file belong to the user, neither can be written by others, and neither is a symbolic link.
@@ -32,25 +32,25 @@ class DiskCache {
   struct Config {
     std::filesystem::path folder;  // empty: no cache
     std::uint64_t limit_bytes = std::uint64_t{256} << 20;
-    std::function<void(const std::string&)> warn;  // empty: to stderr
+    std::function<void(const std::string&)> warn;  // empty: writes to stderr
 
-    // SPIKEFORGE_CACHE_DIR ("off" or "0": none), $XDG_CACHE_HOME/spikeforge, ~/.cache/spikeforge;
-    // SPIKEFORGE_CACHE_LIMIT_MB.
+    // Reads the environment. The folder is the first of SPIKEFORGE_CACHE_DIR ("off" or "0": no cache),
+    // $XDG_CACHE_HOME/spikeforge and ~/.cache/spikeforge; the limit is SPIKEFORGE_CACHE_LIMIT_MB.
     static Config from_environment();
   };
 
   explicit DiskCache(Config config);
 
-  // Returns the cache of this process, which the environment variables configure at the first call.
+  // Returns the cache of this process. The environment variables configure it at the first call.
   static DiskCache& get();
 
-  // `stem` is the readable beginning of the file's name. A hit makes the entry the most recently used.
+  // Loads an entry, which becomes the most recently used one. `stem` is the readable start of the file's name.
   std::optional<std::vector<char>> load(const DiskKey& key, std::string_view stem);
   void store(const DiskKey& key, std::string_view stem, std::span<const char> payload);
   void remove(const DiskKey& key, std::string_view stem);
 
-  // <stem>_<hash>_sm90_nvrtc13.0.cubin or <stem>_<hash>_avx512_cxx.so, which is also the key that the entry itself
-  // holds.
+  // Returns <stem>_<hash>_sm90_nvrtc13.0.cubin or <stem>_<hash>_avx512_cxx.so, which is also the key stored in the
+  // entry.
   static std::string file_name(const DiskKey& key, std::string_view stem);
 
  private:

@@ -9,7 +9,7 @@
 namespace spikeforge::jit {
 namespace {
 
-// Points to itself: stays where it is.
+// Not copyable: it has a pointer to one of its members.
 struct ClusterConfig {
   ClusterConfig(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes, Driver::Stream stream) {
     attribute.value = {cluster, 1, 1};
@@ -29,7 +29,8 @@ struct ClusterConfig {
 
 constexpr unsigned first_version_with_libraries = 12000;
 
-// The CUDA runtime that torch loaded finds the driver; without it (or before 12.5) the driver's own name does.
+// Looks up a function of the driver through the CUDA runtime that torch loaded; without it, or before CUDA 12.5, in the
+// library of the driver.
 void* entry_point(const char* name) {
   using GetEntryPoint = int (*)(const char*, void**, unsigned version, unsigned long long flags, int* status);
   const auto get = reinterpret_cast<GetEntryPoint>(dlsym(RTLD_DEFAULT, "cudaGetDriverEntryPointByVersion"));
@@ -158,7 +159,7 @@ void LoadedKernel::allow_large_clusters(int device) const {
   set_attribute(14, 1, device, "large clusters");  // NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 }
 
-// The number is that of cuda.h's CUfunction_attribute.
+// Sets an attribute; the number is a CUfunction_attribute of cuda.h.
 void LoadedKernel::set_attribute(int attribute, int value, int device, const char* what) const {
   const Driver::Result result = driver_->kernel_set_attribute(attribute, value, kernel_, device);
   if (result == 0) return;

@@ -28,12 +28,12 @@ struct Driver {
   Result (*launch_cooperative_kernel)(Kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                       unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream,
                                       void** arguments) = nullptr;
-  // cuda.h's CUlaunchConfig, and the CUlaunchAttribute that it may point to.
+  // CUlaunchConfig and CUlaunchAttribute of cuda.h.
   struct LaunchAttribute {
     static constexpr int cluster_dimension = 4;
     int id = cluster_dimension;
     int padding = 0;
-    std::array<unsigned, 16> value{};  // of 64 bytes, whatever it is
+    std::array<unsigned, 16> value{};  // 64 bytes for every attribute
   };
   struct LaunchConfig {
     std::array<unsigned, 3> grid{1, 1, 1}, block{1, 1, 1};
@@ -54,21 +54,21 @@ struct Driver {
   // Throws DriverError on a machine without a driver; the next call searches for it again.
   static const Driver& get();
 
-  // The CUDA runtime's index of the current context's device.
+  // Returns the CUDA runtime's index of the device of the current context.
   int device() const;
 
-  // "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)"
+  // Returns a text such as "an illegal memory access was encountered (CUDA_ERROR_ILLEGAL_ADDRESS)".
   std::string describe(Result result) const;
 };
 
-// A kernel that the driver has loaded: for every device of its architecture, for the life of the process. Nothing
-// unloads it: kernels live in a cache that outlives main, and by then the driver may be gone.
+// A kernel that the driver has loaded, for every device of its architecture and for the lifetime of the process. It is
+// never unloaded: kernels are stored in a cache that outlives main, when the driver may already be unloaded.
 class LoadedKernel {
  public:
   LoadedKernel(const Driver& driver, Driver::Kernel kernel, std::string name);
 
-  // `args` holds the kernel's parameters laid out as the device lays them out: a struct for a kernel that takes one.
-  // A context must be current; the stream is a cudaStream_t.
+  // Launches the kernel. `args` has the parameters in the layout of the device: a struct for a kernel whose parameter
+  // is a struct. A context must be current; the stream is a cudaStream_t.
   void launch(std::array<unsigned, 3> grid, std::array<unsigned, 3> block, unsigned shared_bytes, Driver::Stream stream,
               const void* args, std::size_t args_bytes) const;
   void launch(std::array<unsigned, 3> grid, unsigned block, unsigned shared_bytes, Driver::Stream stream,
@@ -76,26 +76,28 @@ class LoadedKernel {
     launch(grid, {block, 1, 1}, shared_bytes, stream, args, args_bytes);
   }
 
-  // All blocks are on the device at once, so that they may wait for each other; the kernel takes one struct.
+  // Launches the kernel with all blocks resident at once, so that they may wait for each other. The parameter is one
+  // struct.
   void launch_together(unsigned blocks, unsigned block, unsigned shared_bytes, Driver::Stream stream,
                        const void* args) const;
 
-  // In clusters of `cluster` blocks, each of which is on the device as a whole: its blocks may wait for each other.
+  // Launches the kernel in clusters of `cluster` blocks, which are resident at once: the blocks of a cluster may wait
+  // for each other.
   void launch_in_clusters(unsigned blocks, unsigned cluster, unsigned block, unsigned shared_bytes,
                           Driver::Stream stream, const void* args, std::size_t args_bytes) const;
-  // The maximum number of such clusters that are resident at once; 0 for a cluster size that the device does not
-  // support.
+  // Returns the maximum number of such clusters that are resident at once; 0 for a cluster size that the device does
+  // not support.
   int most_clusters(unsigned cluster, unsigned block, unsigned shared_bytes) const;
   // Allows clusters of more than 8 blocks, the size that every device with clusters supports.
   void allow_large_clusters(int device) const;
 
-  // The maximum number of resident blocks per multiprocessor of the current device, for blocks of `block` threads with
-  // `shared_bytes` of dynamic shared memory.
+  // Returns the maximum number of resident blocks per multiprocessor of the current device, for blocks of `block`
+  // threads with `shared_bytes` of dynamic shared memory.
   int blocks_at_once(unsigned block, std::size_t shared_bytes = 0) const;
 
   // Allows more dynamic shared memory than the 48 KB that every kernel may use; `device` is the CUDA runtime's index.
-  // It applies to the launches of every thread there, until the next call: a later call that allows less reduces it for
-  // all. Repeated calls with the same value do not reach the driver.
+  // It applies to the launches of all threads on the device, until the next call: a later call that allows less reduces
+  // it for all. Repeated calls with the same value do not call the driver.
   void allow_shared(int bytes, int device) const;
 
  private:
@@ -107,10 +109,10 @@ class LoadedKernel {
   const Driver* driver_;
   Driver::Kernel kernel_;
   std::string name_;
-  std::unique_ptr<std::atomic<std::uint64_t>> allowed_;  // to allow_shared: bytes, and above them the device and 1
+  std::unique_ptr<std::atomic<std::uint64_t>> allowed_;  // of allow_shared: bytes; above them, the device + 1
 };
 
-// `entry` is the name of an extern "C" kernel in the image. Throws ImageRefused.
+// Loads a kernel. `entry` is the name of an extern "C" kernel in the image. Throws ImageRefused.
 LoadedKernel load_kernel(const Driver& driver, std::span<const char> image, const std::string& entry);
 
 }  // namespace spikeforge::jit

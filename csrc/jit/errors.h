@@ -5,12 +5,12 @@
 
 namespace spikeforge::jit {
 
-// Exported, so that one thrown inside the library is caught by its type outside of it.
+// Exported, so that code outside the library can catch it by its type.
 struct SPIKEFORGE_API RuntimeError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// No usable NVRTC on this machine: kernels can still come from the disk cache.
+// Thrown if the machine has no usable NVRTC: kernels can still be loaded from the disk cache.
 struct SPIKEFORGE_API NvrtcNotFound : RuntimeError {
   using RuntimeError::RuntimeError;
 };
@@ -23,7 +23,7 @@ struct SPIKEFORGE_API DriverError : RuntimeError {
   using RuntimeError::RuntimeError;
 };
 
-// The driver works, but does not take this image.
+// Thrown if the driver works but rejects an image.
 struct SPIKEFORGE_API ImageRefused : DriverError {
   using DriverError::DriverError;
 };

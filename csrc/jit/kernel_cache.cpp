@@ -10,7 +10,7 @@
 namespace spikeforge::jit {
 namespace {
 
-// Raised where the same text comes to mean another kernel: another launch convention, say.
+// Incremented if the same text means a different kernel, for example after a change of the launch convention.
 constexpr std::string_view generator_version = "1";
 
 const std::string& library_hash() {
@@ -18,7 +18,7 @@ const std::string& library_hash() {
   return hash;
 }
 
-// An image may hold several kernels.
+// Returns the key of a kernel in an image, which may contain several kernels.
 Hash128 hash_of_kernel(const Hash128& image, const std::string& entry) { return hash128({image.hex(), entry}); }
 
 }  // namespace
@@ -46,7 +46,8 @@ Hash128 KernelCache::key(const KernelSource& source, const std::string& arch) {
 }
 
 KernelCache& KernelCache::get() {
-  // Leaked: at exit the driver may be gone before a destructor of ours runs, and other static objects may still launch.
+  // Leaked: at exit, the driver may be unloaded before the destructor would run, and other static objects may still
+  // launch.
   static KernelCache& cache = *new KernelCache({
       .disk = &DiskCache::get(),
       .nvrtc = Nvrtc::get,
@@ -61,7 +62,7 @@ const LoadedKernel& KernelCache::get(const KernelSource& source, const std::stri
   const Hash128 hash = key(source, arch);
   const auto found = kernels_.get(hash_of_kernel(hash, source.entry), [&] { return load(hash, source, arch); });
   memory_hits_ += found.was_there;
-  return *found.value;  // kernels_ keeps it
+  return *found.value;  // owned by kernels_
 }
 
 std::shared_ptr<const Image> KernelCache::image(const KernelSource& source, const std::string& arch) {
@@ -114,7 +115,8 @@ LoadedKernel KernelCache::load(const Hash128& hash, const KernelSource& source, 
   } catch (const ImageRefused&) {
     if (!stored->is_stored) throw;
   }
-  // It was whole, yet the driver does not take it: compiling once more may help, failing for ever would not.
+  // The image is complete, but the driver rejects it. Compiling it again may help; otherwise every later call would
+  // fail.
   const Nvrtc& nvrtc = parts_.nvrtc();
   const DiskKey key{hash, arch, nvrtc.version()};
   parts_.disk->remove(key, source.name);

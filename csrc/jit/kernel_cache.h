@@ -26,14 +26,16 @@ struct KernelSource {
 // The binary of a kernel.
 struct Image {
   std::vector<char> bytes;
-  bool is_stored = false;  // in a pack or on disk: not compiled by this process
+  bool is_stored = false;  // true if it is in a pack or on disk: not compiled by this process
 };
 
-// Kernels by their key: from memory, else from a pack (kernel_pack.h), else from disk, else compiled by NVRTC.
+// Finds kernels by their key in memory, in a pack (kernel_pack.h) or on disk, in this order, or compiles them with
+// NVRTC.
 //
-// A kernel's key is the hash of generator version, text of the source and of every header, options and architecture,
-// together with NVRTC's version. The version is not part of the hash: in memory it is always the same, and a
-// machine without NVRTC can still find a kernel that another machine compiled (it takes that of the newest version).
+// A kernel's key is the hash of the generator version, the text of the source and of every header, the options and the
+// architecture, together with NVRTC's version. The version is not part of the hash: in memory it is always the same,
+// and a machine without NVRTC can still find a kernel that another machine compiled (it uses the one of the newest
+// version).
 class KernelCache {
  public:
   // The external dependencies, which tests replace.
@@ -53,17 +55,18 @@ class KernelCache {
 
   explicit KernelCache(Parts parts);
 
-  // The process's own.
+  // Returns the cache of the process.
   static KernelCache& get();
 
-  // The key of a kernel's image, and the part of it that all kernels of this library share.
+  // Returns the key of a kernel's image; library_key() returns the part of it that all kernels of this library share.
   static Hash128 key(const KernelSource& source, const std::string& arch);
   static Hash128 library_key();
 
-  // The reference stays good for the life of the cache. Hashes the text: a hot call keeps the reference.
+  // Returns a kernel; the reference is valid for the lifetime of the cache. The text is hashed, so hot calls store the
+  // reference.
   const LoadedKernel& get(const KernelSource& source, const std::string& arch);
 
-  // All of get() but the driver.
+  // Returns the image of a kernel without loading it.
   std::shared_ptr<const Image> image(const KernelSource& source, const std::string& arch);
 
   // True if NVRTC is available; opens it.

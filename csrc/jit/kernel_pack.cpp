@@ -21,8 +21,8 @@
 namespace spikeforge::jit {
 namespace {
 
-// A file is the preamble, the index, and the images. The index has for each kernel its entry, and its name as a length
-// and so many bytes.
+// A file consists of the preamble, the index, and the images. For each kernel, the index has its entry, the length of
+// skips its name, and the name.
 constexpr char pack_magic[8] = {'S', 'P', 'I', 'K', 'E', 'P', 'A', 'K'};
 constexpr std::uint64_t pack_version = 1;
 
@@ -78,7 +78,7 @@ class Reader {
   std::string_view rest_;
 };
 
-// False where the file ends before.
+// Reads bytes at an offset. Returns false if the file ends before.
 bool read_at(int file, std::uint64_t offset, char* to, std::uint64_t count) {
   while (count > 0) {
     const ssize_t got = ::pread(file, to, count, static_cast<off_t>(offset));
@@ -92,7 +92,7 @@ bool read_at(int file, std::uint64_t offset, char* to, std::uint64_t count) {
 
 void warn(const std::string& what) { fmt::print(stderr, "spikeforge: warning: {}\n", what); }
 
-// The file that a build may put beside the library.
+// Returns the path of the pack that a build may place next to the library.
 std::string pack_of_the_library() {
   Dl_info info;
   if (::dladdr(reinterpret_cast<const void*>(&read_at), &info) == 0 || info.dli_fname == nullptr) return "";
@@ -172,7 +172,7 @@ std::optional<std::vector<char>> KernelPack::find(const Hash128& key) const {
 }
 
 KernelPacks& KernelPacks::get() {
-  // Leaked, as KernelCache.
+  // Leaked, like KernelCache.
   static KernelPacks& packs = *[] {
     auto* const made = new KernelPacks;
     const auto try_to_add = [&](const std::string& path) {

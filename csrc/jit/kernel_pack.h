@@ -1,7 +1,7 @@
-// Compiled kernels in one file, for machines that have no NVRTC, or no time for it.
+// Compiled kernels in one file, for machines without NVRTC, or to avoid compilation at run time.
 //
-// They are found by the same key as those of the disk cache, and before them. A pack belongs to the build of the
-// library that wrote it: the key holds the text of every device header.
+// They have the same keys as in the disk cache, and packs are searched first. A pack is valid only for the build of the
+// library that wrote it: the key depends on the text of every device header.
 #pragma once
 
 #include "csrc/base/file_io.h"
@@ -19,7 +19,7 @@
 
 namespace spikeforge::jit {
 
-// Names the file, and what is wrong.
+// The message names the file and the problem.
 struct PackError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -30,13 +30,15 @@ struct PackedKernel {
   std::vector<char> image;
 };
 
-// Under a temporary name that is then renamed: a failed write leaves what was there. Throws PackError.
+// Writes a pack under a temporary name, and then renames it: a failed write leaves an existing file unchanged. Throws
+// PackError.
 void write_pack(const std::string& path, std::span<const PackedKernel> kernels);
 
 // An open pack: its index is in memory, images are read on demand.
 class KernelPack {
  public:
-  // Throws PackError for a file that cannot be read, that is damaged, or that another build of the library wrote.
+  // Opens a pack. Throws PackError for a file that is not readable, damaged, or written by another build of the
+  // library.
   explicit KernelPack(const std::string& path);
 
   std::size_t size() const { return places_.size(); }
@@ -58,14 +60,14 @@ class KernelPack {
 // The packs of a process.
 class KernelPacks {
  public:
-  // With those that SPIKEFORGE_KERNEL_PACK names (paths between colons), and libspikeforge.pack beside the library. One
-  // that cannot be read costs a warning.
+  // Returns the packs of the process. Initially, these are the paths in SPIKEFORGE_KERNEL_PACK, separated by colons,
+  // and libspikeforge.pack next to the library. A pack that is not readable causes a warning.
   static KernelPacks& get();
 
-  // How many kernels it has.
+  // Adds a pack. Returns its number of kernels.
   std::size_t add(const std::string& path);
 
-  // The pack that was added last is looked into first.
+  // Searches the packs, starting with the one that was added last.
   std::optional<std::vector<char>> find(const Hash128& key) const;
 
  private:

@@ -25,7 +25,7 @@ std::chrono::milliseconds longest_compilation() {
   return std::chrono::seconds(seconds > 0 && seconds <= most ? seconds : usual);
 }
 
-// The functions of nvrtc.h; its handle is a pointer to an opaque struct, its result an enum with success 0.
+// The functions of nvrtc.h. A handle is a pointer to an opaque struct; a result is an enum, with 0 for success.
 struct NvrtcFunctions {
   using Program = void*;
   using Result = int;
@@ -51,7 +51,7 @@ namespace {
 
 std::atomic<bool> is_given_up = false;
 
-// A time limit, which NVRTC queries between its passes: 1 stops it.
+// A time limit, which NVRTC queries between its passes: 1 stops the compilation.
 class Limit {
  public:
   explicit Limit(std::chrono::milliseconds longest) : longest_(longest) {}
@@ -67,7 +67,7 @@ class Limit {
   }
 
  private:
-  // Once reached it stays reached, as NVRTC requires; several threads may call it.
+  // Returns 1 from the time limit on, as NVRTC requires. Several threads may call it.
   int is_reached() {
     if (std::chrono::steady_clock::now() - start_ > longest_) is_late_ = true;
     if (is_late_ || is_given_up) is_over_ = true;
@@ -103,8 +103,9 @@ std::unique_ptr<NvrtcFunctions> find_functions(void* library) {
   return f;
 }
 
-// NVRTC opens its builtins by their plain name, and the wheel's libnvrtc has no RUNPATH to find them by. Once they are
-// loaded from the folder they share, the loader answers that name with them. A failure shows at the first compilation.
+// Loads NVRTC's builtins from the folder of NVRTC. NVRTC opens them by their plain name, and libnvrtc of the wheel has
+// no RUNPATH to find them; once they are loaded, the dynamic linker resolves that name to them. A failure is reported
+// by the first compilation.
 void preload_builtins(const NvrtcFunctions& functions, const Nvrtc& nvrtc) {
   Dl_info info;
   if (!dladdr(reinterpret_cast<void*>(functions.version), &info)) return;
@@ -152,7 +153,8 @@ struct Location {
   auto operator<=>(const Location&) const = default;
 };
 
-// NVRTC writes `lif_forward.cu(12): error: ...`, and `catastrophic error` for a header that is not there.
+// Returns the location in an error of NVRTC: `lif_forward.cu(12): error: ...`, or `catastrophic error` for a missing
+// header.
 std::optional<Location> location_of_error(std::string_view line) {
   const std::size_t close = line.find("): ");
   if (close == std::string_view::npos) return {};
@@ -215,7 +217,7 @@ namespace {
 
 // ---- compilations ----
 
-// A program that destroys itself; every call is checked.
+// A program that its destructor destroys; every call is checked.
 class Program {
  public:
   Program(const NvrtcFunctions& functions, const CompileRequest& request, const std::string& file,
@@ -234,7 +236,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  // `limit` outlives the compilation.
+  // `limit` must outlive the compilation.
   void set_limit(Limit& limit) {
     if (functions_.set_flow_callback != nullptr)
       check(functions_.set_flow_callback(program_, &Limit::is_reached, &limit), "nvrtcSetFlowCallback");
@@ -250,7 +252,7 @@ class Program {
 
   std::string log() {
     const std::vector<char> text = read(functions_.get_program_log_size, functions_.get_program_log, "the log");
-    return text.empty() ? "" : std::string(text.data());  // the size counts a final zero
+    return text.empty() ? "" : std::string(text.data());  // the size includes the terminating zero
   }
 
   std::vector<char> cubin() { return read(functions_.get_cubin_size, functions_.get_cubin, "the cubin"); }
@@ -293,7 +295,8 @@ std::string failure_message(const CompileRequest& request, const std::string& fi
 
 const std::vector<std::string>& base_options() {
   static const std::vector<std::string> options = [] {
-    // No contraction: forward pass and recomputation must agree to the bit, or a spike flips between them.
+    // No contraction: the forward pass and its recomputation must have the same bits, since otherwise a spike may
+    // differ.
     std::vector<std::string> base = {"-std=c++17", "--fmad=false"};
     if (!environment("SPIKEFORGE_DEBUG").empty()) base.push_back("-lineinfo");
     return base;
@@ -302,7 +305,7 @@ const std::vector<std::string>& base_options() {
 }
 
 const Nvrtc& Nvrtc::get() {
-  // An initialisation that throws is tried again at the next call.
+  // If the initialisation throws, the next call repeats it.
   static const Nvrtc nvrtc = open(nvrtc_places(environment("SPIKEFORGE_NVRTC"), loaded_torch_folder()));
   return nvrtc;
 }
@@ -324,7 +327,7 @@ Nvrtc Nvrtc::open(const std::vector<std::string>& places) {
       nvrtc.archs.resize(count);
       functions->get_supported_archs(nvrtc.archs.data());
       preload_builtins(*functions, nvrtc);
-      nvrtc.functions_ = functions.release();  // for the life of the process, as the library
+      nvrtc.functions_ = functions.release();  // for the lifetime of the process, like the library
       return nvrtc;
     } catch (const NvrtcNotFound& unusable) {
       reasons.push_back(fmt::format("{}: {}", place, unusable.what()));
@@ -362,8 +365,8 @@ CompileResult Nvrtc::compile(const CompileRequest& request) const {
   std::ranges::copy_if(request.options, std::back_inserter(options),
                        [this](const std::string& option) { return is_known(*this, option); });
   options.push_back("-arch=" + target);
-  if (!to_ptx) options.push_back("--ptxas-options=-v");  // registers and spills, into the log
-  // Older ones have no cache, and no such option. This one has, where it finds a driver.
+  if (!to_ptx) options.push_back("--ptxas-options=-v");  // writes registers and spills to the log
+  // Older versions have neither the cache nor the option. Newer ones use the cache if they find a driver.
   if (request.anew && std::pair(major, minor) >= std::pair(12, 9)) options.push_back("--no-cache");
 
   const std::string file = request.name + ".cu";

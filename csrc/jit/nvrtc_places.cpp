@@ -6,7 +6,7 @@ namespace spikeforge::jit {
 
 std::vector<std::string> nvrtc_places(const std::string& override_path, const std::filesystem::path& torch_folder) {
   if (!override_path.empty()) return {override_path};
-  // The newest first, since it supports more architectures; for equal versions the system's first.
+  // The newest version is first, since it supports more architectures; of equal versions, the system's is first.
   std::vector<std::string> places;
   // site-packages/torch/lib is next to site-packages/nvidia.
   const std::filesystem::path nvidia = torch_folder.parent_path().parent_path() / "nvidia";

@@ -13,7 +13,8 @@
 namespace spikeforge::jit {
 namespace {
 
-// A schedule depends on how many multiprocessors share the neurons: those of data centre and workstation cards.
+// Returns the numbers of multiprocessors of data centre and workstation cards, since a schedule depends on how many
+// multiprocessors share the neurons.
 std::vector<int> multiprocessors_of(std::string_view arch) {
   static const std::map<std::string_view, std::vector<int>> known = {
       {"sm_70", {80}},           {"sm_75", {40, 72}},   {"sm_80", {108, 98}},   {"sm_86", {84, 82, 72}},
@@ -27,7 +28,7 @@ PackedKernel pack(const KernelSource& source, const std::string& arch) {
   return {KernelCache::key(source, arch), source.name + " " + arch, KernelCache::get().image(source, arch)->bytes};
 }
 
-// Read by every call on the CPU: no lock unless a pack is being recorded.
+// Read by every call on the CPU, so that it needs no lock unless a pack is being recorded.
 std::atomic<bool> is_recording = false;
 std::mutex recorder_mutex;
 std::shared_ptr<Recorder> current;
@@ -106,7 +107,7 @@ std::size_t write_pack(const std::string& path, const Recorder& recorder,
   const std::vector<Recorder::Wanted> wanted = recorder.kernels();
   std::vector<PackedKernel> packed(wanted.size());
   std::atomic<std::size_t> next = 0;
-  std::mutex mutex;  // of the two below, and of progress
+  std::mutex mutex;  // guards the two below, and progress
   std::size_t done = 0;
   std::exception_ptr error;
   const auto work = [&] {

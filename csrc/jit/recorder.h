@@ -1,5 +1,5 @@
-// Records the kernels that a program needs on a GPU, while it runs on the CPU. The family of a call returns its kernels
-// for a given device.
+// Records the kernels that a program would need on a GPU, while it runs on the CPU. Each kind of call returns its
+// kernels for a given device.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -16,7 +16,7 @@
 
 namespace spikeforge::jit {
 
-// Throws PackError for an arch that is not of the form "sm_90".
+// Throws PackError unless the arch has the form "sm_90".
 void check_arch(const std::string& arch);
 
 // Receives the source of a required kernel.
@@ -28,20 +28,21 @@ class Recorder {
  public:
   explicit Recorder(std::vector<std::string> archs);
 
-  // Called for each architecture, and each of its devices that differ in multiprocessors.
+  // Adds the kernels for each architecture, and for each number of multiprocessors of its devices.
   void add(const KernelsOn& kernels_on);
-  // Called once for each architecture, for kernels that are the same on all of its devices.
+  // Adds the kernels once for each architecture, if they are the same on all of its devices.
   void add_by_arch(const KernelsOn& kernels_on);
-  // One kernel, compiled at once: its source may point to text that does not last. Throws what KernelCache does.
+  // Compiles a kernel immediately and adds it: its source may point to temporary text. Throws the errors of
+  // KernelCache.
   void add_compiled(const KernelSource& source);
 
   struct Wanted {
     std::string arch;
     KernelSource source;
   };
-  // In the order of their first call, without duplicates.
+  // Returns the kernels in the order of their first call, without duplicates.
   std::vector<Wanted> kernels() const;
-  // Those compiled already.
+  // Returns the kernels that are already compiled.
   std::vector<PackedKernel> packed() const;
 
  private:
@@ -54,14 +55,15 @@ class Recorder {
   std::vector<PackedKernel> packed_;
 };
 
-// The calls of this process, from here on, in all its threads; a second start forgets what the first noted.
+// Starts to record the calls of all threads of the process. A second start discards the first recording.
 void start_recording(std::vector<std::string> archs);
 // Ends the recording, and returns it; null if none was started.
 std::shared_ptr<const Recorder> stop_recording();
-// Null mostly.
+// Returns the active recorder, or null.
 std::shared_ptr<Recorder> recorder();
 
-// Called by every call on the CPU, with a KernelsOn, which is only evaluated while a pack is recorded.
+// Records the kernels of a call. Every call on the CPU passes a KernelsOn, which is called only while a pack is
+// recorded.
 template <class Kernels> void note(const Kernels& kernels_on) {
   if (const auto active = recorder()) active->add(kernels_on);
 }
@@ -69,8 +71,8 @@ template <class Kernels> void note_by_arch(const Kernels& kernels_on) {
   if (const auto active = recorder()) active->add_by_arch(kernels_on);
 }
 
-// Compiles them all, on all cores, and writes the pack; progress(done, of) comes from any thread, one at a time.
-// Returns how many there are.
+// Compiles all kernels, on all cores, and writes the pack. progress(done, of) is called by any thread, but not
+// concurrently. Returns the number of kernels.
 std::size_t write_pack(const std::string& path, const Recorder& recorder,
                        const std::function<void(std::size_t, std::size_t)>& progress = {});
 

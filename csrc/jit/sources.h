@@ -3,17 +3,18 @@
 
 namespace spikeforge::jit {
 
-// A header inside the library. Both strings end with a zero: NVRTC takes them as they are.
+// A header that is embedded in the library. Both strings are zero-terminated, as NVRTC requires.
 struct EmbeddedHeader {
   const char* name;  // as it is included: "spikeforge/neuron/lif.h"
   const char* text;
 };
 
-// For NVRTC: csrc/neuron/*.h and cuda/*, as they were when the library was built, with includes of the form
-// <spikeforge/neuron/lif.h>; written by cmake/embed_headers.cmake.
+// Returns the headers for NVRTC: csrc/neuron/*, cuda/* and the argument headers of csrc/kernels/, at build time, with
+// includes of the form <spikeforge/neuron/lif.h>. cmake/embed_headers.cmake generates them.
 std::span<const EmbeddedHeader> embedded_headers();
 
-// For the C++ compiler of compiled tapes: csrc/cpu/operations.h and what it includes of the library.
+// Returns the headers for the C++ compiler at run time: csrc/cpu/operations.h, csrc/cpu/vec.h and the headers of the
+// library that generated code needs.
 std::span<const EmbeddedHeader> embedded_host_headers();
 
 }  // namespace spikeforge::jit

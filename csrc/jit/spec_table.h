@@ -1,4 +1,4 @@
-// Kernels by spec, so that a hot call builds no text and takes no lock.
+// Finds kernels by spec, so that a hot call builds no text and takes no lock.
 #pragma once
 
 #include "csrc/base/hash.h"
@@ -23,17 +23,17 @@ template <class Spec> struct HashOfSpecBytes {
   }
 };
 
-// The kernels of one architecture. A Spec has print_source(spec), and an operator==.
+// The kernels of one architecture. A Spec has a function print_source(spec) and an operator==.
 template <class Spec, class Hash = HashOfSpecBytes<Spec>> class SpecTable {
  public:
-  // The process's own.
+  // Returns the table of the process.
   static SpecTable& of(const Device& device);
 
   // Returns the kernel; compiles and loads it at its first use.
   const LoadedKernel& get(const Spec& spec, const Device& device) {
     return get(spec, device, [] {});
   }
-  // Calls `before` where it is not, before that.
+  // The same, but calls `before` before it compiles the kernel.
   template <class Before> const LoadedKernel& get(const Spec& spec, const Device& device, Before&& before) {
     if (const LoadedKernel* const kernel = kernels_.find(spec)) return *kernel;
     before();
@@ -41,7 +41,7 @@ template <class Spec, class Hash = HashOfSpecBytes<Spec>> class SpecTable {
   }
 
  private:
-  // Compiles at most once, in whichever thread comes first: KernelCache ensures it.
+  // Compiles the kernel. KernelCache ensures that only one thread does.
   const LoadedKernel& make(const Spec& spec, const Device& device) {
     return kernels_.insert(spec, KernelCache::get().get(print_source(spec), name_of_arch(device)));
   }
@@ -49,7 +49,7 @@ template <class Spec, class Hash = HashOfSpecBytes<Spec>> class SpecTable {
   PublishedMap<Spec, const LoadedKernel, Hash> kernels_;
 };
 
-// One an architecture. The kernels that they point to outlive them.
+// One table per architecture. The kernels outlive the tables.
 template <class Spec, class Hash = HashOfSpecBytes<Spec>> class SpecTables {
  public:
   SpecTable<Spec, Hash>& of(const Device& device) {

@@ -1,4 +1,4 @@
-// The types of numbers as CUDA sources spell them.
+// The names of number types in CUDA sources.
 #pragma once
 
 #include "csrc/base/dtype.h"

@@ -14,7 +14,7 @@ namespace spikeforge {
 template <class F, class Options> struct AdaptiveLIF : LIF<F, Options> {
   using Base = LIF<F, Options>;
   static constexpr int n_states = 2;
-  static constexpr int kept_values = 3;  // of a step, which its derivative reads: H, V and A
+  static constexpr int kept_values = 3;  // values of a step that its derivative reads: H, V and A
   static constexpr bool adapts = true;
   enum Param {
     tau = Base::tau,
@@ -34,11 +34,11 @@ template <class F, class Options> struct AdaptiveLIF : LIF<F, Options> {
     grad_param[b] = fma(grad, state[1], grad_param[b]);
   }
 
-  // A before the first step.
+  // Returns A before the first step.
   SPIKEFORGE_FN static F initial_recovery(const F*) { return F(0); }
   SPIKEFORGE_FN static void initial_recovery_vjp(F, F*) {}
 
-  // A' from H, S and A.
+  // Returns A' from H, S and A.
   SPIKEFORGE_FN F recover(F, F s, F a) const { return retained * a + s; }
   SPIKEFORGE_FN F dw_ds() const { return F(1); }
   SPIKEFORGE_FN F dw_dh(F slope) const { return slope; }

@@ -4,14 +4,14 @@
 //
 // The interface for loops:
 //   n_inputs, n_outputs, n_states, n_params
-//   mixes_params                       true if finish() computes a parameter's gradient from more than its own
-//   grad_param Cell(params, surrogate, options)   computes once per neuron what does not change over the steps
-//   initial(state)                     the states of a neuron without given states
+//   mixes_params                       true if finish() computes the gradient of a parameter from those of others
+//   Cell(params, surrogate, options)   computes the values that are the same in all steps, once per neuron
+//   initial(state)                     the initial states if none are given
 //   step(x, state, y)                  one step, state in place
 //   vjp(x, state, grad_y, grad_state, grad_x, grad_param)
-//                                      `state` is that before the step; grad_state is the gradient of the next
-//                                      state on entry, and that of `state` on exit;
-//                                      grad_x is written, grad_param added to
+//                                      `state` is the state before the step; grad_state is the gradient of the next
+//                                      state on entry, and the gradient of `state` on exit;
+//                                      overwrites grad_x, and adds to grad_param
 //   finish(grad_initial, grad_param)   makes grad_param final; grad_initial is the gradient of the states from
 //                                      `initial`, 0 for given states
 #pragma once
@@ -57,7 +57,7 @@ template <class F, class Neuron, class Surrogate, class Options> struct SpikingC
     const F slope = surrogate.gradient(h - theta);
     const F grad_v = grad_state[0];
 
-    // The part that does not depend on grad_state comes first: a time-parallel backward pass shares it.
+    // The part that does not depend on grad_state is first: a time-parallel backward pass computes it once.
     const F dv_ds = options.hard_reset ? v_reset - h : -theta;
     F dv_dh = options.hard_reset ? F(1) - s : F(1);
     if (!options.detach_reset) dv_dh = fma(dv_ds, slope, dv_dh);

@@ -15,7 +15,7 @@ namespace spikeforge {
 // NeuronStruct<NeuronKind::lif>::type<F, Options> is LIF<F, Options>.
 template <NeuronKind kind> struct NeuronStruct;
 
-// `places` are the numbers that a struct's enum Param gives to the parameters of its row.
+// `places` are the values of a struct's enum Param for the parameters of its row.
 #define SPIKEFORGE_PLACE(name) static_cast<int>(Neuron::name),
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_PLACE(name)
 #define SPIKEFORGE_V_RESET(default_value) SPIKEFORGE_PLACE(v_reset)

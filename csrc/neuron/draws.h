@@ -1,14 +1,14 @@
-// The random numbers of a neuron: the generator's bits, and the numbers computed from them. C++17.
+// The random numbers of a neuron: the bits of the generator, and the distributions computed from them. C++17.
 //
-// The bits are those of a counter, so that nothing is stored, and the backward pass, other schedules and pieces of a
-// sequence draw the same: Philox's key is the seed, and its counter
+// A counter determines the bits, so that nothing is stored, and the backward pass, other schedules and parts of a
+// sequence draw the same numbers: Philox's key is the seed, and its counter
 //
 //   word 0   the neuron's index / 4, bits 0 to 31      word 2   the step, bits 0 to 31
 //   word 1   bits 32 to 47; the stream << 16           word 3   bits 32 to 47; the draw's number << 16
 //
-// The neuron uses word index % 4: four neighbours share a call. In double precision the same word of stream 1 follows:
-// its lower bits. So float32 and float64 draw the same numbers, up to float32's precision. Draws that happen once have
-// the step 2^48 - 1.
+// The neuron uses word index % 4: four neighbours share a call. In double precision, the same word of stream 1 is
+// appended as the lower bits, so that float32 and float64 draw the same numbers up to the precision of float32. For
+// draws that are made once, the step is 2^48 - 1.
 #pragma once
 
 #include "csrc/neuron/random.h"
@@ -21,7 +21,7 @@ inline namespace CPU_CAPABILITY {
 using Word = unsigned;
 using DoubleWord = unsigned long long;
 
-// A neuron's, of a step.
+// The counter of a neuron at a step.
 struct Draws {
   DoubleWord key, four;  // the index / 4
   Word lane;             // the index % 4
@@ -30,7 +30,7 @@ struct Draws {
 
 constexpr DoubleWord step_of_once = (DoubleWord{1} << 48) - 1;
 
-// The words of four neighbours.
+// Returns the words of four neighbours.
 SPIKEFORGE_PLAIN_FN PhiloxWords words_of(DoubleWord key, DoubleWord four, DoubleWord step, bool once, unsigned draw,
                                          unsigned stream) {
   if (once) step = step_of_once;
@@ -44,7 +44,7 @@ SPIKEFORGE_PLAIN_FN Word chosen(const PhiloxWords& words, Word lane) {
   return lane % 2 == 0 ? even : odd;
 }
 
-// The bits of a draw, as wide as a number.
+// Computes the bits of a draw, as wide as F.
 template <class F> struct DrawnBits;
 template <> struct DrawnBits<float> {
   using type = Word;
@@ -91,7 +91,7 @@ SPIKEFORGE_PLAIN_FN double nan_double() { return as_double(0x7ff8000000000000ULL
 
 // ---- functions with the same rounding on all devices ----
 
-// ln((1 + s) / (1 - s)) for |s| <= 0.172: 2 s (1 + s^2 / 3 + s^4 / 5 + ...).
+// Returns ln((1 + s) / (1 - s)) for |s| <= 0.172: 2 s (1 + s^2 / 3 + s^4 / 5 + ...).
 SPIKEFORGE_PLAIN_FN double log_of_ratio(double s) {
   const double q = s * s;
   double sum = 1.0 / 25;
@@ -109,10 +109,10 @@ SPIKEFORGE_PLAIN_FN double log_of_ratio(double s) {
   return 2 * s + 2 * s * (sum * q);
 }
 
-// ln 2 in two parts, of which multiples of the first are exact.
+// ln 2 in two parts; multiples of the first are exact.
 constexpr double ln2_high = 0x1.62e42feep-1, ln2_low = 0x1.a39ef35793c76p-33;
 
-// The logarithm of a normal number above 0.
+// Returns the logarithm of a normal number above 0.
 SPIKEFORGE_PLAIN_FN double log_of(double x) {
   const DoubleWord bits = as_bits(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;
@@ -125,7 +125,7 @@ SPIKEFORGE_PLAIN_FN double log_of(double x) {
   return e * ln2_high + (e * ln2_low + log_of_ratio((m - 1) / (m + 1)));
 }
 
-// For -32 <= x <= 0.
+// Returns e^x for -32 <= x <= 0.
 SPIKEFORGE_PLAIN_FN double exp_of(double x) {
   const int n = static_cast<int>(x * log2_e - 0.5);
   const double r = x - n * ln2_high - n * ln2_low;  // |r| <= 0.35
@@ -137,10 +137,10 @@ SPIKEFORGE_PLAIN_FN double exp_of(double x) {
 
 // ---- uniform and normal ----
 
-// Above 0 and below 1.
+// Returns a number above 0 and below 1.
 SPIKEFORGE_PLAIN_FN double uniform_of(DoubleWord bits) { return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52; }
 
-// The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND16: 16 digits) of a uniform number.
+// Returns the normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND16: 16 digits) of a uniform number.
 SPIKEFORGE_PLAIN_FN double normal_of(double u) {
   const double q = u - 0.5;
   if (abs(q) <= 0.425) {
@@ -219,7 +219,7 @@ SPIKEFORGE_PLAIN_FN double normal_of(double u) {
 
 // ---- Poisson ----
 
-// Stirling's ln(k!) - (k + 1/2) ln k + k - ln(2 pi) / 2.
+// Returns Stirling's ln(k!) - (k + 1/2) ln k + k - ln(2 pi) / 2.
 SPIKEFORGE_PLAIN_FN double stirling_error(double k) {
   if (k >= 16) {
     const double r = 1 / k, q = r * r;
@@ -231,8 +231,8 @@ SPIKEFORGE_PLAIN_FN double stirling_error(double k) {
   return log_of(factorial) - (k + 0.5) * log_of(k) + k - 0.918938533204672741780;
 }
 
-// k ln(k / rate) + rate - k, also where k is close to a large rate (Loader, 2000, "Fast and accurate computation of
-// binomial probabilities").
+// Returns k ln(k / rate) + rate - k, accurately even if k is close to a large rate (Loader, 2000, "Fast and accurate
+// computation of binomial probabilities").
 SPIKEFORGE_PLAIN_FN double deviance(double k, double rate) {
   const double v = (k - rate) / (k + rate);
   if (abs(v) > 0.1) return k * log_of(k / rate) + rate - k;
@@ -248,8 +248,8 @@ SPIKEFORGE_PLAIN_FN double log_of_poisson(double k, double rate) {
   return -deviance(k, rate) - stirling_error(k) - 0.918938533204672741780 - 0.5 * log_of(k);
 }
 
-// By inversion: the probabilities are summed from 0 on, which has `none`, exp_of(-rate). The sum ends when less than
-// 2^-53 of u is left.
+// Draws by inversion: sums the probabilities from 0 on, whose probability is `none`, exp_of(-rate). The sum ends when
+// less than 2^-53 of u is left.
 SPIKEFORGE_PLAIN_FN double inverted_poisson_of(double u, double rate, double none) {
   double p = none, k = 0;
   while (u > p && (k < rate || p > 0x1p-56)) {
@@ -260,8 +260,9 @@ SPIKEFORGE_PLAIN_FN double inverted_poisson_of(double u, double rate, double non
   return k;
 }
 
-// By transformed rejection (Hörmann, 1993, "The transformed rejection method for generating Poisson random variables",
-// PTRS). An iteration accepts with a probability of at least 0.7; the iterations use numbers of the bits.
+// Draws by transformed rejection (Hörmann, 1993, "The transformed rejection method for generating Poisson random
+// variables", PTRS). An iteration accepts with a probability of at least 0.7; each iteration uses words of Philox at a
+// counter of the bits and the iteration.
 SPIKEFORGE_PLAIN_FN double large_poisson_of(DoubleWord bits, double rate) {
   constexpr DoubleWord own_key = 0x9e3779b97f4a7c15ULL;
   constexpr unsigned most_turns = 128;
@@ -281,7 +282,7 @@ SPIKEFORGE_PLAIN_FN double large_poisson_of(DoubleWord bits, double rate) {
   return floor(rate);
 }
 
-constexpr double least_of_rejection = 16;  // smaller rates are inverted
+constexpr double least_of_rejection = 16;  // smaller rates use inversion
 
 SPIKEFORGE_PLAIN_FN double poisson_of(DoubleWord bits, double rate) {
   constexpr double most = 1.7976931348623157e308;
@@ -290,15 +291,15 @@ SPIKEFORGE_PLAIN_FN double poisson_of(DoubleWord bits, double rate) {
                                    : large_poisson_of(bits, rate);
 }
 
-// ---- the laws, as neuron text names them ----
+// ---- the distributions, by their names in neuron text ----
 
-// The normal quantile of uniform_of(bits) = u, within 1e-6 of it: x G(-ln(1 - x^2)) of x = 2 u - 1, as Giles (2012,
-// "Approximating the erfinv function") has it. All numbers of 23 bits are within reach of one polynomial G, so that
-// neither a warp nor a vector divides, takes a root, or branches: a copy's time leaves a GPU some 56 instructions a
-// number. Both polynomials are fits of least relative error.
+// Returns the normal quantile of uniform_of(bits) = u, within 1e-6: x G(-ln(1 - x^2)) with x = 2 u - 1 (Giles, 2012,
+// "Approximating the erfinv function"). One polynomial G suffices for all numbers of 23 bits, so the code needs no
+// division, square root or branch: in the time of a copy, a GPU can execute about 56 instructions per number. Both
+// polynomials minimise the relative error.
 SPIKEFORGE_PLAIN_FN float normal(Word bits) {
   const float x = as_float(bits >> 9 | 0x40000000U) - 3.0F + 0x1p-23F;
-  const float rest = fused(-x, x, 1.0F);  // 1 - x^2, rounded once where it is small, too
+  const float rest = fused(-x, x, 1.0F);  // 1 - x^2, rounded once, also if it is small
   // rest = m 2^n with m between the roots of 1/2 and 2.
   const Word n_of_23_bits = (as_bits(rest) - 0x3f3504f3U) & 0xff800000U;
   const float m_less_1 = as_float(as_bits(rest) - n_of_23_bits) - 1.0F;
@@ -315,7 +316,7 @@ SPIKEFORGE_PLAIN_FN double normal(DoubleWord bits) { return normal_of(uniform_of
 SPIKEFORGE_PLAIN_FN float uniform(Word bits) { return uniform_of(bits); }
 SPIKEFORGE_PLAIN_FN double uniform(DoubleWord bits) { return uniform_of(bits); }
 
-// p in whole parts of 2^32, rounded up: where it is tiny too, no draw is lost to the uniform number's rounding.
+// Returns 1 if the bits are below p * 2^32, rounded up to an integer: rounding loses no draw even for a tiny p.
 SPIKEFORGE_PLAIN_FN float bernoulli(Word bits, float p) {
   if (!(0.0F <= p && p <= 1.0F)) return nan_float();
   const float scaled = p * 4294967296.0F;

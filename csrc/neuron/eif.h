@@ -11,7 +11,7 @@ namespace spikeforge {
 
 template <class F, class Options> struct EIF {
   static constexpr int n_states = 1;
-  static constexpr int kept_values = 4;  // of a step, which its derivative reads: H, V, X and E
+  static constexpr int kept_values = 4;  // values of a step that its derivative reads: H, V, X and E
   static constexpr bool adapts = false;
   enum Param { tau, delta_t, theta_rh, v_threshold, v_rest, v_reset, n_params };
 
@@ -27,7 +27,7 @@ template <class F, class Options> struct EIF {
     return v + inv_tau * (x + rest - v + sharpness * exp((v - rheobase) * inv_sharpness));
   }
 
-  // grad_param[tau] collects the gradient of 1/tau until finish().
+  // grad_param[tau] accumulates the gradient of 1/tau until finish().
   SPIKEFORGE_FN void charge_vjp(F x, const F* state, F grad_h, F& grad_x, F* grad_state, F* grad_param) const {
     const F v = state[0];
     const F distance = (v - rheobase) * inv_sharpness;

@@ -1,5 +1,5 @@
-// Functions of torch that no predefined neuron uses and a custom neuron may call, exact in NaN, signs of
-// zero and halves included. They match graph/evaluate.cpp, in terms of portable.h.
+// Functions of torch that only custom neurons use, exact including NaN, signs of zero and halves. They match
+// graph/evaluate.cpp, and are written with the functions of portable.h.
 #pragma once
 
 #include "csrc/neuron/portable.h"
@@ -39,7 +39,7 @@ template <class F> SPIKEFORGE_FN F elu(F x, F alpha) { return select(x < F(0), a
 template <class F> SPIKEFORGE_FN F gelu(F x) { return x * F(.5) * (F(1) + erf(x * F(.70710678118654752440))); }
 template <class F> SPIKEFORGE_FN F silu(F x) { return x / (F(1) + exp(-x)); }
 
-// The derivative of a surrogate with these arguments.
+// Returns the derivative of a surrogate with these arguments.
 template <template <class> class Surrogate, class F>
 SPIKEFORGE_FN F surrogate_gradient(F x, double first = 0, double second = 0, double third = 0, double fourth = 0) {
   const double args[max_surrogate_args] = {first, second, third, fourth};

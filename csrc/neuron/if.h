@@ -9,7 +9,7 @@ namespace spikeforge {
 
 template <class F, class Options> struct IF {
   static constexpr int n_states = 1;
-  static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
+  static constexpr int kept_values = 2;  // values of a step that its derivative reads: H and V
   static constexpr bool adapts = false;
   enum Param { v_threshold, v_reset, n_params };
 

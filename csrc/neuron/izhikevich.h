@@ -3,7 +3,7 @@
 //   Z  = W + (a (H - Vrest) - W) / tau_w                 dZ/dH = a / tau_w        dZ/dW = 1 - 1/tau_w
 //   W' = Z + b S                                         dW'/dS = b
 //   dZ/da = (H - Vrest) / tau_w        dZ/dVrest = -a / tau_w        dZ/d(1/tau_w) = a (H - Vrest) - W
-// W starts at w_rest, its only use. `detach_reset` does not detach b S.
+// W starts at w_rest, which has no other use. `detach_reset` does not detach b S.
 // Source: Fang et al., Science Advances 9, eadi1480 (2023). dL/dW[t] includes the direct term from W[t] itself as an
 // output, which the usual text of the derivation omits.
 #pragma once
@@ -14,7 +14,7 @@ namespace spikeforge {
 
 template <class F, class Options> struct Izhikevich {
   static constexpr int n_states = 2;
-  static constexpr int kept_values = 5;  // of a step, which its derivative reads: H, V, W, X and S
+  static constexpr int kept_values = 5;  // values of a step that its derivative reads: H, V, W, X and S
   static constexpr bool adapts = false;
   enum Param { tau, v_c, a0, v_threshold, v_rest, w_rest, v_reset, tau_w, a, b, n_params };
 
@@ -32,20 +32,21 @@ template <class F, class Options> struct Izhikevich {
     return v + inv_tau * (x + curvature * (v - rest) * (v - critical) - state[1]);
   }
 
-  // W before the first step.
+  // Returns W before the first step.
   SPIKEFORGE_FN static F initial_recovery(const F* p) { return p[w_rest]; }
   SPIKEFORGE_FN static void initial_recovery_vjp(F grad, F* grad_param) {
     grad_param[w_rest] = grad_param[w_rest] + grad;
   }
 
-  // W' from H, S and W.
+  // Returns W' from H, S and W.
   SPIKEFORGE_FN F recover(F h, F s, F w) const { return w + inv_tau_w * (coupling * (h - rest) - w) + jump * s; }
 
   SPIKEFORGE_FN F dw_ds() const { return jump; }
-  // With what W' owes to S, where `slope` is dS/dH.
+  // Returns dW'/dH, including the dependence through S; `slope` is dS/dH.
   SPIKEFORGE_FN F dw_dh(F slope) const { return fma(jump, slope, inv_tau_w * coupling); }
 
-  // Besides what reaches H and S; grad_param[tau_w] collects the gradient of 1/tau_w until finish().
+  // Computes the gradients of W' except those with respect to H and S. grad_param[tau_w] accumulates the gradient of
+  // 1/tau_w until finish().
   SPIKEFORGE_FN void recover_vjp(F h, F s, F w, F grad_next, F& grad_w, F* grad_param) const {
     const F grad_scaled = grad_next * inv_tau_w;
     const F from_rest = h - rest;
@@ -56,7 +57,8 @@ template <class F, class Options> struct Izhikevich {
     grad_param[v_rest] = fma(-grad_scaled, coupling, grad_param[v_rest]);
   }
 
-  // grad_param[tau] collects the gradient of 1/tau until finish(); grad_state[1] holds what recover_vjp left there.
+  // grad_param[tau] accumulates the gradient of 1/tau until finish(). On entry, grad_state[1] has the grad_w of
+  // recover_vjp.
   SPIKEFORGE_FN void charge_vjp(F x, const F* state, F grad_h, F& grad_x, F* grad_state, F* grad_param) const {
     const F from_rest = state[0] - rest;
     const F from_critical = state[0] - critical;

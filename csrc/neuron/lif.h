@@ -11,7 +11,7 @@ namespace spikeforge {
 
 template <class F, class Options> struct LIF {
   static constexpr int n_states = 1;
-  static constexpr int kept_values = 2;  // of a step, which its derivative reads: H and V
+  static constexpr int kept_values = 2;  // values of a step that its derivative reads: H and V
   static constexpr bool adapts = false;
   enum Param { tau, v_threshold, v_reset, n_params };
 
@@ -24,7 +24,7 @@ template <class F, class Options> struct LIF {
     return v - inv_tau * leak + x;
   }
 
-  // grad_param[tau] collects the gradient of 1/tau until finish().
+  // grad_param[tau] accumulates the gradient of 1/tau until finish().
   SPIKEFORGE_FN void charge_vjp(F x, const F* state, F grad_h, F& grad_x, F* grad_state, F* grad_param) const {
     const F leak = state[0] - v_rest;
     const F grad_scaled = grad_h * inv_tau;

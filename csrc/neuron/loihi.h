@@ -1,4 +1,4 @@
-// The leaky integrate-and-fire neurons of Loihi in its own fixed-point arithmetic, bit for bit: a current u that wraps
+// The leaky integrate-and-fire neurons of Loihi in its fixed-point arithmetic, bit for bit: a current u that wraps
 // around at 24 bits, a voltage v that saturates, products rounded toward zero. One step, M = 2^23:
 //   u = wrap(rtz(u (4096 - (du + 1)) / 4096) + 64 x)           once: above M less 2M, at -M and below more 2M
 //   h = clip(rtz(v (4096 - dv) / 4096) + u + b, -M + 1, M - 1)  b = bias_mant 2^bias_exp, an arithmetic shift
@@ -6,12 +6,12 @@
 //   v = 0 where s, else h
 // LoihiForm::reset sets u = v = 0 ahead of each step whose number t, counted from 1, is reset_offset modulo
 // reset_interval; its state `phase` is t modulo reset_interval. LoihiForm::refractory leaves v as it is for
-// refractory_period steps after a spike; its state `wait` is how many of them are left.
+// refractory_period steps after a spike; its state `wait` is the number of remaining steps.
 //
 // Source: Lava's fixed-point models of LIF, TernaryLIF and LIFReset, and its floating-point one of LIFRefractory.
 // Davies et al., IEEE Micro 38(1), 82 (2018) describes the chip.
 //
-// All sums are taken modulo 2^32. Within the widths of the hardware (x 16 bits, u and v 24) none of them overflows.
+// All sums are modulo 2^32. Within the widths of the hardware (x 16 bits, u and v 24), none of them overflows.
 #pragma once
 
 #include "csrc/neuron/portable.h"
@@ -86,14 +86,14 @@ template <bool ternary, LoihiForm form, class Variant = void> struct Loihi {
   }
 
  private:
-  // Two's complement, whatever the sum.
+  // Returns the sum modulo 2^32 as two's complement.
   SPIKEFORGE_FN static int sum_modulo(int a, int b) {
     return static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b));
   }
   SPIKEFORGE_FN static int shifted_left(int a, int bits) { return static_cast<int>(static_cast<unsigned>(a) << bits); }
 
-  // x factor / 4096 rounded toward zero, for factor from 0 to 4096. With |x| = 4096 high + low this is
-  // high factor + (low factor >> 12), neither of which needs more than 32 bits.
+  // Returns x * factor / 4096, rounded toward zero, for factor from 0 to 4096. With |x| = 4096 * high + low, the
+  // magnitude is high * factor + (low * factor >> 12), neither of which needs more than 32 bits.
   SPIKEFORGE_FN static int decayed(int x, unsigned factor) {
     const unsigned magnitude = x < 0 ? 0u - static_cast<unsigned>(x) : static_cast<unsigned>(x);
     const unsigned result = (magnitude >> 12) * factor + ((magnitude & 4095u) * factor >> 12);

@@ -1,4 +1,4 @@
-// The table of neurons.def as an enumeration and as rows. Host code alone includes it.
+// The table of neurons.def as an enumeration and as rows. Only host code includes it.
 #pragma once
 
 #include <array>
@@ -15,8 +15,8 @@ enum class NeuronKind : std::uint8_t {
 #include "csrc/neuron/neurons.def"
 };
 
-// Values that a parameter may have. NaN is legal only for unchecked ones. Positive ones are finite, and so are their
-// reciprocals.
+// The values that a parameter may have. NaN is legal only for unchecked parameters. Positive values are finite, and so
+// are their reciprocals.
 enum class Legal : std::uint8_t { unchecked, any, positive, fraction, between };
 
 // A parameter, or the option decay_input, which divides X by tau. v_reset may be absent: soft reset.
@@ -30,7 +30,7 @@ struct NeuronParam {
 };
 
 struct NeuronRow {
-  const char *name, *type, *header;            // of the operator, of the struct, and the file with the struct
+  const char *name, *type, *header;            // of the operator, of the struct, and of the header with the struct
   std::initializer_list<const char*> tensors;  // positional and required, such as plif's w
   std::initializer_list<const char*> states;
   std::initializer_list<NeuronParam> params;
@@ -64,7 +64,7 @@ constexpr bool has_decay_input(NeuronKind kind) {
   return false;
 }
 
-// f.operator()<kind>() for each neuron, in the order of the table.
+// Calls f.operator()<kind>() for each neuron, in the order of the table.
 template <class F> void for_each_neuron(F&& f) {
   [&]<std::size_t... kind>(std::index_sequence<kind...>) {
     (f.template operator()<static_cast<NeuronKind>(kind)>(), ...);
@@ -72,7 +72,7 @@ template <class F> void for_each_neuron(F&& f) {
   (std::make_index_sequence<std::size(neuron_rows)>{});
 }
 
-// f.operator()<kind>(), whose result has the same type for all neurons.
+// Calls f.operator()<kind>(), whose result has the same type for all neurons.
 template <std::size_t first = 0, class F> auto with_kind(NeuronKind kind, F&& f) {
   if constexpr (first + 1 < std::size(neuron_rows))
     if (kind != static_cast<NeuronKind>(first)) return with_kind<first + 1>(kind, std::forward<F>(f));

@@ -1,5 +1,5 @@
-// The choices that change a cell's equations, as constants of a kernel. The CPU has the same names as values:
-// NeuronOptions in runtime/launch.h.
+// The choices that change a cell's equations, as constants of a kernel. On the CPU, CellForm in
+// kernels/multistep/cell.h has the same names as values.
 #pragma once
 
 namespace spikeforge {
@@ -11,7 +11,7 @@ template <bool HardReset, bool DetachReset, bool Spiking, bool DecayInput> struc
   static constexpr bool decay_input = DecayInput;
 };
 
-// A cell that has no such choice.
+// The options of a cell without choices.
 struct NoOptions {};
 
 }  // namespace spikeforge

@@ -2,10 +2,9 @@
 // C++17.
 //
 // Cells are templates over the arithmetic type F. For float and double the functions below are found by ordinary
-// look-up; a SIMD type brings its own, found by argument-dependent look-up. Comparisons give a mask (`bool` for
-// scalars), an operand of `select`, `both`, `either` and `inverse` only. SPIKEFORGE_ROLLED precedes a loop that is not
-// worth a kernel's registers.
-// SPIKEFORGE_PLAIN_FN is SPIKEFORGE_FN for a function that is not a template.
+// look-up; a SIMD type has separate functions, found by argument-dependent look-up. Comparisons return a mask (`bool`
+// for scalars), which is an operand of only `select`, `both`, `either` and `inverse`. SPIKEFORGE_ROLLED precedes a loop
+// that is not unrolled, to save registers. SPIKEFORGE_PLAIN_FN is SPIKEFORGE_FN for a function that is not a template.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -34,7 +33,7 @@ SPIKEFORGE_FN bool inverse(bool a) { return !a; }
 SPIKEFORGE_FN float abs(float x) { return ::fabsf(x); }
 SPIKEFORGE_FN double abs(double x) { return ::fabs(x); }
 
-// CUDA's single precision function has the suffix f.
+// CUDA's single-precision functions have the suffix f.
 #define SPIKEFORGE_FUNCTION(name)                            \
   SPIKEFORGE_FN float name(float x) { return ::name##f(x); } \
   SPIKEFORGE_FN double name(double x) { return ::name(x); }
@@ -72,15 +71,15 @@ SPIKEFORGE_FUNCTION(atan2)
 SPIKEFORGE_FUNCTION(fmod)
 #undef SPIKEFORGE_FUNCTION
 
-// a b + c, rounded once or twice: for derivatives alone, never for what reaches a threshold.
+// Returns a b + c, rounded once or twice: only for derivatives, never for values that are compared with a threshold.
 SPIKEFORGE_FN float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 SPIKEFORGE_FN double fma(double a, double b, double c) { return ::fma(a, b, c); }
 
-// For derivatives of surrogates alone: a few ulp less, several times faster. Subnormal numbers count as 0 here, which
-// saves the instructions that would scale them.
-// fast_exp(factor, x) is e^(factor x), where the factor stays the same from step to step.
+// Functions only for derivatives of surrogates: a few ulp less accurate, and several times faster. Subnormal numbers
+// are treated as 0, which saves the instructions that would scale them. fast_exp(factor, x) is e^(factor x), where the
+// factor is the same in all steps.
 SPIKEFORGE_FN float fast_exp(float factor, float x) {
-  // Not (factor log2_e) x: a register more (T = 1024, N = 2^15, backward: 1.13 of the bytes' time, this 1.08).
+  // (factor log2_e) x would need another register (T = 1024, N = 2^15, backward: 1.13 of the bytes' time, this 1.08).
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(float(log2_e) * (factor * x)));
   return y;
@@ -129,20 +128,20 @@ using std::tan;
 using std::tanh;
 using std::trunc;
 
-// sin(πx) and cos(πx); |x| may be large, so whole turns are taken off first, exactly.
+// sin(πx) and cos(πx). |x| may be large, so whole turns are subtracted first, exactly.
 template <class F> F within_a_turn(F x) { return x - F(2) * round(F(.5) * x); }
 template <class F> F sinpi(F x) { return sin(F(3.14159265358979323846) * within_a_turn(x)); }
 template <class F> F cospi(F x) { return cos(F(3.14159265358979323846) * within_a_turn(x)); }
 
 template <class F> F fma(F a, F b, F c) { return a * b + c; }
 template <class F> F fast_exp2(F x) { return exp2(x); }
-// On vectors a multiplication costs more than a register.
+// For vectors, a multiplication costs more than a register.
 template <class F> F fast_exp(F factor, F x) { return fast_exp2(factor * F(log2_e) * x); }
 template <class F> F fast_divide(F a, F b) { return a / b; }
 
 #endif
 
-// The same on every device: a NaN in the first argument is passed on, one in the second is not.
+// The same on every device: min and max return a NaN of the first argument, and ignore a NaN of the second.
 template <class F> SPIKEFORGE_FN F min(F a, F b) { return select(b < a, b, a); }
 template <class F> SPIKEFORGE_FN F max(F a, F b) { return select(a < b, b, a); }
 

@@ -13,7 +13,7 @@ namespace spikeforge {
 
 template <class F, class Options> struct QIF {
   static constexpr int n_states = 1;
-  static constexpr int kept_values = 3;  // of a step, which its derivative reads: H, V and X
+  static constexpr int kept_values = 3;  // values of a step that its derivative reads: H, V and X
   static constexpr bool adapts = false;
   enum Param { tau, v_c, a0, v_threshold, v_rest, v_reset, n_params };
 
@@ -25,7 +25,7 @@ template <class F, class Options> struct QIF {
     return v + inv_tau * (x + curvature * (v - rest) * (v - critical));
   }
 
-  // grad_param[tau] collects the gradient of 1/tau until finish().
+  // grad_param[tau] accumulates the gradient of 1/tau until finish().
   SPIKEFORGE_FN void charge_vjp(F x, const F* state, F grad_h, F& grad_x, F* grad_state, F* grad_param) const {
     const F from_rest = state[0] - rest;
     const F from_critical = state[0] - critical;

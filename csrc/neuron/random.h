@@ -1,7 +1,7 @@
-// Random numbers with the same bits on every device: a counter's, and the distributions. C++17.
+// Random numbers with the same bits on every device: a counter-based generator, and distributions. C++17.
 //
-// All of it is whole numbers, and float operations that are rounded alike everywhere: no contraction, no library
-// function.
+// All computations use integers, and float operations that are rounded identically on every device: no contraction, no
+// library function.
 #pragma once
 
 #include "csrc/neuron/portable.h"
@@ -16,10 +16,10 @@ namespace spikeforge {
 inline namespace CPU_CAPABILITY {
 #endif
 
-// The product with all 64 bits.
+// Returns the product with all 64 bits.
 SPIKEFORGE_PLAIN_FN unsigned long long wide_product(unsigned a, unsigned b) {
 #if defined(__CUDACC__)
-  // One instruction; of the product of widened numbers a second, which adds 0, is left.
+  // A single instruction. For a product of widened numbers, the compiler generates a second one, which adds 0.
   unsigned long long product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
   return product;
@@ -68,7 +68,7 @@ SPIKEFORGE_PLAIN_FN float as_float(unsigned bits) {
 #endif
 }
 
-// a b + c, rounded once on every device.
+// Returns a b + c, rounded once on every device.
 SPIKEFORGE_PLAIN_FN float fused(float a, float b, float c) {
 #if defined(__CUDACC__)
   return __fmaf_rn(a, b, c);
@@ -77,20 +77,20 @@ SPIKEFORGE_PLAIN_FN float fused(float a, float b, float c) {
 #endif
 }
 
-// c + x (more[0] + x (more[1] + ...)).
+// Returns c + x (more[0] + x (more[1] + ...)).
 SPIKEFORGE_PLAIN_FN float fused_polynomial(float, float c) { return c; }
 template <class... More> SPIKEFORGE_FN float fused_polynomial(float x, float c, More... more) {
   return fused(fused_polynomial(x, more...), x, c);
 }
 
-// log2((1 + s) / (1 - s)) for |s| <= 0.172, to a float's precision.
+// Returns log2((1 + s) / (1 - s)) for |s| <= 0.172, to a float's precision.
 SPIKEFORGE_PLAIN_FN float log2_of_ratio(float s) {
   const float q = s * s;
   return s * (2.885390082F + q * (0.9617966939F + q * (0.5770780164F + q * (0.4121985831F + q * 0.3205989980F))));
 }
 
-// exponent - log2(x) of a normal number x above 0. A select rather than a branch: of a warp's numbers, or the lanes of
-// a vector, some are on either side.
+// Returns exponent - log2(x) of a normal number x above 0. It uses a select rather than a branch, since the numbers of
+// a warp or a vector are in both cases.
 SPIKEFORGE_PLAIN_FN float minus_log2(int exponent, float x) {
   const unsigned bits = as_bits(x);
   const float m = as_float((bits & 0x7fffffU) | 0x3f800000U);
@@ -100,7 +100,8 @@ SPIKEFORGE_PLAIN_FN float minus_log2(int exponent, float x) {
   return static_cast<float>(exponent) - log2_of_ratio((scaled - 1.0F) / (scaled + 1.0F));
 }
 
-// -log2((u + 1) / 2^32), from 0 to 32. Close to 0 it is as precise as anywhere: small probabilities live there.
+// Returns -log2((u + 1) / 2^32), from 0 to 32. The relative precision is kept close to 0, as small probabilities
+// require.
 SPIKEFORGE_PLAIN_FN float surprise(unsigned u) {
   const unsigned below = ~u;
   if (below < 1257966796U) {  // (u + 1) / 2^32 is above sqrt(1/2)
@@ -110,21 +111,20 @@ SPIKEFORGE_PLAIN_FN float surprise(unsigned u) {
   return minus_log2(32, static_cast<float>(u + 1));
 }
 
-// Above 0 and below 1.
+// Returns a number above 0 and below 1.
 SPIKEFORGE_PLAIN_FN float uniform_of(unsigned u) {
   return (static_cast<float>(u >> 9) + 0.5F) * 1.1920928955078125e-7F;
 }
 
-// The normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number. Both of
-// its cases are computed, up to the one division: of the 32 numbers of a warp, or the lanes of a vector, some are in
-// either.
+// Returns the normal quantile (Wichura, Applied Statistics 37, 1988, AS 241, PPND7: seven digits) of a uniform number.
+// Both cases are computed, and share the division, since the numbers of a warp or a vector are in both cases.
 SPIKEFORGE_PLAIN_FN float normal_of(float u) {
   const float q = u - 0.5F;
   const bool is_central = abs(q) <= 0.425F;
   const float r = 0.180625F - q * q;
   const float central = q * (((59.109374720F * r + 159.29113202F) * r + 50.434271938F) * r + 3.3871327179F);
   const float below_central = ((67.187563600F * r + 78.757757664F) * r + 17.895169469F) * r + 1.0F;
-  // ln of a tail's probability, which is a multiple of 2^-24.
+  // The probability of a tail is a multiple of 2^-24.
   const float tail = q < 0 ? u : 1.0F - u;
   const float t = sqrt(minus_log2(0, tail) * 0.693147181F) - 1.6F;
   const float outer = ((0.17023821103F * t + 1.3067284816F) * t + 2.7568153900F) * t + 1.4234372777F;
@@ -132,7 +132,7 @@ SPIKEFORGE_PLAIN_FN float normal_of(float u) {
   return (is_central ? central : q < 0 ? -outer : outer) / (is_central ? below_central : below_outer);
 }
 
-// The largest |z| that normal_of gives is below this.
+// An upper bound of |z| for the results z of normal_of.
 constexpr double largest_normal = 5.5;
 
 #if defined(CPU_CAPABILITY)

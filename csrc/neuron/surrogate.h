@@ -15,14 +15,14 @@ namespace spikeforge {
 
 constexpr int max_surrogate_args = 4;
 
-// A spiking forward pass has no use for a surrogate.
+// For a spiking forward pass, which needs no surrogate.
 template <class F> struct NoSurrogate {
   SPIKEFORGE_FN explicit NoSurrogate(const double*) {}
   SPIKEFORGE_FN F gradient(F) const { return F(0); }
   SPIKEFORGE_FN F primitive(F) const { return F(0); }
 };
 
-// alpha * sigma'(alpha x); even in x, so that exp never overflows.
+// Returns alpha * sigma'(alpha x), in a form that is even in x, so that exp never overflows.
 template <class F> SPIKEFORGE_FN F sigmoid_slope(F alpha, F x) {
   const F e = fast_exp(-alpha, abs(x));
   return fast_divide(alpha * e, square(F(1) + e));
@@ -198,7 +198,7 @@ template <class F> struct FastSigmoid {
   F slope;
 };
 
-// The same derivative, by the name and the steepness that its author gives it.
+// The same derivative, with the name and the steepness of its author.
 template <class F> struct ZenkeSuperSpike : FastSigmoid<F> {
   SPIKEFORGE_FN explicit ZenkeSuperSpike(const double* args) : FastSigmoid<F>(args) {}
 };
@@ -231,7 +231,8 @@ template <class F> struct SpikeRateEscape {
   F beta, slope;
 };
 
-// The density of the normal distribution with mean 0 and standard deviation 1 / (width √2), and its integral from 0.
+// Return the density of the normal distribution with mean 0 and standard deviation 1 / (width √2), and its integral
+// from 0.
 template <class F> SPIKEFORGE_FN F bell(F width, F x) {
   return F(.56418958354775628695) * width * fast_exp(-square(width), square(x));
 }
@@ -246,7 +247,8 @@ template <class F> struct Gaussian {
   F width, gamma;
 };
 
-// A bell of deviation sigma, less one of deviation s sigma at sigma and one at -sigma, both of weight h.
+// A bell of deviation sigma and weight 1 + h, minus two bells of deviation s sigma and weight h, at sigma and at
+// -sigma.
 template <class F> struct MultiGaussian {
   SPIKEFORGE_FN explicit MultiGaussian(const double* args)
       : sigma(args[0]), h(args[1]), s(args[2]), gamma(args[3]), width(F(.70710678118654752440) / sigma) {}

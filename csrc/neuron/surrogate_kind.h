@@ -1,4 +1,4 @@
-// The surrogates of surrogate.def as an enumeration. Host code alone includes it.
+// The surrogates of surrogate.def as an enumeration. Only host code includes it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ enum class SurrogateKind : std::uint8_t {
 #undef SPIKEFORGE_SURROGATE
 };
 
-// The name of the struct in surrogate.h.
+// Returns the name of the struct in surrogate.h.
 constexpr const char* struct_of(SurrogateKind kind) {
   switch (kind) {
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) \

@@ -55,9 +55,9 @@ template <std::size_t alignment> std::shared_ptr<std::byte[]> allocate_aligned(s
           [](std::byte* bytes) { ::operator delete[](bytes, std::align_val_t{alignment}); }};
 }
 
-// Aligned as torch's tensors are, so that linear algebra libraries use the same code path and give the same bits. Large
-// arrays are in huge pages if the system has them, as numpy's are: filling 40 MB took 10000 page faults, half of the
-// time of reading a file.
+// Allocates memory with the alignment of torch's tensors, so that linear algebra libraries use the same code path and
+// return the same bits. Large arrays are in huge pages if the system has them, as in numpy: filling 40 MB took 10000
+// page faults, half of the time of reading a file.
 std::shared_ptr<std::byte[]> allocate(std::size_t size) {
   constexpr std::size_t huge_page = std::size_t{2} << 20;
   if (size < 2 * huge_page) return allocate_aligned<64>(size);
@@ -68,7 +68,7 @@ std::shared_ptr<std::byte[]> allocate(std::size_t size) {
   return bytes;
 }
 
-// The least, greatest and NaN values of one lane, so that the compiler can vectorise over lanes.
+// The minimum, the maximum and the NaNs of one lane. The compiler vectorises over lanes.
 template <class T> struct Lanes {
   static constexpr std::size_t count = 16;
   std::array<T, count> least, greatest;
@@ -172,7 +172,7 @@ bool operator==(const Array& a, const Array& b) {
 bool is_finite(const Array& array) {
   return with_type(array.dtype(), [&]<class T>(T) {
     if constexpr (std::is_floating_point_v<T>) {
-      // True if all bits of the exponent are set; with integers, which the compiler vectorises.
+      // Tests whether all bits of the exponent are set, with integer operations, which the compiler vectorises.
       using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
       constexpr Bits exponent = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
       Bits odd = 0;
@@ -192,7 +192,7 @@ Range range_of(const Array& array) {
       range = range_of_floats(values_of<T>(array));
     else
       range = range_of_others(values_of<T>(array));
-    if (range.least > range.greatest) range.least = range.greatest = 0;  // there are none
+    if (range.least > range.greatest) range.least = range.greatest = 0;  // there are no values
     range.has_infinity = std::isinf(range.least) || std::isinf(range.greatest);
     return range;
   });
@@ -219,7 +219,7 @@ std::uint16_t half_of_double(double value) {
   if (magnitude == 0) return sign;
   int exponent = 0;
   std::frexp(magnitude, &exponent);
-  // In units of the last place: 2^-24 for subnormal numbers. A carry runs into the exponent, as it should.
+  // Rounds in units of the last place, 2^-24 for subnormal numbers. A carry into the exponent is correct.
   const int place = std::max(exponent - 11, -24);
   const auto units = static_cast<int>(std::nearbyint(std::ldexp(magnitude, -place)));
   return static_cast<std::uint16_t>(sign + (place == -24 ? units : ((place + 24) << 10) + units));

@@ -26,23 +26,23 @@ enum class DType : std::uint8_t {
   float64
 };
 
-SPIKEFORGE_API std::size_t size_of(DType dtype);       // bytes
-SPIKEFORGE_API std::string_view name_of(DType dtype);  // as numpy calls it
+SPIKEFORGE_API std::size_t size_of(DType dtype);       // bytes per element
+SPIKEFORGE_API std::string_view name_of(DType dtype);  // numpy's name
 SPIKEFORGE_API bool is_floating_point(DType dtype);
 
 using Shape = std::vector<std::int64_t>;
 
-SPIKEFORGE_API std::string text_of(const Shape& shape);  // [2, 34, 34]
+SPIKEFORGE_API std::string text_of(const Shape& shape);  // such as "[2, 34, 34]"
 
-// The number of elements. Throws std::overflow_error if it exceeds int64.
+// Returns the number of elements. Throws std::overflow_error if it exceeds int64.
 SPIKEFORGE_API std::int64_t count_of(const Shape& shape);
 
-// Numbers of one type: contiguous, the last dimension fastest, in the machine's byte order. A copy shares the bytes,
-// which are therefore written only before the first copy is made.
+// An array of numbers of one type: contiguous, in row-major order and in the machine's byte order. A copy shares the
+// bytes, so they must be written before the first copy is made.
 class SPIKEFORGE_API Array {
  public:
   Array() : Array(DType::float64, {0}) {}
-  Array(DType dtype, Shape shape);  // its bytes are not set
+  Array(DType dtype, Shape shape);  // uninitialized
 
   template <class T> static Array of(Shape shape, std::span<const T> values);
   template <class T> static Array of(Shape shape, std::initializer_list<T> values) {
@@ -51,7 +51,7 @@ class SPIKEFORGE_API Array {
   static Array full(Shape shape, double value, DType dtype = DType::float64);
   static Array scalar(double value, DType dtype = DType::float64) { return full({}, value, dtype); }
   static Array scalar(std::int64_t value);
-  static Array integers(std::span<const std::int64_t> values);  // one dimension
+  static Array integers(std::span<const std::int64_t> values);  // a one-dimensional array
 
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
@@ -60,13 +60,13 @@ class SPIKEFORGE_API Array {
 
   std::span<const std::byte> bytes() const { return {bytes_.get(), byte_count()}; }
   std::span<std::byte> writable_bytes() { return {bytes_.get(), byte_count()}; }
-  // Keeps the bytes alive: for a tensor that takes them over without a copy.
+  // Returns the owner of the bytes, for a tensor that shares them.
   const std::shared_ptr<std::byte[]>& storage() const { return bytes_; }
 
-  // Element by element, rounded to double. For many elements see visit in array_values.h.
+  // Returns one element, rounded to double. For many elements, use visit in array_values.h.
   double at(std::int64_t index) const;
 
-  // Same type, shape and bytes: NaN equals itself, and 0 is not -0.
+  // True for equal type, shape and bytes: NaN equals itself, and 0 differs from -0.
   friend SPIKEFORGE_API bool operator==(const Array& a, const Array& b);
 
  private:
@@ -76,19 +76,19 @@ class SPIKEFORGE_API Array {
   std::shared_ptr<std::byte[]> bytes_;
 };
 
-// A summary of many numbers for people.
+// A readable summary of an array.
 struct Range {
-  double least = 0, greatest = 0;  // of those that are not NaN; 0 if there are none
+  double least = 0, greatest = 0;  // of values that are not NaN; 0 if there are none
   bool has_nan = false, has_infinity = false;
 };
 SPIKEFORGE_API Range range_of(const Array& array);
 
-// True if there is neither NaN nor an infinity: faster than their range.
+// True if the array has neither NaN nor infinity. Faster than computing the range.
 SPIKEFORGE_API bool is_finite(const Array& array);
 
-// The exact value of an IEEE half.
+// Returns the exact value of an IEEE half.
 SPIKEFORGE_API float float_of_half(std::uint16_t half);
-// Rounded to nearest, ties to even.
+// Rounds to the nearest half, ties to even.
 SPIKEFORGE_API std::uint16_t half_of_double(double value);
 
 }  // namespace spikeforge::nir

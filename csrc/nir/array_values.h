@@ -13,7 +13,7 @@ struct Boolean {
   explicit operator double() const { return byte != 0; }
 };
 
-// Calls function with a zero of the C++ type that a dtype is.
+// Calls the function with a zero of the C++ type of a dtype.
 template <class Function> decltype(auto) with_type(DType dtype, Function&& function) {
   switch (dtype) {
     case DType::boolean: return function(Boolean{});
@@ -32,7 +32,7 @@ template <class Function> decltype(auto) with_type(DType dtype, Function&& funct
   __builtin_unreachable();
 }
 
-// The elements of an array, of the type that with_type gave.
+// Returns the elements of an array, with the type that with_type passes.
 template <class T> std::span<const T> values_of(const Array& array) {
   return {reinterpret_cast<const T*>(array.bytes().data()), static_cast<std::size_t>(array.count())};
 }

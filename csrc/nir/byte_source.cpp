@@ -24,7 +24,7 @@ ByteSource::~ByteSource() {
 }
 
 ByteSource ByteSource::open(const std::string& path) {
-  // A pipe would wait for a writer: O_NONBLOCK, and it is refused below.
+  // O_NONBLOCK prevents waiting for the writer of a pipe, which raises an error below.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) fail_with_errno("cannot be opened");
   struct stat status {};
@@ -45,7 +45,7 @@ bool ByteSource::read(std::uint64_t offset, std::span<std::byte> into) const {
   while (!into.empty()) {
     const ssize_t got = ::pread(file_, into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;  // it has become shorter since
+    if (got <= 0) return false;  // the file has become shorter
     into = into.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
   }

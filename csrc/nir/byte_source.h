@@ -1,4 +1,4 @@
-// The bytes of a file, read with a check of every place.
+// The bytes of a file. Every read checks its offset.
 #pragma once
 #include "csrc/base/export.h"
 
@@ -11,9 +11,9 @@ namespace spikeforge::nir {
 
 class SPIKEFORGE_API ByteSource {
  public:
-  // A regular file; throws std::runtime_error with the reason.
+  // Opens a regular file. Throws std::runtime_error with the reason.
   static ByteSource open(const std::string& path);
-  // Bytes in memory, which are not copied.
+  // Reads bytes in memory, which are not copied.
   explicit ByteSource(std::span<const std::byte> bytes) : bytes_(bytes), size_(bytes.size()) {}
 
   ByteSource(ByteSource&& other) noexcept;
@@ -21,11 +21,11 @@ class SPIKEFORGE_API ByteSource {
   ~ByteSource();
 
   std::uint64_t size() const { return size_; }
-  // A path that opens this file, even if its name was changed or removed. Empty for a file in memory.
+  // Returns a path that opens this file, even if it was renamed or removed. Empty for a file in memory.
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // Returns false if a byte is beyond the end.
+  // Returns false if a byte is after the end.
   bool read(std::uint64_t offset, std::span<std::byte> into) const;
 
  private:

@@ -6,7 +6,7 @@
 namespace spikeforge::nir {
 namespace {
 
-constexpr std::size_t most_shown = 200;  // bytes of a name; a message stays readable
+constexpr std::size_t most_shown = 200;  // bytes of a name, so that messages stay readable
 
 std::string message(const std::string& file, const std::string& node, const std::string& field,
                     const std::string& reason) {

@@ -14,12 +14,12 @@ namespace {
 using Bytes = std::span<const std::byte>;
 
 std::uint32_t checksum(Bytes bytes) {
-  // Fletcher's checksum over big-endian 16-bit words, an odd last byte being a word's high one; as H5checksum does,
-  // sums are folded rather than taken modulo 65535, which differs only for 0 and 65535.
+  // Fletcher's checksum over big-endian 16-bit words; an odd last byte is the high byte of a word. As in H5checksum,
+  // sums are folded rather than reduced modulo 65535, which differs only for 0 and 65535.
   std::uint32_t low = 0, high = 0;
   std::size_t words = bytes.size() / 2, at = 0;
   while (words) {
-    std::size_t run = std::min<std::size_t>(words, 360);  // before 32 bits overflow
+    std::size_t run = std::min<std::size_t>(words, 360);  // the maximum without an overflow of 32 bits
     words -= run;
     for (; run; --run, at += 2) {
       low += std::to_integer<std::uint32_t>(bytes[at]) << 8 | std::to_integer<std::uint32_t>(bytes[at + 1]);
@@ -39,7 +39,7 @@ std::uint32_t checksum(Bytes bytes) {
   return high << 16 | low;
 }
 
-// The output may not be larger than the chunk.
+// Inflates a chunk. The output may not be larger than the chunk.
 std::string inflate_exactly(Bytes input, std::span<std::byte> output, std::size_t& filled) {
   z_stream stream{};
   if (inflateInit(&stream) != Z_OK) return "zlib does not start";
@@ -56,8 +56,8 @@ std::string inflate_exactly(Bytes input, std::span<std::byte> output, std::size_
   return "a chunk's deflate stream is damaged";
 }
 
-// LibLZF's format: a byte below 32 begins that many literal bytes and one; else its upper three bits are a length
-// (7: one more byte follows) and the rest, with the byte after it, the distance of a copy of length + 2 bytes.
+// LibLZF's format: a byte n < 32 is followed by n + 1 literal bytes; otherwise its upper three bits are a length (7:
+// one more byte follows) and the rest, with the byte after it, the distance of a copy of length + 2 bytes.
 std::optional<std::size_t> lzf_exactly(Bytes input, std::span<std::byte> output) {
   std::size_t in = 0, out = 0;
   const auto byte = [&] { return std::to_integer<std::size_t>(input[in++]); };
@@ -80,12 +80,12 @@ std::optional<std::size_t> lzf_exactly(Bytes input, std::span<std::byte> output)
     const std::size_t distance = ((control & 31) << 8 | byte()) + 1;
     length += 2;
     if (distance > out || length > output.size() - out) return {};
-    for (; length; --length, ++out) output[out] = output[out - distance];  // it may overlap itself
+    for (; length; --length, ++out) output[out] = output[out - distance];  // source and target may overlap
   }
   return out;
 }
 
-// Byte k of every element lay together.
+// Undoes the shuffle filter, which stores byte k of all elements contiguously.
 void unshuffle(Bytes input, std::size_t element_size, std::span<std::byte> output) {
   const std::size_t count = input.size() / element_size;
   for (std::size_t k = 0; k < element_size; ++k)
@@ -117,7 +117,7 @@ std::string unknown_filter(int id) {
 
 std::string unfilter(std::span<const Filter> filters, unsigned skipped, std::vector<std::byte>& input,
                      std::span<std::byte> output) {
-  // Between two filters the bytes are in `input`; a checksum makes them four longer than the chunk.
+  // Between two filters, the bytes are in `input`. A checksum adds 4 bytes to the chunk.
   constexpr std::size_t checksum_size = 4;
   std::vector<std::byte> next;
   for (std::size_t i = filters.size(); i-- > 0;) {
@@ -153,7 +153,7 @@ std::string unfilter(std::span<const Filter> filters, unsigned skipped, std::vec
         for (std::size_t k = 0; k < checksum_size; ++k)
           stored |= std::to_integer<std::uint32_t>(input[content.size() + k]) << 8 * k;
         const std::uint32_t sum = checksum(content);
-        // libhdf5 before 1.6.3 swapped the bytes of either half, and later ones still read that.
+        // libhdf5 before 1.6.3 swapped the bytes of both halves, and later versions still accept this.
         const std::uint32_t swapped = (sum & 0x00ff00ff) << 8 | (sum & 0xff00ff00) >> 8;
         if (stored != sum && stored != swapped) return "a chunk's checksum is wrong";
         input.resize(content.size());

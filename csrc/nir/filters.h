@@ -1,4 +1,4 @@
-// The filters of HDF5 chunks, undone here rather than by libhdf5, whose inflate allocates as much as a file requests.
+// Undoes the filters of HDF5 chunks. libhdf5 is not used, because its inflate allocates the size that a file requests.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -12,10 +12,10 @@ enum FilterId : int { deflate = 1, shuffle = 2, fletcher32 = 3, szip = 4, lzf = 
 
 struct Filter {
   int id;
-  unsigned element_size;  // of shuffle
+  unsigned element_size;  // for shuffle
 };
 
-// "" if this library supports the filter, else the filter's name.
+// Returns "" if this library supports the filter, else the filter's name.
 std::string unknown_filter(int id);
 
 // Undoes the filters of one chunk, last first, except those whose bit is set in skipped. input is overwritten; output

@@ -23,7 +23,7 @@ const GlobalHeap::Collection& GlobalHeap::collection(std::uint64_t address) {
   if (!is_new) return place->second;
   Collection& objects = place->second;
 
-  // "GCOL", version 1, three bytes, the size of all of it.
+  // The header: "GCOL", version 1, three reserved bytes, and the size of the collection.
   std::array<std::byte, 16> header;
   const std::size_t header_size = 8 + length_size_;
   std::uint64_t begin = 0;
@@ -33,14 +33,14 @@ const GlobalHeap::Collection& GlobalHeap::collection(std::uint64_t address) {
   const std::uint64_t size = little_endian(&header[8], length_size_);
   if (size < header_size || size > source_.size() - begin) damaged();
 
-  // Overlapping collections could make the work grow as the square of the file.
+  // Limits the work, which overlapping collections could make quadratic in the size of the file.
   walked_ += size;
   if (walked_ / 4 > source_.size()) damaged();
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   if (!source_.read(begin, bytes)) damaged();
 
-  // Each object: index, reference count (2 bytes each), 4 bytes, its size; then itself, padded to 8 bytes. Index 0 is
-  // the free space at the end.
+  // Each object has an index and a reference count (2 bytes each), 4 reserved bytes, its size, and its data, padded to
+  // 8 bytes. Index 0 is the free space at the end.
   std::uint64_t at = (header_size + 7) / 8 * 8;
   const std::uint64_t object_header = (8 + length_size_ + 7) / 8 * 8;
   while (at <= size && object_header <= size - at) {

@@ -1,6 +1,6 @@
-// Strings of variable length are stored in "global heap collections" of the file. They are read here, with every length
-// checked: libhdf5 1.10 copies a heap object of any length into a buffer with the dataset's length. Format: HDF5 File
-// Format Specification, section III.E.
+// Strings of variable length are stored in "global heap collections" of the file. They are read by this class, which
+// checks every length: libhdf5 1.10 copies a heap object of any length into a buffer of the dataset's length. Format:
+// HDF5 File Format Specification, section III.E.
 #pragma once
 #include "csrc/nir/byte_source.h"
 
@@ -12,7 +12,7 @@ namespace spikeforge::nir {
 
 class GlobalHeap {
  public:
-  // base is where the file's own addresses begin; sizes in bytes, of the superblock.
+  // `base` is the offset of the file's addresses; `size_of_lengths` is from the superblock, in bytes.
   GlobalHeap(const ByteSource& source, std::uint64_t base, std::size_t size_of_lengths)
       : source_(source), base_(base), length_size_(size_of_lengths) {}
 
@@ -34,7 +34,7 @@ class GlobalHeap {
   std::uint64_t walked_ = 0;
 };
 
-// An unsigned number of a file: little-endian, of at most 8 bytes.
+// Reads an unsigned little-endian integer of at most 8 bytes.
 std::uint64_t little_endian(const std::byte* bytes, std::size_t size);
 
 }  // namespace spikeforge::nir

@@ -20,7 +20,7 @@ void require(bool done, const char* what) {
 
 struct Layout {
   H5D_layout_t kind;
-  Shape chunk;  // of a chunked dataset
+  Shape chunk;  // the chunk shape of a chunked dataset
   std::vector<Filter> filters;
 };
 
@@ -50,7 +50,7 @@ Layout layout_of(hid_t dataset) {
            unknown);
     layout.filters.push_back({id, value_count > 0 ? values[0] : 0});
     if (id == szip) {
-      // options, pixels a block, bits a pixel, pixels a scan line
+      // The values are options, pixels per block, bits per pixel, and pixels per scan line.
       const bool is_sound = value_count == 4 && values[1] >= 2 && values[1] <= 32 && values[1] % 2 == 0 &&
                             values[2] >= 1 && values[2] <= 64 && values[3] >= values[1] && values[3] <= 4096;
       if (!is_sound) fail("the arguments of its szip filter are not valid");
@@ -102,13 +102,13 @@ std::uint64_t byte_count(const Shape& shape, std::uint64_t element_size) {
   return bytes;
 }
 
-// The elements as they lie in the file, unfiltered and in the order of the array.
+// Reads the elements in the format of the file, unfiltered and in the order of the array.
 class RawReader {
  public:
   RawReader(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, std::size_t element_size)
       : dataset_(dataset), state_(state), layout_(layout), shape_(shape), element_size_(element_size) {}
 
-  // into has exactly their size, which was taken from the limit already.
+  // `into` has exactly their size, which is already subtracted from the limit.
   void read(std::span<std::byte> into, hid_t file_type) {
     if (into.empty()) return;
     switch (layout_.kind) {
@@ -122,12 +122,12 @@ class RawReader {
       chunked(into);
   }
 
-  // Before memory for the result: no file is compressed further than its filters can.
+  // Checks, before the result is allocated, that the compression ratio is possible with the filters.
   void check_stored_size(std::uint64_t bytes) const {
     if (bytes == 0) return;
     const std::uint64_t stored = h5().H5Dget_storage_size(dataset_);
     if (stored > state_.source.size()) fail("its stored size is {} bytes, more than the file has", stored);
-    // deflate reaches 1032 : 1, and lzf after it no more; each filter of several may reach it.
+    // The maximum ratio of deflate is 1032 : 1, and that of lzf is not higher; it applies to each filter.
     std::uint64_t ratio = 1;
     for (const Filter& filter : layout_.filters)
       if (filter.id != shuffle && filter.id != fletcher32) ratio = std::min<std::uint64_t>(ratio * 1100, 1100 * 1100);
@@ -151,7 +151,7 @@ class RawReader {
   void by_libhdf5(std::span<std::byte> into, hid_t file_type) {
     if (layout_.kind == H5D_CHUNKED) {
       if (layout_.filters.size() != 1) fail("it is stored with szip and another filter at once");
-      // libhdf5 allocates what the first four bytes of a chunk say.
+      // libhdf5 allocates the size in the first four bytes of a chunk.
       for_each_chunk([&](std::span<const hsize_t>, std::vector<std::byte>& stored, unsigned skipped) {
         if (skipped) return;
         if (stored.size() < 4 || little_endian(stored.data(), 4) != chunk_bytes()) fail("a chunk's size is wrong");
@@ -169,8 +169,8 @@ class RawReader {
     std::vector<hsize_t> at(rank, 0);
     std::vector<std::byte> stored;
     while (true) {
-      // H5Dread_chunk writes as many bytes as the index states; H5Dget_chunk_storage_size returns another number
-      // without filters.
+      // H5Dread_chunk writes the number of bytes in the index, which may differ from H5Dget_chunk_storage_size without
+      // filters.
       hsize_t size = 0;
       haddr_t address = HADDR_UNDEF;
       unsigned mask = 0;
@@ -195,7 +195,7 @@ class RawReader {
   }
 
   void chunked(std::span<std::byte> into) {
-    state_.take(2 * chunk_bytes());  // for the chunk and what it is inflated to; given back below
+    state_.take(2 * chunk_bytes());  // for the chunk before and after inflation; returned below
     std::vector<std::byte> chunk(chunk_bytes());
     for_each_chunk([&](std::span<const hsize_t> at, std::vector<std::byte>& stored, unsigned skipped) {
       if (const std::string wrong = unfilter(layout_.filters, skipped, stored, chunk); !wrong.empty())
@@ -205,12 +205,13 @@ class RawReader {
     state_.bytes_left += 2 * chunk_bytes();
   }
 
-  // One dimension of what is copied: how often, and how far apart in the chunk and in the array, in bytes.
+  // One dimension of a copy: the count, and the strides in the chunk and in the array, in bytes.
   struct Axis {
     std::size_t count, from, to;
   };
 
-  // The part of a chunk within the shape. A row spans the trailing dimensions in which the chunk is complete.
+  // Copies the part of a chunk that is within the shape. A row spans the trailing dimensions in which the chunk is
+  // complete.
   void place(std::span<const std::byte> chunk, std::span<const hsize_t> at, std::span<std::byte> into) const {
     std::vector<Axis> axes;
     std::size_t from = element_size_, to = element_size_, row = element_size_, first = 0;
@@ -253,7 +254,7 @@ class RawReader {
   std::size_t element_size_;
 };
 
-// Reads the raw elements into a buffer of their own.
+// Reads the raw elements into a new buffer.
 std::vector<std::byte> raw_bytes(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape,
                                  std::size_t element_size, hid_t file_type) {
   RawReader reader(dataset, state, layout, shape, element_size);
@@ -268,7 +269,7 @@ std::vector<std::byte> raw_bytes(hid_t dataset, ReadingState& state, const Layou
 Array read_numbers(hid_t dataset, ReadingState& state, const Layout& layout, const Shape& shape, hid_t type) {
   const NumberType number = number_type(type);
   if (number.is_native) {
-    // Straight into the array.
+    // The elements are read directly into the array.
     const std::uint64_t bytes = byte_count(shape, number.size);
     RawReader reader(dataset, state, layout, shape, number.size);
     reader.check_stored_size(bytes);
@@ -307,7 +308,7 @@ Strings variable_strings(hid_t dataset, ReadingState& state, const Layout& layou
   if (layout.kind == H5D_COMPACT) fail("strings of variable length within their header are not supported");
   if (std::ranges::any_of(layout.filters, [](const Filter& f) { return f.id == szip; }))
     fail("strings under szip are not supported");
-  // Each is its length, the address of a heap collection, and its number there.
+  // Each string is stored as its length, the address of a heap collection, and its index in the collection.
   const std::size_t address_size = state.size_of_addresses;
   const std::size_t size = 4 + address_size + 4;
   const std::vector<std::byte> raw = raw_bytes(dataset, state, layout, shape, size, type);
@@ -334,7 +335,7 @@ void ReadingState::take(std::uint64_t bytes) {
 }
 
 Value read_dataset(hid_t dataset, ReadingState& state) {
-  const Layout layout = layout_of(dataset);  // before its shape: that of a virtual dataset is in other files
+  const Layout layout = layout_of(dataset);  // before its shape, which is in other files for a virtual dataset
   const Shape shape = shape_of(dataset);
   const TypeId type(h5().H5Dget_type(dataset));
   require(static_cast<bool>(type), "its type");

@@ -8,7 +8,7 @@
 
 #include <dlfcn.h>
 
-// ThreadSanitizer and AddressSanitizer refuse RTLD_DEEPBIND.
+// ThreadSanitizer and AddressSanitizer do not support RTLD_DEEPBIND.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SPIKEFORGE_SANITIZED
 #elif defined(__has_feature)
@@ -26,7 +26,7 @@ namespace {
 int loading_flags() {
   int flags = RTLD_NOW | RTLD_LOCAL;
 #if defined(RTLD_DEEPBIND) && !defined(SPIKEFORGE_SANITIZED)
-  flags |= RTLD_DEEPBIND;  // its own calls reach itself, not another HDF5 whose symbols are global
+  flags |= RTLD_DEEPBIND;  // its calls resolve to itself, not to another HDF5 with global symbols
 #endif
   return flags;
 }
@@ -52,7 +52,7 @@ void* load(const std::string& file) {
       reasons);
 }
 
-// Later versions keep what a name meant in 1.10 under the name with a 1, and give the name itself to a macro.
+// Returns the function of version 1.10. In later versions it has the suffix 1, and the name without it is a macro.
 void* symbol(void* library, const std::string& name) {
   if (void* found = dlsym(library, name.c_str())) return found;
   if (void* found = dlsym(library, (name + "1").c_str())) return found;
@@ -72,7 +72,7 @@ ForkSafeMutex& one_at_a_time() {
 }  // namespace
 
 const Hdf5& Hdf5::get(const std::string& file) {
-  static const Hdf5& library = *new Hdf5(file);  // never closed: libhdf5 has work to do when the process ends
+  static const Hdf5& library = *new Hdf5(file);  // never closed: libhdf5 has exit handlers
   return library;
 }
 
@@ -88,12 +88,12 @@ Hdf5::Hdf5(const std::string& file) {
     fail("libhdf5 is {}.{}.{}, but NIR files need 1.10.5 or later", major, minor, release);
   if (H5open() < 0) throw std::runtime_error("libhdf5 does not start");
 
-    // The identifiers have their values from here on.
+    // The identifiers are valid from here on.
 #define SPIKEFORGE_HDF5_ID(name) name = *static_cast<const hid_t*>(symbol(library, #name));
 #include "csrc/nir/hdf5_functions.def"
   set_file_locking = reinterpret_cast<decltype(set_file_locking)>(dlsym(library, "H5Pset_file_locking"));
 
-  H5PLset_loading_state(0);  // a file must not choose code to load
+  H5PLset_loading_state(0);  // files must not load plugins
 }
 
 Hdf5Session::Hdf5Session() : lock_(one_at_a_time()) {

@@ -1,10 +1,10 @@
-// libhdf5, loaded when it is first needed and invisible to everybody else.
+// libhdf5, loaded when it is first needed, and isolated from other libraries.
 //
-// A process may well hold another HDF5: h5py brings its own. Two of them linked in the ordinary way would answer each
-// other's calls, since torch.ops.load_library makes symbols global. So it is opened here with a scope of its own.
-// Only hdf5.h is needed to build.
+// A process may contain another HDF5, such as the one of h5py. With ordinary linking, their calls would be mixed,
+// because torch.ops.load_library makes symbols global. Therefore the library is opened with a separate scope. Only
+// hdf5.h is needed to build.
 #pragma once
-#define H5_USE_110_API  // the functions and structures of HDF5 1.10, in any later version too
+#define H5_USE_110_API  // selects the API of HDF5 1.10 in later versions too
 #include "csrc/base/fork_safe_mutex.h"
 
 #include <hdf5.h>
@@ -16,28 +16,28 @@
 namespace spikeforge::nir {
 
 struct Hdf5 {
-  // Throws std::runtime_error if the library does not exist, or is older than 1.10.5. A version later than the header's
-  // works, because the functions used here keep their meaning of 1.10. The first call determines the file: `file`, or
-  // if it is empty SPIKEFORGE_HDF5, or else the system's library.
+  // Returns the library, which the first call loads from `file`, or if that is empty from SPIKEFORGE_HDF5, or else from
+  // the system. Throws std::runtime_error if it does not exist or is older than 1.10.5. Versions newer than the header
+  // work, because the functions used here keep their behaviour of 1.10.
   static const Hdf5& get(const std::string& file = "");
 
-  // Names such as H5Literate are macros for H5Literate1 in later versions: expanded here and where they are called.
+  // Names such as H5Literate are macros for H5Literate1 in later versions: they are expanded both here and in calls.
 #define SPIKEFORGE_HDF5(name) decltype(&::name) name = nullptr;
 #define SPIKEFORGE_HDF5_ID(name) hid_t name = H5I_INVALID_HID;
 #include "csrc/nir/hdf5_functions.def"
-  herr_t (*set_file_locking)(hid_t, hbool_t, hbool_t) = nullptr;  // from 1.10.7; null before
+  herr_t (*set_file_locking)(hid_t, hbool_t, hbool_t) = nullptr;  // since 1.10.7; null in older versions
 
  private:
   explicit Hdf5(const std::string& file);
 };
 
-// H5F_ACC_RDONLY and H5F_ACC_TRUNC of hdf5.h are macros that call the library by name.
+// Used in place of H5F_ACC_RDONLY and H5F_ACC_TRUNC of hdf5.h, which are macros that call the library.
 constexpr unsigned open_to_read = 0;
 constexpr unsigned open_to_replace = 2;
 
 inline const Hdf5& h5() { return Hdf5::get(); }
 
-// One caller at a time, since libhdf5 may be built without locks; and libhdf5 prints nothing meanwhile.
+// Holds a lock, because libhdf5 may be built without thread safety, and disables its error output.
 class Hdf5Session {
  public:
   Hdf5Session();
@@ -67,7 +67,7 @@ template <auto Hdf5::*Close> class Hid {
 
   explicit operator bool() const { return id_ >= 0; }
   hid_t get() const { return id_; }
-  // False where what was pending could not be written.
+  // Returns false if pending data could not be written.
   bool close() {
     if (id_ < 0) return true;
     return (Hdf5::get().*Close)(std::exchange(id_, H5I_INVALID_HID)) >= 0;

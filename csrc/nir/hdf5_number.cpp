@@ -70,7 +70,7 @@ NumberType float_type(hid_t type) {
   return number;
 }
 
-// h5py writes numpy's bool as an enumeration of int8.
+// Recognises numpy's bool, which h5py writes as an enumeration of int8.
 NumberType boolean_type(hid_t type) {
   const TypeId base(h5().H5Tget_super(type));
   const bool is_byte = base && h5().H5Tget_class(base.get()) == H5T_INTEGER && h5().H5Tget_size(base.get()) == 1;

@@ -1,4 +1,4 @@
-// The integer, floating point and boolean types of HDF5 as ours.
+// Conversion of the integer, floating-point and boolean types of HDF5.
 #pragma once
 #include "csrc/nir/array.h"
 #include "csrc/nir/hdf5_library.h"
@@ -13,18 +13,18 @@ struct NumberType {
   DType dtype;       // in memory
   std::size_t size;  // in the file
   bool is_big_endian;
-  bool is_native;  // but for the order of its bytes
-  struct Bits {    // of a float that is not native
+  bool is_native;  // apart from its byte order
+  struct Bits {    // for a float that is not native
     std::size_t sign, exponent, exponent_size, mantissa, mantissa_size;
     std::size_t bias;
     bool leading_bit_is_stored;
   } bits;
 };
 
-// Throws std::runtime_error with the reason if it is not a number type.
+// Throws std::runtime_error with the reason if the type is not numeric.
 NumberType number_type(hid_t type);
 
-// In place: the order of bytes, and booleans as 0 and 1.
+// Converts in place: reorders bytes, and normalises booleans to 0 and 1.
 void to_native(const NumberType& type, std::span<std::byte> bytes);
 
 // Converts from a type that is not native.

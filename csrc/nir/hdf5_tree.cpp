@@ -24,7 +24,7 @@ struct Listing {
   const char* refused = nullptr;
 };
 
-// libhdf5's is C: nothing is thrown through it.
+// A callback of libhdf5. It must not throw, because libhdf5 is a C library.
 herr_t list_link(hid_t, const char* name, const H5L_info_t* info, void* data) {
   auto& listing = *static_cast<Listing*>(data);
   const std::size_t length = strnlen(name, listing.longest_name + 1);
@@ -54,7 +54,7 @@ class TreeReader {
 
   Group group(hid_t id) {
     check_group(id);
-    if (path_.empty()) check_index(address_);  // the root, which no link leads to
+    if (path_.empty()) check_index(address_);  // the root has no link
     Group group;
     for (Link& link : links_of(id)) {
       path_.push_back(link.name);
@@ -90,7 +90,7 @@ class TreeReader {
     }
   }
 
-  // A single number.
+  // Reads a scalar attribute.
   std::optional<double> attribute(hid_t object, const char* name) {
     if (h5().H5Aexists(object, name) <= 0) return {};
     const AttributeId attribute(h5().H5Aopen(object, name, H5P_DEFAULT));
@@ -114,7 +114,7 @@ class TreeReader {
     return info.type;
   }
 
-  // Before libhdf5 opens the object and follows what it holds.
+  // Checks an object before libhdf5 opens it and follows its addresses.
   void check_index(haddr_t address) {
     try {
       index_.check(address);
@@ -124,7 +124,7 @@ class TreeReader {
   }
 
   void check_group(hid_t id) {
-    // Each graph is two groups: the node, and nodes in it.
+    // Each graph has two groups: the node, and its group "nodes".
     if (path_.size() > 2 * static_cast<std::size_t>(limits_.depth) + 3)
       refuse("it is nested more than {} levels deep", limits_.depth);
     type_of(id);
@@ -155,11 +155,11 @@ class TreeReader {
       case H5L_TYPE_EXTERNAL: refuse("it is an external link, to another file");
       default: refuse("it is a link of an unknown kind");
     }
-    // libhdf5 takes a name for a path.
+    // libhdf5 interprets a name as a path.
     if (link.name.empty() || link.name == "." || link.name.find('/') != std::string::npos) refuse("this is not a name");
   }
 
-  // Throws with the name of the place in a graph: /node/nodes/a/nodes/b/tau is field tau of node a/b.
+  // Throws an Error with node and field: /node/nodes/a/nodes/b/tau is field tau of node a/b.
   template <class... Arguments>
   [[noreturn]] void refuse(fmt::format_string<Arguments...> reason, Arguments&&... arguments) {
     std::string node, field;
@@ -190,7 +190,7 @@ FileId open_file(const ByteSource& source) {
   if (source.path().empty()) {
     constexpr std::size_t growth = 4096;
     const std::span<const std::byte> bytes = source.bytes();
-    // An image of no bytes would be none, and the name a file's.
+    // With an empty image, libhdf5 would open a file of this name.
     if (bytes.empty()) throw std::runtime_error("is empty");
     if (h5().H5Pset_fapl_core(access.get(), growth, false) < 0 ||
         h5().H5Pset_file_image(access.get(), const_cast<std::byte*>(bytes.data()), bytes.size()) < 0)

@@ -10,10 +10,10 @@
 
 namespace spikeforge::nir {
 
-// All groups and datasets, members sorted by name, as h5py returns them. Attributes of groups with these names are
-// members too, as one float64 each; others are skipped. Throws an Error that names the node and the field by their path
-// in the file if it finds a soft or external link, a group that is linked twice (such as a cycle), data in another
-// file, a type that is neither a number nor text, or a size beyond the limits.
+// Returns all groups and datasets, with members sorted by name, as h5py returns them. Attributes of groups with the
+// given names are also members, as one float64 each; others are skipped. Throws an Error that names the node and the
+// field by their path in the file if it finds a soft or external link, a group that is linked twice (such as a cycle),
+// data in another file, a type that is neither a number nor text, or a size beyond the limits.
 Group read_tree(const ByteSource& source, const Limits& limits, std::span<const char* const> attributes = {});
 
 // Calls `read`, which reads the file of this name. Its exceptions become Errors that name the file.

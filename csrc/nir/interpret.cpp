@@ -11,14 +11,14 @@ namespace {
 template <class T> struct IsOptional : std::false_type {};
 template <class T> struct IsOptional<std::optional<T>> : std::true_type {};
 
-// The former name of a field.
+// Returns the former name of a field.
 std::string_view old_name(std::string_view field) {
   if (field == "weight") return "weights";     // up to 0.0.5
   if (field == "v_threshold") return "theta";  // 0.0.1
   return {};
 }
 
-// The members of one node's group.
+// Reads the fields of a node from the members of its group.
 class FieldReader {
  public:
   FieldReader(const Group& group, const std::string& node) : group_(group), node_(node) {}
@@ -37,7 +37,7 @@ class FieldReader {
     }
   }
 
-  // Members that are no fields.
+  // Returns the members that are not fields.
   std::vector<std::string> unknown() const {
     std::vector<std::string> names;
     for (const Member& member : group_.members)
@@ -198,13 +198,13 @@ class GraphReader {
       throw Error(name, "edges", "expected a dataset, but it is a group");
     const Array* numbers = std::get_if<Array>(&member->value);
     const Shape& shape = numbers ? numbers->shape() : std::get<Strings>(member->value).shape;
-    const bool is_empty = !shape.empty() && shape[0] == 0;  // of any type: h5py makes it float64 of shape [0]
+    const bool is_empty = !shape.empty() && shape[0] == 0;  // of any type: h5py writes float64 of shape [0]
     if (is_empty) return {};
     if (shape.size() != 2 || shape[1] != 2)
       refuse(name, "edges", "expected shape [edges, 2], but it is {}", text_of(shape));
     std::vector<Edge> edges;
     for (std::int64_t i = 0; i < shape[0]; ++i) {
-      if (numbers) {  // up to 0.0.6: nodes are called 0, 1, ...
+      if (numbers) {  // up to 0.0.6: the names of nodes are 0, 1, ...
         const double from = numbers->at(2 * i), to = numbers->at(2 * i + 1);
         if (!(from >= 0 && to >= 0 && from < 1e9 && to < 1e9) || is_floating_point(numbers->dtype()))
           refuse(name, "edges", "expected names, or whole numbers from 0 on, but edge {} is {} -> {}", i, from, to);
@@ -227,7 +227,7 @@ class GraphReader {
   int depth_ = 0;
 };
 
-// One field as a file has it.
+// Converts one field to its form in a file.
 struct FieldWriter {
   Group& group;
 
@@ -252,7 +252,7 @@ struct FieldWriter {
 };
 
 Value edges_value(const std::vector<Edge>& edges) {
-  if (edges.empty()) return Array(DType::float64, {0});  // as the nir package writes it
+  if (edges.empty()) return Array(DType::float64, {0});  // as in the nir package
   Strings strings{{static_cast<std::int64_t>(edges.size()), 2}, {}};
   for (const Edge& edge : edges) {
     strings.values.push_back(edge.from);
@@ -292,7 +292,7 @@ Group node_group(const Node& node) {
 }  // namespace
 
 void Report::warn(const std::string& text) {
-  constexpr std::size_t most = 100;  // a file of a stranger may give reason for millions
+  constexpr std::size_t most = 100;  // an untrusted file may cause millions
   if (warnings.size() == most) warnings.emplace_back("there are more warnings");
   if (warnings.size() < most) warnings.push_back(text);
 }

@@ -8,7 +8,7 @@ namespace {
 
 template <class N> bool equal_fields(const N& a, const N& b) {
   bool equal = true;
-  // The fields of b have the same order.
+  // Visits the fields of b in the same order.
   std::vector<const void*> others;
   N::fields(b, [&](std::string_view, const auto& value) { others.push_back(&value); });
   auto other = others.begin();

@@ -1,8 +1,8 @@
 // The 19 nodes of NIR. Shapes are without batch and time; S is a neuron's shape, of any rank. Equations and fields:
 // Pedersen et al., Nature Communications 15, 8122 (2024), and neuroir.org.
 //
-// Every node lists its fields once, in fields(), as they are called in a file: reading, writing, comparing and printing
-// go by that list. An optional field is one that files of some version leave out.
+// Every node lists its fields once, in fields(), with their names in files. Reading, writing, comparing and printing
+// use that list. Optional fields are absent in files of some versions.
 #pragma once
 #include "csrc/nir/array.h"
 #include "csrc/nir/value.h"
@@ -23,7 +23,7 @@ struct Input {
 
 struct Output {
   static constexpr std::string_view type = "Output";
-  std::optional<Shape> shape;  // absent up to version 0.0.6: that of what arrives
+  std::optional<Shape> shape;  // absent up to version 0.0.6: the shape that arrives
 
   static void fields(auto& n, auto&& field) { field("shape", n.shape); }
 };
@@ -59,14 +59,14 @@ enum class PaddingMode { numbers, same, valid };
 
 template <int D> struct Padding {
   PaddingMode mode = PaddingMode::numbers;
-  std::array<std::int64_t, D> numbers{};  // zero elements on either side; only in the mode of that name
+  std::array<std::int64_t, D> numbers{};  // zeros on either side; only in the mode `numbers`
   bool operator==(const Padding&) const = default;
 };
 
 // Convolution over D dimensions: x is [groups * C, *space], weight [out, C, *kernel], bias [out].
 template <int D> struct Conv {
   static constexpr std::string_view type = D == 1 ? "Conv1d" : "Conv2d";
-  std::optional<std::array<std::int64_t, D>> input_shape;  // of space; absent: that of what arrives
+  std::optional<std::array<std::int64_t, D>> input_shape;  // of space; absent: the shape that arrives
   Array weight;
   std::array<std::int64_t, D> stride{};
   Padding<D> padding;
@@ -87,7 +87,7 @@ template <int D> struct Conv {
 using Conv1d = Conv<1>;
 using Conv2d = Conv<2>;
 
-// The sum, or the mean, of windows over the last two dimensions; padding counts as zeros.
+// Sums or means of windows over the last two dimensions. Padding counts as zeros.
 struct SumPool2d {
   static constexpr std::string_view type = "SumPool2d";
   std::array<std::int64_t, 2> kernel_size{}, stride{}, padding{};
@@ -106,11 +106,11 @@ struct AvgPool2d {
   static void fields(auto& n, auto&& field) { SumPool2d::fields(n, field); }
 };
 
-// Dimensions start_dim to end_dim, both included and negative ones counted from the end, become one.
+// Merges dimensions start_dim to end_dim, both included, into one. Negative ones count from the end.
 struct Flatten {
   static constexpr std::string_view type = "Flatten";
   std::int64_t start_dim = 1, end_dim = -1;
-  std::optional<Shape> input_type;  // absent: that of what arrives
+  std::optional<Shape> input_type;  // absent: the shape that arrives
 
   static void fields(auto& n, auto&& field) {
     field("start_dim", n.start_dim);
@@ -119,7 +119,7 @@ struct Flatten {
   }
 };
 
-// y(t) = x(t - delay), delay is [S] and in seconds.
+// y(t) = x(t - delay), where delay is [S], in seconds.
 struct Delay {
   static constexpr std::string_view type = "Delay";
   Array delay;
@@ -127,7 +127,7 @@ struct Delay {
   static void fields(auto& n, auto&& field) { field("delay", n.delay); }
 };
 
-// 1 where x > threshold, else 0.
+// 1 if x > threshold, else 0.
 struct Threshold {
   static constexpr std::string_view type = "Threshold";
   Array threshold;
@@ -155,8 +155,8 @@ struct LI {
   }
 };
 
-// dv/dt = r x; if v > v_threshold: y = 1 and v becomes v_reset. If v_reset is absent: up to version 1.0.5, whose text
-// states v - v_threshold; from 1.0.7 it is 0. The program that runs the graph decides.
+// dv/dt = r x; if v > v_threshold: y = 1 and v becomes v_reset. v_reset may be absent up to version 1.0.5, whose
+// documentation states v - v_threshold; from 1.0.7 on its default is 0. The program that runs the graph decides.
 struct IF {
   static constexpr std::string_view type = "IF";
   Array r, v_threshold;
@@ -184,11 +184,11 @@ struct LIF {
   }
 };
 
-// tau_syn di/dt = -i + w_in x; tau_mem dv/dt = (v_leak - v) + r i; y = v. Absent w_in is 1.
+// tau_syn di/dt = -i + w_in x; tau_mem dv/dt = (v_leak - v) + r i; y = v. If w_in is absent, it is 1.
 struct CubaLI {
   static constexpr std::string_view type = "CubaLI";
   Array tau_syn, tau_mem, r, v_leak;
-  std::optional<Array> w_in;  // [S], or one number
+  std::optional<Array> w_in;  // [S], or a single number
 
   static void fields(auto& n, auto&& field) {
     field("tau_syn", n.tau_syn);
@@ -218,7 +218,7 @@ struct CubaLIF {
 
 struct NamedNode;
 
-// Order counts: what several edges bring to a node is summed in the order of the edges.
+// The order of edges matters: values of several edges into a node are summed in this order.
 struct Edge {
   std::string from, to;
   bool operator==(const Edge&) const = default;
@@ -226,11 +226,11 @@ struct Edge {
 
 struct SPIKEFORGE_API Graph {
   static constexpr std::string_view type = "NIRGraph";
-  std::vector<NamedNode> nodes;  // as read: by name. Names are unique and hold no slash.
-  std::vector<Edge> edges;       // the same edge may be there twice; from a node to itself is an edge
+  std::vector<NamedNode> nodes;  // in files: by name. Names are unique and have no slash.
+  std::vector<Edge> edges;       // duplicates and self-loops are allowed
   Group metadata;
 
-  // Null if there is none.
+  // Returns null if there is none.
   const NamedNode* find(std::string_view name) const;
 };
 
@@ -244,7 +244,7 @@ SPIKEFORGE_API Kind kind_named(std::string_view type);
 
 struct SPIKEFORGE_API Node {
   Kind kind;
-  Group metadata;  // of a nested graph: empty, its own is in the graph
+  Group metadata;  // empty for a nested graph, which has its metadata itself
 
   std::string_view type() const {
     return std::visit([](const auto& n) { return n.type; }, kind);
@@ -256,11 +256,11 @@ struct NamedNode {
   Node node;
 };
 
-// Equal fields, metadata and edges in the same order; nodes by name, in any order.
+// True if fields, metadata and edges are equal, edges in the same order, nodes in any order.
 SPIKEFORGE_API bool operator==(const Graph& a, const Graph& b);
 SPIKEFORGE_API bool operator==(const Node& a, const Node& b);
 
-// The fields of a node that are arrays and present: field(name, array).
+// Calls field(name, array) for each present array field of a node.
 template <class Field> void for_each_array(const Kind& kind, Field&& field) {
   std::visit(
       [&]<class N>(const N& n) {

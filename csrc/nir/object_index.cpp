@@ -13,7 +13,7 @@ namespace {
 
 constexpr int any_level = -1;
 constexpr int most_levels = 64;
-constexpr std::size_t most_messages = 1 << 16;  // their number has 16 bits
+constexpr std::size_t most_messages = 1 << 16;  // the count has 16 bits
 
 enum Message : unsigned { datatype = 0x03, data_layout = 0x08, continuation = 0x10, symbol_table = 0x11 };
 
@@ -23,9 +23,9 @@ enum Message : unsigned { datatype = 0x03, data_layout = 0x08, continuation = 0x
 
 void check_superblock(const ByteSource& source) {
   constexpr std::string_view signature("\x89HDF\r\n\x1a\n", 8);
-  constexpr std::size_t fixed = 24, between = 4;  // bytes up to the flags; two more numbers in version 1
+  constexpr std::size_t fixed = 24, between = 4;  // bytes up to the flags; two more fields in version 1
   std::array<std::byte, fixed + between + 32> bytes{};
-  // It is at the beginning, or after a user block of 512, 1024, ... bytes.
+  // The superblock is at the beginning, or after a user block of 512, 1024, ... bytes.
   for (std::uint64_t at = 0; at + fixed <= source.size(); at = at == 0 ? 512 : 2 * at) {
     const std::size_t size = std::min<std::uint64_t>(bytes.size(), source.size() - at);
     if (!source.read(at, std::span(bytes).first(size))) return;
@@ -34,7 +34,7 @@ void check_superblock(const ByteSource& source) {
     if (version > 1) return;
     const auto address_size = std::to_integer<std::size_t>(bytes[13]);
     if (address_size != 2 && address_size != 4 && address_size != 8) damaged("has a superblock of unknown sizes");
-    // After the addresses of the file's base, its free space and its end.
+    // The position after the addresses of the file's base, its free space and its end.
     const std::size_t place = fixed + (version == 1 ? between : 0) + 3 * address_size;
     if (place + address_size > size) damaged("has a superblock that is cut off");
     const std::uint64_t undefined = ~std::uint64_t{0} >> (64 - 8 * address_size);
@@ -44,7 +44,7 @@ void check_superblock(const ByteSource& source) {
   }
 }
 
-// A piece of the file, read from front to back.
+// A piece of the file, read sequentially.
 class ObjectIndexChecker::Bytes {
  public:
   Bytes(std::vector<std::byte> bytes, const FileLayout& layout) : bytes_(std::move(bytes)), layout_(layout) {}
@@ -67,7 +67,7 @@ class ObjectIndexChecker::Bytes {
     at_ += text.size();
     return does;
   }
-  // Without going on.
+  // Compares without advancing.
   bool see(std::string_view text) const {
     return text.size() <= left() && std::memcmp(&bytes_[at_], text.data(), text.size()) == 0;
   }
@@ -88,7 +88,7 @@ std::vector<std::byte> ObjectIndexChecker::raw_bytes(std::uint64_t address, std:
   if (__builtin_add_overflow(layout_.base, address, &offset) || offset > source_.size() ||
       size > source_.size() - offset)
     damaged("it points beyond the end of the file");
-  // Pieces that overlap could make the work grow as the square of the file.
+  // Limits the work, which overlapping pieces could make quadratic in the size of the file.
   walked_ += size;
   if (walked_ / 8 > source_.size()) damaged("its index is damaged");
   std::vector<std::byte> bytes(size);
@@ -142,7 +142,7 @@ void ObjectIndexChecker::check(std::uint64_t header) {
         const std::uint64_t tree = bytes.address();
         group(tree, bytes.address());
       } else if (type == data_layout && size >= 2 && bytes.number(1) == 3 && bytes.number(1) == 2) {
-        const auto dimensions = bytes.number(1);  // those of the elements' bytes included
+        const auto dimensions = bytes.number(1);  // including one for the bytes of an element
         const std::uint64_t tree = bytes.address();
         if (!is_undefined(tree)) chunk_tree(tree, any_level, 8 + 8 * dimensions);
       }
@@ -152,7 +152,8 @@ void ObjectIndexChecker::check(std::uint64_t header) {
   }
 }
 
-// Only what read_dataset() takes reaches libhdf5, which looks for the end of a member's name beyond the message.
+// Accepts only the types that read_dataset() supports. For others, libhdf5 may search for the end of a member's name
+// after the message.
 void ObjectIndexChecker::check_type(Bytes& bytes) {
   enum Class { integer, floating, time, string, bits, opaque, compound, reference, enumeration, variable, array };
   const auto kind = bytes.number(1) & 15;
@@ -172,8 +173,8 @@ void ObjectIndexChecker::check_type(Bytes& bytes) {
       if (const auto base = bytes.number(1) & 15; base != string && base != integer) damaged("its type is damaged");
       return;
     case enumeration: {
-      // The type of its values (8 bytes, and 4 that say which bits), then names, each padded to 8 bytes up to
-      // version 2.
+      // The type of the values (8 bytes, and 4 for the bit range), then the names, each padded to 8 bytes up to version
+      // 2.
       constexpr std::string_view padded("FALSE\0\0\0TRUE\0\0\0\0\0\1", 18), tight("FALSE\0TRUE\0\0\1", 13);
       bool is_boolean =
           (bit_field & 0xffff) == 2 && (bytes.number(1) & 15) == integer && bytes.left() >= 11 + tight.size();
@@ -255,7 +256,7 @@ ObjectIndexChecker::Names ObjectIndexChecker::names_of_heap(std::uint64_t heap) 
   const std::uint64_t begin = header.address();
   Names names = raw_bytes(begin, size);
 
-  // The free pieces, each with the offset of the next; 1 ends the list, as does the undefined length.
+  // The list of free pieces, each with the offset of the next. It ends with 1 or with the undefined length.
   constexpr std::uint64_t no_more = 1;
   const std::uint64_t undefined = ~std::uint64_t{0} >> (64 - 8 * layout_.length_size);
   for (std::uint64_t pieces = 0; free != no_more && free != undefined; ++pieces) {

@@ -1,6 +1,6 @@
-// The indices and the type of an HDF5 object in h5py's default layout, checked before libhdf5 follows them: libhdf5
-// uses the addresses of B-trees, symbol tables and heaps without checks, and crashes or does not end on some that a
-// damaged file may hold. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C, III.D and IV.A.
+// Checks the indices and the type of an HDF5 object in h5py's default layout before libhdf5 uses them: libhdf5 follows
+// the addresses of B-trees, symbol tables and heaps without checks, and crashes or hangs on some that a damaged file
+// may contain. Format: HDF5 File Format Specification, sections III.A.1, III.B, III.C, III.D and IV.A.
 #pragma once
 #include "csrc/nir/byte_source.h"
 
@@ -12,22 +12,22 @@ namespace spikeforge::nir {
 
 // The contents of the superblock.
 struct FileLayout {
-  std::uint64_t base = 0;  // where the file's own addresses begin
+  std::uint64_t base = 0;  // the offset of the file's addresses
   std::size_t address_size = 8, length_size = 8;
-  unsigned group_tree_k = 16, symbols_k = 4, chunk_tree_k = 32;  // half of the most entries of a node
+  unsigned group_tree_k = 16, symbols_k = 4, chunk_tree_k = 32;  // half the maximum number of entries per node
 };
 
-// Throws std::runtime_error for a superblock of version 0 or 1 that names a driver information block: libhdf5
-// allocates the size that the block declares, up to 4 GiB, and only files that are spread over others have one. Newer
-// superblocks have none, and other faults are left to libhdf5.
+// Throws std::runtime_error for a superblock of version 0 or 1 with a driver information block: libhdf5 allocates the
+// size that the block declares, up to 4 GiB, and only files that are split over several have one. Newer superblocks
+// have none. libhdf5 detects other faults.
 void check_superblock(const ByteSource& source);
 
 class ObjectIndexChecker {
  public:
   ObjectIndexChecker(const ByteSource& source, const FileLayout& layout) : source_(source), layout_(layout) {}
 
-  // The object whose header is at this address. Headers of the newer layout (from 1.8) are not checked: they have
-  // checksums, which detect accidental damage. Throws std::runtime_error.
+  // Checks the object whose header is at this address. Headers of the newer layout (from 1.8) are not checked: they
+  // have checksums, which detect accidental damage. Throws std::runtime_error.
   void check(std::uint64_t header);
 
  private:
@@ -49,14 +49,14 @@ class ObjectIndexChecker {
   void symbols(std::uint64_t address, const Names& names);
   Names names_of_heap(std::uint64_t heap);
   void chunk_tree(std::uint64_t address, int level, std::size_t key_size);
-  // Calls child(address, level below) for each; level -1: any.
+  // Calls child(address, level below) for each child; level -1 means any level.
   template <class Child>
   void tree_node(std::uint64_t address, int type, int level, std::size_t key_size, unsigned k, Child&& child);
 
   const ByteSource& source_;
   FileLayout layout_;
-  std::set<std::uint64_t> checked_;  // headers: a dataset may be linked twice
-  std::set<std::uint64_t> visited_;  // nodes: each belongs to one tree, once
+  std::set<std::uint64_t> checked_;  // addresses of headers: a dataset may be linked twice
+  std::set<std::uint64_t> visited_;  // addresses of nodes: each belongs to a single tree
   std::uint64_t walked_ = 0;         // bytes
 };
 

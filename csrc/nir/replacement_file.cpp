@@ -13,10 +13,10 @@
 namespace spikeforge::nir {
 namespace {
 
-// The file that a symbolic link leads to, which need not be there. No std::filesystem in this library: beside torch,
-// which exports an older copy of it, its functions may be the wrong ones.
+// Returns the target of a symbolic link, which need not exist. Does not use std::filesystem, because torch exports an
+// older copy of its functions.
 std::string behind_links(std::string path) {
-  constexpr int most_links = 40;  // as in Linux
+  constexpr int most_links = 40;  // the limit of Linux
   for (int i = 0; i < most_links; ++i) {
     std::array<char, PATH_MAX> link;
     const ssize_t length = ::readlink(path.c_str(), link.data(), link.size());

@@ -5,18 +5,18 @@
 
 namespace spikeforge::nir {
 
-// A new file beside the one it is to replace. Unless it does, it is deleted.
+// A new file in the folder of the file that it will replace. It is deleted unless replace() succeeds.
 class SPIKEFORGE_API ReplacementFile {
  public:
-  // Throws std::runtime_error, as does everything here.
+  // All functions of this class throw std::runtime_error.
   explicit ReplacementFile(const std::string& target);
   ~ReplacementFile();
   ReplacementFile(const ReplacementFile&) = delete;
   ReplacementFile& operator=(const ReplacementFile&) = delete;
 
-  const std::string& path() const { return path_; }  // it exists and is empty
+  const std::string& path() const { return path_; }  // initially an empty file
 
-  // Once it is written and closed: it reaches the disk, then takes the target's name.
+  // Flushes the written and closed file to the disk, then renames it to the target.
   void replace();
 
  private:

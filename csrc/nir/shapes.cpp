@@ -14,14 +14,14 @@ Shape concatenated(Shape front, std::initializer_list<std::int64_t> back) {
   return front;
 }
 
-// [..., out, in] without out, or without in.
+// Returns the shape [..., out, in] of a weight without out, or without in.
 Shape matrix_input(const Array& weight) {
   const Shape& w = weight.shape();
   return concatenated({w.begin(), w.end() - 2}, {w.back()});
 }
 Shape matrix_output(const Array& weight) { return {weight.shape().begin(), weight.shape().end() - 1}; }
 
-// The places of a window: floor((size + padding of both sides - reach) / stride) + 1.
+// Returns the number of window positions: floor((size + padding of both sides - reach) / stride) + 1.
 std::int64_t window_count(std::int64_t size, std::int64_t padding, std::int64_t reach, std::int64_t stride,
                           const std::string& node) {
   const std::int64_t room = size + padding - reach;
@@ -60,7 +60,7 @@ template <int D> Shape conv_output(const Conv<D>& n, const Shape& in, const std:
         out.push_back(window_count(size, 2 * n.padding.numbers[d], reach, stride, node));
         break;
       case PaddingMode::valid: out.push_back(window_count(size, 0, reach, stride, node)); break;
-      // The number of zeros that keeps the size at stride 1; a stride then takes every stride-th.
+      // Padding keeps the size at stride 1; a larger stride selects every stride-th element.
       case PaddingMode::same: out.push_back(window_count(size, reach - 1, reach, stride, node)); break;
     }
   }
@@ -99,12 +99,12 @@ Shape flatten_output(const Flatten& n, const Shape& in, const std::string& node,
   return out;
 }
 
-// The one shape of the parameters of a node that works element by element.
+// Returns the common shape of the parameters of an elementwise node.
 Shape parameter_shape(const Kind& kind, const std::string& node, ShapeRule rule) {
   std::optional<Shape> shape;
   std::string first;
   for_each_array(kind, [&](std::string_view field, const Array& array) {
-    // NIR allows one number for w_in, as its readers expand it.
+    // NIR allows a single number for w_in, which readers expand.
     if (field == "w_in" && array.count() == 1 && shape) return;
     if (!shape) {
       shape = array.shape();
@@ -131,7 +131,7 @@ struct InnerShapes {
 InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
                              const std::optional<Shape>& arriving);
 
-// The input shape that a node declares.
+// Returns the input shape that a node declares.
 std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeRule rule) {
   return std::visit(
       [&]<class N>(const N& n) -> std::optional<Shape> {
@@ -155,7 +155,8 @@ std::optional<Shape> own_input(const Node& node, const std::string& name, ShapeR
 
 class Inference {
  public:
-  // arriving: the shape at the graph's first Input; under the tolerant rule, it has precedence over the declared one.
+  // `arriving` is the shape at the graph's first Input. Under the tolerant rule, it has precedence over the declared
+  // one.
   Inference(const Graph& graph, const std::string& name, ShapeRule rule, Report* report,
             const std::optional<Shape>& arriving = {})
       : graph_(graph),
@@ -184,7 +185,7 @@ class Inference {
       if (is_fixed(i))
         resolve(i, std::holds_alternative<Input>(node(i).kind) ? std::exchange(arriving_, {}) : std::nullopt);
     follow();
-    // Nodes that no Input reaches: cycles, and nodes without predecessors.
+    // Resolves nodes that no Input reaches: cycles, and nodes without predecessors.
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       if (resolved_[i]) continue;
       auto own = own_input(node(i), name_of(i), rule_);
@@ -203,7 +204,7 @@ class Inference {
   std::string name_of(std::size_t i) const { return in_node(name_, graph_.nodes[i].name); }
   std::string shown() const { return name_.empty() ? "/" : name_; }
 
-  // An error if strict.
+  // Throws an error under the strict rule; otherwise adds a warning.
   void complain(const std::string& node, std::string_view field, const std::string& what) {
     if (rule_ == ShapeRule::strict) throw Error(node, std::string(field), what);
     if (report_) report_->warn(Error(node, std::string(field), what).what());
@@ -288,11 +289,11 @@ InnerShapes shapes_of_nested(const Graph& graph, const std::string& name, ShapeR
   return nested;
 }
 
-// The array's elements in an array of the shape to which it broadcasts.
+// Returns the array, broadcast to the shape.
 Array broadcast(const Array& array, const Shape& shape) {
   Array whole(array.dtype(), shape);
   const std::size_t size = size_of(array.dtype());
-  std::vector<std::int64_t> strides(shape.size());  // of the array, in elements; 0 where it is repeated
+  std::vector<std::int64_t> strides(shape.size());  // of the array, in elements; 0 in repeated dimensions
   std::int64_t stride = 1;
   for (std::size_t d = array.shape().size(); d-- > 0;) {
     strides[d + shape.size() - array.shape().size()] = array.shape()[d] == 1 ? 0 : stride;
@@ -313,10 +314,10 @@ Array broadcast(const Array& array, const Shape& shape) {
   return whole;
 }
 
-// Parameters of a node that works element by element get the shape that they broadcast to; other readers take no less.
+// Expands parameters of an elementwise node to the shape that they broadcast to, as other readers require.
 template <class N>
 void broadcast_parameters(N& n, const Node& node, const std::string& name, const std::optional<Shape>& in) {
-  // limit for arrays that are broadcast to the shape of an input
+  // The limit for arrays that are broadcast to the shape of an input.
   constexpr std::int64_t most_elements = std::int64_t{1} << 24;
   Shape shape = parameter_shape(node.kind, name, ShapeRule::tolerant);
   if (in && broadcasts(shape, *in) && count_of(*in) <= most_elements) shape = *in;

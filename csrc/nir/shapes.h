@@ -1,4 +1,4 @@
-// Shapes of what flows through a graph, without batch and time.
+// Shapes of the values in a graph, without batch and time.
 #pragma once
 #include "csrc/nir/interpret.h"
 
@@ -6,10 +6,10 @@
 
 namespace spikeforge::nir {
 
-// strict: as NIR defines it. Parameters of a neuron have one shape, S; both ends of every edge have the same one; every
+// strict: the rules of NIR. Parameters of a neuron have one shape, S; both ends of every edge have the same one; every
 // shape can be inferred; and the declared shapes of a file (Input, Output, input_shape, input_type) are right.
-// tolerant: parameters broadcast against the input; declared shapes that follow from the graph may be wrong
-// or missing, with a warning.
+// tolerant: parameters broadcast against the input; declared shapes that follow from the graph may be wrong or missing,
+// with a warning.
 enum class ShapeRule { strict, tolerant };
 
 struct NodeShapes {
@@ -23,11 +23,12 @@ SPIKEFORGE_API std::vector<NodeShapes> infer_shapes(const Graph& graph, ShapeRul
                                                     Report* report = nullptr,
                                                     const std::optional<Shape>& arriving = {});
 
-// The output shape of one node for an input shape; for Input and nested graphs, the declared ones. Throws Error.
+// Returns the output shape of one node for an input shape; for Input and nested graphs, the declared ones. Throws
+// Error.
 SPIKEFORGE_API Shape output_shape(const Node& node, const Shape& in, const std::string& name, ShapeRule rule);
 
 // Sets optional fields that other programs need: the shape of Output, input_shape of convolutions, input_type of
-// Flatten. Those that cannot be inferred stay absent. And parameters that broadcast get the whole shape.
+// Flatten. Those that cannot be inferred stay absent. Parameters that broadcast are expanded.
 SPIKEFORGE_API void fill_in_shapes(Graph& graph);
 
 }  // namespace spikeforge::nir

@@ -9,7 +9,7 @@
 namespace spikeforge::nir {
 namespace {
 
-constexpr std::int64_t most_elements = std::int64_t{1} << 48;  // of a shape that no data belong to
+constexpr std::int64_t most_elements = std::int64_t{1} << 48;  // of a shape without data
 
 class Validator {
  public:
@@ -68,7 +68,7 @@ class Validator {
 
   void values(const std::string& name, std::string_view field, const Array& array) {
     const bool is_bounded = field.starts_with("tau") || field == "delay";
-    if (!is_bounded && (report_ == nullptr || is_finite(array))) return;  // other problems are only reported
+    if (!is_bounded && (report_ == nullptr || is_finite(array))) return;  // other problems are only warnings
     const Range range = range_of(array);
     if (field.starts_with("tau")) {
       if (range.has_nan || range.has_infinity || (array.count() > 0 && range.least <= 0))
@@ -147,9 +147,9 @@ class Validator {
   void structure(const Flatten& n, const std::string& name) {
     if (n.input_type) shape(name, "input_type", *n.input_type);
   }
-  template <class N> void structure(const N&, const std::string&) {}  // elementwise: shapes are all there is to check
+  template <class N> void structure(const N&, const std::string&) {}  // elementwise: only shapes need checks
 
-  // Applies the limits of reading to what is written.
+  // Applies the limits of reading to metadata that are written.
   void metadata(const Group& group, const std::string& node, const std::string& field, int depth) {
     if (depth > 2 * limits_.depth) refuse(node, field, "it is nested more than {} levels deep", limits_.depth);
     std::unordered_set<std::string_view> names;

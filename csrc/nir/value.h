@@ -1,4 +1,4 @@
-// The elements of a NIR file without interpretation: groups of numbers, strings and groups. Metadata keeps this form.
+// The uninterpreted contents of a NIR file: groups of numbers, strings and groups. Metadata are stored in this form.
 #pragma once
 #include "csrc/nir/array.h"
 
@@ -23,7 +23,7 @@ struct Member;
 struct SPIKEFORGE_API Group {
   std::vector<Member> members;  // names are unique
 
-  // Null if there is none.
+  // Returns null if there is none.
   const Member* find(std::string_view name) const;
   bool empty() const { return members.empty(); }
   friend bool operator==(const Group& a, const Group& b);

@@ -12,8 +12,8 @@
 namespace spikeforge::nir {
 namespace {
 
-constexpr std::size_t least_compressed = 4096;            // bytes: chunks need an index of about 2 KB
-constexpr std::size_t most_chunk = std::size_t{1} << 20;  // bytes: each is inflated as a whole
+constexpr std::size_t least_compressed = 4096;            // in bytes: chunks need an index of about 2 KB
+constexpr std::size_t most_chunk = std::size_t{1} << 20;  // in bytes: a chunk is inflated as a whole
 
 template <class Id> Id made(hid_t id, const char* what) {
   if (id < 0) fail("libhdf5 cannot make {}: {}", what, hdf5_reason());
@@ -116,7 +116,7 @@ class TreeWriter {
     if (!done || !id.close()) fail("libhdf5 cannot write {}: {}", printable(name), hdf5_reason());
   }
 
-  // Whole rows of the last dimensions, as many as fit.
+  // Returns a chunk of as many complete rows of the last dimensions as fit.
   static std::vector<hsize_t> chunk_of(const Array& array) {
     std::vector<hsize_t> chunk(array.shape().begin(), array.shape().end());
     std::size_t bytes = array.byte_count();
@@ -133,8 +133,8 @@ class TreeWriter {
   PropertiesId link_;
 };
 
-// A tree of values as an HDF5 file that version 1.6 and later read: strings of variable length in UTF-8, booleans as
-// h5py writes them, numbers little-endian. compression: deflate, 0 to 9. Throws Error or std::runtime_error.
+// Writes a tree of values as an HDF5 file for version 1.6 and later: strings of variable length in UTF-8, booleans in
+// h5py's format, little-endian numbers. `compression` is the deflate level, 0 to 9. Throws Error or std::runtime_error.
 void write_tree(const Group& root, const std::string& path, int compression) {
   const Hdf5Session session;
   const PropertiesId access = made<PropertiesId>(h5().H5Pcreate(h5().H5P_CLS_FILE_ACCESS_ID_g), "properties");

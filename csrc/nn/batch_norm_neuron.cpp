@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t channel_dim = 2;  // of [T, B, C, ...]
 
-// One of torch's three.
+// A torch::nn::BatchNorm1d, 2d or 3d.
 struct Norm {
   const torch::nn::BatchNormOptions& options;
   const at::Tensor &weight, &bias, &running_mean, &running_var, &num_batches_tracked;
@@ -59,7 +59,7 @@ std::optional<at::Tensor> scaled(const Norm& norm, const at::Tensor& x, double s
   return at::full({norm.options.num_features()}, scale, x.options().dtype(state_type(x.scalar_type())));
 }
 
-// Follows torch: with the unbiased variance, and no update for an empty batch.
+// Updates the running statistics as torch does: with the unbiased variance, and not for an empty batch.
 void update_running(const Norm& norm, const at::Tensor& mean, const at::Tensor& var, double count) {
   const at::NoGradGuard no_grad;
   norm.num_batches_tracked.add_(1);
@@ -75,8 +75,7 @@ void update_running(const Norm& norm, const at::Tensor& mean, const at::Tensor& 
   move(norm.running_var, (var.detach() * (count / (count - 1))).to(norm.running_var.scalar_type()));
 }
 
-// torch's norm moves its running statistics before the neuron sees its result: where the neuron refuses a call, they
-// are as before it.
+// Restores the running statistics if a call throws: torch's norm updates them before the neuron checks its input.
 class UnmovedByErrors {
  public:
   UnmovedByErrors(const torch::nn::Module& module, const Norm& norm) {
@@ -163,7 +162,7 @@ Tensors BatchNormNeuronImpl::advance(at::TensorList inputs, std::int64_t steps) 
                    .channel_dim = channel_dim,
                    .eps = norm.options.eps()};
   if (uses_running(*norm_, norm)) {
-    // Copies: a step of training may change them before the backward pass.
+    // Copies the statistics: a training step may change them before the backward pass.
     around.mean = norm.running_mean.clone();
     around.var = norm.running_var.clone();
   }

@@ -4,9 +4,9 @@
 //   at::Tensor spikes = layer(x_seq);  // [T, B, 64, H, W]
 //
 // It computes the neuron's output for the normalised sequence, within rounding: in training with the statistics over
-// time, batch and space, by which it updates the running ones as torch does. Parameters and buffers are those of the
-// two modules, "norm.weight" and so on; states are the neuron's, "neuron.v". On the CPU a predefined neuron runs after
-// torch's own normalisation: its compiled loop is faster than the fused one.
+// time, batch and space, which also update the running statistics as in torch. Parameters and buffers are those of the
+// two modules, "norm.weight" and so on; states are those of the neuron, "neuron.v". On the CPU a predefined neuron runs
+// after torch's normalisation: its compiled loop is faster than the fused one.
 #pragma once
 
 #include "csrc/nn/neuron_module.h"
@@ -15,7 +15,8 @@ namespace spikeforge::nn {
 
 class SPIKEFORGE_API BatchNormNeuronOptions {
  public:
-  // For a second input r of x's shape, the port "residual": "add" s + r, "and" s r, "iand" (1 - s) r. Empty: none.
+  // Adds the input port "residual" for a tensor r of x's shape. The output is, for "add", s + r; for "and", s r; for
+  // "iand", (1 - s) r. An empty mode means no residual.
   BatchNormNeuronOptions& residual(std::string mode) { return residual_ = std::move(mode), *this; }
   // Multiplies the normalised input before the norm's bias is added: alpha times the threshold is threshold-dependent
   // batch normalisation (tdBN).
@@ -31,8 +32,8 @@ class SPIKEFORGE_API BatchNormNeuronOptions {
 
 class SPIKEFORGE_API BatchNormNeuronImpl : public Stateful {
  public:
-  // norm: a torch::nn::BatchNorm1d, 2d or 3d. neuron: one of neurons.h or neuron.h, with one input and one output.
-  // Throws c10::TypeError for others, and c10::ValueError for options that are not legal.
+  // `norm` is a torch::nn::BatchNorm1d, 2d or 3d, `neuron` a neuron of neurons.h or neuron.h with one input and one
+  // output. Throws c10::TypeError for other modules, and c10::ValueError for illegal options.
   BatchNormNeuronImpl(std::shared_ptr<torch::nn::Module> norm, std::shared_ptr<NeuronModule> neuron,
                       BatchNormNeuronOptions options = {});
   template <class Norm, class Neuron>
@@ -41,13 +42,13 @@ class SPIKEFORGE_API BatchNormNeuronImpl : public Stateful {
       : BatchNormNeuronImpl(norm.ptr(), neuron.ptr(), std::move(options)) {}
 
   Names input_names() const override { return options_.residual().empty() ? Names{"in"} : Names{"in", "residual"}; }
-  // Statistics would include values after the ends of sequences.
+  // Samples are not supported: the statistics would include values after the ends of sequences.
   bool takes_samples() const override { return false; }
   Tensors at_rest(at::TensorList inputs) override;
   void set_path(const std::string& path) override;
   void expect(std::int64_t steps) override;
   void pretty_print(std::ostream& stream) const override;
-  // The scripts of the two modules, one after the other.
+  // Concatenates the scripts of the two modules.
   Script script() const override;
 
   const BatchNormNeuronOptions& options() const { return options_; }

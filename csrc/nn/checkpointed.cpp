@@ -18,7 +18,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The generators of the CPU and of a GPU, as they are.
+// The current states of the default generators of the CPU and of a GPU.
 class RandomState {
  public:
   explicit RandomState(std::optional<at::Device> gpu) {
@@ -62,10 +62,10 @@ struct Call : torch::CustomClassHolder {
 
   SegmentRun run;
   std::int64_t number, n_states;
-  RandomState random;  // before the first call
+  RandomState random;  // the generators before the first call
 };
 
-// A function of the states before a segment, followed by the parameters.
+// The autograd function of a segment. Its inputs are the states before the segment, followed by the parameters.
 struct SegmentRule : torch::autograd::Function<SegmentRule> {
   static variable_list forward(AutogradContext* ctx, const c10::intrusive_ptr<Call>& call, at::TensorList given) {
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
@@ -99,7 +99,7 @@ struct SegmentRule : torch::autograd::Function<SegmentRule> {
         found = torch::autograd::grad(results, wanted, came, /*retain_graph=*/false, /*create_graph=*/false,
                                       /*allow_unused=*/true);
     }
-    variable_list all(1);  // none of the call
+    variable_list all(1);  // no gradient for `call`
     auto next = found.begin();
     for (const at::Tensor& t : given) all.push_back(t.requires_grad() && !found.empty() ? *next++ : at::Tensor());
     return all;

@@ -25,7 +25,7 @@ std::size_t find(const Names& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) - names.begin();
 }
 
-// Zeros for `count` steps with the shape of a sequence's.
+// Returns zeros for `count` steps of the shape of a step of the sequence.
 at::Tensor zeros_of(const at::Tensor& sequence, std::int64_t count) {
   std::vector<std::int64_t> sizes = sequence.sizes().vec();
   sizes[0] = count;
@@ -34,7 +34,7 @@ at::Tensor zeros_of(const at::Tensor& sequence, std::int64_t count) {
 
 std::string listed(const Names& names) { return names.empty() ? "none" : c10::Join(", ", names); }
 
-// A state, parameter or buffer by its dotted name, through the aliases of the networks on the way.
+// Finds a state, parameter or buffer by its dotted name, and resolves the aliases of networks in the path.
 struct Variable {
   Stateful* owner = nullptr;  // of a state
   std::size_t state = 0;
@@ -44,7 +44,7 @@ struct Variable {
   at::Tensor value() const { return owner ? owner->own_state(state) : tensor; }
 };
 
-// Empty where there is none.
+// Returns an empty Variable if there is none.
 Variable find_variable(const torch::nn::Module& root, const std::string& name) {
   if (const auto* network = dynamic_cast<const CompositeImpl*>(&root))
     if (const std::string* variable = network->variable_of(name)) return find_variable(root, *variable);
@@ -70,10 +70,10 @@ Variable find_variable(const torch::nn::Module& root, const std::string& name) {
 
 // A neuron whose first output is connected to itself through a Linear, without other connections in the loop.
 struct CompositeImpl::Loop {
-  int node;  // of the neuron
+  int node;  // the index of the neuron
   NeuronModule* neuron;
   const torch::nn::LinearImpl* linear;
-  int there, back;  // the edges between them
+  int there, back;  // the edges between neuron and Linear
 };
 
 // --- Parts, ports and names
@@ -171,7 +171,7 @@ void CompositeImpl::disconnect(const std::string& from, const std::string& to) {
   const Port source = find_port(from, true), target = find_port(to, false);
   const auto is_it = [&](const Edge& e) { return e.from == source && e.to == target && e.connection.delay == 0; };
   planned_ = false;
-  if (source.node != outside && target.node == outside) {  // the last one is removed without a look at the others
+  if (source.node != outside && target.node == outside) {  // fast path for the edge that was added last
     std::vector<int>& leaving = nodes_[source.node].edges_from;
     if (std::ranges::count_if(leaving, [&](int e) { return is_it(edges_[e]); }) == 1 && is_it(edges_.back())) {
       leaving.pop_back();
@@ -198,7 +198,7 @@ void CompositeImpl::refuse_instant_loop(const Edge& edge, const std::string& fro
   const Node& source = nodes_[edge.from.node];
   const bool is_first = std::ranges::all_of(source.edges_into, [](const auto& edges) { return edges.empty(); });
   if (edge.from.node != edge.to.node && (is_first || nodes_[edge.to.node].edges_from.empty())) return;
-  // Depth first from where the connection leads, along others without a delay.
+  // Searches depth first from the target of the connection, along connections without a delay.
   std::unordered_map<int, int> came_from = {{edge.to.node, outside}};
   std::vector<int> stack = {edge.to.node};
   while (!stack.empty() && !came_from.contains(edge.from.node)) {
@@ -235,7 +235,7 @@ void CompositeImpl::pretty_print(std::ostream& stream) const {
     return std::none_of(node.edges_into.begin(), node.edges_into.end(),
                         [](const auto& edges) { return edges.empty(); });
   };
-  if (!std::all_of(nodes_.begin(), nodes_.end(), is_fed)) return;  // not connected yet
+  if (!std::all_of(nodes_.begin(), nodes_.end(), is_fed)) return;  // the parts are not connected yet
   if (!planned_) make_plan();
   for (const Stage& stage : plan_) {
     if (!stage.is_loop) continue;
@@ -423,7 +423,7 @@ void CompositeImpl::check_line(const Edge& edge, const at::Tensor& next) const {
                     " (", next.scalar_type(), ", ", next.device(), "); call reset() to restart");
 }
 
-// The sequence, later by the delay.
+// Returns the sequence delayed by the connection's delay, and stores the values in flight.
 at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
   const std::int64_t delay = edge.connection.delay, steps = sequence.size(0);
   check_line(edge, sequence);
@@ -441,7 +441,7 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
     edge.line.pop_front();
   }
   if (steps > delay) arriving.push_back(sequence.narrow(0, 0, steps - delay));
-  // Copied where it is a part, which would keep the whole.
+  // A part of the sequence is copied, because a view would keep the memory of the whole sequence.
   const at::Tensor leaving = steps > delay ? sequence.narrow(0, steps - delay, delay).clone() : sequence;
   if (leaving.size(0) == 1)
     edge.line.push_back(leaving);
@@ -452,7 +452,7 @@ at::Tensor CompositeImpl::shift(Edge& edge, const at::Tensor& sequence) const {
 
 // --- Running
 
-// The states of a module, or what waits in a network's connections, before a call.
+// The states of a module, or the values in flight in a network's connections, before a call.
 struct CompositeImpl::Before {
   CompositeImpl* network = nullptr;
   Stateful* module = nullptr;
@@ -471,14 +471,14 @@ namespace {
 // Set while an outer network runs, which restores the states after a failure.
 thread_local bool is_within_network = false;
 
-// In the order of connecting.
+// Adds a term to a sum. Terms are added in the order in which their connections were added.
 void add_to(at::Tensor& sum, const at::Tensor& term) { sum = sum.defined() ? sum + term : term; }
 
-// Tensors of the shape and type of what a part gives for these [1, ...]. The call changes nothing: a batch norm takes
-// no statistics, and nothing is drawn.
+// Returns tensors of the shape and type of a part's outputs for these inputs [1, ...]. The call has no effect: batch
+// norms do not update their statistics, and no random numbers are drawn.
 template <class Node> Tensors outputs_like(const Node& node, const Tensors& inputs) {
   const c10::NoGradGuard no_grad;
-  std::vector<std::pair<torch::nn::Module*, bool>> modules;  // each before those below it
+  std::vector<std::pair<torch::nn::Module*, bool>> modules;  // each before its descendants
   node.part.module()->apply([&](torch::nn::Module& m) { modules.emplace_back(&m, m.is_training()); });
   node.part.module()->eval();
   const auto restore = [&] {
@@ -494,7 +494,7 @@ template <class Node> Tensors outputs_like(const Node& node, const Tensors& inpu
   }
 }
 
-// Batch norms update copies of their running statistics while this object lives.
+// Makes batch norms update copies of their running statistics during the lifetime of this object.
 class KeptStatistics {
  public:
   explicit KeptStatistics(torch::nn::Module& module) {
@@ -576,7 +576,7 @@ void CompositeImpl::run_loop(Run& run, const Stage& stage) {
   for (const int node : stage.nodes) rows[node].resize(nodes_[node].outputs.size());
 
   for (std::int64_t t = 0; t < run.steps; ++t) {
-    // The value that an edge brings; if nothing is in flight yet, the value that its source has sent in this step.
+    // Returns the value of an edge; if nothing is in flight yet, the value that its source has sent in this step.
     const Known<at::Tensor> row = [&](int e) -> at::Tensor {
       const Edge& edge = edges_[e];
       if (!rows_into[e].empty()) return rows_into[e][t];
@@ -592,7 +592,7 @@ void CompositeImpl::run_loop(Run& run, const Stage& stage) {
         for (const int e : node.edges_into[port]) {
           const Edge& edge = edges_[e];
           if (edge.connection.delay > 0 && rows_into[e].empty()) {
-            if (edge.line.empty()) continue;  // zeros, of the shape that the other connections have
+            if (edge.line.empty()) continue;  // adds zeros
             delayed = &edge;
           }
           const at::Tensor term = row(e);
@@ -653,14 +653,14 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
   if (!loop) return false;
   Edge &there = edges_[loop->there], &back = edges_[loop->back];
   Edge& delayed = back.connection.delay > 0 ? back : there;
-  const bool results_wait = back.connection.delay > 0;  // those of the Linear, or else the neuron's
+  const bool results_wait = back.connection.delay > 0;  // of the Linear; if false, those of the neuron
   const std::int64_t delay = delayed.connection.delay;
   const auto into = static_cast<std::size_t>(back.to.index);
   Node& node = nodes_[loop->node];
   for (std::size_t port = 0; port < node.inputs.size(); ++port)
     if (node.edges_into[port].size() < (port == into ? 2 : 1)) return false;
   for (const int e : stage.edges_into)
-    if (edges_[e].connection.delay > 0) return false;  // arriving() would move what waits in it
+    if (edges_[e].connection.delay > 0) return false;  // arriving() would move its values in flight
 
   Tensors inputs(node.inputs.size());
   for (std::size_t port = 0; port < inputs.size(); ++port)
@@ -681,7 +681,7 @@ bool CompositeImpl::run_at_once(Run& run, const Stage& stage) {
 
   if (!results_wait) {
     if (bias.defined()) x = x + bias;
-  } else if (samples().start.defined()) {  // where a sample starts anew not even a bias arrives
+  } else if (samples().start.defined()) {  // no bias arrives across a restart either
     const std::int64_t early = std::min(delay, run.steps);
     const at::Tensor later = bias.defined() ? bias.expand_as(x) : at::zeros_like(x);
     const at::Tensor first = line.defined() ? line.narrow(0, 0, early) : zeros_of(x, early);
@@ -732,7 +732,7 @@ void CompositeImpl::refuse_samples(const Stage& stage) const {
   TORCH_CHECK_VALUE(false, title(), ": takes neither lengths nor start: ", listed(names), " are stepped");
 }
 
-// Before the first step: nothing has arrived through delays.
+// Computes the outputs before the first step, when nothing has arrived through delays.
 void CompositeImpl::run_at_rest(Run& run) {
   for (const Stage& stage : plan_)
     for (const int number : stage.nodes) {
@@ -762,7 +762,7 @@ Tensors CompositeImpl::at_rest(at::TensorList inputs) {
   for (std::size_t i = 0; i < outputs.size(); ++i)
     for (const int e : edges_out_[i])
       if (edges_[e].connection.delay == 0) add_to(outputs[i], arriving(run, edges_[e]));
-  for (std::size_t i = 0; i < outputs.size(); ++i)  // all that comes is in flight
+  for (std::size_t i = 0; i < outputs.size(); ++i)  // all its inputs are in flight
     if (!outputs[i].defined()) outputs[i] = at::zeros_like(sent(run, edges_[edges_out_[i][0]]));
   return outputs;
 }

@@ -11,15 +11,14 @@
 // "dense.in" is a port of a part; a name without a dot is a port of the network itself. Several connections into one
 // port are summed in the order in which they were added. A connection delays by 0 or more steps; values in flight are a
 // state of the network, [delay, *shape], the oldest first, and zero at the start. Loops are legal if they contain a
-// delay of 1 or more. detach_state() cuts the history of values in flight: put a delay before a layer, not after it, if
-// the layer's weights learn from pieces of a sequence.
+// delay of 1 or more. detach_state() cuts the history of values in flight: if the weights of a layer are trained on
+// pieces of a sequence, put the delay before the layer, not after it.
 //
-// Execution: parts outside loops run over all steps at once, one after the other (their delays too: they shift
-// sequences); the parts of a loop are stepped together. The results are those of stepping the whole, bit for bit
-// (part.h, time_distributed.h). But a neuron whose first output is connected to itself through a torch::nn::Linear
-// alone is one operator over all steps (ops/recurrent.h), whose sums agree with those of steps within rounding;
-// printing the network shows which loops are, and step_loops(true) steps them too. A network is a module like any
-// other, so networks nest.
+// Execution: each part outside a loop runs over all steps at once (delays outside loops shift sequences); the parts of
+// a loop are stepped together. The results equal those of stepping the whole network, bit for bit (part.h,
+// time_distributed.h), with one exception: a loop of a neuron and a torch::nn::Linear, from the neuron's first output
+// back to the neuron, is one operator over all steps (ops/recurrent.h), whose sums agree within rounding. Printing the
+// network shows these loops, and step_loops(true) steps them too. A network is a module, so networks nest.
 #pragma once
 
 #include "csrc/nn/composite_plan.h"
@@ -35,20 +34,20 @@ namespace spikeforge::nn {
 
 struct Connection {
   std::int64_t delay = 0;
-  // The shape of one step; needed only in a loop that no input of the network leads to.
+  // The shape of one step. It is needed only in a loop that no input of the network reaches.
   std::vector<std::int64_t> shape = {};
-  // The same connection may be there already: it counts again.
+  // Allows a duplicate of an existing connection; its values are added once more.
   bool repeated = false;
-  // The connection starts with what its source gives before the first step, when no input has come and no neuron has
-  // fired (a layer's bias, for example), instead of zeros.
+  // The connection initially holds the output of its source in the resting state, without input and spikes (for example
+  // the bias of a layer), instead of zeros.
   bool from_rest = false;
 };
 
 class SPIKEFORGE_API CompositeOptions {
  public:
-  // save() writes the values in flight through delays.
+  // Includes the values in flight in save().
   CompositeOptions& persistent_state(bool on) { return persistent_ = on, *this; }
-  // Steps every loop, also one that could be one operator: the bits of steps, at their pace.
+  // Steps every loop, including loops that could run as one operator: slower, with the exact bits of stepping.
   CompositeOptions& step_loops(bool on) { return step_loops_ = on, *this; }
 
   bool persistent_state() const { return persistent_; }
@@ -62,7 +61,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
  public:
   explicit CompositeImpl(CompositeOptions options = {}) : options_(options) {}
 
-  // Adds a module with states, or a layer of torch, which is called once per step unless it is TimeDistributed.
+  // Adds a module with states, or a torch layer, which is called once per step unless it is TimeDistributed.
   void add(const std::string& name, Part part);
   // Throws c10::ValueError for a port that does not exist, for a second connection of the same ports (unless
   // `connection` allows it), and for a loop without a delay; the message lists the loop.
@@ -70,21 +69,22 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   // Adds a name for a state, parameter or buffer of a part ("lif.v", "layer.dense.weight"). Reads and writes under this
   // name access the same tensor. If `shape` is given, the tensor must have it.
   void alias(const std::string& name, const std::string& variable, c10::OptionalIntArrayRef shape = {});
-  // The same, of a tensor: a parameter or buffer of a part below.
+  // The same for a tensor, which is a parameter or buffer of a part at any depth.
   void alias(const std::string& name, const at::Tensor& variable);
 
-  // A state, parameter, buffer or alias, by its name from here. `get` gives the tensor itself; undefined for a state
-  // that does not exist. `set` writes into a parameter or buffer, and replaces a state.
+  // Read and write a state, parameter, buffer or alias by its name relative to this network. `get` returns the tensor
+  // itself, or an undefined tensor for a state that does not exist. `set` writes into a parameter or buffer, and
+  // replaces a state.
   at::Tensor get(const std::string& name) const;
   void set(const std::string& name, const at::Tensor& value);
 
-  // Records a state or an output of a part below, or of the network, for as long as the recording lives.
+  // Records a state or an output of the network or of a part at any depth, during the lifetime of the recording.
   std::shared_ptr<Recording> record(const std::string& name);
 
   void expect(std::int64_t steps) override;
   bool takes_samples() const override { return true; }
   Tensors at_rest(at::TensorList inputs) override;
-  // Its parts by name, in the order of adding, and what connects them, in the order of connecting.
+  // The parts by name and the connections between them, in the order in which they were added.
   struct Wire {
     std::string from, to;
     Connection connection;
@@ -92,7 +92,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   std::vector<std::pair<std::string, Part>> parts() const;
   std::vector<Wire> wires() const;
 
-  // The variable of an alias, or null.
+  // Returns the variable of an alias, or null.
   const std::string* variable_of(const std::string& alias) const;
 
   Names input_names() const override { return inputs_; }
@@ -109,14 +109,14 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   std::shared_ptr<Stateful> fresh() const override;
   // Removes a connection without delay.
   void disconnect(const std::string& from, const std::string& to);
-  // Makes this, which is empty, the same network of clones of its parts.
+  // Copies a network into this empty one, with clones of its parts.
   void copy_network(const CompositeImpl& from);
 
   void set_own_state(std::size_t i, at::Tensor value) override;
 
  private:
   static constexpr int outside = -1;
-  struct Port {  // output or input number `index` of a part, or input or output of the network
+  struct Port {  // an output or input of a part, or an input or output of the network, by its index
     int node = outside;
     int index = 0;
     bool operator==(const Port&) const = default;
@@ -124,35 +124,35 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   struct Edge {
     Port from, to;
     Connection connection;
-    std::string state;            // its name, where there is a delay
+    std::string state;            // the name of the state, if there is a delay
     std::deque<at::Tensor> line;  // values in flight, [1, *shape] each, the oldest first; empty: zeros
   };
   struct Node {
     std::string name;
     Part part;
-    std::vector<std::vector<int>> edges_into;  // for each input port
+    std::vector<std::vector<int>> edges_into;  // per input port
     std::vector<int> edges_from;
-    std::vector<std::weak_ptr<Recording>> recordings;  // of a module of torch
+    std::vector<std::weak_ptr<Recording>> recordings;  // of a torch module
     Names inputs, outputs;
-    CompositeImpl* network = nullptr;      // the part, if it is one
-    std::vector<Stateful*> stateful = {};  // the part and those below it
+    CompositeImpl* network = nullptr;      // the part, if it is a network
+    std::vector<Stateful*> stateful = {};  // the part and its stateful descendants
   };
   struct Run;
   struct Before;
 
-  // The known value of an edge, or the value that was sent along it: a tensor, or its name in a script; empty if there
-  // is none.
+  // Returns the known value of an edge, or the value that was sent along it: a tensor, or its name in a script. Empty
+  // if there is none.
   template <class Value> using Known = std::function<Value(int edge)>;
-  // A step with the shape of an edge source's output, computed from the known inputs of the nodes before it, which
-  // `call` runs; empty if none leads there.
+  // Returns one step with the shape of the output that an edge starts at. It is computed from known values by running
+  // the nodes before it with `call`. Empty if no known value leads there.
   template <class Value>
   Value step_of(int edge, const std::vector<int>& nodes, const Known<Value>& known,
                 const std::function<std::vector<Value>(const Node&, const std::vector<Value>&)>& call) const;
-  // Zeros of the shape of a step, for an input to which all that comes is still in flight.
+  // Returns zeros of the shape of a step, for an input whose values are all still in flight.
   at::Tensor zeros_into(const Run& run, const Stage& stage, const Node& node, std::size_t port,
                         const Known<at::Tensor>& known) const;
 
-  // advance(), without what puts the states back where a part fails.
+  // Does the work of advance(), but does not restore the states if a part throws.
   Tensors run_parts(at::TensorList inputs, std::int64_t steps);
   void note_states(std::vector<Before>& before);
   static void put_back(Before& before);
@@ -170,7 +170,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   void check_new_name(const std::string& name, const char* what) const;
   void set_path_of(const Node& node) const;
 
-  static at::Tensor waiting(const Edge& edge);  // undefined: nothing
+  static at::Tensor waiting(const Edge& edge);  // undefined if there are none
   static void set_line(Edge& edge, const at::Tensor& waiting);
   void check_line(const Edge& edge, const at::Tensor& next) const;
   at::Tensor shift(Edge& edge, const at::Tensor& sequence) const;
@@ -187,10 +187,10 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
 
   CompositeOptions options_;
   std::vector<Node> nodes_;
-  std::unordered_map<std::string, int> number_of_;  // of each node, by its name
+  std::unordered_map<std::string, int> number_of_;  // the index of each node, by its name
   std::vector<Edge> edges_;
   std::vector<int> delayed_;                // the edges with a state
-  std::unordered_set<std::string> states_;  // their names
+  std::unordered_set<std::string> states_;  // the names of the states
   Names inputs_, outputs_;
   struct Alias {
     std::string variable;
@@ -198,7 +198,7 @@ class SPIKEFORGE_API CompositeImpl : public Stateful {
   };
   std::map<std::string, Alias> aliases_;
   mutable std::vector<Stage> plan_;
-  mutable std::vector<std::vector<int>> edges_out_;  // into each output of the network
+  mutable std::vector<std::vector<int>> edges_out_;  // the edges into each output of the network
   mutable bool planned_ = false;
 };
 TORCH_MODULE(Composite);

@@ -13,8 +13,8 @@ std::vector<Stage> plan_stages(int parts, const std::vector<PlannedEdge>& edges)
   const std::vector<std::size_t> component = strong_components(successors);
   constexpr int none = -1;
   std::vector<int> stage_of_component(parts, none), stage_of(parts);
-  std::vector<std::size_t> place(parts);  // in its stage
-  std::vector<std::vector<int>> members;  // of each stage; stages are ordered by their first parts
+  std::vector<std::size_t> place(parts);  // the index of each part in its stage
+  std::vector<std::vector<int>> members;  // the parts of each stage; stages are ordered by their first parts
   for (int part = 0; part < parts; ++part) {
     int& stage = stage_of_component[component[part]];
     if (stage == none) {
@@ -53,8 +53,8 @@ std::vector<Stage> plan_stages(int parts, const std::vector<PlannedEdge>& edges)
 
 namespace {
 
-// connections: source, target and delay of each. Returns for each stage: is_loop, the number of parts, the parts; for a
-// loop also the number of connections from and to its parts, and the connections.
+// `connections` has the source, target and delay of each connection. Returns for each stage: is_loop, the number of
+// parts, and the parts; for a loop also the number of connections from and to its parts, and these connections.
 std::vector<std::int64_t> network_plan(std::int64_t parts, at::IntArrayRef connections) {
   TORCH_CHECK_VALUE(parts >= 0 && connections.size() % 3 == 0, "network_plan: expects 3 numbers for each connection, ",
                     "but got ", connections.size(), " numbers");
@@ -84,7 +84,7 @@ std::vector<std::int64_t> network_plan(std::int64_t parts, at::IntArrayRef conne
 
 SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_nn, given), torch::Library& library, C10_UID) {
   library.def("network_plan(int parts, int[] connections) -> int[]", &network_plan);
-  // Tracers would record the call, whose result is a constant of the module.
+  // Hides the call from tracers: its result is a constant of the module.
   for (const auto tracer : {c10::DispatchKey::Tracer, c10::DispatchKey::Python, c10::DispatchKey::PreDispatch})
     library.impl("network_plan", torch::dispatch(tracer, torch::CppFunction::makeFallthrough()));
 }

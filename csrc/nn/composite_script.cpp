@@ -1,4 +1,4 @@
-// A network in TorchScript: the plan that it runs by, written out.
+// A network in TorchScript: its plan, written as statements.
 #include "csrc/nn/composite.h"
 #include "csrc/nn/internal/step_of.h"
 
@@ -9,7 +9,7 @@
 namespace spikeforge::nn {
 namespace {
 
-// Layers without time are called once a step, on memory aligned as that of a new tensor (part.h).
+// Generates the call of a torch layer once per step, on memory aligned as that of a new tensor (part.h).
 std::string each_step(const std::string& method, const std::string& part) {
   return "\ndef " + method + "(self, x: Tensor) -> Tensor:\n" +  //
          "  rows: List[Tensor] = []\n" +                         //
@@ -17,7 +17,7 @@ std::string each_step(const std::string& method, const std::string& part) {
          "    rows.append(" + script::member(part) + ".forward(row.clone()))\n" + "  return torch.stack(rows)\n";
 }
 
-// A connection's sequence as it arrives, and the values in flight afterwards.
+// Returns the sequence that arrives through a connection, and the values in flight afterwards.
 const char* const later = R"(
 def later(self, sequence: Tensor, line: Tensor, delay: int) -> Tuple[Tensor, Tensor]:
   if line.size() == [0]:
@@ -27,7 +27,7 @@ def later(self, sequence: Tensor, line: Tensor, delay: int) -> Tuple[Tensor, Ten
   return both[:sequence.size(0)], both[sequence.size(0):].clone()
 )";
 
-// Within a loop: lines are the values in flight, the oldest first; none at the start.
+// Used within a loop. `lines` are the values in flight, the oldest first; empty at the start.
 const char* const sum_of = R"(
 def waiting(self, line: Tensor) -> List[Tensor]:
   if line.size() == [0]:
@@ -61,14 +61,14 @@ std::string zeros_of_a_step(const std::string& like, std::vector<std::int64_t> s
 
 }  // namespace
 
-// run_at_rest, written out: networks within this one are written with it, not called.
+// Writes run_at_rest as statements. Nested networks are written inline, not called.
 class CompositeImpl::RestWriter {
  public:
-  // variable: a new one for a wish. body: where the statements go.
+  // `variable` returns a new variable name close to the requested one. Statements are appended to `body`.
   RestWriter(std::function<std::string(const std::string&)> variable, std::string& body)
       : variable_(std::move(variable)), body_(body) {}
 
-  // The variables of what the parts give before the first step, if these variables, [1, ...] each, come in.
+  // Returns the variables of the outputs of all parts before the first step, for these input variables, [1, ...] each.
   std::vector<Names> write(const CompositeImpl& network, const std::string& path, const Names& inputs) {
     if (!network.planned_) network.make_plan();
     std::vector<Names> outputs(network.nodes_.size());
@@ -93,7 +93,7 @@ class CompositeImpl::RestWriter {
     return outputs;
   }
 
-  // CompositeImpl::zeros_into in the script; empty if the shape is not known.
+  // Writes CompositeImpl::zeros_into. Returns an empty string if the shape is unknown.
   std::string zeros_into(const CompositeImpl& network, const Stage& stage, const Node& node, std::size_t port,
                          const std::string& path, const Known<std::string>& known, const std::string& like) {
     for (const int e : node.edges_into[port]) {
@@ -128,7 +128,7 @@ class CompositeImpl::RestWriter {
   Names part(const Node& node, const std::string& path, const Names& into) {
     const std::string wish = "rest_of_" + node.name;
     const Stateful* stateful = node.part.stateful();
-    if (!stateful)  // as each_step
+    if (!stateful)  // as in each_step
       return {assign(wish, "torch.stack([" + path + ".forward(" + arguments(into) + "[0].clone())])")};
     Names results;
     if (const auto* network = dynamic_cast<const CompositeImpl*>(stateful)) {
@@ -164,7 +164,7 @@ class CompositeImpl::RestWriter {
   std::string& body_;
 };
 
-// forward, a section after the other in the order of its text, and the methods that it calls.
+// Writes forward, section by section in the order of its text, and the methods that it calls.
 class CompositeImpl::ForwardWriter {
  public:
   explicit ForwardWriter(const CompositeImpl& network)
@@ -191,7 +191,7 @@ class CompositeImpl::ForwardWriter {
   }
 
  private:
-  // Names that nothing else in a function or a class has.
+  // Generates names that are unique in a function or a class.
   class Variables {
    public:
     void take(const std::string& name) { given_.insert(name); }
@@ -272,9 +272,9 @@ class CompositeImpl::ForwardWriter {
   // --- The parts of a loop, stepped together
 
   struct Loop {
-    std::map<int, std::string> into;          // of connections from outside it: their sequences
-    std::map<int, std::string> lines;         // of connections within it: values in flight
-    std::map<std::string, std::string> rows;  // of the parts' outputs: their steps
+    std::map<int, std::string> into;          // of connections from outside the loop: their sequences
+    std::map<int, std::string> lines;         // of connections within the loop: values in flight
+    std::map<std::string, std::string> rows;  // of the outputs of parts: their steps
   };
 
   void write_loop(const Stage& stage) {
@@ -313,7 +313,7 @@ class CompositeImpl::ForwardWriter {
     for (const std::string& output : outputs_[n]) line("  " + loop.rows.at(output) + ".append(" + output + ")");
   }
 
-  // The input of a port at step t.
+  // Returns the expression of the input of a port at step t.
   std::string sum_in_loop(const Loop& loop, const Stage& stage, int n, std::size_t port) {
     const Node& node = network_.nodes_[n];
     const std::string terms = variable_("into_" + node.name);
@@ -325,7 +325,7 @@ class CompositeImpl::ForwardWriter {
     }
     if (waiting.size() == node.edges_into[port].size()) write_zeros(loop, stage, n, port, terms);
     std::string lists = "[" + c10::Join(", ", waiting) + "]";
-    if (waiting.empty()) {  // whose type TorchScript could not infer
+    if (waiting.empty()) {  // TorchScript cannot infer the type of an empty list
       lists = variable_("no_lines");
       line("  " + lists + ": List[List[Tensor]] = []");
     }
@@ -341,7 +341,7 @@ class CompositeImpl::ForwardWriter {
     line("    " + append + loop.lines.at(e) + "[0])");
   }
 
-  // Zeros for an input to which everything that comes may still be in flight.
+  // Writes zeros for an input whose values may all still be in flight.
   void write_zeros(const Loop& loop, const Stage& stage, int n, std::size_t port, const std::string& terms) {
     const auto own = std::find(stage.nodes.begin(), stage.nodes.end(), n);
     const Known<std::string> known = [&](int e) {
@@ -358,7 +358,7 @@ class CompositeImpl::ForwardWriter {
     line("    " + terms + ".append(" + zeros + ")");
   }
 
-  // From here on a part's variable is its sequence.
+  // Ends a loop: from here on the variable of a part holds its sequence.
   void close_loop(const Loop& loop, const Stage& stage) {
     for (const auto& [e, waiting] : loop.lines) line(states_.at(e) + " = torch.cat(" + waiting + ")");
     for (const int n : stage.nodes)
@@ -369,7 +369,7 @@ class CompositeImpl::ForwardWriter {
       }
   }
 
-  // --- Parts on no loop, and results: of all steps
+  // --- Parts outside loops, and results: all steps at once
 
   void write_part(int n) {
     Names arguments;
@@ -383,7 +383,7 @@ class CompositeImpl::ForwardWriter {
     line("return " + c10::Join(", ", results));
   }
 
-  // The sum of what the connections bring, in the order of connecting.
+  // Returns the sum of the values of the connections, in the order in which they were added.
   std::string sum(const std::vector<int>& edges) {
     Names terms;
     for (const int e : edges) terms.push_back(arriving(e));
@@ -407,7 +407,7 @@ class CompositeImpl::ForwardWriter {
     return c10::Join(", ", outputs_[n]) + " = " + functions_[n] + "(" + c10::Join(", ", arguments) + ")";
   }
 
-  // The variable that a connection comes from.
+  // Returns the variable of the source of a connection.
   const std::string& source(int e) const {
     const Port from = network_.edges_[e].from;
     return from.node == outside ? script_.inputs[from.index] : outputs_[from.node][from.index];
@@ -419,8 +419,8 @@ class CompositeImpl::ForwardWriter {
   Script script_;
   Variables variable_, member_;        // of forward, and of the class
   std::map<int, std::string> states_;  // of connections with a delay
-  std::vector<Names> outputs_;         // the parts' variables
-  Names functions_;                    // what calls each part
+  std::vector<Names> outputs_;         // the variables of the parts
+  Names functions_;                    // the function that calls each part
   bool calls_later_ = false, calls_sum_of_ = false;
 };
 

@@ -1,9 +1,9 @@
-// A neuron's constant as an argument of a module: a number, a tensor (one for all, per channel, per neuron), or either
+// A neuron's constant as an argument of a module: a scalar, a tensor (one for all, per channel, per neuron), or either
 // as a learned parameter:
 //   LIFOptions().tau(2.0)    .tau(torch::full({8}, 2.0))    .tau(Learnable(2.0))    .tau(Learnable(2.0, {.min = 1.0}))
 // A tensor is copied, and registered as a buffer; a learnable one as a parameter. If a learned constant has bounds,
-// the neuron uses torch.clamp(value, min, max), whatever value the optimiser sets; beyond a bound its
-// gradient is 0, as that of clamp.
+// the neuron uses torch.clamp(value, min, max) of the value that the optimiser sets; beyond a bound the
+// gradient is 0, as for clamp.
 #pragma once
 
 #include "ops/neuron.h"

@@ -1,4 +1,4 @@
-// Networks of common forms.
+// Networks with common structures.
 #pragma once
 
 #include "csrc/nn/composite.h"
@@ -7,8 +7,8 @@
 
 namespace spikeforge::nn {
 
-// Calls its parts one after the other: Sequential net(torch::nn::Linear(4, 8), LIF(), torch::nn::Linear(8, 2), LI()).
-// Their names are "0", "1", ..., or the names that push_back gets.
+// Calls its parts in order: Sequential net(torch::nn::Linear(4, 8), LIF(), torch::nn::Linear(8, 2), LI()). Their names
+// are "0", "1", ..., or those passed to push_back.
 class SPIKEFORGE_API SequentialImpl : public CompositeImpl {
  public:
   SequentialImpl() = default;
@@ -26,7 +26,7 @@ class SPIKEFORGE_API SequentialImpl : public CompositeImpl {
  private:
   void build(std::initializer_list<Part> parts);
 
-  Names parts_;  // the output of each
+  Names parts_;  // the output port of each part
 };
 TORCH_MODULE(Sequential);
 

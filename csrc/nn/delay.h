@@ -1,7 +1,7 @@
-// A delay line: y[t] = x[t - d], zeros at the start, with one d for all or one for each neuron. (A connection of a
-// Composite delays as well, by one d for all.)
+// A delay line: y[t] = x[t - d], zeros at the start, with one d for all neurons or one for each. (A connection of a
+// Composite also delays, with one d for all.)
 //
-//   Delay delay(torch::tensor({0, 3, 1}));  // steps, [*shape] or what broadcasts to it
+//   Delay delay(torch::tensor({0, 3, 1}));  // steps, broadcast to [*shape]
 #pragma once
 
 #include "csrc/nn/stateful.h"
@@ -12,7 +12,8 @@ namespace spikeforge::nn {
 class SPIKEFORGE_API DelayImpl : public Stateful {
  public:
   explicit DelayImpl(std::int64_t steps);
-  // Whole numbers >= 0. Copied; no parameter and no buffer: training and to() leave it as it is.
+  // `steps` are integers >= 0. They are copied, and are neither a parameter nor a buffer: training and to() do not
+  // change them.
   explicit DelayImpl(const at::Tensor& steps);
 
   const at::Tensor& steps() const { return steps_; }  // int64, on the CPU

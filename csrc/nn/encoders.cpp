@@ -7,7 +7,7 @@
 namespace spikeforge::nn {
 namespace {
 
-// The type in which values are compared with random numbers and steps: a half has too few digits.
+// Returns the type in which values are compared with random numbers and steps: half precision is not sufficient.
 c10::ScalarType wide(const at::Tensor& x) { return c10::promoteTypes(x.scalar_type(), at::kFloat); }
 
 }  // namespace

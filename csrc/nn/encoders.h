@@ -1,5 +1,5 @@
-// From values to spikes. An encoder maps [T, *shape] to [T, *shape], each step by itself, as any module; `encode` gives
-// it the same values for some steps. Values are between 0 and 1.
+// Converts values to spikes. An encoder maps [T, *shape] to [T, *shape], each step separately; `encode` repeats the
+// same values for several steps. Values are between 0 and 1.
 #pragma once
 
 #include "csrc/nn/stateful.h"
@@ -10,12 +10,13 @@ namespace spikeforge::nn {
 
 class SPIKEFORGE_API Encoder : public Stateful {
  public:
-  // Values [*shape] to spikes [steps, *shape].
+  // Converts values [*shape] to spikes [steps, *shape].
   at::Tensor encode(const at::Tensor& x, std::int64_t steps);
 };
 
-// A spike with the probability of the value, in each step anew. Drawn step by step, so chunks draw the same numbers.
-// With a Generator of its own, that one's state is the state "random"; reset() leaves it.
+// Fires in each step, independently, with the probability given by the value. Random numbers are drawn step by step, so
+// a sequence in chunks gets the same ones. With a private Generator, the generator's state is the state "random";
+// reset() does not change it.
 class SPIKEFORGE_API PoissonImpl : public Encoder {
  public:
   explicit PoissonImpl(std::optional<at::Generator> generator = {}) : generator_(std::move(generator)) {}
@@ -23,7 +24,7 @@ class SPIKEFORGE_API PoissonImpl : public Encoder {
   Names state_names() const override { return generator_ ? Names{"random"} : Names{}; }
   bool draws() const override { return true; }
   at::Tensor own_state(std::size_t i) const override;
-  // Without a Generator of its own.
+  // Only without a private Generator.
   Script script() const override;
 
  protected:
@@ -37,8 +38,8 @@ class SPIKEFORGE_API PoissonImpl : public Encoder {
 };
 TORCH_MODULE(Poisson);
 
-// One spike, the earlier the larger the value: in step round((steps - 1) (1 - value)), counted from 0, of the first
-// `steps` after reset(). The state "t", int64, counts them.
+// Fires once: the larger the value, the earlier the spike. It is in step round((steps - 1) (1 - value)), counted from
+// 0, of the first `steps` steps after reset(). The state "t", int64, counts the steps.
 class SPIKEFORGE_API LatencyImpl : public Encoder {
  public:
   explicit LatencyImpl(std::int64_t steps);
@@ -58,7 +59,7 @@ class SPIKEFORGE_API LatencyImpl : public Encoder {
 };
 TORCH_MODULE(Latency);
 
-// The values as they are: a constant current.
+// Returns the values unchanged: a constant current.
 class SPIKEFORGE_API RepeatImpl : public Encoder {
  public:
   Script script() const override { return {.name = "Repeat", .forward = "return x"}; }

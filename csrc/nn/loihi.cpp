@@ -24,7 +24,7 @@ template <class Call> auto call_as(const std::string& title, const Call& call) {
   }
 }
 
-// How many inputs a matrix takes; the operator refuses what is none.
+// Returns the number of inputs of a matrix. The operator raises an error for tensors of other dimensions.
 std::int64_t columns_of(const at::Tensor& matrix) { return matrix.dim() == 2 ? matrix.size(1) : 1; }
 
 bool is_loihi_type(const at::Tensor& t) {
@@ -102,7 +102,7 @@ LoihiLIFImpl::LoihiLIFImpl(LoihiLIFOptions options)
       place = place.device(own.device());
     }
   }
-  // No steps: the operator checks its arguments, and that is all; those of a floating-point input too.
+  // A call of 0 steps, which only checks the arguments, including those for a floating-point input.
   shape.insert(shape.begin(), 0);
   for (const at::ScalarType type : {at::kInt, at::kFloat})
     LoihiLIFImpl::call({at::zeros(shape, place.dtype(type))}, Tensors(state_names().size()), false);
@@ -144,7 +144,7 @@ Script LoihiLIFImpl::script() const {
     targets += ", self." + state;
     result.forward += script::optional_state(state);
   }
-  // Its overloads: numbers, a tensor of biases beside numbers, tensors.
+  // The operator's overloads accept scalars, a tensor of biases and other scalars, or tensors.
   const auto& given = options_.given();
   const bool tensors = std::any_of(given.begin(), given.end(),
                                    [](const auto& g) { return g.second.is_tensor() && g.first != "bias_mant"; });
@@ -193,7 +193,7 @@ at::Tensor LoihiConnection::register_copy(const char* name, const at::Tensor& te
 }
 
 void LoihiConnection::finish(std::int64_t in, bool persistent_state) {
-  // No steps: the operator checks its arguments, and that is all.
+  // A call of 0 steps, which only checks the arguments.
   const at::Tensor nothing = at::zeros({0, in}, named_buffers()[tensors_[0]].options().dtype(at::kInt));
   call_as(title(), [&] { return send(nothing, {}); });
   if (persistent_state && slots_ > 0) make_persistent("buffer");
@@ -282,7 +282,7 @@ LoihiSparseImpl::LoihiSparseImpl(LoihiSparseOptions options)
   crow_indices = register_copy("crow_indices", options_.crow_indices);
   col_indices = register_copy("col_indices", options_.col_indices);
   values = register_copy("values", options_.values);
-  // The number of inputs is that of each call's x; this is the minimum.
+  // Each call's x sets the number of inputs; this is the minimum.
   const std::int64_t last = col_indices.numel() == 0 ? 0 : col_indices.max().item().toLong();
   finish(std::max<std::int64_t>(last, 0) + 1, options_.persistent_state());
 }

@@ -1,13 +1,14 @@
-// Loihi's fixed-point neurons and connections as modules. They are the operators of ops/lava.h, bit for bit, with their
-// arguments' names, ranges and defaults:
+// Loihi's fixed-point neurons and connections as modules. They equal the operators of ops/loihi.h bit for bit, and have
+// their argument names, ranges and defaults:
 //
 //   Sequential net(LoihiDense(LoihiDenseOptions(loihi_prepare_weights(weight)).weight_exp(2)),
 //                  LoihiLIF(LoihiLIFOptions().du(4095).dv(128).bias_mant(bias).vth(10)));
 //   at::Tensor spikes = net(x_seq);  // int32, [T, *batch, in] to [T, *batch, out]
 //
-// All tensors are int32 (indices int64), copied, and registered as buffers, which to() leaves integers. Constants out
-// of range are refused at construction. Integers have no gradients; of a float32 or float64 input that holds whole
-// numbers LoihiLIF makes the same spikes, of its type, with the gradients of the operator (docs/loihi.md).
+// All tensors are int32 (indices int64), are copied, and are registered as buffers, which to() does not convert to
+// floating point. Constants out of range raise an error at construction. Integers have no gradients. For a float32 or
+// float64 input of integer values, LoihiLIF returns the same spikes in the input's type, with the gradients of the
+// operator (docs/loihi.md).
 #pragma once
 
 #include "csrc/nn/neuron_module.h"
@@ -28,23 +29,23 @@ class SPIKEFORGE_API LoihiLIFOptions {
   LoihiLIFOptions& bias_mant(LoihiNumber number) { return set("bias_mant", std::move(number)); }
   LoihiLIFOptions& bias_exp(LoihiNumber number) { return set("bias_exp", std::move(number)); }
   LoihiLIFOptions& vth(LoihiNumber number) { return set("vth", std::move(number)); }
-  // For a ternary neuron, in place of vth: it fires 1 above vth_hi and -1 below vth_lo.
+  // The thresholds of a ternary neuron, in place of vth: it emits 1 above vth_hi and -1 below vth_lo.
   LoihiLIFOptions& vth_hi(LoihiNumber number) { return set("vth_hi", std::move(number)); }
   LoihiLIFOptions& vth_lo(LoihiNumber number) { return set("vth_lo", std::move(number)); }
   LoihiLIFOptions& ternary(bool on) { return ternary_ = on, *this; }
-  // LoihiForm::reset takes reset_interval and reset_offset, LoihiForm::refractory refractory_period.
+  // LoihiForm::reset has the parameters reset_interval and reset_offset, LoihiForm::refractory has refractory_period.
   LoihiLIFOptions& form(LoihiForm form) { return form_ = form, *this; }
   LoihiLIFOptions& reset_interval(std::int64_t steps) { return set("reset_interval", steps); }
   LoihiLIFOptions& reset_offset(std::int64_t steps) { return set("reset_offset", steps); }
   LoihiLIFOptions& refractory_period(std::int64_t steps) { return set("refractory_period", steps); }
-  // For a floating-point input.
+  // The surrogate for a floating-point input.
   LoihiLIFOptions& surrogate(std::string name, std::vector<double> args = {}) {
     surrogate_ = std::move(name);
     surrogate_args_ = std::move(args);
     return *this;
   }
   LoihiLIFOptions& detach_reset(bool on) { return detach_reset_ = on, *this; }
-  // The states are part of what save() writes.
+  // Includes the states in save().
   LoihiLIFOptions& persistent_state(bool on) { return persistent_ = on, *this; }
 
   const Given& given() const { return given_; }
@@ -65,11 +66,11 @@ class SPIKEFORGE_API LoihiLIFOptions {
   LoihiForm form_ = LoihiForm::plain;
 };
 
-// loihi_lif, loihi_ternary_lif and their forms. States: u and v; and phase (LoihiForm::reset) or wait
-// (LoihiForm::refractory).
+// The operators loihi_lif, loihi_ternary_lif and their forms. States: u and v, and also phase (LoihiForm::reset) or
+// wait (LoihiForm::refractory).
 class SPIKEFORGE_API LoihiLIFImpl : public NeuronModule {
  public:
-  // Throws c10::ValueError also for an argument that the operator of this form does not have.
+  // Also throws c10::ValueError for an argument that the operator of this form does not have.
   explicit LoihiLIFImpl(LoihiLIFOptions options = {});
 
   const LoihiLIFOptions& options() const { return options_; }
@@ -85,7 +86,7 @@ class SPIKEFORGE_API LoihiLIFImpl : public NeuronModule {
 
  private:
   LoihiLIFOptions options_;
-  LoihiOptions call_;  // with the registered tensors in place of the given ones
+  LoihiOptions call_;  // with the registered copies of tensors
 };
 TORCH_MODULE(LoihiLIF);
 
@@ -94,7 +95,7 @@ template <class Self> class LoihiWiring {
  public:
   Self& weight_exp(std::int64_t exponent) { return call_.weight_exp = exponent, self(); }
   Self& num_message_bits(std::int64_t bits) { return call_.num_message_bits = bits, self(); }
-  // save() writes the values in flight.
+  // Includes the values in flight in save().
   Self& persistent_state(bool on) { return persistent_ = on, self(); }
 
   const LoihiConnectionOptions& call() const { return call_; }
@@ -107,7 +108,7 @@ template <class Self> class LoihiWiring {
   bool persistent_ = false;
 };
 
-// Weights are prepared, [out, in]: see loihi_prepare_weights.
+// Prepared weights, [out, in]: see loihi_prepare_weights.
 struct SPIKEFORGE_API LoihiDenseOptions : LoihiWiring<LoihiDenseOptions> {
   LoihiDenseOptions(at::Tensor weight) : weight(std::move(weight)) {}  // NOLINT(google-explicit-constructor)
   LoihiDenseOptions& delay(std::int64_t steps) { return call_.delay = steps, *this; }
@@ -124,7 +125,7 @@ struct SPIKEFORGE_API LoihiSparseOptions : LoihiWiring<LoihiSparseOptions> {
   at::Tensor crow_indices, col_indices, values;
 };
 
-// Weights and delays, [out, in] both; delays from 0 to max_delay.
+// Weights and delays, both [out, in]; delays from 0 to max_delay.
 struct SPIKEFORGE_API LoihiDelayDenseOptions : LoihiWiring<LoihiDelayDenseOptions> {
   LoihiDelayDenseOptions(at::Tensor weight, at::Tensor delays, std::int64_t max_delay)
       : weight(std::move(weight)), delays(std::move(delays)), max_delay(max_delay) {}
@@ -145,7 +146,8 @@ class SPIKEFORGE_API LoihiConnection : public Stateful {
  protected:
   using Numbers = std::vector<std::pair<const char*, std::int64_t>>;
 
-  // The operator's numbers, but those of `call`, which all have. The last call of a constructor is finish().
+  // `numbers` are the operator's scalars except those in `call`, which are common to all connections. Constructors call
+  // finish() at the end.
   LoihiConnection(const char* op, std::int64_t slots, Numbers numbers, const LoihiConnectionOptions& call);
   void finish(std::int64_t in, bool persistent_state);
   at::Tensor register_copy(const char* name, const at::Tensor& tensor);
@@ -162,11 +164,11 @@ class SPIKEFORGE_API LoihiConnection : public Stateful {
   const char* op_;
   std::int64_t slots_;
   Numbers numbers_;
-  Names tensors_;  // the operator's, in its order
+  Names tensors_;  // the names of the operator's tensors, in its order
   at::Tensor buffer_;
 };
 
-// loihi_dense.
+// The operator loihi_dense.
 class SPIKEFORGE_API LoihiDenseImpl : public LoihiConnection {
  public:
   explicit LoihiDenseImpl(LoihiDenseOptions options);
@@ -185,7 +187,7 @@ class SPIKEFORGE_API LoihiDenseImpl : public LoihiConnection {
 };
 TORCH_MODULE(LoihiDense);
 
-// loihi_sparse.
+// The operator loihi_sparse.
 class SPIKEFORGE_API LoihiSparseImpl : public LoihiConnection {
  public:
   explicit LoihiSparseImpl(LoihiSparseOptions options);
@@ -204,7 +206,7 @@ class SPIKEFORGE_API LoihiSparseImpl : public LoihiConnection {
 };
 TORCH_MODULE(LoihiSparse);
 
-// loihi_delay_dense.
+// The operator loihi_delay_dense.
 class SPIKEFORGE_API LoihiDelayDenseImpl : public LoihiConnection {
  public:
   explicit LoihiDelayDenseImpl(LoihiDelayDenseOptions options);

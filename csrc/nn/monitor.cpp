@@ -16,7 +16,7 @@
 namespace spikeforge::nn {
 namespace {
 
-// No std::filesystem beside torch: libtorch.so exports an older copy of it.
+// Does not use std::filesystem, because libtorch.so exports an older copy of it.
 void make_folders(const std::string& path) {
   for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
@@ -66,7 +66,7 @@ void Monitor::write_npy(const std::string& folder) const {
 }
 
 void Monitor::write_csv(const std::string& file) const {
-  std::vector<at::Tensor> columns;  // [steps, numbers] of each name
+  std::vector<at::Tensor> columns;  // [steps, elements] for each name
   std::ofstream out(file);
   out.precision(std::numeric_limits<double>::max_digits10);
   out << "step";

@@ -2,9 +2,9 @@
 //
 //   Neuron neuron(NeuronOptions(alif).param("tau", Learnable(2.0)).param("beta", 0.2));
 //
-// `alif` is what spikeforge::trace returned, or a text. Its states keep their names; its parameters are registered
-// under theirs, each a number, a tensor or learnable. Ports: "in", or the inputs' names where there are several; "out",
-// or "out0", "out1", ...
+// `alif` is the result of spikeforge::trace, or neuron text. Its states and parameters keep their names; each parameter
+// is a scalar, a tensor or learnable. Ports: "in", or the names of the inputs if there are several; "out", or "out0",
+// "out1", ...
 #pragma once
 
 #include "csrc/nn/neuron_module.h"
@@ -18,10 +18,10 @@ class SPIKEFORGE_API NeuronOptions {
   NeuronOptions(std::string text) : neuron_(std::move(text)) {}             // NOLINT(google-explicit-constructor)
 
   NeuronOptions& param(std::string name, Constant constant);
-  // The states are part of what save() writes.
+  // Includes the states in save().
   NeuronOptions& persistent_state(bool on) { return persistent_ = on, *this; }
-  // `scan` of a spikeforge::Neuron's call, for a module that runs alone: not within a layer with batch norm or a
-  // residual, nor in a recurrent one.
+  // The option `scan` of spikeforge::Neuron. It applies only if the module runs alone: not in a layer with batch norm
+  // or a residual, and not in a recurrent layer.
   NeuronOptions& scan(bool on) { return scan_ = on, *this; }
 
   const spikeforge::Neuron& neuron() const { return neuron_; }
@@ -37,7 +37,7 @@ class SPIKEFORGE_API NeuronOptions {
 
 class SPIKEFORGE_API NeuronImpl : public NeuronModule {
  public:
-  // Throws c10::ValueError unless every parameter of the neuron is given, and no other.
+  // Throws c10::ValueError unless exactly the parameters of the neuron are given.
   explicit NeuronImpl(NeuronOptions options);
 
   Names input_names() const override { return inputs_; }
@@ -45,7 +45,7 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   const NeuronOptions& options() const { return options_; }
   void pretty_print(std::ostream& stream) const override;
   Script script() const override;
-  bool takes_layer() const override { return !draws_; }  // layers draw no random numbers
+  bool takes_layer() const override { return !draws_; }  // layers cannot draw random numbers
   bool draws() const override { return draws_; }
   bool runs_as_text() const override { return true; }
 
@@ -61,23 +61,23 @@ class SPIKEFORGE_API NeuronImpl : public NeuronModule {
   Names inputs_, outputs_;
   std::vector<double> initial_;   // of the states
   std::vector<Param> constants_;  // in the neuron's order
-  Names param_names_;             // theirs
-  mutable Tensors params_;        // they as tensors, the numbers in this type
+  Names param_names_;             // the names of the constants
+  mutable Tensors params_;        // the constants as tensors, scalars in this type
   mutable std::optional<at::ScalarType> params_type_;
   bool draws_ = false;  // random numbers
 };
 TORCH_MODULE(Neuron);
 
-// Leaky integrator that never fires, to read a network out: V = V + (X - (V - v_rest)) / tau is its output and its
-// state v.
+// Leaky integrator that never fires, as the readout of a network: V = V + (X - (V - v_rest)) / tau is its output and
+// its state v.
 class SPIKEFORGE_API LIOptions {
  public:
   LIOptions& tau(Constant constant) { return tau_ = std::move(constant), *this; }
   LIOptions& v_rest(Constant constant) { return v_rest_ = std::move(constant), *this; }
-  // Without: V = V - (V - v_rest) / tau + X.
+  // If false: V = V - (V - v_rest) / tau + X.
   LIOptions& decay_input(bool on) { return decay_input_ = on, *this; }
   LIOptions& persistent_state(bool on) { return persistent_ = on, *this; }
-  LIOptions& scan(bool on) { return scan_ = on, *this; }  // as NeuronOptions'
+  LIOptions& scan(bool on) { return scan_ = on, *this; }  // as in NeuronOptions
 
   bool decay_input() const { return decay_input_; }
   NeuronOptions neuron() const;

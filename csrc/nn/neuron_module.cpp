@@ -61,7 +61,7 @@ void NeuronModule::keep_last(at::TensorList inputs, std::int64_t steps) {
     for (std::size_t i = 0; i < states_.size(); ++i) states_[i] = sequences_[i].select(0, steps - 1).clone();
     return;
   }
-  // A sample of no steps keeps the state before them.
+  // A sample of 0 steps keeps its previous state.
   Tensors nothing;
   for (const at::Tensor& x : inputs) nothing.push_back(x.narrow(0, 0, 0));
   const Samples given = std::exchange(samples_, {});

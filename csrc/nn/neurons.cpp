@@ -17,7 +17,7 @@ namespace spikeforge::nn {
 // A predefined neuron and one call of it.
 struct Described {
   const char* module;
-  const char* op;  // of torch.ops.spikeforge, or cuba_lif, which has none
+  const char* op;  // in torch.ops.spikeforge, or cuba_lif, which has no operator
   Names states;
   std::vector<std::pair<const char*, Param>> constants;  // but v_reset
 };
@@ -30,14 +30,14 @@ template <class Call> Described describe(const Call& call) {
 }
 Described describe(const CubaLIFCall& call) { return {"CubaLIF", "cuba_lif", {"v", "i"}, call.constants()}; }
 
-// All constants by name, v_reset after the others.
+// Returns all constants by name, v_reset last.
 template <class Call> std::vector<std::pair<const char*, Param>> constants_of(const Call& call) {
   auto constants = describe(call).constants;
   if (call.v_reset) constants.emplace_back("v_reset", *call.v_reset);
   return constants;
 }
 
-// The initial value of each state: v at v_reset, or 0 under soft reset; w at w_rest; others at 0.
+// Returns the initial value of each state: v at v_reset, or 0 under soft reset; w at w_rest; others at 0.
 template <class Call> std::vector<Param> starts_of(const Call& call, std::size_t states) {
   std::vector<Param> starts(states, Param(0.0));
   if (call.v_reset) starts[0] = *call.v_reset;
@@ -45,7 +45,7 @@ template <class Call> std::vector<Param> starts_of(const Call& call, std::size_t
   return starts;
 }
 
-// The tensors among its constants.
+// Returns the tensors among the constants.
 template <class Call> Tensors tensors_of(const Call& call) {
   Tensors tensors;
   for (const auto& [name, param] : constants_of(call))
@@ -79,8 +79,9 @@ template <class Call> bool starts_at_numbers(const Call& call, std::size_t state
   return std::ranges::none_of(starts_of(call, states), &Param::is_tensor);
 }
 
-// The neuron as a traced cell; a strict one fires where H > v_threshold. Its parameters are tensors_of(call); numbers
-// are in the cell. Throws c10::ValueError for numbers and surrogates that are not legal, and without `spiking`.
+// Returns the neuron as a traced cell, which fires if H > v_threshold under `strict`. Its parameters are
+// tensors_of(call); scalars are constants of the cell. Throws c10::ValueError for illegal scalars and surrogates, and
+// without `spiking`.
 template <class Call> spikeforge::Neuron traced_cell(const Call& call, bool strict) {
   const Described neuron = describe(call);
   for (const auto& [name, param] : neuron.constants) {
@@ -124,7 +125,7 @@ Predefined<Options>::Predefined(Options options)
       options_(std::move(options)),
       call_(options_.call()) {
   for (const auto& given : options_.given()) given.in(call_) = register_constant(given.name, given.constant);
-  if constexpr (std::is_same_v<Options, PLIFOptions>)  // its operator takes a tensor
+  if constexpr (std::is_same_v<Options, PLIFOptions>)  // its operator requires a tensor
     if (!call_.w.is_tensor()) call_.w = register_buffer("w", at::full({}, call_.w.number()));
   if (is_always_traced<Options> || options_.strict()) cell_ = traced_cell(call_, options_.strict());
 }
@@ -188,14 +189,14 @@ template <class Options> Script Predefined<Options>::script() const {
   return cell_ ? cell_script() : operator_script();
 }
 
-// The call of its operator: all constants, and what differs from the operator's defaults.
+// Writes the call of the operator: all constants, and the options that differ from the operator's defaults.
 template <class Options> Script Predefined<Options>::operator_script() const {
   using Call = typename Options::Operator;
   const Described neuron = describe(call_);
   Script result{.name = neuron.module, .states = neuron.states};
   std::string arguments = "x";
   auto constants = constants_of(call_);
-  if (constants[0].first == std::string("w")) {  // of plif, always a tensor
+  if (constants[0].first == std::string("w")) {  // of PLIF, always a tensor
     arguments += ", " + clamped("self.w", bounds_of("w"));
     constants.erase(constants.begin());
   }
@@ -203,7 +204,7 @@ template <class Options> Script Predefined<Options>::operator_script() const {
     arguments += ", " + state;
     result.forward += script::optional_state(state);
   }
-  // Numbers, or the overload of tensors.
+  // Selects the overload of scalars or that of tensors.
   const bool tensors =
       std::any_of(constants.begin(), constants.end(), [](const auto& c) { return c.second.is_tensor(); });
   for (const auto& [name, value] : constants) {
@@ -248,7 +249,7 @@ template <class Options> Script Predefined<Options>::cell_script() const {
   add(starts[0], "v_reset");
   if (starts.size() > 1) add(starts[1], "w_rest");
 
-  for (const auto& [name, value] : constants_of(call_))  // the numbers are in the text
+  for (const auto& [name, value] : constants_of(call_))  // scalars are in the text
     if (value.is_tensor()) result.params.push_back({name, value, bounds_of(name)});
   return result.script();
 }
@@ -270,7 +271,7 @@ template <class Options> void Predefined<Options>::pretty_print(std::ostream& st
   stream << "surrogate=" << options_.call().surrogate << ')';
 }
 
-// run_operator calls the operator with states that may be undefined.
+// Defines run_operator, which calls the operator with states that may be undefined.
 #define SPIKEFORGE_NAMED(name) {#name, this->name},
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_NAMED(name)
 #define SPIKEFORGE_PLACE(name) name,

@@ -3,11 +3,11 @@
 //   LIF lif(LIFOptions().tau(Learnable(2.0)).surrogate("atan").persistent_state(true));
 //   at::Tensor spikes = lif(x_seq);  // [T, *shape] to [T, *shape]; v is kept for the next call
 //
-// Equations, defaults and legal values are those of ops/neuron.h. Every constant is a number, a tensor that broadcasts
-// against shape, or learnable (constant.h). The states have the names of neurons.def; CubaLIF's are v and i.
+// Equations, defaults and legal values are those of ops/neuron.h. Every constant is a scalar, a tensor that broadcasts
+// against shape, or learnable (constant.h). States have the names in neurons.def; those of CubaLIF are v and i.
 //
 // LIFOptions and the other options have a setter for each parameter of neurons.def. A tensor that the operator
-// requires, PLIF's w, is learned, from 0 unless another is given.
+// requires, PLIF's w, is learned; its default initial value is 0.
 #pragma once
 
 #include "csrc/nn/neuron_module.h"
@@ -18,11 +18,10 @@
 
 namespace spikeforge::nn {
 
-// Throws ValueError unless tau is finite and above 1.
+// Returns the learned w for a time constant. Throws ValueError unless tau is finite and above 1.
 SPIKEFORGE_API Constant learned_from_tau(double tau);
 
-// The operator's options, and which constants were given as tensors or to be learned. `Call` is a struct of
-// ops/neuron.h.
+// The operator's options, and the constants that are tensors or learned. `Call` is a struct of ops/neuron.h.
 template <class Self, class Call> class PredefinedOptions {
  public:
   using Own = Self;
@@ -33,7 +32,7 @@ template <class Self, class Call> class PredefinedOptions {
     Param& (*in)(Call&);
   };
 
-  // std::nullopt: soft reset.
+  // std::nullopt means soft reset.
   Self& v_reset(std::optional<Constant> constant) {
     call_.v_reset = 0.0;
     if (constant) return set("v_reset", *constant, [](Call& call) -> Param& { return *call.v_reset; });
@@ -41,21 +40,21 @@ template <class Self, class Call> class PredefinedOptions {
     call_.v_reset = std::nullopt;
     return self();
   }
-  // No gradient through the spike in the reset.
+  // Detaches the spike in the reset, so that no gradient flows through it.
   Self& detach_reset(bool on) { return call_.detach_reset = on, self(); }
   Self& surrogate(std::string name, std::vector<double> args = {}) {
     call_.surrogate = std::move(name);
     call_.surrogate_args = std::move(args);
     return self();
   }
-  // False: the surrogate's primitive instead of the step function.
+  // If false, the output is the surrogate's primitive instead of the step function.
   Self& spiking(bool on) { return call_.spiking = on, self(); }
-  // Fires where H > v_threshold rather than >=. It is then a traced cell, which needs `spiking`.
+  // Fires if H > v_threshold rather than >=. The neuron is then a traced cell, which requires `spiking`.
   Self& strict(bool on) { return strict_ = on, self(); }
-  // v is part of what save() writes.
+  // Includes the states in save().
   Self& persistent_state(bool on) { return persistent_ = on, self(); }
 
-  // PLIF: the w of a time constant above 1, to be learned from there.
+  // For PLIF: initialises the learned w from a time constant above 1.
   Self& init_tau(double tau) requires requires(Call call) { call.w; }
   { return self().w(learned_from_tau(tau)); }
 
@@ -84,8 +83,8 @@ template <class Self, class Call> class PredefinedOptions {
     return set(#name, constant, [](Operator& call) -> Param& { return call.name; }); \
   }
 
-// For each neuron of neurons.def, LIFCall and the like, the operator's arguments with the tensors that it requires, and
-// LIFOptions and the like.
+// Defines for each neuron of neurons.def a struct such as LIFCall, the operator's arguments including the tensors that
+// it requires, and options such as LIFOptions.
 #define SPIKEFORGE_TENSOR(name) Param name = 0.0;
 #define SPIKEFORGE_LEARN(name) name(Learnable(0.0));
 #define SPIKEFORGE_PARAM(name, default_value, legal) SPIKEFORGE_CONSTANT(name)
@@ -104,7 +103,7 @@ template <class Self, class Call> class PredefinedOptions {
 #undef SPIKEFORGE_LEARN
 #undef SPIKEFORGE_TENSOR
 
-// I = I - I / tau_synapse + X, and this I charges V as X charges a LIF with tau_membrane. A traced cell.
+// The neuron CubaLIF, a traced cell: I = I - I / tau_synapse + X, and I charges V as X charges a LIF with tau_membrane.
 struct CubaLIFCall {
   Param tau_synapse = 2.0, tau_membrane = 2.0;
   bool decay_input = true;
@@ -145,16 +144,16 @@ template <class Options> class SPIKEFORGE_API Predefined : public NeuronModule {
   std::shared_ptr<Stateful> fresh() const override { return std::make_shared<Predefined>(options_); }
 
  private:
-  // The operator's arguments with learned constants within their bounds.
+  // Returns the operator's arguments, with learned constants clamped to their bounds.
   typename Options::Operator call_within_bounds() const;
   Script operator_script() const;
   Script cell_script() const;
 
   Options options_;
-  typename Options::Operator call_;  // with the registered tensors in place of the given ones
+  typename Options::Operator call_;  // with the registered copies of tensors
 
-  std::optional<spikeforge::Neuron> cell_;                   // of a strict one, and of CubaLIF
-  mutable std::optional<spikeforge::Neuron> cell_in_layer_;  // of the others
+  std::optional<spikeforge::Neuron> cell_;                   // of strict neurons and CubaLIF
+  mutable std::optional<spikeforge::Neuron> cell_in_layer_;  // of other neurons
 };
 
 #define SPIKEFORGE_MODULE(name)                    \

@@ -30,7 +30,7 @@ constexpr std::pair<at::ScalarType, std::string_view> types[] = {
     {at::kInt, "<i4"},    {at::kLong, "<i8"},   {at::kHalf, "<f2"},   {at::kFloat, "<f4"},
     {at::kDouble, "<f8"}, {at::kUInt16, "<u2"}, {at::kUInt32, "<u4"}, {at::kUInt64, "<u8"}};
 
-// The value of a key in the header, which is the text of a Python dictionary that numpy writes.
+// Returns the value of a key in the header, which is the text of a Python dictionary.
 std::string_view value_of(std::string_view header, std::string_view key) {
   const std::size_t at = header.find("'" + std::string(key) + "'");
   const std::size_t colon = at == std::string_view::npos ? at : header.find(':', at);
@@ -62,7 +62,7 @@ std::vector<std::int64_t> shape_of(std::string_view value) {
       refuse("its header's shape is not legal");
     shape.push_back(size);
   }
-  // A loop over it, a sample or a step at a time, has no more iterations than the file has bytes.
+  // Limits arrays without elements: a loop over their samples or steps must not be long.
   constexpr std::int64_t most_of_nothing = std::int64_t{1} << 20;
   const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
   if (is_empty && elements > most_of_nothing)
@@ -87,7 +87,7 @@ at::Tensor read_npy(const std::string& path) {
   if (!file.descriptor) refuse("cannot be opened: " + file.error);
   const int in = file.descriptor.get();
   std::array<char, 12> start{};
-  std::size_t before = 10;  // magic, version, and the header's length
+  std::size_t before = 10;  // bytes of magic, version, and the header's length
   if (!read_into(in, start.data(), before) || std::string_view(start.data(), 6) != "\x93NUMPY")
     refuse("is no .npy file");
   const int version = start[6];
@@ -99,7 +99,7 @@ at::Tensor read_npy(const std::string& path) {
     before += 2;
     length |= byte(10) << 16 | byte(11) << 24;
   }
-  constexpr std::size_t longest = 1 << 16;  // a type and a shape are short
+  constexpr std::size_t longest = 1 << 16;  // a header has only a type and a shape
   if (length > longest) refuse("its header is damaged");
   std::string header(length, ' ');
   if (!read_into(in, header.data(), length)) refuse("is cut short");
@@ -114,7 +114,7 @@ at::Tensor read_npy(const std::string& path) {
   std::vector<std::int64_t> shape = shape_of(value_of(header, "shape"));
   if (is_fortran) std::reverse(shape.begin(), shape.end());
 
-  // The file must have this many bytes, before memory is allocated.
+  // The size of the data, which is checked against the file before memory is allocated.
   std::uint64_t bytes = c10::elementSize(type);
   for (const std::int64_t size : shape) bytes *= static_cast<std::uint64_t>(size);
   if (bytes > file.size - before - length) refuse("is cut short");

@@ -7,7 +7,7 @@ namespace spikeforge::nn {
 namespace {
 
 at::Tensor aligned(const at::Tensor& x) {
-  constexpr std::uintptr_t alignment = 64;  // of new tensors: c10/core/alignment.h; on GPUs they have more
+  constexpr std::uintptr_t alignment = 64;  // of new tensors: c10/core/alignment.h; larger on GPUs
   return reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % alignment == 0 ? x : x.clone();
 }
 

@@ -1,4 +1,4 @@
-// A module in a container: one with states, or any module of torch whose forward maps a tensor to a tensor.
+// A module in a container: a module with states, or any torch module whose forward maps a tensor to a tensor.
 #pragma once
 
 #include "csrc/nn/stateful.h"
@@ -21,16 +21,17 @@ class SPIKEFORGE_API Part {
   Part(const torch::nn::ModuleHolder<M>& holder) : Part(holder.ptr()) {}  // NOLINT(google-explicit-constructor)
 
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
-  Stateful* stateful() const { return stateful_; }  // null: a module of torch
+  Stateful* stateful() const { return stateful_; }  // null for a torch module
 
   Names input_names() const { return stateful_ ? stateful_->input_names() : Names{"in"}; }
   Names output_names() const { return stateful_ ? stateful_->output_names() : Names{"out"}; }
 
-  // A module of torch is called once a step, on memory aligned as that of a new tensor. In its last bits, a layer's
-  // result for one row may depend on how many rows there are and on where they lie: BLAS and convolutions take other
-  // paths. And BatchNorm in training depends on the other rows anyway. TimeDistributed calls once for all steps.
+  // Calls a torch module once per step, on memory aligned as that of a new tensor: the last bits of a layer's result
+  // for one row may depend on the number of rows and on their alignment, because BLAS and convolutions choose different
+  // code paths, and BatchNorm in training depends on the other rows in any case. TimeDistributed makes one call for all
+  // steps.
   Tensors run(at::TensorList inputs, std::int64_t steps) const;
-  // A module of torch, once.
+  // Calls a torch module once.
   at::Tensor call(const at::Tensor& x) const { return call_(*module_, x); }
 
   Part clone() const;

@@ -25,7 +25,7 @@ bool takes_statistics(const torch::nn::Module& module) {
          takes_statistics_as<torch::nn::BatchNorm3dImpl>(module);
 }
 
-// [n, B] with as many dimensions as x.
+// Reshapes [n, B] to the number of dimensions of x.
 at::Tensor beside(const at::Tensor& of_samples, const at::Tensor& x) {
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(x.dim()), 1);
   sizes[0] = of_samples.size(0);
@@ -97,7 +97,7 @@ at::Tensor leaving(const Samples& samples, const at::Tensor& sent, std::int64_t 
   }
   if (!samples.start.defined() || steps == 0) return recent;
   const at::Tensor present = samples.start.logical_and(at::arange(steps, options).unsqueeze(1) < ends);
-  const at::Tensor from_step = present.flip(0).cumsum(0).flip(0);  // how many starts there are from each step on
+  const at::Tensor from_step = present.flip(0).cumsum(0).flip(0);  // the number of starts from each step on
   const at::Tensor since =
       at::cat({from_step, at::zeros_like(from_step.narrow(0, 0, 1))}).gather(0, (places + 1).clamp_min(0));
   return recent.masked_fill(beside(since > 0, recent), 0);

@@ -11,14 +11,14 @@
 namespace spikeforge::script {
 namespace {
 
-// Python's keywords, and what every script has.
+// Python's keywords, and names that exist in every script.
 constexpr std::string_view taken[] = {
     "False",    "None",     "True",   "and",    "as",     "assert",   "async",   "await", "break",        "class",
     "continue", "def",      "del",    "elif",   "else",   "except",   "finally", "for",   "from",         "global",
     "if",       "import",   "in",     "is",     "lambda", "nonlocal", "not",     "or",    "pass",         "raise",
     "return",   "try",      "while",  "with",   "yield",  "print",    "forward", "reset", "detach_state", "training",
     "start",    "start_at", "number", "sum_of", "later",  "waiting",  "torch",   "ops",   "moved",        "at_rest"};
-// Names that the bodies use.
+// Names that are used in the bodies of methods.
 constexpr std::string_view used[] = {"self",    "torch", "ops",   "float",  "int",  "len",      "range",
                                      "getattr", "t",     "steps", "Tensor", "List", "Optional", "Tuple"};
 
@@ -71,7 +71,7 @@ std::string quoted(const std::string& text) {
 std::string list(at::ArrayRef<std::int64_t> values) { return joined(values); }
 std::string list(at::ArrayRef<double> values) { return joined(values); }
 
-// Saved source spells bytes beyond ASCII in a way that its reader refuses.
+// Replaces non-ASCII bytes: TorchScript writes them in a form that it cannot read back.
 std::string attribute(const std::string& name) {
   std::string ascii;
   for (const char c : name) {
@@ -110,7 +110,7 @@ std::string optional_state(const std::string& state) {
          " = None\n";
 }
 
-// `number`, not float: what is saved of a large float is its digits without a point.
+// The type is `number`, not float: a large float is saved as digits without a decimal point.
 const char* const start = R"(
 def start(self, state: Tensor, x: Tensor, value: number) -> Tensor:
   if state.size() == [0]:

@@ -13,10 +13,10 @@
 namespace spikeforge::nn {
 namespace {
 
-// Steps between two looks at the clock: a piece is long enough for the fused operators to be worth it.
+// Steps between two reads of the clock: enough for the fused operators to be efficient.
 constexpr std::int64_t piece = 256;
 
-// A line on the terminal while something takes long: how far, and how long it will take. Nothing elsewhere.
+// A progress line with the remaining time, shown only on a terminal and only for long operations.
 class Progress {
  public:
   explicit Progress(std::int64_t total) : total_(total), is_terminal_(isatty(STDERR_FILENO) != 0) {}

@@ -21,7 +21,7 @@ template <class Function> void for_all_stateful(Module& module, Function&& funct
   });
 }
 
-// The module of a path below `module`, or null.
+// Returns the module at a path below `module`, or null.
 const Module* descend(const Module& module, std::string_view path) {
   const Module* at = &module;
   while (!path.empty()) {
@@ -35,7 +35,7 @@ const Module* descend(const Module& module, std::string_view path) {
   return at;
 }
 
-// The module that a dotted name's state belongs to, and the state's number.
+// Returns the module that owns the state with a dotted name, and the index of the state.
 std::pair<Stateful*, std::size_t> find_state(const Stateful& root, const std::string& name) {
   const std::size_t dot = name.rfind('.');
   const std::string path = dot == std::string::npos ? "" : name.substr(0, dot);
@@ -48,7 +48,8 @@ std::pair<Stateful*, std::size_t> find_state(const Stateful& root, const std::st
   return {const_cast<Stateful*>(owner), found - names.begin()};  // NOLINT: callers have write access
 }
 
-// Without history. Inference mode's tensors are copied after it, because autograd cannot save them.
+// Returns the value without its history. After inference mode, its tensors are copied, because autograd cannot save
+// them.
 at::Tensor detached(const at::Tensor& value) {
   const bool is_left_over = value.is_inference() && !c10::InferenceMode::is_enabled();
   return is_left_over ? value.clone() : value.detach();
@@ -67,7 +68,7 @@ at::Tensor Stateful::forward(const at::Tensor& x_seq, const Samples& samples) {
 at::Tensor Stateful::step(const at::Tensor& x) {
   TORCH_CHECK_VALUE(x.defined(), title(), ": x is undefined");
   at::Tensor y = forward(x.unsqueeze(0));
-  // A view could not be detached in place. A tensor that something else holds must keep its shape.
+  // A view cannot be detached in place, and a tensor with other owners must keep its shape: these are copied.
   return y.use_count() == 1 && !y.is_view() ? y.squeeze_(0) : y.squeeze(0).clone();
 }
 
@@ -199,7 +200,7 @@ void Stateful::read_buffers() {
 
 void Stateful::load(torch::serialize::InputArchive& archive) {
   Module::load(archive);
-  // torch reads bytes into a tensor of the type that it has; a state's is that of what was saved.
+  // torch keeps the type of an existing tensor when it reads into it, but a state must get the saved type.
   const Names names = state_names();
   for (std::size_t i = 0; i < buffers_of_states_.size(); ++i) {
     at::Tensor saved;
@@ -216,7 +217,7 @@ template <class To> void Stateful::move_states(const To& to) {
   write_buffers();
 }
 
-// torch's own would make a matrix of integers one of floats.
+// Preserves integer buffers: Module::to would convert a matrix of integers to floating point.
 template <class Move> void Stateful::move_module(const Move& move) {
   Tensors integers, values;
   for (const at::Tensor& buffer : buffers(/*recurse=*/false))
@@ -252,7 +253,7 @@ std::shared_ptr<Module> Stateful::clone(const std::optional<torch::Device>& devi
   return copy;
 }
 
-// Called on the child that a cloned parent constructed, with the child that it is to equal.
+// Called on a child that a cloned parent constructed; `from` is the child to copy.
 void Stateful::clone_(Module& from, const std::optional<torch::Device>& device) {
   const auto* same = dynamic_cast<const Stateful*>(&from);
   TORCH_CHECK_VALUE(same, title(), ": cannot become a copy of a module of another kind");

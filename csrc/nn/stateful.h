@@ -1,18 +1,18 @@
 // The base of all modules with a state over time.
 //
 // A module maps sequences to sequences, time first: x_seq is [T, *shape]. `step(x)` is `forward` of one step, so T
-// steps, one `forward` over all of them and `forward` in chunks give the same bits. Values that it keeps between calls
-// are its states, by name. They are tensors with their history: gradients flow through calls until detach_state(). A
-// state does not exist before the first call or set_state(), nor after reset().
+// calls of step, one `forward` over all steps and `forward` in chunks give the same bits. The values that a module
+// keeps between calls are its named states. They are tensors with autograd history: gradients flow through calls until
+// detach_state(). A state does not exist before the first call or set_state(), nor after reset().
 //
 // A module with the option `persistent_state(true)` registers its states as buffers, so that save() and load() include
 // them (a buffer of shape [0] represents a state that does not exist); otherwise they are not part of a checkpoint.
-// They follow to() either way: floating-point states take the type, or float32 for half types. Integers, buffers too,
-// stay integers. clone() copies them, without their history.
+// They follow to() either way: floating-point states are converted to the type, or to float32 for half types. Integer
+// states and buffers stay integers. clone() copies states without their history.
 //
-// Errors are c10::ValueError and c10::TypeError and begin with the module: "LIF 'hidden.lif': ...". Input whose shape,
-// type or device is not that of the states is one of them, and so are samples (samples.h) that a module does not
-// support.
+// Errors are c10::ValueError and c10::TypeError and begin with the module: "LIF 'hidden.lif': ...". Examples are inputs
+// whose shape, type or device differs from that of the states, and samples (samples.h) in a module that does not
+// support them.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -41,17 +41,18 @@ class Recording;
 
 class SPIKEFORGE_API Stateful : public torch::nn::Module {
  public:
-  // [T, *shape] to [T, ...]: the first output of a module with one input. With `samples` x_seq is [T, B, *shape].
+  // Maps [T, *shape] to [T, ...], the first output, for a module with one input. With `samples`, x_seq is [T, B,
+  // *shape].
   at::Tensor forward(const at::Tensor& x_seq, const Samples& samples = {});
-  // [*shape] to [...].
+  // Maps [*shape] to [...].
   at::Tensor step(const at::Tensor& x);
-  // All inputs to all outputs, over `steps` steps: [steps, ...] each.
+  // Maps all inputs to all outputs over `steps` steps: [steps, ...] each.
   Tensors run(at::TensorList inputs, std::int64_t steps, const Samples& samples = {});
   // True if the module and its parts support samples; otherwise a call with samples raises an error.
   virtual bool takes_samples() const { return state_names().empty(); }
 
-  // The outputs [1, ...] before the first step for these inputs [1, ...]: zeros for a module that has states or draws
-  // random numbers. Its states and the generators stay as they are.
+  // Returns the outputs [1, ...] before the first step for these inputs [1, ...]: zeros for a module that has states or
+  // draws random numbers. States and generators are not changed.
   virtual Tensors at_rest(at::TensorList inputs);
   // True if a call draws random numbers.
   virtual bool draws() const { return false; }
@@ -60,29 +61,30 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   virtual Names output_names() const { return {"out"}; }
   virtual Names state_names() const { return {}; }
 
-  // Forgets all states, here and in every module below.
+  // Removes all states of this module and of every module below.
   void reset();
-  // Cuts their history: the next backward pass ends here.
+  // Detaches the states from the graph: the next backward pass ends here.
   void detach_state();
 
-  // The states that exist, here ("v") and below ("hidden.lif.v").
+  // Returns the existing states of this module ("v") and of modules below ("hidden.lif.v").
   NamedTensors state() const;
-  // One of them. A write into it is seen by the next step.
+  // Returns one state. The next step uses values written into it.
   at::Tensor state(const std::string& name) const;
-  // Takes the tensor itself, with its history: an initial state can be learned. Undefined: as after reset().
+  // Stores the tensor itself, with its history, so that an initial state can be learned. An undefined tensor removes
+  // the state.
   void set_state(const std::string& name, at::Tensor value);
 
-  // State number i of state_names(); undefined: there is none.
+  // Returns the state state_names()[i], or an undefined tensor if it does not exist.
   virtual at::Tensor own_state(std::size_t /*i*/) const { return {}; }
 
-  // The states after each of the last call's steps, [T, *shape]. Kept only while `store_states` is on.
+  // The states after each step of the last call, [T, *shape]. They are stored only while `store_states` is on.
   void store_states(bool on) { store_states_ = on; }
   at::Tensor state_sequence(const std::string& name) const;
 
-  // Its name in errors; containers set it to the path of the module.
+  // The name in error messages; containers set it to the path of the module.
   const std::string& path() const { return path_; }
   virtual void set_path(const std::string& path) { path_ = path; }
-  // "LIF", or "LIF 'hidden.lif'".
+  // Returns "LIF", or "LIF 'hidden.lif'".
   std::string title() const;
 
   std::shared_ptr<torch::nn::Module> clone(const std::optional<torch::Device>& device = std::nullopt) const final;
@@ -91,19 +93,21 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   void to(torch::Device device, bool non_blocking = false) final;
   void load(torch::serialize::InputArchive& archive) final;
 
-  // Adds to it from the next step on, for as long as it lives; monitor.h.
+  // Records into it from the next step on, during its lifetime (monitor.h).
   void attach(const std::shared_ptr<Recording>& recording) { recordings_.push_back(recording); }
-  // How to_torchscript writes it. c10::NotImplementedError where a class does not say.
+  // Describes the module for to_torchscript. Throws c10::NotImplementedError if a class does not override it.
   virtual Script script() const;
-  // Says how many steps all recordings here and below are going to see, so that they allocate once.
+  // Sets the number of following steps for all recordings of this module and of modules below, so that they allocate
+  // once.
   virtual void expect(std::int64_t steps);
 
  protected:
-  // "LIF".
+  // Returns the kind of the module, such as "LIF".
   virtual const char* kind() const = 0;
-  // Runs over `steps` steps from the states, and leaves the last ones. The inputs are as many as input_names().
+  // Runs `steps` steps from the current states, and stores the last states. There is one input for each of
+  // input_names().
   virtual Tensors advance(at::TensorList inputs, std::int64_t steps) = 0;
-  // A module as it was constructed; clone() copies the values into it.
+  // Returns a newly constructed module, into which clone() copies the values.
   virtual std::shared_ptr<Stateful> fresh() const = 0;
 
   virtual void set_own_state(std::size_t /*i*/, at::Tensor /*value*/) {}
@@ -111,9 +115,9 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   virtual bool stores_states() const { return false; }
   virtual at::Tensor own_sequence(std::size_t /*i*/) const { return {}; }
 
-  // Registers a state as a buffer; at construction, in the order of state_names().
+  // Registers a state as a buffer. Called at construction, in the order of state_names().
   void make_persistent(const std::string& name);
-  // Copies the states into their buffers, after they were replaced other than by set_state().
+  // Copies the states into their buffers, after states were replaced without set_state().
   void write_buffers();
   bool keeping_sequences() const { return store_states_; }
   // The samples of the current call.
@@ -134,16 +138,16 @@ class SPIKEFORGE_API Stateful : public torch::nn::Module {
   Tensors run_and_record(at::TensorList inputs, std::int64_t steps);
 
   std::string path_;
-  Tensors buffers_of_states_;  // empty, or one for each state, which shares its storage
+  Tensors buffers_of_states_;  // empty, or one per state, with shared storage
   std::vector<std::weak_ptr<Recording>> recordings_;
   bool store_states_ = false;
 };
 
-// For modules of any kind: of all stateful modules at and below `module`.
+// Resets all stateful modules at and below `module`, which may be of any kind.
 SPIKEFORGE_API void reset_state(torch::nn::Module& module);
 SPIKEFORGE_API void detach_state(torch::nn::Module& module);
 
-// float32 beside half types, else the type itself.
+// Returns float32 for half types, otherwise the type itself.
 SPIKEFORGE_API at::ScalarType state_type(at::ScalarType input);
 
 }  // namespace spikeforge::nn

@@ -19,7 +19,7 @@ namespace {
 
 using Digests = std::vector<std::int64_t>;
 
-// Things of one kind that a network is described by, in the order in which they were.
+// Digests and names of one kind of items in the description of a network, in their order.
 struct Described {
   const char *one, *many;
   Digests digests;
@@ -114,7 +114,8 @@ Described currents_of(const Description& d) {
   return all;
 }
 
-// The first difference between this rank and rank 0, with as many values. All ranks send theirs.
+// Returns the first difference between `rank` and rank 0, which have the same number of values. All ranks send their
+// values.
 std::string first_difference(const Description& d, const Described& own, std::size_t rank, std::int64_t count) {
   Digests digests = own.digests;
   digests.resize(static_cast<std::size_t>(count));
@@ -125,7 +126,7 @@ std::string first_difference(const Description& d, const Described& own, std::si
   return std::string("another ") + own.one + " " + std::to_string(at) + name + " than rank 0";
 }
 
-std::atomic<std::int64_t> last_number{0};  // of a network
+std::atomic<std::int64_t> last_number{0};  // the number of the last network
 
 }  // namespace
 

@@ -13,10 +13,11 @@
 namespace spikeforge::simulation {
 namespace {
 
-// A thread with fewer is not worth waking: one takes about as long as the parallel region does.
+// The minimum number of neurons per thread: fewer take about as long as starting a parallel region.
 constexpr std::int64_t least_neurons = 1024;
 constexpr std::int64_t granule = 64;  // parts begin on cache lines
-// The kernel walks 16 rows and more side by side, in an order that depends on where they begin; fewer one by one.
+// The maximum number of rows that the kernel processes one by one. It interleaves 16 rows or more, in an order that
+// depends on their begins.
 constexpr std::int64_t most_rows = 15;
 
 std::vector<double> numbers_of(const at::Tensor& t) {
@@ -201,7 +202,7 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
   end(step);
 }
 
-// Delivers all spikes: between calls the tensors of a state have everything.
+// Delivers all spikes, so that the tensors of a state are complete between calls.
 void CpuSteps::end(std::int64_t step) {
   running_.set_between_steps(false);
   if (!block_.empty()) end_block();
@@ -213,7 +214,7 @@ void CpuSteps::end(std::int64_t step) {
   running_.set_between_steps(true);
 }
 
-// Sends the spikes of the block, and keeps those of all ranks for delivery.
+// Sends the spikes of the block, and stores those of all ranks for delivery.
 void CpuSteps::end_block() {
   first_told_ = first_of_block_;
   first_of_block_ += std::ssize(block_);
@@ -249,7 +250,7 @@ template <class T> void CpuSteps::run_part(Part& part) {
   list_fired<T>(part);
 }
 
-// Delivers the spikes of the step before, and those of the block before, to the part's neurons.
+// Delivers the spikes of the previous step, and those of the previous block, to the part's neurons.
 void CpuSteps::deliver(Part& part) const {
   deliver(part, fired_, within_, step_ - 1);
   for (std::size_t i = 0; i < told_.size(); ++i)
@@ -295,7 +296,7 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
   }
 }
 
-// The sums that arrive now, and the constant current.
+// Reads the sums that arrive in this step, and adds the constant current.
 template <class T> void CpuSteps::take(std::int64_t first, std::int64_t last) const {
   const auto count = static_cast<std::size_t>(last - first);
   const std::int64_t place = step_ % slots_ * running_.columns() + first;

@@ -1,5 +1,5 @@
-// How Python makes and steps networks: operators of the namespace spikeforge_simulation, which
-// python/spikeforge/simulation.py calls, on an object that holds a Network. Populations go by their number.
+// The interface for Python: operators of the namespace spikeforge_simulation, which python/spikeforge/simulation.py
+// calls, on an object that holds a Network. Populations are identified by their index.
 #include "csrc/simulation/internal/matrix_layout.h"
 #include "csrc/simulation/internal/notices.h"
 #include "csrc/simulation/internal/recorder.h"
@@ -25,7 +25,7 @@ namespace {
 struct HeldNetwork : torch::CustomClassHolder {
   explicit HeldNetwork(const NetworkOptions& options) : network(options) {}
   Network network;
-  std::optional<Recorder> recorder;  // a CUDA graph uses its tensors
+  std::optional<Recorder> recorder;  // kept because a CUDA graph uses its tensors
   std::atomic_flag is_in_use;
 };
 
@@ -33,7 +33,7 @@ using Held = c10::intrusive_ptr<HeldNetwork>;
 using Strings = c10::List<std::string>;
 using Lists = c10::List<at::Tensor>;
 
-// Operators run without Python's lock, and a network is no thing for two threads.
+// Guards a network against use by two threads, because operators run without Python's GIL.
 class Use {
  public:
   explicit Use(const Held& held) : flag_(held->is_in_use) {
@@ -47,7 +47,7 @@ class Use {
   std::atomic_flag& flag_;
 };
 
-// The kernel of an operator, for one thread at a time.
+// Wraps an operator's kernel for use by one thread at a time.
 template <auto> struct Alone;
 template <class Result, class... Args, Result (*kernel)(const Held&, Args...)> struct Alone<kernel> {
   static Result call(const Held& held, Args... args) {
@@ -57,7 +57,7 @@ template <class Result, class... Args, Result (*kernel)(const Held&, Args...)> s
   }
 };
 
-// `group` is the name that torch.distributed has for it, or empty.
+// `group` is the name of a process group in torch.distributed, or empty.
 Held network(std::int64_t seed, at::ScalarType dtype, at::ScalarType weight_dtype, c10::Device device,
              bool deterministic, const std::string& group) {
   std::shared_ptr<Ranks> ranks = group.empty() ? nullptr : ranks_of_name(group);
@@ -82,8 +82,8 @@ Population population(const Held& held, std::int64_t number) {
   return held->network.populations().at(static_cast<std::size_t>(number));
 }
 
-// The arguments follow the operator connect: numbers and laws of weights, then of delays. With a rule returns the
-// number of a plastic projection, else -1.
+// The arguments are as for the operator connect: values and laws of weights, then of delays. Returns the index of the
+// plastic projection if a rule is given, else -1.
 std::int64_t project(const Held& held, std::int64_t sources, std::int64_t targets, const std::string& rule,
                      double amount, const c10::List<bool>& choices, const Strings& laws, c10::ArrayRef<double> numbers,
                      const Lists& arrays, const std::string& into, const std::string& plasticity,
@@ -118,7 +118,7 @@ std::int64_t project(const Held& held, std::int64_t sources, std::int64_t target
   return static_cast<std::int64_t>(held->network.project(from, to, how, learns, into));
 }
 
-// Copies but for states and traces.
+// Returns copies, except of states and traces.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>, std::vector<at::Tensor>> learned(
     const Held& held, std::int64_t projection) {
   const Learned now = held->network.learned(static_cast<std::size_t>(projection));
@@ -133,9 +133,9 @@ void modulate(const Held& held, const Strings& signals, const Lists& values) {
   held->network.modulate(named(signals, values));
 }
 
-// The contents of a synapse text: its name; names of states, traces, parameters and signals; initial values of states
-// and traces; which traces belong to postsynaptic neurons; whether a state decays, and whether there is an "on post";
-// the text as the library prints it.
+// Returns the contents of a synapse text: its name; names of states, traces, parameters and signals; initial values of
+// states and traces; which traces belong to postsynaptic neurons; true if a state decays; true if there is an "on
+// post"; and the text as the library prints it.
 std::tuple<std::string, std::vector<std::string>, std::vector<std::string>, std::vector<std::string>,
            std::vector<std::string>, std::vector<double>, std::vector<double>, std::vector<std::int64_t>, bool, bool,
            std::string>
@@ -170,13 +170,13 @@ void inject(const Held& held, std::int64_t targets, const at::Tensor& current, c
   held->network.inject(population(held, targets), current, into);
 }
 
-// Returns copies, except of the weights: they share memory with those that the steps read.
+// Returns copies, except of the weights, which share memory with those that the steps read.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> build(const Held& held) {
   const Connectivity& matrix = held->network.build();
   return {matrix.indices.clone(), matrix.indptr.clone(), matrix.weights.detach(), matrix.delays.clone()};
 }
 
-// The same in the numbers of the whole network, of one that has ranks or areas: copies.
+// The same for a network with ranks or areas, as copies with the indices of the whole network.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connectivity(const Held& held) {
   Connectivity matrix = held->network.connectivity();
   return {std::move(matrix.indices), std::move(matrix.indptr), std::move(matrix.weights), std::move(matrix.delays)};
@@ -192,7 +192,8 @@ std::int64_t connections(const Held& held) {
   return all;
 }
 
-// Own neurons and connections; steps of a block; exchanges so far, and what they cost.
+// Returns the numbers of own neurons and connections, the steps of a block, and the number and cost of exchanges so
+// far.
 std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, double> share(const Held& held) {
   Running& running = held->network.running();
   const ExchangeCost cost = running.is_shared() ? running.exchange().cost() : ExchangeCost();
@@ -233,8 +234,8 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
   return requested;
 }
 
-// Prepares steps that several calls take: builds the network, and checks that all ranks take them. Returns the number
-// of steps so far, and memory for the states of all steps.
+// Prepares steps that several calls run: builds the network, and checks that all ranks run them. Returns the number of
+// steps so far, and memory for the states of all steps.
 std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::int64_t steps, bool /*spikes*/,
                                                         c10::IntArrayRef populations, const Strings& states,
                                                         const Lists& neurons) {
@@ -243,7 +244,8 @@ std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::i
   return {running.step(), std::move(recorded.whole)};
 }
 
-// Returns steps and neurons of spikes, states, and the number of steps before. If `into` is given, states go there.
+// Returns the steps and neurons of spikes, the recorded states, and the number of steps before the call. If `into` is
+// given, states are written there.
 std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(
     const Held& held, std::int64_t steps, bool spikes, c10::IntArrayRef populations, const Strings& states,
     const Lists& neurons, const std::optional<Lists>& into) {
@@ -253,7 +255,7 @@ std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simula
   return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
 }
 
-// The tensors into which `advance` then records.
+// Returns the tensors into which `advance` then records.
 std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::int64_t steps, bool spikes,
                                                        c10::IntArrayRef populations, const Strings& states,
                                                        const Lists& neurons) {
@@ -274,7 +276,7 @@ void advance(const Held& held, std::int64_t steps) {
   });
 }
 
-// For such recordings, the numbers of neurons and states of several ranks.
+// Converts such recordings of a rank to the neuron indices of the whole network and the states of all ranks.
 std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at::Tensor& neurons,
                                                       const Lists& states) {
   TORCH_CHECK(held->recorder.has_value(), "simulate: record must be called before the recording is read");

@@ -26,9 +26,9 @@
 namespace spikeforge::simulation {
 namespace {
 
-constexpr std::int64_t first_room = 4096;  // spikes of a block, of a rank
+constexpr std::int64_t first_room = 4096;  // spikes per block and rank
 
-// Different for hosts, and for containers of one that have names of their own.
+// Returns a number that differs between hosts, and between containers of one host with different names.
 std::int64_t number_of_host() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
@@ -37,13 +37,13 @@ std::int64_t number_of_host() {
   return static_cast<std::int64_t>(hash128({name.data(), id}).low >> 1);
 }
 
-// True if all ranks have the same number, and it is not negative.
+// True if all ranks have the same non-negative number.
 bool agree(Running& running, std::int64_t own) {
   const std::vector<Numbers> received = running.gather_notices(Topic::shared_memory, [&] { return Numbers{own}; });
   return own >= 0 && std::ranges::all_of(received, [&](const auto& rank) { return rank[0] == own; });
 }
 
-// The size of network::Peers.
+// Returns the size of network::Peers.
 std::int64_t bytes_of(std::int64_t ranks, std::int64_t room) {
   return 2 * ranks * static_cast<std::int64_t>(sizeof(std::uint64_t) + room * sizeof(std::uint32_t));
 }
@@ -107,7 +107,7 @@ bool GpuExchange::overflowed() {
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-// This rank's own spikes are sent while those of others are in flight.
+// Sends this rank's own spikes while those of other ranks are in flight.
 void GpuExchange::run(std::int64_t steps) {
   const c10::DeviceGuard guard(own_.device());
   const jit::Device& device = ops::gpu_of(own_);

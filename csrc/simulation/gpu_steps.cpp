@@ -19,7 +19,7 @@
 namespace spikeforge::simulation {
 namespace {
 
-// The kernel's table of a drive's rates, few of which differ.
+// The kernel's table of the rates of a drive, which has few distinct rates.
 struct RateTables {
   std::vector<double> none;
   std::vector<std::int32_t> tables, thresholds;
@@ -53,7 +53,7 @@ constexpr std::int64_t steps_of_a_graph = 50;
 
 // The maximum number of steps between exchanges for which an exchange through peer memory in each step is not slower
 // than one all-gather after all steps.
-constexpr std::int64_t most_told_each_step = 5;
+constexpr std::int64_t most_steps_for_peer_exchange = 5;
 
 template <class T> at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
   at::Tensor t = at::empty({std::ssize(numbers)}, type);
@@ -64,7 +64,7 @@ template <class T> at::Tensor on_device(const std::vector<T>& numbers, at::Scala
 }  // namespace
 
 std::unique_ptr<GpuSteps> GpuSteps::make(Running& running) {
-  // All ranks step alike.
+  // All ranks must choose the same code path.
   const bool has_neurons = running.is_shared() ? running.exchange().all_have_neurons() : running.size() > 0;
   if (!running.options().device().is_cuda() || running.deterministic_ || !has_neurons || !running.plastic_.empty() ||
       jit::recorder() != nullptr)
@@ -117,7 +117,7 @@ GpuSteps::GpuSteps(Running& running)
     numbers_ = running.partition().numbers().to(matrix.indices.options());
     a.numbers = numbers_.const_data_ptr<int>();
   }
-  if (running.is_shared() && running.block() > 0 && running.block() <= most_told_each_step)
+  if (running.is_shared() && running.block() > 0 && running.block() <= most_steps_for_peer_exchange)
     peers_ = PeerExchange::make(running);
   if (peers_ != nullptr) {
     a.peers = peers_->peers();
@@ -165,14 +165,14 @@ bool GpuSteps::plan() {
   if (!plan) return false;
   plan_ = *plan;
   const c10::DeviceGuard guard(running_.buffer_.device());
-  ops::stream_of(running_.buffer_);  // makes its context current
+  ops::stream_of(running_.buffer_);  // makes the device's context current
   kernel_ = &jit::KernelCache::get().get(print_source(launch_, plan_), jit::name_of_arch(device));
   return true;
 }
 
 void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
   const c10::DeviceGuard guard(running_.buffer_.device());
-  if (launch_.arguments.matrix.nnz > 0 || peers_ != nullptr) counts_.zero_();  // of spikes that are sent later
+  if (launch_.arguments.matrix.nnz > 0 || peers_ != nullptr) counts_.zero_();  // counts spikes that are sent later
   launch_.arguments.steps = steps;
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
@@ -211,7 +211,8 @@ std::int64_t GpuSteps::at_once() const {
   return exchange_ == nullptr ? 1 : std::max(block, steps_of_a_graph / block * block);
 }
 
-// True if launches take longer than their kernels, and are equal: recorded states have other addresses each time.
+// True if launches take longer than their kernels and have equal arguments: recorded states have different addresses in
+// each launch.
 bool GpuSteps::repeats() const {
   return 2 * running_.block() <= steps_of_a_graph && launch_.arguments.probe_count == 0;
 }
@@ -236,7 +237,7 @@ void GpuSteps::keep() {
 bool GpuSteps::goes_back() {
   if (peers_ != nullptr) peers_->check();
   if (exchange_ == nullptr || !exchange_->overflowed()) return false;
-  graph_ = nullptr;  // which uses the lists
+  graph_ = nullptr;  // the graph uses the lists
   const std::vector<at::Tensor> now = running_.own_state();
   for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(kept_[i]);
   return true;

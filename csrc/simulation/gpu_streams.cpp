@@ -17,8 +17,8 @@ struct LaunchGraph::Graph {
 LaunchGraph::LaunchGraph(const at::Tensor& beside, const std::function<void()>& launches)
     : graph_(std::make_unique<Graph>()) {
   const c10::cuda::CUDAGuard device(beside.device());
-  // The default stream cannot be captured. The mode is thread-local, because other threads, such as the watchdog of a
-  // process group, call CUDA during the capture.
+  // The default stream cannot be captured. The capture mode is thread-local, because other threads, such as the
+  // watchdog of a process group, call CUDA during the capture.
   c10::cuda::getCurrentCUDAStream().synchronize();
   const c10::cuda::CUDAStreamGuard stream(
       c10::cuda::getStreamFromPool(/*isHighPriority=*/false, beside.device().index()));

@@ -6,7 +6,7 @@ namespace spikeforge::simulation {
 
 namespace {
 
-// The part of tensors with one value per neuron of a group; other tensors are for all.
+// Selects the part's values of tensors with one value per neuron of a group; other tensors apply to all neurons.
 std::vector<at::Tensor> of_part(const std::vector<at::Tensor>& tensors, const GroupPart& part) {
   std::vector<at::Tensor> parts;
   parts.reserve(tensors.size());
@@ -26,9 +26,9 @@ GroupCall::GroupCall(const Group& group, const GroupPart& part, std::vector<at::
   call_.seed = group.seed.value_or(at::Tensor());
   if (group.seed) call_.offset = offset;
   prepared_ = ops::prepare(call_);
-  results_.outputs.resize(group.cell->outputs.size());  // the others are computed, and go nowhere
+  results_.outputs.resize(group.cell->outputs.size());  // the other outputs are discarded
   results_.outputs[0] = output;
-  results_.states.append(states_.begin(), states_.end());  // in place: a neuron is loaded before it is stored
+  results_.states.append(states_.begin(), states_.end());  // in place: a neuron's state is loaded before it is stored
   described_.emplace(call_, prepared_, results_);
   launch().draws.first = part.drawn;
 }

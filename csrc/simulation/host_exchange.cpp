@@ -18,12 +18,12 @@ std::int64_t power_of_two_from(std::int64_t n) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(n)));
 }
 
-// Neuron `own` of a rank in the whole network.
+// Converts the index of a neuron within a rank to its index in the whole network.
 class Numbering {
  public:
   explicit Numbering(const std::vector<Slice>& slices) : slices_(slices) {}
 
-  // For neurons in ascending order between calls of `again`.
+  // Requires ascending indices between calls of `again`.
   std::int64_t operator()(std::int64_t own) {
     while (own >= slices_[at_].first + slices_[at_].size()) ++at_;
     return slices_[at_].begin + own - slices_[at_].first;
@@ -86,7 +86,7 @@ bool Exchange::send_failure() noexcept {
     own_.assign(static_cast<std::size_t>(words), 0);
     own_[1] = failed;
     send_header(next_, 0, words);
-  } catch (const std::exception&) {  // the others run into their timeout
+  } catch (const std::exception&) {  // the other ranks time out
   }
   return true;
 }
@@ -159,7 +159,7 @@ void Exchange::read(std::int64_t words, bool as_bits, std::span<std::vector<std:
   for (std::vector<std::int64_t>& fired : all) std::ranges::sort(fired);
 }
 
-// Much more than is needed is given back after a while, at the same exchange by all.
+// Reduces the space after a while if much more is reserved than needed, in the same exchange on all ranks.
 void Exchange::keep_room(std::int64_t spikes) {
   busiest_ = std::max(busiest_, spikes);
   if (++since_ < exchanges_of_room) return;

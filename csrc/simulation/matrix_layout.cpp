@@ -20,10 +20,10 @@
 namespace spikeforge::simulation {
 namespace {
 
-// Numbers of connections, whatever they are.
+// One value per connection, such as weights or delays.
 struct Column {
   char* data = nullptr;
-  std::size_t bytes = 0;  // of a number; 0: one for all
+  std::size_t bytes = 0;  // per value; 0: one value for all connections
 };
 
 Column column_of(const at::Tensor& t, std::int64_t nnz) {
@@ -33,7 +33,7 @@ Column column_of(const at::Tensor& t, std::int64_t nnz) {
 
 // Memory that a thread reuses for every row.
 struct Scratch {
-  std::vector<std::uint64_t> order;  // the column, then the place within the row
+  std::vector<std::uint64_t> order;  // the column, and the position within the row
   std::vector<char> numbers;
 };
 
@@ -54,7 +54,7 @@ void sort_rows(const Connectivity& matrix) {
   if (nnz == 0) return;
   auto* const indices = matrix.indices.mutable_data_ptr<std::int32_t>();
   const auto* const begins = matrix.indptr.const_data_ptr<std::int64_t>();
-  // One number for all stays as it is; of a single connection there is nothing to sort.
+  // A single value for all connections, or of one connection, is not sorted.
   const Column weights = column_of(matrix.weights, nnz), delays = column_of(matrix.delays, nnz);
   at::parallel_for(0, matrix.indptr.numel() - 1, 64, [&](std::int64_t begin, std::int64_t end) {
     Scratch scratch;

@@ -50,13 +50,13 @@ void check_columns(const Description& description, const std::string& name, std:
                     ", and this one has ", description.size());
 }
 
-// A network keeps copies of its arguments: the caller may write them.
+// Returns a copy of an argument, because the caller may write into it later.
 at::Tensor copied(const at::Tensor& t) { return t.detach().clone(); }
 at::Tensor copied_as(at::ScalarType type, const at::Tensor& t) {
   return t.defined() ? t.detach().to(type, /*non_blocking=*/false, /*copy=*/true) : t;
 }
 
-// For numbers that are stored in this type.
+// Throws ValueError unless the values are finite in the type in which they are stored.
 void check_finite(const std::string& what, const at::Tensor& numbers, at::ScalarType type) {
   const at::Tensor are_finite = numbers.to(type).isfinite();
   TORCH_CHECK_VALUE(are_finite.all().item<bool>(), "Network: ", what, " must be finite in ", type, ", but one is ",
@@ -80,7 +80,7 @@ void check_names(const std::string& population, const char* kind, const NamedNum
                       kind, " ", name, "; it has ", listed(known));
 }
 
-// The neurons of a population, and which of their inputs has this name.
+// Returns the neurons of a population and the index of their input with this name.
 Targets targets_of(const Description& description, const Population& population, const std::string& into) {
   const DescribedPopulation& described = description.neurons[description.number_of(population)];
   const std::vector<std::string>& inputs = described.cell->inputs;
@@ -90,7 +90,7 @@ Targets targets_of(const Description& description, const Population& population,
   return {population.begin, population.end, found - inputs.begin()};
 }
 
-// A projection between populations, with copies of its tensors and names.
+// Returns a projection between populations, with copies of its tensors and names.
 DescribedProjection described(Description& description, const Population& sources, const Population& targets,
                               const Projection& how, const std::string& into) {
   const std::size_t from = description.number_of(sources);
@@ -116,7 +116,7 @@ DescribedProjection described(Description& description, const Population& source
   return projection;
 }
 
-// The parameters of a rule, in its order.
+// Returns the parameters of a rule, in its order.
 std::vector<double> params_of(const graph::Synapse& rule, const std::map<std::string, double>& given) {
   for (const auto& [name, value] : given)
     TORCH_CHECK_VALUE(std::ranges::find(rule.params, name) != rule.params.end(), "Network: the rule ", rule.name,
@@ -131,7 +131,8 @@ std::vector<double> params_of(const graph::Synapse& rule, const std::map<std::st
   return params;
 }
 
-// On a GPU what a rule sends is summed in any order; weights alone are in a fixed one, by a product before they learn.
+// Throws if sums on a GPU must be deterministic and the rule sends other values than weights. Only weights are summed
+// in a fixed order, by a product before they change.
 void check_deterministic(const Description& description, const graph::Synapse& rule) {
   if (!description.options.deterministic || description.options.device.is_cpu()) return;
   const bool weight_decays =
@@ -142,12 +143,12 @@ void check_deterministic(const Description& description, const graph::Synapse& r
                               rule.name, weight_decays ? "'s weight decays" : " has a send of its own");
 }
 
-// The first event would clamp a weight that is out of the bounds of its rule.
+// Throws for weights out of the bounds of their rule, which the first event would clamp.
 void check_weights(const std::string& names, const Projection& how, const graph::Synapse& rule,
                    c10::ArrayRef<double> params, at::ScalarType type) {
   if (how.weight.law == "array" && how.weights.numel() == 0) return;
   NumberLaw law = how.weight;
-  if (law.law != "uniform") law.second = 0;  // a normal law's mean stands for it
+  if (law.law != "uniform") law.second = 0;  // only the mean of a normal law is checked
   const auto rounded = [&](double number) { return at::scalar_tensor(number, at::kDouble).to(type).item<double>(); };
   const auto [least, most] = ops::sparse::limits_of(law, how.weights);
   const auto [low, high] = ops::plastic::weight_bounds(rule, params);
@@ -249,7 +250,7 @@ std::size_t Network::project(const Population& sources, const Population& target
   auto rule = ops::plastic::rule_of(plasticity.rule, "Network");
   simulation::check_deterministic(*description_, rule->synapse);
   std::vector<double> params = simulation::params_of(rule->synapse, plasticity.params);
-  // Refuses what they cannot be.
+  // Throws for illegal parameters.
   const ops::plastic::BoundRule checked(rule, params, ops::dtype_of(description_->dtype), "Network");
   simulation::DescribedProjection projection = simulation::described(*description_, sources, targets, how, into);
   simulation::check_weights(sources.name + " to " + targets.name, projection.how, rule->synapse, params,

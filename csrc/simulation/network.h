@@ -1,4 +1,4 @@
-// Simulated networks of populations: neurons of any kind, projections with delays, drives, and recordings
+// Simulated networks of populations: neurons of any kind, projections with delays, drives and recordings
 // (docs/networks.md).
 //
 //   Network network({.seed = 1});
@@ -10,10 +10,10 @@
 //   network.drive(excitatory, 1.0, {.weight = 0.35});
 //   const Recording recording = simulate(network, 1000, {.states = {{excitatory, "v", {0, 1}}}});
 //
-// A step takes the sums that arrive now, adds currents and drive, steps all neurons, and sends their spikes: a
-// spike of step t over a connection of delay d is input of step t + d. Errors are c10::ValueError and c10::TypeError,
-// and c10::Error for calls that come too late; a call that throws has changed nothing. Arguments are copied. One thread
-// at a time may use a network.
+// A step reads the sums that arrive in it, adds currents and drive, steps all neurons, and sends their spikes: a spike
+// of step t over a connection of delay d is an input of step t + d. Errors are c10::ValueError and c10::TypeError, and
+// c10::Error for calls after the network was built; a call that throws has no effect. Arguments are copied. Only one
+// thread at a time may use a network.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -41,14 +41,14 @@ class Running;
 }  // namespace simulation
 
 struct NetworkOptions {
-  std::int64_t seed = 0;                                      // of connections, drive, and neurons that draw
+  std::int64_t seed = 0;                                      // of connections, drives, and neurons that draw numbers
   std::optional<at::ScalarType> dtype = std::nullopt;         // of states and values in flight: float32 or float64
   std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; by default dtype
   c10::Device device = c10::kCPU;
-  bool deterministic = false;  // on a GPU the same bits at every run
-  // The ranks that share the network: all ranks describe the same network; each has some of its neurons, and their
-  // incoming connections. Building and simulating it, its state and load_state are collective calls (docs/scaling.md).
-  // Null: one process.
+  bool deterministic = false;  // the same bits in every run on a GPU too
+  // The ranks that share the network: all ranks describe the same network, and each has some of its neurons and their
+  // incoming connections. Calls that build or simulate the network, state() and load_state() are collective
+  // (docs/scaling.md). Null: one process.
   std::shared_ptr<Ranks> ranks = nullptr;
 };
 
@@ -68,27 +68,27 @@ class SPIKEFORGE_API PerNeuron {
   PerNeuron(at::Tensor numbers);  // NOLINT(google-explicit-constructor)
 
   bool is_number() const { return numbers_.dim() == 0; }
-  const at::Tensor& tensor() const { return numbers_; }  // 0-dimensional of a number
+  const at::Tensor& tensor() const { return numbers_; }  // 0-dimensional for a scalar
 
  private:
   at::Tensor numbers_;
 };
 using NamedNumbers = std::map<std::string, PerNeuron>;
 
-// `into` is the input of the targets' neuron; by default its first.
+// `into` is the name of an input of the targets' neuron; the default is the first input.
 struct DriveOptions {
   double weight = 1;
   std::string into = {};
 };
 
-// A rule by which a projection learns, as synapse text (docs/plasticity.md), with a number for each of its parameters.
+// The learning rule of a projection, as synapse text (docs/plasticity.md), with a value for each of its parameters.
 struct Plasticity {
   std::string rule;
   std::map<std::string, double> params = {};
 };
 
-// The connections of a projection that learns: rows are its sources and columns its targets, both from 0. Tensors are
-// the network's own; weights, the first of the states, may be written between steps.
+// The connections of a projection that learns. Rows are its sources and columns its targets, both from 0. The tensors
+// share memory with the network; weights, the first of the states, may be written between steps.
 struct Learned {
   Connectivity matrix;
   std::vector<std::pair<std::string, at::Tensor>> states;  // [connections] each
@@ -105,62 +105,64 @@ class SPIKEFORGE_API Network {
   ~Network();
 
   // Adds `size` neurons; a neuron fires when its first output is above 0. Projections and drives target their inputs.
-  // `params` has every parameter of the neuron, `states` the states whose initial values differ from the neuron's. Each
-  // rank has an equal share of them, round-robin; but all populations of an area are on one rank. Spikes between areas,
-  // and to and from populations without an area, are summed separately from those within an area: with areas a network
-  // gives the same steps on any number of ranks.
+  // `params` has every parameter of the neuron, `states` the initial values that differ from those of the neuron. Each
+  // rank has an equal share of the neurons, assigned round-robin, but all populations of an area are on one rank.
+  // Spikes between areas, and to and from populations without an area, are summed separately from those within an area,
+  // so that a network with areas has the same results on any number of ranks.
   Population populate(const std::string& name, std::int64_t size, const Neuron& neuron, const NamedNumbers& params = {},
                       const NamedNumbers& states = {}, const std::string& area = {});
 
-  // Connects two populations: the rule, weights and delays of `how`, whose ranges are not read (connect.h). A delay is
-  // at least one step, also the least that a law may give.
+  // Connects two populations with the rule, weights and delays of `how`; its ranges are ignored (connect.h). Delays,
+  // including the minimum of a law, are at least one step.
   void project(const Population& sources, const Population& targets, const Projection& how,
                const std::string& into = {});
 
-  // The same with connections that learn; returns the number of the projection, for `learned`. A spike reaches a
-  // connection when it arrives: what it sends, and what the rule makes of it, is of that step. Weights start within the
-  // bounds that events clamp them to.
+  // The same with connections that learn; returns the index of the projection for `learned`. A spike acts on a
+  // connection in the step in which it arrives: the rule is applied, and the sent value is computed, in that step.
+  // Initial weights must be within the bounds to which events clamp them.
   std::size_t project(const Population& sources, const Population& targets, const Projection& how,
                       const Plasticity& plasticity, const std::string& into = {});
 
-  // The state of a plastic projection after the last step; builds the network.
+  // Returns the state of a plastic projection after the last step. Builds the network.
   Learned learned(std::size_t projection);
 
-  // Sets a signal of the rules with this name, from the next step on until the next call: a number, or one for each
-  // target if all projections that have it have the same number of targets. All 0: the signal is absent. Several
-  // signals are set together, or none of them is. Builds the network.
+  // Sets the signal with this name, from the next step until the next call, for all rules that use it: a scalar, or one
+  // value for each target if all projections with this signal have the same number of targets. If all values are 0, the
+  // signal is absent. If an error occurs, none of several signals is set. Builds the network.
   void modulate(const std::string& signal, const PerNeuron& value) { modulate({{signal, value}}); }
   void modulate(const NamedNumbers& signals);
 
-  // In each step a neuron gets `weight` times a Poisson number of mean `rate`. The same seed gives the same numbers
-  // on every device and for any number of threads: they are Philox's, of drive, neuron and step.
+  // Adds to each neuron in each step `weight` times a Poisson-distributed number with mean `rate`. The same seed gives
+  // the same numbers on every device and for any number of threads: they are drawn by Philox from drive, neuron and
+  // step.
   void drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options = {});
 
   // Adds a constant to an input in each step.
   void inject(const Population& targets, const PerNeuron& current, const std::string& into = {});
 
-  // Draws the connections, which the first step does otherwise; nothing can be added then. Rows are neurons; column k
-  // size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors are the network's own:
-  // weights may be written between steps, the others must not be. With ranks or areas this is this rank's part, in its
-  // own numbers: `connectivity` returns it in the network's.
+  // Draws the connections, if the first step has not done so; nothing can be added afterwards. Rows are neurons; column
+  // k size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors share memory with the
+  // network: weights may be written between steps, the others must not be changed. With ranks or areas, the result is
+  // this rank's part with local indices: `connectivity` returns it with those of the network.
   const Connectivity& build();
 
-  // A copy of the same with rows and columns of the whole network; of several ranks the connections to this one's
-  // neurons. A row's columns ascend.
+  // Returns a copy with the rows and columns of the whole network; with several ranks, the connections to this rank's
+  // neurons. The columns of a row ascend.
   Connectivity connectivity();
 
   std::int64_t size() const;  // neurons
-  std::int64_t step();        // steps so far
+  std::int64_t step();        // the number of steps so far
   const std::vector<Population>& populations() const;
-  const NetworkOptions& options() const;  // as given, with dtypes
+  const NetworkOptions& options() const;  // as passed, with dtypes filled in
 
-  // Everything that changes in a step: a network with the same populations, projections and seed goes on with it as
-  // this one does, on any number of ranks. Signals are not part of it: modulate gives them again. Copies, and builds
-  // the network. load_state throws ValueError for other sizes or types, and for a number of steps that is none.
+  // Returns copies of everything that changes in a step, and builds the network. A network with the same populations,
+  // projections and seed that loads them continues as this one, on any number of ranks. Signals are not included and
+  // must be set again with modulate. load_state throws ValueError for other sizes or types, and for an illegal number
+  // of steps.
   std::vector<at::Tensor> state();
   void load_state(at::TensorList state);  // the same on all ranks
 
-  // The tensors of a network under way; builds it. For what is written by steps, not for users.
+  // Returns the tensors of the built network; builds it if necessary. For internal use.
   simulation::Running& running();
 
  private:
@@ -170,7 +172,7 @@ class SPIKEFORGE_API Network {
   std::unique_ptr<simulation::Running> running_;
 };
 
-// A recorded state of neurons, whose indices count within the population.
+// A state to record, and the neurons to record it of, by their indices within the population.
 struct StateProbe {
   Population population;
   std::string state;
@@ -178,28 +180,28 @@ struct StateProbe {
 };
 
 struct SimulateOptions {
-  bool spikes = true;  // whether they are recorded
+  bool spikes = true;  // true to record spikes
   std::vector<StateProbe> states = {};
 };
 
 struct Recording {
-  // int64 [spikes], by steps and then by neurons: the step and the neuron of each spike; of several
+  // int64 [spikes]: the step and the neuron of each spike, sorted by steps and then by neurons. With several ranks,
+  // they are the spikes of this rank's neurons.
   at::Tensor steps, neurons;
-  // ranks those of this one's neurons
-  std::vector<at::Tensor> states;  // [steps of the call, neurons chosen] for each probe, after each step; the same on
+  std::vector<at::Tensor> states;  // [steps, selected neurons] for each probe, after each step; the same on
                                    // all ranks
-  std::int64_t first_step = 0, step_count = 0;  // of the call
+  std::int64_t first_step = 0, step_count = 0;  // the steps of the call
 
-  // The steps and neurons of a population, whose first neuron is 0 then.
+  // Returns the steps and neurons of the spikes of a population, with indices from 0.
   SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> of(const Population& population) const;
 };
 
 // Runs a network from the end of the last call. Throws ValueError for negative steps, and for a state or a neuron that
-// does not exist; c10::Error if the ranks that share it do not make the same call, or one has ended. An exception in
-// the middle of a step leaves a network that needs load_state; other calls throw c10::Error then.
+// does not exist; c10::Error if the ranks that share it do not make the same call, or if one has ended. After an
+// exception in the middle of a step, all calls except load_state throw c10::Error.
 SPIKEFORGE_API Recording simulate(Network& network, std::int64_t steps, const SimulateOptions& options = {});
 
-// The recordings of all ranks from the same call, on all of them. Throws ValueError if the calls differ.
+// Gathers the recordings of all ranks for the same call, on all ranks. Throws ValueError if the calls differ.
 SPIKEFORGE_API Recording gathered(const Network& network, const Recording& own);
 
 }  // namespace spikeforge

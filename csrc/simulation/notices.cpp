@@ -12,7 +12,7 @@
 namespace spikeforge::simulation {
 namespace {
 
-// `what` the other ranks wait for, and what the rank that sends it `does`.
+// Words for messages: `what` the other ranks wait for, and what the sending rank `does`.
 struct TopicWords {
   const char *what, *does;
 };
@@ -36,11 +36,11 @@ std::string does(std::int64_t topic) {
   return 0 <= topic && topic < std::ssize(topics) ? topics[topic].does : "does something else";
 }
 
-constexpr std::size_t words_of_notice = 16, words_before = 4;  // topic, network, failure, unsent; numbers
+constexpr std::size_t words_of_notice = 16, words_before = 4;  // topic, network, failure, unsent; then values
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// A message with room for so many places, and the messages of all ranks, one under the other.
+// A message with space for `places` elements, and the messages of all ranks, stacked.
 struct Message {
   at::Tensor own, all;
 
@@ -52,7 +52,7 @@ struct Message {
   }
 };
 
-// Returns topic, network, failure, unsent failure and numbers of each rank.
+// Returns the topic, network, failure, unsent failure and values of each rank.
 std::vector<Numbers> notices(Ranks& ranks, const Notice& notice, Failure failure, const Numbers& own,
                              c10::Device device) {
   Numbers words{static_cast<std::int64_t>(notice.topic), notice.network, static_cast<std::int64_t>(failure),
@@ -142,7 +142,7 @@ Notices gather_notices(Ranks& ranks, const Notice& notice, c10::Device device,
 void send_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept {
   try {
     notices(ranks, notice, failure, {}, device);
-  } catch (const std::exception&) {  // the others run into their timeout
+  } catch (const std::exception&) {  // the other ranks time out
   }
 }
 

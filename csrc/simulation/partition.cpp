@@ -12,7 +12,7 @@
 namespace spikeforge::simulation {
 namespace {
 
-// Areas by their first populations, from 0 on.
+// Numbers the areas from 0, in the order of their first populations.
 std::map<std::string, std::int64_t> areas_of(const Description& description) {
   std::map<std::string, std::int64_t> areas;
   for (const DescribedPopulation& described : description.neurons)
@@ -20,9 +20,9 @@ std::map<std::string, std::int64_t> areas_of(const Description& description) {
   return areas;
 }
 
-// For neurons that are dealt round-robin to ranks `from`, from + 1, ..., and 0 again after the last: how many the ranks
-// before `rank` get. The rest of a population after equal shares continues after the last population's, so that ranks
-// differ by one neuron at most.
+// Returns the number of neurons on ranks before `rank`, if neurons are assigned round-robin to ranks from `from` on.
+// After equal shares, the remaining neurons of a population continue at the rank after those of the previous
+// population, so that ranks differ by at most one neuron.
 std::int64_t dealt_before(std::int64_t rank, std::int64_t from, std::int64_t neurons, std::int64_t ranks) {
   const std::int64_t end = from + neurons, again = std::max<std::int64_t>(end - ranks, 0);
   return std::min(rank, again) + std::max<std::int64_t>(std::min(rank, end) - from, 0);

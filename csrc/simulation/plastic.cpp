@@ -48,7 +48,7 @@ void PlasticConnections::connect(const Description& description, std::int64_t co
   matrix_ =
       spikeforge::connect(description.size(), columns, {p}, seed, description.weight_dtype, description.options.device);
   described_.forget_arrays();
-  // The rows of the sources alone, and columns from 0.
+  // Keeps only the rows of the sources, with columns from 0.
   matrix_.indptr = matrix_.indptr.slice(0, p.sources.begin, p.sources.end + 1).contiguous();
   matrix_.indices.sub_(first_column_);
   const std::int64_t nnz = matrix_.indices.numel();
@@ -84,8 +84,8 @@ void PlasticConnections::describe_to_cpu() {
             .wide_delays = matrix_.delays.scalar_type() == at::kInt};
 }
 
-// By rows, delays and columns: those of one delay are adjacent in a row, so that spikes of each earlier step find
-// theirs.
+// Sorts connections by rows, delays and columns: connections of one delay are adjacent in a row, so that the spikes of
+// each earlier step find theirs.
 void PlasticConnections::sort_by_delay() {
   delays_ = {shortest_};
   const bool has_one = shortest_ == longest_;
@@ -94,7 +94,7 @@ void PlasticConnections::sort_by_delay() {
   const at::Tensor counts = matrix_.indptr.diff();
   at::Tensor key = at::repeat_interleave(at::arange(rows_, matrix_.indptr.options()), counts);
   if (!has_one) key.mul_(longest_ + 1).add_(matrix_.delays);
-  if (!on_cpu_) key.mul_(cols_).add_(matrix_.indices);  // on the CPU they ascend already
+  if (!on_cpu_) key.mul_(cols_).add_(matrix_.indices);  // on the CPU columns already ascend
   const at::Tensor order = at::argsort(key, /*stable=*/true, /*dim=*/0);
   matrix_.indices = matrix_.indices.index_select(0, order);
   matrix_.weights = matrix_.weights.index_select(0, order);
@@ -145,7 +145,7 @@ ops::plastic::Memory PlasticConnections::memory(std::int64_t step) const {
   return memory;
 }
 
-// The traces of the neurons before, in the step that the shortest delay lets be seen now.
+// Advances the presynaptic traces by one step. They lag the network by the shortest delay.
 void PlasticConnections::advance_traces(std::int64_t emitted) {
   ops::plastic::Memory now = memory(emitted);
   now.trace_offsets = nullptr;

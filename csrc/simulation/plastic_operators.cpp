@@ -42,7 +42,7 @@ PlasticOperators::PlasticOperators(PlasticConnections& connections, bool determi
   nobody_ = at::empty({0}, flags);
 }
 
-// Connections of a row are sorted by their delays already.
+// Splits rows into lines. The connections of a row are already sorted by their delays.
 void PlasticOperators::make_lines() {
   const PlasticConnections& c = connections_;
   const std::int64_t count = std::ssize(c.delays_), lines = c.rows_ * count;
@@ -64,7 +64,7 @@ void PlasticOperators::make_lines() {
   columns_ = by_columns(lines_);
 }
 
-// The values of a ring [steps, rows] that lines read in this step, [lines].
+// Returns the values of a ring [steps, rows] that lines read in this step, [lines].
 at::Tensor PlasticOperators::steps_ago(const at::Tensor& ring, const at::Tensor& step) const {
   const at::Tensor slots = (step - delays_).remainder(ring.size(0));
   return ring.index_select(0, slots).t().reshape({-1});
@@ -98,7 +98,7 @@ at::Tensor PlasticOperators::run(const std::string& rule, const std::vector<at::
   return plastic_step_(rule, states(), traces, lines_, columns_, pre, post, options);
 }
 
-// Before the first step that lets spikes be seen, all is as it was.
+// Advances the presynaptic traces by one step. Before the first spike can arrive, they are unchanged.
 void PlasticOperators::advance_traces(const at::Tensor& emitted) {
   PlasticConnections& c = connections_;
   const at::Tensor slot = emitted.remainder(c.slots()).view({1}), last = (emitted - 1).remainder(c.slots()).view({1});
@@ -129,7 +129,8 @@ void PlasticOperators::advance_traces(const at::Tensor& emitted) {
   keep(c.after_);
 }
 
-// In the order of the connections, from weights that did not learn of these spikes yet.
+// Returns the arriving sums, in the order of the connections, from the weights before they are updated for these
+// spikes.
 at::Tensor PlasticOperators::sums_of(const at::Tensor& pre, const at::Tensor& step) const {
   at::Tensor sums = at::zeros({1, lines_.cols}, at::TensorOptions(connections_.dtype_).device(delays_.device()));
   event_mv_delayed_(lines_, pre, at::zeros({1}, delays_.options().dtype(at::kByte)), sums, step,

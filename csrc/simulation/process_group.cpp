@@ -36,7 +36,7 @@ class ProcessGroupRanks : public Ranks {
       const std::string& name = group_->getGroupName();
       memory.own = c10d::symmetric_memory::empty_strided_p2p({bytes}, {1}, at::kByte, device, name, std::nullopt);
       memory.own.zero_();
-      memory.own[0].item();  // before another rank writes
+      memory.own[0].item();  // synchronises before another rank writes
       memory.of_rank = c10d::symmetric_memory::rendezvous(memory.own, name)->get_buffer_ptrs();
     } catch (const std::exception&) {
       return {};
@@ -47,14 +47,14 @@ class ProcessGroupRanks : public Ranks {
   std::chrono::milliseconds patience() const override {
     try {
       return group_->getDefaultBackend()->getBackendOptions()->timeout;
-    } catch (const std::exception&) {  // a group that is written in Python has none
+    } catch (const std::exception&) {  // a group that is implemented in Python has no options
       return Ranks::patience();
     }
   }
 
  private:
-  // On the CPU a group that is written in Python has the coalesced form alone, and one that torch checks calls of
-  // (TORCH_DISTRIBUTED_DEBUG=DETAIL) the other.
+  // On the CPU, a group that is implemented in Python supports only the coalesced form, and a group whose calls torch
+  // checks (TORCH_DISTRIBUTED_DEBUG=DETAIL) only the other form.
   c10::intrusive_ptr<c10d::Work> gather(at::Tensor own, at::Tensor all) {
     c10d::AllgatherOptions options;
     options.asyncOp = false;  // on the current stream

@@ -1,4 +1,4 @@
-// Networks over the processes of torch.distributed: gloo on the CPU, NCCL on GPUs.
+// Distributes networks over the processes of torch.distributed: gloo on the CPU, NCCL on GPUs.
 //
 //   auto store = c10::make_intrusive<c10d::FileStore>(path, ranks);
 //   auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, options);
@@ -6,7 +6,7 @@
 //   group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
 //   Network network({.seed = 1, .ranks = ranks_of(group)});
 //
-// It is there where the library was built with a torch that has torch.distributed.
+// It exists if the library was built with a torch that has torch.distributed.
 #pragma once
 
 #include "csrc/base/export.h"

@@ -15,7 +15,7 @@ namespace spikeforge {
 // Memory of a GPU that the GPUs of other ranks read and write.
 struct SharedMemory {
   at::Tensor own;              // uint8, zeros at first
-  std::vector<void*> of_rank;  // as this rank's GPU sees it; empty where GPUs do not reach one another
+  std::vector<void*> of_rank;  // addresses on this rank's GPU; empty without peer access
 };
 
 class SPIKEFORGE_API Ranks {
@@ -25,17 +25,18 @@ class SPIKEFORGE_API Ranks {
   Ranks& operator=(const Ranks&) = delete;
   virtual ~Ranks() = default;
 
-  virtual std::int64_t rank() const = 0;  // this process, from 0 on
+  virtual std::int64_t rank() const = 0;  // the rank of this process, from 0 on
   virtual std::int64_t size() const = 0;
 
-  // all[r] becomes what rank r gives as `own`, of the same shape, dtype and kind of device on all; all is
-  // [size(), *shape of own], and both are contiguous. On a GPU it is done in the order of the current stream.
+  // Copies `own` of rank r to all[r]. `own` has the same shape, dtype and kind of device on all ranks; `all` is
+  // [size(), *shape of own], and both are contiguous. On a GPU it runs on the current stream.
   virtual void all_gather(const at::Tensor& own, const at::Tensor& all) = 0;
 
-  // So much of each rank's GPU, for as long as `own` lives. Ranks of one host call it together.
+  // Allocates this number of bytes on each rank's GPU, during the lifetime of `own`. A collective call of ranks on one
+  // host.
   virtual SharedMemory share_memory(std::int64_t /*bytes*/, c10::Device /*device*/) { return {}; }
 
-  // How long to wait for a rank that does not come.
+  // The timeout for a rank that does not arrive.
   virtual std::chrono::milliseconds patience() const { return std::chrono::minutes(10); }
 };
 

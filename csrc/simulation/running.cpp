@@ -29,7 +29,8 @@
 namespace spikeforge::simulation {
 namespace {
 
-// Different for each group, each layer of drives, each projection that learns, and from those of connections.
+// Kinds of random streams: each group, drive layer and learning projection has a separate stream, different from those
+// of connections.
 enum class Stream : unsigned { group = 1, drive = 2, plastic = 3 };
 
 at::Tensor seed_of(std::int64_t seed, Stream stream, std::size_t number) {
@@ -43,13 +44,14 @@ at::Tensor spread(const PerNeuron& value, std::int64_t size, const at::TensorOpt
   return value.tensor().detach().to(options).expand({size});
 }
 
-// The values of own neurons.
+// Returns the values of own neurons.
 PerNeuron own_of(const PerNeuron& value, const Population& population, const Slice& slice) {
   if (value.is_number()) return value;
   return value.tensor().narrow(0, slice.begin - population.begin, slice.size());
 }
 
-// A number of several neighbouring populations: one where all have the same, else [their neurons].
+// Returns a value of several neighbouring populations: 0-dimensional if it is the same for all, else one element per
+// neuron.
 at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std::int64_t>& sizes,
                     const at::TensorOptions& options, bool may_be_one) {
   const auto is_same = [&](const PerNeuron& value) {
@@ -62,15 +64,15 @@ at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std:
   return at::cat(parts).contiguous();
 }
 
-constexpr std::int64_t most_block = 1024;  // steps without an exchange, even if nothing needs one
+constexpr std::int64_t most_block = 1024;  // the maximum number of steps without an exchange
 
 int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
-// Own columns of targets, which are those of one population, and which of its neurons they are of.
+// Own columns of targets in one population, and the first of its neurons that they belong to.
 struct OwnColumns {
   std::int64_t begin = 0, end = 0, first = 0;
 
-  // A number, or one for each neuron of the population.
+  // Selects the values of own neurons from a scalar, or from one value per neuron of the population.
   at::Tensor of(const at::Tensor& numbers) const {
     return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
   }
@@ -85,7 +87,7 @@ OwnColumns own_columns(const Targets& to, const Partition& partition, std::int64
   return {begin, begin + slice->size(), slice->begin - to.begin};
 }
 
-// Describes the exception that is handled.
+// Describes the exception that is being handled.
 std::string reason() {
   try {
     throw;
@@ -111,7 +113,7 @@ std::int64_t digest_of(const std::vector<StateProbe>& recorded) {
 at::Tensor recorded_state(std::int64_t steps, std::int64_t neurons, const at::TensorOptions& options) {
   try {
     return at::empty({steps, neurons}, options);
-  } catch (const c10::OutOfMemoryError&) {  // a GPU's, whose message is sufficient
+  } catch (const c10::OutOfMemoryError&) {  // a GPU is out of memory; the message is sufficient
     throw;
   } catch (const c10::Error&) {
     TORCH_CHECK(false, "simulate: states must fit into memory, but one of ", neurons, " neurons in ", steps,
@@ -128,7 +130,8 @@ std::string described(const at::Tensor& t) {
 
 }  // namespace
 
-// Delays and weights of the connections of a rank, or of all ranks, which decide when the spikes of others arrive.
+// The range of delays and weights of the connections of a rank, or of all ranks. Delays determine when the spikes of
+// other ranks arrive.
 struct Running::Extent {
   std::int64_t least_between = most_block, most = 1;  // delays
   std::int64_t connections = 0;
@@ -151,7 +154,7 @@ struct Running::Extent {
 
   Numbers numbers() const { return {least_between, most, connections, exponent}; }
 
-  // Joins the numbers of all ranks.
+  // Combines the values of all ranks.
   explicit Extent(const std::vector<Numbers>& received) {
     for (const Numbers& rank : received) {
       least_between = std::min(least_between, rank[0]);
@@ -283,7 +286,7 @@ void Running::make_rings(const Description& description, const Extent& own, cons
   if (own.connections > 0)
     doublings_ = bits_of(all.connections) - bits_of(own.connections) + static_cast<int>(all.exponent - own.exponent);
   if (any_between) {
-    constexpr std::int64_t most_places = std::int64_t{1} << 32;  // which are sent as 32-bit numbers
+    constexpr std::int64_t most_places = std::int64_t{1} << 32;  // places are sent as 32-bit numbers
     block_ =
         std::clamp<std::int64_t>(most_places / std::max<std::int64_t>(partition_.whole(), 1), 1, all.least_between);
   }
@@ -311,7 +314,7 @@ Connectivity Running::connectivity() const {
 }
 
 void Running::make_drives(const Description& description) {
-  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // of each layer
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // columns with input in each layer
   for (const DescribedDrive& described : description.drives) {
     const Targets& to = described.targets;
     const std::int64_t begin = to.input * partition_.whole() + to.begin, end = begin + to.end - to.begin;
@@ -440,7 +443,7 @@ void Running::send_unsent_failure(Topic topic) {
   if (unsent != Failure::none) send_failure(*ranks_, {topic, number_}, device_, unsent);
 }
 
-// The other ranks make the same call, and throw when they get the failure.
+// Also sends an unsent failure to the other ranks, which make the same call and throw.
 void Running::check_is_whole(Topic topic) {
   if (!is_whole_) send_unsent_failure(topic);
   check_is_whole();
@@ -448,7 +451,7 @@ void Running::check_is_whole(Topic topic) {
 
 std::vector<Numbers> Running::gather_notices(Topic topic, const std::function<Numbers()>& prepare) {
   if (ranks_ == nullptr) return {prepare()};
-  // load_state_dict counts connections before it loads. It may follow the failure that it mends.
+  // load_state, which ends a failure, may follow it, and so may counting connections, which load_state_dict does first.
   const bool mends = topic == Topic::load_state || topic == Topic::connections;
   if (!mends) send_unsent_failure(topic);
   const Notice notice{topic, number_, std::exchange(unsent_failure_, Failure::none)};
@@ -471,7 +474,7 @@ std::vector<Numbers> Running::gather_notices(Topic topic, const std::function<Nu
 
 void Running::join(Topic topic, std::int64_t most, const at::Tensor& whole, const at::Tensor& own,
                    const at::Tensor& places) {
-  others_throw_too_ = true;  // gather_notices sends what may fail on one rank alone
+  others_throw_too_ = true;  // gather_notices reports failures of a single rank
   simulation::join(
       *ranks_, topic, most, whole,
       [&] {
@@ -609,7 +612,7 @@ void Running::load_state(at::TensorList state) {
   is_whole_ = true;
 }
 
-// After a failed call the exchanges of ranks may differ. All ranks call this function.
+// Resets exchanges after a failed call, because their sizes may differ between ranks. All ranks call this function.
 void Running::forget_exchanges() {
   cpu_steps_ = nullptr;
   gpu_steps_.reset();
@@ -635,7 +638,7 @@ void Running::make_whole_drives() {
     whole_drives_.push_back({.rates = spread(drive.rates), .weights = spread(drive.weights), .seed = drive.seed});
 }
 
-// The drive of own neurons equals their part of the whole network's.
+// Adds the drive. The drive of own neurons equals their part of the drive of the whole network.
 at::Tensor Running::driven(const at::Tensor& arriving) {
   at::Tensor x = arriving;
   if (!partition_.is_whole() && size_ > 0 && !own_columns_.defined()) make_whole_drives();
@@ -670,7 +673,7 @@ const at::Tensor& Running::advance() {
     const auto [outputs, states] =
         group.neuron(mine, group.states, group.params, false, false, {}, {}, group.seed, offset);
     spikes_.narrow(0, group.begin, group.size()).copy_(outputs[0][0]);
-    for (std::size_t k = 0; k < states.size(); ++k) group.states[k].copy_(states[k]);  // at addresses that graphs use
+    for (std::size_t k = 0; k < states.size(); ++k) group.states[k].copy_(states[k]);  // graphs use the addresses
   }
   deliver_by_operators();
   for (PlasticConnections& plastic : plastic_) plastic.operators().fire(step_, spikes_);
@@ -678,9 +681,9 @@ const at::Tensor& Running::advance() {
   return spikes_;
 }
 
-// Deterministic sums are in fixed point, whose scale depends on the largest weight and the number of connections. So
-// that sums are the same for any number of ranks, the last row, which has no connections, has an entry that accounts
-// for the weights and connections of the other ranks.
+// Deterministic sums are in fixed point, with a scale that depends on the largest weight and the number of connections.
+// The last row, which has no connections, has an entry that accounts for the weights and connections of the other
+// ranks, so that sums are the same for any number of ranks.
 void Running::deliver_by_operators() {
   const std::int64_t rows = matrix_.indptr.numel() - 1;
   const Connections connections{matrix_.weights, matrix_.indices, matrix_.indptr, rows, columns_};
@@ -725,12 +728,12 @@ bool Running::send_failed_spikes() noexcept {
   if (awaited_ == 0) return false;
   try {
     gather_spikes({});
-  } catch (const std::exception&) {  // the others run into their timeout
+  } catch (const std::exception&) {  // the other ranks time out
   }
   return true;
 }
 
-// Joins the spikes of all ranks, whose slices are known. A GPU, which does not wait for the host, reads no failure.
+// Combines the spikes of all ranks. On a GPU, failures are not read, because that would wait for the host.
 at::Tensor Running::joined_spikes(const at::Tensor& own) {
   const auto& slices = exchange_->slices();
   const at::Tensor all = gather_spikes(own);

@@ -60,7 +60,7 @@ Recording in_whole(Running& running, const RecordedStates& states, Recording own
 
 namespace {
 
-constexpr std::int64_t steps_at_once = 20;  // that operators take before what they recorded is listed
+constexpr std::int64_t steps_at_once = 20;  // run by operators before their recording is listed
 
 at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
   at::Tensor t = at::empty({std::ssize(numbers)}, at::kLong);
@@ -68,20 +68,20 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
   return t;
 }
 
-// Takes steps from `first` on, as the functions below do.
+// Runs steps from `first` on, as the functions below do.
 Recording on_cpu(Running& running, std::int64_t first, std::int64_t steps, bool spikes, const RecordedStates& states) {
   SpikeList list;
   running.cpu_steps().run(steps, {spikes ? &list : nullptr, states});
   return {tensor_of(list.steps), tensor_of(list.neurons), {}, first};
 }
 
-// The record of steps on a GPU, whose spikes are listed after each piece of them.
+// The recording of steps on a GPU. Spikes are listed after each piece of steps.
 class GpuRecord {
  public:
   GpuRecord(const Running& running, std::int64_t first)
       : first_(first), when_{at::empty({0}, running.options().dtype(at::kLong))}, who_{when_.front()} {}
 
-  // Steps done, ..., done + count - 1 of the call, from `fired` [at least count, neurons].
+  // Lists the spikes of steps done, ..., done + count - 1 of the call from `fired` [at least count, neurons].
   void list(const at::Tensor& fired, std::int64_t done, std::int64_t count) {
     const at::Tensor places = fired.slice(0, 0, count).nonzero();
     when_.push_back(places.select(1, 0).add(first_ + done));
@@ -111,8 +111,8 @@ Recording by_operators(Running& running, std::int64_t first, std::int64_t steps,
   return record.take();
 }
 
-// The number of steps of a launch: high enough that launches take a negligible time, and low enough that the memory for
-// spikes of all neurons is small.
+// Returns the number of steps of a launch: enough to make launch time negligible, and few enough to keep the memory for
+// spikes of all neurons small.
 std::int64_t steps_of_a_launch(const Running& running, std::int64_t at_once) {
   constexpr std::int64_t most = 1024, most_spikes = std::int64_t{1} << 27;
   const std::int64_t steps = std::clamp(most_spikes / std::max<std::int64_t>(running.size(), 1), steps_at_once, most);
@@ -163,7 +163,7 @@ Recording simulate_into(Network& network, std::int64_t steps, const SimulateOpti
   const std::int64_t first = running.step();
   try {
     return running.take_steps([&] {
-      // Operators note their kernels where a pack is recorded.
+      // Operators run the steps if a kernel pack is recorded, because they add their kernels to it.
       const bool is_on_cpu = running.options().device().is_cpu() && jit::recorder() == nullptr;
       const auto by = is_on_cpu ? on_cpu : running.gpu_steps() != nullptr ? by_one_kernel : by_operators;
       Recording recording = in_whole(running, states, by(running, first, steps, options.spikes, states));

@@ -23,7 +23,7 @@ template <std::size_t D> std::string list(const torch::ExpandingArray<D>& values
   return script::list(at::IntArrayRef(*values));
 }
 
-// The script of a module that is one expression of x.
+// Returns the script of a module that is a single expression of x.
 Script expression(const std::string& name, const std::string& value) {
   Script script{.name = name, .forward = "return " + value};
   return script;
@@ -31,7 +31,7 @@ Script expression(const std::string& name, const std::string& value) {
 
 std::string bias_of(const at::Tensor& bias) { return bias.defined() ? "self.bias" : "None"; }
 
-// Equals torch::nn::functional::linear, which is not at::linear.
+// Computes torch::nn::functional::linear, which differs from at::linear.
 Script linear(const nn::LinearImpl& m) {
   std::string forward = "y = torch.matmul(x, torch.t(self.weight))\n";
   if (m.bias.defined())
@@ -42,7 +42,7 @@ Script linear(const nn::LinearImpl& m) {
   return script;
 }
 
-// In numbers where it is the same on both sides: optimize_for_inference does not take words.
+// Returns the padding as numbers if it is equal on both sides, because optimize_for_inference does not accept strings.
 template <std::size_t D> std::string padding_of(const nn::detail::ConvNdOptions<D>& options) {
   const auto& padding = options.padding();
   if (std::holds_alternative<torch::ExpandingArray<D>>(padding))

@@ -1,4 +1,4 @@
-// The former place of <spikeforge/nn/script.h>; it goes with the next release but one.
+// Deprecated: use <spikeforge/nn/script.h>. This header will be removed in the release after the next one.
 #pragma once
 
 #include "csrc/nn/script.h"

@@ -51,8 +51,8 @@ struct Resolver : jit::Resolver {
 
 // --- The source of a class
 
-// A state that is not persistent lives in a module of its own, which is saved and copied without it, and is no buffer,
-// so that no state_dict contains it. The class that has the state sees a property.
+// A state that is not persistent is stored in a separate module, which is saved and copied without it. It is not a
+// buffer, so that no state_dict contains it. The class with the state accesses it as a property.
 constexpr const char* holder_suffix = "_state";
 constexpr const char* holder_source = R"(
 def __getstate__(self) -> bool:
@@ -69,7 +69,7 @@ def follow(self, x: Tensor) -> None:
       self.value = value.to(x.device)
 )";
 
-// Its getter and its setter, as Python calls them.
+// Returns the source of the getter and the setter of the property.
 std::string property_source(const std::string& state) {
   const std::string value = script::member(state + holder_suffix) + ".value";
   return "def __" + state + "_getter(self) -> Tensor:\n" +            //
@@ -102,7 +102,7 @@ std::string source_of(const Script& script, const std::vector<std::string>& held
     return "def " + name + "(self) -> None:\n" + (body.empty() ? "  pass\n" : script::indented(body));
   };
   const std::string signature = "(" + arguments + ") -> " + result + ":\n";
-  std::string follow;  // where the module is moved, buffers go along
+  std::string follow;  // moves these states to the device of the input
   for (const std::string& state : held)
     follow += script::member(state + holder_suffix) + ".follow(" + script.inputs.at(0) + ")\n";
   const std::string at_rest =
@@ -111,7 +111,7 @@ std::string source_of(const Script& script, const std::vector<std::string>& held
          method("reset", reset) + method("detach_state", detach);
 }
 
-// Methods and properties, in one go: methods use the properties.
+// Defines methods and properties in one call, because methods use the properties.
 void define(const jit::Module& module, const std::string& source, const std::vector<std::string>& properties) {
   const auto resolver = std::make_shared<Resolver>();
   const auto parsed = [](const std::string& text) {
@@ -137,7 +137,7 @@ void define(const jit::Module& module, const std::string& source, const std::vec
 class Writer {
  public:
   jit::Module write(const Module& module, const std::string& path) {
-    if (const auto known = written_.find(&module); known != written_.end()) return known->second;  // shared
+    if (const auto known = written_.find(&module); known != written_.end()) return known->second;  // a shared module
     const Script script = script_of(module, path);
     jit::Module result(c10::QualifiedName("__torch__.spikeforge." + script.name), unit_, /*shouldMangle=*/true);
 
@@ -181,7 +181,7 @@ class Writer {
   }
 
  private:
-  // Registered as a buffer, under its own name or as a variable's.
+  // True if the state is registered as a buffer, under its name or as an identifier.
   static bool is_persistent(const Module& module, const std::string& state) {
     const auto buffers = module.named_buffers(/*recurse=*/false);
     return std::any_of(buffers.begin(), buffers.end(), [&](const auto& buffer) {
@@ -197,7 +197,7 @@ class Writer {
     return result;
   }
 
-  // A persistent state's buffer, under its own name or as a variable's.
+  // True if a buffer has the name of a state, or its identifier.
   static bool is_state(const Script& script, const std::string& name) {
     const auto has = [&](const std::string& state) {
       return std::find(script.states.begin(), script.states.end(), state) != script.states.end();
@@ -227,7 +227,8 @@ class Writer {
 
 // --- The example
 
-// Both draw the same random numbers, and later draws continue as if nothing had been run.
+// Restores the generator's state, so that the module and the script draw the same random numbers and later draws are
+// unaffected.
 class SameNumbers {
  public:
   explicit SameNumbers(c10::Device device)
@@ -261,7 +262,7 @@ bool agree(const at::Tensor& a, const at::Tensor& b, bool compare_values) {
   return (a.eq(b).logical_or(a.ne(a).logical_and(b.ne(b)))).all().item<bool>();
 }
 
-// A module that is there twice is two in a copy, each with its own states.
+// True if a module occurs twice in the tree. In a copy it becomes two modules with separate states.
 bool is_used_twice(const Module& module) {
   std::set<const Module*> seen;
   bool twice = false;

@@ -1,5 +1,5 @@
-// A module tree as TorchScript: what torch::jit::load runs in C++, and torch.jit.load in Python, with nothing but this
-// library.
+// Converts a module tree to TorchScript, which runs with torch::jit::load in C++ and torch.jit.load in Python and needs
+// only this library.
 //
 //   torch::jit::Module script = to_torchscript(*net, x);   // x: [T, batch, ...]
 //   script.eval();
@@ -10,15 +10,15 @@
 // custom modules that define their script: a Stateful by overriding script(), others by script_as. Any other
 // module raises an error with its path: "to_torchscript: net.encoder.2 (Embedding): ...".
 //
-// forward takes every input of the module and returns every output: one tensor, or a tuple of several. It has the bits
-// of the module's own forward, from states that do not exist, whatever states the module has now. Parameters and
-// buffers have the module's names (a name that is taken in Python gets an underscore: "lambda_") and are shared with it
-// until saved. States are buffers by their names, and a state that does not exist has shape [0]. Calls keep their
-// values. The root and every module with states have two methods: reset() removes the states, detach_state() detaches
-// them from the graph.
+// forward has all inputs of the module, and returns all outputs: one tensor, or a tuple of several. It returns the same
+// bits as the module's forward after reset(), whatever states the module has now. Parameters and buffers have the
+// module's names (a name that is taken in Python gets an underscore: "lambda_") and are shared with it until saved.
+// States are buffers with their names, which keep their values between calls; a state that does not exist has shape
+// [0]. The root and every module with states have two methods: reset() removes the states, detach_state() detaches them
+// from the graph.
 //
-// freeze(script.eval(), {"reset"}) and optimize_for_inference(frozen, {"reset"}) keep states, and keep reset() where it
-// is named; they fold BatchNorm into convolutions, which changes last bits.
+// freeze(script.eval(), {"reset"}) and optimize_for_inference(frozen, {"reset"}) keep the states, and the method
+// reset() because it is listed. They fold BatchNorm into convolutions, which changes the last bits.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -36,12 +36,12 @@ struct Module;
 namespace spikeforge {
 
 // Converts a module to TorchScript. `example` has its inputs, [T, ...] each (for a layer of torch, the inputs of that
-// layer). A copy of the module and the script run on them. Throws c10::ValueError unless their results agree: bit by
-// bit on the CPU, or in shape and type if a module occurs twice in the tree. Throws c10::NotImplementedError for a
-// module that has no TorchScript form.
+// layer). A copy of the module and the script are run on the example. Throws c10::ValueError unless their results
+// agree: bit by bit on the CPU, or in shape and type if a module occurs twice in the tree. Throws
+// c10::NotImplementedError for a module that has no TorchScript form.
 SPIKEFORGE_API torch::jit::Module to_torchscript(const torch::nn::Module& module, at::TensorList example);
 
-// Registers how modules of exactly this class are converted to TorchScript, and called.
+// Registers the functions that convert modules of exactly this class to TorchScript and call them.
 SPIKEFORGE_API void script_as(std::type_index type, std::function<Script(const torch::nn::Module&)> script,
                               std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> call);
 

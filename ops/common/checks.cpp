@@ -11,17 +11,17 @@
 namespace spikeforge::ops {
 namespace {
 
-// Kernels count steps, and look a few ahead, in 32 bits.
+// The maximum number of steps: kernels count steps, including a few that are prefetched, in 32 bits.
 constexpr std::int64_t most_steps = std::int64_t{1} << 30;
 
 bool is_host_scalar(const at::Tensor& param) { return param.dim() == 0 && param.is_cpu(); }
 
-// True if the loops convert the type to the arithmetic of `state` without loss.
+// True if the loops convert the type to the arithmetic of `state` without loss of precision.
 bool is_at_most(c10::ScalarType type, c10::ScalarType state) {
   return is_supported(type) && is_supported(state) && c10::elementSize(type) <= c10::elementSize(state);
 }
 
-// The expected value of a parameter, for the part of a message before "but is".
+// Returns the expected value of a parameter, for the part of a message before "but is".
 std::string expected(const CellParam& param, double number, DType arithmetic) {
   switch (param.legal) {
     case Legal::unchecked: break;
@@ -48,7 +48,7 @@ bool broadcasts(c10::SymIntArrayRef sizes, c10::SymIntArrayRef shape) {
   return fits;
 }
 
-// "[3, 5]", of element i of a contiguous tensor.
+// Returns the index of element i of a contiguous tensor, such as "[3, 5]".
 std::string index_of(std::int64_t i, at::IntArrayRef sizes) {
   std::vector<std::int64_t> index(sizes.size());
   for (std::size_t d = sizes.size(); d-- > 0; i /= sizes[d]) index[d] = i % sizes[d];

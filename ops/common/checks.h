@@ -1,5 +1,5 @@
-// Checks of the tensors of a call. Error messages have the expected and the actual value. The tensors of a call must
-// match one of them, the leader: x, or a traced neuron's first input.
+// Checks of the tensors of a call. Error messages have the expected and the actual value. All tensors of a call must
+// match one of them, the leader: x, or the first input of a traced neuron.
 #pragma once
 
 #include "csrc/kernels/multistep/cell.h"
@@ -10,46 +10,46 @@
 namespace spikeforge::ops {
 
 struct Leader {
-  const char* op;    // the beginning of error messages
-  const char* name;  // of its argument
+  const char* op;    // the prefix of error messages
+  const char* name;  // the name of the argument
   const at::Tensor& tensor;
 };
 
-// The type of states for a leader of this type.
+// Returns the type of states for a leader of this type.
 c10::ScalarType state_type(c10::ScalarType leader);
 
 bool is_supported(c10::ScalarType type);
 
-// [T, *shape], and not too long.
+// Checks that the leader is [T, *shape], and that T is not too large.
 void check_steps(const Leader& leader);
-// The same, and its type must be one that kernels support.
+// The same, and checks that kernels support its type.
 void check_leader(const Leader& leader);
-// Strided, and of the leader's type or the type of its states.
+// Checks that a tensor is strided, and of the leader's type or the type of its states.
 void check_type(const Leader& leader, const char* name, const at::Tensor& t);
 void check_device(const Leader& leader, const char* name, const at::Tensor& t);
-// [*shape]
+// Checks that a state is [*shape].
 void check_state(const Leader& leader, const char* name, const at::Tensor& state);
-// Broadcasts against shape. Its type is the leader's, that of the leader's states or, if these are floating point, one
-// of lower precision. A 0-dimensional parameter may be on the CPU.
+// Checks that a parameter broadcasts against shape. Its type is the leader's, that of the leader's states or, if these
+// are floating point, one of lower precision. A 0-dimensional parameter may be on the CPU.
 void check_param(const Leader& leader, const char* name, const at::Tensor& param);
-// Throws ValueError unless a number is legal in arithmetic of a type.
+// Throws ValueError unless a scalar is legal in arithmetic of a type.
 void check_number(const char* op, const CellParam& param, double number, DType arithmetic = DType::f64);
-// The same for all values of a tensor, which it reads: the error is that of the first illegal value.
+// The same for all values of a tensor, which are read. The error is for the first illegal value.
 void check_values(const char* op, const CellParam& param, const at::Tensor& values, DType arithmetic);
 void check_positive(const char* op, const char* name, double number);
 
-// Lengths and starts of samples as kernels take them (samples.h).
+// Checks lengths and starts of samples in the form for kernels (samples.h).
 void check_samples(const Leader& leader, const at::Tensor& lengths, const at::Tensor& start);
-// Checks their shapes, which have the dimensions that kernels expect; the error shows `given`, the shape that the
-// caller passed.
+// Check the shapes, in the form for kernels. The error shows `given`, the shape that the caller passed.
 void check_lengths_shape(const Leader& leader, const at::Tensor& lengths, c10::SymIntArrayRef given);
 void check_start_shape(const Leader& leader, const at::Tensor& start, c10::SymIntArrayRef given);
 
-// Has exactly this shape and type. The argument's name is `prefix` and `name`: grad_ and v.
+// Checks that a gradient has exactly this shape and type. The name of the argument is `prefix` plus `name`, such as
+// grad_v.
 void check_gradient(const Leader& leader, const char* prefix, const char* name, const at::Tensor& grad,
                     c10::SymIntArrayRef shape, c10::ScalarType type);
 
-// Resolves a device without an index to the current one of its kind, as torch does.
+// Resolves a device without an index to the current device of its type, as torch does.
 c10::Device numbered(c10::Device device);
 
 }  // namespace spikeforge::ops

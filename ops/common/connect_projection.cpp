@@ -15,9 +15,9 @@ namespace spikeforge::ops::sparse {
 namespace {
 
 constexpr std::int64_t most_neurons = std::int64_t{1} << 31;
-constexpr double most_of_a_row = 1LL << 30;  // of a fixed total, on average: rows are counted in 32 bits
-constexpr double least_kept = 1e-3;          // of the numbers of a law that is drawn again
-constexpr double most_exponent = 88;         // e^x is a float
+constexpr double most_of_a_row = 1LL << 30;  // average for a fixed total: rows are counted in 32 bits
+constexpr double least_kept = 1e-3;          // the minimum share of values that are not redrawn
+constexpr double most_exponent = 88;         // e^x is representable as a float
 
 void check_range(const std::string& where, const char* name, const NeuronRange& range, std::int64_t size,
                  const char* of) {
@@ -25,7 +25,7 @@ void check_range(const std::string& where, const char* name, const NeuronRange& 
                     " must be a range within the ", size, " ", of, ", but is ", range.begin, ":", range.end);
 }
 
-// Per row, limited by the smallest row without autapses; targets of a source, or sources of a target.
+// Checks a degree: the targets per source, or the sources per target. Without autapses, the smallest row limits it.
 void check_degree(const std::string& where, const Projection& p, bool out, std::int64_t rows) {
   const NeuronRange& others = out ? p.targets : p.sources;
   TORCH_CHECK_VALUE(p.amount >= 0 && p.amount < most_neurons && p.amount == std::floor(p.amount), where,
@@ -58,7 +58,7 @@ void check_total(const std::string& where, const Projection& p, std::int64_t row
 
 double normal_cdf(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
 
-// The probability of a number that is neither drawn again nor clipped.
+// Returns the probability that a value is neither redrawn nor clipped.
 double share_within(const NumberLaw& law) {
   const auto below = [&](double x) {
     if (law.law == "lognormal") x = x > 0 ? std::log(x) : -std::numeric_limits<double>::infinity();
@@ -102,7 +102,7 @@ void check_law(const std::string& where, const char* name, const NumberLaw& law,
                     law.low, " to ", law.high, ", where fewer than one in a thousand are");
 }
 
-// A delay is rounded to whole steps, so that one of at least a step is 0.5 or more.
+// Checks delays. They are rounded to whole steps, so that a delay of one step may be 0.5 or more.
 void check_delays(const std::string& where, const Projection& p, int least_delay) {
   const bool is_array = p.delay.law == "array", is_one = p.delay.law == "constant";
   if (is_array && p.delays.numel() == 0) return;

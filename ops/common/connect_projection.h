@@ -1,4 +1,4 @@
-// One projection of connect: its rule and its laws, and what they must be.
+// One projection of connect: its rule and its laws, and their checks.
 #pragma once
 
 #include "ops/connect.h"
@@ -22,20 +22,20 @@ enum class ConnectionRule {
   arrays
 };
 
-// Throws ValueError for another name, in a message that begins with `where`.
+// Returns the rule with this name. Throws ValueError for other names, with a message that begins with `where`.
 ConnectionRule parse_rule(const std::string& where, std::string_view name);
 
 inline std::int64_t size_of(const NeuronRange& range) { return range.end - range.begin; }
 
-// The column of row 0's own neuron.
+// Returns the column of the neuron of row 0, among the columns of the targets' input.
 inline std::int64_t first_own_column(const Projection& p, std::int64_t rows) {
   return rows == 0 ? 0 : p.targets.begin / rows * rows;
 }
 
-// The least and the most that a law may give; of the law "array" those of the array, which is not empty.
+// Returns the minimum and the maximum value of a law; for the law "array", those of the array, which must not be empty.
 std::pair<double, double> limits_of(const NumberLaw& law, const at::Tensor& array);
 
-// The delays of an array in whole steps, rounded as those of a law are.
+// Returns the delays of an array in whole steps, rounded like those of a law.
 at::Tensor whole_delays(const at::Tensor& delays);
 
 // Checks a projection of a matrix with delays of at least `least_delay` steps. Messages begin with `where`. Throws

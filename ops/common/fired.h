@@ -1,4 +1,4 @@
-// The neurons that fired, from spikes in memory.
+// Lists the neurons that fired, from spikes in memory.
 #pragma once
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 
 namespace spikeforge::ops {
 
-// f(i) for each i of [first, last) with spikes[i] > 0, ascending. A block of which none fired, as most are, costs a
-// vector comparison or two.
+// Calls f(i) for each i in [first, last) with spikes[i] > 0, in ascending order. A block without spikes, the most
+// frequent case, costs one or two vector comparisons.
 template <class T, class F> void for_each_fired(const T* spikes, std::int64_t first, std::int64_t last, F&& f) {
   constexpr std::int64_t block = 64;
   for (; first < last; first += block) {

@@ -9,7 +9,7 @@
 namespace spikeforge {
 namespace {
 
-// PackError as an exception of torch, so that Python sees one.
+// Converts PackError to an exception of torch, which becomes a Python exception.
 template <class Function> auto checked(const char* name, const Function& function) {
   try {
     return function();

@@ -31,8 +31,8 @@ template <class Int> View<Int> strides_of(const at::Tensor& t) {
     return t.strides();
 }
 
-// A graph's tracer wants to see the allocation; where there is memory to allocate, the way through the dispatcher takes
-// longer than the allocation itself.
+// Allocates through the dispatcher only while a graph is traced: the dispatcher takes longer than the allocation
+// itself.
 at::Tensor allocate(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides, const at::TensorOptions& options) {
   return at::empty_strided_symint(sizes, strides, options);
 }
@@ -47,7 +47,7 @@ at::Tensor allocate(at::IntArrayRef sizes, at::IntArrayRef strides, const at::Te
   return at::Tensor(at::detail::empty_strided_generic(sizes, strides, result_allocator(), cpu, type));
 }
 
-// Dimensions of more than one element, from the fastest in memory to the slowest.
+// Returns the dimensions of more than one element, from the fastest in memory to the slowest.
 template <class Int> c10::SmallVector<int, 6> memory_order(View<Int> sizes, View<Int> strides) {
   c10::SmallVector<int, 6> order;
   for (int d = static_cast<int>(sizes.size()) - 1; d >= 0; --d)
@@ -59,7 +59,7 @@ template <class Int> c10::SmallVector<int, 6> memory_order(View<Int> sizes, View
   return order;
 }
 
-// True for the order of the shape, the most frequent one. False for an empty step.
+// True if the memory order is that of the shape, the most frequent case. False for an empty step.
 bool is_contiguous(at::IntArrayRef sizes, at::IntArrayRef strides) {
   std::int64_t expected = 1;
   for (std::size_t d = sizes.size(); d-- > 0; expected *= sizes[d])
@@ -110,7 +110,7 @@ const at::Tensor& copy_into(at::Tensor target, const at::Tensor& source, Copies&
   return copies.emplace_back(std::move(target));
 }
 
-// A sequence of rows with these strides, or its copy.
+// Returns a view of a sequence of rows with these strides, or of a copy.
 SequenceView view_rows(const at::Tensor& tensor, std::int64_t time_stride, at::IntArrayRef strides,
                        const PlainLayout& layout, at::Tensor (PlainLayout::*empty)(const at::TensorOptions&) const,
                        Copies& copies) {
@@ -121,7 +121,7 @@ SequenceView view_rows(const at::Tensor& tensor, std::int64_t time_stride, at::I
           .time_stride = layout.neurons};
 }
 
-// The parameter spread over all neurons, in their order.
+// Returns a view of the parameter, expanded to all neurons in their order.
 ParamView view_expanded(const at::Tensor& param, c10::ScalarType type, const PlainLayout& layout, Copies& copies) {
   return {.data = copy_into(layout.empty_step(param.options().dtype(type)), param, copies).const_data_ptr(),
           .type = dtype_of(type),
@@ -129,13 +129,13 @@ ParamView view_expanded(const at::Tensor& param, c10::ScalarType type, const Pla
           .count = layout.neurons};
 }
 
-// The view in which the value of neuron i is (i / inner) % count elements after the first, for a tensor with these
-// sizes and strides that broadcasts against a step; std::nullopt if its dimensions are not a single run, or are in
-// another order.
+// Returns the view in which the value of neuron i is (i / inner) % count elements after the first, for a tensor with
+// these sizes and strides that broadcasts against a step. Returns std::nullopt if the varying dimensions are not
+// adjacent, or are in another order.
 std::optional<SamplesView> run_of(at::IntArrayRef sizes, at::IntArrayRef strides, const PlainLayout& layout) {
   const std::int64_t missing = static_cast<std::int64_t>(layout.sizes.size() - sizes.size());
   SamplesView view;
-  bool ended = false;  // the run of varying dimensions
+  bool ended = false;  // true after the adjacent varying dimensions
   for (const int d : memory_order<std::int64_t>(layout.sizes, layout.strides)) {
     const bool varies = d >= missing && sizes[d - missing] != 1;
     if (!varies) {
@@ -156,8 +156,8 @@ at::Tensor without_expanded(at::Tensor t, std::int64_t from = 0) {
   return t;
 }
 
-// The one number of a tensor in the host's memory. item() calls an operator for it, which takes as long as all else of
-// a parameter.
+// Returns the value of a one-element tensor in host memory. item() calls an operator, which takes as long as all other
+// work for a parameter.
 double number_of(const at::Tensor& t) {
   if (t.is_neg()) return t.item<double>();
   switch (t.scalar_type()) {
@@ -169,7 +169,7 @@ double number_of(const at::Tensor& t) {
 
 ParamView view_tensor(const at::Tensor& param, const PlainLayout& layout, Copies& copies) {
   const std::optional<SamplesView> run = run_of(param.sizes(), param.strides(), layout);
-  if (!run) return view_expanded(param, param.scalar_type(), layout, copies);  // rare enough for a copy
+  if (!run) return view_expanded(param, param.scalar_type(), layout, copies);  // a rare case, which is copied
   return {
       .data = param.const_data_ptr(), .type = dtype_of(param.scalar_type()), .inner = run->inner, .count = run->count};
 }
@@ -214,13 +214,14 @@ template <class Int> Layout<Int> layout_of(const at::Tensor& x) {
   if (is_dense<Int>(layout.sizes, strides)) {
     layout.strides.append(strides.begin(), strides.end());
   } else {
-    // An empty x keeps its strides, whatever is done to it; its states still need a layout.
+    // An empty x may have any strides, but its states need a layout.
     layout.strides = contiguous_strides(layout.sizes);
   }
   return layout;
 }
 
-// From the slowest dimension in memory on: as in the shape, then those from j on, then those from i on up to j.
+// Starting from the slowest dimension in memory: first dimensions in the order of the shape, then those from j on, then
+// those from i up to j.
 template <class Int> std::optional<Order<Int>> order_of(const Layout<Int>& layout) {
   auto order = memory_order<Int>(layout.sizes, layout.strides);
   std::reverse(order.begin(), order.end());
@@ -282,7 +283,7 @@ ParamView view_param(const at::Tensor& param, c10::ScalarType x, c10::ScalarType
                      Copies& copies) {
   if (param.is_cpu() && param.numel() == 1) return {.number = number_of(param)};
   if (param.scalar_type() != x && param.scalar_type() != state) {
-    // A tensor that keeps its strides is read as in its own type.
+    // A dense tensor keeps its strides when it is converted, and is then viewed in place.
     if (!param.is_non_overlapping_and_dense()) return view_expanded(param, state, layout, copies);
     return view_tensor(copies.emplace_back(param.to(state)), layout, copies);
   }

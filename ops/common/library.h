@@ -1,8 +1,8 @@
-// How the library spikeforge is registered with torch: SPIKEFORGE_SCHEMAS(library) { ... } and SPIKEFORGE_KERNELS(CPU,
-// library) { ... } are torch's TORCH_LIBRARY_FRAGMENT and TORCH_LIBRARY_IMPL, except in a process that
-// loads the library twice, from two files (a wheel's and a build's). There, torch would throw at the first schema of
-// the second library during loading, which ends the process. So the second library warns, registers nothing, and uses
-// the operators of the first.
+// Registration of the library spikeforge with torch: SPIKEFORGE_SCHEMAS(library) { ... } and SPIKEFORGE_KERNELS(CPU,
+// library) { ... } are torch's TORCH_LIBRARY_FRAGMENT and TORCH_LIBRARY_IMPL, except in a process that loads the
+// library twice, from two files (a wheel's and a build's). There, torch would throw at the first schema of the second
+// library during loading, which terminates the process. Therefore the second library prints a warning, registers
+// nothing, and uses the operators of the first.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -18,8 +18,8 @@ namespace spikeforge::ops {
 bool is_first_copy();
 
 // Defines operators. torch resolves lazily negated and conjugated tensors and zero tensors in the arguments Tensor and
-// Tensor[] before it calls a device's kernel, but not those in Tensor?[]: an operator with such a list is given a
-// kernel that does so.
+// Tensor[] before it calls a device's kernel, but not those in Tensor?[]: for an operator with such a list, this class
+// registers a kernel that does so.
 class Schemas {
  public:
   Schemas(torch::Library& library) : library_(library) {}  // NOLINT(google-explicit-constructor): for the macro below

@@ -13,8 +13,8 @@ inline c10::DispatchKeySet keys_of(at::TensorList list) {
   return keys;
 }
 
-// The key whose kernel the dispatcher would call next for arguments with these keys. For operators without autocast
-// kernels, as most are.
+// Returns the key whose kernel the dispatcher would call next for arguments with these keys. For operators without
+// autocast kernels.
 inline c10::DispatchKey next_key_of(c10::DispatchKeySet of_arguments) {
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   const c10::DispatchKeySet requested =

@@ -15,8 +15,8 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-// A launch needs a current context. The runtime makes the device's current at a thread's first call to it; a thread of
-// autograd's may come here with memory from the cache and no such call before.
+// Makes the context of the device current, as a launch requires. The runtime does so at a thread's first call, but an
+// autograd thread may get memory from the cache without such a call.
 void ensure_context(int index) {
   thread_local int ready = -1;
   if (ready == index) return;

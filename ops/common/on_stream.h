@@ -7,10 +7,10 @@
 
 namespace spikeforge::ops {
 
-// The device of a CUDA tensor.
+// Returns the device of a CUDA tensor.
 const jit::Device& gpu_of(const at::Tensor& x);
 
-// The device's current stream, with its context current on this thread.
+// Returns the device's current stream, and makes the device's context current on this thread.
 void* stream_of(const at::Tensor& x);
 
 }  // namespace spikeforge::ops

@@ -1,5 +1,5 @@
-// Results that the node which gave them has as bits too, so that a product that reads them need not pack them.
-// Included where operators register their Autograd kernels, since autograd's headers are dear.
+// Results whose autograd node also stores them as bits, so that a product that reads them need not pack them. Only
+// files that register Autograd kernels include this header, since autograd's headers compile slowly.
 #pragma once
 
 #include "ops/common/record.h"
@@ -20,8 +20,8 @@ class PackedResult {
   static Packed of(const at::Tensor& x, std::int64_t bits) {
     const at::TensorBase& whole = x.is_view() ? x._base() : x;
     const auto* const node = dynamic_cast<const PackedResult*>(whole.grad_fn().get());
-    // A dense view with the same number of elements has them in the same order. The graph and the version show in-place
-    // changes.
+    // A dense view with the same number of elements has the same order. In-place changes are detected by the graph and
+    // the version.
     if (node == nullptr || whole.output_nr() != 0 || x._version() != 0 || x.scalar_type() != whole.scalar_type() ||
         x.sym_numel() != whole.sym_numel() || x.sym_storage_offset() != whole.sym_storage_offset() ||
         !x.is_non_overlapping_and_dense())
@@ -30,7 +30,7 @@ class PackedResult {
   }
 };
 
-// The node of a rule whose forward pass may save its result as bits.
+// The node of a rule whose forward pass may also save its result as bits.
 template <class Rule> class PackedResultNode final : public RuleNode<Rule>, public PackedResult {
  public:
   void keep(Packed packed, std::int64_t bits) {

@@ -6,7 +6,7 @@
 
 namespace spikeforge::ops {
 
-// False also for a lazily negated or conjugated tensor and for a zero tensor, which may have no memory.
+// Also false for a lazily negated or conjugated tensor, and for a zero tensor, which may have no memory.
 inline bool is_plain(const at::Tensor& t) {
   return t.is_contiguous() && !t.is_neg() && !t.is_conj() && !t._is_zerotensor();
 }

@@ -17,8 +17,8 @@
 namespace spikeforge::ops::plastic {
 namespace {
 
-constexpr std::int64_t least_share = 1 << 13;  // connections: a thread with fewer is not worth waking
-constexpr std::size_t most_rules = 256;        // texts that are kept
+constexpr std::int64_t least_share = 1 << 13;  // the minimum number of connections per thread
+constexpr std::size_t most_rules = 256;        // texts in the cache
 
 std::int64_t parts_for(std::int64_t work) {
   return std::clamp<std::int64_t>(work / least_share, 1, at::in_parallel_region() ? 1 : at::get_num_threads());
@@ -29,7 +29,7 @@ struct Rules {
   std::unordered_map<std::string, std::shared_ptr<const Rule>> by_text;
 };
 Rules& rules() {
-  static auto* const all = new Rules;  // calls may come while the process ends
+  static auto* const all = new Rules;  // never destroyed: calls are possible during exit
   return *all;
 }
 
@@ -102,7 +102,7 @@ BoundRule::BoundRule(std::shared_ptr<const Rule> rule, c10::ArrayRef<double> par
         .data = nullptr, .type = {}, .decays = true, .log_factor = log_factor, .target = target, .factors = nullptr};
     std::vector<double> left(cpu::plastic_factors);
     for (std::size_t n = 0; n < left.size(); ++n) left[n] = std::exp(log_factor * static_cast<double>(n));
-    // A vector's numbers stay where they are when the list of vectors grows.
+    // Pointers into the vectors stay valid when the list of vectors grows.
     if (type == DType::f64)
       state.factors = factors_.emplace_back(std::move(left)).data();
     else

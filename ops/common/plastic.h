@@ -1,5 +1,5 @@
-// Plastic connections beneath plastic_step and networks: a rule with numbers for its parameters, and what it does at
-// the events of a step on the CPU.
+// Plastic connections, the base of plastic_step and of networks: a rule with values for its parameters, and its events
+// in a step on the CPU.
 #pragma once
 
 #include "csrc/cpu/event/plastic.h"
@@ -36,17 +36,18 @@ struct Rule {
   mutable std::map<KernelKey, const jit::LoadedKernel*> kernels;
 };
 
-// The rule of a text; the same one for the same text. Throws ValueError, with line, column and caret where the text
-// cannot be read; `op` begins the message.
+// Returns the rule of a text, which is the same object for the same text. Throws ValueError, with line, column and
+// caret, if the text cannot be parsed; `op` begins the message.
 std::shared_ptr<const Rule> rule_of(std::string_view text, const char* op);
 
-// The least and the most that the events of a rule clamp the weight to, by constants or parameters; infinite without.
+// Returns the bounds to which the events of a rule clamp the weight, from constants or parameters; infinite if there
+// are none.
 std::pair<double, double> weight_bounds(const graph::Synapse& rule, c10::ArrayRef<double> params);
 
-// Arithmetic in float or double, `type`.
+// A rule with values for its parameters. `type` is the type of the arithmetic, float or double.
 class BoundRule {
  public:
-  // Throws ValueError for a wrong number of parameters, and where a value decays by what is no positive number.
+  // Throws ValueError for a wrong number of parameters, and for a decay that is not a positive number.
   BoundRule(std::shared_ptr<const Rule> rule, c10::ArrayRef<double> params, DType type, const char* op);
   BoundRule(const BoundRule&) = delete;
   BoundRule& operator=(const BoundRule&) = delete;
@@ -56,13 +57,13 @@ class BoundRule {
   const Rule& rule() const { return *rule_; }
   DType type() const { return type_; }
 
-  // The value of a decaying number after a step: target + (number - target) factor.
+  // A decaying trace. Its value after a step is target + (value - target) factor.
   struct TraceDecay {
     std::size_t trace = 0;
     double factor = 1, target = 0;
   };
   const std::vector<TraceDecay>& trace_decays() const { return trace_decays_; }
-  // How states decay, without their memory.
+  // The decay of states, without their memory.
   const std::vector<cpu::PlasticState>& states() const { return states_; }
   const std::vector<double>& numbers(const cpu::PlasticBlock& block) const;
 
@@ -70,23 +71,23 @@ class BoundRule {
   std::shared_ptr<const Rule> rule_;
   DType type_;
   std::vector<cpu::PlasticState> states_;
-  std::vector<std::vector<double>> factors_;        // of each state that decays: what is left of it after so many steps
+  std::vector<std::vector<double>> factors_;        // of each decaying state: the factor by number of steps
   std::vector<std::vector<float>> narrow_factors_;  // the same in float
   std::vector<TraceDecay> trace_decays_;
   std::vector<std::pair<const cpu::PlasticBlock*, std::vector<double>>> numbers_;
 };
 
-// Connections by rows and by columns. `columns` and `slots` are read by rules with "on post" alone.
+// Connections by rows and by columns. Only rules with "on post" read `columns` and `slots`.
 struct Matrix {
   event::Rows rows, columns;
   const std::int64_t* slots = nullptr;
-  bool columns_ascend = false;  // within a segment of a row, so that threads may own columns
-  // For presynaptic traces with several delays: PlasticCall.
+  bool columns_ascend = false;  // true if columns ascend within a segment of a row, so that threads may own columns
+  // For presynaptic traces with several delays (see PlasticCall).
   const void* delays = nullptr;
   bool wide_delays = false;
 };
 
-// Connections of some neurons, in the order in which they are taken.
+// Connections of some neurons, in the order in which they are processed.
 struct Segments {
   std::vector<std::int32_t> own;
   std::vector<std::int64_t> begins, ends;
@@ -106,22 +107,22 @@ struct Memory {
   const std::int64_t* trace_offsets = nullptr;
 };
 
-// The parts of a step, in their order: decay; arrive and change_traces of the neurons before; fire and change_traces of
-// those after; modulate. Any number of threads gives the same bits.
+// The parts of a step, in their order: decay; arrive, and change_traces of presynaptic neurons; fire, and change_traces
+// of postsynaptic neurons; modulate. Any number of threads gives the same bits.
 class Step {
  public:
   Step(const BoundRule& rule, const Matrix& matrix) : rule_(rule), matrix_(matrix) {}
 
-  // Traces of one side: [count] each.
+  // Decays the traces of one side, [count] each.
   void decay(const Memory& memory, bool after, std::int64_t count) const;
-  // Spikes reach these connections; what they send is added to `sent` [cols], if not null.
+  // Applies spikes that arrive at these connections. The sent values are added to `sent` [cols], if not null.
   void arrive(const Memory& memory, const Segments& segments, void* sent);
-  // The neurons after these connections have fired.
+  // Applies the spikes of the postsynaptic neurons `columns`.
   void fire(const Memory& memory, const std::vector<std::int32_t>& columns);
   void change_traces(const Memory& memory, bool after, const std::vector<std::int32_t>& fired);
   // Updates all connections: the signals for which `comes` is true, and "each step".
   void modulate(const Memory& memory, const std::vector<bool>& comes);
-  // Brings all states to this step.
+  // Updates all states to this step.
   void refresh(const Memory& memory);
 
  private:

@@ -18,7 +18,7 @@ class Recomputable {
  public:
   virtual ~Recomputable() = default;
   // True if the call that recorded the node allowed recomputing its result.
-  virtual bool is_willing() const = 0;
+  virtual bool may_recompute() const = 0;
   // Recomputes the result from the node's saved tensors. Throws if they were released, or changed in place.
   virtual at::Tensor again() = 0;
 };
@@ -27,7 +27,7 @@ class Recomputable {
 // call allowed recomputing.
 template <class Rule> class RecomputableNode final : public RuleNode<Rule>, public Recomputable {
  public:
-  bool is_willing() const override { return this->ctx_.saved_data.at("recompute").toBool(); }
+  bool may_recompute() const override { return this->ctx_.saved_data.at("recompute").toBool(); }
   at::Tensor again() override {
     // Saved tensors are already cast.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -38,17 +38,17 @@ template <class Rule> class RecomputableNode final : public RuleNode<Rule>, publ
 // A shared pointer, or since torch 2.15 an intrusive one.
 using NodePointer = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
 
-// The result of a recomputable node, or a view of it, as another node saves it.
+// The saved form, in another node, of a recomputable node's result or of a view of it.
 class Recomputed : public torch::CustomClassHolder {
  public:
   // Returns the tensor to save for t: t itself, or an undefined tensor if restored() can recompute it by the key.
   static at::Tensor keep(AutogradContext* ctx, const std::string& key, const at::Tensor& t) {
-    // The graph or the version shows whether a result was written to.
+    // Writes to a result are detected by the graph or the version.
     const at::TensorBase& whole = t.is_view() ? t._base() : t;
     const NodePointer& node = whole.grad_fn();
     if (!node || t._version() != 0 || t.scalar_type() != whole.scalar_type()) return t;
     auto* const recomputable = dynamic_cast<Recomputable*>(node.get());
-    if (recomputable == nullptr || !recomputable->is_willing()) return t;
+    if (recomputable == nullptr || !recomputable->may_recompute()) return t;
     ctx->saved_data[key] = c10::IValue::make_capsule(c10::make_intrusive<Recomputed>(node, recomputable, whole, t));
     return {};
   }
@@ -60,7 +60,7 @@ class Recomputed : public torch::CustomClassHolder {
     return c10::static_intrusive_pointer_cast<Recomputed>(found->second.toCapsule())->again();
   }
 
-  // For keep().
+  // Used by keep().
   Recomputed(NodePointer node, Recomputable* recomputable, const at::TensorBase& whole, const at::Tensor& t)
       : node_(std::move(node)),
         recomputable_(recomputable),
@@ -77,7 +77,8 @@ class Recomputed : public torch::CustomClassHolder {
     return whole.as_strided_symint(sizes_, strides_, whole.sym_storage_offset() + offset_);
   }
 
-  // The reader's edge leads there too: this is no cycle, and keeps nothing alive longer.
+  // The node that reads the result has an edge to this node too, so the pointer makes no cycle and does not extend a
+  // lifetime.
   NodePointer node_;
   Recomputable* recomputable_;
   std::vector<c10::SymInt> strides_of_whole_, sizes_, strides_;

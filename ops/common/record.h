@@ -1,8 +1,8 @@
-// Reverse-mode differentiation of an operator by a class with a backward function, as torch::autograd::Function has it.
-// Function::apply refuses the transforms of torch.func; record() makes the same node in the way of torch's own
-// operators, so that torch.func.grad, vjp, jacrev and per-sample gradients reach it.
+// Reverse-mode differentiation of an operator by a class with a backward function, as in torch::autograd::Function.
+// Function::apply does not support the transforms of torch.func; record() creates the same node in the way of torch's
+// own operators, so that torch.func.grad, vjp, jacrev and per-sample gradients work.
 //
-// Included where operators register their Autograd kernels, since autograd's headers are dear.
+// Only files that register Autograd kernels include this header, since autograd's headers compile slowly.
 #pragma once
 
 #include "ops/common/tangents.h"
@@ -29,8 +29,8 @@ inline bool wants_gradient(const at::Tensor& t) {
   return at::GradMode::is_enabled() && t.defined() && t.requires_grad();
 }
 
-// The node of a rule. torch reads the node's name in every backward pass, and would demangle the name of its type each
-// time.
+// The node of a rule. It overrides the name, which torch reads in every backward pass, because the default demangles a
+// type name each time.
 template <class Rule> class RuleNode : public torch::autograd::CppNode<Rule> {
  public:
   std::string name() const override {
@@ -39,11 +39,11 @@ template <class Rule> class RuleNode : public torch::autograd::CppNode<Rule> {
   }
 };
 
-// The results of forward(context), differentiable by `inputs`, of which one at least requires a gradient. Rule has
+// Returns the results of forward(context), with gradients for `inputs`; at least one must require it. Rule has
 //   static constexpr bool is_traceable;
 //   static variable_list backward(AutogradContext*, const variable_list& grads);   one gradient for each input
-// `forward` saves in the context what backward needs, and calls operators below autograd. One that takes a Node& is
-// given the node, and its context is there.
+// `forward` saves the values for backward in the context, and calls operators below autograd. A forward(Node&)
+// receives the node, which contains the context.
 template <class Rule, class Node = RuleNode<Rule>, class Forward>
 auto record(at::TensorList inputs, Forward&& forward) {
   const auto node = make_node<Node>();
@@ -72,8 +72,8 @@ auto record(at::TensorList inputs, Forward&& forward) {
   return outputs;
 }
 
-// The result of compute(), which calls operators below autograd; recorded where a gradient by one of `inputs` is
-// wanted, after keep(context) has saved what Rule::backward needs.
+// Returns the result of compute(), which calls operators below autograd. It is recorded if one of `inputs` requires a
+// gradient; keep(context) then saves the values for Rule::backward.
 template <class Rule, class Compute, class Keep>
 at::Tensor differentiable(std::string_view op, at::TensorList inputs, Compute&& compute, Keep&& keep) {
   refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), has_tangent));

@@ -20,7 +20,7 @@ namespace spikeforge::ops {
 #if defined(__linux__)
 namespace {
 
-// glibc keeps the pages of smaller results from call to call.
+// The minimum size of results in kept blocks. glibc keeps the pages of smaller results between calls.
 constexpr std::size_t large_result = std::size_t{32} << 20;
 constexpr std::size_t large_page = std::size_t{2} << 20;
 
@@ -31,7 +31,7 @@ struct Block {
   std::size_t bytes = 0;
 };
 
-// Null where there is no memory.
+// Returns null if there is not enough memory.
 Block map(std::size_t bytes) {
   const std::size_t reserved = bytes + large_page;
   void* const raw = mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -55,7 +55,7 @@ std::size_t most_kept_bytes() {
 
 class Blocks {
  public:
-  // A kept block that wastes at most a quarter, or a new one.
+  // Returns a kept block of which at most a quarter is unused, or a new block.
   Block take(std::size_t bytes) {
     const std::size_t wanted = round_up(bytes, large_page);
     {
@@ -83,7 +83,7 @@ class Blocks {
   }
 
   void give_back(const Block& block) {
-    // Its pages stay, unless the system needs them meanwhile.
+    // Keeps the pages unless the system needs them.
     madvise(block.memory, block.bytes, MADV_FREE);
     {
       const std::scoped_lock lock(mutex_);
@@ -94,7 +94,7 @@ class Blocks {
   }
 
  private:
-  // Those kept longest go first.
+  // Frees the oldest kept blocks first.
   void drop_down_to(std::size_t bytes) {
     std::vector<Block> dropped;
     {
@@ -108,7 +108,7 @@ class Blocks {
   }
 
   ForkSafeMutex mutex_;
-  std::vector<Block> kept_;  // from the one kept longest
+  std::vector<Block> kept_;  // the oldest first
   std::size_t kept_bytes_ = 0;
   const std::size_t most_bytes_ = most_kept_bytes();
 };

@@ -37,7 +37,7 @@ at::Tensor in_rows(const at::Tensor& t) {
 }
 
 at::Tensor rows_product(const at::Tensor& a, const at::Tensor& b) {
-  // Rows on several devices are not a matrix: a subclass computes the product itself.
+  // Rows on several devices are not a matrix, so a tensor subclass computes the product itself.
   if (at::GradMode::is_enabled() || !(is_of_subclass(a) || is_of_subclass(b))) return product(a, b);
   static const auto handle =
       find_operator<at::Tensor(const at::Tensor&, const at::Tensor&)>("spikeforge::rows_product");

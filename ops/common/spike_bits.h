@@ -7,21 +7,21 @@
 
 namespace spikeforge::ops {
 
-// A dense tensor of small whole numbers, `bits` (1 or 4) a number, in the order of its memory.
+// A dense tensor of small integers, packed with `bits` (1 or 4) bits per element, in the order of its memory.
 struct Packed {
   at::Tensor numbers;  // uint8
-  at::Tensor valid;    // 0-dimensional, bool: whether all were such numbers
+  at::Tensor valid;    // 0-dimensional, bool: true if all elements fit
 };
 
-// Throws ValueError for another width than 1 and 4; `op` begins the message.
+// Throws ValueError for widths other than 1 and 4; `op` begins the message.
 void check_bits(const char* op, std::int64_t bits);
 
 c10::SymInt bytes_of(const c10::SymInt& count, std::int64_t bits);
 
-// For the numbers of x.
+// Allocates the tensors for the elements of x.
 Packed empty_packed(const at::Tensor& x, std::int64_t bits);
 
-// Through the dispatcher. Unpacked values are NaN everywhere if the numbers are not valid.
+// Calls the operator through the dispatcher. Unpacked values are NaN everywhere if the numbers are not valid.
 Packed call_pack(const at::Tensor& x, std::int64_t bits);
 at::Tensor call_unpack(const Packed& packed, c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
                        c10::ScalarType type, std::int64_t bits);

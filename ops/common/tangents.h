@@ -1,4 +1,4 @@
-// Forward mode: tangents of dual tensors.
+// Forward-mode differentiation: tangents of dual tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -3,7 +3,7 @@
 
 namespace spikeforge::ops {
 
-// Memory that the calling thread keeps between calls, aligned to a cache line. A larger request invalidates it.
+// Returns memory that the calling thread keeps between calls, aligned to a cache line. A larger request invalidates it.
 void* thread_scratch(std::size_t bytes);
 
 }  // namespace spikeforge::ops

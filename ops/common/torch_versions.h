@@ -11,14 +11,14 @@
 
 namespace spikeforge::ops {
 
-// Creates a node of autograd's graph, owned as torch owns its own: by c10::intrusive_ptr from 2.13 on; before, by
+// Creates a node of autograd's graph with torch's type of ownership: c10::intrusive_ptr from 2.13 on; in older versions
 // std::shared_ptr, whose deleter destroys a long graph without recursion.
 template <class N, class... Arguments> auto make_node(Arguments&&... arguments) {
   static_assert(std::is_base_of_v<torch::autograd::Node, N>);
   if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, N>) {
     return c10::make_intrusive<N>(std::forward<Arguments>(arguments)...);
   } else {
-    // deleteNode is found by the type of its argument: where torch has none, it is not looked for.
+    // deleteNode is found by argument-dependent lookup, so this compiles if torch does not have it.
     return std::shared_ptr<N>(new N(std::forward<Arguments>(arguments)...), [](N* node) { deleteNode(node); });
   }
 }

@@ -11,7 +11,7 @@
 namespace spikeforge::ops {
 namespace {
 
-// Numbers that are worth waking a thread.
+// The minimum number of elements per thread.
 constexpr std::int64_t numbers_of_a_thread = 1 << 16;
 
 template <class F> auto with_integers(const at::Tensor& contiguous, F&& f) {
@@ -20,7 +20,8 @@ template <class F> auto with_integers(const at::Tensor& contiguous, F&& f) {
   return f(contiguous.const_data_ptr<std::int64_t>());
 }
 
-// Without a branch, so that it is read in vectors. A negative number is a large one without its sign.
+// True if all indices are in [0, bound). It has no branch, so that the compiler vectorises it. Negative values become
+// large unsigned ones.
 template <class Index> bool lie_below(const Index* numbers, std::int64_t n, std::int64_t bound) {
   using Unsigned = std::make_unsigned_t<Index>;
   const auto most = static_cast<Unsigned>(bound);
@@ -96,7 +97,7 @@ void refuse_delays(const StoredMatrix& m) {
 }
 
 MatrixMemory<bool>& on_the_host() {
-  static auto& verified = *new MatrixMemory<bool>;  // threads may still call at the end of the process
+  static auto& verified = *new MatrixMemory<bool>;  // never destroyed: calls are possible during exit
   return verified;
 }
 
@@ -113,7 +114,7 @@ MatrixMemory<bool>& ascending() {
   return matrices;
 }
 
-// Past the checks of the accessors: every call comes by here.
+// Reads fields without the checks of the accessors, because every call runs this.
 void describe(const at::Tensor& t, const c10::VariableVersion& version, MatrixKey::Numbers& numbers) {
   numbers.storage = t.storage().unsafeGetStorageImpl();
   numbers.data = t.const_data_ptr();
@@ -134,7 +135,7 @@ std::optional<MatrixKey> MatrixKey::of(const StoredMatrix& matrix) {
   for (const at::Tensor* const t : {matrix.indices, matrix.indptr, matrix.slots, matrix.delays}) {
     if (t != nullptr) {
       const c10::VariableVersion& version = t->unsafeGetTensorImpl()->version_counter();
-      // A tensor of inference mode has no version; the one delay of all connections may be of any shape.
+      // An inference tensor has no version; a single delay for all connections may have any number of dimensions.
       if (!version.enabled() || !t->has_storage() || static_cast<std::size_t>(t->dim()) > most_dims) {
         key.reset();
         return key;

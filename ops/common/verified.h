@@ -1,4 +1,4 @@
-// Stored matrices whose indices were checked: each matrix is read for that once, and not at every call.
+// A cache of stored matrices whose indices were checked, so that a matrix is checked once, and not in every call.
 #pragma once
 
 #include "csrc/base/fork_safe_mutex.h"
@@ -19,39 +19,40 @@
 namespace spikeforge::ops {
 
 // The conditions that kernels require of a matrix [rows, cols] in memory: indices are in [0, cols); indptr begins with
-// 0, never decreases and ends with their number; slots, if present, are in [0, that number); delays in [0, ring).
+// 0, never decreases and ends with nnz; slots, if present, are in [0, nnz); delays are in [0, ring).
 struct StoredMatrix {
-  const char* op = nullptr;             // begins messages
+  const char* op = nullptr;             // the prefix of messages
   const at::Tensor* indices = nullptr;  // int32 or int64: [nnz], or in ELL form [rows, width]
   const at::Tensor* indptr = nullptr;   // int32 or int64 [rows + 1]; null in ELL form
   const at::Tensor* slots = nullptr;    // int64 [nnz], or null
   const at::Tensor* delays = nullptr;   // uint8 or int32: [nnz], one, or null
   std::int64_t rows = 0, cols = 0;
   std::int64_t ring = 0;                 // slots of spikes in flight
-  const char* indices_name = "indices";  // in messages
+  const char* indices_name = "indices";  // the name in messages
   const char* indptr_name = "indptr";
   const char* cols_name = "cols";
 };
 
-// The kernel that checks it on a GPU: a pack holds it with the kernels of a call.
+// Returns the kernel that checks the matrix on a GPU, for kernel packs.
 event::KernelSpec check_kernel(const StoredMatrix& matrix);
 
-// Reads the matrix, from a GPU through a copy. Throws ValueError for the first illegal number, or with `sorted` for
-// columns of a row that decrease. A matrix that passes is remembered.
+// Checks the matrix, through a copy if it is on a GPU. Throws ValueError for the first illegal value, or with `sorted`
+// for decreasing columns in a row. A matrix that passes is remembered.
 void check_numbers(const StoredMatrix& matrix, bool sorted);
 
-// The same for a matrix on the CPU, unless it is remembered. A matrix is forgotten where one of its tensors changed or
-// died. A change that torch does not count is not seen here either (numpy, .data, running statistics of batch_norm). A
-// tensor of inference mode has no version, and is read at every call.
+// The same for a matrix on the CPU, unless it is remembered. A matrix is forgotten if one of its tensors is changed or
+// freed. Changes that do not increment torch's version counter are not detected (numpy, .data, running statistics of
+// batch_norm). An inference tensor has no version, and is checked in every call.
 void verify(const StoredMatrix& matrix);
 
-// True if the columns of no row of a matrix on the CPU decrease, which is remembered too; false if it could not be.
+// True if no row of a matrix on the CPU has decreasing columns, which is remembered too; false if it cannot be
+// remembered.
 bool columns_ascend(const StoredMatrix& matrix);
 
-// The same for a matrix on a GPU, without waiting for it: what is not remembered is checked by a kernel on the current
-// stream, and what it found is thrown at a later call. Until that is known, kernels of the matrix leave as soon as this
-// word of the device's memory is not 0; null where it is known. While a CUDA graph is captured nothing is checked that
-// is not remembered.
+// Checks a matrix on a GPU without synchronisation: if it is not remembered, a kernel on the current stream checks it,
+// and an error is thrown in a later call. Returns null if the result is known; otherwise a word of device memory, and
+// kernels that use the matrix exit if it is not 0. While a CUDA graph is captured, matrices that are not remembered are
+// not checked.
 const unsigned* verify_on_gpu(const StoredMatrix& matrix);
 
 // Without a branch, so that the numbers are read in vectors.
@@ -61,12 +62,12 @@ template <class Index> bool never_decreases(const Index* numbers, std::int64_t n
   return !decreases;
 }
 
-// ---- the memory of both ----
+// ---- the cache for both devices ----
 
 struct MatrixKey;
 void remember_on_gpu(const StoredMatrix& matrix, const MatrixKey& key);
 
-// Identifies the contents of a matrix, also if other contents are later stored in the same place.
+// Identifies the contents of a matrix, even if other contents are later stored at the same address.
 struct MatrixKey {
   static constexpr std::size_t most_dims = 2;
   struct Numbers {
@@ -80,7 +81,7 @@ struct MatrixKey {
   std::int64_t rows = 0, cols = 0, ring = 0;
   bool operator==(const MatrixKey&) const = default;
 
-  // std::nullopt if a change of the contents could not be detected.
+  // Returns std::nullopt if a change of the contents could not be detected.
   static std::optional<MatrixKey> of(const StoredMatrix& matrix);
 };
 
@@ -88,7 +89,8 @@ struct HashOfMatrixKey {
   std::size_t operator()(const MatrixKey& key) const;
 };
 
-// Bounded, and keeps no numbers alive. A storage is held weakly, so that no other can have its address.
+// A bounded cache that does not extend the lifetime of tensors. It holds weak references to storages, so that their
+// addresses are not reused.
 template <class Value> class MatrixMemory {
  public:
   std::optional<Value> find(const MatrixKey& key) const {

@@ -45,11 +45,11 @@ class PinnedWords {
 };
 
 PinnedWords& pinned_words() {
-  static auto& words = *new PinnedWords;  // its tensors would outlive the allocators
+  static auto& words = *new PinnedWords;  // never destroyed: its tensors would outlive the allocators
   return words;
 }
 
-// One check, which may still be under way.
+// One check, which may still be running.
 class Check {
  public:
   Check(const StoredMatrix& matrix, void* stream, event::Answer answer)
@@ -68,7 +68,7 @@ class Check {
   std::string op;
   c10::Device device;
   void* stream;
-  at::Tensor refused;  // on the device: whether a number is wrong, and how many blocks are done
+  at::Tensor refused;  // on the device: an error flag, and the count of finished blocks
 
  private:
   volatile unsigned* answer_;
@@ -80,7 +80,7 @@ MatrixMemory<SharedCheck>& on_gpus() {
   return verified;
 }
 
-// Checks whose result no call has read. They keep their memory until it is written.
+// Checks whose results were not yet read. They own their memory until it is written.
 class Unanswered {
  public:
   void add(SharedCheck check) {
@@ -161,7 +161,7 @@ const unsigned* verify_on_gpu(const StoredMatrix& matrix) {
   const SharedCheck wrong = unanswered().take();
   if (answer == event::Answer::wrong) {
     check_numbers(matrix, /*sorted=*/false);  // throws, with the position of the illegal value
-    return nullptr;                           // it was changed without torch's version counter, and is legal now
+    return nullptr;                           // it was changed without a new version, and is legal
   }
   TORCH_CHECK_VALUE(!wrong, matrix.op, ": an earlier call, ", wrong->op, " on ", wrong->device,
                     ", had a matrix with numbers that are out of range, and its result is undefined; csr_check reports "

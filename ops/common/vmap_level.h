@@ -14,10 +14,10 @@
 
 namespace spikeforge::ops {
 
-// For its kernel the tensors inside are plain.
+// The innermost vmap level of a call. Its kernel operates on the plain tensors inside the batched ones.
 class VmapLevel {
  public:
-  // For a call with these tensors, some of them optional.
+  // Finds the level of a call with these tensors, some of which are optional.
   template <class... T> explicit VmapLevel(const T&... tensors) { (find(tensors), ...); }
 
   // The innermost level of a call has the highest number.
@@ -34,23 +34,23 @@ class VmapLevel {
   bool maps(const at::Tensor& t) const { return of(t) != nullptr; }
   bool maps(const std::optional<at::Tensor>& t) const { return t.has_value() && maps(*t); }
 
-  // With the mapped dimension, if it has it, as the first one.
+  // Returns t with the mapped dimension, if any, as its first dimension.
   at::Tensor first(const at::Tensor& t) const {
     const auto* const batched = of(t);
     return batched ? batched->value().movedim(batched->bdim(), 0) : t;
   }
-  // That of map i.
+  // Returns the slice of t for map i.
   at::Tensor one(const at::Tensor& t, std::int64_t i) const { return maps(t) ? first(t).select(0, i) : t; }
   std::optional<at::Tensor> one(const std::optional<at::Tensor>& t, std::int64_t i) const {
     return t.has_value() ? std::optional(one(*t, i)) : std::nullopt;
   }
 
-  // A result whose mapped dimension is at `place`.
+  // Wraps a result whose mapped dimension is at `place`.
   at::Tensor mapped(const at::Tensor& t, std::int64_t place = 0) const {
     return at::functorch::makeBatched(t, place, id_);
   }
 
-  // The mapped dimension becomes the second one, after time; t is expanded if it has none.
+  // Returns t with the mapped dimension as the second one, after time; t is expanded if it is not mapped.
   at::Tensor second(const at::Tensor& t) const {
     if (maps(t)) return first(t).movedim(0, 1);
     c10::SymDimVector sizes(t.sym_sizes());
@@ -61,7 +61,7 @@ class VmapLevel {
     return t.has_value() ? std::optional(second(*t)) : std::nullopt;
   }
 
-  // The results f(i) of all maps, one by one; or the lists of results.
+  // Stacks the results f(i) of all maps, or each entry of lists of results.
   template <class F> auto each(F&& f) const {
     std::vector<decltype(f(0))> results;
     const std::int64_t count = size_.guard_int(__FILE__, __LINE__);
@@ -82,7 +82,7 @@ class VmapLevel {
   const c10::SymInt& size() const { return size_; }
 
  protected:
-  // Null where t is the same for all.
+  // Returns null if t is the same for all maps.
   const at::functorch::BatchedTensorImpl* of(const at::Tensor& t) const {
     const auto* const batched = at::functorch::maybeGetBatchedImpl(t);
     return batched != nullptr && batched->level() == id_ ? batched : nullptr;

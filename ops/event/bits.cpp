@@ -1,5 +1,5 @@
-// Events as bits: bit b of word w is set if entry 32 w + b is an event, that is, true or above 0. Bits beyond
-// the last entry are 0.
+// Events as bits: bit b of word w is set if entry 32 w + b is an event, that is, true or above 0. Bits after the last
+// entry are 0.
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/event/product.h"

@@ -1,5 +1,6 @@
-// connect: networks drawn by rule. Rows are counted first, projection by projection; then every projection fills its
-// part of each row. csrc/kernels/event/connection_rules.h defines how positions and values are drawn.
+// connect: draws networks by rules. First the connections of each row are counted, projection by projection; then every
+// projection fills its part of each row. csrc/kernels/event/connection_rules.h defines the drawing of positions and
+// values.
 //
 // connect_part: a part of such a matrix, for one of several processes. The place of a connection in its row selects the
 // random number of its weight, so a projection is drawn whole before connections are dropped.
@@ -29,7 +30,7 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-// The one number of all connections, if there is one.
+// Returns the common value of all connections, if there is one.
 std::optional<double> common_number(c10::ArrayRef<Projection> projections, NumberLaw Projection::*law) {
   std::optional<double> number;
   for (const Projection& p : projections) {
@@ -47,7 +48,7 @@ c10::ScalarType delay_type(c10::ArrayRef<Projection> projections) {
   return any_is_long ? at::kInt : at::kByte;
 }
 
-// Columns are 32-bit numbers.
+// Checks the sizes: columns are 32-bit numbers.
 void check_sizes(std::int64_t rows, std::int64_t cols) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   TORCH_CHECK_VALUE(rows >= 0 && rows <= most, "connect: rows must be from 0 to 2^31 - 1, but is ", rows);
@@ -60,7 +61,7 @@ at::Tensor one_of(const std::optional<double>& number, at::TensorOptions options
   return at::full({1}, is_whole ? std::floor(*number + 0.5) : *number, options);
 }
 
-// Every check of a call. Returns the device, numbered.
+// Runs all checks of a call. Returns the device, with an index.
 c10::Device check_connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection> projections,
                           c10::ScalarType type, c10::Device device) {
   check_sizes(rows, cols);
@@ -78,7 +79,7 @@ c10::Device check_connect(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Pr
   return device;
 }
 
-// The numbers of the connections of all projections: one for all, or space for one per connection.
+// The weights and delays of all projections: one value for all connections, or space for one per connection.
 struct MatrixNumbers {
   MatrixNumbers(c10::ArrayRef<Projection> projections, c10::ScalarType weight_type, at::TensorOptions options)
       : weights(options.dtype(weight_type)), delays(options.dtype(delay_type(projections))) {
@@ -86,7 +87,7 @@ struct MatrixNumbers {
     one_delay = one_of(common_number(projections, &Projection::delay), delays);
   }
 
-  at::Tensor one_weight, one_delay;  // [1]; undefined where each connection has its own
+  at::Tensor one_weight, one_delay;  // [1]; undefined if there is a value per connection
   at::TensorOptions weights, delays;
 
   at::Tensor room_for_weights(std::int64_t connections) const {
@@ -111,7 +112,8 @@ Connectivity empty_matrix(const at::Tensor& counts, const MatrixNumbers& numbers
   return matrix;
 }
 
-// The connections of a projection, whose rows begin at `starts`: columns, and numbers if each has its own.
+// Fills the connections of a projection, whose rows begin at `starts`: columns, and weights and delays if there is a
+// value per connection.
 void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor& starts,
                       const at::Tensor& counts, const Connectivity& to) {
   const Projection& p = drawing.projection();
@@ -134,7 +136,7 @@ void fill_connections(const Drawing& drawing, const MatrixNumbers& numbers, cons
     fill_numbers(to.delays, p.delay, p.delays.defined() ? whole_delays(p.delays) : p.delays, 1);
 }
 
-// The draws of all projections, by rows.
+// The drawn connections of all projections, by rows.
 class Matrix {
  public:
   Matrix(std::int64_t rows, std::vector<Drawing> drawings, const MatrixNumbers& numbers, at::TensorOptions options)
@@ -147,7 +149,7 @@ class Matrix {
     result_ = empty_matrix(of_rows, numbers);
   }
 
-  // Fills one projection after the other; each moves the begin of its rows.
+  // Fills the projections in order; each advances the begins of its rows.
   Connectivity fill() {
     const at::Tensor next = result_.indptr.slice(0, 0, -1).clone();
     for (std::size_t i = 0; i < drawings_.size(); ++i) {
@@ -181,11 +183,11 @@ Connectivity draw(std::int64_t rows, std::int64_t cols, c10::ArrayRef<Projection
 
 // ---- a part ----
 
-// The connections of one projection.
+// The kept connections of one projection.
 struct Kept {
   at::Tensor counts;  // int64 [sources]
   std::int64_t first_row = 0;
-  Connectivity connections;  // indptr is not defined; weights and delays where each has its own
+  Connectivity connections;  // without indptr; weights and delays if per connection
 };
 
 Kept keep(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor& columns, std::int64_t first_row,
@@ -212,7 +214,7 @@ Kept keep(const Drawing& drawing, const MatrixNumbers& numbers, const at::Tensor
                           .delays = kept_of(drawn.delays, numbers.one_delay)}};
 }
 
-// By rows; within a row in the order of projections. Consumes the parts.
+// Joins the parts by rows, and within a row in the order of projections. Consumes the parts.
 Connectivity joined(std::vector<Kept> parts, const MatrixNumbers& numbers, std::int64_t rows,
                     at::TensorOptions options) {
   const at::Tensor of_rows = at::zeros({rows}, options.dtype(at::kLong));
@@ -236,8 +238,8 @@ Connectivity joined(std::vector<Kept> parts, const MatrixNumbers& numbers, std::
   return result;
 }
 
-// ---- the operator, whose lists cover all projections: ranges and choices have four entries per projection, numbers
-// eight, laws two ----
+// ---- The operator. Its lists cover all projections: ranges and choices have four entries per projection, numbers
+// eight, laws two. ----
 
 using Strings = c10::List<std::string>;
 

@@ -1,4 +1,4 @@
-// Networks drawn by torch's threads. A thread owns its lines; what it counts in lines of others, it counts atomically.
+// Draws networks with torch's threads. A thread owns its lines; counts in lines of other threads are atomic.
 #include "ops/event/connect_drawing.h"
 
 #include <ATen/Parallel.h>
@@ -30,7 +30,7 @@ template <class F> void for_each(Place count, Place least, F&& f) {
 
 int count_one(int& counter) { return std::atomic_ref(counter).fetch_add(1, std::memory_order_relaxed); }
 
-// Any that are alike are drawn again but for the first, until none are.
+// Redraws duplicates except for the first, until all are distinct.
 void draw_distinct(const Lines& lines, Place line, Place wanted, int* places) {
   event::DrawnPlaces drawn{lines, line};
   for (Place i = 0; i < wanted; ++i) places[i] = static_cast<int>(lines.first + drawn.at(i));

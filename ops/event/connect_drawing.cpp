@@ -67,7 +67,7 @@ Drawing::Drawing(const Projection& p, std::size_t number, std::int64_t seed, std
               .places_a_bit = 0,
               .first = static_cast<int>(p.targets.begin)};
   if (rule_ == ConnectionRule::fixed_probability)
-    by_rows_.places_a_bit = static_cast<float>(std::log(2.0) / std::abs(std::log1p(-p.amount)));  // inf of -0, too
+    by_rows_.places_a_bit = static_cast<float>(std::log(2.0) / std::abs(std::log1p(-p.amount)));  // also inf for -0
   degree_ = static_cast<std::int64_t>(p.amount);
 }
 

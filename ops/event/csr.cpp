@@ -1,20 +1,20 @@
 // The public operators of stored matrices: all of them are one product, csr_product.
 //
-// A matrix is indices int32 [connections], the columns row after row, and indptr int32 or int64 [rows + 1]: the
+// A matrix consists of indices, int32 [connections], the columns row by row, and indptr, int32 or int64 [rows + 1]: the
 // connections of row i are indptr[i] up to indptr[i + 1]. Columns of a row may come in any order and more than once; a
 // row may be empty. In the ELL form, all rows have the same number: indices [rows, connections per row] and no indptr.
 // weights has one value per connection (the shape of indices), or one element for all. The first call checks the
 // indices of a matrix and throws if one is out of range; later calls use the stored result (ops/common/verified.h).
 // `unchecked` skips the check: an index out of range then reads or writes memory out of bounds.
 //
-// An entry x of `events` is an event where it is true, or x > 0; NaN is none. An event counts 1, or with `graded` x.
-// The result is A e, or with `transpose` e A, of the weights' type; sums of half types are float32 and rounded once.
-// Weights of what is no event have no influence, not even as NaN or infinity. csrmv and csrmm count every entry as it
-// is.
+// An entry x of `events` is an event if it is true, or x > 0; NaN is not an event. An event counts 1, or with `graded`
+// x. The result is A e, or with `transpose` e A, in the weights' type; sums of half types are in float32 and rounded
+// once. Weights of entries without an event have no influence, even if they are NaN or infinite. csrmv and csrmm count
+// every entry with its value.
 //
 // events are [..., cols] for mv and [..., cols, n] for mm, with rows in place of cols under transpose; the result is
 // [..., rows] and [..., rows, n], or cols. `deterministic` (or torch.use_deterministic_algorithms) gives the same bits
-// at every run on a GPU too.
+// in every run on a GPU too.
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/event/differentiation.h"
@@ -29,7 +29,7 @@ namespace {
 Values values_of() { return Values::number; }
 Values values_of(bool graded) { return event_values(graded); }
 
-// Graded is bool where entries are events.
+// Graded is bool for operators of events.
 template <bool matrix, class... Graded> struct Operator {
   static at::Tensor csr(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr,
                         const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, Graded... graded,
@@ -54,8 +54,8 @@ at::Tensor weight_grad_meta(const WeightGradCall& call) {
   return at::empty_symint(call.indices.sym_sizes(), call.grad.options());
 }
 
-// csr_check: checks the conditions that kernels require of a matrix, with messages. Later calls remember that it
-// passed. Reads the matrix, from a GPU through a copy.
+// csr_check: checks the conditions that kernels require of a matrix, with error messages. The result is remembered for
+// later calls. Checks the matrix, through a copy if it is on a GPU.
 void csr_check(const at::Tensor& indices, const at::Tensor& indptr, std::int64_t rows, std::int64_t cols, bool sorted) {
   check_matrix("csr_check", indices, indptr, rows, cols);
   check_numbers({.op = "csr_check", .indices = &indices, .indptr = &indptr, .rows = rows, .cols = cols}, sorted);
@@ -89,7 +89,7 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def("csr_check(Tensor indices, Tensor indptr, *, int rows, int cols, bool sorted=True) -> ()");
 }
 
-// The lowered operators support vmap; torch would otherwise call the public ones once per map.
+// The lowered operators support vmap; otherwise torch would call the public ones once per map.
 void register_products(torch::Library& library) {
   library.impl("event_csrmv", TORCH_FN((Operator<false, bool>::csr)));
   library.impl("event_csrmm", TORCH_FN((Operator<true, bool>::csr)));
@@ -115,12 +115,12 @@ SPIKEFORGE_KERNELS(Meta, library) {
 
 // ---- gradients ----
 //
-// Gradients of products with stored matrices. By the entries: the product of the upstream gradient with the transposed
-// matrix, for events as for numbers (straight-through, also without an event). By a weight: the input of its nonzero,
-// times the upstream gradient of its output. Both are registered operators, so that a second derivative is right as
-// well.
+// Gradients of products with stored matrices. With respect to the entries: the product of the upstream gradient with
+// the transposed matrix, for events as for numbers (straight-through, also without an event). With respect to a weight:
+// the input of its nonzero times the upstream gradient of its output. Both are registered operators, so that second
+// derivatives are correct too.
 
-// Two tensors of a call, its matrix and options, as autograd keeps them.
+// Two tensors of a call, its matrix and options, in the form that autograd saves.
 class Saved {
  public:
   template <class Call>
@@ -136,13 +136,13 @@ class Saved {
   at::Tensor product(const at::Tensor& weights, const at::Tensor& x) const {
     return call_product({weights, tensors_[2], indptr_, x, options_});
   }
-  // By the entries x of a product: the product with the transposed matrix.
+  // Returns the gradient of the entries x: the product with the transposed matrix.
   at::Tensor grad_x(const at::Tensor& weights, const at::Tensor& grad, const at::Tensor& x) const {
     return call_product({weights, tensors_[2], indptr_, grad, transposed(options_)}).to(x.scalar_type());
   }
   at::Tensor grad_weights(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& grad) const {
     if (weights.sym_numel() != 1) return call_weight_grad({x, grad, tensors_[2], indptr_, options_});
-    // All nonzeros have one weight, so its gradient is the sum of grad times the result for a weight of one.
+    // All nonzeros share one weight, so its gradient is the sum of grad times the result for a weight of 1.
     const auto type = state_type(weights.scalar_type());
     const at::Tensor unweighted = product(at::ones({1}, weights.options().dtype(type)), x);
     return unweighted.mul(grad.to(type)).sum().to(weights.scalar_type()).view_symint(weights.sym_sizes());

@@ -1,8 +1,8 @@
-// Products on the CPU: entries are prepared once per call, then every thread takes an equal share of nonzeros.
+// Products on the CPU: entries are prepared once per call, then every thread processes an equal share of nonzeros.
 //
-// By rows (A e) a thread owns its results. By columns (e A) every thread adds to its own sums, which are then added
-// up in the order of the threads: the same number of threads gives the same bits, and with one weight for all, whose
-// sums are whole numbers, any number does.
+// By rows (A e) a thread owns its results. By columns (e A) every thread adds to private sums, which are then added in
+// the order of the threads: the same number of threads gives the same bits. With a single weight for all, whose sums
+// are integers, any number of threads does.
 #include "csrc/kernels/event/note.h"
 #include "ops/common/library.h"
 #include "ops/event/prepared.h"
@@ -21,9 +21,9 @@ namespace {
 
 using event::Weights;
 
-// Vectors that are read together: entries of 32 in float32 are two cache lines.
+// The maximum number of vectors that are read together: 32 float32 entries are two cache lines.
 constexpr std::int64_t most_together = 32;
-// A sum by columns costs a cache line, whether one vector or 16 are in it; so does a vector instruction.
+// The cost of an access to a cache line of sums by columns, which is the same for 1 to 16 vectors.
 constexpr std::int64_t cost_of_a_line = 4;
 
 class Product {
@@ -58,7 +58,7 @@ class Product {
     return y_ + out_.offset(vector) * static_cast<std::int64_t>(size_of(weights_.type));
   }
 
-  // The y of vectors in one tile are a way from the first one's.
+  // Returns the offsets of the results of the vectors in a tile.
   std::vector<std::int64_t> y_offsets(std::int64_t first, std::int64_t n) const {
     std::vector<std::int64_t> offsets(static_cast<std::size_t>(n));
     for (std::int64_t v = 0; v < n; ++v) offsets[static_cast<std::size_t>(v)] = out_.offset(first + v);
@@ -82,7 +82,7 @@ class Product {
     const Active active = events ? active_rows(matrix_, bits) : active_rows(matrix_, entries, values_);
     const cpu::Prepared x{values_, bits.data(), entries.data()};
     const std::int64_t part_bytes = bytes_of_sums<C>();
-    // Sums of all parts are added up at the end: more parts than that pays for are not made.
+    // The number of parts is limited, because the sums of all parts are added at the end.
     const std::int64_t parts =
         std::min(parts_for(active.total), 1 + 4 * active.total / std::max<std::int64_t>(1, matrix_.cols));
     const at::Tensor sums = at::empty({parts * part_bytes}, at::kByte);
@@ -116,7 +116,7 @@ class Product {
     }
   }
 
-  // Every thread takes vectors of its own, so no sums are shared.
+  // Every thread processes different vectors, so no sums are shared.
   template <class C> void scatter_tiles() {
     const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
     const std::int64_t width = std::clamp<std::int64_t>((in_.count() + threads - 1) / threads, 1, most_together);
@@ -144,7 +144,7 @@ class Product {
                             offsets.data());
       return;
     }
-    // Few events: each vector's own rows alone.
+    // With few events, only the active rows of each vector are processed.
     const std::int64_t bytes = bytes_of_sums<C>();
     std::vector<std::uint64_t> sums(static_cast<std::size_t>(bytes / 8));
     std::vector<C> own(static_cast<std::size_t>(matrix_.rows));

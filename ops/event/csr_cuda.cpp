@@ -1,4 +1,4 @@
-// Products on a GPU: the memory of the kernels that csrc/kernels/event/plan.h chooses.
+// Products on a GPU: memory and launches of the kernels that csrc/kernels/event/plan.h chooses.
 #include "csrc/jit/spec_table.h"
 #include "csrc/kernels/event/plan.h"
 #include "ops/common/library.h"
@@ -79,7 +79,7 @@ class Launcher {
     });
   }
 
-  // To a ring: y, with the results of all batches and slots.
+  // Adds the results to the ring y, which has those of all batches and slots.
   void deliver(const at::Tensor& delays, const at::Tensor& step) {
     point_at_ring(delays, step);
     const event::ScatterPlan plan = plan_delivery(product_, device_);
@@ -150,13 +150,13 @@ class Launcher {
   }
 
   void run(const event::Step& step, std::int64_t batches = 1) const {
-    constexpr std::int64_t without_asking = 32 << 10;  // beside what a kernel declares
+    constexpr std::int64_t default_limit = 32 << 10;  // in addition to a kernel's static memory
     const jit::LoadedKernel& kernel = jit::SpecTable<event::KernelSpec>::of(device_).get(step.spec, device_);
     const auto blocks = static_cast<unsigned>(step.blocks);
     const auto threads = static_cast<unsigned>(step.threads);
     const auto shared_bytes = static_cast<unsigned>(step.shared_bytes);
-    // Not shared_bytes: another thread may be about to launch the same kernel with more.
-    if (step.shared_bytes > without_asking)
+    // The limit is not shared_bytes, because another thread may be about to launch the same kernel with more.
+    if (step.shared_bytes > default_limit)
       kernel.allow_shared(static_cast<int>(step.most_shared_bytes), x_.get_device());
     if (step.together)
       kernel.launch_together(blocks, threads, shared_bytes, stream_, &args_);
@@ -172,7 +172,7 @@ class Launcher {
   event::ProductArguments args_{};
 };
 
-// The word that makes kernels exit, or null. Their results are then NaN, or 0.
+// Returns the word that makes kernels exit if the matrix is illegal, or null. Results are then NaN, or 0.
 template <class Call> const unsigned* verified(const char* op, const Call& call, const at::Tensor& y) {
   if (call.options.unchecked) return nullptr;
   const unsigned* const refused = verify_on_gpu(stored_matrix(op, call));

@@ -1,11 +1,11 @@
 // Products with a delay for each connection, and the sums that arrive.
 //
 // Sums that arrive at step t are in buffer[t % slots]: an event of step t through a connection of delay d is added to
-// buffer[(t + d) % slots], with 0 <= d < slots. buffer is [slots, *batch, out] of the weights' type, float32 with
-// half types; delays are uint8 or int32, one per connection or one for all; step is int64, on the CPU or the buffer's
+// buffer[(t + d) % slots], with 0 <= d < slots. buffer is [slots, *batch, out] of the weights' type, float32 with half
+// types; delays are uint8 or int32, one per connection or one for all; step is int64, on the CPU or the buffer's
 // device, where kernels read it: a captured CUDA graph may advance it. A negative step delivers nothing on a GPU, and
-// is refused if the host can read it. Operators whose names end with _ change the buffer in place. The rest is as for
-// event_csrmv.
+// raises an error if the host can read it. Operators whose names end with _ change the buffer in place. The rest is as
+// for event_csrmv.
 #include "ops/event/delays.h"
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"
@@ -99,7 +99,7 @@ std::tuple<at::Tensor, at::Tensor> take_meta(const at::Tensor& buffer, const at:
   return {std::move(arrivals), at::empty_symint(buffer.sym_sizes(), buffer.options())};
 }
 
-// For views that negate: torch's own fallback copies the operator's results to its changed arguments.
+// For lazily negated tensors: torch's fallback copies the results of an operator to its mutable arguments.
 void deliver_negated_(const DeliverCall& call) {
   const auto& [weights, indices, indptr, x, options] = call.product;
   const at::Tensor w = weights.resolve_neg(), columns = indices.resolve_neg(), entries = x.resolve_neg(),
@@ -155,7 +155,7 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def("take_arrivals_(Tensor(a!) buffer, Tensor step) -> Tensor");
 }
 
-// The lowered operators support vmap; torch would otherwise call the public ones once per map.
+// The lowered operators support vmap; otherwise torch would call the public ones once per map.
 void register_public(torch::Library& library) {
   library.impl("event_csrmv_delayed", TORCH_FN((csr<at::Tensor, call_deliver>)));
   library.impl("event_csrmv_delayed_", TORCH_FN((csr<void, call_deliver_>)));
@@ -234,7 +234,7 @@ ChangedBuffer::ChangedBuffer(const char* op, const at::Tensor& buffer) : buffer_
 
 void ChangedBuffer::write_back() const {
   if (!buffer_.is_contiguous()) buffer_.copy_(changed_);
-  buffer_.unsafeGetTensorImpl()->bump_version();  // autograd checks the version of saved tensors
+  buffer_.unsafeGetTensorImpl()->bump_version();  // because autograd checks the version of saved tensors
 }
 
 std::vector<std::int64_t> slot_offsets(const at::Tensor& buffer, const at::Tensor& step) {
@@ -263,7 +263,7 @@ event::Product gpu_delivery(const DeliverCall& call, const event::Rows& rows) {
 
 namespace {
 
-// f(arguments of the lowered operators), in their order.
+// Calls f with the arguments of the lowered operators, in their order.
 template <class Result, class Op> Result call_with(const Op& op, const DeliverCall& call) {
   const auto& [p, delays, buffer, step] = call;
   const Options& o = p.options;

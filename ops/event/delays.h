@@ -11,7 +11,7 @@
 
 namespace spikeforge::ops::sparse {
 
-// csr_deliver: the product's result goes to buffer[(step + delay) % slots].
+// csr_deliver: adds the product's result to buffer[(step + delay) % slots].
 struct DeliverCall {
   ProductCall product;
   const at::Tensor& delays;  // uint8 or int32: of the shape of indices, or one element
@@ -19,26 +19,26 @@ struct DeliverCall {
   const at::Tensor& step;    // int64, 0-dimensional
 
   const char* name() const;
-  // The same call with other entries and another buffer.
+  // Returns the same call with other entries and another buffer.
   DeliverCall with(const at::Tensor& x, const at::Tensor& other) const {
     return {{product.weights, product.indices, product.indptr, x, product.options}, delays, other, step};
   }
 };
 
-// The slots of a buffer, and the step of a call, whatever the matrix: every check.
+// Checks the buffer and the step of a call, for any kind of matrix.
 void check_ring(const char* op, const at::Tensor& weights, const at::Tensor& x, const Options& options,
                 const at::Tensor& buffer, const at::Tensor& step);
 
 void check_deliver(const DeliverCall& call);
 
-// The buffer of an operator that changes it, after all checks: the memory that its kernels change, which is written
-// back. Tensors that they read may share its memory, and are read in their original state.
+// The buffer of an in-place operator, after all checks. Kernels change contiguous memory, which is written back. Inputs
+// that share memory with the buffer are copied, so that their original values are read.
 class ChangedBuffer {
  public:
   ChangedBuffer(const char* op, const at::Tensor& buffer);
 
   const at::Tensor& contiguous() const { return changed_; }
-  // t, or a copy that has memory of its own.
+  // Returns t, or a copy if it shares memory with the buffer.
   at::Tensor apart(const at::Tensor& t) const { return share_memory(t, changed_) ? t.clone() : t; }
   void write_back() const;
 
@@ -47,25 +47,25 @@ class ChangedBuffer {
   at::Tensor changed_;
 };
 
-// The offsets of slots, relative to a step: element d is the slot in which delay d arrives.
+// Returns the offsets of slots relative to a step: element d is the slot in which delay d arrives.
 std::vector<std::int64_t> slot_offsets(const at::Tensor& buffer, const at::Tensor& step);
 
 StoredMatrix stored_matrix(const DeliverCall& call);
 event::Product gpu_delivery(const DeliverCall& call, const event::Rows& rows);
 
-// For a checked call with a contiguous buffer.
+// Runs a checked call with a contiguous buffer.
 void deliver_cpu(const DeliverCall& call);
 void deliver_cuda(const DeliverCall& call);
-// For a contiguous buffer and a step on a GPU.
+// Takes the arrivals of a step, for a contiguous buffer and a step on a GPU.
 void take_cuda(const at::Tensor& buffer, const at::Tensor& step, const at::Tensor& arrivals);
 
-// The lowered operators, through the dispatcher.
+// Call the lowered operators through the dispatcher.
 at::Tensor call_deliver(const DeliverCall& call);
 void call_deliver_(const DeliverCall& call);
 std::tuple<at::Tensor, at::Tensor> call_take(const at::Tensor& buffer, const at::Tensor& step);
 at::Tensor call_take_(const at::Tensor& buffer, const at::Tensor& step);
 
-// The kernels that csr_deliver and jit_deliver share. deliver_ changes the buffer.
+// Shared kernels of csr_deliver and jit_deliver. deliver_ changes the buffer.
 template <class Call, void (*deliver_)(const Call&)> at::Tensor deliver(const Call& call) {
   check_deliver(call);
   at::Tensor result = call.buffer.clone(at::MemoryFormat::Contiguous);
@@ -77,7 +77,7 @@ template <class Call> at::Tensor deliver_meta(const Call& call) {
   return at::empty_symint(call.buffer.sym_sizes(), call.buffer.options());
 }
 
-// A kernel for the dispatcher.
+// Converts `run` to a kernel for the dispatcher.
 template <class Result, Result (*run)(const DeliverCall&)>
 Result deliver_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                       const at::Tensor& x, const at::Tensor& delays, const at::Tensor& buffer, const at::Tensor& step,

@@ -1,7 +1,7 @@
 // Gradients of products with delays. A matrix with delays is one with more columns: a connection to column j with delay
-// d leads to column slot * cols + j of all slots side by side. By columns (e A) that matrix has the rows of the stored
-// one, and gradients are products with it. By rows (A e) it does not, and they are sums over connections. All operators
-// are differentiable, so that a second derivative is right as well.
+// d leads to column slot * cols + j of the concatenated slots. By columns (e A) that matrix has the rows of the stored
+// one, and gradients are products with it. By rows (A e) it does not, and gradients are sums over connections. All
+// operators are differentiable, so that second derivatives are correct too.
 #include "ops/common/library.h"
 #include "ops/event/delays.h"
 #include "ops/event/differentiation.h"
@@ -17,7 +17,7 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-// The value of each entry, straight through for events.
+// Returns the value of each entry, straight-through for events.
 at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type) {
   if (values == Values::number) return x.to(type);
   const at::Tensor active = x.gt(0);
@@ -30,7 +30,7 @@ at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type) {
 
 class Delayed {
  public:
-  // `grad` is the result's.
+  // `grad` is the gradient of the result.
   Delayed(const DeliverCall& call, const at::Tensor& grad)
       : call_(call),
         options_(call.product.options),
@@ -50,7 +50,7 @@ class Delayed {
   at::Tensor grad_weights() const {
     const auto& [weights, indices, indptr, x, options] = call_.product;
     if (weights.sym_numel() == 1) {
-      // All nonzeros have one weight: the sum over what each would get is that over what a weight of one delivers.
+      // All nonzeros share one weight, whose gradient is the sum of grad times the result for a weight of 1.
       const at::Tensor one = at::ones({1}, grad_.options());
       const at::Tensor unweighted =
           call_deliver({{one, indices, indptr, x, options}, call_.delays, at::zeros_like(grad_), call_.step});
@@ -67,10 +67,10 @@ class Delayed {
  private:
   const c10::SymInt& out() const { return options_.out(); }
 
-  // True if the products support the matrix to all slots.
+  // True if the products support the matrix with the columns of all slots.
   bool has_matrix() const { return options_.transpose && slots_ * out() < (std::int64_t{1} << 31); }
 
-  // The begin of each connection's slot: of the shape of indices, or one.
+  // Returns the begin of each connection's slot, with the shape of indices, or one element.
   at::Tensor slot_begins() const {
     const at::Tensor step = call_.step.to(call_.delays.device());
     return call_.delays.to(at::kLong).add(step.remainder(slots_)).remainder(slots_).mul(out());
@@ -81,7 +81,7 @@ class Delayed {
             /*unchecked=*/true};
   }
 
-  // For each connection: its row, the entry that it reads, and the gradient at its target.
+  // Return for each connection its row, the entry that it reads, and the gradient at its target.
   at::Tensor rows() const {
     const auto& indptr = call_.product.indptr;
     const at::Tensor& indices = call_.product.indices;
@@ -122,7 +122,7 @@ at::Tensor deliver_autograd(const DeliverCall& call) {
       call.name(), {call.product.weights, call.product.x, call.buffer}, [&] { return call_deliver(call); },
       [&](AutogradContext* ctx) {
         const auto& [weights, indices, indptr, x, options] = call.product;
-        // The step is a copy: it may be advanced in place before gradients come.
+        // The step is copied, because it may be advanced in place before the backward pass.
         ctx->save_for_backward({weights, x, indices, indptr.value_or(at::Tensor()), call.delays, call.step.clone()});
         save_options(ctx, options);
       });

@@ -15,10 +15,10 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-// Bytes of the ring that are gone through at once, of all slots: a part of a second-level cache. Sorting what is sent
-// by where it arrives, before it is added, took longer (10^6 events, rings of 6 and 26 MB).
+// The bytes of a block of the ring, over all slots: a part of a second-level cache. Sorting contributions by their
+// targets before adding them took longer (10^6 events, rings of 6 and 26 MB).
 constexpr std::int64_t block_bytes = std::int64_t{256} << 10;
-// Nonzeros of a row in a block, for which leaving one row for the next is worth it.
+// The minimum number of nonzeros of a row in a block, so that switching rows does not dominate.
 constexpr std::int64_t least_piece = 8;
 constexpr std::int64_t line_bytes = 64;
 
@@ -77,7 +77,8 @@ class Delivery {
     });
   }
 
-  // Columns of a block: all, where few events go to each line of the ring, or few of a row to a block.
+  // Returns the columns of a block: all columns if there are few events per cache line of the ring, or few nonzeros of
+  // a row per block.
   std::int64_t block_of(const Active& active, std::size_t size) const {
     const auto rows = static_cast<std::int64_t>(active.rows.size());
     const std::int64_t column = static_cast<std::int64_t>(offsets_.size() * size), bytes = column * matrix_.cols;
@@ -87,7 +88,7 @@ class Delivery {
     return (matrix_.cols + blocks - 1) / blocks;
   }
 
-  // For each row, the first nonzero from a column on.
+  // Returns for each row the first nonzero from a column on.
   std::vector<std::int64_t> from_column(const Active& active, std::int64_t column) const {
     if (column == 0) return active.begins;
     std::vector<std::int64_t> first(active.rows.size());

@@ -17,8 +17,8 @@ using autograd::variable_list;
 
 using autograd::differentiable;
 
-// The result of an operator that changes its argument in place, `op` and an underscore: what a gradient would be of is
-// gone.
+// Returns the result of an in-place operator, named `op` plus an underscore. Throws if a gradient is required, because
+// the original values are lost.
 template <class Compute> auto without_gradient(const char* op, at::TensorList inputs, Compute&& compute) {
   autograd::refuse_tangents(op, std::any_of(inputs.begin(), inputs.end(), autograd::has_tangent));
   TORCH_CHECK_NOT_IMPLEMENTED(std::none_of(inputs.begin(), inputs.end(), autograd::wants_gradient), op,
@@ -55,8 +55,8 @@ inline Draw saved_draw(AutogradContext* ctx) {
           static_cast<Distribution>(data.at("distribution").toInt())};
 }
 
-// The gradient of a distribution's parameters. A result is linear in them, so each element is the sum of `grad` times
-// the result for a unit vector of parameters.
+// Returns the gradient of a distribution's parameters. The result is linear in them, so each element is the sum of
+// `grad` times the result for a unit vector of parameters.
 template <class F> at::Tensor sums_of_units(const Draw& draw, const at::Tensor& grad, F&& result) {
   std::vector<at::Tensor> sums;
   for (const at::Tensor& unit : at::eye(numbers_of(draw.distribution), grad.options()).unbind())
@@ -64,7 +64,7 @@ template <class F> at::Tensor sums_of_units(const Draw& draw, const at::Tensor& 
   return at::stack(sums);
 }
 
-// The same matrix, and numbers, read the other way.
+// Returns options for the transposed product, with entries as numbers.
 inline Options transposed(Options options) {
   options.transpose = !options.transpose;
   options.values = Values::number;

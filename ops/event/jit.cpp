@@ -6,9 +6,9 @@
 //   constant   [1]   w
 //   uniform    [2]   from low to high
 //   normal     [2]   mean and standard deviation
-// Weights get their gradient. `values` determines the value of an entry x of `events`: "event" (1 where true, or x > 0;
-// NaN is none), "graded" (x where x > 0) or "number" (x). Shapes, `transpose`, `deterministic` and the result are as of
-// event_csrmv and event_csrmm. How connections are drawn: csrc/kernels/event/random_rows.h.
+// Weights have gradients. `values` determines the value of an entry x of `events`: "event" (1 if true, or x > 0;
+// NaN is not), "graded" (x if x > 0) or "number" (x). Shapes, `transpose`, `deterministic` and the result are as in
+// event_csrmv and event_csrmm. csrc/kernels/event/random_rows.h defines the drawing of connections.
 #include "ops/event/jit.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
@@ -25,7 +25,7 @@
 namespace spikeforge::ops::sparse {
 namespace {
 
-// So many connections a piece of a row has, on average: enough to make up for its beginning.
+// The average number of connections in a piece of a row: enough to amortise its start.
 constexpr double connections_a_piece = 32;
 constexpr std::int64_t widest_piece = 1 << 20;
 
@@ -51,7 +51,7 @@ SPIKEFORGE_SCHEMAS(library) {
               ", bool transpose, bool matrix, str values, bool deterministic) -> Tensor");
 }
 
-// The lowered operators support vmap; torch would otherwise call the public ones once per map.
+// The lowered operators support vmap; otherwise torch would call the public ones once per map.
 void register_jit(torch::Library& library) {
   library.impl("jit_csrmv", TORCH_FN(jit_csr<false>));
   library.impl("jit_csrmm", TORCH_FN(jit_csr<true>));
@@ -127,7 +127,7 @@ event::KernelSpec gpu_jit(const JitCall& call, const RandomRows& matrix) {
 
 event::KernelSpec gpu_jit_finish(event::KernelSpec spec) {
   spec.kernel = event::Kernel::finish;
-  if (spec.delays != event::Delays::none) spec.delays = event::Delays::one;  // whichever: they are not read
+  if (spec.delays != event::Delays::none) spec.delays = event::Delays::one;  // any value: delays are not read
   spec.transpose = false;
   spec.distribution = {};
   return spec;
@@ -144,9 +144,9 @@ namespace {
 
 // ---- gradients ----
 
-// Gradients of products with a matrix that is drawn: of the entries, the product of the upstream gradient with the
-// other order; of the distribution's numbers, in which a weight is linear, products with the unit weights (1, 0) and
-// (0, 1). Both are the operator itself, so that a second derivative is right as well.
+// Gradients of products with a drawn matrix. With respect to the entries: the product of the upstream gradient with the
+// transposed matrix. With respect to the distribution's parameters, in which a weight is linear: products with the unit
+// parameters (1, 0) and (0, 1). Both are the operator itself, so that second derivatives are correct too.
 at::Tensor gradient_of_weights(const JitCall& call, const at::Tensor& grad) {
   return sums_of_units(call.draw, grad.to(state_type(call.weights.scalar_type())),
                        [&](const at::Tensor& unit) {

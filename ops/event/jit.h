@@ -1,4 +1,4 @@
-// Products of a random matrix that is drawn again at every call: the implementation of jit_csrmv and jit_csrmm.
+// Products of a random matrix that is redrawn in every call: the implementation of jit_csrmv and jit_csrmm.
 #pragma once
 
 #include "csrc/kernels/event/random_rows.h"
@@ -23,35 +23,35 @@ struct JitCall {
 };
 
 Distribution parse_distribution(const char* op, std::string_view name, const char* argument = "law");
-// How many a distribution is described by.
+// Returns the number of parameters of a distribution.
 inline std::int64_t numbers_of(Distribution law) { return law == Distribution::constant ? 1 : 2; }
 
 const char* jit_name(bool matrix);
 
-// Every check of a product: all that kernels take for granted.
+// Runs all checks of a product. Kernels have none.
 void check_jit(const char* op, const JitCall& call);
 
 // True if the matrix or the result has no elements: the result is zeros.
 bool is_empty(const JitCall& call);
 
-// For a matrix with connections.
+// Describes a matrix with connections for the kernels.
 RandomRows random_rows(const JitCall& call);
 
-// The kernel that draws it on a GPU and multiplies.
+// Returns the GPU kernel that draws the matrix and multiplies.
 event::KernelSpec gpu_jit(const JitCall& call, const RandomRows& matrix);
-// And the one that ends a product by columns.
+// Returns the GPU kernel that ends a product by columns.
 event::KernelSpec gpu_jit_finish(event::KernelSpec spec);
 
-// The lowered operator, through the dispatcher.
+// Calls the lowered operator through the dispatcher.
 at::Tensor call_jit(const JitCall& call);
 
-// A kernel for the dispatcher.
+// Converts `run` to a kernel for the dispatcher.
 template <at::Tensor (*run)(const JitCall&)>
 at::Tensor jit_kernel(const at::Tensor& weights, const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, double prob,
                       std::int64_t seed, std::string_view law, bool transpose, bool matrix, std::string_view values,
                       bool deterministic) {
   const char* const op = jit_name(matrix);
-  // Named, for where a later part of the call threw, GCC 12 would destroy nested braces twice.
+  // A named variable, because GCC 12 destroys nested braces twice if a later part of the call throws.
   const Draw draw{prob, seed, parse_distribution(op, law)};
   return run({weights,
               x,

@@ -1,6 +1,6 @@
-// Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to its own
-// sums, which are then added up in the order of the threads. With delays a thread owns pieces of all rows instead, so
-// that it adds to the ring itself.
+// Products of a random matrix on the CPU. By rows a thread owns its results; by columns every thread adds to private
+// sums, which are then added in the order of the threads. With delays a thread owns pieces of all rows instead, so that
+// it adds directly to the ring.
 #include "csrc/kernels/event/note.h"
 #include "ops/common/library.h"
 #include "ops/event/jit_delays.h"
@@ -19,10 +19,10 @@ using event::Connection;
 using event::for_each_connection;
 using event::weight_of;
 
-// A thread that draws fewer connections than this is not worth waking.
+// The minimum number of connections that a thread draws.
 constexpr double least_work = 1 << 13;
 
-// The values of entries, in the type of the sums; 0 without an event.
+// Returns the values of entries in the type of the sums; 0 without an event.
 at::Tensor entries_of(const at::Tensor& x, Values values, c10::ScalarType type) {
   if (values == Values::number) return x.to(type).contiguous();
   const at::Tensor active = x.gt(0);
@@ -33,8 +33,8 @@ at::Tensor entries_of(const at::Tensor& x, Values values, c10::ScalarType type) 
 // Sums of weights times entries; for a constant distribution, sums of entries only.
 template <Distribution distribution, class Sum> struct Random {
   RandomRows matrix;
-  Sum first, second;  // of the weights
-  bool numbers;       // else an entry of 0 contributes 0, even for an infinite or NaN weight
+  Sum first, second;  // the parameters of the weights
+  bool numbers;       // if false, entries of 0 contribute 0, even for infinite or NaN weights
   std::int64_t n;
 
   void add(Sum* to, const Sum* entries, float drawn) const {
@@ -47,7 +47,7 @@ template <Distribution distribution, class Sum> struct Random {
     }
   }
 
-  // x [cols, n] to y [rows, n]
+  // Computes y [rows, n] from x [cols, n].
   void gather(const Sum* x, Sum* y, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t row = begin; row < end; ++row)
       for (std::int64_t piece = 0; piece < matrix.pieces; ++piece)
@@ -55,7 +55,7 @@ template <Distribution distribution, class Sum> struct Random {
                                           [&](const Connection& c) { add(y + row * n, x + c.column * n, c.drawn); });
   }
 
-  // x [rows, n] to y [cols, n]
+  // Computes y [cols, n] from x [rows, n].
   void scatter(const Sum* x, Sum* y, std::int64_t begin, std::int64_t end) const {
     for (std::int64_t row = begin; row < end; ++row) {
       const Sum* const entries = x + row * n;
@@ -122,22 +122,22 @@ at::Tensor jit_product_cpu(const JitCall& call) {
     return specs;
   });
   const bool constant = call.draw.distribution == Distribution::constant;
-  const bool counts = constant && call.options.values == Values::event;  // whole numbers, beyond a float's
+  const bool counts = constant && call.options.values == Values::event;  // integers, possibly too large for float
   at::Tensor sums = counts || call.weights.scalar_type() == c10::ScalarType::Double ? sums_of<double>(call, matrix)
                                                                                     : sums_of<float>(call, matrix);
   if (constant) {
     const at::Tensor weighted = sums.mul(call.weights.to(sums.scalar_type()));
-    // Without a contribution the result is 0, whatever the weight.
+    // Without a contribution, the result is 0 for any weight.
     sums = call.options.values == Values::number ? weighted : at::where(sums.eq(0), sums, weighted);
   }
   return sums.to(call.weights.scalar_type()).view_symint(sizes);
 }
 
-// The contributions to a ring; x and to belong to one vector.
+// The contributions to a ring; x and `to` belong to one vector.
 template <Distribution distribution, class Sum> struct RandomDelivery {
   RandomRows matrix;
   event::RandomDelays delays;
-  const std::int64_t* offsets;  // of each delay
+  const std::int64_t* offsets;  // one per delay
   Sum first, second;
   bool numbers;
 

@@ -24,7 +24,7 @@ at::Tensor largest(const at::Tensor& t) {
   return at::where(size.isfinite(), size, at::zeros({}, size.options())).max();
 }
 
-// The limits of weights and entries for fixed-point sums; stays on the device.
+// Returns the limits of weights and entries for fixed-point sums, on the device.
 at::Tensor limits_of(const JitCall& call) {
   at::Tensor weight = largest(call.weights);
   if (call.draw.distribution == Distribution::normal)
@@ -33,7 +33,7 @@ at::Tensor limits_of(const JitCall& call) {
   return at::stack({weight, entry});
 }
 
-// For a call with contiguous tensors.
+// Launches the kernels of a call with contiguous tensors.
 class JitLauncher {
  public:
   JitLauncher(const JitCall& call, const at::Tensor& y)
@@ -45,7 +45,7 @@ class JitLauncher {
     args_.matrix = random_rows(call);
     args_.product = {.rows = args_.matrix.rows,
                      .cols = args_.matrix.cols,
-                     .nnz = args_.matrix.rows,  // that a column has at most
+                     .nnz = args_.matrix.rows,  // the maximum in a column
                      .weights = call.weights.const_data_ptr(),
                      .n = vectors_.n};
     spec_ = gpu_jit(call, args_.matrix);
@@ -74,13 +74,13 @@ class JitLauncher {
     });
   }
 
-  // To a ring, which is y.
+  // Adds the results to the ring y.
   void deliver(const JitDeliverCall& call) {
     event::ProductArguments& product = args_.product;
     const std::vector<event::KernelSpec> specs = gpu_jit_delivery(call, args_.matrix);
     spec_ = specs[0];
     args_.delays = random_delays(call);
-    product.nnz = std::max(product.rows, product.cols);  // that may arrive in one place
+    product.nnz = std::max(product.rows, product.cols);  // the maximum that arrives in one element
     product.ring_slots = y_.size(0);
     product.slot_size = y_.numel() / y_.size(0);
     if (call.step.is_cpu())

@@ -1,7 +1,7 @@
-// jit_csrmv_delayed: a random matrix whose connections have a weight and a delay, both drawn again in every call.
+// jit_csrmv_delayed: a random matrix whose connections have a weight and a delay, both redrawn in every call.
 //   delay_law   delays
 //   constant    [1]   d
-//   uniform     [2]   whole numbers from first to last, both included
+//   uniform     [2]   integers from first to last, both included
 //   normal      [2]   mean and standard deviation, rounded and clipped to the slots of the buffer
 // The matrix is that of jit_csrmv with the same seed; buffer and step are as for event_csrmv_delayed.
 #include "ops/event/jit_delays.h"
@@ -37,8 +37,9 @@ void jit_deliver_in_place(const JitDeliverCall& call) {
   changed.write_back();
 }
 
-// The gradient of the entries. A connection of delay d reads the gradient d slots after the step: the transposed
-// product delivers each slot of the gradient to slots that are indexed by delays, and those that fit are added up.
+// Returns the gradient of the entries. A connection of delay d reads the gradient d slots after the step: the
+// transposed product delivers each slot of the gradient to slots that are indexed by delays, and matching ones are
+// added.
 at::Tensor delivered_back(const JitDeliverCall& call, const at::Tensor& grad) {
   const auto& [weights, x, options, draw] = call.product;
   const at::Tensor w = weights.to(grad.scalar_type());
@@ -105,7 +106,7 @@ void jit_deliver_autograd_(const JitDeliverCall& call) {
   without_gradient(jit_deliver_name, {call.product.weights, call.product.x, call.buffer}, [&] { call_deliver_(call); });
 }
 
-// See csr_deliver_.
+// For lazily negated tensors, as in delays.cpp.
 void jit_deliver_negated_(const JitDeliverCall& call) {
   const auto& [weights, x, options, draw] = call.product;
   const at::Tensor w = weights.resolve_neg(), entries = x.resolve_neg(), buffer = call.buffer.resolve_neg(),
@@ -162,7 +163,7 @@ SPIKEFORGE_KERNELS(Autograd, library) {
   library.impl("jit_deliver_", TORCH_FN((jit_deliver_kernel<void, jit_deliver_autograd_>)));
 }
 
-// f(arguments of the lowered operators), in their order.
+// Calls f with the arguments of the lowered operators, in their order.
 template <class Op> auto jit_call_with(const Op& op, const JitDeliverCall& call) {
   const auto& [weights, x, o, draw] = call.product;
   const std::array<double, 2> numbers = {call.delays.first, call.delays.second};

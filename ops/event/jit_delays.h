@@ -8,22 +8,23 @@
 
 namespace spikeforge::ops::sparse {
 
-// The law of delays, and its numbers: [d] of "constant", [first, last] of "uniform", [mean, deviation] of "normal".
+// The law of delays, and its parameters: [d] for "constant", [first, last] for "uniform", [mean, deviation] for
+// "normal".
 struct DelayLaw {
   Distribution distribution{};
   double first = 0, second = 0;
 };
 DelayLaw parse_delay_law(const char* op, std::string_view name, at::ArrayRef<double> numbers);
 
-// jit_deliver
+// The arguments of jit_deliver.
 struct JitDeliverCall {
   JitCall product;
   DelayLaw delays;
-  const at::Tensor& buffer;  // as of csr_deliver
+  const at::Tensor& buffer;  // as in csr_deliver
   const at::Tensor& step;
 
   const char* name() const { return "jit_csrmv_delayed"; }
-  // The same call with other entries and another buffer.
+  // Returns the same call with other entries and another buffer.
   JitDeliverCall with(const at::Tensor& x, const at::Tensor& other) const {
     return {{product.weights, x, product.options, product.draw}, delays, other, step};
   }
@@ -35,18 +36,18 @@ void check_deliver(const JitDeliverCall& call);
 
 event::RandomDelays random_delays(const JitDeliverCall& call);
 
-// The kernels of a GPU, in their order.
+// Returns the GPU kernels in their order.
 std::vector<event::KernelSpec> gpu_jit_delivery(const JitDeliverCall& call, const RandomRows& matrix);
 
-// For a checked call with connections and a contiguous buffer.
+// Runs a checked call with connections and a contiguous buffer.
 void jit_deliver_cpu(const JitDeliverCall& call);
 void jit_deliver_cuda(const JitDeliverCall& call);
 
-// The lowered operators, through the dispatcher.
+// Call the lowered operators through the dispatcher.
 at::Tensor call_deliver(const JitDeliverCall& call);
 void call_deliver_(const JitDeliverCall& call);
 
-// A kernel for the dispatcher.
+// Converts `run` to a kernel for the dispatcher.
 template <class Result, Result (*run)(const JitDeliverCall&)>
 Result jit_deliver_kernel(const at::Tensor& weights, const at::Tensor& x, const at::Tensor& buffer,
                           const at::Tensor& step, c10::SymInt rows, c10::SymInt cols, double prob, std::int64_t seed,

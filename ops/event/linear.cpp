@@ -1,10 +1,10 @@
 // event_linear: events [..., in] times weight [in, out], plus bias [out]: the sum of the rows of active inputs, [...,
 // out] in the weight's type. Rows of other inputs are not read into it.
 //
-// An entry x of `events` is an event where it is true, or x > 0; NaN is none. An event counts 1, or with `graded` x.
-// int32 events are bits as pack_events makes them, [..., ceil(in / 32)]. Half types are summed in float32 and rounded
-// once; the order of a sum is fixed. Gradients: of events grad weight^T, straight through; of weight what inputs
-// counted times what arrived.
+// An entry x of `events` is an event if it is true, or x > 0; NaN is not an event. An event counts 1, or with `graded`
+// x. int32 events are the result of pack_events, [..., ceil(in / 32)]. Half types are summed in float32 and rounded
+// once; the order of a sum is fixed. The gradient of events is grad weight^T, straight-through; that of weight is the
+// values of the inputs times the upstream gradient.
 #include "ops/event/linear.h"
 #include "csrc/cpu/event/kernels.h"
 #include "csrc/kernels/event/note.h"
@@ -38,7 +38,7 @@ constexpr const char* op = "event_linear";
 // True if x is packed: event_linear takes bool or floating point [..., in], or the result of pack_events for it, int32.
 bool is_packed(const at::Tensor& x) { return x.scalar_type() == c10::ScalarType::Int; }
 
-// Every check of the call: all that kernels take for granted.
+// Runs all checks of the call. Kernels have none.
 void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias, bool graded) {
   const auto type = x.scalar_type();
   TORCH_CHECK_TYPE(
@@ -71,7 +71,7 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
                     ", the device of events, but is on ", bias->device());
 }
 
-// Its kernel on a GPU.
+// Returns the GPU kernel.
 event::KernelSpec gpu_linear(const at::Tensor& x, const at::Tensor& weight, bool graded) {
   return {.kernel = event::Kernel::linear,
           .weight = dtype_of(weight.scalar_type()),
@@ -87,7 +87,7 @@ c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight) {
   return sizes;
 }
 
-// events^T grad, over all leading dimensions.
+// Returns events^T grad, summed over all leading dimensions.
 at::Tensor event_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, c10::SymInt in, bool graded) {
   const char* const name = "event_linear_weight_grad";
   TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == (is_packed(x) ? (in + 31) / 32 : in), name,
@@ -138,7 +138,7 @@ namespace {
 
 // ---- on the CPU: every thread adds up the rows of active inputs over some columns of some vectors ----
 
-constexpr std::int64_t least_weights = 1 << 15;  // weights that are worth waking a thread
+constexpr std::int64_t least_weights = 1 << 15;  // the minimum number of weights per thread
 constexpr std::int64_t columns_at_once = 512;
 
 std::vector<std::int64_t> active_inputs(const bool* x, std::int64_t in) {
@@ -201,7 +201,7 @@ SPIKEFORGE_KERNELS(CPU, library) { library.impl("event_linear", TORCH_FN(event_l
 
 constexpr std::int64_t linear_block = 256;
 constexpr std::int64_t most_grid_z = 65535;
-constexpr std::int64_t linear_blocks_a_multiprocessor = 4;  // that fewer columns are split for
+constexpr std::int64_t linear_blocks_a_multiprocessor = 4;  // the target number of blocks if there are few columns
 
 at::Tensor event_linear_cuda(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                              bool graded) {

@@ -5,7 +5,7 @@
 
 namespace spikeforge::ops::sparse {
 
-// The operators, through the dispatcher.
+// Call the operators through the dispatcher.
 at::Tensor call_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                        bool graded);
 at::Tensor call_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, c10::SymInt in, bool graded);

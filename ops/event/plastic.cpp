@@ -1,14 +1,14 @@
-// plastic_step, plastic_step_: plastic connections, with a rule that is given as text (docs/plasticity.md).
+// plastic_step, plastic_step_: plastic connections with a rule as text (docs/plasticity.md).
 //
 // A connection from row i to column j is stored as the products store it, by `indices` and `indptr`; `by_columns` are
 // the indices, indptr and slots that csr_transpose returns, for rules with "on post", else an empty list. `states` are
 // those of the rule's header, [connections] each, the first of which are weights of any floating type and the others of
-// the type of the arithmetic; if a state decays, they are followed by int32 [connections], the step of each one's last
-// update. `traces` are [rows] or [cols], in the order of the header. An entry of `pre` [rows] and `post` [cols] is a
-// spike if it is true, or x > 0. A step is, in this order: all traces decay; presynaptic spikes arrive, and then change
-// their traces; postsynaptic spikes do; signals; each step. `sent`, [cols], is the sum of arrivals, or has no elements
-// without `sends`. With `refresh` decaying states are brought to this step, and nothing else happens. The operator
-// whose name ends with _ changes states and traces in place.
+// the type of the arithmetic; if a state decays, they are followed by int32 [connections], the step of the last update
+// of each connection. `traces` are [rows] or [cols], in the order of the header. An entry of `pre` [rows] and `post`
+// [cols] is a spike if it is true, or x > 0. A step is, in this order: all traces decay; presynaptic spikes arrive, and
+// then change their traces; the same for postsynaptic spikes; signals; each step. `sent`, [cols], is the sum of
+// arrivals, or has no elements without `sends`. With `refresh`, decaying states are updated to this step, and nothing
+// else happens. The operator whose name ends with _ changes states and traces in place.
 #include "ops/common/plastic.h"
 #include "csrc/jit/recorder.h"
 #include "ops/common/checks.h"
@@ -145,7 +145,7 @@ void check_step(const graph::Synapse& s, const PlasticArguments& call) {
                     ": step must be on the CPU or on ", call.indices.device(), ", but is on ", call.step->device());
 }
 
-// Every check of a call, but for the numbers of the matrix. Returns the rule.
+// Runs all checks of a call, except of the indices of the matrix. Returns the rule.
 std::shared_ptr<const plastic::Rule> check_plastic(const PlasticArguments& call) {
   std::shared_ptr<const plastic::Rule> rule = plastic::rule_of(call.rule, plastic_name);
   const graph::Synapse& s = rule->synapse;
@@ -160,7 +160,7 @@ std::shared_ptr<const plastic::Rule> check_plastic(const PlasticArguments& call)
   return rule;
 }
 
-// Changed tensors must have their own memory: results are written in place.
+// Throws if changed tensors share memory: results are written in place.
 void check_memory(const PlasticArguments& call) {
   std::vector<at::Tensor> changed(call.states.begin(), call.states.end());
   changed.insert(changed.end(), call.traces.begin(), call.traces.end());
@@ -182,7 +182,7 @@ std::vector<std::int32_t> places_of(const at::Tensor& spikes) {
   return places;
 }
 
-// The tensors of a checked call, which share no memory with changed ones.
+// The tensors of a checked call. Inputs share no memory with changed tensors.
 struct PlasticTensors {
   PlasticTensors(const PlasticArguments& call, const graph::Synapse& s)
       : indices(apart(call, call.indices)),
@@ -228,7 +228,7 @@ struct PlasticTensors {
   const at::Tensor indices, indptr, pre, post;
   std::vector<at::Tensor> signals;  // undefined: not given
   HeldRows rows;
-  at::Tensor column_indices, column_indptr, slots;  // undefined where no spike after does anything
+  at::Tensor column_indices, column_indptr, slots;  // undefined if postsynaptic spikes have no effect
   std::optional<HeldRows> columns;
 };
 
@@ -282,7 +282,7 @@ void step_on_cpu(const PlasticArguments& given, const plastic::BoundRule& bound,
   step.modulate(memory, comes);
 }
 
-// Kernels of a step, for a pack.
+// Adds the kernels of a step to a kernel pack.
 void note_step(const PlasticArguments& given, const plastic::Rule& rule, const PlasticTensors& tensors) {
   jit::note_by_arch([&](const jit::Device&, const jit::Want& want) {
     std::vector<bool> signals;

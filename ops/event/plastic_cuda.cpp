@@ -20,7 +20,7 @@ const jit::LoadedKernel& kernel_of(const GpuStep& step, event::PlasticPart part,
   return *kernel;
 }
 
-// Neurons that fired, before and after: how many, and their numbers.
+// The presynaptic and postsynaptic neurons that fired: their count and their indices.
 class Fired {
  public:
   Fired(const GpuStep& step, const at::Tensor& like)
@@ -48,7 +48,7 @@ class Fired {
   at::Tensor words_;
 };
 
-// The neurons that a part is about, and the matrix in their order.
+// Returns the arguments of a part: its neurons, and the matrix in their order.
 event::PlasticArguments arguments_of(const GpuStep& step, event::PlasticPart part, std::size_t signal,
                                      const std::optional<Fired>& fired) {
   using event::PlasticPart;
@@ -80,7 +80,7 @@ void launch_plastic(const GpuStep& step, const at::Tensor& weights) {
   const jit::Device& device = gpu_of(weights);
   std::vector<bool> signals;
   for (const at::Tensor& comes : step.comes) signals.push_back(comes.defined());
-  std::optional<Fired> fired;  // before the parts that are about them
+  std::optional<Fired> fired;  // listed before the first part that needs them
   for_parts(step.rule.rule(), signals, step.sends, step.refresh, [&](PlasticPart part, std::size_t signal) {
     const auto launch = [&](std::int64_t threads, const auto& args) {
       const std::int64_t blocks = (threads + event::plastic_threads - 1) / event::plastic_threads;

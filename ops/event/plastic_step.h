@@ -1,4 +1,4 @@
-// A step of connections that learn on a GPU, beneath plastic_step.
+// A step of plastic connections on a GPU, the base of plastic_step.
 #pragma once
 
 #include "csrc/kernels/event/plastic.h"
@@ -20,11 +20,11 @@ struct GpuStep {
   const event::Rows* columns;
   const std::int64_t* slots;
   at::Tensor pre, post;           // bool
-  std::vector<at::Tensor> comes;  // bool, of no dimension; undefined: the signal is not given
+  std::vector<at::Tensor> comes;  // bool, 0-dimensional; undefined: the signal is absent
   bool sends, refresh;
 };
 
-// The parts of a step that its call needs, in their order.
+// Calls `part` for each part of a step that the call needs, in order.
 template <class Part>
 void for_parts(const plastic::Rule& rule, const std::vector<bool>& signals, bool sends, bool refresh, Part&& part) {
   using event::PlasticPart;

@@ -15,21 +15,21 @@ namespace spikeforge::ops::sparse {
 
 using event::Rows;
 
-// A thread that does less than this is not worth waking.
+// The minimum work per thread.
 inline constexpr std::int64_t least_share = 1 << 14;
 
 inline bool is_event(Truth x) { return x > 0; }
 inline bool is_event(float x) { return x > 0; }
 inline bool is_event(double x) { return x > 0; }
 
-// Up to 32 events as a word, without branches.
+// Packs up to 32 events into a word, without branches.
 template <class T> std::uint32_t pack_word(const T* x, std::int64_t stride, std::int64_t n) {
   std::uint32_t word = 0;
   for (std::int64_t b = 0; b < n; ++b) word |= static_cast<std::uint32_t>(is_event(x[b * stride])) << b;
   return word;
 }
 
-// 32 that lie side by side: as bytes of 0 and 1, eight of which a product moves into one.
+// Packs 32 contiguous events: as bytes of 0 and 1, eight of which a multiplication packs into one byte.
 template <class T> std::uint32_t pack_word(const T* x) {
   std::uint8_t bytes[32];
   for (int b = 0; b < 32; ++b) bytes[b] = is_event(x[b]) ? 1 : 0;
@@ -67,7 +67,7 @@ template <class C, class T> C contribution(T x, Values values) {
   return values == Values::event ? C(1) : static_cast<C>(x);
 }
 
-// Vectors [first, first + n) as [length, n] in the compute type.
+// Converts vectors [first, first + n) to [length, n] in the compute type.
 template <class C>
 std::vector<C> contributions(const at::Tensor& x, const Vectors& vectors, Values values, std::int64_t first,
                              std::int64_t n) {
@@ -81,7 +81,7 @@ std::vector<C> contributions(const at::Tensor& x, const Vectors& vectors, Values
   return entries;
 }
 
-// The rows that contribute, where their nonzeros begin, and how many come before each.
+// The rows that contribute, the begins of their nonzeros, and the number of nonzeros before each.
 struct Active {
   std::vector<std::int32_t> rows;
   std::vector<std::int64_t> begins, starts;
@@ -137,7 +137,7 @@ template <class F> void for_rows(const Rows& matrix, std::int64_t vectors, F&& f
   const std::int64_t parts = parts_for((matrix.nnz + matrix.rows) * vectors);
   const auto boundary = [&](std::int64_t part) {
     if (part == parts) return matrix.rows;
-    // Rows count too: empty ones are work as well.
+    // The work of a range includes its rows, because empty rows cost time too.
     const std::int64_t wanted = (matrix.nnz + matrix.rows) / parts * part;
     std::int64_t low = 0;
     std::int64_t high = matrix.rows;

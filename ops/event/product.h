@@ -20,7 +20,7 @@ namespace spikeforge::ops::sparse {
 
 using event::Values;
 
-// `op` begins the message.
+// Throws ValueError for other names; `op` begins the message.
 Values parse_values(std::string_view name, const char* op = "csr_product");
 inline Values event_values(bool graded) { return graded ? Values::graded : Values::event; }
 
@@ -28,31 +28,31 @@ inline Values event_values(bool graded) { return graded ? Values::graded : Value
 struct Options {
   c10::SymInt rows, cols;  // of the stored matrix
   bool transpose = false;
-  bool matrix = false;  // x is [..., in, n], else [..., in]
+  bool matrix = false;  // true: x is [..., in, n]; false: [..., in]
   Values values{};
   bool deterministic = false;
-  bool unchecked = false;  // the caller has checked the numbers of the matrix
+  bool unchecked = false;  // the caller has checked the matrix
 
   const c10::SymInt& in() const { return transpose ? rows : cols; }
   const c10::SymInt& out() const { return transpose ? cols : rows; }
 };
 
-// x as an argument of `op`, whatever the matrix.
+// Checks x as an argument of `op`, for any kind of matrix.
 void check_entries(const char* op, const char* argument, const at::Tensor& x, const Options& options);
 
-// The matrix alone. `op` begins the message.
+// Checks only the matrix. `op` begins the message.
 void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols);
 void check_matrix(const char* op, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                   const c10::SymInt& rows, const c10::SymInt& cols);
-// For a matrix on the CPU, at every call: checks the begins of rows, which costs little beside a product. Indices are
-// not read.
+// Checks the begins of rows of a matrix on the CPU in every call, which is cheap compared to a product. Indices are not
+// read.
 void check_indptr(const char* op, const event::Rows& rows);
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices);
 
-// [..., out] or [..., out, n]
+// Returns the sizes of the result, [..., out] or [..., out, n].
 c10::SymDimVector result_sizes(const at::Tensor& x, const Options& options);
 
-// The first n entries of bits as pack_events makes them: bool [..., n].
+// Unpacks the first n entries of a result of pack_events to bool [..., n].
 at::Tensor unpack(const at::Tensor& packed, const c10::SymInt& n);
 
 // ---- the lowered operators of stored matrices ----
@@ -65,11 +65,11 @@ struct ProductCall {
   const at::Tensor& x;
   Options options;
 
-  // "event_csrmv": how the operator that a user called begins its messages.
+  // The name of the public operator for messages, such as "event_csrmv".
   const char* name() const;
 };
 
-// csr_weight_grad: x and grad are the product's argument and its result's gradient.
+// csr_weight_grad: x is the argument of the product, and grad the gradient of its result.
 struct WeightGradCall {
   const at::Tensor& x;
   const at::Tensor& grad;
@@ -78,21 +78,21 @@ struct WeightGradCall {
   Options options;
 };
 
-// Every check of a call: all that kernels take for granted, but for the numbers of the matrix.
+// Runs all checks of a call, except of the indices of the matrix. Kernels have none.
 void check_product(const ProductCall& call);
 void check_product(const char* op, const ProductCall& call);
 void check_weight_grad(const WeightGradCall& call);
 
-// The rows of a matrix in the ELL form; 0 for indices that check_matrix refuses.
+// Returns the number of rows of a matrix in the ELL form; 0 for illegal indices, which check_matrix reports.
 inline c10::SymInt ell_rows(const at::Tensor& indices) {
   return indices.dim() == 2 ? indices.sym_size(0) : c10::SymInt(0);
 }
 
-// Through the dispatcher.
+// Call the operators through the dispatcher.
 at::Tensor call_product(const ProductCall& call);
 at::Tensor call_weight_grad(const WeightGradCall& call);
 
-// Kernels for the dispatcher.
+// Convert `run` to kernels for the dispatcher.
 template <at::Tensor (*run)(const ProductCall&)>
 at::Tensor product_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
                           const at::Tensor& x, c10::SymInt rows, c10::SymInt cols, bool transpose, bool matrix,
@@ -120,7 +120,7 @@ using WeightGradSchema = decltype(weight_grad_kernel<call_weight_grad>);
 
 // ---- plain memory ----
 
-// `count` vectors in memory of their own layout: vector v begins at base + offset(v), its entries lie `stride` apart.
+// `count` vectors in memory: vector v begins at base + offset(v), with `stride` between its entries.
 struct Vectors {
   std::int64_t batches = 1;  // product of the leading dimensions
   std::int64_t n = 1;        // columns of one batch
@@ -130,12 +130,12 @@ struct Vectors {
   std::int64_t stride() const { return n; }
   std::int64_t offset(std::int64_t v) const { return v / n * length * n + v % n; }
 };
-// For a contiguous [..., length] or [..., length, n].
+// Returns the vectors of a contiguous [..., length] or [..., length, n].
 Vectors vectors_of(const at::Tensor& t, bool matrix);
 
 event::EntryType entry_type_of(c10::ScalarType type);
 
-// An entry of a bool tensor. torch's views make bools of other bytes than 0 and 1, which C++ must not read as its bool.
+// An entry of a bool tensor. With torch's views, it may be a byte other than 0 and 1, which C++ must not read as bool.
 class Truth {
  public:
   explicit operator bool() const { return byte_ != 0; }
@@ -148,7 +148,7 @@ class Truth {
 };
 static_assert(sizeof(Truth) == sizeof(bool));
 
-// Calls f with where a contiguous tensor's entries begin: Truth or floating point.
+// Calls f with a pointer to the entries of a contiguous tensor, of type Truth or floating point.
 template <class F> void with_entries(const at::Tensor& x, F&& f) {
   if (x.scalar_type() == c10::ScalarType::Bool) return f(static_cast<const Truth*>(x.const_data_ptr()));
   switch (dtype_of(x.scalar_type())) {
@@ -159,10 +159,11 @@ template <class F> void with_entries(const at::Tensor& x, F&& f) {
   }
 }
 
-// True if a write to one may change the other. Storages do not show this: two may have the same memory.
+// True if a write to one may change the other. Comparing storages is not sufficient, because two may have the same
+// memory.
 bool share_memory(const at::Tensor& a, const at::Tensor& b);
 
-// The contiguous tensors that a view points into, kept for as long as it.
+// Contiguous rows and the tensors that own their memory.
 struct HeldRows {
   at::Tensor indices, indptr;
   event::Rows rows;
@@ -173,7 +174,7 @@ template <class Call> HeldRows hold_rows(const Call& call) {
   return hold_rows(call.indices, call.indptr, call.options.rows.expect_int(), call.options.cols.expect_int());
 }
 
-// The matrix of a call after its other checks, in the form for verify. `op` must outlive it.
+// Returns the matrix of a call, after its other checks, in the form for verify. `op` must outlive it.
 template <class Call> StoredMatrix stored_matrix(const char* op, const Call& call) {
   return {.op = op,
           .indices = &call.indices,
@@ -182,10 +183,10 @@ template <class Call> StoredMatrix stored_matrix(const char* op, const Call& cal
           .cols = call.options.cols.expect_int()};
 }
 
-// torch.use_deterministic_algorithms counts as `deterministic`.
+// True with `deterministic` or torch.use_deterministic_algorithms.
 bool is_deterministic(const Options& options);
 
-// The choices of a GPU's kernels.
+// Returns the properties of a call by which GPU kernels are chosen.
 event::Product gpu_product(const at::Tensor& weights, const event::Rows& rows, const at::Tensor& x,
                            const Options& options);
 

@@ -1,11 +1,11 @@
-// stdp_pre, stdp_post: weights change where a neuron fired.
+// stdp_pre, stdp_post: change the weights of neurons that fired.
 //
-// A weight is w_ij of row i (before the synapse) and column j (after it), stored as the products store it.
+// The weight w_ij belongs to row i (presynaptic) and column j (postsynaptic), and is stored as in the products.
 //   stdp_pre   for every event i: w_ij += trace[j] over row i;     events [rows], trace [cols]
 //   stdp_post  for every event j: w_ij += trace[i] over column j;  events [cols], trace [rows]
-// then each weight that changed is clipped to w_min and w_max, where given. stdp_post reads the matrix by columns:
+// then each changed weight is clipped to w_min and w_max, if given. stdp_post reads the matrix by columns:
 // indices, indptr and slots of csr_transpose, computed once; slots has the index of each nonzero's weight. An entry is
-// an event where it is true, or x > 0. The names that end with _ change the weights in place.
+// an event if it is true, or x > 0. Operators whose names end with _ change the weights in place.
 #include "csrc/kernels/event/note.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
@@ -41,7 +41,7 @@ namespace {
 
 using MaybeNumber = std::optional<double>;
 
-// stdp_post has slots, and reads the matrix by columns.
+// A call of stdp_pre or stdp_post. The latter has slots, and its matrix is by columns.
 struct StdpCall {
   const at::Tensor& weights;
   const at::Tensor& indices;
@@ -94,7 +94,7 @@ void check_stdp(const StdpCall& call) {
 }
 
 // For every row with an event: weight[k] += trace[column of k], then clipped, over the nonzeros k of the row. With
-// `slots` the weight of nonzero k is weight[slots[k]].
+// `slots`, the weight of nonzero k is weight[slots[k]].
 struct WeightUpdate {
   at::Tensor weights;  // contiguous
   HeldRows matrix;
@@ -105,7 +105,7 @@ struct WeightUpdate {
   const unsigned* refused = nullptr;  // of verify_on_gpu
 };
 
-// The kernel that does it on a GPU.
+// Returns the GPU kernel of the update.
 event::KernelSpec gpu_update(const WeightUpdate& update) {
   const auto& matrix = update.matrix.rows;
   const auto mean_row =
@@ -219,8 +219,7 @@ void stdp_(const StdpCall& call) {
     });
     update_weights_cpu(update);
   }
-  // Autograd checks the version of saved tensors, and so does the cache of checked matrices. copy_ increments it
-  // itself.
+  // Increments the version, which autograd and the cache of checked matrices read. copy_ increments it too.
   if (weights.is_contiguous())
     weights.unsafeGetTensorImpl()->bump_version();
   else
@@ -234,13 +233,13 @@ at::Tensor stdp(const StdpCall& call) {
   return result;
 }
 
-// Shapes alone: the checks, and what would come out.
+// Runs the checks and returns the shape of the result.
 at::Tensor stdp_meta(const StdpCall& call) {
   check_stdp(call);
   return at::empty_like(call.weights);
 }
 
-// Kernels for the dispatcher. Slots is const at::Tensor& of stdp_post.
+// Kernels for the dispatcher. Slots is const at::Tensor& for stdp_post, and empty for stdp_pre.
 template <auto run, class... Slots> struct Stdp {
   static auto kernel(const at::Tensor& weights, const at::Tensor& indices, const at::Tensor& indptr, Slots... slots,
                      const at::Tensor& events, const at::Tensor& trace, std::int64_t rows, std::int64_t cols,
@@ -259,8 +258,8 @@ void register_stdp(torch::Library& library) {
   library.impl("stdp_post_", TORCH_FN((Stdp<run_in_place, const at::Tensor&>::kernel)));
 }
 
-// The same matrix by columns: (row of a nonzero, [cols + 1] where columns begin, place of a nonzero in the first
-// order).
+// Returns the same matrix by columns: the row of each nonzero, the begins of columns [cols + 1], and the position of
+// each nonzero by rows.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> csr_transpose(const at::Tensor& indices, const at::Tensor& indptr,
                                                              std::int64_t rows, std::int64_t cols) {
   check_matrix("csr_transpose", indices, indptr, rows, cols);

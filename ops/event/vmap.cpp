@@ -1,6 +1,6 @@
-// torch.vmap of products: mapped entries are one more leading dimension. Mapped weights or indices give a matrix for
-// each map, and so does a mapped gradient of weights: those are computed one by one. In a buffer of spikes in flight
-// the mapped dimension follows the slots.
+// torch.vmap of products: mapped entries become an additional leading dimension. With mapped weights or indices, or a
+// mapped gradient of weights, each map has a separate matrix, and the maps are computed one by one. In a buffer of
+// spikes in flight the mapped dimension follows the slots.
 #include "ops/common/library.h"
 #include "ops/common/vmap_level.h"
 #include "ops/event/delays.h"
@@ -38,7 +38,7 @@ at::Tensor jit_product_batched(const JitCall& call) {
   });
 }
 
-// With the mapped dimension as the first one of the batch, whether t has it or not.
+// Returns x with the mapped dimension as the first one of the batch; x is expanded if it is not mapped.
 at::Tensor entries_of_all(const VmapLevel& level, const at::Tensor& x) {
   if (level.maps(x)) return level.first(x);
   c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
@@ -71,7 +71,7 @@ bool maps_matrix(const VmapLevel& level, const JitDeliverCall& call) {
   return level.maps(call.product.weights) || level.maps(call.step);
 }
 
-// Calls f with the call of map i, tensors of which live as long as f runs.
+// Calls f with the call of map i, whose tensors are valid while f runs.
 template <class F> auto with_one(const VmapLevel& level, const DeliverCall& call, std::int64_t i, F&& f) {
   const auto& [weights, indices, indptr, x, options] = call.product;
   return f(DeliverCall{{level.one(weights, i), level.one(indices, i), level.one(indptr, i), level.one(x, i), options},

@@ -42,7 +42,7 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl(batch_norm_op, TORCH_FN(kernel<inference>));
   library.impl(tracked_op, TORCH_FN(tracked_kernel<inference>));
 }
-// Reports a call without any tensor, for which there is no other kernel.
+// Handles a call without any tensor, for which there is no other kernel, so that it raises an error.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl(batch_norm_op, TORCH_FN(kernel<inference>)); }
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { library.impl(batch_norm_op, TORCH_FN(kernel<composed>)); }
 
@@ -203,11 +203,12 @@ namespace {
 
 Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor& var) {
   const c10::ScalarType type = state_type(call.inputs[0].scalar_type());
-  // Below autograd an operator may not return its argument, as `to` does.
+  // `to` may return its argument, which an operator must not return below autograd.
   const auto [rstd, scale] = scale_of(var.scalar_type() == type ? var : var.to(type), call.weight, call.eps);
   at::Tensor center = mean, shift = call.bias.defined() ? call.bias : at::zeros_like(rstd);
   if (mean.requires_grad() || autograd::has_tangent(mean)) {
-    // The mean's derivative comes by the shift's, which is there in any case; a sum over all steps and neurons less.
+    // The derivative of the mean follows from that of the shift, which is computed in any case. This saves a sum over
+    // all steps and neurons.
     center = mean.detach();
     shift = shift - (mean - center) * scale;
   }
@@ -224,7 +225,7 @@ Results composed(const LayerCall& call, const at::Tensor& mean, const at::Tensor
 Results composed(const LayerCall& call) {
   if (call.has_statistics()) {
     Results results = composed(call, call.mean, call.var);
-    std::get<2>(results) = call.mean.clone();  // results are no arguments
+    std::get<2>(results) = call.mean.clone();  // results must not alias arguments
     std::get<3>(results) = call.var.clone();
     return results;
   }

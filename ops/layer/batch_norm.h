@@ -1,5 +1,5 @@
-// A call of batch_norm_run. It comes to a call of `run`: that of the neuron with its surroundings in its own equations
-// (graph/layer.h).
+// A call of batch_norm_run. It is converted to a call of `run` with a neuron whose equations include the layer around
+// it (graph/layer.h).
 #pragma once
 
 #include "csrc/graph/layer.h"
@@ -26,16 +26,15 @@ using Results = std::tuple<List, List, at::Tensor, at::Tensor>;
 inline constexpr const char* batch_norm_op = "batch_norm_run";
 inline constexpr const char* tracked_op = "batch_norm_run_tracked";
 
-// Running statistics of a layer in training, which move towards those of its input: the variance's is divided by one
-// less.
+// Running statistics of a layer in training, which are updated towards those of its input, with the unbiased variance.
 struct Running {
   at::Tensor mean, var, batches;   // batches, int64, counts the calls
-  std::optional<double> momentum;  // none: they are the means over all calls
-  bool is_moved = false;           // by the layer's own launch
+  std::optional<double> momentum;  // nullopt: the means over all calls
+  bool is_moved = false;           // already updated by the layer's launch
 };
 
 struct LayerCall {
-  const char* op;  // as messages begin
+  const char* op;  // the prefix of messages
   std::string_view neuron;
   at::TensorList inputs, states, params;
   at::Tensor weight, bias, mean, var, residual;  // undefined: none
@@ -43,7 +42,7 @@ struct LayerCall {
   std::int64_t channel_dim = 2;
   double eps = 1e-5;
   bool store_states = false;
-  std::int64_t bits = 0;  // as MultistepCall has it
+  std::int64_t bits = 0;  // as in MultistepCall
   bool last_states = true;
   Running* running = nullptr;
 
@@ -51,51 +50,51 @@ struct LayerCall {
   std::optional<graph::Residual> joins() const {
     return residual.defined() ? graph::residual_of(residual_mode) : std::nullopt;
   }
-  // The tensors that are not in lists.
+  // Returns the tensors that are not in lists.
   std::array<at::Tensor, 5> own() const { return {weight, bias, mean, var, residual}; }
 };
 
 // Throws TypeError and ValueError.
 void check(const LayerCall& call);
 
-// Throws ValueError for no residual_mode.
+// Returns the residual with this name. Throws ValueError for an unknown name.
 graph::Residual residual_named(const char* op, std::string_view mode);
 
-// channel_dim counted from the front. Throws ValueError for one that the leader does not have, or that is time.
+// Returns channel_dim counted from the front. Throws ValueError if the leader does not have it, or if it is time.
 std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim);
 
-// Mean and variance by torch's operators, which every transform supports.
+// Returns mean and variance, computed by torch's operators, which every transform supports.
 std::tuple<at::Tensor, at::Tensor> statistics_in_torch(const at::Tensor& x, std::int64_t channel_dim);
 
-// The statistics of the input if a call has none, through the dispatcher.
+// Computes the statistics of the input through the dispatcher.
 std::pair<at::Tensor, at::Tensor> call_channel_statistics(const at::Tensor& x, std::int64_t channel_dim);
 
-// The statistics by which a layer normalises; 0 and 1 if the input has no elements.
+// Returns the statistics for normalisation; 0 and 1 if the input has no elements.
 std::pair<at::Tensor, at::Tensor> statistics_of_input(const at::Tensor& x, std::int64_t channel_dim);
 
-// 1 / sqrt(var + eps), and that times the weight.
+// rstd = 1 / sqrt(var + eps), and scale = rstd times the weight.
 struct Scale {
   at::Tensor rstd, scale;
 };
 Scale scale_of(const at::Tensor& var, const at::Tensor& weight, double eps);
 
-// A normalised neuron, as graph::Layer has it.
+// Returns the cell of a normalised neuron (graph::Layer).
 std::shared_ptr<const TracedCell> layer_cell(std::string_view neuron, std::optional<graph::Residual> residual,
                                              bool with_statistics = false);
 
-// The arguments of a call of layer_cell; numbers per channel have x's dimensions.
+// The arguments of a call of layer_cell. Values per channel have x's number of dimensions.
 struct LayerArguments {
   LayerArguments(const LayerCall& call, const at::Tensor& center, const at::Tensor& scale, const at::Tensor& shift);
   List inputs, params;
 };
 
-// The numbers of channels that a normalisation comes to, beside x; center is the mean.
+// The values per channel of a normalisation, with x's number of dimensions; center is the mean.
 struct Numbers {
   at::Tensor center, scale, shift, rstd;
 };
 
-// A call with the statistics of its own input: its results, and the values for its backward pass. `run` is that of the
-// layer_cell.
+// The results of a call with the statistics of its input, and the values for its backward pass. `run` has the results
+// of the layer_cell.
 struct LayerResults {
   MultistepResults run;
   at::Tensor mean, var;
@@ -116,37 +115,38 @@ struct LayerBackward {
   std::size_t shift_at() const { return mean_at() + 2; }
 };
 
-// Throws as check() does.
+// Throws like check() of a LayerCall.
 void check(const Running& running, const LayerCall& call);
 // Updates the running statistics by torch's operators, if no launch has done so.
 void move_running(Running& running, const LayerCall& call, const at::Tensor& mean, const at::Tensor& var);
 
-// Composed of run's operators, through the dispatcher; the gradients in one pass if they are differentiated.
+// Compose the layer of the operators of `run`, through the dispatcher. Gradients are computed in one pass if they are
+// differentiated.
 LayerResults forward_of_parts(const LayerCall& call, bool save);
 ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated);
 
-// Through the dispatcher: in one launch each on a GPU, where that can be.
+// Call the lowered operators through the dispatcher: one launch each on a GPU, if possible.
 LayerResults call_layer_forward(const LayerCall& call, bool save);
 ByArgument call_layer_backward(const LayerBackward& layer);
 
-// Composed of differentiable operators, with the call's statistics, or those of its input.
+// Runs differentiable operators, with the call's statistics, or those of its input.
 Results composed(const LayerCall& call);
-// For calls that are not differentiated.
+// Runs calls that are not differentiated.
 Results inference(const LayerCall& call);
 
 at::Scalar numbers_of_a_channel(const at::Tensor& x, std::int64_t channel_dim);
 
-// A channel's numbers [C] beside x.
+// Reshapes values per channel [C] to x's number of dimensions.
 at::Tensor beside(const at::Tensor& numbers, const at::Tensor& x, std::int64_t channel_dim);
 
-// With the channel's dimension counted from the front. Throws as check() does.
+// Returns a checked call, with the channel dimension counted from the front. Throws like check().
 LayerCall checked_call(const char* op, std::string_view neuron, at::TensorList inputs, at::TensorList states,
                        at::TensorList params, const MaybeTensor& weight, const MaybeTensor& bias,
                        const MaybeTensor& mean, const MaybeTensor& var, const MaybeTensor& residual,
                        std::string_view residual_mode, std::int64_t channel_dim, double eps, bool store_states,
                        std::int64_t bits, bool last_states);
 
-// A kernel of batch_norm_run for the dispatcher.
+// Converts `run` to a kernel of batch_norm_run for the dispatcher.
 template <Results (*run)(const LayerCall&)>
 Results kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                const MaybeTensor& weight, const MaybeTensor& bias, const MaybeTensor& mean, const MaybeTensor& var,

@@ -17,20 +17,20 @@ namespace {
 
 using namespace autograd;
 
-// A layer with the statistics of its own x, as one node: it keeps x, what else its neuron takes, and a few numbers a
-// channel.
+// A layer with the statistics of its x, as one node. It saves x, the other arguments of the neuron, and a few values
+// per channel.
 struct BatchNormRule {
   static constexpr bool is_traceable = true;
 
   static Results recorded(const LayerCall& layer) {
     LayerResults results;
     {
-      // The numbers of channels are the node's own: their gradients go to weight, bias and x.
+      // The values per channel are internal to the node: their gradients contribute to weight, bias and x.
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       results = is_wrapped(layer) ? forward_of_parts(layer, /*save=*/true) : call_layer_forward(layer, /*save=*/true);
     }
     const Numbers& numbers = results.numbers;
-    // The gradient of a sum is that of both: no residual is kept for it.
+    // The gradient of a sum does not depend on the residual, which is therefore not saved.
     const bool adds = adds_residual(layer);
     LayerCall kept = layer;
     if (adds) kept.residual.reset();
@@ -94,7 +94,7 @@ struct BatchNormRule {
     ByArgument arguments = tensors_of(layer.run);
     ByArgument found;
     if (is_differentiated(grads) || any_dual(layer.run)) {
-      // The numbers' own derivatives are wanted too.
+      // The values per channel are recomputed, because their derivatives are needed too.
       const at::Tensor& x = arguments[0];
       const auto beside_x = [&](const at::Tensor& t) { return beside(t, x, layer.channel_dim); };
       const auto [mean, var] = statistics_of_input(x, layer.channel_dim);
@@ -107,8 +107,8 @@ struct BatchNormRule {
       found = backward_of_parts(layer, /*is_differentiated=*/true);
     } else {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      // On a GPU each pass of this layer would copy a gradient in another order, and those of the layer that gave the
-      // residual, to which it goes on: here it is copied once for all of them.
+      // On a GPU, each pass of this layer, and of the layer of the residual, would copy a gradient that has another
+      // memory order. It is copied once here.
       for (at::Tensor& grad : of_outputs)
         if (grad.defined() && next_key_of(arguments[0].key_set() | grad.key_set()) == c10::DispatchKey::CUDA)
           grad = in_order_of(arguments[0], grad);
@@ -128,7 +128,7 @@ struct BatchNormRule {
   }
 
  private:
-  // The saved values in addition to the call.
+  // The saved values other than the call.
   struct Affine {
     Affine(AutogradContext* ctx, const Kept& kept) {
       std::size_t next = kept.count();
@@ -154,7 +154,7 @@ struct BatchNormRule {
            layer_cell(layer.neuron, layer.joins())->checkpoint_length(type);
   }
 
-  // True under a transform of torch.func, which sees the parts only.
+  // True under a transform of torch.func, which requires the composed operators.
   static bool is_wrapped(at::TensorList list) {
     return std::any_of(list.begin(), list.end(),
                        [](const at::Tensor& t) { return t.defined() && traced::is_wrapped(t); });

@@ -1,5 +1,5 @@
-// A layer with the statistics of its own input below autograd: composed of run's operators, or on a GPU one cooperative
-// launch per pass.
+// A layer with the statistics of its input, below autograd: composed of the operators of `run`, or on a GPU one
+// cooperative launch per pass.
 #include "csrc/jit/recorder.h"
 #include "csrc/kernels/layer/batch_norm.h"
 #include "ops/common/library.h"
@@ -34,9 +34,9 @@ namespace {
 constexpr const char* forward_op = "batch_norm_run_forward";
 constexpr const char* backward_op = "batch_norm_run_backward";
 
-// `numbers` are center, scale, shift and rstd, with the input's dimensions; the backward operator takes the first three
-// after the neuron's own parameters, and returns in their places none, and the gradients of weight and bias.
-// `arguments` are as run_forward's.
+// `numbers` are center, scale, shift and rstd, with the input's dimensions; the backward operator has the first three
+// after the neuron's parameters, and returns in their places nothing and the gradients of weight and bias. `arguments`
+// are as for run_forward.
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "batch_norm_run_forward(str neuron, Tensor[] arguments, Tensor? weight, Tensor? bias, Tensor? residual, *, str "
@@ -51,25 +51,26 @@ SPIKEFORGE_SCHEMAS(library) {
 
 // ---- composed of run's operators ----
 
-// The contribution of a tensor's statistics to its gradient, dmean / n + 2 dvar (x - mean) / n, added to its own. On
-// one line, as all texts that torch.compile may see (graph::on_a_line).
+// Adds the contribution of a tensor's statistics to its gradient, dmean / n + 2 dvar (x - mean) / n. The text is on one
+// line, as all texts that may be in a graph of torch.compile (graph::on_a_line).
 constexpr std::string_view add_statistics =
     "neuron add_statistics(g, x; ; mean, offset, slope) { return g + (offset + slope * (x - mean)) }";
-// The numbers of a normalisation from its statistics: x becomes (x - mean) * scale + shift.
+// Computes the values per channel of a normalisation from its statistics: x becomes (x - mean) * scale + shift.
 constexpr std::string_view of_layer =
     "neuron of_layer(mean, var, weight, bias; ; eps) {"
     " rstd = 1 / sqrt(var + eps); return mean, rstd * weight, bias, rstd }";
-// The gradient of a weight, and offset and slope, of those of scale and shift.
+// Computes the gradient of the weight, and offset and slope, from the gradients of scale and shift.
 constexpr std::string_view of_channels =
     "neuron of_channels(of_scale, of_shift, rstd, scale; ; count) {"
     " w = of_scale * rstd; share = scale / count; return w, -(of_shift * share), -(w * rstd * share) }";
 
-// A parameter for a neuron beside t: it is read when the call is made, and waits for nothing.
+// Returns a scalar parameter on the CPU, which a call of a neuron on t's device reads without synchronisation.
 at::Tensor on_the_host(const at::Scalar& number, const at::Tensor& t) {
   return at::full({}, number, t.options().device(c10::kCPU));
 }
 
-// From the gradients of scale and shift: the weight's, and the statistics' contribution to x's.
+// The gradient of the weight, and the contribution of the statistics to that of x, from the gradients of scale and
+// shift.
 struct Shares {
   Shares(const LayerBackward& layer, const at::Tensor& of_scale, const at::Tensor& of_shift) {
     const at::Tensor& rstd = layer.rstd;
@@ -82,7 +83,7 @@ struct Shares {
     of_weight = shares[0].squeeze(0);
     offset = shares[1].squeeze(0);
     slope = shares[2].squeeze(0);
-    // Gradients that came by the statistics themselves.
+    // Adds the upstream gradients of the returned statistics.
     if (layer.grad_mean.defined()) offset = offset + layer.grad_mean / numbers;
     if (layer.grad_var.defined()) slope = slope + layer.grad_var * 2 / numbers;
   }
@@ -96,7 +97,7 @@ at::Tensor with_share(const at::Tensor& of_x, const at::Tensor& x, const at::Ten
   return call_run(traced_call(add_statistics, inputs, /*states=*/{}, params, /*store_states=*/false)).outputs[0];
 }
 
-// The gradient of x alone, by the statistics too: a call of the cell with_statistics.
+// Computes only the gradient of x, including that through the statistics, by a call of the cell with_statistics.
 class SecondPass {
  public:
   SecondPass(const BackwardCall& first, std::shared_ptr<const TracedCell> cell, const at::Tensor& offset,
@@ -130,7 +131,7 @@ class SecondPass {
   Tensors grads_;
 };
 
-// The cell of a second pass; none where its checkpoints would lie elsewhere, as a longer cell's may.
+// Returns the cell of a second pass, or null if its checkpoints have another spacing, because it is longer.
 std::shared_ptr<const TracedCell> second_cell(const LayerBackward& layer) {
   auto cell = layer_cell(layer.neuron, layer.residual, /*with_statistics=*/true);
   const DType type = dtype_of(layer.run.inputs[0].scalar_type());
@@ -167,8 +168,8 @@ LayerResults forward_of_parts(const LayerCall& layer, bool save) {
   return results;
 }
 
-// On a GPU, which is bound by memory, x's gradient takes two passes: the first for sums over channels; the second
-// computes the neuron's derivative again, with the contribution of the statistics.
+// Computes the gradients. On a GPU, which is bound by memory, x's gradient takes two passes: the first computes sums
+// over channels; the second recomputes the neuron's derivative, with the contribution of the statistics.
 ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated) {
   BackwardCall call = layer.run;
   const at::Tensor& x = call.inputs[0];
@@ -199,17 +200,17 @@ ByArgument backward_of_parts(const LayerBackward& layer, bool is_differentiated)
 
 namespace {
 
-// ---- one launch each way ----
+// ---- one launch per pass ----
 
 using OneForward = spikeforge::layers::BatchNormForward;
-using spikeforge::layers::Besides;
+using spikeforge::layers::Included;
 using OneBackward = spikeforge::layers::BatchNormBackward;
 
-// In the arithmetic's type, and dense.
+// Returns a dense tensor in the type of the arithmetic.
 at::Tensor readable(const at::Tensor& t, c10::ScalarType type) { return t.defined() ? t.to(type).contiguous() : t; }
 const void* data_of(const at::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 
-// True if a kernel can write these numbers of channels in place, without copies in another order.
+// True if a kernel can write these values per channel in place, without copies in another order.
 template <std::size_t count>
 bool are_last(std::span<const ParamView> params, const std::array<at::Tensor, count>& numbers) {
   const auto last = params.last(count);
@@ -218,16 +219,16 @@ bool are_last(std::span<const ParamView> params, const std::array<at::Tensor, co
   return true;
 }
 
-// True if a kernel may write them.
+// True if a kernel may write the running statistics.
 bool can_be_moved(const Running& running, c10::ScalarType type) {
   const auto fits = [&](const at::Tensor& t) { return t.scalar_type() == type && t.is_contiguous(); };
   return running.momentum.value_or(0) >= 0 && fits(running.mean) && fits(running.var) && !running.mean.is_inference() &&
          !running.var.is_inference();
 }
 
-// The results of run(launch); std::nullopt if it refuses the launch.
+// Returns the results of run(launch), or std::nullopt if it does not support the launch.
 template <class Run, class Ask>
-std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Ask&& done_besides, Run&& run) {
+std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, Ask&& launch_includes, Run&& run) {
   const at::Tensor& x = layer.inputs[0];
   const c10::ScalarType type = state_type(x.scalar_type());
   const auto options = x.options().dtype(type).memory_format(std::nullopt);
@@ -256,13 +257,13 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
                  .var = results.var.mutable_data_ptr(),
                  .rstd = numbers.rstd.mutable_data_ptr()};
   Running* const running = layer.running;
-  const bool asks_for_bits = described.launch.packed.bits != 0;
-  const Besides besides = running != nullptr || asks_for_bits ? done_besides(one) : Besides();
-  if (!besides.writes_bits)
+  const bool wants_bits = described.launch.packed.bits != 0;
+  const Included included = running != nullptr || wants_bits ? launch_includes(one) : Included();
+  if (!included.writes_bits)
     described.launch.packed = {};
-  else if (asks_for_bits)
+  else if (wants_bits)
     results.run.packed.valid.fill_(true);
-  const bool moves = running != nullptr && can_be_moved(*running, type) && besides.moves_running;
+  const bool moves = running != nullptr && can_be_moved(*running, type) && included.moves_running;
   if (moves) {
     one.running_mean = running->mean.mutable_data_ptr();
     one.running_var = running->var.mutable_data_ptr();
@@ -280,7 +281,7 @@ std::optional<LayerResults> forward_in_one(const LayerCall& layer, bool save, As
   return results;
 }
 
-// For a layer whose x has a gradient.
+// Runs the backward pass of a layer whose x has a gradient.
 template <class Run> std::optional<ByArgument> backward_in_one(const LayerBackward& layer, Run&& run) {
   const auto cell = second_cell(layer);
   if (!cell) return std::nullopt;
@@ -296,7 +297,7 @@ template <class Run> std::optional<ByArgument> backward_in_one(const LayerBackwa
   const Gradients of_x = allocate_backward(second.call, prepared_second);
   DescribedBackward described(sums, prepared_sums, gradients);
   const DescribedBackward described_second(second.call, prepared_second, of_x);
-  described.launch.any_grad_param = true;  // two at least become sums
+  described.launch.any_grad_param = true;  // at least two are sums
   c10::SmallVector<std::int64_t, 4> step(static_cast<std::size_t>(layer.run.inputs[0].dim() - 1), 1);
   step[static_cast<std::size_t>(layer.channel_dim - 1)] = layer.rstd.size(0);
   for (std::size_t j = 0; j < gradients.params.size(); ++j)
@@ -324,7 +325,7 @@ template <class Run> std::optional<ByArgument> backward_in_one(const LayerBackwa
 
 // ---- the kernels of the lowered operators ----
 
-// The checks that `run` does not make.
+// Makes the checks that `run` does not make.
 void check(const LayerBackward& layer) {
   const BackwardCall& call = layer.run;
   const at::Tensor& x = call.inputs[0];
@@ -350,7 +351,7 @@ void check(const LayerBackward& layer) {
 LayerResults layer_forward_cpu(const LayerCall& layer, bool save) {
   if (jit::recorder() != nullptr)
     forward_in_one(
-        layer, save, [](const OneForward&) { return Besides{.writes_bits = true}; },
+        layer, save, [](const OneForward&) { return Included{.writes_bits = true}; },
         [](const OneForward& one) {
           note(one);
           return false;
@@ -368,7 +369,7 @@ ByArgument layer_backward_cpu(const LayerBackward& layer) {
 }
 
 #if defined(SPIKEFORGE_WITH_CUDA)
-// Returns true if it was launched.
+// Returns true if the launch was made.
 template <class One> bool launch_on(const at::Tensor& x, const One& one) {
   at::Tensor partial;
   return launch_batch_norm(one, gpu_of(x), stream_of(x), [&](std::size_t bytes) {
@@ -388,7 +389,7 @@ LayerResults layer_forward_cuda(const LayerCall& layer, bool save) {
   if (x.numel() == 0) return forward_of_parts(layer, save);
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   auto results = forward_in_one(
-      layer, save, [&](const OneForward& one) { return done_besides(one, gpu_of(x)); },
+      layer, save, [&](const OneForward& one) { return launch_includes(one, gpu_of(x)); },
       [&](const OneForward& one) { return launch_on(x, one); });
   return results ? std::move(*results) : forward_of_parts(layer, save);
 }
@@ -442,7 +443,7 @@ List backward_kernel(std::string_view neuron, const traced::OptionalTensorList& 
                      const traced::OptionalTensorList& grad_states, const MaybeTensor& grad_mean,
                      const MaybeTensor& grad_var, at::TensorList inputs, at::TensorList states, at::TensorList params,
                      const at::Tensor& rstd, at::TensorList checkpoints,
-                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
+                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): for the dispatcher
                      std::optional<std::string_view> residual_mode, std::int64_t channel_dim, bool store_states) {
   const std::optional<graph::Residual> residual =
       residual_mode ? std::optional(residual_named(backward_op, *residual_mode)) : std::nullopt;
@@ -473,7 +474,7 @@ LayerResults call_layer_forward(const LayerCall& call, bool save) {
   if (call.running != nullptr && calls_go_to_cuda(call)) return layer_forward_cuda(call, save);
 #endif
   static const auto handle = find_operator<Forward>("spikeforge::batch_norm_run_forward");
-  const traced::HandedOn neuron(call.neuron, call.inputs[0]);
+  const traced::LoweredText neuron(call.neuron, call.inputs[0]);
   auto [outputs, states, mean, var, numbers, kept] =
       handle.call(neuron.text(), traced::arguments_of(call.inputs, call.states, call.params), maybe(call.weight),
                   maybe(call.bias), maybe(call.residual), call.residual_mode, call.channel_dim, call.eps,
@@ -487,7 +488,7 @@ LayerResults call_layer_forward(const LayerCall& call, bool save) {
 ByArgument call_layer_backward(const LayerBackward& layer) {
   static const auto handle = find_operator<Backward>("spikeforge::batch_norm_run_backward");
   const BackwardCall& call = layer.run;
-  const traced::HandedOn neuron(layer.neuron, call.inputs[0]);
+  const traced::LoweredText neuron(layer.neuron, call.inputs[0]);
   const auto mode = layer.residual ? std::optional(graph::name_of(*layer.residual)) : std::nullopt;
   return gradients_by_argument(
       call, traced::tensors_of(handle.call(neuron.text(), traced::optional_list(call.grad_outputs),

@@ -1,7 +1,7 @@
-// delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with delays d that are learned and need not be whole:
+// delayed_linear: y[t] = Σ_i w[o, i] x[t - d[o, i], i] + b[o], with learned delays d, which need not be integers:
 //   y[t] = Σ_k x[t - k] (w ∘ κ_k(d))^T + b,   k = 0 .. max_delay,
 // where κ spreads a delay over whole steps. On CPU and GPU products consist of shifted sequences (delayed_rows.cpp);
-// elsewhere there is one for each k, none of whose matrices is stored. With one delay for each input, x is spread once,
+// elsewhere there is a product for each k, whose matrix is not stored. With one delay for each input, x is spread once,
 // and there is one product.
 //
 // Khalfaoui-Hassani, Pellegrini and Masquelier 2023, "Dilated convolution with learnable spacings" (ICLR), and
@@ -64,7 +64,7 @@ SPIKEFORGE_SCHEMAS(library) {
 
 }  // namespace
 
-// ---- how a delay is spread ----
+// ---- the spreading of delays ----
 
 Interpolation interpolation_of(std::string_view name) {
   constexpr std::array names = {"linear", "triangle", "gauss"};
@@ -73,7 +73,7 @@ Interpolation interpolation_of(std::string_view name) {
   TORCH_CHECK_VALUE(false, op, ": interpolation must be \"linear\", \"triangle\" or \"gauss\", but is \"", name, "\"");
 }
 
-constexpr double narrowest = 1e-9;  // of a Gaussian: the square of its inverse is in range of float32
+constexpr double narrowest = 1e-9;  // of a Gaussian: the square of its inverse fits in float32
 
 Spread::Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width)
     : form_(form),
@@ -81,7 +81,7 @@ Spread::Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, d
       most_(most),
       inside_(delay.ge(0).logical_and_(delay.le(most))) {
   delay_ = at::clamp(delay, 0, most);
-  double reach = 0;  // to the first step
+  double reach = 0;  // distance to the first step
   if (form == Interpolation::linear) {
     steps_ = 2;
   } else if (form == Interpolation::triangle) {
@@ -131,7 +131,7 @@ template <class K> at::Tensor Spread::slope_at(const K& k) const {
   return slope * inside_;
 }
 
-// The linear form without a comparison: step 0 has 1 - f, and step 1 has f.
+// For the linear form, no comparison is needed: step 0 has 1 - f, and step 1 has f.
 at::Tensor Spread::own_value(std::int64_t n) const {
   if (form_ != Interpolation::linear) return value_at(first_ + static_cast<double>(n));
   at::Tensor fraction = delay_ - first_;
@@ -148,7 +148,8 @@ at::Tensor Spread::own_slope(std::int64_t n) const {
 template <class K> std::pair<at::Tensor, at::Tensor> Spread::unscaled(const K& k) const {
   const at::Tensor away = k - delay_;
   if (form_ == Interpolation::gauss) {
-    // Times a number for each delay, which the sum has too, so that a narrow one does not vanish between two steps.
+    // The value is scaled by a factor for each delay, which cancels in the sum, so that a narrow Gaussian does not
+    // vanish between two steps.
     const at::Tensor nearest = delay_ - at::round(delay_);
     at::Tensor value = at::exp((away.square() - nearest.square()).mul_(-.5 / (width_ * width_)));
     at::Tensor slope = value * away / (width_ * width_);
@@ -194,7 +195,7 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dela
                    ", the type of x, but is ", past->scalar_type());
 }
 
-// The steps before, and x: [max_delay + T, *batch, I].
+// Returns the previous steps and x, [max_delay + T, *batch, I].
 at::Tensor with_past(const at::Tensor& x, std::int64_t max_delay, const MaybeTensor& past) {
   if (max_delay == 0) return x.contiguous();
   c10::SymDimVector shape(x.sym_sizes());
@@ -202,13 +203,13 @@ at::Tensor with_past(const at::Tensor& x, std::int64_t max_delay, const MaybeTen
   return at::cat({past ? *past : at::zeros_symint(shape, x.options()), x});
 }
 
-// The values k steps before each step.
+// Returns the values k steps before each step.
 at::Tensor before(const at::Tensor& all, std::int64_t k, std::int64_t max_delay) {
   return all.narrow_symint(0, max_delay - k, all.sym_size(0) - max_delay);
 }
 at::Tensor rows(const at::Tensor& t) { return t.flatten(0, -2); }
 
-// Sums over k are in this type.
+// Returns the type of sums over k.
 c10::ScalarType wide(const at::Tensor& x) { return state_type(x.scalar_type()); }
 
 at::Tensor spread_inputs(const at::Tensor& all, const Spread& spread, std::int64_t max_delay) {
@@ -289,12 +290,12 @@ at::Tensor forward(const at::Tensor& x, const at::Tensor& weight, const at::Tens
   return forward_of(call).to(x.scalar_type()).reshape_symint(shape_of_result(call));
 }
 
-// Those that are needed of the gradients of x, weight, delay and past, in this order.
+// Returns the needed gradients of x, weight, delay and past, in this order.
 template <BackwardOf backward_of>
 std::vector<at::Tensor> backward(
     const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
     std::int64_t max_delay, std::string_view interpolation, double width, const MaybeTensor& past,
-    c10::List<bool> needs_grad) {  // NOLINT(performance-unnecessary-value-param): the dispatcher's
+    c10::List<bool> needs_grad) {  // NOLINT(performance-unnecessary-value-param): for the dispatcher
   const Call call = checked(x, weight, delay, max_delay, interpolation, width, past);
   const c10::SymDimVector shape = shape_of_result(call);
   TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(shape) && grad.device() == x.device(), backward_op,
@@ -331,8 +332,8 @@ std::vector<at::Tensor> call_backward(const at::Tensor& grad, const at::Tensor& 
   return handle.call(grad, x, weight, delay, max_delay, interpolation, width, past, needs_grad);
 }
 
-// torch.vmap: where weight and delay are the same for all maps, and have no gradient, maps are one more dimension of
-// the batch; else they are computed one by one.
+// torch.vmap: if weight and delay are the same for all maps and have no gradient, maps are an additional batch
+// dimension; otherwise they are computed one by one.
 at::Tensor forward_batched(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay,
                            std::int64_t max_delay, std::string_view interpolation, double width,
                            const MaybeTensor& past) {

@@ -1,4 +1,4 @@
-// The parts of the operator delayed_linear for any device.
+// The device-independent parts of delayed_linear.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,34 +12,34 @@ namespace spikeforge::ops::layers::delayed {
 
 using MaybeTensor = std::optional<at::Tensor>;
 
-constexpr std::int64_t longest = 4096;  // where there is a product for each step of it
+constexpr std::int64_t longest = 4096;  // the maximum delay with a product per step
 
 enum class Interpolation : std::uint8_t { linear, triangle, gauss };
 
 Interpolation interpolation_of(std::string_view name);  // throws ValueError
 
-// κ_k(d), and its derivative by d:
-//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋; at a whole delay the derivative is the one to the
+// κ_k(d), and its derivative with respect to d:
+//   linear     1 - f at k = ⌊d⌋ and f at k = ⌊d⌋ + 1, f = d - ⌊d⌋; at integer delays the derivative is the one to the
 //              right, at max_delay the one to the left
 //   triangle   max(0, 1 + width - |k - d|) / Σ_k
 //   gauss      exp(-(k - d)² / (2 width²)) / Σ_k
-// Delays below 0 or above max_delay are taken as these, and have the gradient of clamp.
+// Delays are clamped to 0 and max_delay, with the gradient of clamp.
 class Spread {
  public:
   // Delays are float32 or float64.
   Spread(const at::Tensor& delay, std::int64_t most, Interpolation form, double width);
 
-  // The steps from first() on have all of κ that its type can represent. Whole numbers, also for delays that are NaN.
+  // The steps from first() on contain all of κ that its type can represent. first() is integral, even for NaN delays.
   std::int64_t steps() const { return steps_; }
   const at::Tensor& first() const { return first_; }
 
-  // The same of delays that are expanded so.
+  // Returns the same for delays that are expanded to these sizes.
   Spread expanded(c10::IntArrayRef sizes) const;
 
-  // The value at one step.
+  // The value and the derivative at step k.
   at::Tensor value(std::int64_t k) const { return value_at(static_cast<double>(k)); }
   at::Tensor slope(std::int64_t k) const { return slope_at(static_cast<double>(k)); }
-  // The value at step number n of each delay's own.
+  // The value and the derivative at step first() + n of each delay.
   at::Tensor own_value(std::int64_t n) const;
   at::Tensor own_slope(std::int64_t n) const;
 
@@ -54,22 +54,22 @@ class Spread {
   at::Tensor inside_, delay_, first_, sum_, slope_of_sum_;
 };
 
-// A call whose arguments are checked.
+// A call with checked arguments.
 struct Call {
   at::Tensor x, weight, delay;
   std::int64_t max_delay;
   MaybeTensor past;
   Spread spread;
 
-  bool of_inputs() const { return delay.dim() == 1; }  // a delay for each of them
+  bool of_inputs() const { return delay.dim() == 1; }  // one delay per input
 };
 
-// The wanted gradients; those of x and past, and of weight and delay, are computed together.
+// The needed gradients. Those of x and past, and those of weight and delay, are computed together.
 struct Wanted {
   bool x, weight, delay, past;
 };
 
-// In the type of sums or in that of x, or those that are not wanted undefined.
+// The gradients, in the type of sums or of x; undefined if not needed.
 struct Gradients {
   at::Tensor x, weight, delay, past;
 };
@@ -81,12 +81,12 @@ Gradients backward_cuda(const Call& call, const at::Tensor& grad, const Wanted& 
 
 // ---- products by rows ----
 //
-// delayed_linear without a product for each of max_delay + 1 steps, which would mostly multiply by zeros: a delay of
-// the linear form has two steps. Sequences become rows of features in which a delay is a shift. The cost is one
-// product per step of a delay, and does not depend on max_delay. Each device has its own rows (delayed_linear_cpu.cpp,
-// delayed_linear_cuda.cpp) with a common interface.
+// Computes delayed_linear without a product for each of max_delay + 1 steps, which would mostly multiply by zeros: a
+// delay of the linear form has two steps. Sequences become rows of features in which a delay is a shift. The cost is
+// one product per step of a delay, and does not depend on max_delay. Each device has its own rows
+// (delayed_linear_cpu.cpp, delayed_linear_cuda.cpp) with a common interface.
 
-// Some steps of each delay, in the order of time.
+// Some steps of each delay, in temporal order.
 struct Taps {
   at::Tensor shifts;        // int32 [rows, columns] or [features]
   at::Tensor coefficients;  // [..., taps]
@@ -113,18 +113,18 @@ class Rows {
   virtual at::Tensor zeros(std::int64_t features, std::int64_t steps) const = 0;
   // The same, but the `count` steps from `step` on are uninitialized, because the next read() writes them.
   virtual at::Tensor open(std::int64_t features, std::int64_t steps, std::int64_t step, std::int64_t count) const = 0;
-  // The steps of `rows` from `step` on, as `sequence` [steps, *batch, features] has them.
+  // Writes `sequence` [steps, *batch, features] to `rows` from `step` on.
   virtual void read(const at::Tensor& sequence, const at::Tensor& rows, std::int64_t step) const = 0;
-  // [steps, samples, features] from rows, in their type or in x's.
+  // Returns rows as [steps, samples, features], in their type or in x's.
   virtual at::Tensor written(const at::Tensor& rows, std::int64_t steps) const = 0;
 
   // Adds the convolution of the rows `in`, from `step` on, with `taps` to the `steps` steps of the rows `out`.
   virtual void add(const Taps& taps, const at::Tensor& in, std::int64_t step, const at::Tensor& out,
                    std::int64_t steps) const = 0;
-  // For each coefficient the sum of products of `of`, from its step max_delay on, with the rows `in`, which are the
-  // same in every call.
+  // Returns for each coefficient the sum of the products of `of`, from its step max_delay on, with the rows `in`, which
+  // must be the same in every call.
   virtual at::Tensor sums(const Taps& taps, const at::Tensor& of, const at::Tensor& in) = 0;
-  // A matrix product of rows.
+  // Returns a matrix product of rows.
   virtual at::Tensor product(const at::Tensor& a, const at::Tensor& b) const = 0;
 
  private:

@@ -1,4 +1,5 @@
-// delayed_linear on the CPU: rows in groups of samples, whose products are those of csrc/cpu/layer/delayed_product.h.
+// delayed_linear on the CPU: rows in groups of samples, whose products are computed by
+// csrc/cpu/layer/delayed_product.h.
 #include "csrc/cpu/layer/delayed_product.h"
 #include "csrc/jit/recorder.h"
 #include "csrc/kernels/layer/delayed_product.h"
@@ -20,15 +21,14 @@ namespace {
 using spikeforge::layers::DelayedKernel;
 using spikeforge::layers::DelayedPass;
 
-constexpr std::int64_t grain = 1 << 16;  // multiplications for each thread at least
+constexpr std::int64_t grain = 1 << 16;  // the minimum number of multiplications per thread
 
 std::int64_t up_to_multiple(std::int64_t n, std::int64_t of) { return (n + of - 1) / of * of; }
 
-// The steps of rows in which something is, where these are so few that products with the others are worth leaving out:
-// those of spikes, mostly.
+// The nonzero steps of rows, listed if they are few enough that skipping the other steps is faster, mostly for spikes.
 class Listed {
  public:
-  // For rows of `steps` steps, each a vector; with 0 steps nothing is listed.
+  // Lists rows of `steps` steps, each a vector; with 0 steps nothing is listed.
   Listed(const at::Tensor& rows, std::int64_t steps, c10::ScalarType type) : stride_(steps + 1) {
     if (steps == 0 || steps > most_steps) return;
     const std::int64_t count = rows.size(0) * rows.size(1);
@@ -61,8 +61,7 @@ class Listed {
   bool few_ = false;
 };
 
-// Groups of samples, each with rows of its own: a step of a group is at most a vector, so that what a delay reaches
-// over is short.
+// Groups of samples with separate rows: a step of a group is at most one vector, so that delays span little memory.
 class CpuRows final : public Rows {
  public:
   explicit CpuRows(const Call& call)
@@ -125,7 +124,7 @@ class CpuRows final : public Rows {
                        });
       return;
     }
-    // Tiles of a group, and where they are too few for all threads, blocks of rows of them.
+    // The work is divided into tiles of a group, and if they are too few for all threads, also into blocks of rows.
     const std::int64_t tile = cpu::delayed_tile * vector_, tiles = (length + tile - 1) / tile;
     const std::int64_t rows = out.size(1), work = groups_ * tiles;
     const std::int64_t blocks =
@@ -185,7 +184,7 @@ class CpuRows final : public Rows {
     });
   }
 
-  // The length of `steps` steps, in whole vectors.
+  // Returns the length of `steps` steps, rounded up to whole vectors.
   std::int64_t length(std::int64_t steps) const { return up_to_multiple(steps * lanes_, vector_); }
 
   char* at(const at::Tensor& rows, std::int64_t group, std::int64_t step) const {
@@ -204,7 +203,7 @@ class CpuRows final : public Rows {
     return p;
   }
 
-  // That of feature i alone, where a feature has a delay.
+  // Returns the product of feature i only, for one delay per feature.
   static cpu::DelayedProduct of_feature(cpu::DelayedProduct p, std::int64_t i, std::int64_t element) {
     p.shifts += i;
     p.coefficients = static_cast<const char*>(p.coefficients) + i * p.taps * element;
@@ -243,7 +242,7 @@ at::Tensor forward_cpu(const Call& call) {
 
 Gradients backward_cpu(const Call& call, const at::Tensor& grad, const Wanted& wanted) {
   if (call.of_inputs() && call.spread.steps() <= 2) {
-    // So few products cost less than to keep what x was spread to, and leave out steps in which nothing comes.
+    // Few products cost less than saving the spread x, and zero steps can be skipped.
     Call whole = call;
     whole.delay = call.delay.expand(call.weight.sizes());
     whole.spread = call.spread.expanded(call.weight.sizes());

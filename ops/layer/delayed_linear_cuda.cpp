@@ -1,4 +1,4 @@
-// delayed_linear on a GPU: rows of all samples, whose products are those of cuda/layer/delayed_product.cuh.
+// delayed_linear on a GPU: rows of all samples, whose products are computed by cuda/layer/delayed_product.cuh.
 #include "csrc/kernels/layer/delayed_product.h"
 #include "ops/common/on_stream.h"
 #include "ops/layer/delayed_linear.h"
@@ -74,7 +74,7 @@ class CudaRows final : public Rows {
     return sums;
   }
 
-  // In x's type, whose products are faster on a GPU.
+  // Multiplies in x's type, which is faster on a GPU.
   at::Tensor product(const at::Tensor& a, const at::Tensor& b) const override {
     const auto matrix = [&](const at::Tensor& t) { return (t.dim() == 3 ? t.select(0, 0) : t).to(x_type_); };
     return at::mm(matrix(a), matrix(b)).to(type()).unsqueeze(0);
@@ -85,13 +85,13 @@ class CudaRows final : public Rows {
     return features * steps * lanes() + spikeforge::layers::delayed_margin(dtype_of(type()), lanes());
   }
 
-  // [1, features, steps * lanes].
+  // Views memory as rows, [1, features, steps * lanes].
   at::Tensor in_rows(const at::Tensor& memory, std::int64_t features, std::int64_t steps) const {
     const std::int64_t length = steps * lanes();
     return memory.narrow(0, 0, features * length).view({1, features, length});
   }
 
-  // Some steps of rows, [features, steps, lanes].
+  // Returns some steps of rows, [features, steps, lanes].
   at::Tensor in_steps(const at::Tensor& rows, std::int64_t step, std::int64_t steps) const {
     return rows.select(0, 0).narrow(1, step * lanes(), steps * lanes()).view({rows.size(1), steps, lanes()});
   }
@@ -100,7 +100,7 @@ class CudaRows final : public Rows {
     return static_cast<char*>(rows.data_ptr()) + step * lanes() * rows.element_size();
   }
 
-  // Shared by add and sums. If a feature has a delay, it is a row of its own column.
+  // Shared by add and sums. With one delay per feature, each feature is the row of its own column.
   void run(DelayedLaunch call, const Taps& taps, const at::Tensor& in) const {
     const bool of_matrix = taps.of_matrix();
     const at::Tensor coefficients = taps.coefficients.contiguous();

@@ -13,10 +13,11 @@
 namespace spikeforge::ops::layers::delayed {
 namespace {
 
-// For one delay: the steps of a wide form are not all stored.
+// The maximum number of stored steps per delay.
 constexpr std::int64_t steps_at_once = spikeforge::layers::most_delayed_taps;
 
-// The steps from number `first` of each delay on, steps_at_once at most. The latest is the shortest delay: k descends.
+// The steps of each delay from index `first` on, at most steps_at_once. Later input steps have shorter delays, so k
+// descends.
 class TapsOf {
  public:
   TapsOf(const Call& call, const Rows& rows, std::int64_t first)
@@ -30,14 +31,14 @@ class TapsOf {
   at::Tensor value(std::int64_t tap) const { return call_.spread.own_value(step_of(tap)); }
   at::Tensor slope(std::int64_t tap) const { return call_.spread.own_slope(step_of(tap)); }
 
-  // y from x, whose rows begin max_delay steps before.
+  // Returns the taps for y from x, whose rows begin max_delay steps earlier.
   Taps forward(const at::Tensor& factor) const {
     std::vector<at::Tensor> list;
     for (std::int64_t tap = 0; tap < count_; ++tap) list.push_back(times(factor, tap));
     return {shifts(static_cast<double>(call_.max_delay - count_ + 1) - shortest_), at::stack(list, -1)};
   }
 
-  // The gradient of x from that of y, whose rows begin max_delay steps before.
+  // Returns the taps for the gradient of x from that of y, whose rows begin max_delay steps earlier.
   Taps backward(const at::Tensor& factor) const {
     std::vector<at::Tensor> list;
     for (std::int64_t tap = count_ - 1; tap >= 0; --tap) list.push_back(turned(times(factor, tap)));
@@ -62,7 +63,7 @@ template <class F> void each_taps(const Call& call, const Rows& rows, F&& f) {
   for (std::int64_t first = 0; first < call.spread.steps(); first += steps_at_once) f(TapsOf(call, rows, first));
 }
 
-// The steps before x, and x.
+// Returns rows of the previous steps and x.
 at::Tensor rows_with_past(const Call& call, const Rows& rows) {
   const std::int64_t steps = call.max_delay + rows.steps(), first = call.past ? 0 : call.max_delay;
   at::Tensor all = rows.open(call.x.size(-1), steps, first, steps - first);
@@ -71,7 +72,7 @@ at::Tensor rows_with_past(const Call& call, const Rows& rows) {
   return all;
 }
 
-// x spread by a delay for each input: [groups, I, steps * lanes].
+// Returns x, spread by one delay for each input: [groups, I, steps * lanes].
 at::Tensor spread_rows(const Call& call, const Rows& rows, const at::Tensor& all) {
   const at::Tensor spread = rows.zeros(call.x.size(-1), rows.steps());
   each_taps(call, rows, [&](const TapsOf& taps) { rows.add(taps.forward({}), all, 0, spread, rows.steps()); });

@@ -9,7 +9,7 @@
 
 namespace spikeforge::ops::layers {
 
-// While it lives, calls go below autocast.
+// During its lifetime, calls are dispatched below autocast.
 struct Lowering {
   explicit Lowering(const at::Tensor& x)
       : device(x.device().type()),

@@ -48,7 +48,7 @@ std::tuple<at::Tensor, at::Tensor> pack_meta(const at::Tensor& x, std::int64_t b
   return {std::move(packed.numbers), std::move(packed.valid)};
 }
 
-constexpr std::int64_t block = 1 << 14;  // numbers; whole bytes of any width
+constexpr std::int64_t block = 1 << 14;  // elements; whole bytes for any width
 
 void note(const BitsLaunch& call) {
   jit::note_by_arch([&](const jit::Device&, const jit::Want& want) { want(source_of(call)); });
@@ -73,7 +73,7 @@ std::tuple<at::Tensor, at::Tensor> pack_cpu(const at::Tensor& x, std::int64_t bi
   return {packed, valid};
 }
 
-constexpr std::int64_t most_numbers = std::int64_t{1} << 60;  // whose bits can be counted
+constexpr std::int64_t most_numbers = std::int64_t{1} << 60;  // limit of the count of bits
 
 void check_unpack(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
                   c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
@@ -123,7 +123,7 @@ at::Tensor unpack_meta(const at::Tensor& packed, const at::Tensor& valid, c10::S
 at::Tensor unpack_cpu(const at::Tensor& packed, const at::Tensor& valid, c10::SymIntArrayRef sizes,
                       c10::SymIntArrayRef strides, c10::ScalarType type, std::int64_t bits) {
   at::Tensor x = unpack_meta(packed, valid, sizes, strides, type, bits);
-  // Read as a byte: a bool in another tensor's memory may be neither true nor false.
+  // Read as a byte: a bool that is a view of other memory may be neither true nor false.
   if (*static_cast<const std::uint8_t*>(valid.const_data_ptr()) == 0)
     return x.fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor bytes = packed.contiguous();
@@ -177,7 +177,7 @@ at::Tensor unpack_cuda(const at::Tensor& packed, const at::Tensor& valid, c10::S
        .count = x.numel(),
        .from = bytes.const_data_ptr(),
        .to = x.mutable_data_ptr(),
-       // It is read alone.
+       // It is only read.
        .valid = static_cast<std::uint8_t*>(const_cast<void*>(valid.const_data_ptr()))},
       gpu_of(packed), stream_of(packed));
   return x;

@@ -1,4 +1,4 @@
-// torch's linear layers and convolutions of spikes, of which the backward pass keeps bits in place of the tensor.
+// torch's linear layers and convolutions of spikes, which save the spikes as bits for the backward pass.
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
 #include "ops/common/packed_result.h"
@@ -42,8 +42,8 @@ struct Geometry {
 
 // The saved form of x for the backward pass.
 struct Keeping {
-  std::int64_t bits = 1;   // of a number of x; 0: x itself
-  bool recompute = false;  // a product can be recomputed, so that its readers need not save it
+  std::int64_t bits = 1;   // per element of x; 0: x itself is saved
+  bool recompute = false;  // the product is recomputed, so that its readers need not save it
 };
 
 at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, const Geometry& options) {
@@ -52,7 +52,7 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const MaybeTe
                                 /*transposed=*/false, zeros, options.groups);
 }
 
-// For a tensor that is saved as bits.
+// Saves the layout and the type of a tensor that is saved as bits.
 void keep_form(AutogradContext* ctx, const at::Tensor& x, std::int64_t bits) {
   ctx->saved_data["sizes"] = x.sym_sizes().vec();
   ctx->saved_data["strides"] = x.sym_strides().vec();
@@ -64,13 +64,13 @@ std::vector<c10::SymInt> sym_ints(AutogradContext* ctx, const char* name) {
   return ctx->saved_data.at(name).toSymIntVector();
 }
 
-// While a graph is traced there are no numbers.
+// False while a graph is traced: tensors have no data then.
 bool has_numbers(const at::Tensor& t) {
   return t.is_cpu() &&
          !t.key_set().has_any(c10::DispatchKeySet{c10::DispatchKey::Python, c10::DispatchKey::Functionalize});
 }
 
-// Bits, on a CPU of numbers that have been looked at; on a GPU and in a compiled graph others give a gradient of NaN.
+// Packs x. On a CPU, illegal values throw; on a GPU and in a compiled graph, they make the gradient NaN.
 Packed pack(const char* op, const at::Tensor& x, std::int64_t bits) {
   Packed packed = autograd::PackedResult::of(x, bits);
   if (!packed.numbers.defined()) packed = call_pack(x, bits);
@@ -80,10 +80,10 @@ Packed pack(const char* op, const at::Tensor& x, std::int64_t bits) {
   return packed;
 }
 
-// The places of a product's saved tensors. Bits are two, x itself is one.
+// The indices of a product's saved tensors. Bits have two tensors, x itself one.
 enum Saved : std::uint8_t { saved_weight, saved_bias, saved_x, saved_valid };
 
-// x of the forward pass. Throws NotImplementedError if its own derivative is wanted.
+// Returns x of the forward pass. Throws NotImplementedError if its derivative is required.
 at::Tensor unpacked(AutogradContext* ctx, const char* op, const variable_list& saved) {
   if (ctx->saved_data.at("bits").toInt() == 0) return saved[saved_x];
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -98,7 +98,7 @@ at::Tensor as(const at::Tensor& t, const at::Tensor& like) {
   return !t.defined() || t.scalar_type() == like.scalar_type() ? t : t.to(like.scalar_type());
 }
 
-// Over all dimensions but the last.
+// Sums over all dimensions except the last.
 at::Tensor sum_of_rows(const at::Tensor& t) {
   if (t.dim() == 1) return t;
   std::vector<std::int64_t> dims(static_cast<std::size_t>(t.dim() - 1));
@@ -153,7 +153,8 @@ struct PackedConvolutionRule {
     const auto type = static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt());
     const std::array<bool, 3> wanted{ctx->needs_input_grad(0), ctx->needs_input_grad(1),
                                      has_bias && ctx->needs_input_grad(2)};
-    // Its sizes are read in any case; its numbers, which are not set here, for the weight's gradient alone.
+    // The sizes of x are always read. Its values are only needed for the weight's gradient, and uninitialized
+    // otherwise.
     const at::Tensor x = wanted[1] ? unpacked(ctx, "convolution", saved)
                                    : at::empty_strided_symint(sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
                                                               grad.options().dtype(type));
@@ -202,8 +203,8 @@ void check_tensors(const char* op, const at::Tensor& x, const at::Tensor& weight
   check_matches(op, "bias", *bias, x);
 }
 
-// The product by torch; recorded by Rule with x as bits where the weight's gradient will be wanted. `keep` saves what
-// else Rule reads. Transforms of torch.func, and forward mode, have torch's own derivatives.
+// Returns torch's product, recorded by Rule with x as bits if the weight needs a gradient. `keep` saves the other
+// values for Rule. Transforms of torch.func, and forward mode, use torch's derivatives.
 template <class Rule, class Product, class Keep>
 at::Tensor packed_product(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias,
                           const Keeping& keeping, const Product& product, const Keep& keep) {
@@ -259,7 +260,7 @@ at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight, const 
       [](AutogradContext*) {});
 }
 
-// One number for each dimension of space.
+// Expands a list to one element for each dimension of space.
 std::vector<c10::SymInt> expanded(const char* name, at::IntArrayRef given, std::size_t dims, std::int64_t least) {
   TORCH_CHECK_VALUE(given.size() == 1 || given.size() == dims, "convolution: ", name, " must have one entry, or ", dims,
                     ", but has ", given.size());
@@ -270,7 +271,7 @@ std::vector<c10::SymInt> expanded(const char* name, at::IntArrayRef given, std::
   return all;
 }
 
-// Throws TypeError and ValueError for tensors and numbers that do not fit together.
+// Throws TypeError and ValueError for tensors and scalars that are inconsistent.
 Geometry geometry_of(const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias, at::IntArrayRef stride,
                      at::IntArrayRef padding, at::IntArrayRef dilation, std::int64_t groups) {
   TORCH_CHECK_VALUE(

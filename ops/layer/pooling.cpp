@@ -48,12 +48,12 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "avg_pool2d(Tensor x, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, "
       "bool count_include_pad=True, int? divisor_override=None) -> Tensor");
-  // `windows`: kernel_size, stride, padding and dilation, of height and width each.
+  // `windows` has kernel_size, stride, padding and dilation, with height and width for each.
   library.def(
       "max_pool2d_with_places(Tensor x, int[] windows, bool ceil_mode, Tensor? weight=None) -> (Tensor y, Tensor "
       "which)");
   library.def("max_pool2d_backward(Tensor grad, Tensor which, int[] windows, SymInt height, SymInt width) -> Tensor");
-  // Besides every number of x has the gradient offset + slope (x - mean), of numbers of its channel.
+  // Also adds offset + slope (x - mean), with the values of the channel, to the gradient of every element of x.
   library.def(
       "max_pool2d_statistics_backward(Tensor grad, Tensor which, Tensor x, Tensor mean, Tensor offset, Tensor slope, "
       "int[] windows) -> Tensor");
@@ -62,9 +62,9 @@ SPIKEFORGE_SCHEMAS(library) {
       "SymInt width) -> Tensor");
 }
 
-constexpr std::int64_t most = std::int64_t{1} << 30;  // of a height, a stride, a window with its dilation
+constexpr std::int64_t most = std::int64_t{1} << 30;  // limit of a height, a stride, and a dilated window
 
-// Height and width; `otherwise` if none is given.
+// Returns height and width, or `otherwise` if none is given.
 std::array<std::int64_t, 2> pair(const char* op, const char* name, Ints given, std::array<std::int64_t, 2> otherwise) {
   TORCH_CHECK_VALUE(given.size() <= 2, op, ": ", name, " must be one number, or two, but is ", given);
   if (given.empty()) return otherwise;
@@ -73,15 +73,15 @@ std::array<std::int64_t, 2> pair(const char* op, const char* name, Ints given, s
 
 // ---- memory formats of images ----
 
-// [..., C, H, W] as [images, H, W, channels]: if x is channels last, with its channels; else as images with one
-// channel.
+// [..., C, H, W] is processed as [images, H, W, channels]: with all channels if x is channels-last, otherwise as images
+// of one channel.
 bool is_channels_last(const at::Tensor& x) { return !x.is_contiguous() && x.movedim(-3, -1).is_contiguous(); }
 
 at::Tensor in_order(const at::Tensor& x, bool channels_last) {
   return channels_last ? x.movedim(-3, -1).contiguous().movedim(-1, -3) : x.contiguous();
 }
 
-// With x's leading sizes and channels.
+// Allocates images with x's leading sizes and channels.
 at::Tensor empty_images(const at::Tensor& x, bool channels_last, const c10::SymInt& height, const c10::SymInt& width,
                         const at::TensorOptions& options) {
   std::vector<c10::SymInt> sizes = x.sym_sizes().vec();
@@ -160,7 +160,7 @@ void run_cuda(const PoolLaunch& launch, const at::Tensor& beside) {
 }
 #endif
 
-// Throws TypeError and ValueError unless there is one number for each channel of x.
+// Throws TypeError and ValueError unless there is one value for each channel of x.
 void check_numbers(const char* op, const char* name, const at::Tensor& numbers, const at::Tensor& x) {
   const Leader leader{op, "x", x};
   TORCH_CHECK_VALUE(numbers.dim() == 1 && numbers.sym_size(0) == x.sym_size(-3), op, ": ", name, " must have shape [",
@@ -169,17 +169,17 @@ void check_numbers(const char* op, const char* name, const at::Tensor& numbers, 
   check_device(leader, name, numbers);
 }
 
-// Numbers of channels as the kernels read them.
+// Converts values per channel to the form for kernels.
 at::Tensor as_read(const at::Tensor& numbers, const at::Tensor& x) {
   return numbers.to(state_type(x.scalar_type())).contiguous();
 }
 
-// For maxima with statistics: x has an additional gradient from the statistics.
+// The additional gradient of x from its statistics, for maxima with statistics.
 struct OfStatistics {
   const at::Tensor &x, &mean, &offset, &slope;
 };
 
-// Null: the numbers of a meta tensor are not computed.
+// With a null `run`, no values are computed, for meta tensors.
 template <Run* run>
 Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bool with_places,
                const MaybeTensor& of_channels = std::nullopt) {
@@ -208,7 +208,7 @@ Maxima forward(const PoolCall& call, const at::Tensor& given, bool ceil_mode, bo
   return result;
 }
 
-// Without `which` of a mean.
+// For means, `which` is undefined.
 template <Run* run>
 at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Tensor& which, const c10::SymInt& height,
                     const c10::SymInt& width, const OfStatistics* statistics = nullptr) {
@@ -257,7 +257,7 @@ at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Ten
          .pass = PoolPass::backward,
          .from = grad.const_data_ptr(),
          .to = result.mutable_data_ptr(),
-         // It is read alone.
+         // It is only read.
          .which = places.defined() ? const_cast<std::uint8_t*>(places.const_data_ptr<std::uint8_t>()) : nullptr,
          .normalised = normalised},
         grad);
@@ -368,9 +368,9 @@ PooledStatistics statistics(const at::Tensor& x, Ints kernel_size, Ints stride, 
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl(pooled_statistics_op, TORCH_FN(statistics)); }
 
-// ---- torch.vmap: what is mapped is one more leading dimension ----
+// ---- torch.vmap: the mapped dimension is an additional leading dimension ----
 
-// x as its maxima are found where a map has weights of its own.
+// Negates x where the weight is below 0, so that maxima replace minima, for maps with different weights.
 at::Tensor turned(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor below = beside(weight < 0, x, channels_of_images(x));
   return at::where(below, -x, x);
@@ -490,7 +490,7 @@ c10::SymInt window_count(const Windows& windows, std::size_t dim, const c10::Sym
       size + (2 * padding - windows.dilation[dim] * (windows.size[dim] - 1) - 1 + (ceil_mode ? stride - 1 : 0));
   if (room < 0) return 0;
   c10::SymInt count = room / stride + 1;
-  // The last one begins within the image, or in the padding before it.
+  // The last window must begin within the image, or in the padding before it.
   if (ceil_mode && (count - 1) * stride >= size + padding) count = count - 1;
   return count;
 }

@@ -14,42 +14,43 @@
 
 namespace spikeforge::ops::layers {
 
-// The windows of a call, as the lowered operators take them: size, stride, padding and dilation, each down and across.
+// The windows of a call, in the form of the lowered operators: size, stride, padding and dilation, each vertical and
+// horizontal.
 struct Windows {
   static constexpr std::size_t numbers = 8;
 
   std::array<std::int64_t, 2> size, stride, padding, dilation;
 
   std::vector<std::int64_t> list() const;
-  // Throws ValueError for illegal ones; `op` begins the message.
+  // Throws ValueError for illegal windows; `op` begins the message.
   static Windows of(const char* op, at::IntArrayRef list);
 };
 
-// How a mean divides its sum.
+// The divisor of a mean.
 struct MeanOptions {
   bool counts_padding = true;
   std::optional<std::int64_t> divisor = std::nullopt;
 };
 
-// For a public call. Throws ValueError.
+// Returns the windows of a public call. Throws ValueError.
 Windows windows_of(const char* op, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
                    at::IntArrayRef dilation);
 
 // Throws TypeError and ValueError unless x is [..., C, H, W].
 void check_images(const char* op, const char* name, const at::Tensor& x);
 
-// How many windows there are along a dimension, 0 down and 1 across, of that size; and the same, where none is a
-// ValueError.
+// Return the number of windows along a dimension (0 vertical, 1 horizontal) of that size. The second throws ValueError
+// if there is none.
 c10::SymInt window_count(const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode);
 c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, const c10::SymInt& size, bool ceil_mode);
 
 // Throws ValueError unless the windows fit into x's images.
 void check_windows_fit(const char* op, const Windows& windows, const at::Tensor& x, bool ceil_mode);
 
-// ---- through the dispatcher ----
+// ---- calls through the dispatcher ----
 
-// `weight` [C]: that of a normalisation after the maximum. If it is below 0 the least number is taken, which becomes
-// the largest.
+// `weight` [C] is that of a normalisation after the maximum. If it is below 0, the minimum is returned, which becomes
+// the maximum.
 
 using MaybeTensor = std::optional<at::Tensor>;
 
@@ -58,13 +59,13 @@ at::Tensor call_max_pool(const at::Tensor& x, const Windows& windows, bool ceil_
 
 struct Maxima {
   at::Tensor y;
-  at::Tensor which;  // uint8, of y's sizes and order of memory: the place in its window that each is from
+  at::Tensor which;  // uint8, with y's sizes and memory order: the index of each maximum in its window
 };
 Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode,
                                  const MaybeTensor& weight = std::nullopt);
 at::Tensor call_max_pool_backward(const at::Tensor& grad, const at::Tensor& which, const Windows& windows,
                                   const c10::SymInt& height, const c10::SymInt& width);
-// And what the statistics of channels contribute, offset + slope (x - mean), with a number for each.
+// The same plus the contribution of the statistics, offset + slope (x - mean), with one value per channel.
 at::Tensor call_statistics_backward(const at::Tensor& grad, const at::Tensor& which, const at::Tensor& x,
                                     const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope,
                                     const Windows& windows);
@@ -72,23 +73,23 @@ at::Tensor call_mean_pool(const at::Tensor& x, const Windows& windows, bool ceil
 at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& windows, const MeanOptions& options,
                                    const c10::SymInt& height, const c10::SymInt& width);
 
-// For [..., C, H, W], counted from the front.
+// Returns the channel dimension of [..., C, H, W], counted from the front.
 inline std::int64_t channels_of_images(const at::Tensor& x) { return x.dim() - 3; }
 
-// ---- maxima and the statistics of what they are taken of ----
+// ---- maxima and the statistics of their input ----
 
 inline constexpr const char* pooled_statistics_op = "max_pool2d_statistics";
 
 using PooledStatistics = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // y, mean, var
 
-// The windows of a call. Throws TypeError and ValueError.
+// Returns the windows of a call. Throws TypeError and ValueError.
 Windows check_pooled_statistics(const at::Tensor& x, at::IntArrayRef kernel_size, at::IntArrayRef stride,
                                 at::IntArrayRef padding, bool ceil_mode, const MaybeTensor& weight);
-// Through the dispatcher.
+// Calls the operator through the dispatcher.
 PooledStatistics pooled_statistics(const at::Tensor& x, const Windows& windows, bool ceil_mode,
                                    const MaybeTensor& weight);
 
-// The transpose of call_max_pool_backward: x's numbers at the places of the maxima.
+// The transpose of call_max_pool_backward: returns the elements of x at the positions of the maxima.
 at::Tensor at_places(const at::Tensor& x, const at::Tensor& which, const Windows& windows);
 
 }  // namespace spikeforge::ops::layers

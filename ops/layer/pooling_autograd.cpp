@@ -1,5 +1,5 @@
-// The derivatives of pooling. A mean is linear, and a maximum is linear while its places stay: forward and backward
-// pass are each other's derivative, of any order.
+// The derivatives of pooling. A mean is linear, and a maximum is linear for fixed positions: the forward and the
+// backward pass are each other's derivative, to any order.
 #include "ops/common/library.h"
 #include "ops/common/record.h"
 #include "ops/layer/pooling.h"
@@ -20,7 +20,7 @@ using autograd::variable_list;
 using Ints = at::IntArrayRef;
 using Divisor = std::optional<std::int64_t>;
 
-// The saved values of a rule that are not tensors.
+// The saved non-tensor values of a rule.
 struct KeptPool {
   Windows windows;
   bool ceil_mode = false;
@@ -88,8 +88,8 @@ struct MeanPoolBackwardRule {
   }
 };
 
-// y = run(context) of x, differentiable by x: by Rule, for which `run` saves tensors where there is a context; in
-// forward mode by of_tangent, since all of these are linear, or are while nothing but x's numbers changes.
+// Returns y = run(context), differentiable with respect to x: in reverse mode by Rule, for which `run` saves tensors if
+// there is a context; in forward mode by of_tangent, since these functions are linear, at least for fixed positions.
 template <class Rule, class Run, class OfTangent>
 at::Tensor differentiable(const at::Tensor& x, const KeptPool& kept, const Run& run, const OfTangent& of_tangent) {
   const bool is_dual = autograd::has_tangent(x);
@@ -114,7 +114,7 @@ KeptPool kept_of(const at::Tensor& x, const char* op, Ints windows) {
 
 bool wants_derivative(const at::Tensor& x) { return autograd::wants_gradient(x) || autograd::has_tangent(x); }
 
-// The places are wanted where there is a derivative.
+// The positions are computed if a derivative is needed.
 at::Tensor max_pool_autograd(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, Ints dilation,
                              bool ceil_mode, const MaybeTensor& weight) {
   constexpr const char* op = "max_pool2d";
@@ -171,7 +171,7 @@ at::Tensor mean_backward_autograd(const at::Tensor& grad, Ints list, bool counts
   constexpr const char* op = "avg_pool2d_backward";
   check_images(op, "grad", grad);
   KeptPool kept{.windows = Windows::of(op, list), .mean = {counts_padding, divisor}, .height = height, .width = width};
-  // grad's sizes show which of the two it was.
+  // ceil_mode is inferred from the sizes of grad.
   kept.ceil_mode = grad.sym_size(-2) != window_count(kept.windows, 0, height, false) ||
                    grad.sym_size(-1) != window_count(kept.windows, 1, width, false);
   const auto of = [&](const at::Tensor& t) {
@@ -203,7 +203,7 @@ at::Tensor at_places(const at::Tensor& x, const at::Tensor& which, const Windows
   const at::Tensor h = along(-2, places.div(windows.size[1], "floor")),
                    w = along(-1, places.remainder(windows.size[1]));
   const at::Scalar height(x.sym_size(-2)), width(x.sym_size(-1));
-  // A window that is completely outside the image has no element in it.
+  // A window that is completely outside the image has no elements.
   const at::Tensor is_inside = h.ge(0).logical_and(h.lt(height)).logical_and(w.ge(0)).logical_and(w.lt(width));
   const at::Tensor index = at::where(is_inside, h * width + w, 0).flatten(-2);
   return at::where(is_inside, x.flatten(-2).gather(-1, index).view_symint(which.sym_sizes()), 0);

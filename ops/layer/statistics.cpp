@@ -1,4 +1,4 @@
-// Mean and variance of channels: one pass over a tensor.
+// Mean and variance of channels, in one pass over a tensor.
 #include "csrc/cpu/layer/channel_statistics.h"
 #include "csrc/jit/recorder.h"
 #include "ops/common/checks.h"
@@ -37,7 +37,7 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def("channel_statistics(Tensor x, int channel_dim=2) -> (Tensor mean, Tensor var)");
 }
 
-// The dimension counted from the front.
+// Returns the dimension counted from the front.
 std::int64_t check(const at::Tensor& x, std::int64_t channel_dim) {
   const Leader leader{statistics_op, "x", x};
   TORCH_CHECK_TYPE(x.layout() == c10::kStrided, statistics_op, ": x must be a dense tensor, but its layout is ",
@@ -61,15 +61,15 @@ Statistics statistics_meta(const at::Tensor& x, std::int64_t channel_dim) {
 
 // ---- on a GPU ----
 //
-// Mean and variance of channels by the multistep loop: its gradients by a parameter are sums over the neurons of a
-// channel, so a neuron without a state whose gradients are those sums needs no kernel of its own.
+// Mean and variance of channels by the multistep loop. Its gradients with respect to a parameter are sums over the
+// neurons of a channel, so a stateless neuron with these gradients replaces a separate kernel.
 
 // x as [rows, channels, inner] in memory, copied if it is stored in neither order.
 struct ByChannel {
   at::Tensor x;
   std::int64_t rows, channels, inner;
 
-  // `dim` is counted from the front.
+  // `dim` is the channel dimension, counted from the front.
   ByChannel(const at::Tensor& given, std::int64_t dim) : channels(given.size(dim)) {
     const at::Tensor last = given.movedim(dim, -1);
     const bool is_last = last.is_contiguous();
@@ -91,7 +91,7 @@ constexpr std::string_view sums_text = R"(neuron sums_of_channels(x; ; first, se
   return first * d + second * (d * d)
 }
 )";
-// NaN stays NaN.
+// The text of mean and variance. NaN is propagated.
 constexpr std::string_view moments_text = R"(neuron moments(first, second; ; a, b, c, count) {
   m = first / count
   v = second / count - m * m
@@ -99,15 +99,15 @@ constexpr std::string_view moments_text = R"(neuron moments(first, second; ; a, 
 }
 )";
 
-// Rows of a thread in flight.
+// Returns the number of rows per thread in flight.
 std::int64_t steps_of(std::int64_t rows) {
   std::int64_t steps = 8;
   while (rows % steps != 0) --steps;
   return steps;
 }
 
-// Three of each channel, [channels] each: where they are neighbours in memory, they are read in place. Halves are
-// converted first, which every thread would do else: 4x32x512x7x7 then takes 37 passes in the place of 32.
+// Returns three values of each channel, [channels] each, read in place if they are adjacent in memory. Halves are
+// converted here, rather than by every thread, with which 4x32x512x7x7 takes 37 passes instead of 32.
 std::array<at::Tensor, 3> samples(const ByChannel& by) {
   const at::Tensor x = by.x.view({by.rows, by.channels, by.inner});
   const auto at_part = [&](std::int64_t row, std::int64_t place) { return x.select(0, row).select(1, place); };
@@ -119,8 +119,8 @@ std::array<at::Tensor, 3> samples(const ByChannel& by) {
   return near;
 }
 
-// Mean and biased variance, [channels]. One pass over x, of sums of differences from a number near the channel's mean:
-// the middle one of three that lie far apart, so that an outlier is not taken for the mean.
+// Returns the mean and the biased variance, [channels]. One pass over x sums differences from a value near the
+// channel's mean: the median of three distant values, so that an outlier is not chosen.
 std::tuple<at::Tensor, at::Tensor> moments(const ByChannel& by, const Device& device) {
   const std::int64_t steps = steps_of(by.rows);
   const std::array<at::Tensor, 1> x{by.x.view({steps, by.rows / steps, by.channels, by.inner})};
@@ -128,7 +128,7 @@ std::tuple<at::Tensor, at::Tensor> moments(const ByChannel& by, const Device& de
   const auto options = by.x.options().dtype(state_type(by.x.scalar_type())).memory_format(std::nullopt);
   std::array<at::Tensor, 5> params;
   for (std::size_t i = 0; i < near.size(); ++i) params[2 + i] = near[i].unsqueeze(1);
-  params[0] = params[1] = params[2];  // their values are of no account
+  params[0] = params[1] = params[2];  // their values are irrelevant
 
   const auto sums_cell = cell_of(sums_text);
   BackwardCall sums;
@@ -157,7 +157,7 @@ std::tuple<at::Tensor, at::Tensor> moments(const ByChannel& by, const Device& de
 
 // ---- on a CPU ----
 
-// Blocks of rows whose moments are combined in their order, whatever the number of threads.
+// The maximum number of blocks of rows. Their moments are combined in order, for any number of threads.
 constexpr std::int64_t most_blocks = 64;
 constexpr std::int64_t least_block = 16384;  // elements
 
@@ -166,7 +166,7 @@ Statistics statistics_cpu(const at::Tensor& x, std::int64_t channel_dim) {
   Statistics statistics = empty_statistics(x, dim);
   const ByChannel by(x, dim);
   if (by.channels == 0) return statistics;
-  if (jit::recorder() != nullptr) return moments(by, {forward_cpu, backward_cpu});  // as on a GPU
+  if (jit::recorder() != nullptr) return moments(by, {forward_cpu, backward_cpu});  // records the kernels of a GPU
   const std::int64_t blocks =
       std::clamp<std::int64_t>(by.rows * by.channels * by.inner / least_block, 1, std::min(most_blocks, by.rows));
   const auto begin_of = [&](std::int64_t block) { return block * by.rows / blocks; };

@@ -19,7 +19,7 @@ namespace {
 using namespace autograd;
 using Ints = at::IntArrayRef;
 
-// The gradient of a tensor by its statistics is dmean / n + 2 dvar (x - mean) / n.
+// The contribution of its statistics to the gradient of a tensor is dmean / n + 2 dvar (x - mean) / n.
 struct ByStatistics {
   at::Tensor offset, slope;  // [C]
 
@@ -33,11 +33,11 @@ struct ByStatistics {
   }
 };
 
-// On one line, as all texts that torch.compile may meet (graph::on_a_line).
+// The text is on one line, as all texts that may be in a graph of torch.compile (graph::on_a_line).
 constexpr std::string_view of_statistics =
     "neuron of_statistics(x; ; mean, offset, slope) { return offset + slope * (x - mean) }";
 
-// `mean` is x's; it is taken once more where this is to be differentiated.
+// `mean` is that of x; it is recomputed if the result is differentiated.
 at::Tensor gradient_by_statistics(const at::Tensor& x, std::int64_t dim, const at::Tensor& mean,
                                   const ByStatistics& shares) {
   const List inputs{x}, params{beside(mean, x, dim), beside(shares.offset, x, dim), beside(shares.slope, x, dim)};
@@ -73,7 +73,7 @@ std::tuple<at::Tensor, at::Tensor> statistics_autograd(const at::Tensor& x, std:
   return call_channel_statistics(x, channel_dim);
 }
 
-// Maxima and statistics as one node: it keeps x and the places of the maxima, and gives x's gradient in one pass.
+// Maxima and statistics as one node. It saves x and the positions of the maxima, and computes x's gradient in one pass.
 struct PooledStatisticsRule {
   static constexpr bool is_traceable = true;
 

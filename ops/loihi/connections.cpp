@@ -27,7 +27,7 @@ void check_number(const char* op, const char* name, std::int64_t value, std::int
 
 namespace {
 
-// The name in Python.
+// Returns the name of a type in Python.
 std::string python_name(c10::ScalarType type) {
   switch (type) {
     case at::kInt: return "int32";
@@ -56,7 +56,7 @@ void check_elements(const char* op, const char* name, const at::Tensor& t, std::
   const auto [low, high] = at::aminmax(t.detach());
   const auto lowest = low.item<double>(), highest = high.item<double>();
   if (static_cast<double>(least) <= lowest && highest <= static_cast<double>(most)) return;
-  // In the fewest digits: without an exponent where a whole number has few.
+  // Values are printed with the fewest digits, and short integers without an exponent.
   C10_THROW_ERROR(ValueError, fmt::format("{}: {} must be in [{}, {}], but has values from {} to {}", op, name, least,
                                           most, lowest, highest));
 }
@@ -84,7 +84,7 @@ at::Tensor shifted_sums(const at::Tensor& sums, std::int64_t weight_exp, std::in
   at::Tensor result = sums;
   if (weight_exp > 0) result = result.bitwise_left_shift(weight_exp);
   if (weight_exp < 0) result = result.bitwise_right_shift(-weight_exp);
-  // To the top of an int32 and back, with its sign.
+  // Shifts left to the top of an int32 and back, to extend the sign.
   if (bits < 32) result = result.bitwise_left_shift(32 - bits).bitwise_right_shift(32 - bits);
   return result;
 }
@@ -107,15 +107,15 @@ using Conv = YAndBuffer(const Tensor&, const Tensor&, const OptionalTensor&, at:
                         at::IntArrayRef, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 using Shape = Sizes<c10::SymInt>;
 
-// The width of a sum: an int32's, and that of the chip, at which a convolution wraps around.
+// The widths of sums: int32, and that of the chip, at which a convolution wraps around.
 constexpr std::int64_t full_width = 32, chip_width = 24;
-constexpr std::int64_t most_sum = std::int64_t{1} << 31;  // as float32 rounds it
+constexpr std::int64_t most_sum = std::int64_t{1} << 31;  // the limit, rounded to float32
 
-// A call of a connection, for its checks, shapes and products. All tensors lie beside x, and are int32 as it is, or of
-// its floating-point type where gradients are wanted.
+// A call of a connection, for its checks, shapes and products. All tensors are on x's device, and int32 like x, or of
+// its floating-point type for gradients.
 class Connection {
  public:
-  // `dims` are those of x after the batch, which `described` names.
+  // `dims` is the number of dimensions of x after the batch, and `described` their names.
   Connection(const char* op, const Tensor& x, std::int64_t weight_exp, std::int64_t num_message_bits,
              std::int64_t dims = 1, const char* described = "in", std::int64_t bits = full_width)
       : op_(op),
@@ -152,7 +152,7 @@ class Connection {
                       matrix.sym_sizes());
   }
 
-  // x as [rows, ...].
+  // Returns x as [rows, ...].
   Tensor rows() const {
     Shape shape{1};
     for (std::int64_t d = 0; d < x_.dim() - dims_; ++d) shape[0] = shape[0] * x_.sym_size(d);
@@ -160,7 +160,7 @@ class Connection {
     return x_.reshape_symint(shape);
   }
 
-  // The sums [rows, out] of [rows, in] and [out, in], shifted and as wide as they may be.
+  // Returns the sums [rows, out] of [rows, in] and [out, in], shifted and wrapped to their width.
   Tensor product(const Tensor& rows, const Tensor& weight) const {
     static const auto integers = find_operator<Product>("spikeforge::loihi_product");
     static const auto floats = find_operator<FloatProduct>("spikeforge::loihi_float_product");
@@ -176,7 +176,7 @@ class Connection {
     return shifted_sums(integers.call(rows, crow_indices, col_indices, values, num_message_bits_), weight_exp_, bits_);
   }
 
-  // Sums [rows, ...] as [T, *batch, ...].
+  // Reshapes sums [rows, ...] to [T, *batch, ...].
   Tensor steps(const Tensor& sums) const {
     return sums.reshape_symint(sizes(x_.sym_size(0), sums.sym_sizes().slice(1)));
   }
@@ -202,13 +202,13 @@ class Connection {
     return *buffer;
   }
 
-  // The values that arrive in these steps, and the later ones, if every message is delayed by `delay` steps.
+  // Returns the values that arrive in these steps and in later steps, if every message is delayed by `delay` steps.
   YAndBuffer delayed(const Tensor& sent, const OptionalTensor& buffer, std::int64_t delay) const {
     check_number(op_, "delay", delay, 0, most_delay + 1);
     const Tensor before = buffer_or_zeros(buffer, delay, sent.sym_sizes().slice(x_.dim() - dims_));
     if (delay == 0) return {sent, before.clone()};
     const c10::SymInt steps = x_.sym_size(0);
-    const c10::SymInt left = (steps - delay).max(0);  // of `sent`, what arrives at once
+    const c10::SymInt left = (steps - delay).max(0);  // steps of `sent` that arrive in this call
     return {at::cat({before.slice_symint(0, 0, steps), sent.slice_symint(0, 0, left)}),
             at::cat({before.slice_symint(0, steps), sent.slice_symint(0, left)})};
   }
@@ -260,7 +260,7 @@ YAndBuffer delay_dense(const Tensor& x, const Tensor& weight, const Tensor& dela
   const c10::SymInt steps = x.sym_size(0), out = weight.sym_size(0);
   const std::int64_t slots = max_delay + 1;
   const Tensor rows = connection.rows();
-  // [slots + T, *batch, out]: what arrives in these steps, and in `slots` steps after them.
+  // [slots + T, *batch, out]: the values that arrive in these steps, and in the `slots` steps after them.
   Tensor arriving = at::cat(
       {connection.buffer_or_zeros(buffer, slots, out), at::zeros_symint(connection.sizes(steps, out), x.options())});
   for (std::int64_t delay = 0; delay <= max_delay; ++delay) {
@@ -274,7 +274,7 @@ YAndBuffer delay_dense(const Tensor& x, const Tensor& weight, const Tensor& dela
 
 constexpr std::int64_t most_number = std::numeric_limits<std::int32_t>::max();
 
-// One number for each of two dimensions, or one for both.
+// Returns one number for each of two dimensions, from two or one for both.
 std::array<std::int64_t, 2> pair(const char* op, const char* name, at::IntArrayRef given, std::int64_t least) {
   TORCH_CHECK_VALUE(given.size() == 1 || given.size() == 2, op, ": ", name, " must be 1 or 2 numbers, but is ", given);
   for (const std::int64_t number : given) {
@@ -305,7 +305,7 @@ YAndBuffer conv(const Tensor& x, const Tensor& weight, const OptionalTensor& buf
                       patches.sym_size(2 + d));
     patches = patches.unfold(2 + d, window.guard_int(__FILE__, __LINE__), steps[d]).slice(-1, 0, {}, apart[d]);
   }
-  // [rows, channels, height, width, kernel's height, its width] as a row for each place.
+  // Reshapes [rows, channels, height, width, kernel height, kernel width] to one row per position.
   const c10::SymInt rows = patches.sym_size(0), height = patches.sym_size(2), width = patches.sym_size(3);
   patches = patches.permute({0, 2, 3, 1, 4, 5});
   const c10::SymInt in = weight.sym_size(1), out = weight.sym_size(0) / groups;
@@ -327,7 +327,7 @@ void register_connections(torch::Library& library) {
 
 SPIKEFORGE_KERNELS(CompositeImplicitAutograd, library) { register_connections(library); }
 
-// Their parts support vmap; torch would otherwise call them once per map.
+// Their parts support vmap; otherwise torch would call them once per map.
 SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_connections(library); }
 
 Arrivals named(YAndBuffer results) { return {std::move(std::get<0>(results)), std::move(std::get<1>(results))}; }

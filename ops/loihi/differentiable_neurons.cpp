@@ -1,5 +1,5 @@
-// Calls of Loihi's neurons with floating-point tensors that hold whole numbers: their text is run, so that kernels,
-// autograd, transforms and compilers are those of any traced neuron.
+// Calls of Loihi's neurons with floating-point tensors of integer values. They run neuron text, so that kernels,
+// autograd, transforms and compilers are those of traced neurons.
 #include "ops/common/checks.h"
 #include "ops/loihi/connections.h"
 #include "ops/loihi/neuron_call.h"
@@ -20,11 +20,11 @@ using at::Tensor;
 using MaybeTensor = LoihiCall::MaybeTensor;
 using Number = Loihi<false, LoihiForm::plain>;  // for the order of its parameters
 
-// The limit for u and v; and for counters and the values that they are compared with, since float32 counts exactly up
-// to here.
+// The limit for u and v, and for counters and the values that they are compared with, because float32 is exact up to
+// here.
 constexpr std::int64_t most_state = std::int64_t{1} << 23;
 
-// States and parameters are of x's type, or int32.
+// Converts a state or parameter, which must be of x's type or int32, to x's type.
 Tensor as_x(const char* op, const char* name, const Tensor& t, const Tensor& x) {
   TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type() || t.scalar_type() == at::kInt, op, ": ", name, " must be ",
                    x.scalar_type(), " or Int for a ", x.scalar_type(), " x, but is ", t.scalar_type());
@@ -48,12 +48,12 @@ Tensor param(const LoihiCell& cell, const LoihiCall& call, std::size_t j) {
   return at::scalar_tensor(call.numbers[j], at::TensorOptions(call.x.scalar_type()));
 }
 
-// bias_mant 2^bias_exp, rounded down as an arithmetic shift rounds, with the derivative of the unrounded value.
+// Returns bias_mant 2^bias_exp, rounded down as by an arithmetic shift, with the derivative of the unrounded value.
 Tensor shifted_bias(const LoihiCell& cell, const LoihiCall& call) {
   const Tensor mant = param(cell, call, Number::bias_mant);
   const MaybeTensor given = call.params.get(Number::bias_exp);
   if (!given.has_value() || !given->defined()) {
-    param(cell, call, Number::bias_exp);  // for its checks
+    param(cell, call, Number::bias_exp);  // only to check it
     const double factor = std::ldexp(1.0, static_cast<int>(call.numbers[Number::bias_exp]));
     return factor >= 1 ? mant.mul(factor) : straight_through(mant.mul(factor).detach().floor(), mant.mul(factor));
   }

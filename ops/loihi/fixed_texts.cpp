@@ -1,8 +1,8 @@
-// Fixed-point neurons as neuron text on floating-point tensors that hold whole numbers: the bits of the integers, and a
-// straight-through derivative of rounding and wraps.
+// Fixed-point neurons as neuron text on floating-point tensors of integer values: the results equal the integer
+// arithmetic, and rounding and wraps have a straight-through derivative.
 //
-// float32 is enough for the bits. A state is split at 12 bits before it decays, so that every product stays within
-// 2^24; the sums have at most 24 bits while |x| <= 2^17, or exceed 2^24 only before a voltage saturates.
+// float32 is exact. A state is split at 12 bits before it decays, so that every product stays within 2^24; the sums
+// have at most 24 bits while |x| <= 2^17, or exceed 2^24 only before a voltage saturates.
 #include "ops/common/library.h"
 #include "ops/loihi.h"
 #include "ops/loihi/neuron_call.h"
@@ -16,7 +16,7 @@ namespace spikeforge {
 namespace ops {
 namespace {
 
-// name = state keep / 4096 rounded toward zero, with the derivative of the unrounded value.
+// Writes name = state keep / 4096, rounded toward zero, with the derivative of the unrounded value.
 std::string decayed(std::string_view name, std::string_view state, std::string_view keep) {
   return fmt::format(R"(
   {0}_high = trunc({1} * 0.000244140625)
@@ -25,7 +25,7 @@ std::string decayed(std::string_view name, std::string_view state, std::string_v
                      name, state, keep);
 }
 
-// Computes the current u, which wraps around at 24 bits, and the voltage `charged`, which saturates, from the states
+// Writes the current u, which wraps around at 24 bits, and the voltage `charged`, which saturates, from the states
 // before the step.
 std::string charged(std::string_view u, std::string_view v) {
   return "\n  keep_u = 4095 - du\n  keep_v = 4096 - dv" + decayed("u_kept", u, "keep_u") +
@@ -35,7 +35,8 @@ std::string charged(std::string_view u, std::string_view v) {
   charged = clamp(v_kept + current + bias_mant, -8388607, 8388607))";
 }
 
-// The argument of the surrogate for a distance above a threshold in units of `unit`: as if the threshold were 1.
+// Writes the argument of the surrogate for a distance above a threshold in units of `unit`: the distance relative to
+// the threshold.
 std::string in_thresholds(std::string_view distance, std::string_view threshold, std::string_view unit) {
   return fmt::format("({}) * detach(1 / ({} * maximum(abs({}), 1)))", distance, unit, threshold);
 }
@@ -44,8 +45,8 @@ std::string fired(const char* name, const char* distance, const char* threshold,
   return fmt::format("\n  {} = spike_strict({}, {})", name, in_thresholds(distance, threshold, "64"), surrogate);
 }
 
-// Loihi 2's threshold that rises by theta_step at a spike, and a refractory state r, which 2 theta is added to.
-// `excess` is the threshold beyond 64 theta_0.
+// Loihi 2's adaptive threshold, which rises by theta_step at a spike, and a refractory state r, to which 2 theta is
+// added. `excess` is the threshold beyond 64 theta_0.
 std::string atrlif_text(const std::string& surrogate) {
   return "neuron loihi_atrlif(x; u, v, excess, r; du, dv, dtheta, dr, theta_0, theta_step, bias_mant) {" +
          charged("u", "v") + "\n  keep_theta = 4096 - dtheta\n  keep_r = 4096 - dr" +
@@ -61,8 +62,8 @@ std::string atrlif_text(const std::string& surrogate) {
 )";
 }
 
-// Resonate and fire: (re, im) turns and shrinks by the 12-bit numbers cos_decay and sin_decay, and fires above vth as
-// im passes 0 from below. gain is 2^state_exp.
+// Resonate and fire: (re, im) rotates and decays by the 12-bit numbers cos_decay and sin_decay, and fires above vth
+// when im crosses 0 from below. gain is 2^state_exp.
 std::string rf_text(const std::string& surrogate) {
   return "neuron loihi_rf(x_re, x_im; re, im; sin_decay, cos_decay, vth, gain) {" +
          decayed("re_cos", "re", "cos_decay") + decayed("im_sin", "im", "sin_decay") +
@@ -78,7 +79,7 @@ std::string rf_text(const std::string& surrogate) {
 )";
 }
 
-// The sent part of a change: all of it from vth on, with a straight-through derivative otherwise.
+// The sent part of a change: the whole change if it is at least vth, with a straight-through derivative otherwise.
 constexpr const char* sent = R"(
   change = act_next - act + residue
   sent = custom_gradient(where(abs(change) >= vth, change, 0), change, 1)
@@ -129,7 +130,7 @@ std::string fixed_lif_text(const LoihiCell& cell, const std::string& surrogate, 
   const auto reset = [&](const char* spike) { return detach_reset ? fmt::format("detach({})", spike) : spike; };
   if (cell.ternary) {
     text += fired("up", "h - 64 * vth_hi", "vth_hi", surrogate) + fired("down", "64 * vth_lo - h", "vth_lo", surrogate);
-    // A neuron that is above one threshold and below the other sends nothing, and keeps v.
+    // A neuron that is above one threshold and below the other does not fire, and keeps v.
     text += fmt::format("\n  s = up - down\n  v' = select({0}, select({1}, h, 0), select({1}, 0, h))", reset("up"),
                         reset("down"));
   } else {

@@ -1,5 +1,5 @@
-// Products of messages and weights that floating-point tensors hold as whole numbers. The forward pass is that of the
-// integers; the derivative is that of a product of numbers, straight through the shift and the wrap.
+// Products of messages and weights that are floating-point tensors of integer values. The forward pass is that of the
+// integers; the derivative is that of a real product, straight-through for the shift and the wrap.
 #include "ops/common/library.h"
 #include "ops/common/record.h"
 #include "ops/loihi/connections.h"
@@ -16,7 +16,7 @@ using at::Tensor;
 using autograd::AutogradContext;
 using autograd::variable_list;
 
-// How the sums of a product are read.
+// The shift and the width of a product's sums.
 struct Sums {
   std::int64_t num_message_bits, weight_exp, bits;
 
@@ -67,7 +67,7 @@ Tensor float_sparse_product(const Tensor& x, const Tensor& crow_indices, const T
 
 // ---- derivatives ----
 
-// Straight through what makes a spike of a message: by x the gradient is that of the message.
+// Straight-through for the conversion of a message to a spike: the gradient of x is that of the message.
 struct FloatProductRule {
   static constexpr bool is_traceable = true;
 

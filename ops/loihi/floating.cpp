@@ -1,5 +1,5 @@
-// Lava's floating-point neurons as neuron text: docs/neuron_text.md. In contrast to this library's own neurons they
-// fire strictly above the threshold, and the reset is to zero.
+// Lava's floating-point neurons as neuron text: docs/neuron_text.md. In contrast to the other neurons of this library,
+// they fire strictly above the threshold and reset to zero.
 #include "ops/common/library.h"
 #include "ops/loihi.h"
 
@@ -45,7 +45,7 @@ const std::map<std::string, std::string, std::less<>>& texts() {
   phase' = now
 }
 )"},
-      // wait is the number of steps after this one in which v stays as it is.
+      // wait is the number of steps after this one in which v does not change.
       {"lif_refractory", R"(neuron lava_lif_refractory(x; u, v, wait; du, dv, bias, vth, period) {
   current = u * (1 - du) + x
   h = where(wait > 0, v, v * (1 - dv) + current + bias)
@@ -56,7 +56,7 @@ const std::map<std::string, std::string, std::less<>>& texts() {
   wait' = where(h > vth, period, maximum(wait - 1, 0))
 }
 )"},
-      // excess is the threshold beyond theta_0, which a spike raises; r is what it adds 2 theta to.
+      // excess is the threshold above theta_0, which a spike increases. A spike adds 2 theta to r.
       {"atrlif", R"(neuron lava_atrlif(x; u, v, excess, r; du, dv, dtheta, dr, theta_0, theta_step, bias) {
   current = u * (1 - du) + x
   h = v * (1 - dv) + current + bias
@@ -71,7 +71,7 @@ const std::map<std::string, std::string, std::less<>>& texts() {
   r' = refractory + 2 * theta * s
 }
 )"},
-      // It fires above vth as im passes 0 from below.
+      // It fires above vth when im crosses 0 from below.
       {"rf", R"(neuron lava_rf(x_re, x_im; re, im; sin_decay, cos_decay, vth) {
   re_next = cos_decay * re - sin_decay * im + x_re
   im_next = sin_decay * re + cos_decay * im + x_im
@@ -87,7 +87,7 @@ const std::map<std::string, std::string, std::less<>>& texts() {
   sigma' = next
 }
 )"},
-      // A change below vth is kept for later; the gradient is that of the whole change.
+      // A change below vth is stored in the residue; the gradient is that of the whole change.
       {"delta", R"(neuron lava_delta(x; act, residue; vth) {
   change = x - act + residue
   sent = custom_gradient(where(abs(change) >= vth, change, 0), change, 1)

@@ -1,4 +1,4 @@
-// A call of one of Loihi's neurons, in the order of the cell's states and parameters, and what runs it.
+// A call of one of Loihi's neurons, in the order of the cell's states and parameters, and its execution.
 #pragma once
 
 #include "csrc/kernels/multistep/loihi_cells.h"
@@ -24,7 +24,7 @@ struct LoihiCall {
   std::vector<std::int64_t> numbers;
   bool store_states = false;
   MaybeTensor lengths, start;
-  // For a call with floating-point numbers.
+  // For a call with floating-point tensors.
   std::string surrogate = "sigmoid";
   std::vector<double> surrogate_args;
   bool detach_reset = false;
@@ -39,15 +39,16 @@ struct LoihiCall {
 void check_thresholds(const LoihiCell& cell, const c10::List<std::optional<at::Tensor>>& params,
                       c10::ArrayRef<std::int64_t> numbers);
 
-// Differentiable spikes and states of a call whose x is floating point.
+// Returns the differentiable spikes and states of a call whose x is floating point.
 std::vector<at::Tensor> run_differentiably(const LoihiCell& cell, const LoihiCall& call);
 
 // ---- neurons as text (fixed_texts.cpp) ----
 
-// A surrogate as a text names it. Throws ValueError in the name of op.
+// Returns a surrogate in the form of neuron text. Throws ValueError with `op` in the message.
 std::string surrogate_text(const char* op, std::string_view name, c10::ArrayRef<double> args);
 
-// Inputs x; states as the cell's; parameters as the cell's but bias_exp: bias_mant is the whole bias.
+// Returns a text with the input x and the states and parameters of the cell, except bias_exp: bias_mant is the whole
+// bias.
 std::string fixed_lif_text(const LoihiCell& cell, const std::string& surrogate, bool detach_reset);
 
 }  // namespace spikeforge::ops

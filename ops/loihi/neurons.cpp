@@ -53,7 +53,7 @@ Tensors undefined_for_none(const LoihiTensors& list) {
   return tensors;
 }
 
-// Refuses tensors with a value out of range. Reads those on the CPU, and no others.
+// Throws for tensors with a value out of range. Only tensors on the CPU are read.
 void check_values(const MultistepCall& call) {
   constexpr std::int64_t most_state = std::int64_t{1} << 23;  // of u and v
   const Cell& cell = *call.cell;
@@ -69,7 +69,8 @@ void check_values(const MultistepCall& call) {
                      cell.params[j].most);
 }
 
-// A kernel for the dispatcher. None is a state of 0, or a parameter that is a number. `reads` where there are values.
+// Converts `forward` to a kernel for the dispatcher. None means a state of 0, or a scalar parameter. `reads` is true if
+// tensors have data.
 template <MultistepResults (*forward)(const MultistepCall&, bool save), bool reads>
 std::vector<at::Tensor> loihi_forward(const at::Tensor& x, const LoihiTensors& states, const LoihiTensors& params,
                                       at::IntArrayRef numbers, bool ternary, std::string_view form, bool store_states,
@@ -91,7 +92,7 @@ std::vector<at::Tensor> loihi_forward(const at::Tensor& x, const LoihiTensors& s
   call.numbers = doubles;
   call.store_states = store_states;
   set_samples(call, lengths, start);
-  check_arguments(call);  // what is wrong with shapes and types comes first
+  check_arguments(call);  // reports errors of shapes and types first
   check_thresholds(cell, params, numbers);
   if constexpr (reads) check_values(call);
   MultistepResults results = forward(call, /*save=*/false);
@@ -124,10 +125,10 @@ std::int64_t whole_number(const LoihiCell& cell, const CellParam& param, const c
   return given.toInt();
 }
 
-// How many arguments an operator has.
+// Returns the number of arguments of an operator.
 std::size_t arguments_of(const LoihiCell& cell) { return 7 + cell.states.size() + cell.params.size(); }
 
-// All overloads of one operator: x, the states, the parameters, store_states, lengths, start, surrogate,
+// The kernel of all overloads of an operator: x, the states, the parameters, store_states, lengths, start, surrogate,
 // surrogate_args, detach_reset. A parameter is a scalar, or a tensor with None for the default.
 template <bool ternary, LoihiForm form> void run_boxed(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   const LoihiCell& cell = loihi_cell(ternary, form);
@@ -152,7 +153,8 @@ template <bool ternary, LoihiForm form> void run_boxed(const c10::OperatorHandle
   for (Tensor& result : run_loihi(cell, call)) torch::jit::push(*stack, std::move(result));
 }
 
-// Integers have no gradients: the operator stays whole. For other types of x it calls differentiable operators.
+// Integers have no gradients, so the operator is called directly. For other types of x it calls differentiable
+// operators.
 template <bool ternary, LoihiForm form>
 void autograd_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const Tensor& x = torch::jit::peek(*stack, 0, arguments_of(loihi_cell(ternary, form))).toTensor();
@@ -161,7 +163,7 @@ void autograd_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
 }
 
-// A bias often differs from neuron to neuron where nothing else does: an overload takes a tensor of it beside numbers.
+// Often only the bias differs between neurons: one overload has a tensor of biases and scalars for other parameters.
 void register_overloads(torch::Library& library, const LoihiCell& cell, torch::CppFunction (*kernel)()) {
   for (const char* const overload : {"", ".bias", ".tensor"}) library.impl((cell.name + overload).c_str(), kernel());
 }

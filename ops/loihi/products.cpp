@@ -23,7 +23,7 @@ using at::Tensor;
 
 // ---- checks ----
 
-// x [rows, in], whatever it is multiplied by.
+// Checks x [rows, in], independently of the matrix.
 void check_messages(const char* op, const Tensor& x, std::int64_t num_message_bits) {
   check_integers(op, "x", x, at::kInt, x);
   TORCH_CHECK_VALUE(x.dim() == 2, op, ": x must have shape [rows, in], but has ", x.sym_sizes());
@@ -52,7 +52,7 @@ void check_sparse_product(const Tensor& x, const Tensor& crow_indices, const Ten
                     " and ", values.sym_sizes());
 }
 
-// The matrix [out, in], for verify. Messages begin as those of the operator that a user called.
+// Returns the matrix [out, in] for verify. Messages begin with the name of the public operator.
 StoredMatrix stored_matrix(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices) {
   return {.op = "loihi_sparse",
           .indices = &col_indices,
@@ -64,12 +64,12 @@ StoredMatrix stored_matrix(const Tensor& x, const Tensor& crow_indices, const Te
           .cols_name = "in"};
 }
 
-// Without message bits, a message is a spike: anything but 0 is 1.
+// True if messages are spikes, that is, without message bits: any value except 0 counts as 1.
 bool are_spikes(std::int64_t num_message_bits) { return num_message_bits == 0; }
 
 // ---- CPU ----
 
-// Multiplications below which a second thread costs more than it brings.
+// The number of multiplications below which a second thread does not pay off.
 constexpr std::int64_t parallel_multiplications = 65536;
 
 std::int64_t grain(std::int64_t work_each) {
@@ -80,8 +80,8 @@ Tensor messages(const Tensor& x, std::int64_t num_message_bits) {
   return (are_spikes(num_message_bits) ? x.ne(0).to(at::kInt) : x).contiguous();
 }
 
-// Weights are added up column by column, for the messages that are not 0, which in a spiking network are few. A few
-// rows do not pay for turning the weights around; each of their sums is a dot product.
+// Weights are summed column by column for the nonzero messages, which are few in a spiking network. For few rows,
+// transposing the weights does not pay off, and each sum is a dot product.
 constexpr std::int64_t few_rows = 8;
 
 Tensor product_cpu(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits) {
@@ -139,11 +139,11 @@ Tensor sparse_product_cpu(const Tensor& x, const Tensor& crow_indices, const Ten
 
 // ---- CUDA ----
 
-// The product of double precision is exact as long as no sum reaches 2^53. |w| <= 2^8: spikes stay below for up to 2^45
-// of them, int32 messages (2^31) for up to 2^14; of more, each 16 bits are multiplied apart (2^29).
+// A product in double precision is exact if no sum reaches 2^53. With |w| <= 2^8, this holds for up to 2^45 spikes, and
+// for up to 2^14 int32 messages (2^31); with more inputs, the two halves of 16 bits are multiplied separately (2^29).
 template <class DoubleProduct> Tensor exact(const Tensor& x, std::int64_t num_message_bits, DoubleProduct&& product) {
   const auto sums = [&](const Tensor& m) { return product(m.to(at::kDouble)).to(at::kLong); };
-  // Through int64: a double beyond int32 would be clamped, not wrapped.
+  // Converts through int64, because a double out of the range of int32 would be clamped, not wrapped.
   if (are_spikes(num_message_bits)) return sums(x.ne(0)).to(at::kInt);
   if (x.size(1) <= (std::int64_t{1} << 14)) return sums(x).to(at::kInt);
   return sums(x.bitwise_right_shift(16)).mul(65536).add(sums(x.bitwise_and(65535))).to(at::kInt);
@@ -162,7 +162,7 @@ Tensor sparse_product_cuda(const Tensor& x, const Tensor& crow_indices, const Te
   if (rows == 0 || in == 0 || out == 0 || values.numel() == 0) return at::zeros({rows, out}, x.options());
   Tensor crow = crow_indices, col = col_indices;
 #if defined(SPIKEFORGE_WITH_CUDA)
-  // cuSPARSE reads without asking: as long as the answer is open, it is given numbers that are in range in any case.
+  // cuSPARSE does not check indices: until the check has finished, it gets indices that are clamped to the range.
   if (verify_on_gpu(stored_matrix(x, crow_indices, col_indices)) != nullptr) {
     col = col.clamp(0, in - 1);
     crow = std::get<0>(crow.clamp(0, values.numel()).cummax(0));

@@ -49,7 +49,7 @@ void check(const FloatLayer& layer) {
 
 double largest(const Tensor& t) { return t.numel() == 0 ? 0.0 : t.abs().max().item<double>(); }
 
-// The integers that a layer's weights may take: multiples of a step.
+// The legal integer weights of a layer: multiples of a step.
 struct WeightRange {
   std::int64_t least, most, step;
 
@@ -67,7 +67,7 @@ struct WeightRange {
 
 FixedLayer loihi_quantize(const FloatLayer& layer, std::int64_t num_weight_bits) {
   check(layer);
-  // Mixed weights of one bit are 0 and -256: nothing to scale.
+  // num_weight_bits is at least 2, because mixed weights of one bit are only 0 and -256.
   ops::check_number(op, "num_weight_bits", num_weight_bits, 2, 8);
   const double gain = layer.decay_input ? 1 / layer.tau : 1.0;
   const Tensor weight = layer.weight.detach().to(at::kCPU, at::kDouble).mul(gain * layer.input_scale);
@@ -80,7 +80,7 @@ FixedLayer loihi_quantize(const FloatLayer& layer, std::int64_t num_weight_bits)
   FixedLayer fixed;
   fixed.weight = integers.clamp(range.least, range.most).to(at::kInt);
 
-  // A sum of all messages at their largest, and the other fields, at exponent 0.
+  // The largest possible sum of messages, and the other fields, at exponent 0.
   const double largest_sum = fixed.weight.numel() == 0 ? 0.0
                                                        : fixed.weight.abs().sum(1).max().item<double>() *
                                                              static_cast<double>(layer.largest_message);

@@ -1,6 +1,6 @@
-// The operators' public contract, and that of the lowered operators beneath them. A neuron has three
-// overloads: numbers, a tensor of biases beside numbers, and tensors, where None is the default. Numbers are Scalar: an
-// int would take a tensor of no dimensions, and its gradient would be lost.
+// The schemas of the public and the lowered operators. A neuron has three overloads: scalars; a tensor of biases and
+// scalars; and tensors, where None is the default. Scalars have the type Scalar, because int accepts a 0-dimensional
+// tensor and loses its gradient.
 
 #include <string>
 #include "ops/common/library.h"
@@ -10,7 +10,7 @@ namespace {
 
 struct Form {
   const char* suffix;
-  const char* state;  // in addition to u and v
+  const char* state;  // the state in addition to u and v
   const char* numbers;
 };
 
@@ -71,14 +71,14 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "loihi_sparse_product(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, int num_message_bits) -> "
       "Tensor");
-  // The same, shifted by weight_exp and wrapped around at `bits`, of floating-point tensors that hold whole numbers:
-  // differentiable.
+  // The same for floating-point tensors of integer values, shifted by weight_exp and wrapped around at `bits`.
+  // Differentiable.
   library.def("loihi_float_product(Tensor x, Tensor weight, int num_message_bits, int weight_exp, int bits) -> Tensor");
   library.def(
       "loihi_float_sparse_product(Tensor x, Tensor crow_indices, Tensor col_indices, Tensor values, int "
       "num_message_bits, int weight_exp, int bits) -> Tensor");
 
-  // These read the weights on the host, so they are no part of a compiled graph.
+  // These read the weights on the host, so they cannot be in a compiled graph.
   library.def(
       "loihi_quantize(Tensor weight, Tensor? bias=None, *, float tau=2., bool decay_input=True, float v_threshold=1., "
       "float input_scale=1., int largest_message=1, int num_weight_bits=8) -> (Tensor weights, Tensor bias_mant, int "

@@ -29,14 +29,14 @@ void check_weights(const char* op, const Tensor& weight, std::int64_t num_weight
     TORCH_CHECK_VALUE(!at::isnan(weight.detach()).any().item<bool>(), op, ": weight has a NaN");
 }
 
-// The legal integers of weights. Inferred values stay tensors, so that nothing waits for a GPU.
+// The legal integers of weights. Inferred values are tensors, to avoid synchronisation with a GPU.
 struct WeightFormat {
-  Tensor least, most;  // before the lowest bits are cleared
-  Tensor bits;         // how many of these are
-  Tensor sign;         // -1 where they are cleared towards zero from below
+  Tensor least, most;  // the bounds before the lowest bits are cleared
+  Tensor bits;         // the number of cleared bits
+  Tensor sign;         // -1 if bits are cleared toward zero from below
 
-  // For these weights. The mode is that of their own signs, not of the integers': a layer whose weights are all below 1
-  // in magnitude has only integers of 0, and would never get another sign.
+  // The mode is inferred from the signs of the weights before the conversion to integers: a layer whose weights are all
+  // below 1 in magnitude has only zeros after it, and its weights could never change sign.
   WeightFormat(const Tensor& w, std::int64_t num_weight_bits, const SignMode& sign_mode) {
     const auto known = [&](bool is) { return at::scalar_tensor(is, w.options().dtype(at::kBool)); };
     const auto number = [&](std::int64_t value) { return at::scalar_tensor(value, w.options().dtype(at::kInt)); };
@@ -56,7 +56,7 @@ struct WeightFormat {
   }
 };
 
-// Truncated toward zero by the conversion. The bounds are beyond all ranges, and within int32.
+// Truncates toward zero. The bounds of the clamp are outside all ranges, and within int32.
 Tensor as_integers(const Tensor& weight) { return weight.clamp(-512, 512).to(at::kInt); }
 
 Tensor prepare_weights(const Tensor& weight, std::int64_t num_weight_bits, SignMode sign_mode) {
@@ -69,7 +69,7 @@ SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("loihi_prepare_weights", TORCH_FN(prepare_weights));
 }
 
-// To the nearest integer that the format has, or as prepare_weights; by what is clipped there is no gradient.
+// Rounds to the nearest integer of the format, or as prepare_weights. Clipped weights have no gradient.
 Tensor fake_quantize(const Tensor& weight, std::int64_t num_weight_bits, SignMode sign_mode, bool truncate) {
   constexpr const char* op = "loihi_fake_quantize";
   TORCH_CHECK_TYPE(at::isFloatingType(weight.scalar_type()), op, ": weight must be floating point, but is ",

@@ -1,5 +1,5 @@
-// Autograd of multistep operators: one rule, for every family. Included where a family registers it, since autograd's
-// headers are dear.
+// Autograd of multistep operators: one rule for all families. Only files that register Autograd kernels include this
+// header, since autograd's headers compile slowly.
 #pragma once
 
 #include "csrc/kernels/multistep/traced_cell.h"
@@ -18,7 +18,7 @@
 
 namespace spikeforge::ops {
 
-// How a family calls its lowered operators, through the dispatcher; or a device's kernels of them.
+// The lowered operators of a family, called through the dispatcher, or the kernels of a device.
 struct Lowered {
   MultistepResults (*forward)(const MultistepCall&, bool save);
   Tensors (*backward)(const BackwardCall&);
@@ -46,15 +46,15 @@ inline c10::DispatchKeySet keys_of(const BackwardCall& call) {
          call.checkpoints.key_set();
 }
 
-// The key whose kernel the dispatcher would call. It belongs to a mode, transform, tracer or tensor subclass, if one
-// intercepts the call; with a profiler there is none.
+// Returns the key whose kernel the dispatcher would call. It belongs to a mode, transform, tracer or tensor subclass,
+// if one intercepts the call; under a profiler it is undefined.
 template <class Call> c10::DispatchKey next_key(const Call& call) {
   if (at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value()) return c10::DispatchKey::Undefined;
   return next_key_of(keys_of(call));
 }
 
-// The kernels that the dispatcher would call below autograd. Without modes, transforms, tracers or profilers these are
-// the device's kernels, and the dispatcher would cost 10 % of a small call.
+// Returns the kernels that the dispatcher would call below autograd. Without modes, transforms, tracers or profilers
+// these are the device's kernels, and the dispatcher would cost 10 % of a small call.
 template <const Lowered& lowered, class Call> const Lowered& below(const Call& call, c10::DispatchKey next) {
   if (next == c10::DispatchKey::CPU) return cpu_kernels;
 #ifdef SPIKEFORGE_WITH_CUDA
@@ -86,8 +86,8 @@ inline void find_neuron(AutogradContext* ctx, MultistepCall& call) {
   call.cell = call.holder.get();
 }
 
-// All of a call but its tensors and its text, as the one list of numbers in which autograd keeps it for the backward
-// pass: another cell by its number, so that no surrogate's name is read again.
+// All of a call except its tensors and text, as one list of numbers that autograd saves for the backward pass.
+// Predefined cells are saved by number, so that no surrogate's name is parsed again.
 class SavedCall {
  public:
   static constexpr int lengths = 1, start = 2, seed = 4, offset = 8;
@@ -110,7 +110,7 @@ class SavedCall {
     return list;
   }
 
-  // `call` then points into this object.
+  // Restores `call`, which then points into this object.
   SavedCall(AutogradContext* ctx, MultistepCall& call) {
     find_neuron(ctx, call);
     const std::vector<double> list = ctx->saved_data.at("call").toDoubleVector();
@@ -147,7 +147,7 @@ class SavedCall {
 // The saved form of a call, from which the call is restored.
 class Kept {
  public:
-  // `tensors` are those that the call has, followed by others. Its first input may be recomputed.
+  // `tensors` are those of the call, followed by others. Its first input may be recomputed.
   static void save(AutogradContext* ctx, const MultistepCall& call, variable_list tensors) {
     ctx->set_materialize_grads(false);
     if (!tensors.empty()) tensors[0] = Recomputed::keep(ctx, first_input, tensors[0]);
@@ -177,11 +177,11 @@ class Kept {
   BackwardCall call;
 
   bool given(std::size_t argument) const { return saved_.given(argument); }
-  std::size_t count() const { return count_; }                          // of the tensors that the call has
+  std::size_t count() const { return count_; }                          // the number of the call's tensors
   const variable_list& tensors() const { return tensors_; }             // as they were saved
-  const c10::SmallVector<bool, 16>& wanted() const { return wanted_; }  // by argument: whether its gradient is
+  const c10::SmallVector<bool, 16>& wanted() const { return wanted_; }  // by argument: true if its gradient is needed
 
-  // One for each tensor that the call has.
+  // Returns one gradient for each tensor of the call.
   variable_list placed(at::ArrayRef<at::Tensor> by_argument) const {
     variable_list list;
     list.reserve(count_);
@@ -220,8 +220,8 @@ template <const Lowered& lowered> struct MultistepRule {
   }
 
  private:
-  // Unless something differentiates the backward pass, autograd's kernel of the backward operator has nothing to do,
-  // and would take longer than the rest of the call.
+  // Skips autograd's kernel of the backward operator unless the backward pass is differentiated, because it would take
+  // longer than the rest of the call.
   static Tensors run_backward(const BackwardCall& call) {
     if (at::GradMode::is_enabled() || any_dual(call)) return lowered.backward(call);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -243,7 +243,7 @@ struct BackwardRule {
     ctx->saved_data["came"] = std::move(came);
   }
 
-  // `directions` are the upstream gradients of the computed gradients: u in derivatives.h.
+  // `directions` are the upstream gradients of the computed gradients (u in derivatives.h).
   static variable_list backward(AutogradContext* ctx, const variable_list& directions) {
     const Kept kept(ctx);
     const c10::List<bool> requested = ctx->saved_data.at("requested").toBoolList(),
@@ -312,7 +312,7 @@ inline void set_tangents(MultistepResults& results, const Tangents& of) {
   set_tangents(results.states, of.states);
 }
 
-// The tensors that a call has.
+// Returns the defined tensors of a call.
 inline variable_list given_tensors(const MultistepCall& call) {
   variable_list given;
   given.reserve(call.cell->arguments());
@@ -320,7 +320,7 @@ inline variable_list given_tensors(const MultistepCall& call) {
   return given;
 }
 
-// A lowered operator may have left it to us to pack.
+// Saves the first output as bits, and packs it if the lowered operator has not done so.
 template <class Rule> void keep_bits(PackedResultNode<Rule>& node, std::int64_t bits, const MultistepResults& results) {
   if (bits == 0) return;
   const bool is_packed = results.packed.numbers.defined();
@@ -349,7 +349,8 @@ template <const Lowered& lowered> MultistepResults recorded(const MultistepCall&
 
 }  // namespace autograd
 
-// For the public operators and the lowered forward ones, which transforms call one inside the other.
+// The Autograd kernel of the public operators and of the lowered forward operators, which transforms call inside each
+// other.
 template <const Lowered& lowered> MultistepResults forward_autograd(const MultistepCall& call, bool save) {
   using namespace autograd;
   const bool is_recorded =
@@ -358,7 +359,7 @@ template <const Lowered& lowered> MultistepResults forward_autograd(const Multis
     const AtValues<MultistepCall> at(call);
     Tangents with_tangents = run_with_tangents(at.call, at.tangents);
     MultistepResults& values = with_tangents.values;
-    // A node keeps the tensors with their tangents, so that gradients have theirs.
+    // A node saves tensors with their tangents, so that gradients have tangents too.
     if (is_recorded)
       values = recorded<lowered>(call);
     else if (save)
@@ -375,8 +376,8 @@ template <const Lowered& lowered> MultistepResults run_autograd(const MultistepC
   return forward_autograd<lowered>(call, /*save=*/false);
 }
 
-// A public operator's call from C++: directly to autograd's kernel, or below it to the device's, if nothing intercepts
-// calls; else through the dispatcher.
+// Calls a public operator from C++: directly to the Autograd kernel, or to the device's kernel below it, if nothing
+// intercepts calls; otherwise through the dispatcher.
 template <const Lowered& lowered>
 MultistepResults call_at_once(const MultistepCall& call, MultistepResults (*dispatched)(const MultistepCall&)) {
   const c10::DispatchKey next = autograd::next_key(call);
@@ -386,7 +387,7 @@ MultistepResults call_at_once(const MultistepCall& call, MultistepResults (*disp
   return &below == &lowered ? dispatched(call) : below.forward(call, /*save=*/false);
 }
 
-// For the lowered backward operators.
+// The Autograd kernel of the lowered backward operators.
 template <const Lowered& lowered> Tensors backward_autograd(const BackwardCall& call) {
   using namespace autograd;
   Tensors grads(call.grad_outputs.begin(), call.grad_outputs.end());

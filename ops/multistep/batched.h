@@ -10,7 +10,7 @@ namespace spikeforge::ops {
 
 // `run` calls the public operator through the dispatcher.
 MultistepResults run_batched(const MultistepCall& call, MultistepResults (*run)(const MultistepCall&));
-// And the lowered operators, which a transform that differentiates inside the map calls.
+// The same for the lowered operators, which are called by transforms that differentiate inside the map.
 MultistepResults forward_batched(const MultistepCall& call, bool save,
                                  MultistepResults (*run)(const MultistepCall&, bool save));
 Tensors backward_batched(const BackwardCall& call, Tensors (*run)(const BackwardCall&));

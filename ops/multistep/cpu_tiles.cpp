@@ -9,8 +9,8 @@ namespace {
 //   T=1000, N=128    inference 28 and 44   training 152 and 176
 constexpr std::int64_t least_share = 65536;
 constexpr std::int64_t granule = 64;
-// Neurons and samples of a tile of several samples: with more neurons a step of it costs less for each, with more
-// samples it is in more pieces, and as many times made into them.
+// The maximum number of neurons in a tile of several samples. More neurons reduce the cost of a step per neuron, but
+// more samples divide the tile into more pieces.
 constexpr std::int64_t most_together = 2048;
 constexpr std::int64_t samples_together = 32;
 constexpr std::int64_t least_together = 128;
@@ -23,14 +23,14 @@ std::int64_t threads_for(std::int64_t neurons, std::int64_t steps) {
 
 std::int64_t length_of(const LengthsView& lengths, std::int64_t sample) { return lengths.data[sample % lengths.count]; }
 
-// Tiles of at most `most` samples; a tile also ends where a thread's share of all steps ends.
+// Returns tiles of at most `most` samples. A tile also ends at the end of a thread's share of all steps.
 Tiles tiles_of_several(const LengthsView& lengths, std::int64_t neurons, std::int64_t total, std::int64_t most) {
   const std::int64_t samples = neurons / lengths.inner, threads = threads_for(lengths.inner, total);
   Tiles tiles{neurons, 0, 0, threads == 1};
   std::int64_t begin = 0, done = 0, shares = 1;
   for (std::int64_t i = 0; i < samples; ++i) {
     const std::int64_t length = length_of(lengths, i);
-    // A sample across the boundary of two shares goes to the thread with the larger part of it.
+    // A sample across the boundary of two shares is assigned to the thread with the larger part.
     if (i > begin && (i - begin == most || (shares < threads && (2 * done + length) * threads > 2 * shares * total))) {
       tiles.ends.push_back(i * lengths.inner);
       begin = i;
@@ -44,7 +44,7 @@ Tiles tiles_of_several(const LengthsView& lengths, std::int64_t neurons, std::in
   return tiles;
 }
 
-// A sample's neurons in tiles of about the same size.
+// Divides the neurons of each sample into tiles of about the same size.
 Tiles tiles_of_one(std::int64_t inner, std::int64_t neurons, std::int64_t total, std::int64_t largest) {
   const std::int64_t size = ceil_divide(ceil_divide(inner, ceil_divide(inner, largest)), granule) * granule;
   Tiles tiles{neurons, std::min(size, inner), 0, threads_for(inner, total) == 1};
@@ -75,7 +75,7 @@ Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t st
 
 Tiles tiles_of_lengths(const LengthsView& lengths, std::int64_t neurons, std::int64_t steps, std::int64_t largest) {
   if (neurons == 0 || neurons % lengths.inner != 0) return tiles_of(neurons, steps, largest);
-  std::int64_t total = 0;  // steps of all samples
+  std::int64_t total = 0;  // the steps of all samples
   for (std::int64_t i = 0; i < neurons / lengths.inner; ++i) total += length_of(lengths, i);
   const std::int64_t most = std::max(std::min(std::min(most_together, largest) / lengths.inner, samples_together),
                                      least_together / lengths.inner);

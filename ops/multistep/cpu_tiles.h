@@ -1,4 +1,4 @@
-// How an operator's CPU kernels are spread over threads: for predefined and traced neurons alike.
+// The distribution of CPU kernels over threads, for predefined and traced neurons.
 #pragma once
 
 #include "csrc/cpu/multistep/program.h"
@@ -17,9 +17,9 @@
 namespace spikeforge::ops {
 
 struct Tiles {
-  std::int64_t neurons, size, count;  // size: of the largest
+  std::int64_t neurons, size, count;  // size: of the largest tile
   bool one_thread;
-  std::vector<std::int64_t> ends = {};  // empty: of tiles of one size
+  std::vector<std::int64_t> ends = {};  // empty if all tiles have the same size
 
   std::int64_t begin(std::int64_t tile) const {
     if (ends.empty()) return tile * size;
@@ -30,19 +30,19 @@ struct Tiles {
   }
 };
 
-// The same number of tiles for each thread, of about equal size and none above `largest`, a multiple of 64; they end on
-// whole cache lines and vectors. Small calls use one thread.
+// Returns the same number of tiles for each thread, of about equal size and at most `largest`, a multiple of 64. They
+// end at multiples of cache lines and vectors. Small calls use one thread.
 Tiles tiles_of(std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 
-// Tiles of whole samples of `width` neurons each, at most `largest` per tile.
+// Returns tiles of whole samples of `width` neurons each, at most `largest` per tile.
 Tiles tiles_of_samples(std::int64_t samples, std::int64_t width, std::int64_t steps, std::int64_t largest);
 
-// If samples differ in length: tiles of a part of one, or of several if they have few neurons. Threads get about the
-// same number of steps.
+// Returns tiles for samples of different lengths: each is a part of a sample, or several samples if they have few
+// neurons. Threads get about the same number of steps.
 Tiles tiles_of_lengths(const LengthsView& lengths, std::int64_t neurons, std::int64_t steps, std::int64_t largest);
 
-// The cell's loop over every tile; `scratch_bytes` and `run` are those of a direction. The values of tensor parameters
-// are checked as they are loaded.
+// Runs the cell's loop over every tile; `scratch_bytes` and `run` are those of the forward or the backward pass. The
+// values of tensor parameters are checked as they are loaded.
 template <class AnyLaunch, class ScratchBytes, class Run>
 void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& launch, const cpu::Program& program,
                ScratchBytes scratch_bytes, Run run) {
@@ -58,7 +58,7 @@ void run_tiles(const MultistepCall& call, const Tiles& tiles, const AnyLaunch& l
       for (std::int64_t t = first; t < last; ++t) run_tile(t, scratch);
     });
   } else {
-    // Tiles take different times: a thread that is done takes the next one.
+    // Tiles take different times, so they are assigned dynamically.
     std::atomic<std::int64_t> next = 0;
     const std::int64_t threads = tiles.one_thread ? 1 : std::min<std::int64_t>(at::get_num_threads(), tiles.count);
     at::parallel_for(0, threads, 1, [&](std::int64_t, std::int64_t) {

@@ -23,7 +23,8 @@ namespace {
 using Mask = std::vector<bool>;
 using Choices = std::tuple<bool, bool, bool, bool, SurrogateKind, SurrogateArgs, bool>;
 
-// With `starts` its states start anew where a second input is 1: a text's own start at constants, these at parameters.
+// Returns a predefined neuron as equations. With `starts`, its states restart if a second input is 1, at values that
+// may be parameters; the starts of a text are constants.
 graph::Cell written(NeuronKind kind, const CellForm& form, const graph::Surrogate& surrogate, bool starts) {
   const PredefinedCell& cell = predefined_cell(kind);
   graph::Signature signature{cell.name, cell.inputs, {}, {}};
@@ -65,13 +66,13 @@ std::shared_ptr<const TracedCell> jvp_of(const TracedCell& cell, const Mask& inp
   }
 }
 
-// The lists that `run` takes, of tensors by a call's arguments.
+// Tensors of a call's arguments, in the lists of `run`.
 struct Lists {
   Tensors inputs, states, params;
 };
 
-// A call as one of a text. For a text that is the call itself; a predefined neuron's scalars become tensors, and
-// initial states that are parameters are computed from them; starts of samples become one more input.
+// A call, converted to a call of a text. A call of a text is not changed. For a predefined neuron, scalars become
+// tensors, initial states that depend on parameters are computed, and starts of samples become an additional input.
 class AsText {
  public:
   explicit AsText(const MultistepCall& call) : call_(call) {
@@ -89,7 +90,7 @@ class AsText {
 
   const TracedCell& cell() const { return *cell_; }
 
-  // The argument `start` of `run`.
+  // Returns the argument `start` of `run`.
   at::Tensor start() const { return is_text() ? call_.start : at::Tensor(); }
 
   Lists values(const ByArgument& given) const {
@@ -112,7 +113,7 @@ class AsText {
     return lists;
   }
 
-  // Undefined where there is none, but states have tangents all or none.
+  // Converts tangents, which are undefined if there are none. Either all states have tangents, or none.
   Lists tangents(const ByArgument& given) const {
     Lists lists;
     for (std::size_t i = 0; i < inputs(); ++i) lists.inputs.push_back(given[i]);
@@ -129,12 +130,12 @@ class AsText {
     return lists;
   }
 
-  // True if the gradient by a state of `run` is wanted, given those by a call's arguments.
+  // True if the gradient of a state of `run` is needed, given the needed gradients of the call's arguments.
   bool wants_state(std::size_t s, c10::ArrayRef<bool> wanted) const {
     return wanted[inputs() + s] || (starts_at_param(s) && wanted[inputs() + states() + starts_[s].param]);
   }
 
-  // From the gradients by `run`'s lists to those by the call's arguments.
+  // Converts the gradients of `run`'s lists to those of the call's arguments.
   ByArgument gradients(const Lists& of_lists, const ByArgument& given, c10::ArrayRef<bool> wanted) const {
     ByArgument list(given.size());
     for (std::size_t i = 0; i < inputs(); ++i) list[i] = of_lists.inputs[i];
@@ -165,9 +166,9 @@ class AsText {
   std::size_t states() const { return call_.cell->states.size(); }
   std::size_t params() const { return call_.cell->params.size(); }
 
-  // States are made by x, since those beside a DTensor must be DTensors too.
+  // States are created from x, because they must be DTensors if x is.
   at::Tensor zeros() const { return call_.inputs[0].new_zeros_symint(step_, state_options_); }
-  // A parameter of one number may be on the CPU, a state may not.
+  // Expands a parameter to a state: a one-element parameter may be on the CPU, but a state must not be.
   at::Tensor spread(const at::Tensor& param) const { return at::add(zeros(), param.to(state_options_)); }
   at::Tensor initial(std::size_t s, const Tensors& params) const {
     if (starts_at_param(s)) return spread(params[starts_[s].param]);
@@ -181,7 +182,7 @@ class AsText {
   at::TensorOptions state_options_;
 };
 
-// The call of the jvp's cell.
+// A call of the jvp's cell.
 class JvpCall {
  public:
   JvpCall(const MultistepCall& of, const AsText& as_text, const ByArgument& values, const ByArgument& tangents)

@@ -1,11 +1,11 @@
-// The derivatives of a multistep call consist of the jvp of its cell (csrc/autodiff/jvp.h), a cell that carries
-// tangents beside its values, run as `spikeforge::run` runs any text.
+// The derivatives of a multistep call consist of the jvp of its cell (csrc/autodiff/jvp.h), a cell that computes
+// tangents in addition to values and runs like any text.
 //
 //   y  = F(a)            dy = J(a) da              one run of the jvp                      forward mode
 //   ga = J(a)^T gy                                 the cell's own vjp                      reverse mode
-//   <u, ga> = <gy, J(a) u>: the gradient of the backward pass by gy is J(a) u, one run of the jvp; its gradient by a is
+//   <u, ga> = <gy, J(a) u>: the gradient of the backward pass w.r.t. gy is J(a) u, one run of the jvp; that w.r.t. a is
 //   that of <gy, dy> in the jvp's own backward pass                                        reverse over reverse
-//   d ga = J(a)^T dgy + gradient of <gy, J(a) da> by a: the jvp's backward pass as well    forward over reverse
+//   d ga = J(a)^T dgy + gradient of <gy, J(a) da> w.r.t. a: the jvp's backward pass too     forward over reverse
 //
 // A predefined neuron is converted to equations first (csrc/kernels/multistep/written_step.h): second derivatives agree
 // with those of its own backward pass within rounding.
@@ -15,23 +15,23 @@
 
 namespace spikeforge::ops {
 
-// One entry for each argument of a call, in its order; undefined where there is none.
+// One entry for each argument of a call, in its order; undefined if absent.
 using ByArgument = c10::SmallVector<at::Tensor, 16>;
 
 ByArgument tensors_of(const MultistepCall& call);
-// The other way; the call then points into the list.
+// Sets the tensors of a call, which then points into the list.
 void set_tensors(MultistepCall& call, at::TensorList by_argument);
-// The computed gradients of a call, from the list that its operator returns.
+// Returns the gradients of a call by argument, from the list that its operator returns.
 ByArgument gradients_by_argument(const BackwardCall& call, Tensors listed);
 
-// Values and tangents of the outputs and states. Throws NotImplementedError for a cell whose jvp becomes too large.
+// Values and tangents of outputs and states. Throws NotImplementedError if the jvp of the cell is too large.
 struct Tangents {
   MultistepResults values;
   Tensors outputs, states;
 };
 Tangents run_with_tangents(const MultistepCall& call, const ByArgument& tangents);
 
-// The gradient of <grads, F> + <grads_of_tangents, tangents of F> by the arguments that are wanted.
+// Returns the gradients of <grads, F> + <grads_of_tangents, tangents of F> with respect to the `wanted` arguments.
 ByArgument gradients_with_tangents(const MultistepCall& call, const ByArgument& tangents, at::TensorList grads,
                                    at::TensorList grads_of_tangents, c10::ArrayRef<bool> wanted);
 

@@ -9,7 +9,8 @@
 
 namespace spikeforge::ops {
 
-// Texts that were derived from a cell, by key; only a few, since some keys may come from untrusted files.
+// A small cache of texts that are derived from a cell, by key. It is bounded because keys may come from untrusted
+// files.
 template <class Key> class DerivedTexts {
  public:
   template <class Make> std::string get(const Key& key, Make&& make) {

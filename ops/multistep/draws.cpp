@@ -17,7 +17,7 @@ void check_one_number(const MultistepCall& call, const char* name, const at::Ten
                     ", the device of ", call.cell->inputs[0], ", but is on ", t.device());
 }
 
-// The address of the element on the device; null, and the value in `number`, if the host can read it.
+// Returns the address of the element on the device, or null with the value in `number` if the host can read it.
 const std::int64_t* placed(const at::Tensor& t, std::int64_t& number) {
   if (!t.defined()) return nullptr;
   const auto* const data = t.const_data_ptr<std::int64_t>();

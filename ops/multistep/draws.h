@@ -11,18 +11,18 @@
 
 namespace spikeforge::ops {
 
-// Sets those of a call whose inputs are set. Throws ValueError if its cell does not draw.
+// Sets the seed and offset of a call whose inputs are set. Throws ValueError if its cell does not draw.
 void set_draws(MultistepCall& call, const std::optional<at::Tensor>& seed, const std::optional<at::Tensor>& offset);
 
-// For a public operator: true if the call draws, and has no seed yet.
+// True if a call of a public operator draws and has no seed yet.
 bool needs_seed(const MultistepCall& call);
-// A call of a public operator, with a seed from the default generator of x's device if it needs one.
+// Returns the call of a public operator, with a seed from the default generator of x's device if it needs one.
 MultistepCall with_seed(MultistepCall call);
 
-// Checks, for `prepare`, that a call of a cell that draws has a legal seed. Throws TypeError and ValueError.
+// Checks for `prepare` that a call of a cell that draws has a legal seed. Throws TypeError and ValueError.
 void check_draws(const MultistepCall& call);
 
-// For a cell that draws and a layout that order_of supports. Reads values on the CPU.
+// Returns the arguments of kernels, for a cell that draws and a layout that order_of supports. Reads values on the CPU.
 DrawsView view_draws(const MultistepCall& call, const PlainLayout& layout);
 
 }  // namespace spikeforge::ops

@@ -1,4 +1,4 @@
-// How torch.vmap's dimension is folded into the shape of a step, and unfolded again.
+// Folds torch.vmap's dimension into the shape of a step, and unfolds it.
 #pragma once
 
 #include "ops/common/vmap_level.h"
@@ -11,7 +11,7 @@
 
 namespace spikeforge::ops {
 
-// The position of the step's shape.
+// The dimension at which the shape of the step begins.
 constexpr std::int64_t in_step = 0, in_sequence = 1, in_checkpoints = 2;
 
 using Folded = c10::SmallVector<at::Tensor, 10>;
@@ -44,7 +44,7 @@ class FoldingLevel : public VmapLevel {
       if (t.defined()) VmapLevel::find(t);
   }
 
-  // With the mapped dimension at `place`, also where it is the same for all of it.
+  // Returns t with the mapped dimension at `place`; t is expanded if it is not mapped.
   at::Tensor folded(const at::Tensor& t, std::int64_t place) const {
     if (!t.defined()) return t;
     if (const auto* const batched = of(t)) return batched->value().movedim(batched->bdim(), place);
@@ -58,8 +58,8 @@ class FoldingLevel : public VmapLevel {
     return result;
   }
 
-  // A parameter aligns with the last dimensions of a step of `rank` dimensions. One that is not mapped broadcasts as it
-  // is, unless each map is to have its own gradient.
+  // Aligns a mapped parameter with the last dimensions of a step of `rank` dimensions. A parameter that is not mapped
+  // broadcasts unchanged, unless each map needs a separate gradient (`always`).
   at::Tensor folded_param(const at::Tensor& t, std::int64_t rank, bool always) const {
     if (!t.defined() || (!maps(t) && !always)) return t;
     at::Tensor param = folded(t, 0);
@@ -67,12 +67,12 @@ class FoldingLevel : public VmapLevel {
     return param;
   }
 
-  // Lengths or starts of samples: of one element there where they are the same for all maps.
+  // Folds lengths or starts of samples, with one element in the mapped dimension if they are the same for all maps.
   at::Tensor folded_samples(const at::Tensor& t, std::int64_t place) const {
     return t.defined() && !maps(t) ? t.unsqueeze(place) : folded(t, place);
   }
 
-  // The gradient of one of `dims` dimensions, without those that aligned it.
+  // Removes the dimensions that were added for alignment from the gradient of a parameter of `dims` dimensions.
   static at::Tensor without_alignment(at::Tensor grad, std::int64_t dims) {
     while (grad.dim() > 1 + dims) grad = grad.squeeze(1);
     return grad;

@@ -34,7 +34,7 @@ ParamView view_of(const MultistepCall& call, std::size_t j, const PlainLayout& l
   if (!call.param(j).defined()) return {.number = call.numbers[j]};
   const c10::ScalarType type = call.inputs[0].scalar_type();
   const ParamView view = view_param(call.param(j), type, state_type(type), layout, copies);
-  // If a tensor's one number was read, it can be checked on any device. A tensor without elements has none.
+  // A single value that was read can be checked for any device. A tensor without elements has no value.
   if (view.data == nullptr && call.param(j).numel() == 1)
     check_number(call.op_name(), call.cell->params[j], view.number, arithmetic_of(call));
   return view;
@@ -193,7 +193,7 @@ LaunchStorage::LaunchStorage(const MultistepCall& call, const Prepared& prepared
   inputs_.push_back({.data = prepared.first_input.const_data_ptr(), .time_stride = prepared.first_input.stride(0)});
   for (const at::Tensor& input : call.inputs.slice(1)) {
     inputs_.push_back(view_sequence(input, layout, copies_));
-    // GPU kernels spread one element over a row for upstream gradients alone.
+    // GPU kernels expand one element to a row only for upstream gradients.
     if (inputs_.back().neuron_stride == 0 && input.is_cuda()) {
       const at::Tensor whole = copies_.emplace_back(input.contiguous());
       inputs_.back() = view_sequence(whole, layout, copies_);
@@ -239,14 +239,14 @@ LaunchStorage::Pointers LaunchStorage::writable(const Tensors& tensors) {
 
 DescribedForward::DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results)
     : LaunchStorage(call, prepared), outputs_(writable(results.outputs)), states_(writable(results.states)) {
-  states_.resize(call.cell->states.size());  // null: the last states are not stored
+  states_.resize(call.cell->states.size());  // null if the last states are not stored
   describe(launch);
   launch.outputs = outputs_;
   launch.states = states_;
   launch.scan = call.scan && !call.has_samples();
   if (results.checkpoints.defined() && results.checkpoints.numel() > 0)
     launch.checkpoints = results.checkpoints.mutable_data_ptr();
-  // The part after the end of a sample is outside the loop, and a scan writes no bits.
+  // The loop does not write the part after the end of a sample, and a scan writes no bits.
   const bool is_in_loop = !call.has_samples() && !call.scan && PackedOutput::has_whole_bytes(launch.neurons, call.bits);
   if (results.packed.numbers.defined() && is_in_loop)
     launch.packed = {.bits = static_cast<std::uint8_t>(call.bits),

@@ -1,5 +1,5 @@
-// One call of a multistep operator, whatever its family, and what every device does alike with it: checks, in the order
-// of the arguments; allocation; the plain description that kernels take.
+// One call of a multistep operator of any family, and its device-independent processing: checks in the order of the
+// arguments, allocation, and the plain description for kernels.
 #pragma once
 
 #include "csrc/kernels/multistep/launch.h"
@@ -16,7 +16,7 @@
 
 namespace spikeforge::ops {
 
-// A call allocates only its results: the arguments of usual neurons are stored in place.
+// Lists are stored in place for usual neurons, so that a call allocates only its results.
 using Tensors = c10::SmallVector<at::Tensor, 4>;
 
 // A tensor that may be undefined, as operators take it.
@@ -36,15 +36,16 @@ struct MultistepCall {
   SurrogateArgs surrogate_args{};
   bool store_states = false;
   bool last_states = true;  // false: without stored sequences, the results have no states
-  // Bits per number of the first output, which are stored for the backward passes of products that read it; 0: none.
+  // The bits per element of the first output, which are stored for the backward passes of products that read it; 0:
+  // none.
   std::int64_t bits = 0;
-  // Undefined: none. In terms of x: int32 that broadcasts against a step, with as many dimensions, and bool that
-  // broadcasts against x, with as many steps (samples.h).
+  // Undefined: none. `lengths` is int32 with the number of dimensions of a step, and broadcasts against it; `start` is
+  // bool with the number of steps of x, and broadcasts against x (samples.h).
   at::Tensor lengths, start;
   // For a cell that draws random numbers: int64 tensors of one element (draws.h). Without an offset the first step is
   // 0.
   at::Tensor seed, offset;
-  bool scan = false;         // forward; for a cell with a composition (csrc/kernels/scan)
+  bool scan = false;         // forward only; for a cell with a composition (csrc/kernels/scan)
   const char* op = nullptr;  // prefix of error messages, if it is not the name of the cell's operator
 
   const char* op_name() const { return op != nullptr ? op : cell->forward_op.c_str(); }
@@ -58,14 +59,14 @@ struct MultistepCall {
 
 struct MultistepResults {
   Tensors outputs, states;
-  at::Tensor checkpoints;  // undefined where none are kept
-  Packed packed;           // the first output; undefined if it is not wanted, or if packing is left to the caller
+  at::Tensor checkpoints;  // undefined if none are stored
+  Packed packed;           // the first output; undefined if not requested, or if the caller has to pack it
 };
 
 struct BackwardCall : MultistepCall {
-  at::TensorList grad_outputs, grad_states;  // undefined: none came
+  at::TensorList grad_outputs, grad_states;  // undefined: no gradient
   at::Tensor checkpoints;
-  c10::SmallVector<bool, 16> needs_grad;  // over inputs, states, parameters
+  c10::SmallVector<bool, 16> needs_grad;  // for inputs, states, parameters
 };
 
 // Calls body for every argument of a call, in order; arguments that were not passed are undefined tensors.
@@ -82,19 +83,19 @@ template <class Body> void for_each_tensor(const MultistepCall& call, Body&& bod
       if (t.defined()) body(t);
 }
 
-// Types, shapes and devices, and numbers that are not legal. Throws TypeError and ValueError.
+// Checks types, shapes, devices and scalars. Throws TypeError and ValueError.
 void check_arguments(const MultistepCall& call);
-// Names the first value of a tensor that is not legal, of a call that has one. Throws ValueError.
+// Throws the ValueError for the first illegal value of a tensor, for a call that has one.
 [[noreturn]] void refuse_values(const MultistepCall& call);
-// Names the first length that is not one of a sequence of T steps. Reads them, so only on the CPU. Throws ValueError.
+// Throws ValueError for the first length that is not in [0, T]. Only for lengths on the CPU, whose values are read.
 void check_lengths(const MultistepCall& call);
-// The same of others than the call's, int64 or int32.
+// The same for lengths other than the call's, int64 or int32.
 void check_lengths(const MultistepCall& call, const at::Tensor& lengths, std::int64_t steps);
 // Throws for layouts that are not dense; the dispatcher would only report a missing kernel.
 void check_dense(const MultistepCall& call);
 
-// The checked arguments, since kernels have no checks. The first input has dense steps, and determines the layout. Int
-// is c10::SymInt when a graph is traced.
+// The checked arguments of a call; kernels have no checks. The first input has dense steps, and determines the layout.
+// Int is c10::SymInt when a graph is traced.
 template <class Int> struct Preparation {
   at::Tensor first_input;
   Layout<Int> layout;
@@ -111,8 +112,8 @@ MultistepResults allocate_forward(const MultistepCall& call, const Preparation<I
 
 template <class Int> void check_backward(const BackwardCall& call, const Preparation<Int>& prepared);
 
-// One tensor for each argument; undefined where no gradient is wanted. A parameter's broadcasts from its own shape to
-// [*shape], which is one value a neuron in the compute type, until reduce_and_list has summed it.
+// One tensor for each argument; undefined if no gradient is needed. The gradient of a parameter is [*shape], one value
+// per neuron in the compute type, until reduce_and_list sums it to the shape of the parameter.
 struct Gradients {
   Tensors inputs, states, params;
 };
@@ -124,12 +125,12 @@ template <class Int> Gradients check_and_allocate(const BackwardCall& call, cons
 
 bool wants_grad_param(const BackwardCall& call, std::size_t j);
 
-// Sums each parameter's gradient over the neurons that share it, and lists the wanted gradients in the order of the
-// arguments. Deterministic: the kernels' partial sums over time belong to one neuron, and torch's sum has a fixed
+// Sums each parameter's gradient over the neurons that share a value, and lists the needed gradients in the order of
+// the arguments. Deterministic: the kernels' partial sums over time belong to one neuron, and torch's sum has a fixed
 // order.
 Tensors reduce_and_list(const BackwardCall& call, const Gradients& gradients);
 
-// A launch, and what it points to; reads the memory of arguments and results.
+// A launch and the data that it points to. It refers to the memory of arguments and results.
 class LaunchStorage {
  public:
   LaunchStorage(const MultistepCall& call, const Prepared& prepared);
@@ -145,7 +146,7 @@ class LaunchStorage {
 
   const MultistepCall& call_;
   const Prepared& prepared_;
-  Copies copies_;  // what could not be read in place
+  Copies copies_;  // copies of arguments that cannot be read in place
   c10::SmallVector<SequenceView, 2> inputs_;
   c10::SmallVector<StateView, 2> initial_;
   c10::SmallVector<ParamView, 10> params_;
@@ -159,7 +160,7 @@ class DescribedForward : LaunchStorage {
   DescribedForward(const MultistepCall& call, const Prepared& prepared, const MultistepResults& results);
   ForwardLaunch launch;
 
-  // After the run: the bits of an output whose rows are not whole bytes, which no loop writes.
+  // Called after the run: packs an output whose rows are not whole bytes, because the loops do not.
   void pack_rest(MultistepResults& results) const;
 
  private:
@@ -171,7 +172,7 @@ class DescribedBackward : LaunchStorage {
   DescribedBackward(const BackwardCall& call, const Prepared& prepared, const Gradients& gradients);
   BackwardLaunch launch;
 
-  // Once the gradients of parameters have their places.
+  // Called when the gradients of parameters are allocated.
   void set_grad_params(const Tensors& grad_params);
 
  private:

@@ -21,7 +21,7 @@ MultistepResults forward_cpu(const MultistepCall& call, bool save) {
   const DescribedForward described(call, prepared, results);
   kernels::note(described.launch);
   if (described.launch.packed.bits != 0) *described.launch.packed.valid = 1;
-  const bool is_nothing = call.store_states && prepared.layout.steps == 0;  // of any number of neurons, all empty
+  const bool is_nothing = call.store_states && prepared.layout.steps == 0;  // all results are empty
   if (!is_nothing && !(described.launch.scan && scan_cpu(described.launch))) {
     const cpu::Program program = cpu::program_of(described.launch);
     run_tiles(call, tiles_of_call(described.launch, program), described.launch, program, program.loop.forward_scratch,

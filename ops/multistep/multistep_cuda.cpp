@@ -8,7 +8,7 @@
 namespace spikeforge::ops {
 namespace {
 
-// Gradients of parameters that the kernel sums partly.
+// Gradients of parameters, for which the kernel computes partial sums.
 class PartlySummed {
  public:
   PartlySummed(const BackwardCall& call, const Prepared& prepared, DescribedBackward& described, Gradients& gradients)
@@ -28,14 +28,14 @@ class PartlySummed {
     described.set_grad_params(gradients.params);
   }
 
-  // Sums what is left of them.
+  // Adds the partial sums.
   void finish(Gradients& gradients, const jit::Device& device, void* stream) {
     for (std::size_t j = 0; j < left_.size(); ++j)
       if (left_[j].size() > 0) sum_alike(gradients, left_[j], device, stream);
   }
 
  private:
-  // All that have these sizes, in one launch, or in two.
+  // Adds all partial sums of these sizes, in one or two launches.
   void sum_alike(Gradients& gradients, const kernels::PartialSums sizes, const jit::Device& device, void* stream) {
     c10::SmallVector<std::size_t, 10> alike;
     for (std::size_t j = 0; j < left_.size() && alike.size() < kernels::ChannelSums::most; ++j)
@@ -56,7 +56,7 @@ class PartlySummed {
     for (const std::size_t j : alike) set(gradients, j);
   }
 
-  // In the order of the memory of the parameter: that of the layout.
+  // Views the sum in the memory order of the parameter, which is that of the layout.
   void set(Gradients& gradients, std::size_t j) {
     const at::Tensor& param = call_.param(j);
     at::Tensor& sum = gradients.params[j];
@@ -67,7 +67,7 @@ class PartlySummed {
   const BackwardCall& call_;
   const BackwardLaunch& launch_;
   const c10::TensorOptions options_;
-  c10::SmallVector<kernels::PartialSums, 10> left_;  // of each parameter; of no size where nothing has to be summed
+  c10::SmallVector<kernels::PartialSums, 10> left_;  // of each parameter; size 0 if there is nothing to sum
 };
 
 // Allocates `shared`, through which blocks on x's device communicate.
@@ -79,8 +79,8 @@ auto memory_for_blocks(const at::Tensor& x, at::Tensor& shared) {
   };
 }
 
-// Predicts the wanted gradients of a call from the tensors that require a gradient. In a compiled graph no tensor does:
-// there inputs and parameters mostly get one.
+// Predicts the needed gradients of a call from the tensors that require a gradient. In a compiled graph no tensor does;
+// there, inputs and parameters usually have one.
 bool wants_gradient(const void* of, std::size_t argument) {
   const auto& call = *static_cast<const MultistepCall*>(of);
   bool any = false, is_there = false, requires_grad = false;
@@ -101,7 +101,7 @@ bool wants_gradient(const void* of, std::size_t argument) {
 }  // namespace
 
 MultistepResults forward_cuda(const MultistepCall& call, bool save) {
-  const Prepared prepared = prepare(call);  // first: a CPU x beside a CUDA state comes here too
+  const Prepared prepared = prepare(call);  // first, because a CPU x with a CUDA state is dispatched here too
   const at::Tensor& x = prepared.first_input;
   const c10::cuda::OptionalCUDAGuard guard(x.device());
   MultistepResults results = allocate_forward(call, prepared, save);

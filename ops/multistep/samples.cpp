@@ -22,7 +22,7 @@ bool has_numbers(const at::Tensor& t) {
   return t.is_cpu() && !t.key_set().has_any(wrappers);
 }
 
-// One that is no int32 is refused here, or stays one that is.
+// Converts lengths to int32. Values out of range raise an error, or stay illegal after the conversion.
 at::Tensor as_int32(const MultistepCall& call, const at::Tensor& lengths) {
   if (lengths.scalar_type() != at::kLong || lengths.layout() != c10::kStrided) return lengths;
   const auto steps = call.inputs[0].sym_size(0).maybe_as_int();

@@ -10,7 +10,7 @@
 namespace spikeforge::ops {
 namespace {
 
-// Rows of N numbers of the compute type.
+// Rows of N elements of the compute type.
 class StateRows {
  public:
   StateRows(const ForwardLaunch& launch, std::int64_t rows)
@@ -29,7 +29,7 @@ class StateRows {
   std::vector<char> bytes_;
 };
 
-// A launch of some of the steps, and what it points to.
+// A launch of some of the steps, and the data that it points to.
 struct Part {
   Part(const ForwardLaunch& whole, std::int64_t first, std::int64_t end) : launch(whole) {
     launch.steps = end - first;
@@ -82,7 +82,7 @@ class ScanOnCpu {
     return std::make_unique<Part>(launch_, k * length_, std::min((k + 1) * length_, launch_.steps));
   }
 
-  // In tiles of neurons.
+  // Runs segments in tiles of neurons.
   template <class Make> static void run_segments(std::int64_t count, const Make& make) {
     std::vector<Made> made;
     for (std::int64_t k = 0; k < count; ++k) made.push_back(make(k));
@@ -104,7 +104,7 @@ class ScanOnCpu {
     });
   }
 
-  // Those of the first segment: of no steps, what they start at is what they end at.
+  // Loads the initial states of the first segment, by a run of 0 steps, whose last states are the initial ones.
   void load_initial() {
     run_segments(1, [&](std::int64_t) {
       Made none = std::make_unique<Part>(launch_, 0, 0);
@@ -132,7 +132,7 @@ class ScanOnCpu {
     return made;
   }
 
-  // The initial state of each segment, from that of the segment before.
+  // Computes the initial states of each segment from those of the previous segment.
   template <class T> void join() {
     for (std::int64_t k = 0; k + 1 < count_; ++k)
       for (std::int64_t s = 0; s < n_; ++s) {
@@ -142,7 +142,7 @@ class ScanOnCpu {
         for (std::int64_t j = 0; j < n_; ++j) {
           const T* const factor = static_cast<const T*>(maps_.row(map + s * n_ + j));
           const T* const state = static_cast<const T*>(starts_.row(k * n_ + j));
-          // Nothing comes of nothing, even where the product of a segment's factors is infinite.
+          // A state of 0 contributes 0, even if the product of a segment's factors is infinite.
           for (std::int64_t i = 0; i < launch_.neurons; ++i) next[i] += state[i] == T(0) ? T(0) : factor[i] * state[i];
         }
       }
@@ -166,7 +166,7 @@ class ScanOnCpu {
     launch.initial = made->initial;
     launch.outputs = made->outputs;
     launch.states = made->states;
-    // The state that a segment starts at is the checkpoint before its own.
+    // The initial state of a segment is the checkpoint before its first one.
     const std::int64_t before = k * length_ / launch_.checkpoint_length * n_;
     launch.checkpoints = Part::moved(launch_.checkpoints, before * launch_.neurons, number);
     if (launch_.checkpoints != nullptr && k > 0)
@@ -178,18 +178,18 @@ class ScanOnCpu {
   const ForwardLaunch& launch_;
   const TracedCell& composition_;
   const std::int64_t n_;       // states
-  const std::int64_t length_;  // of a segment, a multiple of that between checkpoints
-  const std::int64_t count_;   // of segments
+  const std::int64_t length_;  // of a segment; a multiple of the checkpoint spacing
+  const std::int64_t count_;   // the number of segments
   StateRows maps_;             // [count - 1][(n + 1) n]
   StateRows starts_;           // [count][n]
   StateRows last_;             // [count][n], not used
 };
 
-// One segment for each thread that the loop would leave idle. Each segment is run twice: to compute its map, and to
-// walk it.
+// Returns the number of segments, one for each thread that the loop would leave idle. Each segment runs twice: to
+// compute its map, and to compute its steps.
 std::int64_t segments_of(const ForwardLaunch& launch) {
   constexpr std::int64_t fewest = 3;
-  constexpr std::int64_t least_share = 65536;  // of neurons times steps, as in cpu_tiles.cpp
+  constexpr std::int64_t least_share = 65536;  // neurons times steps, as in cpu_tiles.cpp
   const std::int64_t tiles = ops::tiles_of(launch.neurons, launch.steps, launch.neurons).count;
   if (tiles == 0) return 1;
   const std::int64_t segments =

@@ -7,14 +7,14 @@
 
 namespace spikeforge::ops {
 
-// A surrogate's name and numbers, checked; no numbers are the defaults. Throws ValueError.
+// A checked surrogate and its arguments; an empty list means the defaults. Throws ValueError.
 struct Surrogate {
   SurrogateKind kind;
   SurrogateArgs args;
 };
 Surrogate parse_surrogate(const char* op, std::string_view name, c10::ArrayRef<double> args);
 
-// The name that lowered operators take.
+// Returns the name for lowered operators.
 std::string_view name_of(SurrogateKind kind);
 c10::ArrayRef<double> arguments_of(const MultistepCall& call);
 

@@ -37,8 +37,7 @@ void check_scan(const TracedCell& cell) {
   }
 }
 
-// The last texts that a thread ran: for a program of a few neurons the shared table is not read, and its lock not
-// taken.
+// The last texts that a thread ran, so that a program with few neurons does not lock the shared table.
 class RecentCells {
  public:
   RecentCells() = default;
@@ -48,7 +47,7 @@ class RecentCells {
 
   std::shared_ptr<const TracedCell> find(std::string_view text) const {
     for (const auto& cell : cells_)
-      // Texts that this library's own calls pass are the cells' own.
+      // Calls within this library pass the text of the cell itself, so the addresses are compared first.
       if (cell != nullptr && text.size() == cell->text.size() &&
           (text.data() == cell->text.data() || text == cell->text))
         return cell;
@@ -73,7 +72,7 @@ RecentCells::~RecentCells() { is_thread_over = true; }
 }  // namespace
 
 std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller) {
-  // Operators may run in destructors, when those of the thread are done.
+  // Operators may run in destructors after thread-local objects are destroyed.
   RecentCells* const recent = is_thread_over ? nullptr : &recent_cells;
   if (recent != nullptr)
     if (auto found = recent->find(text)) return found;

@@ -25,8 +25,8 @@ namespace spikeforge::ops {
 // c10::Error if the neurons in use exceed the memory limit; the messages start with `caller`.
 std::shared_ptr<const TracedCell> cell_of(std::string_view text, const char* caller = "run");
 
-// Throws ValueError unless there are as many tensors as the neuron takes; with `scan` also if the next states are not
-// affine in the states, or if there are too many.
+// Throws ValueError for a wrong number of tensors; with `scan` also if the next states are not affine in the states, or
+// if there are too many.
 MultistepCall traced_call(std::shared_ptr<const TracedCell> cell, at::TensorList inputs, at::TensorList states,
                           at::TensorList params, bool store_states, std::int64_t bits = 0, bool scan = false);
 inline MultistepCall traced_call(std::string_view neuron, at::TensorList inputs, at::TensorList states,
@@ -34,7 +34,7 @@ inline MultistepCall traced_call(std::string_view neuron, at::TensorList inputs,
   return traced_call(cell_of(neuron), inputs, states, params, store_states, bits, scan);
 }
 
-// Throws NotImplementedError for a neuron that draws random numbers; `op` is what does not run it.
+// Throws NotImplementedError for a neuron that draws random numbers; `op` is the operator that does not support it.
 void refuse_draws(const Cell& cell, const char* op);
 
 namespace traced {
@@ -64,7 +64,7 @@ inline Outputs outputs_of(MultistepResults&& results) {
 
 inline std::string_view text_of(const MultistepCall& call) { return static_cast<const TracedCell*>(call.cell)->text; }
 
-// All are given, or none is.
+// Returns the states of a call: all are given, or none.
 inline at::TensorList given_states(const MultistepCall& call) {
   return !call.states.empty() && call.states[0].defined() ? call.states : at::TensorList();
 }
@@ -75,19 +75,19 @@ List arguments_of(at::TensorList inputs, at::TensorList states, at::TensorList p
 struct Arguments {
   at::TensorList inputs, states, params;
 };
-// Throws ValueError unless there are as many as the neuron takes.
+// Splits the list. Throws ValueError for a wrong number of tensors.
 Arguments split(const char* op, const Cell& cell, at::TensorList arguments);
 
 // The text that a lowered call passes: on one line if it becomes part of a graph.
-class HandedOn {
+class LoweredText {
  public:
-  explicit HandedOn(const MultistepCall& call) : HandedOn(text_of(call), call.inputs[0]) {}
-  HandedOn(std::string_view text, const at::Tensor& x) : text_(text) {
+  explicit LoweredText(const MultistepCall& call) : LoweredText(text_of(call), call.inputs[0]) {}
+  LoweredText(std::string_view text, const at::Tensor& x) : text_(text) {
     const bool is_recorded = x.key_set().has(c10::DispatchKey::Python);
     if (is_recorded && text_.find('\n') != std::string_view::npos) text_ = line_ = graph::on_a_line(text_);
   }
-  HandedOn(const HandedOn&) = delete;
-  HandedOn& operator=(const HandedOn&) = delete;
+  LoweredText(const LoweredText&) = delete;
+  LoweredText& operator=(const LoweredText&) = delete;
 
   std::string_view text() const { return text_; }
 
@@ -111,7 +111,7 @@ inline MultistepResults results_of(const List& outputs, const List& states, cons
   return results;
 }
 
-// A kernel of run for the dispatcher.
+// Converts `run` to a kernel of the operator run for the dispatcher.
 template <MultistepResults (*run)(const MultistepCall&)>
 Outputs run_kernel(std::string_view neuron, at::TensorList inputs, at::TensorList states, at::TensorList params,
                    bool store_states, std::int64_t bits, OptionalTensor lengths, OptionalTensor start, bool scan,
@@ -137,7 +137,7 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
   return {list_of(results.outputs), list_of(results.states), kept_of(results)};
 }
 
-// True if a transform of torch.func wraps it.
+// True if a transform of torch.func wraps the tensor.
 inline bool is_wrapped(const at::Tensor& t) {
   constexpr c10::DispatchKeySet wrappers{c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper};
   return t.key_set().has_any(wrappers);
@@ -180,7 +180,7 @@ class GivenBackward {
   Tensors grads_;
 };
 
-// The same as a list of optional tensors.
+// Converts a list to a list of optional tensors.
 inline OptionalTensorList optional_list(at::TensorList tensors) {
   OptionalTensorList list;
   list.reserve(tensors.size());
@@ -202,7 +202,7 @@ template <Tensors (*backward)(const BackwardCall&)>
 List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_outputs,
                      const OptionalTensorList& grad_states, at::TensorList inputs, at::TensorList states,
                      at::TensorList params, at::TensorList checkpoints,
-                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
+                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): for the dispatcher
                      bool store_states, OptionalTensor lengths, OptionalTensor start, OptionalTensor seed,
                      OptionalTensor offset) {
   GivenBackward given(neuron, grad_outputs, grad_states, inputs, states, params, checkpoints, needs_grad, store_states);
@@ -214,11 +214,11 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grad_out
 
 }  // namespace traced
 
-// Calls through the dispatcher. States are all given, or none is.
+// Call the operators through the dispatcher. All states are given, or none.
 inline MultistepResults call_run(const MultistepCall& call) {
   static const auto op = find_operator<traced::Run>("spikeforge::run");
   const auto [outputs, states] =
-      op.call(traced::HandedOn(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
+      op.call(traced::LoweredText(call).text(), call.inputs, traced::given_states(call), call.params, call.store_states,
               call.bits, maybe(call.lengths), maybe(call.start), call.scan, maybe(call.seed), maybe(call.offset));
   return traced::results_of(outputs, states, {});
 }
@@ -229,15 +229,15 @@ MultistepResults call_run_from_cpp(const MultistepCall& call);
 inline MultistepResults call_run_forward(const MultistepCall& call, bool save) {
   static const auto op = find_operator<traced::Forward>("spikeforge::run_forward");
   const auto [outputs, states, kept] =
-      op.call(traced::HandedOn(call).text(), traced::arguments_of(call.inputs, traced::given_states(call), call.params),
-              call.store_states, save, call.bits, maybe(call.lengths), maybe(call.start), call.scan, maybe(call.seed),
-              maybe(call.offset));
+      op.call(traced::LoweredText(call).text(),
+              traced::arguments_of(call.inputs, traced::given_states(call), call.params), call.store_states, save,
+              call.bits, maybe(call.lengths), maybe(call.start), call.scan, maybe(call.seed), maybe(call.offset));
   return traced::results_of(outputs, states, kept);
 }
 
 inline Tensors call_run_backward(const BackwardCall& call) {
   static const auto op = find_operator<traced::Backward>("spikeforge::run_backward");
-  return traced::tensors_of(op.call(traced::HandedOn(call).text(), traced::optional_list(call.grad_outputs),
+  return traced::tensors_of(op.call(traced::LoweredText(call).text(), traced::optional_list(call.grad_outputs),
                                     traced::optional_list(call.grad_states), call.inputs, traced::given_states(call),
                                     call.params, call.checkpoints, traced::needs_grad_of_given(call), call.store_states,
                                     maybe(call.lengths), maybe(call.start), maybe(call.seed), maybe(call.offset)));

@@ -1,4 +1,4 @@
-// The contribution of steps before a call to its gradients, and its update.
+// The contribution of steps before a call to its gradients, and the update of traces.
 #include "ops/online/eligibility.h"
 #include "csrc/autodiff/jvp.h"
 #include "csrc/graph/errors.h"
@@ -27,7 +27,7 @@ namespace {
 using autograd::AutogradContext;
 using autograd::variable_list;
 
-// [*first, *batch, last] as [*first, B, last].
+// Reshapes [*first, *batch, last] to [*first, B, last].
 at::Tensor with_one_batch(const at::Tensor& t, std::int64_t first, std::int64_t last) {
   const std::int64_t batches = t.dim() - first - last;
   if (batches == 1) return t;
@@ -40,7 +40,7 @@ at::Tensor leaf_gradient(const at::Tensor& grad, const at::Tensor& trace, bool o
   static const auto handle = find_operator<EligibilityGradient>("spikeforge::eligibility_gradient");
   if (outer) return at::mm(with_one_batch(grad, 0, 1).t(), with_one_batch(trace, 0, 1));
   if (trace.dim() == grad.dim()) return at::mul(grad, trace).sum_to_size_symint(leaf);
-  // The operator has no derivative, which a graph of this gradient would need.
+  // The operator has no derivative, so torch's operators are used if the gradient is differentiated.
   return at::GradMode::is_enabled() ? gradient_by_torch(grad, trace) : handle.call(grad, trace);
 }
 
@@ -175,7 +175,7 @@ void check_advance(at::TensorList traces, at::TensorList transitions, at::Tensor
 
 List advance_by_torch(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
                       const std::optional<at::Tensor>& x) {
-  // Traces have the type of states, under autocast too.
+  // Traces have the type of states, even under autocast.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const bool of_synapses = x.has_value() && x->defined();
   List next;
@@ -244,12 +244,12 @@ std::string response_text(std::string_view neuron, std::int64_t into) {
 namespace {
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { library.impl("trace_of_input", TORCH_FN(response_text)); }
-// A call without any tensor.
+// The kernel of a call without tensors.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl("trace_of_input", TORCH_FN(response_text)); }
 
 // ---- local_jacobian ----
 //
-// The derivatives of a neuron over some steps, by its own backward pass: one walk back for each state.
+// The derivatives of a neuron over some steps, from its backward pass, which runs once for each state.
 
 constexpr const char* jacobian_op = "local_jacobian";
 
@@ -263,7 +263,7 @@ std::tuple<List, List, List> local_jacobian(std::string_view neuron, at::TensorL
                     ": into must be the index of one of ", inputs.size(), " inputs, but is ", into);
   TORCH_CHECK_VALUE(!states.empty() || cell.states.empty(), jacobian_op, ": states must be given");
 
-  // Every neuron of every sample has its own derivative by a parameter.
+  // Parameters are expanded, so that every neuron of every sample has a separate derivative.
   Tensors own(params.begin(), params.end());
   const c10::SymIntArrayRef shape = inputs[0].sym_sizes().slice(1);
   for (const std::int64_t j : of_params) {

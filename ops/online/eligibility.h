@@ -18,8 +18,8 @@ using traced::List;
 // The derivatives of a neuron over the steps of a call, from its first states u to its last states v:
 //   transitions   ∂v_k / ∂u_l        [*batch, N], row after row
 //   drives        ∂v_k / ∂x[t]       [T, *batch, N] for each k, x being the input `into`
-//   param_drives  ∂v_k / ∂p          [*batch, N] for each k, for each parameter of `of_params`: its value is each
-//                                    neuron's own there
+//   param_drives  ∂v_k / ∂p          [*batch, N] for each k, for each parameter of `of_params`, which is treated
+//                                    as a separate value for each neuron
 using LocalJacobian = std::tuple<List, List, List>(std::string_view, at::TensorList, at::TensorList, at::TensorList,
                                                    std::int64_t, at::IntArrayRef);
 
@@ -36,10 +36,10 @@ using EligibilityGradient = at::Tensor(const at::Tensor&, const at::Tensor&);
 
 // Throws ValueError and TypeError.
 void check_gradient(const at::Tensor& grad, const at::Tensor& trace);
-// On any device, and differentiable.
+// Computes it on any device, differentiably.
 at::Tensor gradient_by_torch(const at::Tensor& grad, const at::Tensor& trace);
 
-// The traces after the steps that transitions and drives are of:
+// Returns the traces after the steps of transitions and drives:
 //   e_k [*batch, N, I] = Σ_l transitions_kl e_l + Σ_t drives_k[t] x[t]
 // An empty list of traces means zeros. Without x, drives are those of a parameter, and e is [*batch, N].
 using AdvanceEligibility = List(at::TensorList, at::TensorList, at::TensorList, const std::optional<at::Tensor>&);
@@ -47,11 +47,11 @@ using AdvanceEligibility = List(at::TensorList, at::TensorList, at::TensorList, 
 // Throws ValueError and TypeError.
 void check_advance(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
                    const std::optional<at::Tensor>& x);
-// On any device.
+// Computes it on any device.
 List advance_by_torch(at::TensorList traces, at::TensorList transitions, at::TensorList drives,
                       const std::optional<at::Tensor>& x);
 
-// The text of autodiff::response. Throws ValueError.
+// Returns the text of autodiff::response. Throws ValueError.
 std::string response_text(std::string_view neuron, std::int64_t into);
 
 }  // namespace spikeforge::ops::online

@@ -1,5 +1,5 @@
-// The traces of few steps, which are what memory moves: each is read once and written once, where torch's operators
-// would go over them twice.
+// The update of traces for few steps, which is bound by memory: each trace is read once and written once, whereas
+// torch's operators would access it twice.
 #include "ops/common/library.h"
 #include "ops/online/eligibility.h"
 
@@ -14,11 +14,11 @@
 namespace spikeforge::ops::online {
 namespace {
 
-// Beyond them torch's matrix product, of wider vectors, makes up for going over the traces twice.
+// For more steps, torch's matrix product is faster, although it accesses the traces twice.
 constexpr std::int64_t most_steps = 4;
-constexpr std::int64_t grain = 1 << 14;  // numbers for each thread at least
+constexpr std::int64_t grain = 1 << 14;  // the minimum number of elements per thread
 
-// e_k[r, :] = Σ_l transitions_kl[r] e_l[r, :] + Σ_t drives_k[t, r] x[t, r / N, :], for rows r = b N + n.
+// Computes e_k[r, :] = Σ_l transitions_kl[r] e_l[r, :] + Σ_t drives_k[t, r] x[t, r / N, :], for rows r = b N + n.
 template <class T> struct Rows {
   std::vector<const T*> traces, transitions, drives;
   std::vector<T*> next;
@@ -56,7 +56,7 @@ List advance_cpu(at::TensorList traces, at::TensorList transitions, at::TensorLi
   if (!x.has_value() || !x->defined() || drives.empty() || drives[0].size(0) == 0 || drives[0].size(0) > most_steps)
     return advance_by_torch(traces, transitions, drives, x);
   const auto type = transitions[0].scalar_type();
-  // owns the memory of the pointers
+  // Owns the memory of the pointers.
   List held;
   const auto keep = [&](const at::Tensor& t) { return held.emplace_back(t.to(type).contiguous()); };
   List next;
@@ -82,8 +82,8 @@ List advance_cpu(at::TensorList traces, at::TensorList transitions, at::TensorLi
   return next;
 }
 
-// to[n, :] = Σ_b grad[b, n] trace[b, n, :], some samples at a time: the sum, which stays in a cache, is read and
-// written less often than traces are read.
+// Computes to[n, :] = Σ_b grad[b, n] trace[b, n, :], several samples at a time, so that the sum, which stays in a
+// cache, is accessed less often than the traces.
 template <class T>
 void sum_over_samples(const T* grad, const T* trace, T* to, std::int64_t samples, std::int64_t neurons,
                       std::int64_t inputs, std::int64_t n) {

@@ -1,5 +1,5 @@
-// online_linear: torch's product, `run`, and the operators of eligibility.h around it. Each of them is differentiable
-// or opaque by itself, so that this one is what they are.
+// online_linear: torch's product, `run`, and the operators of eligibility.h around it. The derivatives of online_linear
+// follow from those of these operators.
 #include "ops/online.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
@@ -66,17 +66,17 @@ std::tuple<List, List> run_text(std::string_view text, at::TensorList inputs, at
   return handle.call(text, inputs, states, params, /*store_states=*/false, /*bits=*/0, {}, {}, /*scan=*/false, {}, {});
 }
 
-// A call: the layer as it is, and what of it has traces.
+// A call: the layer, and its parameters with traces.
 struct Call {
   std::string_view neuron;
-  at::Tensor x, weight, bias;  // bias undefined: none
+  at::Tensor x, weight, bias;  // an undefined bias means none
   at::TensorList params;
-  at::TensorList traces;  // none: the first call
+  at::TensorList traces;  // empty in the first call
   std::int64_t into;
-  List inputs;                        // the neuron's
-  List states;                        // before the call, none of them with a gradient
-  std::vector<std::int64_t> learned;  // which parameters
-  std::string response;               // the text of which traces of inputs are the states
+  List inputs;                        // the inputs of the neuron
+  List states;                        // before the call, without gradients
+  std::vector<std::int64_t> learned;  // the indices of parameters
+  std::string response;               // the text whose states are the traces of inputs
 
   std::size_t state_count() const { return states.size(); }
   std::size_t product_leaves() const { return bias.defined() ? 2 : 1; }
@@ -110,7 +110,7 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias
   if (bias.defined()) check_beside("bias", bias, x);
 }
 
-// The neuron's lists, which are read before `run` has seen them.
+// Checks the neuron's lists, which are read before `run` checks them.
 void check_lists(const TracedCell& cell, at::TensorList states, at::TensorList params) {
   TORCH_CHECK_VALUE(states.empty() || states.size() == cell.states.size(), op, ": states must have ",
                     cell.states.size(), " tensors, one for each state of neuron ", cell.name, ", or none, but has ",
@@ -119,7 +119,7 @@ void check_lists(const TracedCell& cell, at::TensorList states, at::TensorList p
                     " tensors, one for each parameter of neuron ", cell.name, ", but has ", params.size());
 }
 
-// The neuron's inputs, of which the product is one.
+// Returns the neuron's inputs, one of which includes the product.
 List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   TORCH_CHECK_VALUE(call.into >= 0 && call.into < static_cast<std::int64_t>(cell.inputs.size()), op,
                     ": into must be the index of one of ", cell.inputs.size(), " inputs, but is ", call.into);
@@ -143,7 +143,7 @@ List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   return inputs;
 }
 
-// Those of the neuron's constants, where none are given: the states after no steps.
+// Returns the given states, or by default the neuron's initial states, from a run of 0 steps.
 List states_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   if (!given.empty() || cell.states.empty()) return detached(given);
   List none;
@@ -151,7 +151,7 @@ List states_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   return std::get<1>(run_text(call.neuron, none, {}, detached(call.params)));
 }
 
-// `states`, of which the gradient goes on to `leaf` by its traces, one for each.
+// Makes the gradients of `states` also add to that of `leaf`, through one trace for each state.
 void lead(List& states, const at::Tensor& leaf, at::TensorList traces, bool outer) {
   static const auto handle = find_operator<WithEligibility>("spikeforge::with_eligibility");
   for (std::size_t k = 0; k < states.size(); ++k) states[k] = handle.call(states[k], leaf, traces[k], outer);
@@ -195,7 +195,7 @@ List traces_of_synapses(const Call& call) {
 
 // ---- OTTT ----
 
-// The last states of a response are the traces of the neuron's.
+// Returns the traces of the neuron's states, which are the last states of the response.
 at::TensorList of_states(const Call& call, at::TensorList response) {
   return part(response, response.size() - call.state_count(), call.state_count());
 }
@@ -225,8 +225,8 @@ std::size_t traces_wanted(const Call& call, OnlineTraces rule) {
   return call.product_leaves() * cell_of(call.response, op)->states.size();
 }
 
-// Traces of the call before, which begin with the batch: what follows is [N, I] or [N] under e-prop, [I] or [1] of
-// inputs.
+// Checks the traces of the previous call: [*batch, N, I] or [*batch, N] under e-prop, [*batch, I] or [*batch, 1] under
+// OTTT.
 void check_traces(const Call& call, OnlineTraces rule) {
   const bool of_inputs = rule == OnlineTraces::ottt;
   const std::size_t count =

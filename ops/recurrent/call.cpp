@@ -184,8 +184,8 @@ void set_arguments(MultistepCall& call, at::TensorList arguments) {
 RecurrentResults call_forward(const RecurrentCall& call, bool save) {
   static const auto handle = find_operator<Forward>("spikeforge::recurrent_run_forward");
   const auto [outputs, states, saved] =
-      handle.call(traced::HandedOn(call).text(), arguments_of(call), call.w, maybe(call.spikes), call.into, call.delay,
-                  call.store_states, save, maybe(call.lengths), maybe(call.start));
+      handle.call(traced::LoweredText(call).text(), arguments_of(call), call.w, maybe(call.spikes), call.into,
+                  call.delay, call.store_states, save, maybe(call.lengths), maybe(call.start));
   RecurrentResults results;
   results.outputs = traced::tensors_of(outputs);
   results.states = traced::tensors_of(states);
@@ -201,7 +201,7 @@ Tensors call_backward(const RecurrentBackwardCall& call) {
   OptionalTensorList grads;
   for (const at::TensorList list : {call.grad_outputs, call.grad_states})
     for (const at::Tensor& t : list) grads.push_back(maybe(t));
-  return traced::tensors_of(handle.call(traced::HandedOn(call).text(), grads, arguments_of(call), call.w,
+  return traced::tensors_of(handle.call(traced::LoweredText(call).text(), grads, arguments_of(call), call.w,
                                         call.checkpoints, traced::needs_grad_of_given(call), call.into, call.delay,
                                         call.store_states, maybe(call.lengths), maybe(call.start)));
 }

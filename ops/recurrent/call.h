@@ -1,7 +1,7 @@
-// A call of recurrent_run and of its lowered operators: a multistep call with a matrix. The part that is the same on
-// every device.
+// A call of recurrent_run and of its lowered operators: a multistep call with a matrix. This is the device-independent
+// part.
 //
-// The lowered operators take the call's inputs, states and parameters as one list, in the order of
+// The lowered operators have the call's inputs, states and parameters as one list, in the order of
 // traced::arguments_of.
 #pragma once
 
@@ -24,11 +24,11 @@ using traced::OptionalTensorList;
 using MaybeTensor = std::optional<at::Tensor>;
 using traced::OptionalTensor;
 
-inline constexpr const char* op = "recurrent_run";  // as messages begin
+inline constexpr const char* op = "recurrent_run";  // the prefix of messages
 
 struct RecurrentCall : MultistepCall {
   at::Tensor w;
-  at::Tensor spikes;  // undefined: none before the first step
+  at::Tensor spikes;  // undefined: zeros before the first step
   std::int64_t into = 0, delay = 1;
 
   const at::Tensor& x() const { return inputs[static_cast<std::size_t>(into)]; }
@@ -39,13 +39,13 @@ struct RecurrentResults : MultistepResults {
   at::Tensor current;
 };
 
-// inputs[into] is the current, whose gradient is always wanted.
+// inputs[into] is the current, whose gradient is always computed.
 struct RecurrentBackwardCall : BackwardCall {
   at::Tensor w;
   std::int64_t into = 0, delay = 1;
 };
 
-// Throws TypeError and ValueError. Kernels may take for granted what it checks.
+// Throws TypeError and ValueError. Kernels have no checks.
 void check(const RecurrentCall& call);
 
 // Like prepare() of a multistep call, but with the first input, and the layout, contiguous beyond time: a sample's
@@ -54,7 +54,7 @@ template <class Int = std::int64_t> Preparation<Int> prepare_samples(const Multi
 
 template <class Int> RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save);
 
-// Launches, and what they point to.
+// Launches, and the data that they point to.
 class DescribedForward {
  public:
   DescribedForward(const RecurrentCall& call, const Prepared& prepared, const RecurrentResults& results);
@@ -62,7 +62,7 @@ class DescribedForward {
 
  private:
   ops::DescribedForward step_;
-  at::Tensor w_, spikes_;  // without gaps
+  at::Tensor w_, spikes_;  // contiguous
 };
 
 class DescribedBackward {
@@ -75,12 +75,12 @@ class DescribedBackward {
   at::Tensor w_;
 };
 
-// True where a sample does not receive the output of `delay` steps before, since it restarts between; shaped as
-// `start`.
+// Returns a mask of the shape of `start`: true if a sample does not receive the output of `delay` steps before, because
+// it has restarted since.
 at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay);
 
-// rows_product of spikes and gradients, by the rows of gradients whose neuron fired; std::nullopt if the dense product
-// is to be used: on a GPU, under a tracer, for numbers that are not spikes, or if many fire.
+// Returns rows_product of spikes and gradients, computed from the rows of neurons that fired. Returns std::nullopt if
+// the dense product must be used: on a GPU, under a tracer, for values other than 0 and 1, or if many neurons fire.
 std::optional<at::Tensor> fired_product(const at::Tensor& spikes, const at::Tensor& gradients);
 
 // ---- the kernels of the lowered operators, on each device ----
@@ -92,12 +92,12 @@ Tensors backward_cpu(const RecurrentBackwardCall& call);
 Tensors backward_cuda(const RecurrentBackwardCall& call);
 Tensors backward_meta(const RecurrentBackwardCall& call);
 
-// By `run`, one step at a time, and torch's products, on any device and under every transform that supports those: not
-// optimised. `save` below autograd only.
+// Uses `run`, one step at a time, and torch's products, on any device and under every transform that supports them. Not
+// optimised. `save` is only supported below autograd.
 RecurrentResults forward_stepped(const RecurrentCall& call, bool save);
 Tensors backward_stepped(const RecurrentBackwardCall& call);
 
-// ---- through the dispatcher ----
+// ---- calls through the dispatcher ----
 
 // Argument types of the operators.
 using Run = traced::Outputs(std::string_view, at::TensorList, const at::Tensor&, at::TensorList, at::TensorList,
@@ -110,15 +110,15 @@ using Backward = List(std::string_view, const OptionalTensorList&, at::TensorLis
 RecurrentResults call_forward(const RecurrentCall& call, bool save);
 Tensors call_backward(const RecurrentBackwardCall& call);
 
-// inputs, states, parameters.
+// Returns inputs, states and parameters as one list.
 List arguments_of(const MultistepCall& call);
 // The inverse; the call then points into the list. Throws ValueError if the number of arguments is not the neuron's.
 void set_arguments(MultistepCall& call, at::TensorList arguments);
 
-// A call of the neuron, with no tensors yet.
+// Returns a call of the neuron without tensors.
 MultistepCall call_of(std::string_view neuron, bool store_states);
 
-// Kernels for the dispatcher.
+// Converts `run` to a kernel for the dispatcher.
 template <RecurrentResults (*run)(const RecurrentCall&)>
 traced::Outputs run_kernel(std::string_view neuron, at::TensorList inputs, const at::Tensor& w, at::TensorList states,
                            at::TensorList params, const MaybeTensor& spikes, std::int64_t into, std::int64_t delay,
@@ -152,7 +152,7 @@ void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, c
 template <Tensors (*backward)(const RecurrentBackwardCall&)>
 List backward_kernel(std::string_view neuron, const OptionalTensorList& grads, at::TensorList arguments,
                      const at::Tensor& w, const at::Tensor& checkpoints,
-                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): the dispatcher's
+                     c10::List<bool> needs_grad,  // NOLINT(performance-unnecessary-value-param): for the dispatcher
                      std::int64_t into, std::int64_t delay, bool store_states, OptionalTensor lengths,
                      OptionalTensor start) {
   RecurrentBackwardCall call;

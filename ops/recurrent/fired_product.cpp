@@ -20,7 +20,7 @@ namespace {
 // The share of firing neurons above which the dense product is at least as fast.
 constexpr double densest = 1. / 6;
 
-// True for numbers in memory of the CPU whose calls nothing intercepts.
+// True for a plain tensor on the CPU whose calls nothing intercepts.
 bool is_plain(const at::Tensor& t) {
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   const c10::DispatchKeySet keys = ((t.key_set() | local.included_) - local.excluded_ - c10::autograd_dispatch_keyset)
@@ -30,7 +30,7 @@ bool is_plain(const at::Tensor& t) {
          is_supported(t.scalar_type());
 }
 
-// How many fired, or -1 where a number is neither 0 nor 1.
+// Returns the number of spikes, or -1 if a value is neither 0 nor 1.
 std::int64_t list(const cpu::FiredProduct& product, DType type, const void* spikes) {
   constexpr std::int64_t rows_of_a_thread = 128;
   std::atomic<std::int64_t> total = 0;

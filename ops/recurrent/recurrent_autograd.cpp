@@ -22,11 +22,11 @@ template <class Predicate> bool any_tensor(const RecurrentCall& call, Predicate&
 
 // The gradients of a call's matrix and spikes, from the gradient g of its currents.
 struct Shifted {
-  at::Tensor g;  // of the received values
+  at::Tensor g;  // the gradient of the received values
   const at::Tensor &s, &spikes;
   std::int64_t delay;
 
-  // `start` may be undefined: without it, no step is cut off.
+  // `start` may be undefined if no sample restarts.
   Shifted(const at::Tensor& of_current, const at::Tensor& s, const at::Tensor& spikes, const at::Tensor& start,
           std::int64_t delay)
       : g(start.defined() ? of_current.masked_fill(is_unheard(start, delay), 0) : of_current),
@@ -35,10 +35,10 @@ struct Shifted {
         delay(delay) {}
 
   c10::SymInt steps() const { return g.sym_size(0); }
-  // The gradient g of the steps that receive `spikes`.
+  // Returns the gradient g of the steps that receive `spikes`.
   at::Tensor first() const { return g.slice_symint(0, 0, delay); }
 
-  // For all pairs of steps at the distance of the delay, in one product.
+  // Returns the gradient of w, as one product over all pairs of steps at the distance of the delay.
   at::Tensor of_w() const {
     const auto product = [](const at::Tensor& fed_back, const at::Tensor& of_current) {
       auto fired = fired_product(fed_back, of_current);
@@ -74,7 +74,7 @@ struct RecurrentRule {
     RecurrentResults results;
     record<RecurrentRule>(given, [&](AutogradContext* ctx) {
       results = call_forward(call, /*save=*/true);
-      // The current in place of x.
+      // Saves the current instead of x.
       variable_list saved = given;
       saved[static_cast<std::size_t>(call.into)] = results.current;
       saved.push_back(results.outputs[0]);
@@ -119,7 +119,7 @@ struct RecurrentRule {
   }
 
  private:
-  // See MultistepRule.
+  // As in MultistepRule.
   static Tensors run_backward(const RecurrentBackwardCall& call) {
     if (at::GradMode::is_enabled() || any_dual(call) || has_tangent(call.w)) return call_backward(call);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

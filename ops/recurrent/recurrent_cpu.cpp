@@ -13,7 +13,7 @@ namespace {
 // The minimum number of samples of a tile: a read of the matrix from the cache serves several samples.
 constexpr std::int64_t least_samples = 12;
 
-// [panels, rows, columns of a panel], in the type of the arithmetic.
+// Converts a matrix to [panels, rows, columns of a panel], in the type of the arithmetic.
 at::Tensor in_panels(const at::Tensor& matrix) {
   const at::Tensor numbers = matrix.to(state_type(matrix.scalar_type()));
   const std::int64_t columns = cpu::panel_bytes / numbers.element_size();
@@ -47,7 +47,7 @@ RecurrentResults forward_cpu(const RecurrentCall& call, bool save) {
   RecurrentForwardLaunch& launch = described.launch;
   kernels::note(launch);
   const at::Tensor matrix = in_panels(call.w);
-  // The current of one step only, if it is not used later.
+  // Memory for the current of one step, if currents are not saved.
   const at::Tensor row = save ? at::Tensor() : at::empty({launch.neurons}, prepared.options);
   cpu::Feedback feedback{.width = launch.recurrence.width,
                          .delay = launch.recurrence.delay,

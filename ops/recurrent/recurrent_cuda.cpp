@@ -8,7 +8,7 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// The scratch memory of a call's kernel, undefined if it needs none; std::nullopt if there is no kernel.
+// Returns the scratch memory of a call's kernel, undefined if it needs none; std::nullopt if there is no kernel.
 template <class AnyLaunch> std::optional<at::Tensor> with_scratch(AnyLaunch& launch, const at::Tensor& x) {
   const std::optional<std::int64_t> bytes = kernels::scratch_bytes(launch, gpu_of(x));
   if (!bytes) return {};
@@ -18,7 +18,7 @@ template <class AnyLaunch> std::optional<at::Tensor> with_scratch(AnyLaunch& lau
   return scratch;
 }
 
-// By one kernel over all steps; std::nullopt if there is none for such a call.
+// Runs one kernel over all steps. Returns std::nullopt if there is none for this call.
 std::optional<RecurrentResults> forward_at_once(const RecurrentCall& call, bool save) {
   const Prepared prepared = prepare_samples(call);
   const at::Tensor& x = prepared.first_input;

@@ -1,5 +1,5 @@
-// torch.vmap of recurrent layers. If the matrix is the same for all maps they become samples of one call; else each map
-// is a call of its own.
+// torch.vmap of recurrent layers. If the matrix is the same for all maps, they become samples of one call; otherwise
+// each map is a separate call.
 #include "ops/common/library.h"
 #include "ops/multistep/batched.h"
 #include "ops/multistep/folding_level.h"

@@ -1,4 +1,4 @@
-// The operators' public contract, and their kernels below autograd.
+// The schemas of the operators, and their kernels below autograd.
 #include "ops/common/library.h"
 #include "ops/recurrent.h"
 #include "ops/recurrent/call.h"
@@ -6,10 +6,10 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// inputs are [T, *batch, H] and w [H, H]; `spikes` [delay, *batch, H] are those before the first step. The rest is as
-// for run. In the lowered operators, `arguments` are inputs, states and params; `saved` are, with `save`, the currents
-// and the checkpoints, and for the backward pass the currents replace inputs[into]. `grads` are those of outputs and
-// states.
+// inputs are [T, *batch, H] and w [H, H]; `spikes` [delay, *batch, H] are those before the first step. Other arguments
+// are as for run. In the lowered operators, `arguments` are inputs, states and params. With `save`, `saved` has the
+// currents and the checkpoints; in the backward pass the currents replace inputs[into]. `grads` are those of outputs
+// and states.
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "recurrent_run(str neuron, Tensor[] inputs, Tensor w, Tensor[] states, Tensor[] params, Tensor? spikes=None, *, "
@@ -25,14 +25,14 @@ SPIKEFORGE_SCHEMAS(library) {
       "Tensor[]");
 }
 
-// Nothing will be differentiated, so nothing is saved.
+// Runs a call that is not differentiated, so nothing is saved.
 RecurrentResults run_inference(const RecurrentCall& call) { return call_forward(call, /*save=*/false); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("recurrent_run", TORCH_FN(run_kernel<run_inference>));
 }
 
-// Reports a call without any tensor, for which there is no other kernel.
+// Handles a call without any tensor, for which there is no other kernel, so that it raises an error.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl("recurrent_run", TORCH_FN(run_kernel<run_inference>)); }
 
 template <RecurrentResults (*forward)(const RecurrentCall&, bool), Tensors (*backward)(const RecurrentBackwardCall&)>

@@ -1,4 +1,4 @@
-// The layer by operators that there are: torch's product and `run`, a step at a time.
+// The layer composed of existing operators: torch's product and `run`, one step at a time.
 #include "ops/common/checks.h"
 #include "ops/common/rows_product.h"
 #include "ops/multistep/derivatives.h"
@@ -21,7 +21,7 @@ namespace {
 
 std::int64_t steps_of(const MultistepCall& call) { return call.inputs[0].sym_size(0).guard_int(__FILE__, __LINE__); }
 
-// One step, [1, ...], of sequences.
+// Returns step t of each sequence, [1, ...].
 Tensors step_of(at::TensorList sequences, std::int64_t t) {
   Tensors step;
   for (const at::Tensor& sequence : sequences) step.push_back(sequence.narrow(0, t, 1));
@@ -41,19 +41,20 @@ void set_steps(MultistepCall& steps, const MultistepCall& of, std::int64_t t, st
   if (of.start.defined()) steps.start = of.start.narrow(0, t, count);
 }
 
-// The states of step t in a sequence: zeros for samples that have ended.
+// Returns the states of step t, with zeros for samples that have ended.
 at::Tensor unless_ended(const MultistepCall& call, std::int64_t t, const at::Tensor& state) {
   return call.lengths.defined() ? state.masked_fill(call.lengths <= t, 0) : state;
 }
 
-// The spikes that arrive at step t, sent `delay` steps before it; zeros for samples that restart between the two steps.
+// Returns the spikes that arrive at step t, which were sent `delay` steps earlier; zeros for samples that restarted in
+// between.
 at::Tensor as_fed_back(const at::Tensor& start, std::int64_t t, std::int64_t delay, const at::Tensor& fed_back) {
   if (!start.defined()) return fed_back;
   const std::int64_t from = std::max<std::int64_t>(t - delay + 1, 0);
   return fed_back.masked_fill(start.narrow(0, from, t - from + 1).any(0, /*keepdim=*/true), 0);
 }
 
-// x[t] plus the product of the weights and the spikes that arrive.
+// Returns x[t] plus the product of the weights and the spikes that arrive.
 at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spikes) {
   at::Tensor x = call.x().narrow(0, t, 1);
   const std::int64_t from = t - call.delay;
@@ -68,7 +69,7 @@ at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spi
   return at::addmm(in_rows(x), in_rows(fed_back), call.w).view_symint(x.sym_sizes());
 }
 
-// The neuron's own run of no steps gives the states that it begins with, as results.
+// Runs the neuron for 0 steps, which returns its initial states as results.
 MultistepResults run_no_step(const MultistepCall& call) {
   MultistepCall none = call;
   Tensors inputs;
@@ -127,7 +128,7 @@ RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
 
 namespace {
 
-// The states before each step of a segment, from those before its first.
+// Returns the states before each step of a segment, from those before its first step.
 std::vector<Tensors> states_in_segment(const RecurrentBackwardCall& call, std::int64_t t0, std::int64_t t1,
                                        const Tensors& first) {
   std::vector<Tensors> before{first};
@@ -167,7 +168,7 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
 
   std::vector<List> grads(inputs);  // from the last step to the first
   Tensors grad_states(states), grad_params(params);
-  // Summed over the steps in the type of the arithmetic.
+  // The gradients of parameters, summed over the steps in the type of the arithmetic.
   Tensors wide_params;
   for (const at::Tensor& param : call.params) wide_params.push_back(param.to(sum_type));
   if (!call.store_states) grad_states = Tensors(call.grad_states.begin(), call.grad_states.end());

@@ -153,7 +153,7 @@ template <template <class> class Surrogate> void compare_all(const graph::Surrog
 
 }  // namespace
 
-TEST_CASE("the text of each neuron takes its step to the bit and has its derivative") {
+TEST_CASE("the text of each neuron has the bits of its step, and its derivative") {
   Seen seen;
 #define SPIKEFORGE_SURROGATE(name, Struct, ...) compare_all<Struct>(graph::surrogate::name(), seen);
 #include "csrc/neuron/surrogate.def"

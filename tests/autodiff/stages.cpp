@@ -73,7 +73,7 @@ TEST_CASE("the stages of an adaptive neuron") {
 )");
 }
 
-TEST_CASE("parameters are their own factors where factors would be more") {
+TEST_CASE("parameters are used as factors if there would be more factors than parameters") {
   const Stages stages = stages_of(graph::parse("neuron n(x;; p) { return sin(p) * x + cos(p) * square(x) }"));
   CHECK(stages.factors == 1);
   CHECK(print(stages.prologue, "prologue") == "graph prologue(p) {\n  t1 = sin(p)\n  return t1, cos(p), -t1\n}\n");

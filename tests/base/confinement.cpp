@@ -131,7 +131,7 @@ TEST_CASE("a confined process changes no attribute of a file that it may read") 
   }
 }
 
-TEST_CASE("a confined process types nothing into a terminal, and reaches no other by what it has open") {
+TEST_CASE("a confined process cannot type into a terminal, or reach another process by open files") {
   if (lacks_filter()) return;
   CHECK(holds_in_child([] {
     const pid_t parent = ::getppid();

@@ -34,7 +34,7 @@ std::pair<int, std::string> run(const std::function<int()>& function) {
 
 }  // namespace
 
-TEST_CASE("a crash is one line, and what a library prints besides is left out") {
+TEST_CASE("a crash is one line, without the output of libraries") {
   CHECK(run([] { return 0; }) == std::pair(0, std::string()));
   CHECK(run([] {
           std::fputs("noise\ntool: it is bad\x1b[2J\n", stderr);
@@ -89,7 +89,7 @@ TEST_CASE("the process has no terminal, and reads from none") {
   CHECK(status == 0);
 }
 
-TEST_CASE("data that comes through a pipe can still be read") {
+TEST_CASE("data that arrives through a pipe can still be read") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   REQUIRE(::write(ends[1], "x", 1) == 1);

@@ -149,7 +149,7 @@ template <class F> void check_product(const Sizes& s) {
 
 // Rows and columns that do and do not fill a block, a warp for each row and several; strips that end before the last
 // step; samples that fill a warp and that do not.
-TEST_CASE("the kernels of products with delays compute what their formulas say") {
+TEST_CASE("the kernels of products with delays compute their formulas") {
   for (const Sizes& sizes :
        {Sizes{2, 1, 1, 1, 1}, Sizes{2, 3, 7, 13, 5}, Sizes{2, 17, 33, 8, 32}, Sizes{2, 70, 3, 20, 33},
         Sizes{3, 130, 9, 17, 3}, Sizes{8, 2, 21, 40, 7}, Sizes{2, 19, 1, 21, 11, true}, Sizes{2, 2, 3, 2000, 1}})
@@ -157,7 +157,7 @@ TEST_CASE("the kernels of products with delays compute what their formulas say")
   for (const Sizes& sizes : {Sizes{8, 33, 5, 5, 40}, Sizes{8, 3, 1, 11, 2, true}}) check_product<double>(sizes);
 }
 
-TEST_CASE("products with delays whose threads cannot be counted are told") {
+TEST_CASE("products with delays that need too many threads raise an error") {
   DelayedLaunch call{.kernel = {.pass = DelayedPass::add, .type = DType::f32, .taps = 2},
                      .rows_count = 10,
                      .columns = 10,

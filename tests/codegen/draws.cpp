@@ -151,7 +151,7 @@ template <class F> void check_draws(const DrawForm& form) {
 
 }  // namespace
 
-TEST_CASE("a kernel that draws computes what one does that is handed the numbers") {
+TEST_CASE("a kernel that draws computes the results of one that receives the random numbers") {
   check_draws<float>({.steps = 21, .neurons = 1001, .offset = 0});
   check_draws<double>({.steps = 16, .neurons = 400, .offset = (std::int64_t{5} << 32) + 3});
 }

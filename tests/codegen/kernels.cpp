@@ -143,7 +143,7 @@ TEST_CASE("a neuron without states, or without parameters, or with neither, comp
   compile_all(kernels, "sm_90");
 }
 
-TEST_CASE("neurons with their tangents, and what differentiates them, compile for sm_90") {
+TEST_CASE("neurons with their tangents, and the derivatives of these, compile for sm_90") {
   std::vector<Kernel> kernels;
   for (const char* text : {"neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, sigmoid(4)); return s\n"
                            "v' = select(s, 0, h) }",

@@ -100,7 +100,7 @@ template <bool ternary, LoihiForm form> void check(const Call& call) {
 
 }  // namespace
 
-TEST_CASE("the kernels of Loihi's neurons compute what their cells say") {
+TEST_CASE("the kernels of Loihi's neurons compute their cells") {
   check<false, LoihiForm::plain>({21, 4096, false, false, 1});
   check<true, LoihiForm::plain>({19, 1001, true, true, 1});
   check<false, LoihiForm::reset>({21, 1001, true, true, 132});

@@ -259,7 +259,7 @@ template <class F> void check(const std::string& text, const Form& form) {
 
 }  // namespace
 
-TEST_CASE("the kernels of the gallery compute what the equations say") {
+TEST_CASE("the kernels of the gallery compute the equations") {
   bool is_float = false;
   for (const auto& [name, text] : gallery()) {
     is_float = !is_float;
@@ -270,8 +270,7 @@ TEST_CASE("the kernels of the gallery compute what the equations say") {
   }
 }
 
-TEST_CASE("the kernels of the gallery compute what the equations say in the other type, states stored or not",
-          "[long]") {
+TEST_CASE("the kernels of the gallery compute the equations in the other type, states stored or not", "[long]") {
   for (const auto& [name, text] : gallery()) {
     check<float>(text, {.steps = 21, .neurons = 1001, .store_states = true, .with_tensors = true});
     check<double>(text, {.steps = 16, .neurons = 400, .store_states = false, .with_tensors = false});
@@ -287,14 +286,14 @@ TEST_CASE("kernels compute cells without states, without parameters, and with ne
   }
 }
 
-TEST_CASE("the first output is written as bits too, and it is told where it has none") {
+TEST_CASE("the first output is also written as bits, and values without bits are reported") {
   for (const char* text :
        {"neuron counts(x; n) { s = spike(x - 0.5, atan(2)) + 2 * spike(n, atan(2)); return s, x\n n' = n + x }",
         "neuron some(x) { return floor(4 * x) }"})
     check<float>(text, {.steps = 21, .neurons = 1000, .store_states = false, .with_tensors = true, .bits = 4});
 }
 
-TEST_CASE("samples end and start anew by themselves") {
+TEST_CASE("samples end and restart independently") {
   for (const char* text : {"neuron leaky(x; v = 0.25; tau, th) { h = v + (x - v) / tau\n s = spike(h - th, atan(2))\n"
                            " return s\n v' = select(s, 0, h) }",
                            "neuron scaled(x, y;; a, b) { return spike(a * x - b, atan(2)), y * a }"}) {

@@ -47,7 +47,7 @@ std::int64_t count_of(std::int64_t size, const Window& window) {
 }
 
 // `normalised`: a maximum before a normalisation, whose weight is below 0 in every second channel, and x has a gradient
-// by its statistics besides.
+// by its statistics included.
 void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, std::int64_t width,
                 bool normalised = false) {
   const Images images{3, height, width, channels, count_of(height, pool.down), count_of(width, pool.across)};
@@ -122,7 +122,7 @@ void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, st
 
 }  // namespace
 
-TEST_CASE("the kernels of pooling compute what their windows say") {
+TEST_CASE("the kernels of pooling compute their windows") {
   const Pool pools[] = {{.down = {2, 2, 0, 1}, .across = {2, 2, 0, 1}}, {.down = {3, 2, 1, 1}, .across = {3, 2, 1, 1}},
                         {.down = {3, 1, 1, 1}, .across = {2, 3, 0, 1}}, {.down = {2, 3, 1, 2}, .across = {3, 1, 1, 3}},
                         {.down = {9, 3, 4, 1}, .across = {8, 8, 2, 1}}, {.down = {1, 2, 0, 1}, .across = {5, 4, 2, 1}}};

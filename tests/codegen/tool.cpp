@@ -64,7 +64,7 @@ TEST_CASE("the requested text is printed") {
     CHECK_THAT(shown.output, has_text(piece));
 }
 
-TEST_CASE("kernels are compiled without a GPU, and their registers are told") {
+TEST_CASE("kernels are compiled without a GPU, and their registers are reported") {
   const Run compiled = run(example("channel_decay_lif") + " --arch sm_80 --arch sm_90");
   CHECK(compiled.status == 0);
   for (const char* piece :

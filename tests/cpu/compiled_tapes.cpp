@@ -141,7 +141,7 @@ std::string message_of_load(const cpu::HostCompiler& compiler, const std::string
 
 }  // namespace
 
-TEST_CASE("a compiler that takes too long is ended, with what it started and wrote") {
+TEST_CASE("a compiler that takes too long is ended, with its processes and files") {
   const TemporaryFiles scripts;
   const std::string script = scripts.path() + "/slow", id = scripts.path() + "/id";
   // As a real one, it starts another program and leaves a temporary file behind.

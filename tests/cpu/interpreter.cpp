@@ -138,15 +138,11 @@ template <class F> void compare_all(double bound, double gradient_bound) {
 
 }  // namespace
 
-TEST_CASE("the interpreter does what a graph says, forward and backward, in float64") {
-  compare_all<double>(1e-10, 1e-8);
-}
+TEST_CASE("the interpreter evaluates a graph forward and backward in float64") { compare_all<double>(1e-10, 1e-8); }
 
-TEST_CASE("the interpreter does what a graph says, forward and backward, in float32") {
-  compare_all<float>(1e-4, 1e-2);
-}
+TEST_CASE("the interpreter evaluates a graph forward and backward in float32") { compare_all<float>(1e-4, 1e-2); }
 
-TEST_CASE("a tape takes few temporaries, and copies results that are arguments, constants or the same") {
+TEST_CASE("a tape uses few temporaries, and copies results that are arguments, constants or equal") {
   const graph::Cell cell = graph::parse(
       "neuron n(x; v, w, u) { a = x + 1; b = a * a; c = b - x; d = c * 2; return d, d\n v' = w; w' = 3; u' = v }");
   const TracedCell traced(print(cell));

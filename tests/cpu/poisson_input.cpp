@@ -66,7 +66,7 @@ std::vector<T> by_kernel_of_each(const Set& set, double rate, const cpu::Poisson
 
 }  // namespace
 
-TEST_CASE("Poisson input is what the operation poisson draws, whatever neuron and length it begins with") {
+TEST_CASE("Poisson input equals the draws of the operation poisson, for any first neuron and length") {
   const std::uint64_t far = (std::uint64_t{1} << 34) - 6;  // the neurons' fours go over 32 bits
   for (const double rate : {1e-9, 0.128, 2.3, 15.9, 40.0}) {
     const std::vector<std::uint32_t> thresholds = cpu::poisson_thresholds(rate);

@@ -141,7 +141,7 @@ TEST_CASE("a shape function is held to the schema") {
       "which tensors cannot have");
 }
 
-TEST_CASE("a function that asks for what the schema does not have is told so") {
+TEST_CASE("a function that requests an argument that the schema lacks raises an error") {
   CustomOp op("test_custom::asks(Tensor x, int n) -> Tensor");
   op.shapes([](const Arguments& in) {
     CHECK_THAT(message_of<c10::ValueError>([&] { in.tensor("z"); }), has_text("there is no argument z in its schema"));
@@ -203,7 +203,7 @@ TEST_CASE("CUDA that does not compile is an exception with the user's numbered l
   CHECK_THAT(message, has_text(">    4 |   y[0] = membrane;\n") && has_text("    1 | // one\n"));
 }
 
-TEST_CASE("a kernel with other parameters than the schema's does not compile, and says which it must have") {
+TEST_CASE("a kernel with other parameters than the schema's does not compile, and the error lists the right ones") {
   REQUIRE_NVRTC_OR_SKIP();
   const auto compile = [](const char* parameters) {
     CustomOp op = scaled("parameters");

@@ -36,7 +36,7 @@ TEST_CASE("an argument with a default may be left out") {
   CHECK(at::equal(op({at::tensor({1., 2.})})[0], at::tensor({2., 4.})));
 }
 
-TEST_CASE("a handle that goes takes the operator with it, and the name is free again") {
+TEST_CASE("a destroyed handle removes the operator, and the name is free again") {
   {
     const RegisteredOp op = scaled("gone").registered();
     CHECK(is_registered("gone"));

@@ -131,7 +131,7 @@ class Remembers(torch.nn.Module):
         self.v = torch.empty(0)
 
 
-def test_sequences_are_summed_and_states_begin_anew_with_every_batch(tmp_path):
+def test_sequences_are_summed_and_states_restart_with_every_batch(tmp_path):
     torch.manual_seed(1)
     x = 3 * torch.rand(9, 5, 3)
     numpy.save(tmp_path / "x.npy", x.numpy())
@@ -386,7 +386,7 @@ def test_a_package_gives_the_same_scores(folder, package, tmp_path):
     assert torch.equal(scores, torch.load(folder / "scores.pt"))
 
 
-def test_a_package_refuses_what_it_was_not_compiled_for(folder, package, tmp_path):
+def test_a_package_refuses_inputs_that_it_was_not_compiled_for(folder, package, tmp_path):
     for shape in ((10, 5), (10,), (10, 4, 1), (100, 4)):
         numpy.save(tmp_path / "x.npy", numpy.ones(shape, dtype=numpy.float32))
         refused("", package, tmp_path / "x.npy", "--batch", 100)

@@ -215,7 +215,7 @@ def test_a_cuda_graph_learns_as_well(digits, tmp_path):
         assert 0 < float(together) < float(alone)
 
 
-def test_missing_data_says_who_makes_it(digits, tmp_path):
+def test_an_error_for_missing_data_names_the_program_that_generates_it(digits, tmp_path):
     path = tmp_path / "nothing.csv"
     assert_one_line(digits("--data", path), path, "prepare_digits.py")
 
@@ -285,7 +285,7 @@ def test_an_output_folder_that_cannot_be_written_is_refused(digits, tmp_path):
     assert_one_line(digits("--output", tmp_path), tmp_path)
 
 
-def test_python_without_the_library_says_so(data, tmp_path, monkeypatch):
+def test_python_without_the_library_prints_the_reason(data, tmp_path, monkeypatch):
     monkeypatch.setenv("SPIKEFORGE_LIBRARY", str(tmp_path / "nothing.so"))
     assert_one_line(Digits("python", data, tmp_path)(), "nothing.so", "SPIKEFORGE_LIBRARY")
 
@@ -329,6 +329,6 @@ def test_the_pictures_are_drawn(recorded, tmp_path):
         assert (tmp_path / name).stat().st_size > 5000
 
 
-def test_drawing_without_records_says_what_is_missing(tmp_path):
+def test_plotting_without_records_names_the_missing_files(tmp_path):
     result = subprocess.run([sys.executable, ROOT / "scripts/plot_digits.py", tmp_path], capture_output=True, text=True)
     assert_one_line(result, "learning_curve.csv")

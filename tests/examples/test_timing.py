@@ -62,7 +62,7 @@ def test_it_runs_and_draws(tmp_path):
 
 
 @pytest.mark.long
-def test_delays_tell_what_no_leak_does(tmp_path):
+def test_delays_distinguish_classes_that_no_leak_does(tmp_path):
     pytest.importorskip("matplotlib")
     found = run("--networks", "no delays", "no delays, slow", "learned delays", "--picture", tmp_path / "timing.png")
     assert found["learned delays"] >= 95

@@ -39,7 +39,7 @@ TEST_CASE("a result that depends on parameters alone is hoisted as well") {
   CHECK(print(hoisted.inner, "inner") == "graph inner(x, p, k1) {\n  return k1, x, p, 3\n}\n");
 }
 
-TEST_CASE("a prologue and the rest compute what the whole does, to the bit") {
+TEST_CASE("a prologue and the rest have the bits of the whole") {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     const Cell cell = test::random_cell(seed);
     const std::size_t first = cell.input_count() + cell.state_count();

@@ -19,7 +19,7 @@ double joined(Residual residual, double s, double r) {
 
 }  // namespace
 
-TEST_CASE("a layer computes what normalisation, neuron and residual compute one after the other") {
+TEST_CASE("a layer equals normalisation, neuron and residual in sequence") {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     const Cell neuron = test::random_cell(seed, {.operations = 15});
     for (const Residual residual : {Residual::add, Residual::logical_and, Residual::inhibit}) {
@@ -53,7 +53,7 @@ TEST_CASE("a layer reads as one would write it, whatever names the neuron has ta
   CHECK(print(layer(neuron, {})) == print(neuron));
 }
 
-TEST_CASE("an output more carries what the statistics contribute to the gradient of x") {
+TEST_CASE("an additional output is the contribution of the statistics to the gradient of x") {
   const Cell neuron = parse("neuron n(x; v; tau) { h = v + x / tau; return relu(h); v' = h }");
   CHECK(print(layer(neuron, {.normalised = true, .with_statistics = true, .residual = std::nullopt})) ==
         R"(neuron n(x; v; tau, mean, scale, shift, offset, slope) {

@@ -33,7 +33,7 @@ TEST_CASE("lowering keeps every bit, and leaves plain arithmetic") {
   }
 }
 
-TEST_CASE("a reset by selection takes the comparison that made the spike") {
+TEST_CASE("a reset by selection uses the comparison of the spike") {
   const Cell cell = parse("neuron n(x; v) { h = v + x; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }");
   CHECK(print(lowered(cell.graph()), "n") == R"(graph n(x, v) {
   h = v + x

@@ -51,13 +51,13 @@ TEST_CASE("a synapse prints as it was written") {
     CHECK(print(parse_synapse(rule)) == rule);
 }
 
-TEST_CASE("behind a brace the next part of a synapse may stand on the same line") {
+TEST_CASE("after a brace the next part of a synapse may follow on the same line") {
   const std::string_view parts = "synapse s(w; x; t) {on pre {x' = 1} on post {w' = w + x} decay x by t}";
   CHECK(parse_synapse(print(parse_synapse(parts))).decays.size() == 1);
   CHECK_THROWS_AS(parse_synapse("synapse s(w; x, y; t) {decay x by t decay y by t}"), TextError);
 }
 
-TEST_CASE("a synapse knows whose its traces are, and what changes at which event") {
+TEST_CASE("a synapse has the owners of its traces, and the changes at each event") {
   const Synapse s = parse_synapse(text);
   CHECK_FALSE(s.traces[0].after);
   CHECK(s.traces[1].after);

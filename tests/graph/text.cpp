@@ -53,7 +53,7 @@ TEST_CASE("a neuron on one line is read, and printed one statement a line") {
 )");
 }
 
-TEST_CASE("a text on a line says the same, without its comments") {
+TEST_CASE("a text on one line is equivalent, without its comments") {
   const std::string text =
       "neuron n(x;  # the input\n  v; tau) {\r\n\n  h = v + x / tau # charge; no } here\n  return h\n  v' = h\n}\n# "
       "end";
@@ -117,7 +117,7 @@ TEST_CASE("numbers are read and printed without loss") {
   CHECK(returned("-0") == "-0");
 }
 
-TEST_CASE("a name is kept, an alias is not, and what is used twice gets one") {
+TEST_CASE("a name is kept, an alias is not, and an expression that is used twice gets a name") {
   CHECK(print(parse(R"(neuron n(x; v) {
     exp = exp(x)        # a function's name is free: nothing else has a parenthesis
     alias = x; two = 2; on = x > two

@@ -20,7 +20,7 @@ static_assert(!std::is_convertible_v<std::vector<float>, Value>);
 static_assert(!std::is_convertible_v<const char*, Value>);
 static_assert(std::is_convertible_v<int, Value> && std::is_convertible_v<float, Value>);
 
-TEST_CASE("the equations of a neuron are a lambda, and its text is what they say") {
+TEST_CASE("the equations of a neuron are a lambda, and its text contains them") {
   const Cell alif = trace("alif", {"x"}, {"v", "a"}, {"tau"}, [](Value x, Value v, Value a, Value tau) {
     Value decay = 1 / tau;
     Value h = v + (x - v) * decay;
@@ -70,7 +70,7 @@ TEST_CASE("every function of the table can be called") {
   CHECK(cell.output_count() == 44);
 }
 
-TEST_CASE("a surrogate and a gradient of one's own are lambdas and expressions") {
+TEST_CASE("a custom surrogate and a custom gradient are lambdas and expressions") {
   const Cell cell = trace("own", {"x"}, {"v"}, {"width"}, [](Value x, Value v, Value width) {
     Value s = spike(v + x - 1, [=](Value u) { return width / square(1 + abs(u)); });
     return step({s, custom_gradient(round(x), x, 1), custom_gradient(x * v, x, 2, v, 3)}, {select(detach(s), 0, v)});

@@ -371,7 +371,7 @@ TEST_CASE("a cache that is off stores nothing and does not complain") {
   CHECK(warnings == 0);
 }
 
-TEST_CASE("the environment says where the cache lies") {
+TEST_CASE("an environment variable sets the folder of the cache") {
   const ScopedEnvironment home("HOME", "/home/ada");
   const ScopedEnvironment no_xdg("XDG_CACHE_HOME", "");
   const ScopedEnvironment no_own("SPIKEFORGE_CACHE_DIR", "");
@@ -397,7 +397,7 @@ TEST_CASE("the environment says where the cache lies") {
   }
 }
 
-TEST_CASE("the environment says how large the cache may grow") {
+TEST_CASE("an environment variable limits the size of the cache") {
   const auto limit = [](const char* text) {
     const ScopedEnvironment variable("SPIKEFORGE_CACHE_LIMIT_MB", text);
     return DiskCache::Config::from_environment().limit_bytes;

@@ -71,7 +71,7 @@ Driver fake_driver() {
 
 }  // namespace
 
-TEST_CASE("a launch hands the driver its arguments as one buffer") {
+TEST_CASE("a launch passes its arguments to the driver as one buffer") {
   const Driver driver = fake_driver();
   const LoadedKernel kernel = load_kernel(driver, std::string("image"), "lif_forward");
   int stream;
@@ -86,7 +86,7 @@ TEST_CASE("a launch hands the driver its arguments as one buffer") {
   CHECK(seen.args == "arguments");
 }
 
-TEST_CASE("a launch that fails says which kernel, how large, and the driver's words") {
+TEST_CASE("the error of a failed launch has the kernel, the grid and the driver's message") {
   const Driver driver = fake_driver();
   const LoadedKernel kernel = load_kernel(driver, std::string("image"), "lif_forward");
   CHECK_THAT(message_of<DriverError>([&] {
@@ -96,7 +96,7 @@ TEST_CASE("a launch that fails says which kernel, how large, and the driver's wo
                  has_text("it did not work (CUDA_ERROR_OF_TEST)"));
 }
 
-TEST_CASE("an image that the driver refuses is told from a driver that is not there") {
+TEST_CASE("an image that the driver refuses differs from a missing driver") {
   const Driver driver = fake_driver();
   CHECK_THAT(message_of<ImageRefused>([&] { load_kernel(driver, std::string("refused"), "lif_forward"); }),
              has_text("lif_forward: the driver refused the compiled image"));
@@ -109,7 +109,7 @@ TEST_CASE("an image without the kernel is unloaded again") {
   CHECK(seen.unloaded == 1);
 }
 
-TEST_CASE("a machine without a driver is told what is missing") {
+TEST_CASE("the error on a machine without a driver names the missing library") {
   const std::string message = message_of<DriverError>([] { Driver::get(); });
   if (message.empty()) SPIKEFORGE_SKIP("this machine has a driver");
   CHECK_THAT(message, has_text("cuLibraryLoadData") && has_text("NVIDIA driver") && has_text("nvidia-smi"));

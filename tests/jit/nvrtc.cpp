@@ -46,7 +46,7 @@ TEST_CASE("a kernel compiles to a cubin on a machine without a GPU") {
   CHECK_FALSE(result.is_ptx);
 }
 
-TEST_CASE("a compilation that takes longer than it may is stopped, and says which kernel it was and what to set") {
+TEST_CASE("a compilation that takes too long is stopped, and the error names the kernel and the variable to set") {
   REQUIRE_NVRTC_OR_SKIP();
   if (std::pair(find_nvrtc()->major, find_nvrtc()->minor) < std::pair(12, 9)) SPIKEFORGE_SKIP("NVRTC before 12.9");
   CompileRequest scale = scale_request();
@@ -99,7 +99,7 @@ TEST_CASE("a product and a sum stay two operations") {
   CHECK_THAT(ptx, has_text("add") && !has_text("fma"));
 }
 
-TEST_CASE("an architecture newer than NVRTC gets PTX for the newest one that it knows") {
+TEST_CASE("an architecture newer than NVRTC gets PTX for the newest supported one") {
   REQUIRE_NVRTC_OR_SKIP();
   const Nvrtc& nvrtc = *find_nvrtc();
   CHECK(compile_target(nvrtc, "sm_90") == "sm_90");
@@ -113,7 +113,7 @@ TEST_CASE("an architecture newer than NVRTC gets PTX for the newest one that it 
   CHECK(result.image.back() == '\0');
 }
 
-TEST_CASE("an architecture between two that NVRTC knows gets PTX for the lower") {
+TEST_CASE("an architecture between two supported ones gets PTX for the lower") {
   Nvrtc nvrtc;
   nvrtc.archs = {75, 80, 90, 100};
   CHECK(compile_target(nvrtc, "sm_89") == "compute_80");
@@ -170,7 +170,7 @@ TEST_CASE("a missing libnvrtc-builtins is explained") {
   CHECK(installation_hint("a.cu(1): error: what").empty());
 }
 
-TEST_CASE("the error without NVRTC says where it was sought and what to do") {
+TEST_CASE("the error without NVRTC lists the searched places and the solution") {
   const std::string message = message_of<NvrtcNotFound>([] {
     Nvrtc::open({"/nonexistent/libnvrtc.so.13", "libnothing.so.7"});
   });

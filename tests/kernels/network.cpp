@@ -111,7 +111,7 @@ TEST_CASE("the sender of spikes follows from the length of rows and from delays 
   CHECK(!plan_of(made.launch, hopper).has_value());
 }
 
-TEST_CASE("kernels that send what ranks told compile for every architecture") {
+TEST_CASE("kernels that send the spikes of other ranks compile for every architecture") {
   const std::string arch = GENERATE("sm_80", "sm_90", "sm_100", "sm_120");
   Network cortex(DType::f32, {{cortical, 77169}}, 3880);
   check_compiles(arch, print_send(cortex.launch), 0);

@@ -72,7 +72,7 @@ TEST_CASE("few neurons of a long sequence are scanned, and many are not") {
   CHECK_FALSE(scans(step_by_step));
 }
 
-TEST_CASE("a backward pass of few neurons takes many blocks for them, whatever the cell") {
+TEST_CASE("a backward pass of few neurons uses many blocks, for every cell") {
   CHECK(shares(FewNeurons(spiking, DType::f32, 16384, 64)));
   CHECK(shares(FewNeurons(spiking, DType::f32, 1024, 512)));
   CHECK_FALSE(shares(FewNeurons(spiking, DType::f32, 1024, 4096)));

@@ -92,7 +92,7 @@ TEST_CASE("derivatives of surrogates that leave no room are counted, not built")
   CHECK(cells.intern(text("detach", 300)) != nullptr);
 }
 
-TEST_CASE("the error of a full table says what is full and what to do") {
+TEST_CASE("the error of a full table names the table and the solution") {
   TracedCells cells(room_for(2));
   const auto first = cells.intern(text_number(0));
   auto second = cells.intern(text_number(1));

@@ -79,7 +79,7 @@ TEST_CASE("the normal number in single precision is the quantile of the uniform 
   CHECK(is_odd);
 }
 
-TEST_CASE("uniform numbers lie above 0 and below 1, and are the same in both types but for what is rounded") {
+TEST_CASE("uniform numbers are above 0 and below 1, and equal in both types except for rounding") {
   for (const Word high : {0U, 511U, 512U, 0x80000000U, 0xffffffffU})
     for (const Word low : {0U, 0xffffffffU}) {
       const double u = uniform(DoubleWord{high} << 32 | low);

@@ -42,7 +42,7 @@ std::vector<std::byte> bytes_of(const std::filesystem::path& file) {
 
 }  // namespace
 
-TEST_CASE("every half is the float that its bits say, and comes back from it") {
+TEST_CASE("every half is the float of its bits, and is restored from it") {
   for (unsigned bits = 0; bits < 0x10000; ++bits) {
     const float value = float_of_half(static_cast<std::uint16_t>(bits));
     if (std::isnan(value)) {
@@ -75,7 +75,7 @@ TEST_CASE("an array has the range of its numbers, NaN apart") {
   CHECK_THROWS_AS(Array(DType::int8, {std::int64_t{1} << 40, std::int64_t{1} << 40}), std::overflow_error);
 }
 
-TEST_CASE("every type of node comes back from a file as it was") {
+TEST_CASE("every type of node is read from a file as it was written") {
   const TemporaryFolder folder;
   const Graph graph = every_node();
   for (const int compression : {0, 9}) {

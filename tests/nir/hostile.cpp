@@ -141,7 +141,7 @@ TEST_CASE("nesting and warnings have an end") {
   CHECK(report.warnings.size() == 101);
 }
 
-TEST_CASE("a string is read from the heap only where all of it lies there") {
+TEST_CASE("a string is read from the heap only if it is complete") {
   // A collection of 48 bytes at address 8: its header, then object 1 of 5 bytes, "hello".
   std::string file(8, '\0');
   file += std::string("GCOL\x01\0\0\0", 8) + std::string("\x30\0\0\0\0\0\0\0", 8);

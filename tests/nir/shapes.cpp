@@ -35,7 +35,7 @@ Node lif(const Array& tau, const Array& rest) { return {LIF{tau, rest, rest, res
 
 }  // namespace
 
-TEST_CASE("convolutions and pools have as many outputs as there are places for the window") {
+TEST_CASE("convolutions and pools have one output for each position of the window") {
   const unsigned seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937 random(seed);
@@ -104,7 +104,7 @@ TEST_CASE("a window that does not fit is refused") {
                     has_text("it is for 3 input channels"));
 }
 
-TEST_CASE("strict shapes are those of the graph in every place, tolerant ones follow what arrives") {
+TEST_CASE("strict shapes are those of the graph everywhere, tolerant ones follow the arriving shapes") {
   const Array three = numbers({3}), one = numbers({1});
   CHECK_NOTHROW(infer_shapes(chain({3}, lif(three, three), Shape{3})));
   // A parameter of another shape, a wrong Output.

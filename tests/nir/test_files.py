@@ -168,7 +168,7 @@ def test_large_arrays_of_all_types_come_back_from_many_chunks(tmp_path):
         assert back.dtype == array.dtype.newbyteorder("=") and np.array_equal(back, array)
 
 
-def test_a_file_of_the_package_is_told_about(tmp_path):
+def test_a_reader_explains_a_file_of_the_package(tmp_path):
     nir.write(tmp_path / "a.nir", GRAPHS["Conv2d"])
     node = nodes_of(tmp_path / "a.nir")["node"]
     weight = GRAPHS["Conv2d"].nodes["node"].weight
@@ -649,7 +649,7 @@ def convert_of_lif(folder):
     return folder / "lif.nir"
 
 
-def test_a_graph_into_which_nothing_leads_is_told(tmp_path):
+def test_a_graph_without_an_input_is_reported(tmp_path):
     with h5py.File(tmp_path / "a.nir", "w") as file:
         root = put(file.create_group("node"), type="NIRGraph")
         root.create_dataset("edges", data=names([("a", "b"), ("b", "a"), ("b", "c")]), dtype=TEXT)
@@ -714,7 +714,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.nir", "bad.nir", "old.nir"]
 
 
-def test_differences_are_told(tmp_path):
+def test_differences_are_reported(tmp_path):
     nir.write(tmp_path / "a.nir", chain(nir.LIF(S, S, S, S, S), [3], [3]))
     nir.write(tmp_path / "b.nir", chain(nir.LIF(S, S, S + 0.25, S, S), [3], [3]))
     done = tool("diff", tmp_path / "a.nir", tmp_path / "b.nir")

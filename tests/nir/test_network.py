@@ -182,7 +182,7 @@ def test_every_neuron_under_every_option(reset, comparison, current, tmp_path):
 
 @pytest.mark.parametrize("comparison", COMPARISONS)
 @pytest.mark.parametrize("reset", ["file", "subtract-delayed", "subtract-twice"])
-def test_a_membrane_exactly_at_its_threshold_fires_as_the_comparison_says(reset, comparison, tmp_path):
+def test_a_membrane_exactly_at_its_threshold_fires_by_the_comparison(reset, comparison, tmp_path):
     """Small whole numbers: every sum is exact, and thresholds are met exactly all the time."""
     random = np.random.default_rng(3)
     dt = 2.0**-10
@@ -304,7 +304,7 @@ def test_float32_gives_the_spikes_of_float32(dtype, tmp_path):
         np.testing.assert_array_equal(v["lif"][t], membrane)  # the same bits
 
 
-def test_a_batch_from_states_of_ones_own_with_currents_recorded(tmp_path):
+def test_a_batch_from_given_states_with_recorded_currents(tmp_path):
     """Each sample is what the simulator gives from its own first states."""
     random = np.random.default_rng(23)
     kind, fields = neuron("CubaLIF", (3,), random)
@@ -356,7 +356,7 @@ def test_layers_over_all_steps_at_once_give_the_same_spikes(tmp_path):
     assert expected.sum() > 3
 
 
-def test_a_nested_input_that_says_a_wrong_shape_takes_what_arrives(tmp_path):
+def test_a_nested_input_with_a_wrong_shape_uses_the_arriving_shape(tmp_path):
     random = np.random.default_rng(31)
     inner = {
         "nodes": {"input": ("Input", {"shape": [12]}), "lif": neuron("LIF", (5,), random), "output": ("Output", {"shape": [12]})},

@@ -65,7 +65,7 @@ std::string refused(const nn::Part& part, const at::Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("every neuron comes back from a file with the same bits, soft resets and all") {
+TEST_CASE("every neuron is read from a file with the same bits, also with soft resets") {
   const at::Tensor x = input({30, 3, 4}), taus = at::full({4}, 2.0) + at::arange(4) * .3;
   for (const bool strict : {false, true}) {
     check_round_trip(nn::IF(nn::IFOptions().strict(strict)), x);
@@ -211,7 +211,7 @@ TEST_CASE("bounds of learned constants come back") {
   CHECK(bounds("1", "tau").max == 4.);
 }
 
-TEST_CASE("what NIR cannot say is told once, and kept from nobody who asks for something else") {
+TEST_CASE("properties without a NIR field are reported once, and do not affect other exports") {
   nn::Sequential net(nn::LIF(nn::LIFOptions().v_reset(std::nullopt)), nn::LIF(nn::LIFOptions().v_reset(std::nullopt)));
   nir::Report report;
   nir::Graph graph = nir::from_module(net, at::zeros({4}), dt, &report);

@@ -80,7 +80,7 @@ TEST_CASE("a segment draws the same random numbers the second time, and those af
   CHECK(at::allclose(grad, torch::autograd::grad({expected}, {w})[0], /*rtol=*/1e-12));
 }
 
-TEST_CASE("checkpointed says what is wrong") {
+TEST_CASE("checkpointed raises clear errors") {
   const auto grows = [](std::int64_t number, const std::vector<Tensor>&) -> Segment {
     return {at::rand({}), std::vector<Tensor>(static_cast<std::size_t>(number), at::rand({2}))};
   };

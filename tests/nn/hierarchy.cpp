@@ -56,7 +56,7 @@ struct Folder {
 
 }  // namespace
 
-TEST_CASE("a connection brings what was sent `delay` steps ago, zeros at first; several are summed") {
+TEST_CASE("a connection delivers the values of `delay` steps ago, zeros at first; several are summed") {
   nn::Composite net;
   net->add("twice", linear(2));
   net->connect("in", "twice.in");
@@ -339,7 +339,7 @@ TEST_CASE("a call of which a part fails leaves all states as they were, at every
   }
 }
 
-TEST_CASE("finding what comes before the first step draws no random numbers") {
+TEST_CASE("finding the values before the first step draws no random numbers") {
   nn::Neuron noisy(nn::NeuronOptions("neuron noisy(x) { return x + uniform() }"));
   const Tensor x = at::ones({1, 4});
   const std::vector<nn::Part> parts = {nn::Poisson(), noisy};

@@ -207,7 +207,7 @@ TEST_CASE("fixed-point states are recorded in every step, and set") {
   }
 }
 
-TEST_CASE("fixed-point modules are saved, loaded and copied with what they remember, and stay integers") {
+TEST_CASE("fixed-point modules are saved, loaded and copied with their states, and stay integers") {
   at::manual_seed(loihi_seed);
   const auto types = [](const Stateful& module) {
     std::vector<at::ScalarType> all;

@@ -118,7 +118,7 @@ TEST_CASE("in pieces whose history is cut, a Recurrent learns its weights as its
   }
 }
 
-TEST_CASE("a loop needs no shape, takes any batch, and finding its shapes changes nothing") {
+TEST_CASE("a loop needs no shape, accepts any batch, and finding its shapes changes nothing") {
   torch::nn::BatchNorm1d norm(width);
   torch::nn::Linear there(width, 4), back(4, width);
   for (const bool from_rest : {false, true}) {

@@ -145,7 +145,7 @@ TEST_CASE("a neuron at its threshold fires, a strict one does not") {
 }
 
 // At no threshold by chance: the strict cells are the same neurons.
-TEST_CASE("strict neurons compute what the others do") {
+TEST_CASE("strict neurons equal the others") {
   at::manual_seed(11);
   const Tensor x = at::rand({20, 3, width}) * 3;
   const auto same = [&](auto strict, auto usual) {

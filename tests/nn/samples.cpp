@@ -83,7 +83,7 @@ void check_equal(const Found& a, const Found& b, double tolerance) {
 
 }  // namespace
 
-TEST_CASE("samples of different lengths that start anew are each sample by itself, in every neuron") {
+TEST_CASE("samples of different lengths that restart equal each sample alone, in every neuron") {
   torch::manual_seed(1);
   const nn::Samples samples = random_samples({9, 4, 0, 7});
   const Tensor x = at::rand({sample_steps, 4, width}) * 3;

@@ -18,7 +18,7 @@ at::ScalarType state_type(at::ScalarType x) { return x == at::kDouble ? at::kDou
 
 }  // namespace
 
-TEST_CASE("no neurons or no steps: empty results, and a gradient of zero for what they would share") {
+TEST_CASE("no neurons or no steps: empty results, and a gradient of zero for shared parameters") {
   for (const NeuronRow& neuron : neuron_rows) {
     for (const auto& shape : std::vector<std::vector<int64_t>>{{4, 0}, {4, 2, 0}, {4, 0, 3}, {0, 0}, {0, 3}}) {
       INFO(neuron.name);

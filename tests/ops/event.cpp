@@ -143,7 +143,7 @@ TEST_CASE("several vectors at once are those vectors one by one") {
   });
 }
 
-TEST_CASE("a weight's gradient is what its connection read times what arrived") {
+TEST_CASE("a weight's gradient is the product of its connection's input and its upstream gradient") {
   static const auto op = ops::find_operator<sparse::WeightGradSchema>("spikeforge::csr_weight_grad");
   at::manual_seed(event_seed);
   for (const Matrix& matrix : matrices())

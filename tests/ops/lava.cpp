@@ -39,7 +39,7 @@ TEST_CASE("a periodic reset and a refractory period have a counter among their s
   REQUIRE(loihi_ternary_lif(x, {}, {.bias_mant = -64, .vth_lo = 0}).spikes.eq(-1).all().item<bool>());
 }
 
-TEST_CASE("connections of either kind give what they weigh, after their delay") {
+TEST_CASE("connections of either kind deliver their weights after their delay") {
   const at::Tensor weight = loihi_prepare_weights(at::tensor({3.9, -300.0, -7.0, 0.0}).view({2, 2}));
   REQUIRE(weight.flatten().equal(ints({2, -256, -8, 0})));
   const at::Tensor x = ints({1, 0, 0, 1, 1, 1}).view({3, 2});

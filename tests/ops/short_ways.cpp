@@ -84,7 +84,7 @@ Tensor gradient(const std::vector<Tensor>& results, const Tensor& x) {
 
 }  // namespace
 
-TEST_CASE("a profiler sees what C++ functions call, and changes no bit of it") {
+TEST_CASE("a profiler sees the operators that C++ functions call, and changes no bit") {
   for (const Way& way : ways) {
     INFO(way.op);
     const Tensor x = drive().requires_grad_(true);

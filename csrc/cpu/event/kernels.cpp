@@ -29,15 +29,16 @@ bool is_event(const std::uint32_t* bits, std::int32_t i) {
   return (bits[at >> 5] >> (at & 31) & 1) != 0;
 }
 
-// x where the entry is an event, else 0, whatever x is. Without a branch, which one in ten events would mislead.
+// Returns x if the entry is an event, and 0 otherwise, for any x. It has no branch: with one event in ten entries, it
+// would often be mispredicted.
 template <class C> C where_event(const std::uint32_t* bits, std::int32_t i, C x) {
   using Bits = std::conditional_t<sizeof(C) == 8, std::uint64_t, std::uint32_t>;
   return std::bit_cast<C>(std::bit_cast<Bits>(x) & (Bits(0) - static_cast<Bits>(is_event(bits, i))));
 }
 
 #if defined(SPIKEFORGE_WORDS_OF_EIGHT)
-// The words of eight entries, loaded one by one: 12.5 M connections take 4.5 ms of a Zen 3 core, and 6.3 by the
-// gathering instruction; of a Zen 4 core 3.7, and 5.5 by that of AVX-512.
+// Returns the words of eight entries, loaded one by one: 12.5 M connections take 4.5 ms on a Zen 3 core, and 6.3 with
+// the gather instruction; on a Zen 4 core 3.7, and 5.5 with the gather instruction of AVX-512.
 __m256i words_of(const std::int32_t* columns, const std::uint32_t* bits) {
   const auto word = [=](int k) { return static_cast<int>(bits[static_cast<std::uint32_t>(columns[k]) >> 5]); };
   return _mm256_setr_epi32(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7));
@@ -105,7 +106,7 @@ Compute<W> sum_of_weights(const std::int32_t* columns, const W* weights, std::in
   return sum_of<C>(n, [&](std::int64_t k) { return where_event(bits, columns[k], static_cast<C>(weights[k])); });
 }
 
-// The result of a row with one weight for all: zero without contributions, whatever the weight.
+// Returns the result of a row with a homogeneous weight: zero without contributions, for any weight.
 template <class W, class Sum> W weighted(W weight, Sum sum, Values values) {
   using C = Compute<W>;
   if (values != Values::number && sum == 0) return W(C(0));
@@ -155,7 +156,7 @@ void gather(const Rows& matrix, const Weights& weights, const Prepared& x, std::
 
 // ---- one vector, by columns ----
 
-// Nonzeros [first, last) of one row, of a share.
+// Nonzeros [first, last) of one row of a share.
 struct Piece {
   std::int32_t row = 0;
   std::int64_t first = 0, last = 0;
@@ -164,13 +165,13 @@ struct Piece {
 constexpr std::int64_t nonzeros_of_a_line = 16;
 constexpr int rows_together = 16;
 
-// Several pieces, which begin anywhere.
+// Several pieces, at arbitrary positions.
 struct Pieces {
   Piece of[rows_together];
   int count = 0;
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
 
-  // The next ones of the share, from row `a` of its list on.
+  // Reads the next pieces of the share, starting at row `a` of its list.
   void read(const Share& share, std::int64_t& a) {
     *this = {};
     for (; count < rows_together && a < share.count && share.starts[a] < share.last; ++count, ++a) {
@@ -184,7 +185,7 @@ struct Pieces {
   }
 };
 
-// Walks the pieces that come next, a line at a time, in the order in which they lie in memory.
+// Prefetches the next pieces, one cache line at a time, in memory order.
 template <class Fetch> class Lines {
  public:
   Lines(const Pieces& pieces, Fetch& fetch) : pieces_(pieces), fetch_(fetch) {
@@ -214,13 +215,14 @@ template <class Fetch> class Lines {
   std::int64_t k_ = 0, last_ = 0;
 };
 
-// Calls add(p, k, column) for the nonzeros k of a share; start(p, row) is called before those of a row. Pieces are
-// walked side by side, one line of each: columns mostly ascend, so neighbouring additions have neighbouring targets, in
-// the nearest cache. Meanwhile `fetch`(k) prefetches the operands of the next nonzeros: no hardware prefetcher follows
-// as many pieces, or predicts the begin of the next active row. Indices are loaded in pairs.
+// Calls add(p, k, column) for the nonzeros k of a share; start(p, row) is called before those of a row. Several pieces
+// are processed concurrently, one cache line of each at a time: columns mostly ascend, so the targets of neighbouring
+// additions are neighbours in the first-level cache. Meanwhile, `fetch`(k) prefetches the operands of the next
+// nonzeros: a hardware prefetcher cannot follow this number of pieces, nor predict the start of the next active row.
+// Indices are loaded in pairs.
 //
-// 12.5 M connections with a weight each on a Zen 4 core: 16 side by side take 7.6 ms, 8 or 24 take 8.5 to 9, and
-// rows one after the other 10.1.
+// 12.5 M connections with a weight each on a Zen 4 core: 16 concurrent pieces take 7.6 ms, 8 or 24 take 8.5 to 9, and
+// row by row takes 10.1.
 template <class Start, class Fetch, class Add>
 void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Fetch&& fetch, Add&& add) {
   if (share.first >= share.last) return;
@@ -261,7 +263,7 @@ void for_each_nonzero(const Rows& matrix, const Share& share, Start&& start, Fet
   }
 }
 
-// Into the second cache, since the first one holds the sums: 7.6 ms as above, and 8.4 into the first.
+// Prefetches into the second-level cache, since the first has the sums: 7.6 ms as above, and 8.4 with the first.
 template <class T> void fetch_line(const T* data, std::int64_t k) {
   constexpr std::int64_t bytes_of_a_line = 64;
   const char* const from = reinterpret_cast<const char*>(data + k);
@@ -309,7 +311,7 @@ void scatter(const Rows& matrix, const Weights& weights, const Prepared& x, cons
 
 // ---- to a ring ----
 
-// Calls f(place) where place(k) is the sums, in C, in which nonzero k arrives.
+// Calls f(place), where place(k) returns the sums of type C to which nonzero k contributes.
 template <class C, class F> void with_places(const Ring& ring, F&& f) {
   const std::int64_t mask = ring.same_delay ? 0 : -1;
   const auto of = [&](const auto* delays) {
@@ -362,7 +364,7 @@ void deliver(const Rows& matrix, const Weights& weights, const Prepared& x, cons
   with_element(weights.type, [&](auto w) { deliver_typed<decltype(w)>(matrix, weights, x, share, ring); });
 }
 
-// Pieces of rows in a block of columns may be short, and lie anywhere.
+// The number of pieces to prefetch: pieces of rows in a block of columns may be short, and at arbitrary positions.
 constexpr std::int64_t pieces_ahead = 8;
 
 template <class W>
@@ -428,17 +430,17 @@ void deliver_rows(const Rows& matrix, const Weights& weights, const Prepared& x,
   with_element(weights.type, [&](auto w) { deliver_rows_typed<decltype(w)>(matrix, weights, x, begin, end, ring); });
 }
 
-// For one block of columns at a time: first the sums, then their products with the weight, so that both are vectors.
+// Processes one block of columns at a time: first the sums, then their products with the weight, so that both loops are
+// vectorised.
 template <class W, class Sum>
 void finish_typed(const Weights& weights, Values values, const void* sums, std::int64_t parts, std::int64_t part_bytes,
                   std::int64_t begin, std::int64_t end, W* y, std::int64_t y_stride) {
   using C = Compute<W>;
-  using Total = std::conditional_t<std::is_integral_v<Sum>, double, Sum>;  // which counts on where 32 bits end
+  using Total = std::conditional_t<std::is_integral_v<Sum>, double, Sum>;  // exact beyond 32 bits
   constexpr std::int64_t block = 256;
   const auto weight =
       static_cast<Total>(weights.homogeneous ? static_cast<C>(*static_cast<const W*>(weights.data)) : C(1));
-  // Without contributions the result is 0, whatever the weight: for finite weights the product gives that, but for its
-  // sign.
+  // Without contributions, the result is 0 for any weight. For finite weights, the product is 0, except for its sign.
   const bool zero_is_nothing =
       weights.homogeneous && values != Values::number && !(std::abs(weight) < std::numeric_limits<Total>::infinity());
   for (std::int64_t first = begin; first < end; first += block) {
@@ -476,7 +478,7 @@ void finish(const Weights& weights, Values values, const void* sums, std::int64_
 
 // ---- several vectors ----
 
-// to[v] += weight * entry[v], where there is anything.
+// to[v] += weight * entry[v]; with `only_active`, only for positive entries.
 template <class C> void add(C* to, const C* entry, C weight, bool only_active, std::int64_t n) {
   if (only_active)
     for (std::int64_t v = 0; v < n; ++v) to[v] += entry[v] > 0 ? weight * entry[v] : C(0);
@@ -489,7 +491,7 @@ template <class W> struct Many {
   const Rows& matrix;
   const W* weights;
   bool homogeneous;
-  bool only_active;  // what is not an event contributes nothing, whatever its weight
+  bool only_active;  // entries that are not events contribute nothing, for any weight
   const C* entries;
   std::int64_t n;
 

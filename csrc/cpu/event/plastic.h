@@ -18,14 +18,14 @@
 
 namespace spikeforge::cpu {
 
-// A block of a rule as a tape, whose arguments are the connection's states, traces, numbers computed from parameters,
-// and signals.
+// A block of a rule as a tape. Its arguments are the connection's states, traces, values computed from parameters, and
+// signals.
 struct PlasticBlock {
   PlasticBlock() = default;
-  // Computes those of a block's results that are states and sent values, or with `of_traces` the traces.
+  // Computes the states and the sent value of a block, or, with `of_traces`, its traces.
   PlasticBlock(const graph::Synapse& synapse, const graph::SynapseBlock& block, bool of_traces, bool sends);
 
-  // The values of the numbers in the arithmetic of F for these parameters.
+  // Returns the values computed from these parameters, in the arithmetic of F.
   template <class F> std::vector<double> numbers(std::span<const double> params) const;
 
   bool is_empty() const { return tape.results == 0; }
@@ -41,20 +41,21 @@ struct PlasticBlock {
 struct PlasticProgram {
   explicit PlasticProgram(const graph::Synapse& synapse);
 
-  // At a presynaptic spike; the same, if the sent value is not used; and the traces of its neuron.
+  // The update at a presynaptic spike; the same, if the sent value is not used; and the traces of the presynaptic
+  // neuron.
   PlasticBlock pre, silent_pre, pre_traces;
   PlasticBlock post, post_traces, each_step;
   std::vector<PlasticBlock> on_signal;
 };
 
-// A state of each connection, and how it decays.
+// A state of each connection, and its decay.
 struct PlasticState {
   void* data = nullptr;
-  DType type{};  // of its memory
+  DType type{};  // in memory
   bool decays = false;
-  double log_factor = 0;  // what is left after a step: exp(log_factor)
+  double log_factor = 0;  // exp(log_factor) remains after a step
   double target = 0;
-  const void* factors = nullptr;  // [plastic_factors] in the arithmetic's type: what is left after 0, 1, ... steps
+  const void* factors = nullptr;  // [plastic_factors] in the arithmetic's type: the remainder after 0, 1, ... steps
 };
 constexpr std::size_t plastic_factors = 1024;
 
@@ -65,49 +66,50 @@ struct PlasticTrace {
 
 struct PlasticSignal {
   const void* data = nullptr;  // in the arithmetic's type
-  bool of_columns = false;     // one for each neuron after, else one for all
+  bool of_columns = false;     // true: one value for each neuron after; false: one for all
 };
 
 struct PlasticCall {
   DType type{};                         // of the arithmetic: f32 or f64
-  const PlasticBlock* block = nullptr;  // null: states decay, and nothing else happens
+  const PlasticBlock* block = nullptr;  // null: states only decay
   std::span<const double> numbers;
   std::span<const PlasticState> states;
   std::span<const PlasticTrace> traces;
   std::span<const PlasticSignal> signals;
-  std::uint32_t* last = nullptr;  // of each connection: the step that its decaying states are of; null: none decays
+  std::uint32_t* last = nullptr;  // of each connection: the step of its decaying states; null: none decays
   std::uint32_t now = 0;
-  // Traces before a connection of delay d are those of element trace_offsets[d] and on; null: of 0 and on.
+  // For a connection of delay d, the traces of the neurons before it start at element trace_offsets[d]; null: at
+  // element 0.
   const void* delays = nullptr;
   bool wide_delays = false;
   const std::int64_t* trace_offsets = nullptr;
   void* sent = nullptr;  // [columns], to which sent values are added; null if they are not used
 };
 
-// Connections of some neurons: places begins[i], ..., ends[i] - 1 of `others` are those of neuron own[i].
+// Connections of some neurons: neuron own[i] has the places begins[i], ..., ends[i] - 1 of `others`.
 struct PlasticWalk {
-  bool by_columns = false;  // own are columns and others are rows; else the reverse
+  bool by_columns = false;  // true: own are columns and others are rows; false: the reverse
   const std::int32_t* own = nullptr;
   const std::int64_t* begins = nullptr;
   const std::int64_t* ends = nullptr;
   std::int64_t count = 0;
   const std::int32_t* others = nullptr;
-  const std::int64_t* slots = nullptr;  // the connection of each place; null: its number
+  const std::int64_t* slots = nullptr;  // the connection of each place; null: its index
 };
 
 struct PlasticKernels {
-  // Bytes of memory on a cache line that the others need.
+  // Returns the bytes of scratch memory, aligned to a cache line, that the functions below need.
   std::size_t (*scratch)(const PlasticCall&);
   void (*connections)(const PlasticCall&, const PlasticWalk&, void* scratch);
-  // Traces of the neurons that fired.
+  // Updates the traces of the neurons that fired.
   void (*neurons)(const PlasticCall&, const std::int32_t* fired, std::int64_t count, void* scratch);
-  // value = target + (value - target) factor
+  // Sets each value to target + (value - target) factor.
   void (*decay)(DType type, void* values, std::int64_t count, double factor, double target);
 };
 
 SPIKEFORGE_EACH_SET(const PlasticKernels&, plastic_kernels, ());
 
-// Those of the set that kernels.h chooses.
+// Returns the kernels of the instruction set that kernels.h chooses.
 const PlasticKernels& plastic_kernels();
 
 }  // namespace spikeforge::cpu

@@ -15,9 +15,9 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-// Connections of a piece: their rows stay in the L1 cache.
+// The maximum number of connections of a piece, whose rows stay in the first-level cache.
 constexpr std::int64_t connections_at_once = 512;
-// A row with at least this many connections gets pieces of its own; shorter rows share a piece.
+// A row with at least this number of connections has separate pieces; shorter rows share a piece.
 constexpr std::int64_t least_in_place = 96;
 constexpr std::int64_t line = 64;  // bytes of a cache line
 
@@ -67,7 +67,7 @@ template <class T> class Piece {
     for (std::size_t i = 0; i < tape.temporaries; ++i) rows_[tape.temporary(i)] = row_of(temporaries, i);
   }
 
-  // A long row is processed in place; short rows are collected into one piece.
+  // Processes the connections of a walk: long rows in place, and short rows collected into one piece.
   void connections(const PlasticWalk& walk) {
     by_columns_ = walk.by_columns;
     const bool sums = block_ != nullptr && block_->sends && call_.sent != nullptr;
@@ -79,7 +79,7 @@ template <class T> class Piece {
       std::int64_t place = walk.begins[i];
       const std::int64_t end = walk.ends[i];
       if (end - place >= least_in_place) {
-        if (sums) flush();  // in the order of the walk
+        if (sums) flush();  // keeps the order of the walk
         const std::int64_t pieces = (end - place + connections_at_once - 1) / connections_at_once;
         for (const std::int64_t each = (end - place + pieces - 1) / pieces; place < end; place += taken_.count) {
           taken_ = {.count = std::min(each, end - place),
@@ -135,8 +135,8 @@ template <class T> class Piece {
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[places[i]];
   }
 
-  // Scattered data is prefetched while the piece before is computed: the states of the next piece, and the indices of
-  // the one after it.
+  // Prefetches scattered data while a piece is computed: the states of the next piece, and the indices of the one after
+  // it.
   [[gnu::always_inline]] void look_ahead(const PlasticWalk& walk, std::int64_t segment, std::int64_t place) const {
     const auto piece = [&] {
       if (segment < walk.count && place == walk.ends[segment] && ++segment < walk.count) place = walk.begins[segment];
@@ -157,8 +157,8 @@ template <class T> class Piece {
     if (walk.slots != nullptr) ask_for(walk.slots, sizeof *walk.slots, nullptr, place, n);
   }
 
-  // Prefetches elements place, ..., place + n - 1, or those that `slots` names there. GCC regards a function that only
-  // prefetches as free of effects, and removes its calls, so it must be inlined.
+  // Prefetches elements place, ..., place + n - 1, or the elements at these places of `slots`. GCC regards a function
+  // that only prefetches as free of effects, and removes its calls, so it must be inlined.
   [[gnu::always_inline]] static void ask_for(const void* data, std::int64_t bytes, const std::int64_t* slots,
                                              std::int64_t place, std::int64_t n) {
     constexpr int to_second_level = 2;
@@ -191,7 +191,7 @@ template <class T> class Piece {
     for (std::int64_t i = 0; i < n; ++i) sent[taken_.other[i]] += from[i];
   }
 
-  // Calls f with the number of connection i as a function of i.
+  // Calls f with a function that returns the index of connection i.
   template <class Function> void with_numbers(Function&& function) const {
     if (taken_.list == nullptr)
       function([first = taken_.first](std::int64_t i) { return first + i; });
@@ -199,7 +199,7 @@ template <class T> class Piece {
       function([list = taken_.list](std::int64_t i) { return list[i]; });
   }
 
-  // One for each connection of what the neurons have on its own side, or on the other.
+  // Gathers one value per connection from the neurons on the own side, or on the other side.
   void gather_neurons(const T* from, bool own, T* to) const {
     if (own && taken_.same_own)
       std::fill_n(to, taken_.count, from[*taken_.own]);
@@ -207,7 +207,7 @@ template <class T> class Piece {
       gather(from, own ? taken_.own : taken_.other, to, taken_.count);
   }
 
-  // Decaying states are brought up to this step, all of them: they share the step that they are of.
+  // Gathers the states. All decaying states are updated to this step, since they share the step of their last update.
   void gather_states() {
     const std::int64_t n = taken_.count;
     with_numbers([&](const auto& number) {
@@ -303,9 +303,9 @@ template <class T> class Piece {
   // The connections of a piece.
   struct Taken {
     std::int64_t count = 0;
-    std::int64_t first = 0;              // their numbers are first, first + 1, ...
+    std::int64_t first = 0;              // their indices are first, first + 1, ...
     const std::int64_t* list = nullptr;  // or these
-    bool same_own = false;               // own is one neuron
+    bool same_own = false;               // true if own is one neuron
     const std::int32_t *own = nullptr, *other = nullptr;
   };
 

@@ -13,7 +13,7 @@ template <class T, class Stored> class Statistics {
   using V = Vec<T>;
   static constexpr std::int64_t lanes = V::lanes;
   static constexpr std::int64_t most_rows = 64;       // rows whose sums are combined in T
-  static constexpr std::int64_t most_elements = 512;  // of one row, likewise
+  static constexpr std::int64_t most_elements = 512;  // of one row whose sums are combined in T
 
  public:
   static void moments(const Stored* x, std::int64_t rows, std::int64_t channels, std::int64_t inner, Moments* moments) {
@@ -22,7 +22,7 @@ template <class T, class Stored> class Statistics {
   }
 
  private:
-  // Channels are neighbours: a vector of them at a time.
+  // Processes a vector of neighbouring channels at a time.
   static void along_rows(const Stored* x, std::int64_t rows, std::int64_t channels, Moments* moments) {
     for (std::int64_t r = 0; r < rows; r += most_rows) {
       const std::int64_t count = rows - r < most_rows ? rows - r : most_rows;
@@ -89,8 +89,8 @@ template <class T, class Stored> class Statistics {
     squares = squares + difference * difference;
   }
 
-  // Moments of `before` numbers, and those of `count` more of which sums of differences from their center, about their
-  // mean, are known.
+  // Joins the moments of `before` numbers with those of `count` further numbers, given by the sums of the differences
+  // from `center`, which is close to their mean, and of their squares.
   static void join(double center, double sum, double squares, std::int64_t count, double before, Moments& moments) {
     const auto n = static_cast<double>(count);
     const double rest = squares - sum * sum / n;

@@ -1,4 +1,4 @@
-// Mean and variance of the channels of a tensor on the CPU, in one instruction set.
+// The mean and variance of the channels of a tensor on the CPU, in one instruction set.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -8,14 +8,14 @@
 
 namespace spikeforge::cpu {
 
-// The mean of some of a channel's numbers, and the sum of squared differences from it.
+// The mean of some elements of a channel, and the sum of the squared differences from it.
 struct Moments {
   double mean, squares;
 };
 
 inline namespace CPU_CAPABILITY {
 
-// Those of `a_count` and `b_count` numbers together (Chan, Golub and LeVeque 1983).
+// Returns the moments of the union of `a_count` and `b_count` numbers (Chan, Golub and LeVeque 1983).
 inline Moments joined(const Moments& a, double a_count, const Moments& b, double b_count) {
   if (a_count == 0) return b;
   if (b_count == 0) return a;
@@ -26,9 +26,9 @@ inline Moments joined(const Moments& a, double a_count, const Moments& b, double
 
 }  // namespace CPU_CAPABILITY
 
-// The moments of each channel of x [rows, channels, inner], over its rows and inner elements, into `moments`
-// [channels]. Sums are of differences from the mean of at most 512 numbers, and those are joined in double: no E[x^2] -
-// E[x]^2, which cancels. The order of additions depends on the sizes alone.
+// Computes the moments of each channel of x [rows, channels, inner], over its rows and inner elements, into `moments`
+// [channels]. Differences from the mean of at most 512 numbers are summed, and the moments are joined in double: E[x^2]
+// - E[x]^2 would cancel. The order of additions depends only on the sizes.
 struct ChannelStatistics {
   void (*moments)(const void* x, DType type, std::int64_t rows, std::int64_t channels, std::int64_t inner,
                   Moments* moments);
@@ -36,7 +36,7 @@ struct ChannelStatistics {
 
 SPIKEFORGE_EACH_SET(const ChannelStatistics&, channel_statistics, ());
 
-// The kernels of the widest supported instruction set, as in loops().
+// Returns the kernels of the widest supported instruction set, as in loops().
 const ChannelStatistics& channel_statistics();
 
 }  // namespace spikeforge::cpu

@@ -14,12 +14,12 @@ namespace {
 template <class T> class Delayed {
   using V = Vec<T>;
   static constexpr std::int64_t lanes = V::lanes;
-  // Vectors that stay in registers, of which AVX-512 has 32 and the others 16.
+  // The number of vectors that stay in registers: AVX-512 has 32 registers, the other sets 16.
   static constexpr int tile = vector_bytes == 64 ? 16 : 8;
   static_assert(tile <= delayed_tile);
-  // Numbers of a row whose products are summed at once.
+  // The elements of a row whose products are summed at once.
   static constexpr std::int64_t chunk = 128 * lanes;
-  // Rows of `in` that are read repeatedly stay in the first-level cache.
+  // The size of the rows of `in` that stay in the first-level cache, where they are read repeatedly.
   static constexpr std::int64_t cache_bytes = 28 << 10;
 
  public:
@@ -59,7 +59,7 @@ template <class T> class Delayed {
     return n;
   }
 
-  // `known`: how many taps there are, or 0.
+  // `known`: the number of taps at compile time, or 0.
   template <int n, int known>
   static void add_columns(const DelayedProduct& p, std::int64_t r, std::int64_t c, std::int64_t last, std::int64_t j) {
     const std::int64_t taps = known > 0 ? known : p.taps;
@@ -100,7 +100,7 @@ template <class T> class Delayed {
     }
   }
 
-  // Sums over the listed steps only, in which `in` is not zero.
+  // Computes the sums over only the listed steps, in which `in` is not zero.
   static void sums_of_listed(const DelayedSums& s, std::int64_t row, std::int64_t last_row) {
     const DelayedProduct& p = s.product;
     for (std::int64_t c = 0; c < p.columns; ++c) {
@@ -136,10 +136,10 @@ template <class T> class Delayed {
     }
   }
 
-  // Sums of two neighbouring taps, that of the second from a step later. `next`: which is the next vector, so that each
-  // is read once.
+  // Sums for two neighbouring taps; the second reads a step later. `next`: a step is one vector, so that each vector is
+  // read once.
   template <bool next> static void add_two(const T* of, const T* in, std::int64_t step, std::int64_t count, T* to) {
-    constexpr int ways = 4;  // so that additions do not wait for each other
+    constexpr int ways = 4;  // independent sums, so that additions do not wait for each other
     V a[ways], b[ways];
     for (int i = 0; i < ways; ++i) a[i] = b[i] = V(0);
     V now = load_row<T>(in);
@@ -190,7 +190,7 @@ void sums(const DelayedSums& s, DType type, std::int64_t row, std::int64_t last_
   with_arithmetic(type, [&](auto number) { Delayed<decltype(number)>::sums(s, row, last_row); });
 }
 
-// A square of vectors, turned: in each round the numbers of two vectors that lie `distance` apart change places.
+// Transposes a square of vectors: each round exchanges elements of two vectors that are `distance` apart.
 template <class T> class Square {
   using V = Vec<T>;
 
@@ -251,7 +251,8 @@ template <class Element> class Sequence {
   }
 
  private:
-  // f(number in the sequence, number in the rows) for each, or `of_square` for so many samples and features at once.
+  // Calls f(index in the sequence, index in the rows) for each element, or `of_square` for a square of samples and
+  // features.
   template <class F, class OfSquare> static void each(const SequenceRows& s, F&& f, OfSquare&& of_square) {
     const std::int64_t whole = s.count == lanes && s.lanes == lanes ? s.features / lanes * lanes : 0;
     for (std::int64_t t = 0; t < s.steps; ++t) {

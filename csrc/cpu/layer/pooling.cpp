@@ -14,7 +14,7 @@ using layers::Window;
 std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
-// The windows among [0, count) that have an element within the image at this distance from the window's begin.
+// The windows among [0, count) for which the element at this distance from the start of the window is within the image.
 struct Range {
   std::int64_t first, last;
 
@@ -23,7 +23,7 @@ struct Range {
         last(smaller(count, (larger(0, size + window.padding - offset) + window.stride - 1) / window.stride)) {}
 };
 
-// How many numbers a window's sum is divided by.
+// Returns the divisor of a window's sum.
 double divisor_of(const Pool& pool, const Images& images, std::int64_t i, std::int64_t j) {
   if (pool.divisor != 0) return pool.divisor;
   const auto count = [&](const Window& window, std::int64_t at, std::int64_t size) {
@@ -35,9 +35,8 @@ double divisor_of(const Pool& pool, const Images& images, std::int64_t i, std::i
   return static_cast<double>(count(pool.down, i, images.height) * count(pool.across, j, images.width));
 }
 
-// The rows of results, or of gradients, that a thread computes one after the other. A row is stored as [columns,
-// channels]; the loop runs over neighbours with equal treatment: the channels of a column, or, for plain images, the
-// columns.
+// Computes rows of results, or of gradients, one at a time. A row is stored as [columns, channels]; the loop runs over
+// neighbours with equal treatment: the channels of a column, or, for plain images, the columns.
 template <class Stored> class Rows {
  public:
   using Number = Compute<Stored>;
@@ -102,8 +101,8 @@ template <class Stored> class Rows {
  private:
   static constexpr int none = -1;
 
-  // f(first element of windows in their row, column in x's row of their place kx, elements, columns from one to the
-  // next) for all that have one.
+  // Calls f(first element of the windows in their row, column of their place kx in x's row, number of elements,
+  // distance of columns) for all windows that have place kx.
   template <class F> void over_columns(int kx, const F& f) const {
     const Window& across = pool_.across;
     const std::int64_t offset = kx * across.dilation;
@@ -116,7 +115,7 @@ template <class Stored> class Rows {
       for (std::int64_t j = inside.first; j < inside.last; ++j) f(j * images_.channels, place(j), images_.channels, 1);
   }
 
-  // Numbers of an image's channels, by the element of a row of it.
+  // A value per channel of an image, indexed by the element of a row.
   struct OfChannels {
     const Number* numbers;
     std::int64_t channels;
@@ -147,7 +146,7 @@ template <class Stored> class Rows {
       numbers_[k] = offset[k] + slope[k] * (static_cast<Number>(x[k]) - mean[k]);
   }
 
-  // `starts`: True if these are the first elements of their windows. It is used if the elements are the channels of a
+  // `starts` is true if these are the first elements of their windows. It is used if the elements are the channels of a
   // column. If they are the columns of a row, which_[k] == none marks the first element of window k.
   void take(std::int64_t image, std::int64_t first, const Stored* x, std::int64_t count, std::int64_t stride, int place,
             bool starts) {
@@ -187,7 +186,8 @@ template <class Stored> class Rows {
       starts ? each(choose_first) : each(choose_more);
   }
 
-  // Reads the gradients of the windows of row i, for each of their elements or one.
+  // Reads the gradients of the windows of row i: for means, divided by the number of elements; for maxima, together
+  // with their places.
   void read_upstream(std::int64_t image, std::int64_t i) {
     const std::int64_t elements = images_.out_width * images_.channels;
     const std::int64_t from = (image * images_.out_height + i) * elements;

@@ -9,13 +9,13 @@
 
 namespace spikeforge::cpu {
 
-// Elements of x's rows, or of the result's.
+// Returns the maximum number of elements of a row of x or of the result.
 constexpr std::int64_t longest_row(const layers::Images& images) {
   return (images.width < images.out_width ? images.out_width : images.width) * images.channels;
 }
 
-// The rows [first, last) of all images' rows together: of the result's, or of the gradient's of x. `scratch` is a
-// thread's own, 24 bytes for each element of the longest row.
+// Computes the rows [first, last), counted over all images, of the result, or of the gradient of x. `scratch` is
+// private to a thread, with 24 bytes for each element of the longest row.
 struct PoolingKernels {
   void (*forward)(const layers::PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch);
   void (*backward)(const layers::PoolLaunch& call, std::int64_t first, std::int64_t last, void* scratch);
@@ -23,7 +23,7 @@ struct PoolingKernels {
 
 SPIKEFORGE_EACH_SET(const PoolingKernels&, pooling_kernels, ());
 
-// The kernels of the widest supported instruction set, as in loops().
+// Returns the kernels of the widest supported instruction set, as in loops().
 const PoolingKernels& pooling_kernels();
 
 }  // namespace spikeforge::cpu

@@ -8,16 +8,16 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-constexpr std::int64_t block = 64;  // numbers that are bytes for a moment
+constexpr std::int64_t block = 64;  // numbers that are converted to bytes at once
 
-// For the sixteen possible numbers as float.
+// Converts numbers from 0 to `most` to bytes, and others to 0. Returns false if there are others.
 template <class Stored> bool to_bytes(const Stored* x, std::int64_t count, int most, std::uint8_t* bytes) {
   using Number = Compute<Stored>;
   const auto largest = static_cast<Number>(most);
   unsigned wrong = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const auto number = static_cast<Number>(x[i]);
-    const bool is_inside = number >= 0 && number <= largest;  // NaN is not
+    const bool is_inside = number >= 0 && number <= largest;  // false for NaN
     const int whole = static_cast<int>(is_inside ? number : Number(0));
     const bool is_legal = is_inside && static_cast<Number>(whole) == number;
     wrong |= static_cast<unsigned>(!is_legal);
@@ -32,10 +32,10 @@ std::uint64_t word_of(const std::uint8_t* bytes) {
   return word;
 }
 
-// `bytes` has space for a block; elements after `count` are zero.
+// Packs bytes into bits. `bytes` has space for a block; elements after `count` are zero.
 void pack_bytes(const std::uint8_t* bytes, std::int64_t count, int bits, std::uint8_t* packed) {
   if (bits == 1) {
-    // Byte k of a word times 2^(56 - 7k) stands at bit 56 + k; other products stand below, or are lost.
+    // Byte k of a word times 2^(56 - 7k) is at bit 56 + k; other products are below bit 56, or overflow.
     for (std::int64_t i = 0; i < count; i += 8)
       packed[i / 8] = static_cast<std::uint8_t>(word_of(bytes + i) * 0x0102040810204080u >> 56);
   } else {

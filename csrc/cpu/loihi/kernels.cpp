@@ -15,8 +15,8 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are floating
-// point.
+// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are
+// floating-point.
 //
 // The loop's parameter (multistep.h), forward only.
 template <class Cell> class LoihiRows {
@@ -75,7 +75,7 @@ template <class Cell> class LoihiRows {
     return row;
   }
 
-  // The cell of the tile's neuron i.
+  // Returns the cell of the tile's neuron i.
   Cell cell_of(const int* const (&rows)[Cell::n_params], std::int64_t i) const {
     int params[Cell::n_params];
     for (int j = 0; j < Cell::n_params; ++j)
@@ -92,7 +92,7 @@ template <class Cell> class LoihiRows {
     return cell;
   }
 
-  // `cell(i)` is that of the tile's neuron i. The compiler has to see that nothing here is written twice.
+  // Runs a step. `cell(i)` returns the cell of the tile's neuron i. __restrict declares that the arrays do not overlap.
   template <class CellOf>
   static void run(const CellOf& cell, const int* __restrict x, int* __restrict states, std::int64_t stride,
                   int* __restrict y, std::int64_t count) {
@@ -107,10 +107,10 @@ template <class Cell> class LoihiRows {
 
   const Tile& tile_;
   Scratch& scratch_;
-  bool shared_ = true;  // all neurons have the same parameters
+  bool shared_ = true;  // true if all neurons have the same parameters
   bool is_legal_ = true;
   Cell cell_;
-  int* words_ = nullptr;  // of a cell each, [words, padded]: neighbours of a word lie beside each other
+  int* words_ = nullptr;  // the words of all cells, [words, padded]: the same word of neighbours is contiguous
 };
 
 namespace {

@@ -7,8 +7,8 @@
 
 namespace spikeforge::cpu {
 
-// The sums y [out] of the messages x [in], modulo 2^32: with weights [out, in], a dot product each; with their columns
-// [in, out], the sum of those whose message is not 0.
+// Computes the sums y [out] of the messages x [in], modulo 2^32: with weights [out, in], one dot product each; with
+// their columns [in, out], the sum of the columns whose message is not 0.
 struct LoihiProducts {
   void (*dots)(const int* x, const int* weights, std::int64_t in, std::int64_t out, int* y);
   void (*columns)(const int* x, const int* columns, std::int64_t in, std::int64_t out, int* y);
@@ -16,7 +16,7 @@ struct LoihiProducts {
 
 SPIKEFORGE_EACH_SET(const LoihiProducts&, loihi_products, ());
 
-// The kernels of the widest supported instruction set, as in loops().
+// Returns the kernels of the widest supported instruction set, as in loops().
 const LoihiProducts& loihi_products();
 
 }  // namespace spikeforge::cpu

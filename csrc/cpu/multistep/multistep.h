@@ -1,4 +1,4 @@
-// The multistep loop on the CPU: the one loop over T that runs a cell, forward and backward, over a tile of neurons
+// The multistep loop on the CPU: the only loop over T, which runs a cell, forward and backward, on a tile of neurons
 // whose states stay in the cache. It handles rows, tiles, segments and checkpoints, and does not depend on any cell.
 //
 // Rows run along N, so that every access is a contiguous stream; the time loop is outside the loop over the tile's
@@ -9,26 +9,26 @@
 //   Rows(tile, context, scratch)
 //   is_legal()                     true if the tile's parameters are legal, once loaded; if not, nothing is computed
 //   take_forward(launch), take_backward(launch)   memory, and values that do not change over the steps
-//   initial(states)                the cell's own states before the first step
+//   initial(states)                the initial states of the cell
 //   step(launch, t, ranges, before, after)   for the neurons in `ranges`, as all below; others may be computed too
 //   advance(launch, t, ranges, before, after)   only the states
 //   vjp(launch, t, ranges, segment, before, grad, grad_before)
-//                                  `grad` is that of the states after the step, grad_before that of `before`
+//                                  `grad` is the gradient of the states after the step, grad_before that of `before`
 //   forget(first, last)            clears the sums of parameters' gradients of these neurons of the tile
-//   finish(launch, grad)           gradients of parameters; `grad` is that of the cell's own initial states
+//   finish(launch, grad)           gradients of parameters; `grad` is the gradient of the cell's initial states
 //
-// States are rows of `tile.padded` numbers, one state after the other.
+// States are contiguous rows of `tile.padded` numbers, one row per state.
 //
 // A tile ends with its longest sample. If its samples differ in length, a step covers the ranges of neurons that have
-// it. Other neurons in the same granule are computed too, without effect: results after a sample's end are set to zero,
-// its last states are stored separately, and in the backward pass its gradients are inserted, and its sums begin, at
-// its last step.
+// this step. Other neurons in the same granule are computed too, without effect: results after a sample's end are set
+// to zero, its last states are stored separately, and in the backward pass its gradients are inserted at its last step,
+// where its sums begin.
 //
-// The loop is bound by memory. Hence results that no cache would hold are written past the caches, and each row
-// prefetches the next: the processor's own prefetcher starts again with every row. LIF, float32, T=16, N=2^20 on one
-// Zen 4 core, forward in GB/s of x and spikes for tiles of 512, 1024, 2048, 4096, 16384, where a copy reaches 24 and
-// one past the caches 36: plain 13, 14, 14, 16, 17; past the caches 17, 18, 17, 22, 24; and with the next row 24, 28,
-// 29, 34, 30. A segment of the backward pass is recomputed at the pace of memory and run backward at that of
+// The loop is bound by memory. Hence results that would not fit the caches are written past them, and each row
+// prefetches the next: the hardware prefetcher restarts with every row. LIF, float32, T=16, N=2^20 on one Zen 4 core,
+// forward in GB/s of x and spikes for tiles of 512, 1024, 2048, 4096, 16384, where a copy reaches 24, and a copy past
+// the caches 36: plain 13, 14, 14, 16, 17; past the caches 17, 18, 17, 22, 24; and with prefetch of the next row 24,
+// 28, 29, 34, 30. A segment of the backward pass is recomputed at the pace of memory and run backward at that of
 // arithmetic: hence its vjps prefetch the inputs of the next segment as well. LIF with the sigmoid surrogate, float32,
 // T=16, N=2^20, ns for 16 neurons and a step: 11.8 without, 9.1 with them, 8.3 with all data in the cache.
 #pragma once
@@ -50,7 +50,7 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// The samples that contiguous neurons belong to: their lengths, and the steps at which they start anew.
+// The samples of contiguous neurons: their lengths, and the steps at which they restart.
 class TileSamples {
  public:
   TileSamples(const Launch& launch, std::int64_t begin, std::int64_t end, Scratch& scratch)
@@ -81,13 +81,13 @@ class TileSamples {
   // True if no granule of neurons spans two samples.
   bool are_whole_granules() const { return lengths_.inner % granule == 0 && begin_ % granule == 0; }
 
-  // The granules in which a sample has step t: between two ends of samples they stay the same.
+  // Returns the granules in which a sample has step t. They change only where samples end.
   Ranges present(std::int64_t t) {
     if (!differ()) return {&all_, 1};
     list_at(t);
     return {present_, n_present_};
   }
-  // The neurons whose samples have no step t, in a tile whose other samples have it.
+  // Returns the neurons whose samples have no step t, in a tile whose other samples have it.
   Ranges ended(std::int64_t t) {
     if (t < shortest_ || !differ()) return {};
     list_at(t);
@@ -96,7 +96,7 @@ class TileSamples {
 
   // The functions below call use(first, last) for neurons [first, last) of the tile: those of one or more samples.
 
-  // Samples whose last step was t - 1.
+  // Visits the samples whose last step was t - 1.
   template <class Use> void each_of_length(std::int64_t t, const Use& use) const {
     if (t < shortest_ || (since_ < t && t < until_)) return;
     each_run(lengths_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
@@ -104,7 +104,7 @@ class TileSamples {
     });
   }
 
-  // Samples that start anew before step t.
+  // Visits the samples that restart before step t.
   template <class Use> void each_start(std::int64_t t, const Use& use) const {
     const unsigned char* const row = start_.data + t * start_.time_stride;
     each_run(start_, [&](std::int64_t first, std::int64_t last, std::int64_t sample) {
@@ -112,7 +112,7 @@ class TileSamples {
     });
   }
 
-  // For a recurrent call: use(first, last, is_fed_back) for the samples that have a step t. A sample receives the
+  // For a recurrent call: calls use(first, last, is_fed_back) for the samples that have a step t. A sample receives the
   // results of step t - delay, which is a later step in a backward pass, where the delay is negative; it receives none
   // if it restarts between the two steps.
   template <class Use> void each_present(std::int64_t t, std::int64_t delay, std::int64_t width, const Use& use) const {
@@ -194,7 +194,7 @@ class TileSamples {
   const std::int64_t steps_, begin_, end_;
   const Range all_;
   std::int64_t longest_, shortest_;
-  // The lists hold from one step to another; samples end at these two.
+  // The lists are valid between two steps at which samples end.
   Range *present_ = nullptr, *ended_ = nullptr;
   std::size_t n_present_ = 0, n_ended_ = 0;
   std::int64_t since_ = 0, until_ = 0;
@@ -229,7 +229,7 @@ template <class Rows> class Multistep {
   T* take_states(std::int64_t steps = 1) {
     return scratch_.take<T>(static_cast<std::size_t>(steps) * n_states_ * padded());
   }
-  // For the states after a step.
+  // Allocates the states after a step.
   T* take_next(T* states) { return Rows::in_place ? states : take_states(); }
 
   void load_initial(T* states) const {
@@ -248,20 +248,21 @@ template <class Rows> class Multistep {
 
   T* take_states_if(bool needed) { return needed ? take_states() : nullptr; }
 
-  // One number of each state, of these neurons of the tile.
+  // Copies the states of the neurons [first, last) of the tile.
   void copy_states(const T* from, T* to, std::int64_t first, std::int64_t last) const {
     for (std::size_t s = 0; s < n_states_; ++s)
       std::memcpy(to + s * padded() + first, from + s * padded() + first,
                   static_cast<std::size_t>(last - first) * sizeof(T));
   }
 
-  // The states of samples that start anew before step t; `fresh` are the cell's own.
+  // Resets the states of samples that restart before step t; `fresh` are the initial states of the cell.
   void restart(std::int64_t t, const T* fresh, T* states) const {
     if (samples_.have_starts())
       samples_.each_start(t, [&](std::int64_t first, std::int64_t last) { copy_states(fresh, states, first, last); });
   }
 
-  // The gradient of these belongs to the states that the cell made itself, and none to those before.
+  // Adds the gradient of samples that restart before step t to the gradient of the initial states of the cell, and sets
+  // it to 0 for the states before.
   void cut(std::int64_t t, T* grad, T* own) const {
     if (!samples_.have_starts()) return;
     samples_.each_start(t, [&](std::int64_t first, std::int64_t last) {
@@ -274,14 +275,14 @@ template <class Rows> class Multistep {
     });
   }
 
-  // The states of samples of t steps, after the last one.
+  // Stores the final states of samples of t steps.
   void keep_last(std::int64_t t, const T* states, T* kept) const {
     if (samples_.differ())
       samples_.each_of_length(t,
                               [&](std::int64_t first, std::int64_t last) { copy_states(states, kept, first, last); });
   }
 
-  // Zeros in row t of a result.
+  // Clears row t of a result.
   template <class Element> void clear(void* result, std::int64_t t, const Range& range) const {
     if (result == nullptr) return;
     void* const to = tile_.result<Element>(result, t) + range.first;
@@ -291,18 +292,18 @@ template <class Rows> class Multistep {
     else
       stream_zeros(to, bytes);
   }
-  // For the samples without a step t in a tile whose other samples have it.
+  // Clears the results of samples without a step t, in a tile whose other samples have it.
   template <class Element> void clear_ended(std::span<void* const> results, std::int64_t t) {
     for (const Range& range : samples_.ended(t))
       for (void* const result : results) clear<Element>(result, t, range);
   }
-  // For a step that no sample of the tile has.
+  // Clears the results of steps that no sample of the tile has.
   template <class Element> void clear_behind(std::span<void* const> results) const {
     for (void* const result : results)
       for (std::int64_t t = steps(); t < tile_.launch.steps; ++t) clear<Element>(result, t, {0, tile_.count});
   }
 
-  // Backward: adds the gradients from after the end to the samples whose last step is step t - 1.
+  // Inserts the gradients of the final states of samples whose last step is step t - 1.
   void enter(const BackwardLaunch& launch, std::int64_t t, T* grad, T* own) {
     if (!samples_.differ()) return;
     samples_.each_of_length(t, [&](std::int64_t first, std::int64_t last) {
@@ -314,7 +315,7 @@ template <class Rows> class Multistep {
     });
   }
 
-  // ---- what comes back to the neurons, of a recurrent call ----
+  // ---- the feedback of a recurrent call ----
 
   void* take_feedback() { return scratch_.take<char>(feedback_ != nullptr ? feedback_->scratch_bytes : 0); }
   void feed_back(std::int64_t t, void* memory) const {
@@ -329,7 +330,7 @@ template <class Rows> class Multistep {
 
   // ---- rows of states in the caller's memory ----
 
-  // Row `row` of a result of so many.
+  // Stores row `row` of a result of `rows` rows.
   void store_row(void* result, std::int64_t rows, std::int64_t row, const T* numbers) const {
     T* const to = tile_.result<T>(result, row);
     const std::size_t bytes = static_cast<std::size_t>(tile_.count) * sizeof(T);
@@ -344,7 +345,7 @@ template <class Rows> class Multistep {
     for (std::size_t s = 0; s < n_states_; ++s) store_row(launch.states[s], rows, t, states + s * padded());
   }
 
-  // The row of state s before step t.
+  // Returns the checkpoint row of state s before step t.
   std::int64_t checkpoint_row(std::int64_t t, std::size_t s) const {
     return (t / tile_.launch.checkpoint_length - 1) * static_cast<std::int64_t>(n_states_) +
            static_cast<std::int64_t>(s);
@@ -365,7 +366,7 @@ template <class Rows> class Multistep {
 
   // ---- forward ----
 
-  // A tile begins with a whole byte, and a row does.
+  // Packs a row of the first output. Tiles and rows begin with whole bytes.
   void pack_output(const ForwardLaunch& launch, std::int64_t t) const {
     const PackedOutput& packed = launch.packed;
     const std::int64_t first = (t * launch.neurons + tile_.begin) * packed.bits / 8;
@@ -449,7 +450,7 @@ template <class Rows> class Multistep {
     end_of_stream();
   }
 
-  // Before the i-th step of a segment.
+  // Returns the states before the i-th step of a segment.
   T* states_before(T* before, std::int64_t i) const {
     return before + static_cast<std::size_t>(i) * n_states_ * padded();
   }
@@ -464,7 +465,7 @@ template <class Rows> class Multistep {
     }
   }
 
-  // Adds the caller's gradients of the states, if any, for these neurons of the tile.
+  // Adds the caller's gradients of the states, if any, for the neurons [first, last) of the tile.
   void add_grad_states(const BackwardLaunch& launch, std::int64_t t, T* grad, std::int64_t first,
                        std::int64_t last) const {
     for (std::size_t s = 0; s < n_states_; ++s) {
@@ -490,7 +491,7 @@ template <class Rows> class Multistep {
         });
   }
 
-  // Stores the gradients of those first states that are the cell's own; with those of later restarts.
+  // Keeps in `grad` only the gradients of initial states of the cell, including those of restarts.
   void keep_own(const BackwardLaunch& launch, const T* own, T* grad) const {
     for (std::size_t s = 0; s < n_states_; ++s) {
       T* const row = grad + s * padded();

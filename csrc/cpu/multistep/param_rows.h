@@ -1,4 +1,4 @@
-// The parameters of a tile's neurons as rows of numbers, and whether they are legal.
+// The parameters of a tile's neurons as rows of numbers, and checks of their legal ranges.
 #pragma once
 
 #include "csrc/base/views.h"
@@ -13,18 +13,18 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Numbers of a row of parameters: load_numbers fills the granule in which a run of them ends.
+// Returns the size of a row of parameters: load_numbers fills the last granule of a run.
 inline std::size_t param_row_size(std::int64_t padded) { return static_cast<std::size_t>(padded + granule); }
 
 template <class T> bool all_legal(const T* row, std::int64_t count, LegalRange range) {
   const T least = static_cast<T>(range.least), most = static_cast<T>(range.most);
-  std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> illegal = 0;  // as wide as T: the loop is vectors
+  std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> illegal = 0;  // as wide as T: the loop is vectorised
   for (std::int64_t i = 0; i < count; ++i) illegal |= !(least <= row[i]) | !(row[i] <= most);
   return illegal == 0;
 }
 
-// The runs of neighbours from neuron `begin` on, each of one element or of elements one after the other: neurons are
-// not divided one by one.
+// Loads the parameters of `count` neurons from `begin` on, in runs of one repeated element or of consecutive elements,
+// so that there is no division per neuron.
 template <class T, class Stored>
 void load_runs(const ParamView& param, std::int64_t begin, std::int64_t count, T* row) {
   const auto* const data = static_cast<const Stored*>(param.data);
@@ -47,7 +47,7 @@ void load_runs(const ParamView& param, std::int64_t begin, std::int64_t count, T
   }
 }
 
-// The neurons' values in memory, if they are contiguous as in a row; else null. `is_whole`: no number beyond them is
+// Returns the neurons' values in memory, if they can be used as a row; else null. `is_whole`: no element after them is
 // read.
 template <class T>
 const T* param_in_place(const ParamView& param, std::int64_t begin, std::int64_t count, bool is_whole) {
@@ -57,7 +57,7 @@ const T* param_in_place(const ParamView& param, std::int64_t begin, std::int64_t
   return static_cast<const T*>(param.data) + place;
 }
 
-// `row` has param_row_size(padded) values; those after `count` repeat the last one.
+// Loads a row of param_row_size(padded) values; those after `count` repeat the last one.
 template <class T> void load_param_row(const ParamView& param, std::int64_t begin, std::int64_t count, T* row) {
   const std::int64_t padded = (count + granule - 1) / granule * granule;
   const std::int64_t period = param.count * param.inner, first = period < count ? period : count;
@@ -70,7 +70,7 @@ template <class T> void load_param_row(const ParamView& param, std::int64_t begi
   for (std::int64_t i = count; i < padded; ++i) row[i] = row[count - 1];
 }
 
-// The same, and whether all of them are legal.
+// The same; returns true if all values are legal.
 template <class T>
 bool load_param_row(const ParamView& param, const CellParam& described, std::int64_t begin, std::int64_t count,
                     T* row) {

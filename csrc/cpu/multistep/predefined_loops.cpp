@@ -1,6 +1,6 @@
-// Compiled once for each instruction set (CPU_CAPABILITY). Nothing here may be an inline function of the standard
-// library that another file instantiates too: the linker would keep either copy, perhaps the one that an older
-// processor cannot run.
+// Compiled once for each instruction set (CPU_CAPABILITY). The code must not use inline functions of the standard
+// library that another file also instantiates: the linker keeps one copy of them, possibly one that an older processor
+// cannot execute.
 #include "csrc/cpu/element_type.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/multistep/multistep.h"
@@ -24,11 +24,11 @@ inline namespace CPU_CAPABILITY {
 
 // The numbers of a cell that differ between neurons, because they depend on a parameter that is a tensor.
 //
-// The cell is constructed once from numbers that record the parameters on which they depend, and have the size of the
-// vectors that they replace: both cells have the same layout, so a number is identified by its place.
+// The cell is constructed once from a number type that records whether a value depends on such a parameter, and has the
+// size of the vectors that it replaces: both cells have the same layout, so a number is identified by its position.
 template <class T> struct Noted {
   static constexpr std::size_t words = sizeof(Vec<T>) / sizeof(std::uint64_t);
-  static constexpr std::uint64_t mark = 0x9e3779b97f4a7c15;  // which no option and no number of a surrogate is
+  static constexpr std::uint64_t mark = 0x9e3779b97f4a7c15;  // differs from all options and numbers of surrogates
 
   alignas(Vec<T>) std::uint64_t note[words];
 
@@ -59,7 +59,7 @@ template <class T> struct Noted {
   friend Noted sqrt(Noted a) { return a; }
 };
 
-// The numbers of a cell, which follow its options and its surrogate, as words of the size of a vector.
+// The numbers of a cell as words of the size of a vector. They follow its options and its surrogate.
 template <class Cell, class V, class Surrogate, class Options, class Neuron> struct Words {
   struct OptionsAndSurrogate {
     Options options;
@@ -71,7 +71,7 @@ template <class Cell, class V, class Surrogate, class Options, class Neuron> str
     Neuron neuron;
   };
   using Head = std::conditional_t<std::is_empty_v<Neuron>, AndEmptyNeuron, OptionsAndSurrogate>;
-  // A neuron that keeps the options has a word of them first.
+  // A neuron that stores the options starts with a word for them.
   struct Look : Neuron {
     template <class Self> static constexpr bool has_options() {
       return requires { sizeof(Self::options); };
@@ -83,8 +83,8 @@ template <class Cell, class V, class Surrogate, class Options, class Neuron> str
   static_assert(sizeof(Cell) % sizeof(V) == 0 && count > 0 && count <= 32);
 };
 
-// A bit for each word that depends on a noted parameter, of a cell made by Noting(params, surrogate, options), which
-// has the layout of the cell over vectors.
+// Returns a bit for each word that depends on a noted parameter. Noting(params, surrogate, options) is a cell with the
+// layout of the cell over vectors.
 template <class Noting, int first, class T, class Surrogate, class Options>
 std::uint32_t noted_words(const Noted<T>* params, const Surrogate& surrogate, const Options& options) {
   constexpr int size = sizeof(Noted<T>);
@@ -99,7 +99,8 @@ std::uint32_t noted_words(const Noted<T>* params, const Surrogate& surrogate, co
   return words;
 }
 
-// A surrogate chosen at run time, one indirect call a vector. Only the most usual ones have kernels of their own.
+// A surrogate chosen at run time, with one indirect call per vector. Only the most common surrogates have separate
+// kernels.
 template <class F> class AnySurrogate {
  public:
   explicit AnySurrogate(const Launch& launch)
@@ -142,10 +143,11 @@ template <class Surrogate> Surrogate make_surrogate(const Launch& launch) {
   }
 }
 
-// Vectors that are put together before they are written past the caches, a few KiB.
+// The number of vectors that are collected before they are written past the caches, a few KiB.
 constexpr std::int64_t staging_vectors = 128;
 
-// A spiking forward pass calls no surrogate; its other choices the compiler takes out of the loop.
+// The options of a spiking forward pass, which calls no surrogate. The compiler moves tests of the other options out of
+// the loop.
 struct SpikingOptions {
   static constexpr bool spiking = true;
   bool hard_reset, detach_reset, decay_input;
@@ -163,15 +165,15 @@ struct UsualOptions {
   static bool serve(const CellForm& o) { return o.hard_reset && o.spiking && o.decay_input; }
 };
 
-// Rows of a predefined neuron: its struct over vectors of neurons, compiled for the choices that are usual.
-// The loop's parameter (multistep.h). Neuron::Cell<F, Surrogate, Options> is the cell over numbers F, and
-// Neuron::Law<F, Options> the neuron in it.
+// Rows of a predefined neuron: its struct over vectors of neurons, compiled for the most common choices. The loop's
+// parameter (multistep.h). Neuron::Cell<F, Surrogate, Options> is the cell over the arithmetic type F, and
+// Neuron::Law<F, Options> is the neuron in it.
 template <class Neuron, class T, class StoredType> class CompiledRows {
   using V = Vec<T>;
   template <class Surrogate, class Options> using CellOf = typename Neuron::template Cell<V, Surrogate, Options>;
   template <class Surrogate, class Options>
   using WordsOf = Words<CellOf<Surrogate, Options>, V, Surrogate, Options, typename Neuron::template Law<V, Options>>;
-  using Cell = CellOf<NoSurrogate<V>, SpikingOptions>;  // enough for all but a step and its derivative
+  using Cell = CellOf<NoSurrogate<V>, SpikingOptions>;  // sufficient except for a step and its derivative
   using CellWords = WordsOf<NoSurrogate<V>, SpikingOptions>;
   static constexpr int lanes = V::lanes;
   typedef typename V::Simd __attribute__((may_alias)) Word;  // of a cell
@@ -288,16 +290,16 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
  private:
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-  // ---- cells: one that all neurons share, but for the numbers that depend on a tensor: those are rows ----
+  // ---- cells: one for all neurons, except for the numbers that depend on a tensor, which are rows ----
   //
-  // A cell of each vector would be five times as long as its row of 1 / tau, and would not stay in the caches.
+  // One cell per vector would need five times the memory of a row of 1 / tau, and would not stay in the caches.
 
-  // Vectors of a parameter, which go on from one to the next or stay where they are, and what they are to lie between.
+  // The vectors of a parameter, consecutive or (with step 0) always the same one, and their legal range.
   struct ParamRow {
     const T* at;
     std::int64_t step;
     V least, most;
-    V number;  // where it stays
+    V number;  // the vector for step 0
   };
 
   ParamRow param_row(int j, T*& free) const {
@@ -326,7 +328,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     own_words_ == 1 ? make_words<true>(rows) : make_words<false>(rows);
   }
 
-  // That of the first word alone needs nothing of the others.
+  // Computes the per-neuron words. With `only_first`, the compiler removes the computation of the other words.
   template <bool only_first> void make_words(const ParamRow (&rows)[P]) {
     const SpikingOptions options(launch_.form);
     auto legal = V(0) <= V(0);  // everywhere
@@ -350,11 +352,11 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     for (int i = 0; i < lanes; ++i) is_legal_ = is_legal_ && legal.bits[i] != 0;
   }
 
-  // ---- rows of the caller's ----
+  // ---- rows in the memory of the caller ----
 
   Stored* take_row(bool needed) const { return scratch_.take<Stored>(needed ? size(tile_.padded) : 0); }
 
-  // Step t of a sequence. One that is missing, or expanded from one element, is written out into `row`.
+  // Returns step t of a sequence. A sequence that is missing, or expanded from one element, is written to `row`.
   const Stored* row_of(const SequenceView& view, std::int64_t t, Stored* row) const {
     if (Tile::is_dense(view)) return tile_.template row<Stored>(view, t);
     const Stored value = view.data ? static_cast<const Stored*>(view.data)[t * view.time_stride] : Stored(0);
@@ -373,7 +375,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     copy(padded, count, p, sizeof(Element));
   }
 
-  // The vector after the full ones, as a row of its own.
+  // Returns the vector after the full ones, as a separate row.
   const Stored* tail_of(const Stored* row, Stored (&padded)[lanes]) const {
     std::memset(static_cast<void*>(padded), 0, sizeof padded);
     copy(row + full_ * lanes, tail_, padded, sizeof(Stored));
@@ -382,7 +384,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
 
   void store_tail(Stored* row, const Stored* values) const { copy(values, tail_, row + full_ * lanes, sizeof(Stored)); }
 
-  // If the loop is not bound by memory, a branch does not matter.
+  // Writes a vector. The branch is cheap: without streaming, the loop is not bound by memory.
   static void write(Stored* p, V x, bool stream) {
     if (stream) [[likely]] {
       stream_row<T>(p, x);
@@ -393,9 +395,9 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
 
   // ---- row kernels: one step of a number of vectors ----
   //
-  // Not inlined, so that a tail has no copy of its own. The processor overlaps waiting for memory only with the
-  // instructions that it holds: hence the kernels for the most usual choices. LIF, float32, T=16, N=2^20, backward in
-  // copies of as many bytes: 2.0 with the options tested for each vector, 1.7 with those of UsualOptions known at
+  // Not inlined, so that tails share the code. The processor overlaps memory latency only with instructions in its
+  // window: hence the kernels for the most common choices. LIF, float32, T=16, N=2^20, backward, in times of a copy of
+  // the same number of bytes: 2.0 with the options tested for each vector, 1.7 with those of UsualOptions known at
   // compile time.
 
   // The per-neuron numbers of a tile: a row for each word.
@@ -405,7 +407,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     std::uint32_t words;
   };
 
-  // From vector v on.
+  // Returns the per-neuron numbers from vector v on.
   Own own_of(std::int64_t v) const { return {own_ + (has_own_ ? v : 0), vectors_, own_words_}; }
 
   std::uint32_t own_words() const {
@@ -416,7 +418,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     return noted_words<Noting, CellWords::first>(params, NoSurrogate<V>(nullptr), SpikingOptions(launch_.form));
   }
 
-  // The cell that all neurons have in common, a local copy that no store can alias.
+  // The common cell of all neurons, as a local copy that no store can alias.
   template <class Surrogate, class Options> class CommonCell {
    public:
     using Made = CellOf<Surrogate, Options>;
@@ -424,7 +426,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     CommonCell(const Launch& launch, const Own&) : cell_(make(launch)) {}
     const Made& operator[](std::int64_t) const { return cell_; }
 
-    // Once a row: a call would be 2 % of a small operator.
+    // Constructs the cell, once per row. Without inlining, the call would take 2 % of a small operator.
     [[gnu::always_inline]] static Made make(const Launch& launch) {
       V params[P];
       for (int j = 0; j < P; ++j) params[j] = V(launch.params[j].data != nullptr ? 1 : launch.params[j].number);
@@ -435,8 +437,8 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     Made cell_;
   };
 
-  // The same with a vector's own numbers, where a parameter is a tensor. All numbers are read for each vector, those in
-  // common from where they are: the cell is made in registers, whichever they are.
+  // The same with separate numbers per vector, if a parameter is a tensor. All numbers are read for each vector, also
+  // the common ones, so that the cell is constructed in registers for any set of separate numbers.
   template <class Surrogate, class Options> class OwnCells {
    public:
     using Made = CellOf<Surrogate, Options>;
@@ -469,10 +471,10 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
 
     const Made cell_;
     const char* rows_[Layout::count];
-    std::size_t masks_[Layout::count];  // of bytes from the first vector on
+    std::size_t masks_[Layout::count];  // masks of the byte offset of a vector: 0 for common numbers
   };
 
-  // The same where the first word alone is a vector's own, 1 / tau of most neurons.
+  // The same if only the first word is separate per vector, which is 1 / tau for most neurons.
   template <class Surrogate, class Options> class OwnFirst {
    public:
     using Made = CellOf<Surrogate, Options>;
@@ -491,7 +493,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     const Word* row_;
   };
 
-  // Calls use(cells) with those of all vectors; they have no surrogate.
+  // Calls use(cells) with the cells of all vectors, which have no surrogate.
   template <class Use> void with_cells(const Use& use) const {
     const Own own = own_of(0);
     if (has_own_)
@@ -500,7 +502,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
       use(CommonCell<NoSurrogate<V>, SpikingOptions>(launch_, own));
   }
 
-  // Those of a range among the first `vectors` of a row.
+  // Return the vectors of a range among the first `vectors` of a row.
   static std::int64_t first_vector(const Range& range) { return range.first / lanes; }
   static std::int64_t last_vector(const Range& range, std::int64_t vectors) {
     return range.last / lanes < vectors ? range.last / lanes : vectors;
@@ -510,7 +512,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     const Launch* launch;
     Own own;
     Ranges ranges;
-    const Stored *x, *after;  // the row that is read next
+    const Stored *x, *after;  // the row to read next
     const T* before;
     T* state;             // may be `before`
     std::int64_t stride;  // from the row of one state to the next
@@ -542,7 +544,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
     const Launch* launch;
     Own own;
     Ranges ranges;
-    const Stored *x, *grad_y, *after, *later;  // the rows that are read next, and in the next segment
+    const Stored *x, *grad_y, *after, *later;  // the rows to read next, and in the next segment
     const T* before;
     T* grad_state;
     std::int64_t stride;
@@ -614,7 +616,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
             .y = y};
   }
 
-  // The same from vector v on.
+  // Returns the same step from vector v on.
   Step from(Step step, std::int64_t v) const {
     step.own.rows += has_own_ ? v : 0;
     step.x += v * lanes;
@@ -641,7 +643,7 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
   static Stored*& result_of(Step& step) { return step.y; }
   static Stored*& result_of(VjpStep& step) { return step.grad_x; }
 
-  // The full vectors, in pieces of `staging_vectors` where they are staged.
+  // Runs the full vectors, in pieces of `staging_vectors` if they are staged.
   template <class AnyStep> void run_full(void (*kernel)(const AnyStep&), const AnyStep& step, Writing writing) const {
     if (writing != Writing::staged) {
       if (full_ > 0) kernel(step);
@@ -697,15 +699,15 @@ template <class Neuron, class T, class StoredType> class CompiledRows {
   const Launch& launch_;
   Scratch& scratch_;
   const std::int64_t full_;  // vectors whose lanes are all neurons
-  const int tail_;           // neurons after them
+  const int tail_;           // the number of neurons after them
   const std::int64_t vectors_;
-  bool has_own_ = false;  // some parameter is a tensor
-  bool is_legal_ = true;  // and so are its values
+  bool has_own_ = false;  // true if a parameter is a tensor
+  bool is_legal_ = true;  // true if its values are legal
   V* own_ = nullptr;      // [own words, vectors]
   std::uint32_t own_words_ = 0;
   void (*step_)(const Step&) = nullptr;
   void (*vjp_)(const VjpStep&) = nullptr;
-  Stored *x_ = nullptr, *grad_y_ = nullptr;  // where row_of writes them out
+  Stored *x_ = nullptr, *grad_y_ = nullptr;  // to which row_of writes
   Stored* grad_x_ = nullptr;                 // the target if the gradient is not wanted
   V* grad_param_ = nullptr;                  // [vectors, P]
 };

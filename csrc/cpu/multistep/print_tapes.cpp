@@ -20,7 +20,7 @@ std::string_view function_of(const Instruction& instruction) {
   return graph::info(instruction.op).name;
 }
 
-// A row of the tape is a local r<row>.
+// Prints a tape as a function, in which each row is a local r<row>.
 void print(Lines& line, const Tape& tape, const std::string& function) {
   std::vector<bool> is_read(tape.rows());
   for (const Instruction& instruction : tape.instructions)

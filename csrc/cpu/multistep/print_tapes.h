@@ -1,5 +1,5 @@
 // Tapes as C++ for the host compiler at run time: each becomes one loop, whose intermediate values stay in registers.
-// The operations are those of the interpreter (operations.h), so the bits are too.
+// The operations are those of the interpreter (operations.h), so the results have the same bits.
 #pragma once
 
 #include "csrc/cpu/multistep/tape.h"
@@ -15,9 +15,9 @@ struct NamedTape {
   const Tape* tape;
 };
 
-// extern "C" void <function>(const void* rows, std::int64_t begin, std::int64_t end): what running the tape's
-// instructions over the elements [begin, end) of the rows does, but that temporaries are not written. `type` is the
-// arithmetic's, f32 or f64.
+// Prints functions extern "C" void <function>(const void* rows, std::int64_t begin, std::int64_t end), which execute
+// the tape's instructions on the elements [begin, end) of the rows, but do not write temporaries. `type` is the type of
+// the arithmetic, f32 or f64.
 std::string print_tapes(std::span<const NamedTape> tapes, DType type);
 
 }  // namespace spikeforge::cpu

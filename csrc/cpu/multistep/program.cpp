@@ -16,13 +16,13 @@
 namespace spikeforge::cpu {
 namespace {
 
-// Neurons a tile: long enough that rows stream from memory, short enough that the rows of a segment, its states and its
-// inputs, stay in the second-level cache (1 MiB here). LIF, float32, T=16, N=2^20 on one Zen 4 core, in copies of as
-// many bytes: forward 1.07, 1.07 and 1.27 for tiles of 2048, 4096, 8192; backward 1.61, 1.62 and 1.97 for 1024, 2048,
-// 4096.
+// Neurons per tile: enough to stream rows from memory, and few enough that the states and inputs of a segment stay in
+// the second-level cache (1 MiB here). LIF, float32, T=16, N=2^20 on one Zen 4 core, in times of a copy of the same
+// number of bytes: forward 1.07, 1.07 and 1.27 for tiles of 2048, 4096, 8192; backward 1.61, 1.62 and 1.97 for 1024,
+// 2048, 4096.
 constexpr std::int64_t forward_tile = 4096;
 constexpr std::int64_t backward_tile = 2048;
-// States and cells of a tile, 40 KiB, stay near the processor.
+// The states and cells of a tile, 40 KiB, stay in a cache near the processor.
 constexpr std::int64_t loihi_tile = 1024;
 
 Loop loop_of(const Launch& launch) {
@@ -99,14 +99,14 @@ Compiled compile_or_warn(const HostCompiler& compiler, const TracedCell& cell, c
   }
 }
 
-// Tapes compiled by the machine's C++ compiler: the interpreter runs each as one instruction. They are compiled at the
-// first call for a cell and type, which waits for the compiler. The functions are valid as long as the cell exists. All
-// are null if there is no compiler (host_compiler.h), or if it failed, which causes one warning: the interpreter then
-// runs the instructions.
+// Tapes compiled by the machine's C++ compiler. The interpreter runs each of them as one instruction. They are compiled
+// at the first call for a cell and type, which waits for the compiler. The functions are valid as long as the cell
+// exists. All are null if there is no compiler (host_compiler.h), or if it failed, which causes one warning: the
+// interpreter then runs the instructions.
 TapeFunctions functions_of(const TracedCell& cell, Unit unit) {
   const HostCompiler* const compiler = HostCompiler::get();
   if (compiler == nullptr) return {};
-  if (unit.type != DType::f64) unit.type = DType::f32;  // half types are converted before and after
+  if (unit.type != DType::f64) unit.type = DType::f32;  // half types are converted before and after the tape
   auto& tapes = cell.compiled_tapes.get<CompiledTapes>([] { return CompiledTapes(); });
   if (const TapeFunctions* const functions = tapes.published.find(unit)) return *functions;
   const auto made = tapes.made.get(unit, [&] { return compile_or_warn(*compiler, cell, unit); });

@@ -66,7 +66,7 @@ class TapeMaker {
     return tape_.bits(static_cast<std::size_t>(place - tape_.drawn.begin()));
   }
 
-  // Arguments and constants have rows of their own, and a node that is a result is computed where it belongs.
+  // Assigns separate rows to arguments and constants, and to each result its row.
   void place_known_rows() {
     std::size_t constant = 0;
     for (Id id = 0; id < graph_.size(); ++id) {
@@ -92,7 +92,7 @@ class TapeMaker {
     const std::uint32_t words = graph::info(node.op).words;
     for (std::uint32_t i = 0; i < words; ++i) instruction.operands[i] = row_of({node.draw.number + i, node.draw.once});
     for (std::size_t i = 0; i < sources.size(); ++i) instruction.operands[words + i] = row_[sources[i]];
-    // Element by element, an operand's row may become the result's.
+    // Operations are elementwise, so the result may reuse the row of an operand.
     for (const Id source : sources)
       if (last_use_[source] == id) release(source);
     if (row_[id] == nowhere) row_[id] = take();
@@ -118,7 +118,7 @@ class TapeMaker {
   const std::vector<bool> live_;
   std::vector<std::uint32_t> row_;
   std::vector<Id> last_use_;
-  std::vector<std::uint32_t> free_;  // the one that was used last is taken first: it is in the cache
+  std::vector<std::uint32_t> free_;  // the most recently used one is taken first: it is in the cache
   Tape tape_;
 };
 

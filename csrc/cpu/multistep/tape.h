@@ -1,8 +1,8 @@
-// A graph as a list of instructions over rows of numbers: what the interpreter runs.
+// A graph as a list of instructions on rows of numbers, for the interpreter.
 //
-// Rows are numbered through: the graph's arguments, rows of random bits, the results, the constants, and temporaries,
-// which are few because a row is used again once nothing needs its value any more. The row of a result may be
-// read by later instructions; it must not overlap any other row.
+// Rows are numbered in this order: the graph's arguments, rows of random bits, the results, the constants, and
+// temporaries. Temporaries are few, because a row is reused when its value is no longer needed. Later instructions may
+// read the row of a result; it must not overlap any other row.
 #pragma once
 
 #include "csrc/graph/graph.h"
@@ -14,11 +14,12 @@
 
 namespace spikeforge::cpu {
 
-// A multiply-add of operands a, b, c: a b + c, or with the product or c subtracted. `no`: the instruction is its op.
+// A multiply-add of operands a, b, c: a b + c, or with the product or c subtracted. `no`: the instruction executes its
+// op.
 enum class MultiplyAdd : std::uint8_t { no, sum, minus_product, minus_addend };
 
 struct Instruction {
-  graph::Op op{};  // of plain arithmetic (lower.h), surrogate_gradient, or detach: a copy
+  graph::Op op{};  // of plain arithmetic (lower.h), surrogate_gradient, or detach, which copies
   MultiplyAdd multiply_add = MultiplyAdd::no;
   SurrogateKind surrogate{};
   decltype(graph::Surrogate::args) surrogate_args{};
@@ -35,7 +36,7 @@ struct Tape {
   std::uint32_t arguments = 0,  // those of the graph, followed by the rows of `drawn`
       results = 0, temporaries = 0;
   std::vector<Constant> constants;
-  std::vector<graph::Draw> drawn;  // words of random bits; an instruction that draws has theirs as its first operands
+  std::vector<graph::Draw> drawn;  // words of random bits: the first operands of an instruction that draws
   std::vector<Instruction> instructions;
 
   std::uint32_t argument(std::size_t i) const { return static_cast<std::uint32_t>(i); }
@@ -46,10 +47,10 @@ struct Tape {
   std::uint32_t rows() const { return temporary(temporaries); }
 };
 
-// The operands of an instruction, random bits included.
+// Returns the number of operands of an instruction, including random bits.
 int operands_of(const Instruction& instruction);
 
-// `wanted` are the results to compute, in this order, by their places among the graph's.
+// Returns the tape of a graph. `wanted` are the indices of the results to compute, in this order.
 Tape tape_of(const graph::Graph& graph, std::span<const std::size_t> wanted,
              const graph::MultiplyAdds& multiply_adds = {});
 Tape tape_of(const graph::Graph& graph);

@@ -74,11 +74,11 @@ template <class T> Kernel<T> kernel_of(const Instruction& instruction) {
 #include "csrc/graph/ops.def"
       // clang-format on
     case graph::Op::surrogate_gradient: return kernel_of<T>(instruction.surrogate);
-    default: return nullptr;  // in no tape: spikes are lowered to comparisons
+    default: return nullptr;  // not in tapes: spikes are lowered to comparisons
   }
 }
 
-// Runs a tape whose rows are all set; `kernels` are those of its instructions.
+// Runs a tape whose rows are all set; `kernels` has one kernel per instruction.
 template <class T> void run_tape(const Tape& tape, const Kernel<T>* kernels, const Row<T>* rows, std::int64_t padded) {
   for (std::size_t i = 0; i < tape.instructions.size(); ++i) kernels[i](tape.instructions[i], rows, 0, padded);
 }

@@ -1,4 +1,4 @@
-// Compiled once for each instruction set (CPU_CAPABILITY), with the same care as predefined_loops.cpp.
+// Compiled once for each instruction set (CPU_CAPABILITY), under the rule of predefined_loops.cpp.
 #include "csrc/cpu/element_type.h"
 #include "csrc/cpu/kernels.h"
 #include "csrc/cpu/multistep/multistep.h"
@@ -20,7 +20,7 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// A neuron's place in the shape, of its place in memory.
+// Returns the index of a neuron in the shape, given its index in memory.
 inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
   const std::int64_t row = i / view.fast, column = i % view.fast;
   const std::int64_t index =
@@ -28,16 +28,16 @@ inline DoubleWord index_of(const DrawsView& view, std::int64_t i) {
   return static_cast<DoubleWord>(index);
 }
 
-// Rows of random bits for a tape: of the neurons of a tile, at a step.
+// Rows of random bits for a tape: for the neurons of a tile, at one step.
 template <class T> class DrawRows {
  public:
   using Bits = typename DrawnBits<T>::type;
 
-  // For the neurons from `first` on.
+  // Creates the rows for the neurons from `first` on.
   DrawRows(const DrawsView& view, std::int64_t first)
       : view_(view), first_(first), key_(static_cast<DoubleWord>(view.seed_number)) {}
 
-  // Elements [begin, end) of the rows of `drawn`, which begin with rows[0], at step t of the call.
+  // Fills the elements [begin, end) of the rows of `drawn`, the first of which is rows[0], for step t of the call.
   void fill(std::span<const graph::Draw> drawn, const Row<T>* rows, std::int64_t t, std::int64_t begin,
             std::int64_t end) const {
     const DoubleWord step = static_cast<DoubleWord>(view_.offset_number) + static_cast<DoubleWord>(t);
@@ -53,7 +53,7 @@ template <class T> class DrawRows {
     for (std::int64_t at = begin; at < end;) {
       const std::int64_t neuron = view_.first + first_ + at;
       const auto index = static_cast<DoubleWord>(neuron);
-      const std::int64_t before = static_cast<std::int64_t>(index % 4);  // neurons of its group of four before it
+      const std::int64_t before = static_cast<std::int64_t>(index % 4);  // the neurons before it in its group of four
       Bits bits[chunk][4];
       for (int i = 0; i < chunk; ++i) {
         const DoubleWord four = index / 4 + static_cast<DoubleWord>(i);
@@ -84,16 +84,16 @@ template <class T> class DrawRows {
   const DoubleWord key_;
 };
 
-// Elements of which a step is done before the next ones: pieces of its rows stay in the first-level cache, however long
-// the rows.
+// The number of elements that a step processes at once, so that pieces of its rows stay in the first-level cache for
+// any length of the rows.
 constexpr std::int64_t piece = 512;
-// For a compiled tape: few lines are prefetched at a time.
+// The same for a compiled tape: fewer, since all cache lines of a piece are prefetched at once.
 constexpr std::int64_t compiled_piece = 128;
 
-// Rows of a traced cell: its tapes, interpreted an instruction at a time or compiled by the machine's C++ compiler.
+// Rows of a traced cell: its tapes, interpreted one instruction at a time or compiled by the machine's C++ compiler.
 //
-// A row of a tile is read and written where the caller's tensors lie if it holds whole vectors of the arithmetic's
-// type; else it is staged in scratch memory.
+// A row of a tile is read and written directly in the caller's tensors if it consists of whole vectors of the
+// arithmetic's type; otherwise it is staged in scratch memory.
 //
 // The loop's parameter (multistep.h).
 template <class T, class StoredType> class TapeRows {
@@ -234,7 +234,7 @@ template <class T, class StoredType> class TapeRows {
   }
 
  private:
-  // A tape with its rows. Arguments and results are bound to other rows as the loop goes on.
+  // A tape with its rows. The loop binds arguments and results to different rows in each step.
   struct Frame {
     const Tape* tape = nullptr;
     TapeFunction function = nullptr;
@@ -251,7 +251,7 @@ template <class T, class StoredType> class TapeRows {
   T* take_rows(std::size_t n) { return scratch_.template take<T>(n * padded()); }
   Row<T> row_of(T* rows, std::size_t i) const { return {rows + i * padded(), 1}; }
 
-  // Constants are in place, and temporaries.
+  // Creates a frame whose constants and temporaries are set.
   Frame take_frame(const Tape& tape, TapeFunction function = nullptr) {
     const Frame frame{&tape, function, scratch_.template take<Row<T>>(tape.rows()),
                       scratch_.template take<Kernel<T>>(tape.instructions.size())};
@@ -269,13 +269,13 @@ template <class T, class StoredType> class TapeRows {
     return frame;
   }
 
-  // The random bits that a tape takes.
+  // Draws the random bits of a tape.
   void draw(const Frame& frame, std::int64_t begin, std::int64_t end) const {
     if (!frame.tape->drawn.empty()) draws_.fill(frame.tape->drawn, frame.rows + frame.tape->bits(0), now_, begin, end);
   }
 
-  // Runs the tape on one piece of the rows after the other; after_piece(begin, end) follows each. Prefetches are
-  // spread, a few lines after each instruction: the processor stalls if there are more at once.
+  // Runs the tape on the pieces of the rows, and calls after_piece(begin, end) after each. Prefetches are distributed,
+  // with a few cache lines after each instruction: the processor stalls if there are more at once.
   template <class AfterPiece> void run(const Frame& frame, Ranges ranges, const AfterPiece& after_piece) {
     for (const Range& range : ranges) run(frame, range, after_piece);
     fetching_ = 0;
@@ -305,7 +305,7 @@ template <class T, class StoredType> class TapeRows {
     }
   }
 
-  // Takes note of a row that is read soon, for run() to fetch; null: nothing.
+  // Registers a row that will be read soon, for run() to prefetch; null has no effect.
   void fetch(const Stored* row) {
     if (row != nullptr) fetched_[fetching_++] = row;
   }
@@ -320,7 +320,7 @@ template <class T, class StoredType> class TapeRows {
   static constexpr bool is_arithmetic = std::is_same_v<Stored, T>;
   bool in_caller_memory() const { return is_arithmetic && tile_.padded == tile_.count; }
 
-  // The numbers of row t; in `staging` where they cannot be read as they are.
+  // Returns the numbers of row t, copied to `staging` if they cannot be read directly.
   Row<T> read(const SequenceView& view, std::int64_t t, T* staging) const {
     if (view.data == nullptr) return {zeros_, 0};
     if (!Tile::is_dense(view)) {
@@ -345,7 +345,7 @@ template <class T, class StoredType> class TapeRows {
     return tile_.writing_of(static_cast<const Stored*>(data), launch_.steps) != Writing::cached;
   }
 
-  // The row in which a result for row t of `data` is computed; write() copies it there from staging.
+  // Returns the row in which row t of `data` is computed; write() copies it from staging to `data`.
   Row<T> target(void* data, std::int64_t t, T* staging) const {
     if constexpr (is_arithmetic)
       if (data != nullptr && in_caller_memory() && !streams(data)) return {tile_.result<T>(data, t), 1};
@@ -363,7 +363,7 @@ template <class T, class StoredType> class TapeRows {
 
   // ---- parameters ----
 
-  // A row of the tile's neurons where it is a tensor, else one vector for all of them.
+  // Returns a parameter: a row of the tile's neurons if it is a tensor, else one vector for all of them.
   Row<T> load_param(std::size_t j, T* row) {
     const ParamView& param = launch_.params[j];
     if (param.data == nullptr) {
@@ -374,7 +374,7 @@ template <class T, class StoredType> class TapeRows {
     return {row, 1};
   }
 
-  // And what is hoisted of them: rows where it depends on a tensor.
+  // Loads the parameters, and computes the hoisted values: rows if they depend on a tensor.
   void take_params() {
     const std::size_t hoisted_row = is_uniform_ ? granule : padded();
     params_ = scratch_.template take<Row<T>>(program_.params);
@@ -406,19 +406,19 @@ template <class T, class StoredType> class TapeRows {
   const TapeFunctions functions_;
   Scratch& scratch_;
   const DrawRows<T> draws_;
-  std::int64_t now_ = 0;      // the step that is computed
+  std::int64_t now_ = 0;      // the current step
   T* zeros_;                  // a granule
-  const Stored** fetched_;    // rows that are read soon
+  const Stored** fetched_;    // rows to prefetch
   std::size_t fetching_ = 0;  // how many
-  bool is_uniform_ = true;    // all neurons have the same parameters
+  bool is_uniform_ = true;    // true if all neurons have the same parameters
   bool is_legal_ = true;
   T* temporaries_ = nullptr;  // shared by the tapes
-  T* bits_ = nullptr;         // random ones, by them too
+  T* bits_ = nullptr;         // random bits, shared by the tapes
   Row<T>*params_ = nullptr, *hoisted_ = nullptr;
-  Frame step_, vjp_, epilogue_;  // backward, step_ is the advance
+  Frame step_, vjp_, epilogue_;  // in a backward pass, step_ is program_.advance
   T *inputs_ = nullptr, *outputs_ = nullptr, *grad_outputs_ = nullptr, *grad_inputs_ = nullptr;  // staging
   std::size_t summed_ = 0;                  // factors with summed gradients
-  T *factors_ = nullptr, *sums_ = nullptr;  // [summed], of one step and of all
+  T *factors_ = nullptr, *sums_ = nullptr;  // [summed], of one step, and summed over all
   T* grad_params_ = nullptr;
 };
 

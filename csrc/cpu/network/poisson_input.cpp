@@ -6,10 +6,10 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-constexpr int fours = 64;  // of words that are drawn together
+constexpr int fours = 64;  // groups of four words that are drawn together
 constexpr int lanes = 16;
 
-// For neurons from 4 * four on.
+// Draws the words of neurons from 4 * four on.
 void draw_words(const PoissonDraws& draws, std::uint64_t four, unsigned draw, std::uint32_t* words) {
   for (int i = 0; i < fours; ++i) {
     const PhiloxWords drawn =
@@ -18,7 +18,7 @@ void draw_words(const PoissonDraws& draws, std::uint64_t four, unsigned draw, st
   }
 }
 
-// The number of one neuron, by both of its words.
+// Returns the number of one neuron, computed from both of its words.
 double number_of(const PoissonDraws& draws, std::uint64_t index, double rate) {
   const auto word = [&](unsigned draw) {
     return DoubleWord{chosen(words_of(draws.key, index / 4, draws.step, false, draw, 0), static_cast<Word>(index % 4))};
@@ -26,7 +26,7 @@ double number_of(const PoissonDraws& draws, std::uint64_t index, double rate) {
   return poisson_of(word(0) << 32 | word(1), rate);
 }
 
-// For neighbouring neurons: the number of thresholds below their words. Returns false if a word equals one of them.
+// Counts the thresholds below the words of neighbouring neurons. Returns false if a word equals a threshold.
 bool count_below(const std::uint32_t* words, const PoissonInput& input, std::int32_t* numbers) {
   std::uint32_t ties = 0;
   for (int j = 0; j < lanes; ++j) numbers[j] = 0;
@@ -48,7 +48,7 @@ bool count_below(const std::uint32_t* words, const PoissonInput& input, std::int
 template <class F> void for_pieces(const PoissonDraws& draws, std::int64_t n, F&& f) {
   for (std::int64_t at = 0; at < n;) {
     const std::uint64_t index = draws.first + static_cast<std::uint64_t>(at);
-    const auto before = static_cast<std::int64_t>(index % 4);  // neurons of its group of four before it
+    const auto before = static_cast<std::int64_t>(index % 4);  // the neurons before it in its group of four
     const std::int64_t count = n - at < 4 * fours - before ? n - at : 4 * fours - before;
     f(index, before, at, count);
     at += count;

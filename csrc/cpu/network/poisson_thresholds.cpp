@@ -13,7 +13,7 @@ std::vector<std::uint32_t> poisson_thresholds(double rate) {
   const double most = poisson_of(~DoubleWord{0}, rate);
   DoubleWord least = 0;
   for (double k = 0; k < most; ++k) {
-    DoubleWord high = ~DoubleWord{0};  // gives more than k
+    DoubleWord high = ~DoubleWord{0};  // its number is above k
     while (least < high) {
       const DoubleWord middle = least + (high - least) / 2;
       if (poisson_of(middle, rate) > k)

@@ -9,7 +9,7 @@ namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 namespace {
 
-// A block of the product stays in registers: so many samples and vectors of columns.
+// The size of a block of the product, in samples and vectors of columns. Its sums stay in registers.
 constexpr int most_samples = 6;
 #if defined(CPU_CAPABILITY_AVX512)
 constexpr int block_vectors = 4;
@@ -17,8 +17,8 @@ constexpr int block_vectors = 4;
 constexpr int block_vectors = 2;
 #endif
 
-// The share of nonzero received numbers of a block above which all are multiplied. Rows that are added one after the
-// other are read from the cache for one sample only.
+// The share of nonzero received numbers of a block above which all rows are multiplied for all samples at once.
+// Otherwise, rows are added separately for each sample.
 constexpr std::int64_t dense_share = 3;  // in eighths
 
 template <class T, class Stored> class Product {
@@ -28,10 +28,10 @@ template <class T, class Stored> class Product {
   static constexpr int block = block_vectors * lanes;
   static_assert(panel % block == 0);
 
-  // The received numbers of a block's samples, one after the other.
+  // The received numbers of a block's samples.
   struct FedBackRows {
     T* numbers;           // [most_samples, width]
-    std::int32_t* where;  // [most_samples, width]: the places of those that are not zero
+    std::int32_t* where;  // [most_samples, width]: the indices of those that are not zero
     std::int64_t counts[most_samples];
     std::int64_t count = 0;
   };
@@ -50,7 +50,7 @@ template <class T, class Stored> class Product {
     FedBackRows of_block;
     of_block.numbers = static_cast<T*>(scratch);
     of_block.where = reinterpret_cast<std::int32_t*>(of_block.numbers + most_samples * width);
-    // Blocks of about the same size.
+    // The samples are divided into blocks of about the same size.
     const std::int64_t blocks = (samples + most_samples - 1) / most_samples;
     for (std::int64_t i = 0, b = 0; i < blocks; ++i) {
       const std::int64_t count = (samples - b + blocks - i - 1) / (blocks - i);
@@ -73,9 +73,9 @@ template <class T, class Stored> class Product {
     return static_cast<const Stored*>(feedback.before.data) + (t + feedback.delay) * feedback.before.time_stride;
   }
 
-  // ---- what is added ----
+  // ---- added values ----
 
-  // The added value of neuron n: a vector of which `count` lanes are present.
+  // Returns the added values from neuron n on: a vector of which `count` lanes are present.
   static V added_at(const Feedback& feedback, std::int64_t t, std::int64_t n, int count) {
     const SequenceView& view = feedback.added;
     if (view.data == nullptr) return V(0);
@@ -117,7 +117,7 @@ template <class T, class Stored> class Product {
     }
   }
 
-  // The indices of nonzero numbers.
+  // Lists the indices of nonzero numbers, and returns their number.
   static std::int64_t places(const T* numbers, std::int64_t width, std::int32_t* where) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < width; ++i) {
@@ -127,14 +127,14 @@ template <class T, class Stored> class Product {
     return count;
   }
 
-  // ---- products: by fma, since no other device's sum of a row has these bits anyway ----
+  // ---- products: with fma, since the sums of other devices have different bits in any case ----
 
   static const T* panel_of(const Feedback& feedback, std::int64_t column) {
     const std::int64_t index = column / panel, within = column % panel;
     return static_cast<const T*>(feedback.matrix) + index * feedback.width * panel + within;
   }
 
-  // Columns from `column` on, of which the last vectors may have fewer, or none.
+  // Stores the columns from `column` on. The last vectors may have fewer columns, or none.
   template <int samples>
   static void finish(const Feedback& feedback, const V (&sums)[samples][block_vectors], std::int64_t t,
                      std::int64_t first, std::int64_t column, Stored* sum) {
@@ -149,7 +149,7 @@ template <class T, class Stored> class Product {
       }
   }
 
-  // Sample by sample in a block of columns, whose rows stay in the cache meanwhile.
+  // Adds rows sample by sample within a block of columns, which stays in the cache.
   static void add_rows(int samples, const Feedback& feedback, const FedBackRows& fed_back, std::int64_t t,
                        std::int64_t first, Stored* sum) {
     for (std::int64_t column = 0; column < feedback.width; column += block)

@@ -1,12 +1,13 @@
 // The feedback to the neurons of a call at each step, through a matrix: the current in a recurrent layer's forward
 // pass, the gradient of the output in its backward pass. Compiled once for each instruction set.
 //
-//   sum[t, b, j] = rounded(added[t, b, j] + sum over i of fed_back[t - delay, b, i] * matrix[i, j])     from first to
-//   last
-//   i
+//   sum[t, b, j] = rounded(added[t, b, j] + sum over i of fed_back[t - delay, b, i] * matrix[i, j])
 //
-// If most of `fed_back` is zero, as spikes are, the rows of the matrix that belong to the others are added; else a few
-// samples are multiplied at once. A sum has the same bits either way, and for any tiles and threads.
+// The products are added in ascending order of i.
+//
+// If most elements of `fed_back` are zero, as for spikes, the rows of the matrix for the other elements are added;
+// otherwise, a few samples are multiplied at once. A sum has the same bits in both cases, and for any tiles and
+// threads.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -19,7 +20,7 @@
 namespace spikeforge::cpu {
 
 // The matrix is stored in panels, [panels, rows, columns of a panel], in the type of the arithmetic. A panel has this
-// number of bytes of each row; the last panel is padded with zeros.
+// number of bytes per row; the last panel is padded with zeros.
 constexpr std::int64_t panel_bytes = 256;
 
 struct Feedback {
@@ -30,11 +31,12 @@ struct Feedback {
   SequenceView before;    // [delay, N]: the values from before the first step; null: zeros, as after the last step
   SequenceView added;     // [T, N] of the call's type; null: zeros
   std::int64_t steps = 0;
-  void* sum = nullptr;  // [T, N] of the call's type, or one row that is written anew
+  void* sum = nullptr;  // [T, N] of the call's type, or one row that is overwritten in each step
   std::int64_t sum_stride = 0;
 
   std::size_t scratch_bytes = 0;
-  // The samples of the neurons [begin, end); without `is_fed_back`, the sum is only what is added.
+  // Computes the sum for the samples of the neurons [begin, end). Without `is_fed_back`, the sum consists of `added`
+  // only.
   void (*run)(const Feedback&, std::int64_t t, std::int64_t begin, std::int64_t end, bool is_fed_back,
               void* scratch) = nullptr;
 };
@@ -45,7 +47,7 @@ using ChooseFeedback = void (*)(DType type, Feedback& feedback);
 // Once for each instruction set: feedback.cpp.
 SPIKEFORGE_EACH_SET(void, choose_feedback, (DType type, Feedback& feedback));
 
-// Selects the kernels of the instruction set in use.
+// Calls choose_feedback of the instruction set in use.
 void choose_feedback(DType type, Feedback& feedback);
 
 }  // namespace spikeforge::cpu

@@ -15,7 +15,7 @@ template <class Stored> class Fired {
   using V = Vec<T>;
   static constexpr std::int64_t columns = fired_panel_bytes / static_cast<std::int64_t>(sizeof(T));
   static constexpr int vectors = static_cast<int>(columns) / V::lanes;
-  // Rows lie far apart: no processor guesses them.
+  // The number of rows to prefetch: rows are far apart, so hardware prefetchers do not predict them.
   static constexpr std::int64_t rows_ahead = 12;
 
  public:
@@ -58,7 +58,7 @@ template <class Stored> class Fired {
   }
 
  private:
-  // Copies `count` columns of all rows to the panel, row after row, in the compute type.
+  // Copies `count` columns of all rows to the panel, row by row, in the compute type.
   static void read_panel(const FiredProduct& product, std::int64_t column, std::int64_t count, T* panel) {
     const Stored* const gradients = static_cast<const Stored*>(product.gradients) + column;
     for (std::int64_t r = 0; r < product.rows; ++r) {

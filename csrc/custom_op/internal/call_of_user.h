@@ -1,4 +1,4 @@
-// Calls a function that the user gave.
+// Calls a user's function.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -10,14 +10,14 @@
 
 namespace spikeforge::custom_op {
 
-// Forwards exceptions of a user's function, except those that are not a std::exception: autograd's threads and Python
-// cannot carry them, and the program would end. Throws c10::Error in their place.
+// Forwards exceptions of a user's function. An exception that is not a std::exception is replaced by a c10::Error,
+// because it would terminate the program in autograd's threads and in Python.
 template <class Call> decltype(auto) call_of_user(const std::string& op, const char* what, Call&& call) {
   try {
     return call();
   } catch (const std::exception&) {
     throw;
-  } catch (abi::__forced_unwind&) {  // the thread ends, which must not be prevented
+  } catch (abi::__forced_unwind&) {  // thread cancellation must not be stopped
     throw;
   } catch (...) {
     TORCH_CHECK(false, op, ": ", what, " threw something that is no std::exception");

@@ -1,4 +1,4 @@
-// The CUDA source of an operator, compiled for what calls bring.
+// The CUDA source of an operator, compiled for the dtypes of calls.
 #pragma once
 
 #include "csrc/base/published_map.h"
@@ -13,17 +13,18 @@ namespace spikeforge::custom_op {
 
 class CudaKernels {
  public:
-  // Keeps both. Throws ValueError for arguments that a CUDA kernel cannot take.
+  // Keeps references to both. Throws ValueError for arguments that a CUDA kernel does not support.
   CudaKernels(const CudaKernel& kernel, const Operator& op);
 
   // Compiles for a GPU such as "sm_90" and the dtypes of these tensors, into the caches; needs no GPU. Throws
   // CompileError, and TypeError for a dtype that kernels do not support.
   void compile(const Arguments& in, Tensors out, const std::string& arch) const;
 
-  // For the kernel pack that is being recorded, if one is. Throws as compile does.
+  // Adds the kernel to the kernel pack that is being recorded, if any. Throws like compile().
   void note(const Arguments& in, Tensors out) const;
 
-  // On the current device. Compiles at the first call with these dtypes; later ones cost a look-up without a lock.
+  // Launches the kernel on the current device. The first call with these dtypes compiles it; later calls cost a look-up
+  // without a lock.
   void launch(const Arguments& in, Tensors out, const jit::Device& device, void* stream) const;
 
  private:

@@ -1,5 +1,5 @@
-// The CUDA source of a custom operator around a user's text: the names of its dtypes before it, the check of its
-// parameters after it, so that the user's lines keep their numbers. Free of torch.
+// The CUDA source of a custom operator: the names of its dtypes, the user's text, and the check of its parameters. The
+// user's lines keep their numbers. This header does not depend on torch.
 #pragma once
 
 #include <string>
@@ -17,15 +17,16 @@ struct CudaParameter {
 
 inline constexpr const char* cuda_types_header = "spikeforge_custom_op_types.h";
 
-// The text before the user's: the header, and x_t and the like. If C has a type of such a name (time_t, size_t), all
-// that follows is in a namespace, after the headers that the user's text includes.
+// Returns the text before the user's source: the header, and the types such as x_t. If C has a type of the same name
+// (time_t, size_t), the headers that the user's source includes come first, and everything after them is in a
+// namespace.
 std::string print_types(std::string_view header, std::string_view source, const std::vector<CudaParameter>& parameters);
 
-// The user's text, below it what refuses a kernel that takes other parameters, and then what calls it from the host.
+// Returns the user's source, followed by a static check of the kernel's parameters and the entry point for the host.
 std::string print_program(std::string_view source, std::string_view entry, const std::vector<CudaParameter>& parameters,
                           std::string_view caller = {});
 
-// The name of a dtype that is a word of the language (wchar_t), which no type can have.
+// True if the name of a dtype is a keyword (wchar_t), which no type can have.
 bool is_keyword(std::string_view type);
 
 }  // namespace spikeforge::custom_op

@@ -1,5 +1,5 @@
 // The view of a tensor in the CPU source of a custom operator, with the names of its CUDA source (cuda/custom_op.cuh).
-// Read by the host compiler, after the names of the call's dtypes.
+// It is compiled by the host compiler, after the names of the call's dtypes.
 #pragma once
 
 #include <c10/util/BFloat16.h>

@@ -1,4 +1,4 @@
-// A custom operator whose definition has been read and checked: shared by its kernels for the dispatcher.
+// A custom operator with a parsed and checked definition, shared by its kernels for the dispatcher.
 #pragma once
 
 #include "csrc/custom_op/definition.h"
@@ -25,7 +25,7 @@ using TensorVector = std::vector<at::Tensor>;
 
 class CudaKernels;
 
-// Sets what users cannot.
+// Write access to private members of Arguments.
 struct ArgumentsAccess {
   static void results(Arguments& in, Tensors results) { in.results_ = results; }
   static void wanted(Arguments& in, std::span<const char> wanted) { in.wanted_ = wanted; }
@@ -59,8 +59,8 @@ class Operator {
   // Allocates the results on the device of `leader`, with the sizes and dtypes that the shape function returns.
   TensorVector allocate(const Arguments& in, const at::Tensor& leader) const;
 
-  // Checks that a function without support for lists can take all arguments: `taker` names the function, `otherwise`
-  // the alternative.
+  // Checks that no argument is a list, for a function without support for lists: `taker` names the function,
+  // `otherwise` the alternative.
   void check_no_lists(const char* taker, const char* otherwise) const;
 
   // Checks that x_t, the dtype of x in a source, can be the name of a type.
@@ -129,7 +129,7 @@ template <class Visit> void Operator::for_each_tensor(Values values, Visit&& vis
   }
 }
 
-// The same value with its tensors exchanged, one after the other, by what `exchange` gives for each.
+// Returns the value with each tensor t replaced by exchange(t), in order.
 template <class Exchange> c10::IValue exchanged(ArgumentKind kind, const c10::IValue& value, Exchange&& exchange) {
   switch (kind) {
     case ArgumentKind::tensor: return exchange(value.toTensor());

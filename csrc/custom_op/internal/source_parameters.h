@@ -31,8 +31,8 @@ inline constexpr ElementType element_types[] = {
     {c10::kLong, "long long", "std::int64_t"},
 };
 
-// The element type of an operator's tensor. Throws TypeError for another dtype; `readers` names the code that does not
-// support it.
+// Returns the element type of an operator's tensor. Throws TypeError for an unsupported dtype; `readers` names the code
+// that does not support it.
 inline const ElementType& element_type(const std::string& op, const std::string& tensor, c10::ScalarType type,
                                        const char* readers) {
   for (const ElementType& known : element_types)

@@ -12,7 +12,7 @@ class Dependence {
   explicit Dependence(const Graph& graph);
 
   bool on(Id node, std::size_t argument) const { return bits_[node][argument]; }
-  // On any argument outside of [first, first + count)?
+  // True if the node depends on an argument outside of [first, first + count).
   bool beyond(Id node, std::size_t first, std::size_t count) const;
 
  private:
@@ -22,7 +22,7 @@ class Dependence {
 // True if a result depends on a draw.
 bool draws(const Graph& graph);
 
-// Nodes that depend on a draw; and those that differ from step to step by it, since it is not made once.
+// For each node, true if it depends on a draw; and true if it depends on a draw that differs from step to step.
 std::vector<bool> drawn(const Graph& graph);
 std::vector<bool> drawn_anew(const Graph& graph);
 

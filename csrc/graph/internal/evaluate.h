@@ -1,5 +1,5 @@
-// A graph on given numbers: slow and obvious, one operation after another, with torch's semantics to the letter. It is
-// what other backends are measured against.
+// Evaluates a graph for given arguments, one operation at a time, with exactly the semantics of torch. Slow and
+// obvious: it is the reference for the other backends.
 #pragma once
 
 #include "csrc/graph/graph.h"
@@ -9,13 +9,13 @@
 
 namespace spikeforge::graph {
 
-// One operation on operands in F = float or double; booleans are 1 and 0. Constants are rounded to F.
+// Evaluates one operation in F = float or double; booleans are 1 and 0. Constants are rounded to F.
 template <class F> F evaluate_node(const Node& node, std::span<const F> operands);
 
-// The values of all nodes.
+// Returns the values of all nodes.
 template <class F> std::vector<F> evaluate_nodes(const Graph& graph, std::span<const F> arguments);
 
-// The values of the results. Throws GraphError if the number of arguments is wrong.
+// Returns the values of the results. Throws GraphError if the number of arguments is wrong.
 template <class F> std::vector<F> evaluate(const Graph& graph, std::span<const F> arguments);
 
 }  // namespace spikeforge::graph

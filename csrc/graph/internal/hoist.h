@@ -1,21 +1,22 @@
-// Moves the computation of values that depend on parameters alone before the loop over the steps, once per neuron.
+// Moves the computation of values that depend only on parameters out of the loop over the steps: once per neuron.
 #pragma once
 
 #include "csrc/graph/graph.h"
 
 namespace spikeforge::graph {
 
-// For each node, whether it is a number that depends on no argument outside of [first, first + count), and more than a
-// constant or an argument.
+// For each node, true if it is a number that depends on no argument outside of [first, first + count), and is neither a
+// constant nor an argument.
 std::vector<bool> hoistable_nodes(const Graph& graph, std::size_t first, std::size_t count);
 
 // A graph split in two: inner(..., prologue(p), ...) == graph(..., p, ...), bit for bit.
 struct Hoisted {
-  Graph prologue;  // arguments: the parameters. Results: what `inner` needs of them, parameters themselves included
-  Graph inner;     // arguments and results: as the graph's, but with the prologue's results for the parameters
+  Graph prologue;  // arguments: the parameters. Results: the values that `inner` reads, including parameters
+  Graph inner;     // arguments and results: as in the graph, but the prologue's results replace the parameters
 };
 
-// Arguments [first, first + count) are the parameters. A boolean that depends on them only stays in `inner`.
+// Arguments [first, first + count) are the parameters. Booleans stay in `inner`, even those that depend only on
+// parameters.
 Hoisted hoist(const Graph& graph, std::size_t first, std::size_t count);
 
 }  // namespace spikeforge::graph

@@ -9,7 +9,7 @@
 
 namespace spikeforge::graph {
 
-// In ASCII, whatever the locale.
+// True for an ASCII letter or _, independent of the locale.
 constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -17,17 +17,17 @@ struct Token {
   enum class Kind : std::uint8_t { name, number, symbol, line_break, end };
 
   Kind kind = Kind::end;
-  std::string_view text;  // in the text that was given
+  std::string_view text;  // a part of the given text
 };
 
 class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) {}
 
-  // Throws TextError for a character that no token begins with.
+  // Returns the next token. Throws TextError at a character that starts no token.
   Token next();
 
-  // An error that points at the token.
+  // Returns an error that points at the token.
   TextError error(const Token& at, const std::string& message) const;
 
  private:
@@ -37,11 +37,11 @@ class Lexer {
 
   std::string_view text_;
   std::size_t at_ = 0;
-  int parentheses_ = 0;  // open ones: within them a line break is a blank
+  int parentheses_ = 0;  // the number of open ones; within them, a line break is a blank
 };
 
-// About a name or a symbol that neuron text does not have, to follow an error: "; write where(...) ..."; empty:
-// nothing.
+// Returns advice about a name or a symbol that neuron text does not have, to be appended to an error message: "; write
+// where(...) ...". Empty if there is no advice.
 std::string_view advice_about(std::string_view word);
 
 }  // namespace spikeforge::graph

@@ -14,10 +14,10 @@
 
 namespace spikeforge::graph {
 
-// s == 1 as a condition, for a lowered value.
+// Returns the condition s == 1 of a lowered value.
 Id fires(Graph& graph, Id s);
 
-// Copies all nodes; `to` already has the arguments of `from` as its first ones. Entry i is what became of node i.
+// Copies all nodes to `to`, whose first arguments are those of `from`. Entry i of the result is the copy of node i.
 std::vector<Id> lower_into(Graph& to, const Graph& from);
 
 Graph lowered(const Graph& graph);

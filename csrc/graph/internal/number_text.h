@@ -1,4 +1,4 @@
-// Double precision numbers as text, and back, without loss.
+// Conversion of double-precision numbers to text and back, without loss.
 #pragma once
 
 #include <charconv>
@@ -10,15 +10,16 @@
 
 namespace spikeforge::graph {
 
-// The shortest text that reads back as the same number; inf, -inf, nan, -0.
+// Returns the shortest text that parses to the same number; inf, -inf, nan, -0.
 inline std::string text_of(double number) {
-  if (std::isnan(number)) return "nan";  // whatever its sign
+  if (std::isnan(number)) return "nan";  // regardless of its sign
   char buffer[32];
   const auto [end, error] = std::to_chars(std::begin(buffer), std::end(buffer), number);
   return {buffer, end};
 }
 
-// Digits with an optional fraction and exponent, no sign; nothing if it is none, or does not fit a double.
+// Parses digits with an optional fraction and exponent, without a sign. Returns std::nullopt for other text, and for a
+// number that does not fit a double.
 inline std::optional<double> number_of(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -1,4 +1,5 @@
-// The parser of neuron text, and what that of synapses shares with it: tokens, statements and expressions.
+// The parser of neuron text, and the part that it shares with the parser of synapses: tokens, statements and
+// expressions.
 #pragma once
 
 #include "csrc/graph/cell.h"
@@ -19,10 +20,10 @@
 
 namespace spikeforge::graph {
 
-// The token as messages show it.
+// Returns the token as error messages show it.
 std::string quoted(const Token& token);
 
-// One function a rule of the grammar in text.h. Expressions become nodes of one graph at a time.
+// One function per rule of the grammar in text.h. Expressions become nodes of one graph at a time.
 class Parser {
  public:
   explicit Parser(std::string_view text) : lexer_(text), token_(lexer_.next()) {}
@@ -56,7 +57,7 @@ class Parser {
     while (token_.kind == Token::Kind::line_break) take();
   }
   [[noreturn]] void fail(const Token& at, const std::string& message) const { throw lexer_.error(at, message); }
-  // An error of the graph is one of the text at this place.
+  // Calls the function. A GraphError becomes a TextError at this token.
   template <class Function> auto at(const Token& place, Function&& function) const {
     try {
       return function();
@@ -67,8 +68,8 @@ class Parser {
     }
   }
 
-  // A list of names in a header, up to ";" or ")": add(name) processes each, and reads what follows it. `seen` has the
-  // names of all lists; `bound` is the error message if there are too many.
+  // Parses a list of names in a header, up to ";" or ")". add(name) processes each name, and parses the text after it.
+  // `seen` has the names of all lists; `bound` is the error message if there are too many.
   template <class Add>
   void names(std::string_view what, std::string_view bound, std::set<std::string_view>& seen, Add&& add) {
     if (sees(";") || sees(")")) return;
@@ -89,7 +90,7 @@ class Parser {
         take();
         continue;
       }
-      bool is_closed = false;  // by a brace, after which the next statement needs no separator
+      bool is_closed = false;  // by a brace: the next statement then needs no separator
       if constexpr (std::is_same_v<decltype(statement()), bool>)
         is_closed = statement();
       else
@@ -129,11 +130,11 @@ class Parser {
   Graph& graph() { return *graph_; }
 
   Lexer lexer_;
-  Token token_;  // the one to be read next
+  Token token_;  // the next token
   Token last_;
   int nesting_ = 0;
-  Graph* graph_ = nullptr;  // what expressions become nodes of
-  Scope scope_;             // of names in it
+  Graph* graph_ = nullptr;  // the graph to which expressions are added
+  Scope scope_;             // the names of its nodes
 };
 
 }  // namespace spikeforge::graph

@@ -1,5 +1,4 @@
-// Surrogates in plain arithmetic, to be differentiated: the structs of neuron/surrogate.h, with Values as their
-// numbers.
+// Surrogates in plain arithmetic, to be differentiated: the structs of neuron/surrogate.h, instantiated with Values.
 #pragma once
 
 #include "csrc/graph/surrogate.h"
@@ -7,10 +6,11 @@
 
 namespace spikeforge::graph {
 
-// The derivative at u, with the value of surrogate_gradient(u, surrogate) within rounding; 0 for none.
+// Returns the derivative at u, which equals surrogate_gradient(u, surrogate) up to rounding; 0 for the surrogate
+// "none".
 Value surrogate_derivative(const Value& u, const Surrogate& surrogate);
 
-// Its integral, which replaces the step function if spiking=False.
+// Returns the integral of the derivative, which replaces the step function if spiking=False.
 Value surrogate_primitive(const Value& u, const Surrogate& surrogate);
 
 }  // namespace spikeforge::graph

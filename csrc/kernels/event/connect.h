@@ -9,7 +9,7 @@ namespace spikeforge::event {
 
 struct ConnectSpec {
   ConnectStep step;
-  NumberType type;  // of the step numbers; f16 of the others
+  NumberType type;  // of the stage `numbers`; f16 for the other stages
 
   bool operator==(const ConnectSpec&) const = default;
 };
@@ -17,7 +17,7 @@ struct ConnectSpec {
 ConnectSpec spec_of(ConnectStep step, NumberType type);
 jit::KernelSource print_source(const ConnectSpec& spec);
 
-// Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
+// Launches a stage on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch_connect_step(ConnectStep step, const ConnectArguments& args, const jit::Device& device, void* stream);
 
 }  // namespace spikeforge::event

@@ -1,10 +1,11 @@
-// How networks are drawn: the places of the connections of a line, and their numbers. C++17 for the host compiler and
-// NVRTC.
+// The rules by which networks are drawn: the places of the connections of a line, and their weights and delays. C++17
+// for the host compiler and NVRTC.
 //
-// A projection is a matrix of `count` lines of `width` places: its rows or, where every column has the same number of
+// A projection is a matrix of `count` lines of `width` places: its rows or, if every column has the same number of
 // connections, its columns. Every random number is a word of Philox at a counter of seed, projection, line, position in
-// the line and attempt, so that each can be drawn by anybody at any time: the same network for any number of threads
-// and on every device. A whole number below n is floor(word n / 2^32), which is uneven by n / 2^32 at most.
+// the line and attempt, so that it does not depend on the order of the draws: the network is the same for any number of
+// threads and on every device. An integer below n is floor(word n / 2^32), whose distribution is uneven by n / 2^32 at
+// most.
 #pragma once
 
 #include "csrc/neuron/random.h"
@@ -20,19 +21,19 @@ enum class Purpose : unsigned { places, numbers, lines, count };
 struct Lines {
   unsigned long long seed = 0;
   unsigned projection = 0;
-  int without_own = 0;  // the place own + l of line l, if it has that, has no connection
+  int without_own = 0;  // true if place own + l of line l has no connection
   Place count = 0, width = 0;
   Place own = 0;
-  float places_a_bit = 0;  // of fixed probability: -1 / log2(1 - p)
-  int first = 0;           // of the matrix's columns, of place 0
+  float places_a_bit = 0;  // for a fixed probability: -1 / log2(1 - p)
+  int first = 0;           // the column of the matrix of place 0
 };
 
-// The law of the numbers of a projection's connections:
+// The distribution of the weights or delays of a projection:
 //   constant    first
 //   uniform     from first to second
-//   normal      with mean first and deviation second
-//   lognormal   e to the power of such a normal number
-// Numbers outside [low, high] are drawn again, or clipped to low or high.
+//   normal      mean first, standard deviation second
+//   lognormal   e to the power of that normal number
+// Numbers outside [low, high] are redrawn, or clipped to low or high.
 enum class LawKind : int { constant, uniform, normal, lognormal };
 struct Law {
   double first = 0, second = 0, low = 0, high = 0;
@@ -54,7 +55,7 @@ SPIKEFORGE_PLAIN_FN bool leaves_own_out(const Lines& lines, Place line) {
   return lines.without_own != 0 && lines.own + line >= 0 && lines.own + line < lines.width;
 }
 
-// The i-th place that may have a connection.
+// Returns the i-th place that may have a connection.
 SPIKEFORGE_PLAIN_FN Place place_of(const Lines& lines, Place line, Place i) {
   return i + (leaves_own_out(lines, line) && i >= lines.own + line ? 1 : 0);
 }
@@ -63,7 +64,7 @@ SPIKEFORGE_PLAIN_FN Place legal_places(const Lines& lines, Place line) {
   return lines.width - (leaves_own_out(lines, line) ? 1 : 0);
 }
 
-// Enumerates every position of a line.
+// Draws the places for the positions of a line; at() is fast for consecutive positions.
 struct DrawnPlaces {
   const Lines& lines;
   Place line;
@@ -79,13 +80,14 @@ struct DrawnPlaces {
   }
 };
 
-// A place that replaces one which another position has drawn as well.
+// Redraws the place of a position after a collision with another position.
 SPIKEFORGE_PLAIN_FN Place drawn_again(const Lines& lines, Place line, Place position, unsigned attempt) {
   const PhiloxWords words = words_of(lines, Purpose::places, line, position / 4, attempt);
   return place_of(lines, line, below(legal_places(lines, line), words.word[position & 3]));
 }
 
-// The line of a connection, where the number of all connections is fixed and each is any legal pair.
+// Draws the line of a connection, if the total number of connections is fixed and all legal pairs have the same
+// probability.
 SPIKEFORGE_PLAIN_FN Place line_of(const Lines& lines, Place connection) {
   const Place block = connection / 2;
   for (unsigned attempt = 0;; ++attempt) {
@@ -96,8 +98,8 @@ SPIKEFORGE_PLAIN_FN Place line_of(const Lines& lines, Place connection) {
   }
 }
 
-// Calls visit(place) for the places of a line, each with the same probability, in rising order: from one to the next
-// there are 1 + floor(surprise(word) places_a_bit), the geometric distribution.
+// Calls visit(place) for places of a line, each of which is chosen with the same probability, in ascending order. The
+// distance from one to the next is 1 + floor(surprise(word) places_a_bit), the geometric distribution.
 template <class Visit> SPIKEFORGE_FN void for_each_with_probability(const Lines& lines, Place line, Visit&& visit) {
   PhiloxWords words{};
   Place place = 0;
@@ -112,7 +114,7 @@ template <class Visit> SPIKEFORGE_FN void for_each_with_probability(const Lines&
   }
 }
 
-// Calls visit(place) for `wanted` places of a line, no two alike, in rising order (Knuth, volume 2, algorithm S).
+// Calls visit(place) for `wanted` distinct places of a line, in ascending order (Knuth, volume 2, algorithm S).
 template <class Visit>
 SPIKEFORGE_FN void for_each_of_a_selection(const Lines& lines, Place line, Place wanted, Visit&& visit) {
   PhiloxWords words{};
@@ -125,15 +127,15 @@ SPIKEFORGE_FN void for_each_of_a_selection(const Lines& lines, Place line, Place
   }
 }
 
-// True if distinct positions are selected; otherwise they are drawn, and drawn again after a collision.
+// True if distinct places are selected; otherwise they are drawn, and redrawn after a collision.
 SPIKEFORGE_PLAIN_FN bool is_dense(const Lines& lines, Place line, Place wanted) {
   return 2 * wanted > legal_places(lines, line);
 }
 
-// e^x for x from -87 to 88, to a float's precision.
+// Returns e^x for x from -87 to 88, to a float's precision.
 SPIKEFORGE_PLAIN_FN float exponential(float x) {
   const float n = floor(x * 1.44269504F + 0.5F);
-  const float r = (x - n * 0.693145752F) - n * 1.42860677e-6F;  // ln 2 in two parts, of which the first has few bits
+  const float r = (x - n * 0.693145752F) - n * 1.42860677e-6F;  // ln 2 in two parts; the first has few bits
   const float power =
       1.0F +
       r * (1.0F +
@@ -150,7 +152,7 @@ SPIKEFORGE_PLAIN_FN float number_of_word(const Law& law, unsigned word) {
   return law.kind == LawKind::normal ? x : exponential(x);
 }
 
-// The number of a connection; `of` is 0 or 1, weights or delays.
+// Draws the weight (`of` is 0) or the delay (`of` is 1) of a connection.
 SPIKEFORGE_PLAIN_FN double number_of_connection(const Lines& lines, const Law& law, Place line, Place position,
                                                 const PhiloxWords& words, int of) {
   if (law.kind == LawKind::constant) return law.first;
@@ -161,21 +163,21 @@ SPIKEFORGE_PLAIN_FN double number_of_connection(const Lines& lines, const Law& l
   return number < law.low ? law.low : number > law.high ? law.high : number;
 }
 
-// ---- one step of the making, on a device ----
+// ---- the stages on a device ----
 
 enum class ConnectStep : int {
-  count_lines,   // of `total` connections: counted[line] += 1
-  count_places,  // of fixed probability: counted[line]
+  count_lines,   // for `total` connections: counted[line] += 1
+  count_places,  // for a fixed probability: counted[line]
   draw,          // fills the places of all lines, by `rule`
   count_rows,    // counted[drawn[i]] += 1
-  place_rows,    // the line of drawn[i] goes to its row: indices[starts[row] + counted[row]++]
-  sort,          // of every row the indices
-  numbers        // of all connections
+  place_rows,    // stores the line of drawn[i] in its row: indices[starts[row] + counted[row]++]
+  sort,          // sorts the indices of every row
+  numbers        // draws the weights or delays of all connections
 };
 enum class PlaceRule : int { all, one, drawn, probable, distinct };
 enum class NumberType : int { f16, bf16, f32, f64, u8, i32 };
 
-// A line's connections lie at starts[line], counts[line] of them.
+// The counts[line] connections of a line start at starts[line].
 struct ConnectArguments {
   Lines lines = {};
   Law law = {};
@@ -183,13 +185,13 @@ struct ConnectArguments {
   const Place* starts = nullptr;
   const int* counts = nullptr;
   int* counted = nullptr;
-  int* indices = nullptr;      // written
-  const int* drawn = nullptr;  // [total], `degree` a line
+  int* indices = nullptr;      // the result
+  const int* drawn = nullptr;  // [total], `degree` per line
   void* numbers = nullptr;
   PlaceRule rule = PlaceRule::all;
   NumberType type = NumberType::f16;
   int degree = 1;
-  int of = 0;  // 0: weights, 1: delays, which are rounded to whole numbers
+  int of = 0;  // 0: weights, 1: delays, which are rounded to integers
 };
 
 static_assert(sizeof(Lines) == 6 * 8, "words without padding");

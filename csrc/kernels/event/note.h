@@ -1,4 +1,4 @@
-// Notes the kernels of a call where a pack is recorded: what every call on the CPU does.
+// Records the kernels of a call while a pack is recorded. Called by every call on the CPU.
 #pragma once
 
 #include "csrc/jit/recorder.h"

@@ -9,23 +9,24 @@
 namespace spikeforge::event {
 namespace {
 
-constexpr std::int64_t most_bytes_of_bits = 48 << 10;     // in shared memory: every device has so much
-constexpr std::int64_t shared_bytes_of_lists = 14 << 10;  // that find_tasks of cuda/event/scatter.cuh has, rounded up
+constexpr std::int64_t most_bytes_of_bits = 48 << 10;     // in shared memory, which every device has
+constexpr std::int64_t shared_bytes_of_lists = 14 << 10;  // of find_tasks in cuda/event/scatter.cuh, rounded up
 constexpr std::int64_t most_grid_y = 65535;
-constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes that batches side by side may take
+constexpr std::int64_t most_workspace = std::int64_t{1} << 28;  // bytes for batches that run at once
 
-// Overrides for measurements: SPIKEFORGE_EVENT_SCHEDULE="lanes=32,unroll=8,...", read at every call. A default of 0 or
-// -1 leaves the choice to the plan. Values are not checked: some give a kernel that is wrong or does not end.
+// Overrides for measurements: SPIKEFORGE_EVENT_SCHEDULE="lanes=32,unroll=8,...", read at every call. With a default of
+// 0 or -1, the plan chooses the value. Values are not checked: some result in a kernel that is wrong or does not
+// terminate.
 struct Choices {
-  std::int64_t lanes = 0;                  // threads a row, by rows
-  std::int64_t unroll = 0;                 // indices of a thread in flight
-  std::int64_t block = 0;                  // threads of a block, by rows
-  std::int64_t blocks = 0;                 // blocks a multiprocessor, by rows
-  std::int64_t long_row = 0;               // a row of more nonzeros is summed by a block
-  std::int64_t chunk = 0;                  // nonzeros a task, by columns
-  std::int64_t private_from = -1;          // nonzeros a column from which blocks have sums of their own
-  std::int64_t private_allowed = 1;        // whether the kernel is compiled with that way at all
-  std::int64_t in_place_from = 1'000'000;  // results from which clearing twice costs less than a copy
+  std::int64_t lanes = 0;                  // threads per row, by rows
+  std::int64_t unroll = 0;                 // indices in flight per thread
+  std::int64_t block = 0;                  // threads per block, by rows
+  std::int64_t blocks = 0;                 // blocks per multiprocessor, by rows
+  std::int64_t long_row = 0;               // a block sums a row of more nonzeros
+  std::int64_t chunk = 0;                  // nonzeros per task, by columns
+  std::int64_t private_from = -1;          // nonzeros per column from which blocks use private sums
+  std::int64_t private_allowed = 1;        // whether the kernel is compiled with private sums
+  std::int64_t in_place_from = 1'000'000;  // results from which clearing twice is faster than a copy
 };
 
 Choices choices() {
@@ -66,7 +67,7 @@ std::int64_t floor_to_power(std::int64_t x) {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Shared memory available to a block, by the CUDA programming guide's table of compute capabilities.
+// Returns the shared memory available to a block (CUDA programming guide, table of compute capabilities).
 std::int64_t most_shared_bytes(const jit::Device& device) {
   const int arch = device.major * 10 + device.minor;
   std::int64_t kilobytes = 48;
@@ -83,12 +84,12 @@ std::int64_t most_shared_bytes(const jit::Device& device) {
 
 std::int64_t mean_row(const Product& p) { return p.rows == 0 ? 0 : p.nnz / p.rows; }
 
-// Lanes that stand side by side on the vectors of a product.
+// Returns the number of lanes of a group that process different vectors of a product.
 std::uint8_t columns_of(const Product& p) {
   return static_cast<std::uint8_t>(std::min<std::int64_t>(32, std::bit_ceil(static_cast<std::uint64_t>(p.n))));
 }
 
-// The number of blocks for `threads` threads, at most `each` per multiprocessor.
+// Returns the number of blocks for `threads` threads, at most `each` per multiprocessor.
 std::int64_t grid(std::int64_t threads, std::int64_t block, std::int64_t each, const jit::Device& device) {
   return std::clamp<std::int64_t>(divide_up(threads, block), 1, each * device.multiprocessors);
 }
@@ -102,7 +103,8 @@ KernelSpec spec_of(Kernel kernel, const Product& p) {
           .indptr_bytes = p.indptr_bytes};
 }
 
-// The number of nonzeros of a thread in flight: `most`, or half of it for float64 weights, which need more registers.
+// Returns the number of nonzeros in flight per thread: `most`, or half of it for float64 weights, which need more
+// registers.
 std::uint8_t unroll_of(const Product& p, std::int64_t most, const Choices& chosen) {
   return static_cast<std::uint8_t>(
       or_default(chosen.unroll, p.weight == DType::f64 && !p.homogeneous ? most / 2 : most));
@@ -110,13 +112,13 @@ std::uint8_t unroll_of(const Product& p, std::int64_t most, const Choices& chose
 
 Step pack_step(const Product& p, std::int64_t words, const jit::Device& device) {
   KernelSpec spec = spec_of(Kernel::pack, p);
-  spec.weight = DType::f32;  // it reads none, and no row
+  spec.weight = DType::f32;  // the kernel reads neither weights nor rows
   spec.homogeneous = false;
   spec.indptr_bytes = 0;
   return {.spec = spec, .blocks = grid(words * 32, 256, 8, device), .threads = 256};
 }
 
-// Floats go to a ring as they are.
+// Returns the representation of the sums. With a ring, floats are added directly to it.
 Sums sums_of(const Product& p) {
   if (p.delays != Delays::none && !p.deterministic) return Sums::floats;
   return sums_by_columns(p.values, p.homogeneous, p.deterministic);
@@ -134,16 +136,16 @@ std::vector<Step> finish_steps(const Product& p, Sums sums, const jit::Device& d
   if (p.delays == Delays::none || sums == Sums::floats) return {};
   KernelSpec spec = spec_of(Kernel::finish, p);
   spec.sums = sums;
-  spec.delays = Delays::one;  // whichever: they are not read
+  spec.delays = Delays::one;  // any value: delays are not read
   spec.entry = EntryType::f32;
   spec.indptr_bytes = 0;
   return {{.spec = spec, .blocks = grid(p.ring, 256, 8, device), .threads = 256}};
 }
 
-// The kernel of a product by rows, for a number of rows or tiles of them, each for a group of lanes. A row is processed
-// by a whole block if a group would still be busy with it when the rest is done: if it is long, and much longer than
-// others. With too few rows to keep all warps busy, shorter rows are too, and rows are spread over all multiprocessors.
-// Measured on an H200, from 30 x 200,000 to 200,000 x 7 nonzeros.
+// Returns the plan of a product by rows. `items` is the number of rows or tiles of rows, each for a group of lanes. A
+// whole block processes a row that would keep a group busy after all others have finished: a row that is long, and much
+// longer than others. If there are too few rows to keep all warps busy, blocks process shorter rows as well, and rows
+// are distributed over all multiprocessors. Measured on an H200, from 30 x 200,000 to 200,000 x 7 nonzeros.
 GatherPlan by_rows(const Product& p, const KernelSpec& spec, std::int64_t items, const Choices& chosen,
                    const jit::Device& device) {
   const auto [most_threads, most_blocks] = bounds(spec);
@@ -166,7 +168,7 @@ GatherPlan gather_bits_plan(const Product& p, const Choices& chosen, const jit::
   const std::int64_t words = divide_up(p.cols, 32);
   KernelSpec spec = spec_of(Kernel::gather_bits, p);
   spec.entry = EntryType::boolean;
-  // A thread takes four nonzeros at once, of a mean row at least four times (with weights) or eight times.
+  // A thread reads four nonzeros at once, in a row of mean length at least four times (with weights) or eight times.
   spec.lanes = static_cast<std::uint8_t>(or_default(
       chosen.lanes, std::clamp<std::int64_t>(floor_to_power(mean_row(p) / (p.homogeneous ? 32 : 16)), 1, 32)));
   spec.unroll = unroll_of(p, 4, chosen);
@@ -236,11 +238,11 @@ ScatterPlan plan_scatter(const Product& p, const jit::Device& device) {
   plan.private_from = (chosen.private_from >= 0 ? chosen.private_from : 32) * p.cols;
   plan.tasks = p.rows + p.nnz / plan.chunk;
 
-  // Sums of a ring are there once, whatever the batches.
+  // The sums of a ring are stored once for all batches.
   const std::int64_t of_sums = to_ring ? 0 : (plan.in_place ? 0 : plan.sum_bytes * results) + (fixed ? 4 * results : 0);
   const std::int64_t each = of_sums + task_bytes * plan.tasks + 1;
   plan.batches_at_once = std::clamp<std::int64_t>(most_workspace / each, 1, p.batches);
-  // Blocks wait for each other: no more than fit the device.
+  // Blocks wait for each other, so all of them must be resident.
   const auto [threads, blocks] = bounds(spec);
   const std::int64_t wanted = std::max(32 * plan.tasks, to_ring ? 0 : results) * plan.batches_at_once;
   plan.scatter = {.spec = spec,

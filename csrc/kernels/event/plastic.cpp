@@ -31,7 +31,7 @@ const graph::SynapseBlock* block_of(const graph::Synapse& s, PlasticPart part, s
   return nullptr;
 }
 
-// A trace may become what it is.
+// True if the block changes a trace. The next value of a trace may be the trace itself.
 bool changes_traces(const graph::Synapse& synapse, const graph::SynapseBlock& block) {
   for (std::size_t k = 0; k < block.traces.size(); ++k)
     if (block.graph.results()[block.states.size() + k] != synapse.states.size() + block.traces[k]) return true;
@@ -44,7 +44,7 @@ bool is_of_traces(PlasticPart part) { return part == PlasticPart::pre_traces || 
 
 using Bits = std::uint64_t;
 
-// The arguments on which results depend, of `count` from the first on.
+// Returns a bit for each of `count` arguments from `first` on: true if results depend on it.
 Bits bits_of(const std::vector<bool>& live, std::size_t first, std::size_t count) {
   Bits bits = 0;
   for (std::size_t i = 0; i < count; ++i)
@@ -65,8 +65,8 @@ Bits bits_of(std::span<const std::size_t> numbers) {
 //     reads_, changes_, decaying, traces_after       a bit for each state, trace or signal
 //     run(states, traces, params, signals, sent)     changes its arguments
 //
-// The states and what is sent of a block, or its traces; null: states decay alone. In namespace spikeforge, which the
-// text opens and closes; its #include comes first.
+// Prints the states and the sent value of a block, or its traces. If `block` is null, the states only decay. The text
+// starts with its #include, and opens and closes namespace spikeforge.
 std::string print_block(const graph::Synapse& s, const graph::SynapseBlock* block, bool of_traces, bool sends) {
   const graph::Graph graph = block == nullptr ? graph::Graph() : graph::lowered(*block, of_traces, sends);
   const std::vector<bool> live =

@@ -1,4 +1,4 @@
-// Kernels of connections that learn on a GPU: one for each thing that a step does.
+// Kernels of connections that learn on a GPU: one for each part of a step.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -12,9 +12,9 @@
 namespace spikeforge::event {
 
 enum class PlasticPart : std::uint8_t {
-  fired,        // which neurons are listed, for those below
+  fired,        // lists the neurons that fired, for the parts below
   pre,          // spikes arrive
-  sending_pre,  // and what they send is added to sums by columns
+  sending_pre,  // spikes arrive, and the sent values are added to sums by columns
   pre_traces,
   post,
   post_traces,
@@ -28,7 +28,8 @@ constexpr int plastic_threads = 256;  // of a block
 // True if the rule has code for this part.
 bool has_part(const graph::Synapse& synapse, PlasticPart part, std::size_t signal = 0);
 
-// `weight` is the type of the weights; arithmetic is float, or double beside double. `signal` numbers the part's.
+// `weight` is the type of the weights; arithmetic is float, or double for double weights. `signal` is the index of the
+// signal of the part.
 jit::KernelSource print_source(const graph::Synapse& synapse, PlasticPart part, std::size_t signal, DType weight);
 
 }  // namespace spikeforge::event

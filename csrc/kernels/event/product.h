@@ -1,5 +1,5 @@
-// A sparse matrix and what it is multiplied by, as plain data: what an operator passes to the kernels of a CPU or a GPU
-// once every check is done.
+// A sparse matrix and its operands as plain data, which an operator passes to the kernels of a CPU or a GPU after all
+// checks.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -13,7 +13,7 @@ enum class EntryType : std::uint8_t { boolean, f16, bf16, f32, f64 };
 
 constexpr EntryType entry_type(DType type) { return static_cast<EntryType>(static_cast<int>(type) + 1); }
 
-// The matrix by rows. Without `indptr` every row has `width` nonzeros (ELL).
+// The matrix by rows. If `indptr` is null, every row has `width` nonzeros (ELL).
 struct Rows {
   const std::int32_t* indices = nullptr;  // the column of a nonzero
   const void* indptr = nullptr;           // [rows + 1], int32 or int64
@@ -34,12 +34,12 @@ struct Rows {
 struct Ring {
   void* sums = nullptr;                   // in the compute type of the weights
   const std::int64_t* offsets = nullptr;  // of each delay
-  const void* delays = nullptr;           // one a nonzero, or one for all
+  const void* delays = nullptr;           // one per nonzero, or one for all
   bool wide_delays = false;               // int32, else uint8
   bool same_delay = false;
 };
 
-// One number a nonzero, or one for all.
+// One weight per nonzero, or one for all.
 struct Weights {
   const void* data = nullptr;
   DType type{};

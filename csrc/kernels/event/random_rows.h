@@ -1,12 +1,12 @@
-// A random matrix that is not stored: each use draws its connections again, the same ones on every device, in both
+// A random matrix that is not stored: each use redraws its connections. They are the same on every device, in both
 // orders and for any number of vectors. C++17 for the host compiler and NVRTC.
 //
 // Every entry is a connection with probability `prob`, independently of the others. Rows are cut into pieces of `width`
-// columns (a power of two, set by prob alone), each with its own stream of random numbers (PCG32, O'Neill 2014), whose
-// state begins at a hash of seed, row and piece. The distance from one connection to the next is
+// columns (a power of two, set by prob), each with a separate stream of random numbers (PCG32, O'Neill 2014), whose
+// initial state is a hash of seed, row and piece. The distance from one connection to the next is
 //   1 + floor(surprise(u) * columns_a_bit)      surprise(u) = -log2(u), columns_a_bit = -1 / log2(1 - prob)
 // columns: the geometric distribution. The random numbers of a weight and of a delay are the halves of a hash of the
-// piece and the column. The computation uses whole numbers and the operations of neuron/random.h only.
+// piece and the column. The computation uses only integers and the operations of neuron/random.h.
 #pragma once
 
 #include "csrc/kernels/event/arguments.h"
@@ -15,14 +15,15 @@
 namespace spikeforge {
 namespace event {
 
-// All 64 bits depend on all: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+// A hash in which all 64 bits depend on all bits of x: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA
+// 2014).
 SPIKEFORGE_PLAIN_FN unsigned long long mixed(unsigned long long x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
 
-constexpr unsigned long long golden = 0x9e3779b97f4a7c15ULL;  // 2^64 over the golden ratio, odd
+constexpr unsigned long long golden = 0x9e3779b97f4a7c15ULL;  // 2^64 divided by the golden ratio, odd
 
 struct Stream {
   unsigned long long state;
@@ -38,8 +39,8 @@ struct Stream {
 
 struct Connection {
   Int column;
-  unsigned long long key;  // of its piece
-  float drawn;             // the random number of its weight; 0 of a constant
+  unsigned long long key;  // of the piece
+  float drawn;             // the random number of the weight; 0 for constant weights
 };
 
 SPIKEFORGE_PLAIN_FN unsigned long long hash_of(unsigned long long key, Int column) {

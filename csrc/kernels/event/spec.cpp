@@ -81,9 +81,10 @@ const char* name_of(Distribution distribution) {
   return names[static_cast<int>(distribution)];
 }
 
-// Blocks of a scatter wait for each other, and so must all be there: their number is part of what it is compiled for.
-// Fixed sums take 64 registers a thread and more; a block with sums of its own is alone on its multiprocessor. A gather
-// of several vectors gains from a fifth block what it loses in registers, unless it would spill them.
+// Returns the launch bounds. Blocks of a scatter wait for each other, so all must be resident: the kernel is compiled
+// for their number. Fixed sums need 64 registers per thread and more; a block with private sums is the only one on its
+// multiprocessor. A gather of several vectors gains more from a fifth block than it loses with fewer registers, unless
+// registers would spill.
 Bounds bounds(const KernelSpec& spec) {
   switch (spec.kernel) {
     case Kernel::plasticity:

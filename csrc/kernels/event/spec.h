@@ -1,4 +1,4 @@
-// Kernels of events: what decides their code, and the source they are printed as.
+// Kernels of events: the properties that determine their code, and their source.
 #pragma once
 
 #include "csrc/jit/kernel_cache.h"
@@ -45,9 +45,9 @@ struct KernelSpec {
   bool in_shared_memory = false;
   bool transpose = false;
   Delays delays{};
-  Distribution distribution{};  // of jit_gather and jit_scatter; constant weights are homogeneous
-  bool packed = false;          // of linear: events are bits
-  bool wide_indices = false;    // of check: they are int64
+  Distribution distribution{};  // for jit_gather and jit_scatter; constant weights are homogeneous
+  bool packed = false;          // for linear: true if events are bits
+  bool wide_indices = false;    // for check: true if they are int64
 
   bool operator==(const KernelSpec&) const = default;
 };
@@ -58,7 +58,7 @@ struct Bounds {
 };
 Bounds bounds(const KernelSpec& spec);
 
-// Spec of cuda/event/event.cuh, for any kernel that reads such a matrix.
+// Prints the type Spec of cuda/event/event.cuh, for any kernel that reads such a matrix.
 std::string print_type(const KernelSpec& spec);
 
 jit::KernelSource print_source(const KernelSpec& spec);

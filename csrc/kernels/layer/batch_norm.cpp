@@ -21,17 +21,17 @@ namespace {
 
 using namespace kernels;
 
-// The number of sums per channel.
+// Returns the number of sums per channel.
 std::size_t sums_of(const BatchNormForward&) { return 2; }
 std::size_t sums_of(const BatchNormBackward& layer) {
   const auto is_wanted = [](const void* grad) { return grad != nullptr; };
   return 2 + static_cast<std::size_t>(std::ranges::count_if(layer.sums.grad_params, is_wanted));
 }
 
-// A thread keeps its channels, and the parameters of its first neurons, in all its turns.
+// True if a thread has the same channels and parameters in all its turns.
 bool fits(const Launch& run, const Schedule& schedule) {
   constexpr std::int64_t most_neurons = std::int64_t{1}
-                                        << 30;  // indices are int, and a strip may reach beyond the last
+                                        << 30;  // indices are int, and a strip may extend past the last neuron
   const ParamView& shift = shift_of(run);
   const std::int64_t period = period_of(run);
   const auto repeats = [&](const ParamView& param) {
@@ -47,8 +47,8 @@ struct ForwardSpec {
   Block block;
   bool operator==(const ForwardSpec&) const = default;
 };
-// The second loop's cell is the first one's with_statistics, and its spec follows from the first. The stored spec does
-// not keep the cell alive.
+// The cell of the second loop is the first one's with_statistics, and its spec is derived from the first. The stored
+// spec does not keep the cell alive.
 struct BackwardSpec {
   KernelSpec sums, gradient;
   Block block;
@@ -67,7 +67,7 @@ struct HashOfLayerSpec {
 ForwardSpec spec_of(const BatchNormForward& layer, const LayerSchedule& schedule) {
   return {kernels::spec_of(layer.run, schedule.loop), schedule.block};
 }
-// The first loop's launch where it makes x's gradient as well, which the statistics' part is added to.
+// The launch of the first loop if it also computes x's gradient, to which the part of the statistics is then added.
 class WithGradient {
  public:
   explicit WithGradient(const BatchNormBackward& layer) : launch(layer.sums) {
@@ -98,7 +98,7 @@ std::string print_gradient(const ForwardSpec&) { return {}; }
 std::string print_gradient(const BackwardSpec& spec) {
   if (spec.block.keeps) return {};
   codegen::Lines line;
-  // Both loops have the same names.
+  // A separate namespace, since both loops declare the same names.
   line("namespace spikeforge::gradient {{");
   line += print_loop(spec.gradient, spec.gradient.cell->device_text(spec.gradient.loop.form));
   line("}}  // namespace spikeforge::gradient");
@@ -109,7 +109,7 @@ std::string print_gradient(const BackwardSpec& spec) {
 const KernelSpec& first_of(const ForwardSpec& spec) { return spec.run; }
 const KernelSpec& first_of(const BackwardSpec& spec) { return spec.sums; }
 
-// A kernel that passes its arguments to a function of cuda/layer/batch_norm.cuh, instantiated for `specs`.
+// Prints a kernel that passes its arguments to a function of cuda/layer/batch_norm.cuh, instantiated for `specs`.
 template <class Spec>
 jit::KernelSource print_kernel(const Spec& spec, std::string_view suffix, std::string_view function,
                                std::string_view args, std::string_view specs) {
@@ -161,7 +161,7 @@ std::size_t partial_bytes(const RingTiles& tiles, std::size_t sums) {
   return sums * sizeof(float) * (parts + static_cast<std::size_t>(tiles.channels));
 }
 
-// The weight of one element in its channel's mean.
+// Returns the weight of one element in its channel's mean.
 double share_of_an_element(const Launch& run) {
   return static_cast<double>(shift_of(run).count) / (static_cast<double>(run.steps) * static_cast<double>(run.neurons));
 }
@@ -228,7 +228,7 @@ struct Kernels {
 auto& tables_for(const ForwardSpec&, Kernels& kernels) { return kernels.forward; }
 auto& tables_for(const BackwardSpec&, Kernels& kernels) { return kernels.backward; }
 
-// Dynamic shared memory of a block.
+// Returns the dynamic shared memory of a block.
 template <class Layer> std::size_t ring_bytes(const Layer& layer, const LayerSchedule& schedule) {
   const Block& block = schedule.block;
   return kinds_of_rows(layer) * block.slots * block.steps * block.threads * schedule.loop.width *
@@ -266,7 +266,7 @@ bool launch_layer(const Layer& layer, const jit::Device& device, void* stream, c
   const unsigned threads = schedule.block.threads;
   if (schedule.ring) {
     const std::size_t shared = ring_bytes(layer, schedule);
-    kernel.allow_shared(static_cast<int>(shared), jit::Driver::get().device());  // a kernel always has the same
+    kernel.allow_shared(static_cast<int>(shared), jit::Driver::get().device());  // the same for every launch
     launch_tiles(layer, kernel, *schedule.ring, schedule.block, shared, stream, allocate);
   } else {
     const std::int64_t blocks = kernel.blocks_at_once(threads) * std::int64_t{device.multiprocessors};
@@ -286,9 +286,9 @@ bool fits_one_launch(const BatchNormBackward& layer, const jit::Device& device) 
   return fits(layer, schedule_of(layer, device));
 }
 
-// With a ring, a strip may have any width, so two threads cannot combine their bits into one byte: each thread must
-// have whole bytes.
-Besides done_besides(const BatchNormForward& layer, const jit::Device& device) {
+// Returns the work that the launch includes. With a ring, a strip may have any width, so two threads cannot combine
+// their bits into one byte: each thread must have whole bytes.
+Included launch_includes(const BatchNormForward& layer, const jit::Device& device) {
   const LayerSchedule schedule = schedule_of(layer, device);
   const bool has_ring = schedule.block.slots > 0;
   const std::int64_t bits = layer.run.packed.bits;
@@ -311,7 +311,7 @@ void note(const BatchNormForward& layer) {
   without_bits.packed = {};
   const BatchNormForward packed_behind{.run = without_bits};
   jit::note([&](const jit::Device& device, const jit::Want& want) {
-    const BatchNormForward& launched = done_besides(layer, device).writes_bits ? layer : packed_behind;
+    const BatchNormForward& launched = launch_includes(layer, device).writes_bits ? layer : packed_behind;
     if (fits_one_launch(launched, device)) want(source_of(launched, device));
   });
 }

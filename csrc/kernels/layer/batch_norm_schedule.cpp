@@ -11,14 +11,14 @@ namespace {
 
 using namespace kernels;
 
-// ---- how blocks share the neurons ----
+// ---- the distribution of neurons over blocks ----
 
-// The number of aligned groups that n consecutive elements can touch.
+// Returns the maximum number of aligned groups that n consecutive elements touch.
 std::int64_t touched(std::int64_t n, std::int64_t group) { return (n + group - 2) / group + 1; }
 
-// The width of a strip is a multiple of `unit`, and at most `widest` threads. With `of_one_strip`, a block processes
-// tiles of one strip only, and some blocks have fewer tiles; otherwise all blocks have the same number, and some
-// continue in the next strip.
+// Returns the tiles. The width of a strip is a multiple of `unit`, and at most `widest` threads. With `of_one_strip`, a
+// block processes tiles of one strip only, and some blocks have fewer tiles; otherwise all blocks have the same number,
+// and some continue in the next strip.
 ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t unit, std::int64_t widest,
                       std::int64_t blocks, bool of_one_strip) {
   constexpr std::int64_t most_for_itself = 8 * Block().threads;  // parts of sums
@@ -27,7 +27,7 @@ ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std:
   const std::int64_t down = std::min(Block().threads / across, rows), tiles = divided(rows, down);
   const std::int64_t each =
       of_one_strip ? divided(tiles, std::max<std::int64_t>(blocks / strips, 1)) : divided(strips * tiles, blocks);
-  const std::int64_t depth = of_one_strip ? divided(tiles, each) * each : tiles;  // none is in what is beyond the rows
+  const std::int64_t depth = of_one_strip ? divided(tiles, each) * each : tiles;  // no tile is entirely after the rows
   const std::int64_t runs = of_one_strip ? 1 : touched(each, depth),
                      blocks_of_strip = of_one_strip ? depth / each : touched(depth, each), neurons = across * width;
   const std::int64_t slots = touched(neurons, shift.inner), strips_of_channel = touched(shift.inner, neurons);
@@ -49,8 +49,9 @@ ChannelTiles tiles_of(const ParamView& shift, std::int64_t rows, int width, std:
           .own_channels = runs * slots * strips_of_channel * blocks_of_strip <= most_for_itself ? of(runs * slots) : 0};
 }
 
-// Threads beside each other read 32 or more neighbours, so that accesses are whole; where those share a channel, wider
-// strips have fewer runs. The sums of a run take about as long as 3 tiles (an H200, images of 7 x 7 to 112 x 112).
+// Returns the tiles with the lowest cost. Neighbouring threads read 32 or more neighbours, so that accesses are
+// coalesced; if these share a channel, wider strips have fewer runs. The sums of a run take about as long as 3 tiles
+// (an H200, images of 7 x 7 to 112 x 112).
 ChannelTiles tiles_of(const Launch& run, int width, std::int64_t unit, std::int64_t blocks) {
   const ParamView& shift = shift_of(run);
   const std::int64_t rows = run.neurons / (shift.inner * shift.count);
@@ -66,12 +67,13 @@ ChannelTiles tiles_of(const Launch& run, int width, std::int64_t unit, std::int6
   return best;
 }
 
-// ---- and with a ring of tiles ----
+// ---- the distribution with a ring of tiles ----
 
-// Parts of a channel up to which each block adds them up itself.
+// The maximum number of parts of a channel that each block adds up itself.
 constexpr std::int64_t most_parts = 16;
 
-// Strips at most `widest` threads wide; rows of a tile are whole lines of the cache, if they are that long.
+// Returns tiles whose strips are at most `widest` threads wide. Rows of a tile are whole cache lines, if they are at
+// least that long.
 RingTiles ring_tiles_of(const ParamView& shift, std::int64_t rows, int width, std::int64_t line, std::int64_t widest,
                         std::int64_t threads, std::int64_t blocks) {
   const std::int64_t period = shift.inner * shift.count, columns = period / width;
@@ -113,15 +115,15 @@ void set_divisors(RingTiles& tiles, int width) {
   tiles.by_rows = divisor_of(std::int64_t{tiles.members} * tiles.down);
 }
 
-// In tiles: what the block with most work takes; the sums of a run, of more channels more; and one more way through
-// memory, where one block adds up for all.
+// Returns the cost in tiles: the tiles of the block with the most work, the sums of a run, which increase with the
+// number of channels, and another access to memory if one block adds up for all.
 double cost_of(const RingTiles& tiles) {
   const double sums = .2 + (tiles.inner == 1 ? tiles.local_channels / 160. : 0);
   return tiles.units * (tiles.each + sums) + (tiles.has_totals ? .6 : 0);
 }
 
-// The cheapest; of several, the widest. Threads beside each other read 128 bytes or more, so that accesses are whole. A
-// block has a table with room for as many channels as it has threads.
+// Returns the tiles with the lowest cost; of several, the widest. Neighbouring threads read 128 bytes or more, so that
+// accesses are coalesced. The table of a block has one entry per thread, which limits the number of channels.
 std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& schedule, std::int64_t blocks) {
   const ParamView& shift = shift_of(run);
   const int width = schedule.loop.width;
@@ -140,8 +142,8 @@ std::optional<RingTiles> ring_tiles_of(const Launch& run, const LayerSchedule& s
 
 // ---- schedules ----
 
-// Threads that share a byte of a row's bits, where rows are whole bytes. Strips are as wide as that without bits too:
-// these change the order of no sum.
+// Returns the number of threads that share a byte of a row's bits, if rows are whole bytes. Strips have the same unit
+// without bits, so that bits do not change the order of a sum.
 std::int64_t unit_of(const BatchNormForward& layer, int width) {
   return std::gcd(period_of(layer.run) / width, std::max<std::int64_t>(8 / width, 1));
 }
@@ -158,12 +160,12 @@ int code_of_a_step(const BatchNormBackward& layer) {
   return cell.forward_cost + cell.backward_cost;
 }
 
-// Threads of a block with a ring: more of them wait longer for each other than they gain (with 512, forward, T = 4, 5.6
-// passes of 13 MB become 7.1; backward, T = 16, 5.5 of 26 MB 5.8).
+// Threads of a block with a ring. With more threads, the additional waiting costs more than they gain (with 512,
+// forward, T = 4, 5.6 passes of 13 MB become 7.1; backward, T = 16, 5.5 of 26 MB 5.8).
 constexpr std::int64_t threads_of_ring = 384;
 
 // Static shared memory of a block: publish_sums of cuda/layer/ring_of_tiles.cuh, and the table of batch_norm_ring.cuh,
-// of which the backward pass has five rows and the forward pass three.
+// which has five rows in the backward pass and three in the forward pass.
 constexpr std::size_t scratch_bytes(int width) {
   constexpr std::int64_t threads = threads_of_ring;
   return static_cast<std::size_t>(2 * width * (threads + 32 / width) + 2 * threads + 5 * threads) * sizeof(float);
@@ -173,8 +175,8 @@ std::int64_t bytes_of_x(const Launch& run) {
   return run.steps * run.neurons * static_cast<std::int64_t>(size_of(run.type));
 }
 
-// Bytes of x up to which the backward pass keeps x's gradient between its passes rather than run the loop twice. The
-// part that does not stay in the ring is written and read once more, and has to fit the cache. Passes over x, T = 4,
+// Returns the bytes of x up to which the backward pass stores x's gradient between its passes rather than run the loop
+// twice. The part that does not fit the ring is written and read again, and has to fit the cache. Passes over x, T = 4,
 // channels last, the loop twice and kept: float16 51 MB 6.3, 5.9; 206 MB 5.9, 6.3; float32 51 MB 5.4, 5.7 (an H200).
 std::int64_t most_kept(DType type) { return size_of(type) == 2 ? 60'000'000 : 40'000'000; }
 
@@ -185,19 +187,19 @@ bool keeps_gradient(const BatchNormBackward& layer) {
          bytes_of_x(layer.sums) <= most_kept(layer.sums.type);
 }
 
-// True if data that does not stay for the second pass is evicted from the cache first. If little of x could stay, the
-// backward pass is faster without (206 MB of float16, T = 4: 6.0 passes, else 5.7; forward 3.2, else 3.3; 51 MB forward
-// 3.0, else 3.3).
+// True if data that is not kept for the second pass is evicted from the cache first. If only a small part of x could be
+// kept, the backward pass is faster without it (206 MB of float16, T = 4: 6.0 passes, else 5.7; forward 3.2, else 3.3;
+// 51 MB forward 3.0, else 3.3).
 bool streams(const BatchNormForward&) { return true; }
 bool streams(const BatchNormBackward& layer) { return bytes_of_x(layer.sums) <= 128'000'000; }
 
-// A thread's states that its code keeps in registers: all steps of the backward pass, which makes them anew (with 64,
-// T = 16, 26 MB of float16 take 6.5 passes rather than 5.5).
+// Returns the maximum number of states that a thread stores in registers: those of all steps in the backward pass,
+// which recomputes them (with 64, T = 16, 26 MB of float16 take 6.5 passes rather than 5.5).
 std::int64_t most_states(const BatchNormForward& layer) { return layer.run.cell->states.size() <= 1 ? 64 : 32; }
 std::int64_t most_states(const BatchNormBackward&) { return 32; }
 
-// Neighbouring threads that copy together what one has in several steps, 16 bytes at once where they lie beside each
-// other. Each takes a step at least.
+// Returns the number of neighbouring threads that copy their rows together: 16 contiguous bytes at once, and at least
+// one step each.
 template <class Layer>
 std::uint8_t team_of(const Layer& layer, const RingTiles& tiles, std::int64_t width, std::int64_t steps) {
   const Launch& run = first_loop(layer);
@@ -207,8 +209,8 @@ std::uint8_t team_of(const Layer& layer, const RingTiles& tiles, std::int64_t wi
   return is_whole && rows_aligned(layer, static_cast<int>(together)) ? static_cast<std::uint8_t>(team) : 1;
 }
 
-// Neurons of a thread: 16 bytes of a step, or less where sequences are long, since their states stay in registers. 0: a
-// step would be less than the 4 bytes that are copied at once.
+// Returns the neurons per thread: 16 bytes of a step, or less for long sequences, since the states stay in registers. 0
+// if a step would be less than the 4 bytes that are copied at once.
 template <class Layer> std::int64_t width_of_ring(const Layer& layer, std::int64_t steps) {
   constexpr int most_unrolled = 4000;
   const Launch& run = first_loop(layer);
@@ -223,16 +225,16 @@ template <class Layer> std::int64_t width_of_ring(const Layer& layer, std::int64
   return width * size < 4 || is_too_wide() ? 0 : width;
 }
 
-// A ring of tiles, if a multiprocessor has room for two at least. Longer sequences, and cells with many states, run
-// without: one launch is still faster than separate statistics and loop (an H100, float16, forward and backward, 16 x
-// 128 images of 28 x 28, T = 32: 461 us rather than 632; 14 x 14, T = 128: 355 rather than 624).
+// Chooses a ring of tiles, if a multiprocessor has space for two at least. Longer sequences, and cells with many
+// states, run without a ring: one launch is still faster than separate statistics and loop (an H100, float16, forward
+// and backward, 16 x 128 images of 28 x 28, T = 32: 461 us rather than 632; 14 x 14, T = 128: 355 rather than 624).
 template <class Layer>
 std::optional<LayerSchedule> with_ring(const Layer& layer, LayerSchedule schedule, const jit::Device& device) {
   constexpr std::size_t most_slots = 8, least_slots = 2;
   // Bytes in flight per multiprocessor: with more, requests wait and the multiprocessor idles (26 MB of float16, T = 4:
   // 8 tiles forward 3.5 passes, 4 3.3; 4 tiles backward 5.8, 2 5.5).
   constexpr std::size_t most_ahead = 98'304;
-  constexpr std::int64_t most_in_cache = 32'000'000;  // of an L2 of 50 MB and more
+  constexpr std::int64_t most_in_cache = 32'000'000;  // bytes, of an L2 cache of 50 MB or more
   const Launch& run = first_loop(layer);
   const std::int64_t steps = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(run.steps)));
   const auto size = static_cast<std::int64_t>(size_of(run.type));

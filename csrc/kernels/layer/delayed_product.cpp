@@ -19,13 +19,13 @@ DelayedSpec spec_of(const DelayedKernel& kernel) {
   return {static_cast<int>(kernel.pass), static_cast<int>(kernel.type), kernel.taps};
 }
 
-// Steps of a strip, which stay in registers with what is read for them.
+// The steps of a strip, which stay in registers with their operands.
 constexpr int strip_of(DType type) { return type == DType::f64 ? 4 : 8; }
 
-// Columns of a warp that sums: it reads its row once for all of them, and keeps all of their sums in registers.
+// Returns the columns per warp for sums: a warp reads its row once for all of them, and stores their sums in registers.
 int columns_of(const DelayedSpec& spec) { return spec.taps > 4 ? 2 : 4; }
 
-// Blocks per multiprocessor, at least: sums of many taps need the registers of a second block.
+// Returns the minimum number of blocks per multiprocessor: sums of many taps need the registers of a second block.
 int blocks_at_once(const DelayedSpec& spec) {
   const bool adds = spec.pass == static_cast<int>(DelayedPass::add);
   return adds || (spec.taps <= 2 && static_cast<DType>(spec.type) == DType::f32) ? 2 : 1;
@@ -55,7 +55,7 @@ std::int64_t strips_of(const DelayedLaunch& call) {
   return groups_of(call.steps, strip_of(call.kernel.type)) * call.lanes;
 }
 
-// How a block's warps are dealt: to rows, as long as there are enough blocks to fill a large device.
+// Distributes a block's warps over rows, as long as there are enough blocks to fill a large device.
 struct Deal {
   std::int64_t rows_at_once, row_blocks, blocks;
 

@@ -1,4 +1,4 @@
-// Products of a matrix whose entries have a delay each, on a GPU; csrc/cpu/layer/delayed_product.h is the CPU's.
+// Products of a matrix whose entries have a delay each, on a GPU. For the CPU, see csrc/cpu/layer/delayed_product.h.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -14,36 +14,36 @@ enum class DelayedPass : int { add, sums };
 
 constexpr int most_delayed_taps = 8;
 
-// The compile-time choices of a kernel: sizes are not among them.
+// The compile-time choices of a kernel, which do not include sizes.
 struct DelayedKernel {
   DelayedPass pass;
   DType type = DType::f32;  // or float64
   int taps = 0;             // 1 to most_delayed_taps
 };
 
-// DelayedArguments' formulas; all sizes are positive.
+// A launch, with the formulas of DelayedArguments. All sizes are positive.
 struct DelayedLaunch {
   DelayedKernel kernel;
   std::int64_t rows_count = 0, columns = 0, steps = 0, lanes = 0;
   const std::int32_t* shifts = nullptr;
   const void* coefficients = nullptr;
-  const void* in = nullptr;  // readable for delayed_margin() numbers beyond its end
+  const void* in = nullptr;  // readable for delayed_margin() numbers after its end
   std::int64_t in_stride = 0, in_of_row = 0;
   void* rows = nullptr;
   std::int64_t rows_stride = 0;
   void* out = nullptr;
 };
 
-// The numbers after the last step that a strip may read.
+// Returns the number of elements after the last step that a strip may read.
 std::int64_t delayed_margin(DType type, std::int64_t lanes);
 
-// True if the threads and blocks of a launch of this size can be counted.
+// True if the numbers of threads and blocks of this launch do not overflow.
 bool can_launch(const DelayedLaunch& call);
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch_delayed_product(const DelayedLaunch& call, const jit::Device& device, void* stream);
 
-// The parts of launch_delayed_product(): the kernel, which packs hold, and its launch.
+// The parts of launch_delayed_product(): the kernel, which packs contain, and its launch.
 jit::KernelSource source_of(const DelayedKernel& kernel);
 
 constexpr unsigned delayed_threads = 32 * delayed_warps;  // of a block

@@ -7,7 +7,7 @@
 
 namespace spikeforge::layers {
 
-// For 0 < n < 2^31.
+// Returns the Divisor of n for 0 < n < 2^31.
 inline Divisor divisor_of(std::int64_t n) {
   const auto divisor = static_cast<unsigned>(n);
   const auto shift = static_cast<unsigned>(std::bit_width(divisor - 1));

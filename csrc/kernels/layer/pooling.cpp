@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__({}) spikeforge_pool(
                               cuda_name(type), cuda_name(compute_type(type)), spec.lanes, function)};
 }
 
-// The largest power of two, `most` at most, that divides all of them.
+// Returns the largest power of two, at most `most`, that divides all numbers.
 int common_power(int most, std::initializer_list<std::int64_t> numbers) {
   int power = most;
   while (std::ranges::any_of(numbers, [&](std::int64_t n) { return n % power != 0; })) power /= 2;
@@ -71,7 +71,7 @@ PoolSpec spec_of(const PoolLaunch& call) {
                 .is_normalised = call.is_normalised() ? 1 : 0,
                 .down = call.pool.down,
                 .across = call.pool.across};
-  // In elements.
+  // Addresses in elements.
   const auto from = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.from)) / size,
              to = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.to)) / size,
              beside = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(call.normalised.x)) / size,
@@ -92,7 +92,7 @@ PoolSpec spec_of(const PoolLaunch& call) {
   if (images.channels == 1) {
     const std::int64_t x = is_forward ? from : to, y = is_forward ? to : from;
     spec.columns = std::min({most_results, 4, of_16_bytes});
-    // Two accesses that share a sector of memory cost little where it is read, and much where it is written.
+    // Two accesses to the same memory sector are cheap for reads, and expensive for writes.
     if (!is_forward) {
       const int written_at_once = common_power(of_16_bytes, {images.width, x});
       spec.columns = std::clamp(written_at_once / across.stride, 1, spec.columns);
@@ -100,7 +100,7 @@ PoolSpec spec_of(const PoolLaunch& call) {
     spec.vector_in = common_power(of_16_bytes, {spec.columns * across.stride, images.width, x, beside});
     spec.vector_out = common_power(of_16_bytes, {spec.columns, images.out_width, y, which});
   }
-  // Only the forward pass reads often what results below each other share.
+  // Only in the forward pass do results below each other share many of their reads.
   if (is_forward) spec.strip = std::clamp(most_kept / (of_a_result * spec.lanes * spec.columns * 2), 1, 4);
   return spec;
 }

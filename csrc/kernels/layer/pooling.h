@@ -15,14 +15,14 @@ inline bool operator==(const Window& a, const Window& b) {
   return a.size == b.size && a.stride == b.stride && a.padding == b.padding && a.dilation == b.dilation;
 }
 
-// Images [count, height, width, channels], in this order of memory, and what windows over them give,
+// The sizes of images [count, height, width, channels], in this memory order, and of the results of their windows,
 // [count, out_height, out_width, channels].
 struct Images {
   std::int64_t count, height, width, channels, out_height, out_width;
 };
 
-// A maximum, or a mean: of the numbers that divide the sum, 0 is how many places a window has, in the image and, if
-// counts_padding, in its padding.
+// A maximum, or a mean. A `divisor` of 0 is the number of places of the window in the image and, if counts_padding, in
+// its padding.
 struct Pool {
   Window down, across;
   bool is_mean = false;
@@ -30,12 +30,13 @@ struct Pool {
   bool counts_padding = true;
 };
 
-// For maxima the place of a window that each is from, counted from 0 row by row: of out's sizes.
+// The maximum number of places of a window for maxima: `which`, with the sizes of the result, has the place of each
+// maximum in its window, counted from 0 row by row.
 constexpr int most_places = 256;
 
 enum class PoolPass : int { forward, backward };
 
-// Pointers are those of the pass: x and y, or the gradients of y and x.
+// `from` and `to` are x and y, or in the backward pass the gradients of y and x.
 struct PoolLaunch {
   Pool pool;
   Images images;
@@ -44,7 +45,7 @@ struct PoolLaunch {
   const void* from = nullptr;
   void* to = nullptr;
   std::uint8_t* which = nullptr;  // may be null in the forward pass
-  // For maxima before a normalisation; as in PoolArguments, null if absent.
+  // For maxima before a normalisation, as in PoolArguments; null otherwise.
   struct Normalised {
     const void* weight = nullptr;                                                   // forward
     const void *x = nullptr, *mean = nullptr, *offset = nullptr, *slope = nullptr;  // backward
@@ -54,12 +55,12 @@ struct PoolLaunch {
   bool is_normalised() const { return (pass == PoolPass::forward ? normalised.weight : normalised.x) != nullptr; }
 };
 
-// Launches on a stream of the device, whose context is current. Throws the errors of KernelCache. An image has fewer
-// than 2^31 places and channels together.
+// Launches on a stream of the device, whose context is current. Throws the errors of KernelCache. An image must have
+// fewer than 2^31 elements.
 void launch_pooling(const PoolLaunch& call, const jit::Device& device, void* stream);
 
-// The parts of launch_pooling(): the kernel of a call, which packs hold, and its launches; there is more than one if 31
-// bits cannot count the threads.
+// The parts of launch_pooling(): the kernel of a call, which packs contain, and its launches. There are several
+// launches if the number of threads exceeds 31 bits.
 jit::KernelSource source_of(const PoolLaunch& call);
 
 constexpr unsigned pool_threads = 256;  // of a block

@@ -11,11 +11,11 @@ namespace spikeforge::layers {
 namespace {
 
 constexpr unsigned threads = 256;
-constexpr std::int64_t accesses = 4;  // of a thread, as in cuda/layer/spike_bits.cuh
+constexpr std::int64_t accesses = 4;  // per thread, as in cuda/layer/spike_bits.cuh
 
 struct BitsSpec {
   int pass, type, bits;
-  int lanes;  // of an access
+  int lanes;  // per access
 
   bool operator==(const BitsSpec&) const = default;
 };

@@ -1,5 +1,5 @@
-// Spikes as bits on a GPU: numbers 0 and 1 in a bit each, or 0 to 15 in four, number i of a byte in its bits from
-// i * bits on.
+// Spikes as bits on a GPU: numbers 0 and 1 in one bit each, or 0 to 15 in four bits. Number i of a byte is in its bits
+// from i * bits on.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -16,18 +16,18 @@ struct BitsLaunch {
   BitsPass pass;
   DType type;
   int bits;
-  std::int64_t count;  // of the numbers, which lie one after the other
+  std::int64_t count;  // of contiguous numbers
   const void* from = nullptr;
   void* to = nullptr;
-  // A byte: packing makes it 0 where a number is none that there are bits for, which then counts as 0; where it is 0,
-  // unpacking gives NaN.
+  // A flag: packing sets it to 0 if a number cannot be represented, and packs that number as 0. If it is 0, unpacking
+  // returns NaN.
   std::uint8_t* valid = nullptr;
 };
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch_spike_bits(const BitsLaunch& call, const jit::Device& device, void* stream);
 
-// The kernel of such a call, for packs.
+// Returns the kernel of a call, for packs.
 jit::KernelSource source_of(const BitsLaunch& call);
 
 }  // namespace spikeforge::layers

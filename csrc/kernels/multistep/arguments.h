@@ -1,4 +1,4 @@
-// A kernel's arguments: the 8-byte words of cuda/multistep/multistep.cuh's ForwardArgs or BackwardArgs, in their order.
+// The arguments of a kernel: the 8-byte words of ForwardArgs or BackwardArgs of cuda/multistep/multistep.cuh, in order.
 #pragma once
 
 #include "csrc/base/bounded_list.h"
@@ -32,7 +32,7 @@ class ArgumentWords {
   std::size_t bytes() const { return words_.size() * sizeof(std::uint64_t); }
 
  protected:
-  // The cell's arguments, and those of the sequences that its steps read.
+  // Adds the arguments of the cell, including those of the sequences that its steps read.
   void add_cell(const Launch& launch) {
     for (const double arg : launch.surrogate_args) add(arg);
     add_list(launch.inputs);
@@ -40,7 +40,7 @@ class ArgumentWords {
     add_list(launch.params);
   }
 
-  // The results of the steps, which a backward pass reads as well.
+  // Adds the results of the steps, which a backward pass also reads.
   void add_results(const ForwardLaunch& launch) {
     add_list(launch.outputs);
     add_list(launch.states);
@@ -55,7 +55,7 @@ class ArgumentWords {
     add_list(launch.grad_params);
   }
 
-  // SampleArgs.
+  // Adds SampleArgs.
   void add_samples(const Launch& launch) {
     if (!launch.has_samples()) return;
     add(launch.lengths.data);
@@ -67,7 +67,7 @@ class ArgumentWords {
     add(launch.start.time_stride);
   }
 
-  // DrawArgs.
+  // Adds DrawArgs.
   void add_draws(const Launch& launch) {
     if (!launch.cell->draws) return;
     add(launch.draws.seed);
@@ -100,8 +100,8 @@ class ArgumentWords {
   }
 
  private:
-  // A cell's arguments together are at most graph::most_arguments; CUDA takes 32764 bytes.
-  // Two loops', and as much of their surroundings, fit.
+  // A cell has at most graph::most_arguments arguments. CUDA accepts 32764 bytes: enough for two loops, and for the
+  // same size of other arguments.
   static constexpr std::size_t most_words =
       2 * (8 + max_surrogate_args + 6 * graph::most_arguments + 2 * graph::most_outputs) + 64;
   BoundedList<std::uint64_t, most_words> words_;

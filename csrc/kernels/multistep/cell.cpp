@@ -12,7 +12,8 @@ constexpr std::size_t most_cells = 64;  // predefined ones and Loihi's
 std::array<std::atomic<const Cell*>, most_cells> enrolled{};
 std::atomic<std::size_t> next_number = 0;
 
-// 1 / 2^-128 is 2^128, and infinity in float32; the next number's reciprocal is finite. So it is with 2^-1024.
+// In float32, 1 / 2^-128 = 2^128 is infinite, and the reciprocal of the next larger number is finite. The same holds
+// for 2^-1024 in float64.
 constexpr double least_float_with_reciprocal = 0x1p-128 + 0x1p-149;
 constexpr double least_double_with_reciprocal = 0x1p-1024 + 0x1p-1074;
 
@@ -35,12 +36,12 @@ LegalRange CellParam::range(DType arithmetic) const {
 std::int64_t Cell::checkpoint_length(DType type) const {
   static const int forced = kernels::override_of("SPIKEFORGE_CHECKPOINT");
   if (forced != 0) return forced;
-  // A segment of the backward pass is held in registers; a checkpoint costs bytes. A second state leaves no registers
-  // for 16 steps. Training, T = 32, N = 2^22, for lengths of 8 and 16: float32 1.07, 1.05; float16 1.12, 1.11. EIF, T =
-  // 16: 1.05, 1.10. QIF: 1.04, 1.03.
+  // A segment of the backward pass is stored in registers; a checkpoint costs memory. A second state leaves no
+  // registers for 16 steps. Training, T = 32, N = 2^22, for lengths of 8 and 16: float32 1.07, 1.05; float16 1.12,
+  // 1.11. EIF, T = 16: 1.05, 1.10. QIF: 1.04, 1.03.
   const bool is_small = states.size() <= 1 && kept_values <= (type == DType::f32 ? 3 : 2);
   int length = type != DType::f64 && is_small ? 16 : 8;
-  // Shorter where a segment, which is unrolled, would be long code.
+  // Segments are unrolled, so they are shorter for cells with long code.
   const int most = type == DType::f64 ? 1000 : 2000;
   while (length > 2 && length * (forward_cost + backward_cost) > most) length /= 2;
   return length;

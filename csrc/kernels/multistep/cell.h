@@ -1,8 +1,9 @@
-// The one description of a cell, whatever its kind: the loops, and everything around them, read it.
+// The description of a cell of any kind, which the loops and all other components read.
 //
-// A predefined neuron (predefined_cells.h), a neuron's text (traced_cell.h) and Loihi's neurons (loihi_cells.h) are its
-// three kinds. Predefined and Loihi's cells live as long as the process; the cell of a text lives while it is
-// referenced, or while the table of texts has space for it (traced_cell.h). The address of a living cell identifies it.
+// There are three kinds: predefined neurons (predefined_cells.h), neuron text (traced_cell.h) and the neurons of Loihi
+// (loihi_cells.h). Predefined cells and those of Loihi have static lifetime; the cell of a text exists while it is
+// referenced, or while the table of texts has space for it (traced_cell.h). The address of an existing cell identifies
+// it.
 #pragma once
 
 #include "csrc/base/dtype.h"
@@ -20,21 +21,21 @@
 
 namespace spikeforge {
 
-// The choices that a predefined neuron leaves to the call; other cells have made theirs, and leave these as they are.
+// The choices of a call for a predefined neuron. Other cells have no such choices, and use the default values.
 struct CellForm {
   bool hard_reset = true;     // V = v_reset if it fired; else V = H - v_threshold * S
   bool detach_reset = false;  // no gradient through S in the reset
-  bool spiking = true;        // else Θ is replaced by the surrogate's primitive
-  bool decay_input = true;    // LIF and its kin: X is divided by tau
+  bool spiking = true;        // if false, the surrogate's primitive replaces Θ
+  bool decay_input = true;    // LIF and related neurons: X is divided by tau
   SurrogateKind surrogate{};
-  bool with_surrogate = true;  // not in a spiking forward pass
+  bool with_surrogate = true;  // false in a spiking forward pass
 
   bool operator==(const CellForm&) const = default;
 };
 
 using SurrogateArgs = std::array<double, max_surrogate_args>;
 
-// NaN is in no range.
+// The legal values of a parameter. NaN is in no range.
 struct LegalRange {
   double least, most;
 
@@ -45,26 +46,25 @@ struct CellParam {
   std::string name;
   double default_value = 0;
   Legal legal = Legal::unchecked;
-  std::int64_t least = 0, most = 0;  // of `between`
-  // If a neuron has an illegal parameter, a GPU replaces all of its parameters: by this value for integers, else by
-  // NaN.
+  std::int64_t least = 0, most = 0;  // for `between`
+  // If a neuron has an illegal parameter, a GPU replaces all of its parameters: integers by this value, others by NaN.
   std::int64_t poison = 0;
 
   bool is_checked() const { return legal != Legal::unchecked; }
-  // In arithmetic of this type.
+  // Returns the legal range in arithmetic of this type.
   LegalRange range(DType arithmetic) const;
 };
 
 // The text that a device compiles, in terms of `Compute`, the type of the arithmetic.
 struct CellText {
-  std::string name;                // of the kernel, for people
-  std::string text;                // what must be declared: an #include, or the cell itself
+  std::string name;                // of the kernel, for readers
+  std::string text;                // the required declarations: an #include, or the cell itself
   std::vector<std::string> types;  // "Options = ...", and so on for Surrogate and Cell
 };
 
-// Storage in an object for data of a component above: created by the first request, then read without a lock, and
-// destroyed with the object. A slot has one type, which the component defines and the object does not use. Several
-// threads may change the data at once: it synchronises itself.
+// Storage in an object for data of a higher-level component: created by the first request, then read without a lock,
+// and destroyed with the object. A slot has one type, which the component defines and the object does not use. Several
+// threads may access the data concurrently, so it must synchronise itself.
 class Slot {
  public:
   Slot() = default;
@@ -72,7 +72,8 @@ class Slot {
   Slot(const Slot&) = delete;
   Slot& operator=(const Slot&) = delete;
 
-  // `make` returns a T, in place. If two threads come first, both create one, and one is kept.
+  // Returns the data. At the first call, `make` returns a T. If two threads make the first call concurrently, both
+  // create a T, and one is kept.
   template <class T, class Make> T& get(const Make& make) const {
     if (Base* const there = content_.load(std::memory_order_acquire)) return static_cast<Content<T>*>(there)->value;
     auto made = std::make_unique<Content<T>>(make);
@@ -104,31 +105,32 @@ class Cell {
 
   virtual CellText device_text(const CellForm& form) const = 0;
 
-  // The form with choices that do not change this cell's results brought to one value, so that they do not multiply
-  // kernels.
+  // Returns the form with a fixed value for each choice that does not change this cell's results, so that such choices
+  // do not result in different kernels.
   virtual CellForm canonical(CellForm form) const { return form; }
 
-  // Steps between two checkpoints, a power of two. It decides the shape of what the forward pass saves, so it depends
-  // only on what is the same on every device and known when a graph is traced with symbolic sizes.
+  // Returns the number of steps between two checkpoints, a power of two. It determines the shape of saved tensors, so
+  // it depends only on properties that are the same on every device, and that are known when a graph is traced with
+  // symbolic sizes.
   std::int64_t checkpoint_length(DType type) const;
 
   std::size_t arguments() const { return inputs.size() + states.size() + params.size(); }
 
   const Maker maker;
-  std::size_t number = 0;           // by which cell_of_number finds one that lives as long as the process
-  std::string name;                 // as the operator, or the text, has it
+  std::size_t number = 0;           // for cell_of_number, which finds a cell with static lifetime
+  std::string name;                 // of the operator, or of the neuron in the text
   std::string forward_op;           // prefix of error messages of a call
-  std::string backward_op;          // prefix of those of its backward pass
+  std::string backward_op;          // prefix of error messages of its backward pass
   std::vector<std::string> inputs;  // at least one
   std::vector<std::string> states;
   std::vector<std::string> outputs;
   std::vector<CellParam> params;
 
-  bool draws = false;       // random numbers: a call has a seed
-  bool is_integer = false;  // int32 throughout, and forward only
+  bool draws = false;       // true if it draws random numbers: a call has a seed
+  bool is_integer = false;  // int32 for all values, and forward only
   int kept_values = 0;      // values of a step that its backward pass keeps, without the incoming gradients
-  int forward_cost = 0;     // of a step, in simple instructions: it bounds unrolling, unless it is 0
-  int backward_cost = 0;    // of its vjp, which recomputes the values of the step that it needs
+  int forward_cost = 0;     // of a step, in simple instructions: it limits unrolling, unless it is 0
+  int backward_cost = 0;    // of the vjp of a step, which recomputes the values that it needs
 
   // Data of other components, stored for the cell and destroyed with it.
   Slot loaded_kernels;     // launch.cpp
@@ -136,7 +138,7 @@ class Cell {
   Slot scan_kernels;       // kernels/scan/scan.cpp
   Slot composition;        // kernels/scan/scan.cpp
   Slot layer_kernels;      // kernels/layer/batch_norm.cpp
-  Slot cpu_program;        // cpu/traced_program.cpp
+  Slot cpu_program;        // cpu/multistep/traced_program.cpp
   Slot compiled_tapes;     // cpu/multistep/program.cpp
   Slot derivatives;        // ops/multistep/derivatives.cpp
   Slot layers;             // ops/layer/batch_norm.cpp

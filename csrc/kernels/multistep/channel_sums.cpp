@@ -18,7 +18,7 @@ struct ChannelSumsSpec {
 
 jit::KernelSource print_source(const ChannelSumsSpec& spec) { return print_channel_sums(spec.type); }
 
-// Blocks along the channels, and what one adds up of an outer row.
+// Return the channels per block, the blocks along the channels, and the elements of an outer row that a block sums.
 std::int64_t channels_of_a_block(const PartialSums& sizes) { return sizes.inner == 1 ? channels_side_by_side : 1; }
 std::int64_t blocks_of(const PartialSums& sizes) {
   return (sizes.count + channels_of_a_block(sizes) - 1) / channels_of_a_block(sizes);
@@ -36,7 +36,7 @@ PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, c
 }
 
 std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiprocessors) {
-  constexpr std::int64_t blocks_each = 2, least = 8 * 1024;  // of a multiprocessor; elements of a block
+  constexpr std::int64_t blocks_each = 2, least = 8 * 1024;  // blocks per multiprocessor; elements per block
   const std::int64_t blocks = blocks_of(sizes) * static_cast<std::int64_t>(sums);
   const std::int64_t most = std::min(sizes.outer, sizes.outer * width_of(sizes) / least);
   return std::clamp<std::int64_t>(blocks_each * multiprocessors / blocks, 1, std::max<std::int64_t>(most, 1));
@@ -50,7 +50,7 @@ void launch_channel_sums(const ChannelSums& sums, DType type, const jit::Device&
       .outer = sizes.outer, .count = sizes.count, .inner = sizes.inner, .rows = rows, .from = {}, .to = {}};
   std::ranges::copy(sums.from, arguments.from);
   std::ranges::copy(sums.to, arguments.to);
-  // Eight values a thread at a time.
+  // Eight values per thread at a time.
   const auto threads =
       std::clamp<std::uint64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows * width_of(sizes) / 8)), 64, 1024);
   kernel.launch(

@@ -1,5 +1,5 @@
-// The second half of a parameter's gradient on a GPU: sums over the neurons that share it, of what the backward kernel
-// left for each neuron, or each warp, of those that it takes at once.
+// The second part of a parameter's gradient on a GPU: sums over the neurons that share the parameter. The summands are
+// the partial sums of the backward kernel, one per neuron or per warp.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -21,15 +21,15 @@ struct PartialSums {
   bool operator==(const PartialSums&) const = default;
 };
 
-// Has size 0 for a scalar, and for a parameter with a value per neuron.
+// Returns the sizes of the partial sums: 0 for a scalar, and for a parameter with a value per neuron.
 PartialSums partial_sums(const BackwardLaunch& launch, const ParamView& param, const Schedule& schedule,
                          std::int64_t at_once);
 
-// The number of blocks that share the outer rows if there are too few channels to occupy a device. If it is more than
-// one, each block writes its own sums, which are then summed as sizes [parts, count, 1].
+// Returns the number of blocks that share the outer rows if there are too few channels to occupy a device. If it is
+// more than one, each block writes separate sums, which are then summed with sizes [parts, count, 1].
 std::int64_t parts_of(const PartialSums& sizes, std::size_t sums, int multiprocessors);
 
-// `count` sums of the same sizes and of the compute type; the device and the stream are as for launch_multistep().
+// `count` sums of the same sizes and of the compute type. The device and the stream are as in launch_multistep().
 struct ChannelSums {
   static constexpr std::size_t most = most_channel_sums;
   PartialSums sizes;

@@ -22,7 +22,7 @@ void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream
     return launch_scan(launch, *scan, device, stream, allocate);
   const auto [schedule, spec, at_once] = plan(launch, device.multiprocessors);
   const Grid grid = grid_of(schedule, at_once, device.multiprocessors);
-  // No memory holds the results of so many neurons: there are no steps, and nothing is to be written.
+  // No memory could store the results of so many neurons, so there are no steps, and no results.
   if (grid.blocks > std::numeric_limits<std::int32_t>::max()) return;
   using Tables = jit::SpecTables<KernelSpec, HashOfSpec>;
   const Cell& cell = *launch.cell;
@@ -32,7 +32,7 @@ void launch_any(const AnyLaunch& launch, const jit::Device& device, void* stream
   kernel.launch({static_cast<unsigned>(grid.blocks), 1, 1}, grid.block, 0, stream, arguments.data(), arguments.bytes());
 }
 
-// Records further kernels of a launch.
+// Records additional kernels of a launch.
 void note_more(const ForwardLaunch&, const Plan&, const jit::Want&) {}
 void note_more(const BackwardLaunch& launch, const Plan& plan, const jit::Want& want) {
   for (std::size_t j = 0; j < launch.params.size(); ++j)
@@ -73,7 +73,7 @@ class Foretold {
   explicit Foretold(const ForwardLaunch& launch) : grad_states_(launch.cell->states.size()) {
     const Cell& cell = *launch.cell;
     std::size_t argument = 0;
-    // Applies to those that are present; null: the gradient is not wanted.
+    // Returns a pointer for each gradient; null if it is not wanted, or if the operand is not a tensor.
     const auto wanted = [&](std::size_t count, auto&& is_there) {
       std::vector<void*> grads(count);
       for (std::size_t i = 0; i < count; ++i)

@@ -11,11 +11,12 @@ namespace {
 constexpr LoihiForm all_forms[] = {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory};
 constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
 
-// A threshold below every voltage: the neuron fires at every step.
+// A threshold below all voltages: the neuron fires at every step.
 constexpr std::int64_t always_reached = -(std::int64_t{1} << 25);
 
-// The widths of the hardware's fields, and two values that Lava adds: du = -1 is no decay at all, dv = 4096 forgets all
-// of v, a threshold of 2^17 is never reached, and a negative exponent shifts to the right, by as much as an int32 has.
+// Returns the parameters, with the widths of the fields of the hardware, and additional values of Lava: du = -1 is no
+// decay, dv = 4096 clears v, a threshold of 2^17 is never reached, and a negative exponent shifts to the right, by at
+// most the width of an int32.
 std::vector<CellParam> params_of(bool ternary, LoihiForm form) {
   const auto between = [](const char* name, double otherwise, std::int64_t low, std::int64_t high,
                           std::int64_t poison = 0) {
@@ -61,7 +62,7 @@ CellText LoihiCell::device_text(const CellForm&) const {
 }
 
 const LoihiCell& loihi_cell(bool ternary, LoihiForm form) {
-  // Never destroyed, as the others.
+  // Never destroyed, like the other cells.
   static const auto& cells = *[] {
     auto* const made = new std::vector<std::unique_ptr<LoihiCell>>;
     for (const bool each_ternary : {false, true})

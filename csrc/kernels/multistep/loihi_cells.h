@@ -1,4 +1,4 @@
-// The cells of neuron/loihi.h: two neurons, in three forms each. int32 throughout, and forward only.
+// The cells of neuron/loihi.h: two neurons, in three forms each. All values are int32, and they run forward only.
 #pragma once
 
 #include "csrc/kernels/multistep/cell.h"
@@ -18,7 +18,7 @@ class LoihiCell : public Cell {
 
 const LoihiCell& loihi_cell(bool ternary, LoihiForm form);
 
-// "plain", "reset", "refractory"
+// Returns "plain", "reset" or "refractory".
 const char* name_of(LoihiForm form);
 
 }  // namespace spikeforge

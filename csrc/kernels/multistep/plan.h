@@ -1,5 +1,5 @@
 // The plan of a launch on a device with a number of multiprocessors: its schedule, and the spec of its kernel. Launches
-// and the recorder of kernel packs use the same plan, so a pack holds the kernels that a launch looks up.
+// and the recorder of kernel packs use the same plan, so a pack contains the kernels that a launch looks up.
 #pragma once
 
 #include "csrc/kernels/multistep/schedule.h"
@@ -10,7 +10,7 @@ namespace spikeforge::kernels {
 struct Plan {
   Schedule schedule;
   KernelSpec spec;
-  std::int64_t at_once;  // neurons
+  std::int64_t at_once;  // the neurons of one turn
 };
 
 template <class AnyLaunch>  // forward or backward
@@ -19,12 +19,12 @@ Plan plan(const AnyLaunch& launch, int multiprocessors) {
   return {schedule, spec_of(launch, schedule), neurons_at_once(launch, schedule, multiprocessors)};
 }
 
-// The kernel that the backward pass of a launch will most likely need: gradients arrive row by row for all outputs, as
-// from a subsequent layer, and for no state. Reads launch.to_come.
+// Returns the kernel that the backward pass of a launch will most likely need: gradients arrive row by row for all
+// outputs, as from a subsequent layer, and for no state. Reads launch.to_come.
 KernelSpec foretold_backward(const ForwardLaunch& launch, int multiprocessors);
 
-// For a launch whose kernel has to be compiled: starts to compile the kernel of the backward pass, if there will be
-// one.
+// Starts to compile the kernel of the backward pass, if there will be one. Called if the kernel of the launch has to be
+// compiled.
 void prepare_next(const ForwardLaunch& launch, const jit::Device& device);
 inline void prepare_next(const BackwardLaunch&, const jit::Device&) {}
 

@@ -11,7 +11,8 @@ namespace {
 
 template <NeuronKind kind> using Struct = typename NeuronStruct<kind>::template type<float, CellForm>;
 
-// True if a row of the table has the parameters of its struct, in the order of enum Param, and as many states.
+// True if a row of the table has the parameters of its struct, in the order of enum Param, and the same number of
+// states.
 template <NeuronKind kind> constexpr bool fits_its_struct() {
   int next = 0;
   for (const int place : NeuronStruct<kind>::template places<Struct<kind>>)

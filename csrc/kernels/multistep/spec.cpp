@@ -45,7 +45,7 @@ Operand operand_of(const void* data, DType type) {
   return data == nullptr ? Operand::absent : static_cast<Operand>(static_cast<int>(type) + 1);
 }
 
-// A number counts as one a neuron, as its gradient does.
+// Returns the spread of a parameter. A scalar counts as one value per neuron, as its gradient does.
 Spread spread_of(const ParamView& param, const Schedule& schedule, std::int64_t neurons) {
   if (param.data == nullptr) return Spread::by_neuron;
   if (param.count == 1) return Spread::one;
@@ -60,7 +60,7 @@ GradKind kind_of(const SequenceView& view) {
   return view.neuron_stride == 0 ? GradKind::one_element : GradKind::rows;
 }
 
-// The same for the places of a spec as for those of a const one.
+// The places of a spec or a const spec, by kind.
 template <class Spec> struct PlacesOf {
   explicit PlacesOf(Spec& spec) {
     auto all = spec.places.items();
@@ -114,7 +114,7 @@ std::string table(std::string_view type, std::string_view name, const std::vecto
                      others.empty() ? "" : " i", others, common);
 }
 
-// Without places, a place without properties.
+// Prints a table of the answers for the places. If there are none, it has the answer for a default place.
 template <class Answer>
 std::string lookup(std::string_view type, std::string_view name, std::span<const Place> places, Answer&& answer) {
   std::vector<std::string> answers;
@@ -123,7 +123,7 @@ std::string lookup(std::string_view type, std::string_view name, std::span<const
   return table(type, name, answers);
 }
 
-// The legal values of a parameter, if it is read from a tensor: a scalar was checked before.
+// Prints the legal values of the parameters that are read from tensors: scalars are already checked.
 std::string legal_values(std::span<const CellParam> params, std::span<const Place> places, DType arithmetic) {
   struct Rule {
     const char* checked;
@@ -155,8 +155,8 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
 }
 
 // True if a backward pass of one segment fits the registers that blocks_of_one_segment leaves it. Parameters of a
-// channel stay in registers: with QIF's six it would spill 1200 bytes; with rows of gradients by states PLIF's 400
-// (float16, sm_90).
+// channel stay in registers: QIF, which has six, would spill 1200 bytes; with rows of gradients of states, PLIF would
+// spill 400 (float16, sm_90).
 bool fits_one_segment(const KernelSpec& spec) {
   constexpr std::size_t most_params = 4;
   return spec.cell->params.size() <= most_params && !spec.loop.store_states;

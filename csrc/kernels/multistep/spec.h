@@ -1,5 +1,5 @@
-// A kernel spec: everything that decides a kernel's code, and the CUDA source it prints. Numbers (tau, N, T, strides, a
-// surrogate's arguments) are arguments of the kernel and never in a spec; those in a neuron's text are part of its
+// A kernel spec: all properties that determine a kernel's code, and its CUDA source. Numbers (tau, N, T, strides, a
+// surrogate's arguments) are arguments of the kernel and never part of a spec; numbers in neuron text are part of the
 // code.
 #pragma once
 
@@ -18,13 +18,13 @@ namespace spikeforge::kernels {
 
 enum class Direction : std::uint8_t { forward, backward };
 
-// The operand in a place of the call: absent (a scalar, the cell's own state), or a tensor of a type.
+// The operand in a place of the call: absent (a scalar, the cell's initial state), or a tensor of a type.
 enum class Operand : std::uint8_t { absent, f16, bf16, f32, f64, i32 };
 
 // The neurons that share a value of a tensor parameter.
 enum class Spread : std::uint8_t { one, by_warp, by_channel, by_neuron };
 
-// How an upstream gradient is read; `ones` is 1 everywhere, and not read.
+// The layout of an upstream gradient; `ones` is 1 everywhere, and not read.
 enum class GradKind : std::uint8_t { absent, rows, one_element, ones };
 
 // The members that the loop of cuda/multistep/multistep.cuh needs in addition to its cell.
@@ -34,21 +34,21 @@ struct LoopSpec {
   Schedule schedule;
   bool save = false;
   bool store_states = false;
-  std::uint8_t packed_bits = 0;  // forward: of each number of the first output, which is written as bits too
-  bool wide = false;             // where parameters have channels: whether neurons are too many for 32 bits
+  std::uint8_t packed_bits = 0;  // forward: bits per number of the first output; 0: not packed
+  bool wide = false;             // true if neurons exceed 32 bits and parameters have channels
   bool has_lengths = false, has_start = false;
-  bool draws = false, draws_in_order = false;  // whether the cell does, and neurons lie in memory as in the shape
+  bool draws = false, draws_in_order = false;  // true if the cell draws; true if memory has the order of the shape
   CellForm form;
 
   bool operator==(const LoopSpec&) const = default;
 };
 
-// One input, state, parameter or output of a cell; what does not apply to it stays as it is.
+// One input, state, parameter or output of a cell. Members that do not apply to it have their default value.
 struct Place {
-  Operand operand{};    // of an initial state or a parameter
-  Spread spread{};      // of a parameter
-  GradKind grad{};      // that comes in, of a state or an output
-  bool wanted = false;  // the gradient of an input, an initial state or a parameter
+  Operand operand{};    // for an initial state or a parameter
+  Spread spread{};      // for a parameter
+  GradKind grad{};      // the upstream gradient of a state or an output
+  bool wanted = false;  // true if the gradient of the input, initial state or parameter is wanted
 
   bool operator==(const Place&) const = default;
 };
@@ -61,7 +61,7 @@ struct KernelSpec {
   bool operator==(const KernelSpec&) const = default;
 };
 
-// The parameters of a spec.
+// Returns the parameters of a spec.
 std::span<Place> params_of(KernelSpec& spec);
 
 // A hash of the specs of one cell.
@@ -69,22 +69,24 @@ struct HashOfSpec {
   std::size_t operator()(const KernelSpec& spec) const;
 };
 
-// Choices that do not change a kernel's results are brought to one value, so that they do not multiply kernels.
+// Returns the spec of a launch. Choices that do not change a kernel's results have a fixed value, so that they do not
+// result in different kernels.
 KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule);
 KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule);
 
 jit::KernelSource print_source(const KernelSpec& spec);
 
-// The argument type `args`, or that of samples.
+// Returns the argument type `args`, or the one with samples.
 std::string with_samples(const std::string& args, const LoopSpec& loop);
 
-// The type of its kernel's argument.
+// Returns the type of the kernel's argument.
 std::string arguments_of(const LoopSpec& loop);
 
-// The members of a Spec that describe the cell, its types, and the places of a call: for any loop that runs cells.
+// Prints the members of a Spec that describe the cell, its types, and the places of a call, for any loop that runs
+// cells.
 std::string print_members(const KernelSpec& spec, const CellText& cell);
 
-// The spec's cell and, of these, the loop's struct Spec, in namespace spikeforge.
+// Prints the spec's cell, and the loop's struct Spec with these members, in namespace spikeforge.
 std::string print_loop(const KernelSpec& spec, const CellText& cell);
 
 }  // namespace spikeforge::kernels

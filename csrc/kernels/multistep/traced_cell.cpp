@@ -78,7 +78,7 @@ int count_kept_values(const autodiff::Stages& stages) {
   return static_cast<int>(std::ranges::count(kept, true));
 }
 
-// A node, its entry in the hash table of equal nodes, and its name.
+// The bytes of a node, its entry in the hash table of equal nodes, and its name.
 constexpr std::size_t bytes_of_node = 2 * sizeof(graph::Node) + 4 * sizeof(void*) + sizeof(std::string);
 
 std::size_t bytes_of(const Graph& graph) {
@@ -89,7 +89,7 @@ std::size_t bytes_of(const Graph& graph) {
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
-// Tapes take as much memory as graphs.
+// A factor for tapes, which need the same memory as graphs.
 constexpr std::size_t with_tapes = 2;
 
 graph::Cell parsed(std::string_view text, std::size_t most_bytes) {
@@ -154,7 +154,7 @@ std::shared_ptr<const TracedCell> TracedCells::intern(std::string_view text) {
   }
   auto made = std::make_shared<const TracedCell>(text, most_bytes_);
   const std::size_t bytes = made->bytes();
-  Cells dropped;  // destroyed once the lock is gone
+  Cells dropped;  // destroyed after the lock is released
   const std::scoped_lock lock(mutex_);
   if (auto found = find(text)) return found;
   dropped = make_room(bytes);
@@ -182,7 +182,8 @@ TracedCells::Cells TracedCells::make_room(std::size_t bytes) {
   Cells dropped;
   for (auto at = cells_.end(); at != cells_.begin() && bytes_ + bytes > most_bytes_;) {
     const auto cell = std::prev(at);
-    // References are taken under the lock, or copied from another reference: none is taken meanwhile.
+    // References are created under the lock, or copied from another reference, so no other thread creates one
+    // meanwhile.
     if (cell->use_count() > 1) {
       at = cell;
       continue;

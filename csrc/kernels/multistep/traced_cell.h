@@ -1,4 +1,4 @@
-// Cells from neuron text, and the table in which `run` looks them up.
+// Cells of neuron text, and the table in which `run` looks them up.
 #pragma once
 
 #include "csrc/autodiff/stages.h"
@@ -20,25 +20,26 @@
 
 namespace spikeforge {
 
-// Instructions of a step and its derivative together, about. The compiler takes more than the square of them where they
-// are one chain. Divisions one after the other, sm_90, on a core of 2 GHz: 100 of them, 3,600 instructions, 0.8 s
-// forward and 1.1 s backward; 300 4.6 and 8.1 s; 1000 21 and 88 s. Hodgkin and Huxley's neuron has 900.
+// The maximum number of instructions, approximately, of a step and its derivative together. The time of the compiler
+// grows faster than the square of the length of a chain of instructions. A chain of divisions, sm_90, on a core of 2
+// GHz: 100 of them, 3,600 instructions, 0.8 s forward and 1.1 s backward; 300 4.6 and 8.1 s; 1000 21 and 88 s. Hodgkin
+// and Huxley's neuron has 900.
 constexpr int longest_compiled = 8000;
 
 class TracedCell : public Cell {
  public:
-  // Throws TextError for a text that is not a neuron, GraphError for one that cannot be differentiated, and
-  // NoRoomForCell, before it is differentiated, for one whose derivative alone takes more than most_bytes.
+  // Throws TextError if the text is not a neuron, GraphError if it cannot be differentiated, and NoRoomForCell, before
+  // differentiation, if the derivative alone would need more than most_bytes.
   explicit TracedCell(std::string_view text, std::size_t most_bytes = std::numeric_limits<std::size_t>::max());
 
-  // Throws GraphError for a cell that is_too_long().
+  // Throws GraphError if is_too_long().
   CellText device_text(const CellForm& form) const override;
 
-  // True if a step and its derivative are too long to be compiled for a device; the CPU's interpreter runs them.
+  // True if a step and its derivative are too long to be compiled for a device. The CPU's interpreter runs them.
   bool is_too_long() const { return forward_cost + backward_cost > longest_compiled; }
   std::string why_too_long() const;
 
-  // About how much memory the cell takes, with what the CPU makes of it (cpu/traced_program.h).
+  // Returns the approximate memory of the cell, including its program for the CPU (cpu/multistep/traced_program.h).
   std::size_t bytes() const;
 
   const std::string text;
@@ -48,7 +49,7 @@ class TracedCell : public Cell {
   const int coefficients;  // of the derivative, where it is computed in two parts: autodiff/stages.h
 };
 
-// The table of cells is full. Exported, like GraphError.
+// Thrown if the table of cells is full. Exported, like GraphError.
 struct SPIKEFORGE_API NoRoomForCell : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -59,9 +60,9 @@ class TracedCells {
  public:
   explicit TracedCells(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // The cell of a text, created if it is absent. Equal texts give the same cell while it is referenced; the table
-  // itself does not count as a reference. Throws the errors of TracedCell, and NoRoomForCell if cells in use fill the
-  // table.
+  // Returns the cell of a text, which is created if it is absent. Equal texts have the same cell while it is
+  // referenced; the table itself does not count as a reference. Throws the errors of TracedCell, and NoRoomForCell if
+  // cells in use fill the table.
   std::shared_ptr<const TracedCell> intern(std::string_view text);
 
   std::size_t size() const;
@@ -74,13 +75,13 @@ class TracedCells {
   Cells make_room(std::size_t bytes);
 
   const std::size_t most_bytes_;
-  mutable ForkSafeMutex mutex_;  // of what follows
+  mutable ForkSafeMutex mutex_;  // guards the members below
   std::size_t bytes_ = 0;
-  Cells cells_;  // the last used first
+  Cells cells_;  // the most recently used first
   std::unordered_map<std::string_view, Cells::iterator> places_;
 };
 
-// In the table of this process, of SPIKEFORGE_NEURONS_LIMIT_MB, or 256 MiB.
+// The same in the table of this process, whose size is SPIKEFORGE_NEURONS_LIMIT_MB, or 256 MiB.
 std::shared_ptr<const TracedCell> intern(std::string_view text);
 
 }  // namespace spikeforge

@@ -12,7 +12,7 @@
 namespace spikeforge::kernels {
 namespace {
 
-// A call's launches, and what they point to.
+// A call's launches, and the data to which they point.
 class Launches {
  public:
   Launches(const Cell& cell, const TypicalCall& call)

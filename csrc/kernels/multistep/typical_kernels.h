@@ -1,5 +1,5 @@
-// The kernels of a cell for a call that is described but not made: to look at their source, or to compile them where
-// there is no GPU.
+// The kernels of a cell for a call that is described but not executed, to print their source, or to compile them
+// without a GPU.
 #pragma once
 
 #include "csrc/jit/recorder.h"
@@ -13,8 +13,8 @@
 
 namespace spikeforge::kernels {
 
-// The tensors of the call, with all their gradients: none; PLIF's w, one for all neurons; or the initial states, and
-// parameters that differ between neurons.
+// The tensors of the call, with all their gradients: none; PLIF's w, one value for all neurons; or the initial states,
+// and parameters that differ between neurons.
 enum class Tensors : std::uint8_t { none, required, all };
 
 struct TypicalCall {
@@ -28,21 +28,21 @@ struct TypicalCall {
 };
 
 struct TypicalKernels {
-  KernelSpec inference, forward, backward;  // forward in training: it saves checkpoints
+  KernelSpec inference, forward, backward;  // `forward` is for training: it saves checkpoints
 };
 
 TypicalKernels typical_kernels(const Cell& cell, const TypicalCall& call);
 
-// The CUDA source of both directions of training, the forward kernel's first: two translation units, with an empty line
-// between.
+// Returns the CUDA source of both directions of training, the forward kernel first: two translation units, separated by
+// an empty line.
 std::string print_cuda(const Cell& cell, const TypicalCall& call);
 
-// "float16", "bfloat16", "float32", "float64", "int32"
+// Returns "float16", "bfloat16", "float32", "float64" or "int32".
 std::string_view name_of(DType type);
 
-// The kernels that calls of the predefined neurons need most: scalar parameters (PLIF: one w, learned), a hard reset,
-// surrogates sigmoid and atan, float32, float16 and bfloat16, inference and training, few to many neurons and steps.
-// `neurons` are operator names; none: all. Throws PackError for another name.
+// Adds the kernels that calls of the predefined neurons need most often: scalar parameters (PLIF: one w, learned), a
+// hard reset, surrogates sigmoid and atan, float32, float16 and bfloat16, inference and training, few to many neurons
+// and steps. `neurons` are operator names; an empty list means all. Throws PackError for an unknown name.
 void add_predefined(jit::Recorder& recorder, const std::vector<std::string>& neurons = {});
 
 }  // namespace spikeforge::kernels

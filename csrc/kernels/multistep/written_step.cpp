@@ -23,8 +23,8 @@ Value reset(const Value& h, const Value& s, const Value& threshold, const Value&
   return form.spiking ? select(by, v_reset, h) : by * v_reset + (1 - by) * h;
 }
 
-// Names the values of a step for readers. A named value is a statement of the text, which decides the order of the sums
-// in its derivatives.
+// Names the values of a step for readers. A named value is a statement of the text, and determines the order of the
+// sums in its derivatives.
 class Names {
  public:
   explicit Names(bool on) : on_(on), graph_(graph::Recording::current("a neuron's step").graph()) {}
@@ -33,8 +33,8 @@ class Names {
     if (on_) graph_.set_name(graph::Recording::current(name).id(value, name), name);
   }
 
-  // The values that depend on the neuron's parameters alone, the nodes from `first` on: inv_tau of a leaky neuron,
-  // and reciprocals by their parameter.
+  // Names the values that depend only on parameters, the nodes from `first` on: inv_tau for a leaky neuron, and
+  // reciprocals after their parameter.
   void name_rates(std::size_t first, bool leaky) const {
     for (auto id = static_cast<graph::Id>(first); on_ && id < graph_.size(); ++id) {
       if (graph_.is(id, graph::Op::constant)) continue;
@@ -52,7 +52,7 @@ class Names {
   graph::Graph& graph_;
 };
 
-// fire(u) is the spike.
+// Records a step, in which fire(u) returns the spike.
 template <class Fire>
 WrittenStep written_step(NeuronKind kind, const CellForm& form, const Fire& fire, graph::Values params, const Value& x,
                          graph::Values states, bool with_names) {
@@ -85,7 +85,7 @@ const PredefinedCell& cell_of_name(const std::string& name) {
   throw graph::GraphError(fmt::format("no neuron is called {}", name));
 }
 
-// A product with a reciprocal becomes a quotient, which rounds once.
+// Replaces products with a reciprocal by quotients, which are rounded once.
 graph::Graph with_divisions(const graph::Graph& graph) {
   graph::Graph copy;
   std::vector<graph::Id> copies(graph.size());

@@ -17,15 +17,15 @@ const char* name_of(network::Sending sending) {
   return names[static_cast<int>(sending)];
 }
 
-// A thread's neurons lie a warp apart, so that its accesses are those of neighbours.
+// Returns the spec of a step. The neurons of a thread are a warp apart, so that the lanes of a warp access neighbours.
 KernelSpec spec_of_step(const ForwardLaunch& launch, std::int64_t width) {
   KernelSpec spec = spec_of(launch, {.width = static_cast<std::uint8_t>(width), .neighbours = width == 1});
-  for (Place& place : params_of(spec))  // neurons of a warp may be of two channels here
+  for (Place& place : params_of(spec))  // the neurons of a warp may have two channels here
     if (place.spread == Spread::by_warp) place.spread = Spread::by_channel;
   return spec;
 }
 
-// How a network's kernels read its connections.
+// Returns the spec by which a network's kernels read its connections.
 event::KernelSpec matrix_of(const NetworkLaunch& launch) {
   return {.kernel = event::Kernel::scatter,
           .weight = launch.weights.type,
@@ -139,7 +139,7 @@ spikeforge_network_send(const __grid_constant__ network::ExchangeArguments args)
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,
           void* stream) {
   network::ExchangeArguments arguments = exchange;
-  constexpr std::int64_t of_a_warp = 128;  // connections of a warp in flight
+  constexpr std::int64_t of_a_warp = 128;  // connections in flight per warp
   const std::int64_t of_a_row = arguments.network.matrix.nnz / std::max<std::int64_t>(arguments.network.whole, 1);
   arguments.network.pieces = std::clamp<std::int64_t>((of_a_row + of_a_warp - 1) / of_a_warp, 1, 1024);
   const unsigned blocks = 2 * static_cast<unsigned>(device.multiprocessors);

@@ -1,4 +1,4 @@
-// A network of populations as one kernel that walks over its steps (cuda/network/network.cuh).
+// A network of populations as one kernel that loops over its steps (cuda/network/network.cuh).
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -14,33 +14,33 @@
 
 namespace spikeforge::kernels {
 
-// Neighbouring neurons of one cell, from number `begin` of the network on: a launch of one step, whose states are both
-// initial values and results, and whose inputs and outputs are not read.
+// Neighbouring neurons of one cell, starting at index `begin` of the network: a launch of one step, whose states are
+// both initial values and results, and whose inputs and outputs are not read.
 struct NetworkGroup {
   const ForwardLaunch* launch = nullptr;
   std::int64_t begin = 0;
 };
 
-// `arguments` lack the members that the plan sets, and those of a call of steps. With peers, the connections from all
-// ranks' neurons onto own neurons follow those of own neurons.
+// `arguments` lacks the members that the plan sets, and those of a call of steps. With peers, the rows of the neurons
+// of all ranks, whose connections lead to own neurons, follow the rows of own neurons.
 struct NetworkLaunch {
   DType type{};  // float32 or float64
   std::span<const NetworkGroup> groups;
   event::Weights weights;
   event::Delays delays{};
-  std::int64_t next_step = 0;  // connections of delay 1
+  std::int64_t next_step = 0;  // the number of connections of delay 1
   int drives = 0;
   network::Arguments arguments{};
 
   bool has_peers() const { return arguments.peers.ranks > 0; }
 };
 
-// How a network is laid over a GPU: the one place that chooses, and why.
+// The distribution of a network over a GPU: the only place that chooses it, with the reasons.
 struct NetworkPlan {
   network::Sending sending{};
-  bool resident = false;     // a block's neurons stay in the registers of its threads
+  bool resident = false;     // true if a block's neurons stay in the registers of its threads
   std::int64_t threads = 0;  // of a block
-  std::int64_t width = 1;    // neurons of a thread in groups of at least 32 * width neurons; else 1
+  std::int64_t width = 1;    // neurons per thread, in groups of at least 32 * width neurons; else 1
   std::int64_t blocks = 0;
   std::int64_t own_threads = 0, pieces = 1;  // network::Arguments
   struct Share {
@@ -48,7 +48,7 @@ struct NetworkPlan {
   };
   std::vector<Share> groups;
 
-  // The width for a group of this size.
+  // Returns the width for a group of this size.
   std::int64_t width_of(std::int64_t neurons) const { return neurons < 32 * width ? 1 : width; }
 };
 
@@ -59,12 +59,12 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
 jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan);
 
 // Moves the connections of delay 1 to the front of each row, and writes their number to `near`. A weight has
-// `weight_bytes` bytes, a delay `delay_bytes`. With weight_bytes == 0, weights do not move.
+// `weight_bytes` bytes, a delay `delay_bytes`. If weight_bytes is 0, weights are not moved.
 void bring_near_first(const network::NearArguments& arguments, int weight_bytes, int delay_bytes,
                       const jit::Device& device, void* stream);
 jit::KernelSource print_near_first(int weight_bytes, int delay_bytes);
 
-// After the steps of a network that ranks share: sends the spikes of all ranks. `exchange.network` lacks the members
+// Sends the spikes of all ranks, after the steps of a network that ranks share. `exchange.network` lacks the members
 // that `launch` has.
 jit::KernelSource print_send(const NetworkLaunch& launch);
 void send(const NetworkLaunch& launch, const network::ExchangeArguments& exchange, const jit::Device& device,

@@ -8,9 +8,10 @@ namespace {
 using network::Sending;
 
 constexpr std::int64_t warp = 32;
-constexpr std::int64_t most_argument_bytes = 32000;  // CUDA takes 32764
+constexpr std::int64_t most_argument_bytes = 32000;  // CUDA accepts 32764
 
-// Connections of a row that a block may send by itself: a multiprocessor adds to memory slowly, and the others wait.
+// The maximum number of connections of a row that a block sends alone: a single multiprocessor adds to memory slowly,
+// while the others wait.
 constexpr std::int64_t most_own = 512;
 
 std::int64_t whole_warps(std::int64_t threads) { return (threads + warp - 1) / warp * warp; }
@@ -23,7 +24,7 @@ Sending sending_of(const NetworkLaunch& launch, std::int64_t neurons) {
   return launch.next_step / neurons <= most_own ? Sending::own_and_later : Sending::together;
 }
 
-// Numbers that a thread keeps of a neuron from step to step, in 4 bytes.
+// Returns the number of 4-byte registers for the values of a neuron that a thread keeps between steps.
 std::int64_t kept_numbers(const NetworkLaunch& launch) {
   std::size_t most = 0;
   for (const NetworkGroup& group : launch.groups) {
@@ -36,10 +37,11 @@ std::int64_t kept_numbers(const NetworkLaunch& launch) {
 
 struct Threads {
   std::int64_t block = 0;
-  std::int64_t registers = 0;  // that a thread has for what its neurons keep
+  std::int64_t registers = 0;  // per thread, for the kept values of its neurons
 };
 // The more neurons a thread steps, the more of its reads are in flight at once; but a block of few threads hides less
-// latency, and leaves no warps to send later connections. So the largest block in which all neurons fit comes first.
+// latency, and has no free warps to send later connections. Therefore the largest block that fits all neurons is
+// preferred.
 constexpr Threads choices[] = {{768, 12}, {512, 48}};
 
 std::size_t argument_bytes(const NetworkLaunch& launch) {
@@ -63,7 +65,7 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
   NetworkPlan plan;
   plan.sending = sending_of(launch, neurons);
 
-  // Every group has a block at least, and the others as many as its neurons are of all.
+  // Every group has at least one block. The other blocks are distributed in proportion to the numbers of neurons.
   const std::int64_t spare = device.multiprocessors - std::ssize(launch.groups);
   std::int64_t largest = 0;
   for (const NetworkGroup& group : launch.groups) {
@@ -75,7 +77,8 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
     largest = std::max(largest, share);
   }
 
-  // Later connections are sent by warps without neurons; in small blocks some warps are left for those sent at once.
+  // Warps without neurons send later connections. In small blocks, half of the warps are reserved for connections that
+  // are sent immediately.
   constexpr std::int64_t to_send = 128, most_width = 8;
   const bool is_sent_later = plan.sending == Sending::own_and_later || plan.sending == Sending::later;
   const std::int64_t of_one = std::max<std::int64_t>(kept_numbers(launch), 1);
@@ -90,7 +93,7 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
   plan.own_threads = plan.threads;
   if (plan.resident && is_sent_later)
     plan.own_threads = std::max(whole_warps((largest + plan.width - 1) / plan.width), plan.threads / 2);
-  constexpr std::int64_t at_once = 4 * warp;  // connections of a warp in flight
+  constexpr std::int64_t at_once = 4 * warp;  // connections in flight per warp
   const std::int64_t rows = launch.has_peers() ? launch.arguments.whole : neurons;
   plan.pieces = std::clamp<std::int64_t>((launch.arguments.matrix.nnz / rows + at_once - 1) / at_once, 1, 1024);
   return plan;

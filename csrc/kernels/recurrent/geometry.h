@@ -3,8 +3,8 @@
 //
 // A step's product I = s W consists of m16n8k16 tensor core instructions, with M = neurons, N = samples and K = the
 // neurons whose spikes are read: W is operand A, and stays in registers for the whole sequence. Eight samples are a
-// tile, an independent recurrence. A cluster of `blocks` blocks has at most `tiles` of them; each block owns padded /
-// blocks neurons, `row` of them a row of `split` warps that share the sum over K.
+// tile, an independent recurrence. A cluster of `blocks` blocks has at most `tiles` of them. Each block owns padded /
+// blocks neurons; `row` neurons form a row, whose sums over K are shared by `split` warps.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -18,21 +18,21 @@ namespace recurrent {
 
 struct Geometry {
   int padded;   // neurons, with the padding of the last block
-  int blocks;   // of a cluster
-  int tiles;    // of a cluster, at most
-  int row;      // neurons of a row: 16 or 32
-  int split;    // warps that share a sum: 1, 2 or 4; of 16 neurons, 1 or 2
-  int element;  // bytes of a number of the tensor's type
-  int sent;     // 16-bit numbers per value in flight: 1, or 3 for a float32; 0: a spike is a bit
+  int blocks;   // per cluster
+  int tiles;    // per cluster, at most
+  int row;      // neurons per row: 16 or 32
+  int split;    // warps that share a sum: 1, 2 or 4; for rows of 16 neurons, 1 or 2
+  int element;  // bytes of an element of the tensors
+  int sent;     // 16-bit numbers per value in flight: 1, or 3 for a float32; 0: spikes are bits
   int delay;    // steps from the sending of a result to its use
   int inputs, outputs, states;
   int ahead;         // rows in flight from memory
   int checkpoint;    // backward: steps between saved states
   int history;       // backward: steps that are recomputed at once
-  int coefficients;  // backward: numbers of a neuron's derivative at a step, which needs no inputs and states then
-  int input_rows;    // backward: of the ring that they come into, checkpoint + ahead or more; apart, two checkpoints
+  int coefficients;  // backward: coefficients of a neuron's derivative at a step, which replace inputs and states
+  int input_rows;    // backward: rows of the ring of inputs, at least checkpoint + ahead; if apart, for two checkpoints
   bool state_gradients;  // backward: true if there are gradients of the state sequences
-  bool apart;            // backward: true if additional warps recompute, and pass coefficients to the others
+  bool apart;            // backward: true if additional warps recompute, and pass coefficients to the other warps
   bool by_memory;        // true if values reach the blocks of the cluster through global memory, by one copy for all
 
   SPIKEFORGE_ON_BOTH constexpr int own() const { return padded / blocks; }
@@ -43,13 +43,13 @@ struct Geometry {
   SPIKEFORGE_ON_BOTH constexpr int lane_values() const { return lane_neurons() * lane_samples(); }
   SPIKEFORGE_ON_BOTH constexpr int values() const {
     return tiles * lane_values() * threads();
-  }  // of a block, at a step: 8 x own x tiles
+  }  // per block and step: 8 x own x tiles
 
-  // In the order of shared memory, each a multiple of 16 bytes: the messages of the blocks of a cluster, in twice as
-  // many buffers as the delay has steps; their barriers; sums of warps that share neurons; rows in flight.
+  // The sizes of the parts of shared memory, in order, each a multiple of 16 bytes: the messages of the blocks of a
+  // cluster, in two buffers per step of delay; their barriers; sums of warps that share neurons; rows in flight.
   SPIKEFORGE_ON_BOTH constexpr int message_bytes() const {
     return sent == 0 ? padded : sent * 16 * padded;
-  }  // of a tile
+  }  // per tile
   SPIKEFORGE_ON_BOTH constexpr int messages_bytes() const { return 2 * delay * tiles * message_bytes(); }
   SPIKEFORGE_ON_BOTH constexpr int exchange_bytes() const { return messages_bytes() + 2 * delay * tiles * 8; }
   SPIKEFORGE_ON_BOTH constexpr int partial_bytes() const {

@@ -62,7 +62,7 @@ template <class AnyLaunch> void launch_any(const AnyLaunch& launch, const jit::D
   const recurrent::Geometry& shape = schedule.geometry;
   const auto threads = static_cast<unsigned>(shape.block()), bytes = static_cast<unsigned>(shared_bytes(launch, shape));
   const int index = jit::Driver::get().device();
-  kernel.allow_shared(static_cast<int>(bytes), index);  // a kernel always has the same
+  kernel.allow_shared(static_cast<int>(bytes), index);  // the same for every launch
   if (shape.blocks == 1)
     return kernel.launch({schedule.blocks(), 1, 1}, threads, bytes, stream, arguments.data(), arguments.bytes());
   if (shape.blocks > 8) kernel.allow_large_clusters(index);

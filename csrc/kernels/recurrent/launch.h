@@ -1,7 +1,7 @@
-// One call of a recurrent layer as plain data: a multistep call whose cell receives its own first output, through a
-// matrix, some steps later. The statements about a multistep call (csrc/kernels/multistep/launch.h) hold for this one.
+// One call of a recurrent layer as plain data: a multistep call whose cell receives its first output, through a matrix,
+// some steps later. The comments on a multistep call (csrc/kernels/multistep/launch.h) also apply here.
 //
-// The N neurons of the call are `batch` samples of `width` each, [batch, width] without gaps, and each step is
+// The N neurons of the call are `batch` samples of `width` each, contiguous [batch, width], and each step is
 //
 //   current[t, b, j] = rounded(x[t, b, j] + sum over i of s[t - delay, b, i] * w[i, j])
 //   outputs[t], states = step(inputs[t] with the current in place of x[t], states)
@@ -28,16 +28,16 @@ namespace spikeforge {
 
 struct Recurrence {
   std::int64_t batch = 0, width = 0;  // launch.neurons is their product
-  std::size_t into = 0;               // the input that the sum is added to
-  std::int64_t delay = 1;             // steps, at least 1; it may be more than there are
-  const void* w = nullptr;            // [width, width] without gaps, of the call's type: w[i, j] from i to j
+  std::size_t into = 0;               // the index of the input to which the sum is added
+  std::int64_t delay = 1;             // steps, at least 1; it may exceed the number of steps
+  const void* w = nullptr;            // [width, width], contiguous, of the call's type: w[i, j] from i to j
   void* scratch = nullptr;            // kernels::scratch_bytes() bytes
 };
 
 struct RecurrentForwardLaunch : ForwardLaunch {
   Recurrence recurrence;
   SequenceView spikes;      // [delay, N], of the call's type: row r is s[r - delay]; null: zeros
-  void* current = nullptr;  // [T, N], of the call's type; null: not saved, and neither are checkpoints
+  void* current = nullptr;  // [T, N], of the call's type; null: neither it nor checkpoints are saved
 };
 
 // inputs[into] is the current, and grad_inputs[into] its gradient, which is never null.
@@ -52,11 +52,11 @@ namespace kernels {
 std::optional<std::int64_t> scratch_bytes(const RecurrentForwardLaunch& launch, const jit::Device& device);
 std::optional<std::int64_t> scratch_bytes(const RecurrentBackwardLaunch& launch, const jit::Device& device);
 
-// Finds the kernel of a call that has one, and launches it. Otherwise as launch_multistep().
+// Launches the kernel of a call that has one, like launch_multistep().
 void launch_recurrent(const RecurrentForwardLaunch& launch, const jit::Device& device, void* stream);
 void launch_recurrent(const RecurrentBackwardLaunch& launch, const jit::Device& device, void* stream);
 
-// Notes their kernels, where a pack is recorded.
+// Records the kernels of the calls while a pack is recorded.
 void note(const RecurrentForwardLaunch& launch);
 void note(const RecurrentBackwardLaunch& launch);
 

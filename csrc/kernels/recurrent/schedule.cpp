@@ -34,8 +34,8 @@ bool fires(const Launch& launch) {
   return op == graph::Op::spike || op == graph::Op::spike_strict;
 }
 
-// 16-bit numbers per value in flight, or 0 for a bit. Outputs before the first step may be any numbers. A block reads
-// its own numbers faster than it would pack and unpack bits.
+// Returns the 16-bit numbers per value in flight, or 0 for a bit. Outputs before the first step may be any numbers. If
+// there is only one block, reading numbers is faster than packing and unpacking bits.
 int numbers_sent(const RecurrentForwardLaunch& launch, int blocks) {
   if (fires(launch) && launch.spikes.data == nullptr) return blocks > 1 ? 0 : 1;
   return launch.type != DType::f32 ? 1 : 3;
@@ -45,12 +45,12 @@ int numbers_sent(const RecurrentBackwardLaunch& launch, int) { return launch.typ
 bool has_state_gradients(const RecurrentForwardLaunch&) { return false; }
 bool has_state_gradients(const RecurrentBackwardLaunch& launch) { return launch.store_states; }
 
-// True if all samples have the same values: a lane's cells are constructed once, for the neurons of one sample.
+// True if all samples have the same values: the cells of a lane are constructed once, for the neurons of one sample.
 bool is_by_neuron(const ParamView& param, std::int64_t width) {
   return param.data == nullptr || param.count == 1 || width % (param.inner * param.count) == 0;
 }
 
-// Kernels count in 32 bits, as far as a step is concerned.
+// Kernels use 32-bit indices within a step.
 constexpr std::int64_t most_counted = std::numeric_limits<std::int32_t>::max();
 
 bool are_rows(std::span<const SequenceView> rows, bool of_one_element) {
@@ -74,28 +74,28 @@ template <class AnyLaunch> bool is_served(const AnyLaunch& launch, const jit::De
                              [&](const ParamView& param) { return is_by_neuron(param, recurrence.width); });
 }
 
-// Instructions that a kernel is unrolled to at most: see multistep/schedule.cpp.
+// The maximum number of instructions to which a kernel is unrolled: see multistep/schedule.cpp.
 constexpr int most_unrolled = 6000;
 
-// Blocks from which on one copy of a message to all of them is faster than a store to each. Microseconds of a step
-// back, LIF, T = 1000, float16, on an H200, by stores and by copies: 4 blocks, H = 256, B = 64 0.38, 0.45; 8, H = 512,
-// B = 64 0.57, 0.56; 16, H = 1024, B = 64 1.61, 1.42, B = 256 4.76, 4.09. The exchange alone, of five tiles in 16
-// blocks: 0.55 a tile by stores, 0.62 by copies from shared memory to a block each, 0.21 by one copy from memory.
+// The number of blocks from which one copy of a message to all of them is faster than a store to each. Microseconds per
+// backward step, LIF, T = 1000, float16, on an H200, by stores and by copies: 4 blocks, H = 256, B = 64 0.38, 0.45; 8,
+// H = 512, B = 64 0.57, 0.56; 16, H = 1024, B = 64 1.61, 1.42, B = 256 4.76, 4.09. Only the exchange, with five tiles
+// in 16 blocks: 0.55 per tile by stores, 0.62 by one copy per block from shared memory, 0.21 by one copy from memory.
 constexpr int fewest_by_memory = 8;
 
 struct Division {
   int blocks, row, split;
-  int most_halves, most_floats;  // neurons, of 16-bit types and of float32
+  int most_halves, most_floats;  // neurons, for 16-bit types and for float32
 };
 
-// The first of those that take equally long is taken. Microseconds a step, LIF, T = 1000, float16, on an H100, in the
+// Of divisions with equal times, the first is chosen. Microseconds per step, LIF, T = 1000, float16, on an H100, in the
 // order of B = 64 and 256.
 //
 // Forward: H = 128, one block 0.29, 0.29, with rows of 16 neurons 0.33, 0.33; H = 256, clusters of 4 0.37, 0.48, with
 // rows of 16 0.38, 0.53, of 2 0.54, 0.54; H = 512, of 8 0.47, 1.05, with rows of 16 0.54, 1.25, of 4 with two tiles
-// 1.24 at B = 256; H = 1024, of 16 1.33, 3.26. Since a step has fewer branches, those chosen take 0.27, 0.27;
-// 0.34, 0.47; 0.45, 0.98; 1.16, 2.71. float32, B = 64, on an H200, H = 128, one block 0.55, clusters of 4 0.35; H =
-// 256, of 4 0.55; H = 512, of 16 0.71.
+// 1.24 at B = 256; H = 1024, of 16 1.33, 3.26. With fewer branches per step, the chosen ones take 0.27, 0.27; 0.34,
+// 0.47; 0.45, 0.98; 1.16, 2.71. float32, B = 64, on an H200, H = 128, one block 0.55, clusters of 4 0.35; H = 256, of 4
+// 0.55; H = 512, of 16 0.71.
 constexpr std::array forward_in_clusters = {Division{1, 32, 1, 128, 64},   Division{4, 32, 2, 256, 0},
                                             Division{8, 32, 2, 512, 0},    Division{4, 32, 2, 512, 0},
                                             Division{4, 32, 4, 0, 256},    Division{8, 32, 4, 768, 384},
@@ -103,9 +103,9 @@ constexpr std::array forward_in_clusters = {Division{1, 32, 1, 128, 64},   Divis
 
 // Backward: H = 128, one block 0.40, 0.41, with rows of 16 neurons 0.45, 0.45; H = 256, clusters of 4 with rows of 16
 // 0.39, 0.65, of 32 0.44, 0.64, of 2 0.57, 0.57; H = 512, of 8 with rows of 16 0.59, 1.51, of 32 0.63, 1.55, of 4 with
-// two tiles 1.53 at B = 256; H = 1024, of 16 1.72, 4.64. Without warps that recompute apart: H = 128 0.43, 0.44; H =
-// 256, of 4 0.51, 0.64; H = 512, of 8 0.69, 1.55. Since messages of large clusters are copied and tiles are
-// recomputed together, those chosen take 0.39, 0.40; 0.37, 0.55; 0.56, 1.45; 1.39, 3.67 on an H200.
+// two tiles 1.53 at B = 256; H = 1024, of 16 1.72, 4.64. Without separate warps that recompute: H = 128 0.43, 0.44; H =
+// 256, of 4 0.51, 0.64; H = 512, of 8 0.69, 1.55. With copied messages in large clusters, and tiles that are recomputed
+// together, the chosen ones take 0.39, 0.40; 0.37, 0.55; 0.56, 1.45; 1.39, 3.67 on an H200.
 constexpr std::array backward_in_clusters = {Division{1, 32, 1, 128, 64},  Division{4, 16, 1, 256, 0},
                                              Division{2, 32, 1, 256, 0},   Division{8, 16, 1, 512, 0},
                                              Division{4, 32, 2, 512, 0},   Division{4, 32, 4, 0, 256},
@@ -120,7 +120,7 @@ std::span<const Division> divisions_on(const jit::Device& device, bool forward) 
   return backward_in_clusters;
 }
 
-// The registers of a thread: weights, and the working set of a step.
+// Returns the registers of a thread: weights, and the working set of a step.
 int registers_of(const Geometry& shape) {
   const bool in_pieces = shape.element == 4;
   return (in_pieces ? 3 : 1) * shape.padded * shape.row / (64 * shape.split) + (in_pieces ? 60 : 90);
@@ -134,13 +134,14 @@ int shared_bytes(const Geometry& shape, bool forward) {
   return forward ? shape.forward_bytes() : shape.backward_bytes();
 }
 
-// Rows in flight: four hide the latency of memory behind the steps of a cluster, eight behind those of a block. If
-// memory allows it, inputs have a power of two: the row of a step is then computed in one instruction.
+// Chooses the rows in flight: four hide the latency of memory during the steps of a cluster, eight during those of a
+// block. If shared memory suffices, the number of input rows is a power of two: the row of a step is then computed in
+// one instruction.
 bool fit_shared(Geometry& shape, bool forward, int most) {
   for (const int ahead : {8, 4, 2})
     for (const int history : {16, 8, 4, 2, 1}) {
       if (!forward && (ahead == 8 || history > shape.checkpoint)) continue;
-      if (shape.apart && 2 * history < shape.checkpoint) continue;  // too much would be recomputed twice
+      if (shape.apart && 2 * history < shape.checkpoint) continue;  // too many steps would be recomputed twice
       shape.ahead = ahead;
       shape.history = forward ? 1 : history;
       const int least = forward ? 0 : shape.apart ? 2 * shape.checkpoint : shape.checkpoint + ahead;
@@ -157,7 +158,7 @@ struct Candidate {
   bool apart;
 };
 
-// Warps that recompute apart first: where they have room, nothing is faster.
+// Returns the candidates. Those with separate warps that recompute are first: if they fit, they are the fastest.
 std::vector<Candidate> candidates_on(const jit::Device& device, bool forward) {
   static const int forced_blocks = override_of("SPIKEFORGE_CLUSTER");
   static const int forced_row = override_of("SPIKEFORGE_ROW");
@@ -174,7 +175,7 @@ std::vector<Candidate> candidates_on(const jit::Device& device, bool forward) {
   return candidates;
 }
 
-// The properties of a layer and a division, for a single tile.
+// Returns the geometry of a layer and a division, for a single tile.
 template <class AnyLaunch> Geometry geometry_of(const AnyLaunch& launch, const Candidate& candidate, int padded) {
   const Cell& cell = *launch.cell;
   Geometry shape{};
@@ -219,7 +220,7 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
     if (!fits_registers(shape)) continue;
     const int most = most_shared_bytes(device);
     if (!fit_shared(shape, forward, most)) continue;
-    // Blocks share a multiprocessor as far as their registers let them.
+    // The number of blocks per multiprocessor is limited by their registers.
     const int residents = std::max(65536 / (shape.block() * std::min(registers_of(shape) + 40, 256)), 1);
     const auto room = [&](const Geometry& of) -> std::int64_t {
       if (of.blocks == 1) return std::numeric_limits<std::int32_t>::max();
@@ -238,8 +239,8 @@ std::optional<RecurrentSchedule> find(const AnyLaunch& launch, const jit::Device
       const std::int64_t clusters = std::min(room(larger), all_tiles);
       if (clusters < 1) continue;
       // A second tile costs half of the first, if it is computed while the first is in flight. If not all clusters are
-      // resident at once, they run one after the other, with as few tiles as that takes. Warps that recompute apart
-      // save a quarter.
+      // resident at once, they run in several rounds, with the smallest number of tiles for these rounds. Separate
+      // warps that recompute save a quarter.
       const std::int64_t rounds = divided(all_tiles, clusters * tiles);
       const std::int64_t time = (rounds + divided(all_tiles, clusters)) * (candidate.apart ? 3 : 4);
       if (best && time >= best_time) continue;
@@ -282,7 +283,7 @@ std::optional<RecurrentSchedule> schedule_of(const RecurrentBackwardLaunch& laun
 
 int most_clusters(const jit::Device& device, int blocks, int bytes) {
   static std::mutex mutex;
-  static auto& known = *new std::map<std::tuple<int, int, int>, int>;  // of a device's index, blocks and bytes
+  static auto& known = *new std::map<std::tuple<int, int, int>, int>;  // by device index, blocks and bytes
   const std::scoped_lock lock(mutex);
   const std::tuple key(jit::Driver::get().device(), blocks, bytes);
   const auto found = known.find(key);
@@ -291,7 +292,7 @@ int most_clusters(const jit::Device& device, int blocks, int bytes) {
 }
 
 int usual_clusters(const jit::Device& device, int blocks, int bytes) {
-  // An H200 of 132 multiprocessors: 30 of 4, 15 of 8, 7 of 16.
+  // An H200 with 132 multiprocessors: 30 clusters of 4 blocks, 15 of 8, 7 of 16.
   constexpr int of = 132;
   const int there = blocks <= 2 ? 66 : blocks == 4 ? 30 : blocks == 8 ? 15 : 7;
   const int together = std::max(most_shared_bytes(device) / std::max(bytes, 1), 1);

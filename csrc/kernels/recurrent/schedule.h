@@ -1,4 +1,4 @@
-// How a recurrent layer is laid over a GPU: the one place that chooses, and why.
+// The distribution of a recurrent layer over a GPU: the only place that chooses it, with the reasons.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -29,15 +29,15 @@ std::optional<RecurrentSchedule> schedule_of(const RecurrentForwardLaunch& launc
 std::optional<RecurrentSchedule> schedule_of(const RecurrentBackwardLaunch& launch, const jit::Device& device,
                                              const MostClusters& most_clusters);
 
-// Shared memory that a block may have.
+// Returns the maximum shared memory of a block.
 int most_shared_bytes(const jit::Device& device);
 
-// The number of clusters of this size (blocks, bytes of shared memory each) that the device of the current context can
-// hold at once, as reported by the driver. A cluster cannot span all multiprocessors, so there are fewer than the
-// multiprocessors divided by the blocks.
+// Returns the number of clusters of this size (blocks, bytes of shared memory per block) that can be resident at once
+// on the device of the current context, as reported by the driver. It is less than the number of multiprocessors
+// divided by `blocks`, since a cluster cannot span arbitrary multiprocessors.
 int most_clusters(const jit::Device& device, int blocks, int bytes);
 
-// For packs, which are recorded without a device: measured values for devices by their number of multiprocessors.
+// Returns measured values, scaled by the number of multiprocessors, for packs, which are recorded without a device.
 int usual_clusters(const jit::Device& device, int blocks, int bytes);
 
 jit::KernelSource print_cluster_probe();

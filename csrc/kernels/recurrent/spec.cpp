@@ -12,14 +12,15 @@
 namespace spikeforge::kernels {
 namespace {
 
-// In the order of Geometry's members.
+// Returns the members of Geometry, in order.
 std::array<int, 19> numbers_of(const recurrent::Geometry& g) {
   return {g.padded,       g.blocks,     g.tiles,           g.row,    g.split,    g.element,    g.sent,
           g.delay,        g.inputs,     g.outputs,         g.states, g.ahead,    g.checkpoint, g.history,
           g.coefficients, g.input_rows, g.state_gradients, g.apart,  g.by_memory};
 }
 
-// The loop over time is another, but a lane's neurons are made one by one as those of a multistep loop of width 1.
+// Returns a schedule for one neuron per lane. The loop over time differs, but the neurons of a lane are constructed one
+// by one, as in a multistep loop of width 1.
 Schedule one_neuron(const Launch& launch) {
   Schedule schedule;
   schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
@@ -49,7 +50,7 @@ RecurrentSpec make_spec(const AnyLaunch& launch, const recurrent::Geometry& geom
   RecurrentSpec spec;
   spec.step = spec_of(static_cast<const StepLaunch&>(launch), one_neuron(launch));
   spec.step.loop.schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
-  for (Place& place : params_of(spec.step))  // lanes of a warp are no neighbours here
+  for (Place& place : params_of(spec.step))  // the lanes of a warp are not neighbours here
     if (place.spread == Spread::by_warp) place.spread = Spread::by_channel;
   spec.geometry = geometry;
   spec.into = launch.recurrence.into;

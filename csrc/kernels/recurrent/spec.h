@@ -10,11 +10,11 @@
 namespace spikeforge::kernels {
 
 struct RecurrentSpec {
-  KernelSpec step;  // of the cell and the call's places
+  KernelSpec step;  // for the cell and the places of the call
   recurrent::Geometry geometry{};
   std::size_t into = 0;
-  bool vectors = false;    // whether a lane's neurons are read in one access
-  bool has_first = false;  // forward: outputs before the first step are given
+  bool vectors = false;    // true if a lane's neurons are read in one access
+  bool has_first = false;  // forward: true if outputs before the first step are given
 
   bool operator==(const RecurrentSpec& other) const;
 };

@@ -40,18 +40,19 @@ template <class AnyLaunch> ScanPlan plan_of(const AnyLaunch& launch, const Sched
 
 std::size_t size_of_number(const Launch& launch) { return size_of(compute_type(launch.type)); }
 
-// The size of the map of a warp's neurons.
+// Returns the size of the map of a warp's neurons.
 std::size_t bytes_of_map(const Launch& launch, const Schedule& schedule) {
   const std::size_t states = launch.cell->states.size();
   return states * (states + 1) * static_cast<std::size_t>(neurons_of_a_warp(schedule)) * size_of_number(launch);
 }
 
-// A warp has its map, and a part of those of other blocks, in the 48 KiB of shared memory that every block may have.
+// True if the map of each warp, and its part of the maps of other blocks, fit the 48 KiB of shared memory that every
+// block may use.
 bool fits_shared(const Launch& launch, const Schedule& schedule) {
   return 2 * schedule.segments * bytes_of_map(launch, schedule) <= 48 << 10;
 }
 
-// ---- the composition's launch, as far as it decides a kernel ----
+// ---- the composition's launch, with the members that determine a kernel ----
 
 class Composed {
  public:
@@ -83,7 +84,7 @@ class Composed {
 
 // The stored spec of the composition does not keep its cell alive.
 struct ScanForwardSpec {
-  KernelSpec run, composition;  // which follows from the first
+  KernelSpec run, composition;  // `composition` is derived from `run`
   bool operator==(const ScanForwardSpec& other) const { return run == other.run; }
 };
 struct ScanBackwardSpec {
@@ -101,8 +102,8 @@ ScanBackwardSpec scan_spec(const BackwardLaunch& launch, const ScanPlan& plan) {
   return {spec_of(launch, plan.schedule)};
 }
 
-// Ends the source of a kernel whose text so far is in `line`; `of` are the arguments of the template Scan or
-// ScanBackward.
+// Appends the end of a kernel to the text in `line`, and returns its source. `of` are the arguments of the template
+// Scan or ScanBackward.
 jit::KernelSource end_of_source(codegen::Lines& line, const KernelSpec& run, std::string_view scan, std::string_view of,
                                 std::string_view direction) {
   const CellText cell = run.cell->device_text(run.loop.form);
@@ -120,7 +121,7 @@ jit::KernelSource print_source(const ScanForwardSpec& spec) {
   line("#include <spikeforge/cuda/scan/scan.cuh>");
   line += print_loop(spec.run, spec.run.cell->device_text(spec.run.loop.form));
   line("");
-  // Both have the same names.
+  // A separate namespace, since both loops declare the same names.
   line("namespace spikeforge::composition {{");
   line += print_loop(spec.composition, spec.composition.cell->device_text(spec.composition.loop.form));
   line("}}  // namespace spikeforge::composition");
@@ -137,7 +138,7 @@ jit::KernelSource print_source(const ScanBackwardSpec& spec) {
 
 // ---- launches ----
 
-struct Tables {  // of a cell
+struct Tables {  // for one cell
   jit::SpecTables<ScanForwardSpec, HashOfScanSpec> forward;
   jit::SpecTables<ScanBackwardSpec, HashOfScanSpec> backward;
 };
@@ -156,7 +157,8 @@ std::size_t bytes_of_sums(const BackwardLaunch& launch, const ScanPlan& plan) {
   return launch.params.size() * neurons_of_a_warp(plan.schedule) * size_of_number(launch);
 }
 
-// The number of blocks of the same neurons that the device holds at once, or fewer with as many turns.
+// Returns the number of blocks of the same neurons that are resident at once, or fewer if the number of turns stays the
+// same.
 std::int64_t blocks_of(const ScanPlan& plan, std::int64_t at_once) {
   static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
   std::int64_t blocks = std::clamp<std::int64_t>(at_once / plan.groups, 1, plan.tiles);
@@ -190,13 +192,13 @@ void launch_any(const AnyLaunch& launch, const ScanPlan& plan, const jit::Device
 
 }  // namespace
 
-// There is no kernel for sequences whose steps, with those of the blocks' next turns, exceed an int.
+// Returns std::nullopt also if the steps, including those of the blocks' next turns, exceed an int.
 std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocessors) {
   static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
   constexpr std::int64_t longest = std::int64_t{1} << 30, shortest = 512;
   if (!launch.scan || launch.steps > longest || launch.neurons == 0) return std::nullopt;
-  // More neurons fill the device without: at T = 1024 the loop takes 1.99 of the bytes' time for 2^13 of them.
-  constexpr std::int64_t most_neurons = 64;  // of a multiprocessor
+  // With more neurons, the loop fills the device: at T = 1024, it takes 1.99 of the bytes' time for 2^13 neurons.
+  constexpr std::int64_t most_neurons = 64;  // per multiprocessor
   if (forced == 0 && (launch.steps < shortest || launch.neurons >= most_neurons * multiprocessors)) return std::nullopt;
 
   const auto& cell = static_cast<const TracedCell&>(*launch.cell);
@@ -204,15 +206,15 @@ std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocesso
   Schedule schedule;
   schedule.checkpoint = static_cast<std::uint8_t>(launch.checkpoint_length);
   schedule.rows = static_cast<std::uint8_t>(std::max<std::int64_t>(launch.checkpoint_length, 8));
-  // A thread holds the inputs of its segment and of the next.
+  // A thread stores the inputs of its segment and of the next.
   const std::size_t inputs = 2 * cell.inputs.size() * schedule.rows * (launch.type == DType::f64 ? 2 : 1);
   constexpr std::size_t most_inputs = 128;  // registers
   constexpr int longest_unrolled = 5000;    // instructions
   const int cost = schedule.rows * (cell.forward_cost + composed.forward_cost);
-  // Doubles of more inputs and states would spill.
+  // With doubles, more inputs and states would spill.
   if (launch.type == DType::f64 && cell.states.size() * cell.inputs.size() > 4) return std::nullopt;
   if (inputs > most_inputs || cost > longest_unrolled || composed.is_too_long()) return std::nullopt;
-  // With doubles or many inputs, a thread needs more registers than 16 warps leave it.
+  // With doubles or many inputs, a thread needs more registers than are available with 16 warps.
   schedule.segments = launch.type == DType::f64 || inputs > most_inputs / 2 ? 8 : 16;
   while (!fits_shared(launch, schedule)) schedule.segments /= 2;
   return plan_of(launch, schedule);
@@ -221,14 +223,14 @@ std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocesso
 std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocessors) {
   static const int forced = override_of("SPIKEFORGE_SCAN_BLOCKS");
   constexpr std::int64_t longest = std::int64_t{1} << 30;
-  // A turn takes a block about as long as the exchange between blocks.
+  // A turn of a block takes about as long as the exchange between blocks.
   constexpr std::int64_t fewest = 4, widest = 4;
   if (launch.steps > longest || launch.neurons == 0 || launch.has_samples() || launch.cell->draws || forced == 1)
     return std::nullopt;
   const bool is_short = launch.steps < 2 * fewest * launch.checkpoint_length;
   if (forced == 0 && (is_short || launch.neurons * fewest > 32 * widest * multiprocessors)) return std::nullopt;
   Schedule schedule = schedule_of(launch, multiprocessors);
-  // The maps of two states take more registers than 16 warps leave a thread (sm_100 and sm_120 would spill).
+  // The maps of two states need more registers than are available with 16 warps (sm_100 and sm_120 would spill).
   if (launch.cell->states.size() > 1 && schedule.segments > 8) {
     schedule.segments = 8;
     schedule.ragged = launch.steps % (std::int64_t{schedule.checkpoint} * schedule.segments) != 0;

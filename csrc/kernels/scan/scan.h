@@ -1,5 +1,5 @@
-// Time-parallel passes over the whole GPU (cuda/scan/scan.cuh), for neurons too few to fill it: a scan over time
-// forward, and a backward pass of many blocks for the same neurons. launch_multistep queries this plan first.
+// Time-parallel passes over the whole GPU (cuda/scan/scan.cuh), if there are too few neurons to fill it: a forward scan
+// over time, and a backward pass with several blocks for the same neurons. launch_multistep queries this plan first.
 #pragma once
 
 #include "csrc/jit/device.h"
@@ -13,23 +13,23 @@
 
 namespace spikeforge {
 
-// The limit for a scan: a map has the square of the states.
+// The limit for a scan: the size of a map grows with the square of the states.
 constexpr std::size_t most_scanned_states = 4;
 
-// The composition of a traced cell's steps, as a cell of its own: what a scan over time runs beside the cell. Computed
-// once. Throws GraphError with the reason if there is none: a next state that is not affine in the states, no
-// states, or more than most_scanned_states.
+// The composition of a traced cell's steps, as a separate cell, which a scan over time runs in addition to the cell.
+// Returns the composition, which is computed once per cell. Throws GraphError if there is none: if a next state is not
+// affine in the states, or if the cell has no states or more than most_scanned_states.
 const TracedCell& composition_of(const TracedCell& cell);
 
 namespace kernels {
 
 struct ScanPlan {
   Schedule schedule;
-  std::int64_t groups;  // of a warp's neurons
-  std::int64_t tiles;   // of the sequence: blocks of the same neurons at most
+  std::int64_t groups;  // the number of groups of a warp's neurons
+  std::int64_t tiles;   // tiles of the sequence: the maximum number of blocks for the same neurons
 };
 
-// Nothing where the loop alone is at least as fast, or the cell does not fit.
+// Returns std::nullopt if the loop alone is at least as fast, or if the cell does not fit.
 std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocessors);
 std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocessors);
 

@@ -11,7 +11,7 @@
 namespace spikeforge::nir {
 namespace {
 
-// Nodes that take turns: each time the one that follows the node taken last, in a circle.
+// A round-robin queue of nodes: next() returns the first node after the one that was taken last, cyclically.
 class Round {
  public:
   explicit Round(std::size_t first) : at_(first) {}
@@ -51,7 +51,7 @@ StepOrder step_order(const Graph& graph) {
   }
   const std::vector<std::size_t> component = strong_components(successors);
 
-  // The number of nodes that lead to each node. If several do, those of its own component do not count.
+  // The number of predecessors that each node waits for. If it has several, those of its own component do not count.
   const auto is_outside = [&](std::size_t from, std::size_t to) { return component[from] != component[to]; };
   const auto counts = [&](std::size_t from, std::size_t to) { return predecessors[to] == 1 || is_outside(from, to); };
   std::vector<std::size_t> waits(n), waits_outside(n);
@@ -63,10 +63,10 @@ StepOrder step_order(const Graph& graph) {
   const auto is_input = [](const NamedNode& named) { return std::holds_alternative<Input>(named.node.kind); };
   const auto input = std::find_if(graph.nodes.begin(), graph.nodes.end(), is_input);
   const std::size_t first = input == graph.nodes.end() ? 0 : static_cast<std::size_t>(input - graph.nodes.begin());
-  // If no node is ready, a cycle that nothing leads to is cut at the first node that waits for that cycle only.
+  // If no node is ready, a cycle without predecessors outside is cut at the first node that waits only for that cycle.
   Round ready(first), cuttable(first);
   StepOrder order;
-  std::vector<std::size_t> place(n, n);  // n: not done
+  std::vector<std::size_t> place(n, n);  // n: not processed
   const auto offer = [&](std::size_t node) {
     if (waits[node] == 0) ready.insert(node);
     if (waits_outside[node] == 0) cuttable.insert(node);

@@ -1,4 +1,4 @@
-// The computation of a node in a step, element by element, as neuron text (docs/neuron_text.md).
+// The elementwise computation of a node in a step, as neuron text (docs/neuron_text.md).
 #pragma once
 #include "csrc/nir/network/options.h"
 
@@ -9,7 +9,7 @@
 
 namespace spikeforge::nir {
 
-// The options that a node's cell depends on, decided.
+// The resolved options that a node's cell depends on.
 struct CellOptions {
   double dt;
   Reset reset = Reset::file;
@@ -21,10 +21,10 @@ struct CellOptions {
 
 struct Cell {
   std::string text;
-  std::vector<std::pair<std::string_view, Array>> params;  // the fields that it depends on
+  std::vector<std::pair<std::string_view, Array>> params;  // the fields that the text depends on
 };
 
-// For Scale, Threshold, I, LI, IF, LIF, CubaLI and CubaLIF; nothing for the others.
+// Returns the cell of a Scale, Threshold, I, LI, IF, LIF, CubaLI or CubaLIF, and nullopt for other nodes.
 std::optional<Cell> cell_of(const Kind& kind, const CellOptions& options);
 
 }  // namespace spikeforge::nir

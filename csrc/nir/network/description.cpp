@@ -25,7 +25,7 @@ using Integers = std::vector<std::int64_t>;
 
 constexpr std::string_view notes_prefix = "notes/", params_prefix = "params/", labels_prefix = "labels/";
 
-// {"metadata": of the graph, "nodes": {part or port: {"name": text, "metadata": of the node}}}
+// Returns {"metadata": of the graph, "nodes": {part or port: {"name": text, "metadata": of the node}}}.
 Group group_of_labels(const GraphNetworkImpl& network) {
   Group nodes, labels;
   for (const auto& [part, label] : network.labels) {
@@ -236,7 +236,7 @@ class ModuleRow {
     const c10::IValue* const value = find(name);
     return value && value->toBool();
   }
-  // Without those that are not there.
+  // Returns an empty list if the entry does not exist.
   Integers integers(const std::string& name) const { return has(name) ? at(name).toIntVector() : Integers(); }
   std::vector<std::string> texts(const std::string& name) const {
     std::vector<std::string> texts;
@@ -246,7 +246,7 @@ class ModuleRow {
   }
   at::Tensor tensor(const std::string& name) const { return has(name) ? at(name).toTensor().detach() : at::Tensor(); }
 
-  // The entries with this prefix, without it.
+  // Returns the entries with this prefix, with the prefix removed.
   c10::impl::GenericDict under(std::string_view prefix) const {
     c10::impl::GenericDict found = empty_dict();
     for (const auto& entry : values_)
@@ -302,7 +302,7 @@ class ModuleMaker {
     return neuron(row);
   }
 
-  // The rows that follow and lie within.
+  // Calls the function for each following row whose path is within that of the row.
   template <class Function> void for_each_child(const ModuleRow& row, Function&& function) {
     const std::string prefix = row.path().empty() ? "" : row.path() + ".";
     while (next_ < rows_.size() && rows_[next_].path().starts_with(prefix)) {
@@ -375,7 +375,7 @@ class ModuleMaker {
     refuse_part(row.path(), "NIR has no node for {}", row.text("kind"));
   }
 
-  // A node that works element by element. The text is made anew: Python does not write neurons.
+  // Returns the module of an elementwise node. Its text is generated again, because Python cannot write neuron text.
   static nn::Part node(const ModuleRow& row) {
     std::map<std::string, at::Tensor, std::less<>> params;
     for (const auto& param : row.under(params_prefix)) {

@@ -1,5 +1,5 @@
 // A network as a list of its modules, for the conversion between C++ and Python modules in both directions. It has one
-// dict for each module; a network comes before its parts:
+// dict for each module; a network precedes its parts:
 //
 //   {"path": "", "kind": "Composite", "sources": [...], "targets": [...], "delays": [...], "from_rest": [...],
 //   "shapes":
@@ -21,10 +21,10 @@
 
 namespace spikeforge::nir {
 
-// The tensors are the modules' own. Throws Error for a module that no graph has.
+// Returns the description; its tensors share memory with the modules. Throws Error for a module without a NIR node.
 c10::impl::GenericList description_of(const nn::Part& network);
 
-// Their tensors become those of the modules. Throws Error, which names the module.
+// Returns the network of a description, whose modules share its tensors. Throws Error with the name of the module.
 nn::Part part_of_description(const c10::impl::GenericList& rows);
 
 }  // namespace spikeforge::nir

@@ -69,8 +69,8 @@ class Exporter {
     };
     add_port(net.input(), Input{shape});
 
-    // Each part as soon as the shape of what comes to it is known, by any of its connections.
-    std::vector<std::optional<Shape>> leaving(net.size());  // of each part and the input
+    // Adds each part when the shape of its input is known from any of its connections.
+    std::vector<std::optional<Shape>> leaving(net.size());  // the output shape of each part and of the input
     leaving[net.input()] = shape;
     std::deque<std::size_t> known = {net.input()};
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -100,7 +100,7 @@ class Exporter {
     return graph;
   }
 
-  // A network's parts and ports by number: its parts in their order, its input, and its outputs.
+  // The parts and ports of a network by index: its parts in order, its input, and its outputs.
   class Wiring {
    public:
     struct Wire {
@@ -151,7 +151,7 @@ class Exporter {
       return found == metadata_.end() ? Group{} : found->second;
     }
 
-    // Parts that stand for no node: those that pass on what comes in, and silence in an imported graph.
+    // Parts without a node: those that return their input, and silence in an imported graph.
     void set_passing(std::size_t id) { passing_.insert(id); }
     bool is_passing(std::size_t id) const { return passing_.contains(id); }
     bool is_node(std::size_t id) const { return is_node_[id] && !is_passing(id); }
@@ -214,7 +214,7 @@ class Exporter {
   void connect(Graph& graph, const std::string& path, const Wiring& net,
                const std::vector<std::optional<Shape>>& leaving) {
     const auto& wires = net.wires();
-    // The node that a part without an effect represents: the only one that leads to it.
+    // Returns the node before a part without an effect, which must have a single predecessor.
     const auto source = [&](std::size_t from) {
       while (net.is_passing(from)) {
         const auto& into = net.wires_to(from);
@@ -224,13 +224,14 @@ class Exporter {
       }
       return from;
     };
-    // Readers give a connection's delay of one step where they cut a cycle. The place depends on the nodes: tried with
-    // a Delay for every delay first, then without those that a cut makes superfluous.
+    // Readers add a delay of one step where they cut a cycle, and the cut depends on the nodes. The first attempt has a
+    // Delay node for every delay; later ones omit those that a cut replaces.
     const Graph parts = graph;
     std::vector<std::int64_t> cuts(wires.size()), delays;
     for (const auto& wire : wires) delays.push_back(wire.delay);
-    // A delay before a layer is one after it. False: that is no layer, or not all that leads there has a delay.
-    std::set<std::size_t> moved, starts;  // the latter: of cycles that bring what a silent network gives
+    // Moves a delay from before a layer to after it. Returns false if the node is not a layer, or if a connection to it
+    // has no delay.
+    std::set<std::size_t> moved, starts;  // `starts`: cycles that begin with resting values
     const auto move_after = [&](std::size_t id, const std::vector<std::int64_t>& found) {
       const auto node = std::ranges::find(parts.nodes, net.name(id), &NamedNode::name);
       if (node == parts.nodes.end() || !is_layer(node->node) || !moved.insert(id).second) return false;
@@ -246,7 +247,7 @@ class Exporter {
     for (std::size_t round = 0; round <= wires.size() + moved.size(); ++round) {
       graph = parts;
       std::unordered_set<std::string> taken = net.taken();
-      std::vector<std::size_t> wire_of;  // each edge
+      std::vector<std::size_t> wire_of;  // of each edge
       for (std::size_t w = 0; w < wires.size(); ++w) {
         const auto& wire = wires[w];
         const std::size_t first = source(wire.from);
@@ -304,7 +305,7 @@ class Exporter {
 
   // --- Nodes
 
-  // Nothing: a module that does nothing.
+  // Returns the node of a module; nullopt for a module without an effect.
   std::optional<Node> node_of(const nn::Part& part, const std::string& path, const Shape& shape) {
     const torch::nn::Module& module = *part.module();
     std::optional<Node> neuron;
@@ -365,7 +366,7 @@ class Exporter {
     return {node, {}};
   }
 
-  // The modules that to_module creates for padding "same".
+  // Recognises the modules that to_module creates for padding "same".
   std::optional<Node> same_conv(const torch::nn::SequentialImpl& m, const std::string& path, const Shape& shape) const {
     const auto children = m.children();
     if (children.size() != 2) return {};
@@ -405,7 +406,7 @@ class Exporter {
     return {AvgPool2d{sums.kernel_size, sums.stride, sums.padding}, {}};
   }
 
-  // torch counts the batch.
+  // torch's dimensions include the batch.
   static Node flatten(const torch::nn::FlattenImpl& m, const std::string& path, const Shape& shape) {
     const auto without_batch = [&](std::int64_t d) {
       if (d == 0) refuse(path, "it flattens the batch");

@@ -74,7 +74,7 @@ c10::impl::GenericList texts(const Report& report) {
   return texts;
 }
 
-// An exception that becomes a ValueError in Python.
+// Converts exceptions to an exception that becomes a ValueError in Python.
 template <void (*Function)(torch::jit::Stack&)> void operation(const c10::OperatorHandle&, torch::jit::Stack* stack) {
   try {
     Function(*stack);
@@ -128,7 +128,7 @@ struct Exported {
   Report report;
 };
 
-// The last arguments: (Dict[] description, int[] shape, float dt).
+// Reads the last arguments: (Dict[] description, int[] shape, float dt).
 Exported exported(torch::jit::Stack& stack) {
   const double dt = torch::jit::pop(stack).toDouble();
   const std::vector<std::int64_t> shape = torch::jit::pop(stack).toIntVector();
@@ -152,7 +152,7 @@ void save_values(torch::jit::Stack& stack) {
   torch::jit::push(stack, values_of(group_of(network.graph)), texts(network.report));
 }
 
-// (str file) -> why libhdf5 cannot be loaded, or nothing
+// (str file) -> the reason why libhdf5 cannot be loaded, or nothing
 void load_library(torch::jit::Stack& stack) {
   const std::string file = torch::jit::pop(stack).toStringRef();
   std::string reason;

@@ -84,7 +84,7 @@ at::Tensor as_double(const Param& param) {
   return at::full({}, param.number(), c10::kDouble);
 }
 
-// Name and value of each, as the module has it now.
+// The name of a constant and its current value in the module.
 struct NamedConstant {
   std::string name;
   Param value;
@@ -211,7 +211,7 @@ Group notes_of(const NodeNeuronImpl& neuron) {
   return notes;
 }
 
-// Calls function(name in metadata, module) for the neuron of spikeforge::nn that a module is, and gives its result.
+// Calls function(name in metadata, module) if the module is a neuron of spikeforge::nn, and returns its result.
 template <class Function> auto with_neuron(const torch::nn::Module& module, Function&& function) {
   using Result = std::optional<decltype(function("", std::declval<const nn::IFImpl&>()))>;
   if (const auto* m = dynamic_cast<const nn::IFImpl*>(&module)) return Result(function("IF", *m));
@@ -241,8 +241,8 @@ LI leaky_integrator(const nn::LIImpl& neuron, const Shape& shape, double dt) {
           fields.array(fields("v_rest"))};
 }
 
-// A neuron that came from a NIR graph: its parameters are the fields. Those that broadcast get the whole shape, as
-// other readers need it; but one number for w_in serves all of them.
+// Returns the fields of a neuron that was imported from a NIR graph: its parameters. They are expanded to the whole
+// shape for other readers, except w_in, for which all readers accept a single number.
 Kind fields_of(const NodeNeuronImpl& neuron, const Shape& shape) {
   const NamedConstants constants = constants_of(neuron);
   const auto whole = [&](std::string_view field, const at::Tensor& value) {
@@ -258,7 +258,7 @@ Kind fields_of(const NodeNeuronImpl& neuron, const Shape& shape) {
   return kind;
 }
 
-// --- The way back
+// --- From metadata to modules
 
 std::optional<nn::Constant> constant(const Notes& notes, const std::string& name, const ModuleOptions& options) {
   const Array* array = notes.array(name);
@@ -315,9 +315,9 @@ std::optional<nn::Part> remake(const Notes& notes, const ModuleOptions& options)
   return nn::LI(own.decay_input(notes.flag("decay_input")));
 }
 
-// The node as which the module of a node's metadata is exported; std::nullopt without such metadata.
+// Returns the node that is exported for the module in a node's metadata; std::nullopt without such metadata.
 std::optional<Node> node_of_metadata(const Node& node, const Shape& shape, double dt) {
-  // In float64, as noted: learned values and tensors would otherwise be rounded to the module's type.
+  // Uses float64, the type in the metadata: learned values and tensors would otherwise be rounded to the module's type.
   const auto module = neuron_of_metadata(node, {.dt = dt, .dtype = c10::kDouble});
   if (!module) return {};
   std::vector<std::string> lost;
@@ -406,7 +406,7 @@ std::optional<nn::Part> restore(const Node& node, const Shape& shape, const Modu
     const auto exported = node_of_metadata(node, shape, options.dt);
     if (!exported || !(Node{exported->kind, {}} == Node{node.kind, {}})) return {};
     return remake(notes, options);
-  } catch (const std::exception&) {  // metadata that mean nothing
+  } catch (const std::exception&) {  // invalid metadata
     return {};
   }
 }

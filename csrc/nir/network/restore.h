@@ -6,13 +6,14 @@
 
 namespace spikeforge::nir {
 
-// A neuron of spikeforge::nn (IF, LIF, PLIF, CubaLIF, LI, or one that came from a NIR graph) as a node, with these
-// metadata; nothing for other modules. Neurons have `shape`. Throws Error, without a node's name, for what NIR cannot
-// express. `lost` is given what other programs will do otherwise, in words.
+// Converts a neuron of spikeforge::nn (IF, LIF, PLIF, CubaLIF, LI, or one imported from a NIR graph) to a node with
+// these metadata. Returns nullopt for other modules. `shape` is the shape of the neurons. Throws Error, without the
+// name of a node, if NIR cannot express the neuron. Descriptions of the properties that other programs will not
+// reproduce are added to `lost`.
 std::optional<Node> node_of_neuron(const torch::nn::Module& module, const Shape& shape, double dt,
                                    std::vector<std::string>& lost);
 
-// Returns the contents of that group: for a neuron that came from a NIR graph, the options that differ from the
+// Returns the contents of that group: for a neuron imported from a NIR graph, the options that differ from the
 // defaults. Returns nullopt for other modules.
 std::optional<Group> notes_of_neuron(const torch::nn::Module& module);
 
@@ -20,24 +21,23 @@ std::optional<Group> notes_of_neuron(const torch::nn::Module& module);
 // metadata have values that no module accepts.
 std::optional<nn::Part> neuron_of_metadata(const Node& node, const ModuleOptions& options);
 
-// The dt with which a graph's modules were exported, if the metadata have it.
+// Returns the dt with which a graph's modules were exported, if the metadata have it.
 std::optional<double> dt_of_metadata(const Graph& graph);
 
 // Returns a node's metadata without that group, which is written again on export.
 Group without_notes(Group metadata);
 
-// The values at the first step of a cycle that is cut after this node: from the option, else from the node's metadata,
-// else zeros.
+// Returns the start of a cycle that is cut after this node: from the option, else from the node's metadata, else zeros.
 RecurrentStart decide_start(const Node& node, const ModuleOptions& options);
-// Writes into the metadata that it brings what a silent network gives.
+// Records in the node's metadata that the cycle starts with resting values.
 void note_start(Node& node);
 
-// What a node's cell depends on: the options, else the node's metadata, else the defaults.
+// Returns the options of a node's cell: those that are set, else those in the node's metadata, else the defaults.
 CellOptions decide(const Node& node, const ModuleOptions& options);
 
-// The module that was exported as this node; nothing if the metadata do not describe one, if an option requires
-// something else, or where the node's fields are not those that it is exported with: dt is another, or somebody has
-// changed them.
+// Returns the module that was exported as this node. Returns nullopt if the metadata do not describe one, if an option
+// requires something else, or if the node's fields differ from those of the export, because of another dt or an edited
+// file.
 std::optional<nn::Part> restore(const Node& node, const Shape& shape, const ModuleOptions& options);
 
 }  // namespace spikeforge::nir

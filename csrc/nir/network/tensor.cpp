@@ -32,7 +32,7 @@ DType type_of(const at::Tensor& tensor) {
   refuse("", "", "expected numbers, but it is {}", c10::toString(tensor.scalar_type()));
 }
 
-// `tensor` is on the CPU and has elements of this type.
+// Copies a tensor on the CPU whose elements have this type.
 Array copied(const at::Tensor& tensor, DType dtype) {
   const at::Tensor values = ops::plain(tensor);
   Array array(dtype, values.sizes().vec());

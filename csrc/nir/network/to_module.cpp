@@ -24,7 +24,7 @@ namespace {
 
 class Builder {
  public:
-  // takes: the graph's arrays become the modules'.
+  // `takes`: the graph's arrays are moved into the modules.
   Builder(const Graph& graph, std::string name, const ModuleOptions& options, bool takes,
           const std::optional<Shape>& arriving = {})
       : graph_(graph),
@@ -65,8 +65,8 @@ class Builder {
     return *shapes_[i].in;
   }
 
-  // Ports have the names "input" and "output" in a graph that is generated from the network, if no label defines
-  // others.
+  // Adds a label for a node that has metadata, or another name than the default: that of its part, or "input" and
+  // "output" for ports.
   void label(std::size_t i) {
     const NamedNode& named = graph_.nodes[i];
     Group metadata = without_notes(named.node.metadata);
@@ -115,7 +115,7 @@ class Builder {
   at::Tensor weight(const Array& array) const {
     return (takes_ ? taken_tensor : tensor_of)(array, options_.dtype, options_.device);
   }
-  // A single number applies to all outputs, as in other readers of NIR.
+  // Returns the bias of a layer. A single number applies to all outputs, as in other readers of NIR.
   at::Tensor bias(const Array& array, const Shape& shape) const {
     return array.shape() == shape ? weight(array) : weight(array).reshape({}).expand(shape).clone();
   }
@@ -162,7 +162,7 @@ class Builder {
     return once_a_step(torch::nn::AvgPool2d(options));
   }
 
-  // Dimensions counted from the end, so that any number of batch dimensions may come before.
+  // Dimensions are counted from the end, so that any number of batch dimensions may precede them.
   nn::Part layer(const Flatten& n, std::size_t i) const {
     const auto rank = static_cast<std::int64_t>(shape_into(i).size());
     const auto from_end = [rank](std::int64_t d) { return d < 0 ? d : d - rank; };
@@ -173,7 +173,7 @@ class Builder {
   nn::Part layer(const Delay& n, std::size_t i) const {
     constexpr double most_bytes = double{1ull << 31};  // of values in flight
     at::Tensor steps = at::empty(n.delay.shape(), c10::kLong);
-    // The precision of a decimal number in a file's type.
+    // The relative precision of a decimal number in the type of the file.
     const double precision = n.delay.dtype() == DType::float16 ? 1e-3 : 1e-6;
     double longest = 0;
     for (std::int64_t k = 0; k < n.delay.count(); ++k) {
@@ -199,7 +199,7 @@ class Builder {
 
   // --- Edges
 
-  // "in" and "out" of a part, or what a nested graph's Input and Output are called in it.
+  // Returns the port of a part: "in" or "out", or the name of the Input or Output of a nested graph.
   std::string port(std::size_t i, bool is_source) const {
     if (is_port(i)) return names_[i];
     const Graph* inner = as<Graph>(i);
@@ -219,8 +219,8 @@ class Builder {
     network_->connect(port(from, true), port(to, false), connection);
   }
 
-  // One step where the order cuts a cycle. A cut after a layer goes before it where metadata say that it came from
-  // there, as that of a Recurrent: what it sent is in flight then, zeros at first.
+  // Adds a delay of one step where the order cuts a cycle. A cut after a layer is moved before it if the metadata mark
+  // it as such, as for a Recurrent: then the input of the layer is in flight, initially zeros.
   void lay_delays() {
     const std::size_t n = graph_.nodes.size();
     std::vector<std::vector<std::size_t>> into(n), from(n);
@@ -286,7 +286,7 @@ class Builder {
   std::vector<std::string> names_;
   std::vector<NodeShapes> shapes_;
   StepOrder order_;
-  std::vector<std::int64_t> delays_;  // of each edge
+  std::vector<std::int64_t> delays_;  // one per edge
   std::vector<bool> from_rest_;
   std::optional<std::size_t> input_;  // the first Input
   std::unordered_map<std::string_view, std::size_t> index_;
@@ -338,7 +338,7 @@ std::vector<std::string> module_names(const Graph& graph, const std::unordered_s
 
 nn::Composite to_module(const Graph& graph, const ModuleOptions& options) { return made_of(graph, options, false); }
 nn::Composite to_module(Graph&& graph, const ModuleOptions& options) {
-  const Graph own = std::move(graph);  // gone when the modules have their arrays
+  const Graph own = std::move(graph);  // destroyed after its arrays are moved to the modules
   return made_of(own, options, true);
 }
 

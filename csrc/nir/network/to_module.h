@@ -1,14 +1,14 @@
-// A network of modules from a NIR graph.
+// Converts a NIR graph to a network of modules.
 //
 //   nn::Composite net = nir::to_module(nir::read("network.nir"), {.dt = 1e-4});
 //   at::Tensor spikes = net->forward(x);  // [T, *shape] or [T, batch, *shape]
 //
-// One part for each node, under its name (module_names); nested graphs are networks within. Inputs and Outputs are the
-// network's ports. Without an Input, nodes without predecessors get one, "input_" and their name; without
-// an Output, nodes without successors get one, "output_" and their name. Other nodes without predecessors
+// Each node becomes a part with its name (module_names), and each nested graph a nested network. Inputs and Outputs are
+// the network's ports. In a graph without an Input, each node without predecessors gets a port "input_" plus its name;
+// without an Output, each node without successors gets a port "output_" plus its name. Other nodes without predecessors
 // receive zeros.
 //
-// One explicit Euler step per time step: LIF is v + dt / tau * (v_leak - v + r * x). All states start at 0. The values
+// A time step is one explicit Euler step: LIF is v + dt / tau * (v_leak - v + r * x). All states start at 0. The values
 // of several edges are summed in the order of the edges, and a duplicate edge counts twice. In cycles some edges carry
 // the previous step's value: see back_edges.h.
 #pragma once
@@ -17,14 +17,14 @@
 
 namespace spikeforge::nir {
 
-// Throws Error, which names node and field, for what cannot be represented.
+// Throws Error with node and field if a node cannot be represented.
 SPIKEFORGE_API nn::Composite to_module(const Graph& graph, const ModuleOptions& options);
 
 // The same, but moves weights without another owner into the modules.
 SPIKEFORGE_API nn::Composite to_module(Graph&& graph, const ModuleOptions& options);
 
-// The names of the nodes in the module, in the order of graph.nodes: a node's name, with _ for dots and after a
-// reserved name, and a number after it if that is taken. A node inside a nested graph: "graph.node".
+// Returns the names of the nodes in the module, in the order of graph.nodes. Dots become _, a reserved name gets the
+// suffix _, and a duplicate name a number. A node inside a nested graph has the name "graph.node".
 SPIKEFORGE_API std::vector<std::string> module_names(const Graph& graph,
                                                      const std::unordered_set<std::string>& reserved = {});
 

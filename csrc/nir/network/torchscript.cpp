@@ -19,7 +19,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// Some steps of noise for every input: the script must give the network's bits on them.
+// Returns some steps of noise for every input, on which the script must return the network's bits.
 nn::Tensors noise_for(const Graph& graph, const nn::Names& inputs, const ModuleOptions& options) {
   constexpr std::int64_t steps = 3;
   const std::vector<NodeShapes> shapes = infer_shapes(graph, options.shapes);
@@ -30,7 +30,7 @@ nn::Tensors noise_for(const Graph& graph, const nn::Names& inputs, const ModuleO
     while (i < names.size() && names[i] != input && "input_" + names[i] != input) ++i;
     if (i == names.size() || !shapes[i].in) throw Error(input, "", "its shape cannot be inferred");
     std::vector<std::int64_t> shape = *shapes[i].in;
-    if (options.fold_time) shape.insert(shape.begin(), 1);  // TimeDistributed takes batches only
+    if (options.fold_time) shape.insert(shape.begin(), 1);  // TimeDistributed requires a batch
     shape.insert(shape.begin(), steps);
     const at::Tensor noise = at::randn(shape, at::make_generator<at::CPUGeneratorImpl>(1), c10::kFloat);
     all.push_back(noise.to(options.device, options.dtype));

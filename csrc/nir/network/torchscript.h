@@ -1,4 +1,4 @@
-// NIR graphs as TorchScript.
+// Converts NIR graphs to TorchScript.
 //
 //   torch::jit::Module script = nir::to_torchscript(nir::read("network.nir"), {.dt = 1e-4});
 //   script.save("network.pt");
@@ -12,7 +12,7 @@ struct Module;
 
 namespace spikeforge::nir {
 
-// to_torchscript(*to_module(graph, options), noise), in evaluation. Throws Error.
+// Returns to_torchscript(*to_module(graph, options), noise), in evaluation mode. Throws Error.
 SPIKEFORGE_API torch::jit::Module to_torchscript(const Graph& graph, const ModuleOptions& options);
 
 }  // namespace spikeforge::nir

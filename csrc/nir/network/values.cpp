@@ -14,7 +14,7 @@
 namespace spikeforge::nir {
 namespace {
 
-// Lists of lists, as deep as the strings have dimensions.
+// Returns nested lists with one level per dimension of the strings.
 c10::IValue nested(std::span<const std::string> texts, std::span<const std::int64_t> shape) {
   if (shape.empty()) return texts[0];
   c10::impl::GenericList list(c10::AnyType::get());
@@ -51,7 +51,7 @@ Value value_of(const c10::IValue& value, const std::string& place) {
   return strings;
 }
 
-// A value, or a group with access to members by name, in their order.
+// A value, or a group with access to its members by name and in order.
 struct ValueTree {
   std::optional<Value> value;
   std::vector<std::string> names;

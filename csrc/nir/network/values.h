@@ -1,8 +1,8 @@
-// The values of a NIR file as Python passes them: a dict from a value's place in the file to the value.
+// The values of a NIR file for Python: a dict from the path of a value in the file to the value.
 //
 //   {"node/type": "NIRGraph", "node/nodes/lif/tau": tensor, "node/edges": [["input", "lif"], ["lif", "output"]], ...}
 //
-// A group without members is None. Lists of no strings are empty tensors.
+// A group without members is None. Empty lists of strings are empty tensors.
 #pragma once
 #include "csrc/nir/value.h"
 
@@ -15,7 +15,7 @@ c10::impl::GenericDict empty_dict();
 
 c10::impl::GenericDict values_of(const Group& group);
 
-// Throws Error for what a file cannot hold.
+// Throws Error for values that a file cannot contain.
 Group group_of_values(const c10::impl::GenericDict& values);
 
 }  // namespace spikeforge::nir

@@ -10,16 +10,16 @@ struct RunScript {
   struct State {
     std::string name;
     double start = 0;
-    std::string start_buffer = {};  // a tensor of the module that it starts at, instead
-    Bounds start_bounds = {};       // of that tensor
+    std::string start_buffer = {};  // the tensor of the module with the initial value, in place of `start`
+    Bounds start_bounds = {};       // the bounds of that tensor
   };
   struct Constant {
     std::string name;
-    Param value;  // a tensor is the module's, by that name
+    Param value;  // a tensor is the module's tensor of that name
     Bounds bounds = {};
   };
 
-  std::string name;  // of the class
+  std::string name;  // the name of the class
   std::string text;
   Names inputs;
   std::size_t outputs = 1;
@@ -30,7 +30,7 @@ struct RunScript {
   Script script() const;
 };
 
-// The source of a tensor within its bounds.
+// Returns the source text of a tensor clamped to its bounds.
 std::string clamped(const std::string& tensor, const Bounds& bounds);
 
 }  // namespace spikeforge::nn

@@ -1,4 +1,4 @@
-// Lengths and starts of samples in modules, besides their use as arguments of operators.
+// Lengths and starts of samples in modules, in addition to their use as arguments of operators.
 #pragma once
 
 #include "csrc/nn/stateful.h"
@@ -23,16 +23,17 @@ class ScopedSamples {
   std::vector<std::pair<Stateful*, Samples>> before_;
 };
 
-// In the form of an operator's argument.
+// Converts a tensor to an optional argument of an operator.
 inline std::optional<at::Tensor> maybe_given(const at::Tensor& t) {
   return t.defined() ? std::optional(t) : std::nullopt;
 }
 
-// A sequence with zeros where its sample has started anew within the last `delay` steps, so that nothing arrives.
+// Returns the sequence with zeros at each step whose sample has restarted within the last `delay` steps, so that
+// nothing arrives across a restart.
 at::Tensor without_restarted(const Samples& samples, const at::Tensor& arriving, std::int64_t delay);
 
 // The last `delay` steps of each sample, [delay, B, *shape]: `through` of those of `sent`, or of the values in flight
-// `before` (undefined: zeros); zeros if the sample has restarted since.
+// `before` (undefined: zeros); zeros for steps before a restart of the sample.
 at::Tensor leaving(const Samples& samples, const at::Tensor& sent, std::int64_t delay, const at::Tensor& before,
                    const std::function<at::Tensor(const at::Tensor&)>& through = nullptr);
 

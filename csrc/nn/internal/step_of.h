@@ -1,4 +1,4 @@
-// A value like a step that an edge of a network brings: for tensors, and for their names in a script.
+// CompositeImpl::step_of, for tensors and for their names in a script.
 #pragma once
 
 #include "csrc/nn/composite.h"

@@ -1,10 +1,10 @@
-// Steps of a network on the CPU: at most one parallel region per step, and no tensor is created in it.
+// Steps of a network on the CPU: at most one parallel region per step, and no tensor is created in a step.
 //
 // A thread owns neurons, and the columns of their inputs. In a step it first adds the contributions of the last step's
-// spikes to its columns, which it finds in every row since columns ascend; then it reads the sums for this step, adds
-// current and drive, steps its neurons and lists those that fired. So a thread's step reads nothing that another thread
-// writes except the list of spikes, since a spike is in flight for at least one step. A column's terms are added
-// in the order of the rows: any number of threads gives the same bits.
+// spikes to its columns, which it finds in every row because columns ascend; then it reads the sums for this step, adds
+// current and drive, steps its neurons and lists those that fired. A spike is in flight for at least one step, so the
+// only data that a thread reads from other threads is the list of spikes. A column's terms are added in the order of
+// the rows: any number of threads gives the same bits.
 //
 // Spikes between areas or ranks are stored for as many steps as the shortest of their delays, sent to all ranks, and
 // then delivered, by steps and by neurons of the whole network. If some stay within areas, they have their own ring,
@@ -33,7 +33,7 @@ struct SpikeList {
 
 // The recording of the steps of a call.
 struct CpuRecord {
-  SpikeList* spikes = nullptr;  // null: they are not recorded
+  SpikeList* spikes = nullptr;  // null: spikes are not recorded
   const RecordedStates& states;
 };
 
@@ -44,18 +44,18 @@ class CpuSteps {
   // Allocates the memory that steps need, for torch's current number of threads.
   void prepare();
 
-  // An exception from recording leaves an unshared network after its last complete step.
+  // After an exception from recording, an unshared network is in the state of its last complete step.
   void run(std::int64_t steps, const CpuRecord& record);
 
-  // Every step by all threads, whether or not that is faster.
+  // Runs every step on all threads, even if one thread would be faster.
   void always_share() { choice_.always_share(); }
 
  private:
-  // Neurons begin, ..., end - 1, whose cell is run for one step after the other, on the same memory.
+  // Neurons begin, ..., end - 1, whose cell runs step by step on the same memory.
   struct Cell : GroupCall {
     Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output);
 
-    // Runs those among [first, last).
+    // Runs one step of the neurons in [first, last).
     void run(std::int64_t first, std::int64_t last) const;
 
     std::int64_t begin = 0, end = 0;
@@ -68,14 +68,14 @@ class CpuSteps {
   struct Part {
     std::int64_t begin = 0, end = 0;
     std::vector<std::int64_t> fired;
-    // Rows whose connections lead to columns of the part.
+    // The rows with connections to columns of the part.
     std::vector<std::int32_t> rows;
     std::vector<std::int64_t> begins, starts;
   };
 
   using Parts = std::vector<Part>;
 
-  // Rows of the matrix, and the ring that what they send goes to.
+  // Rows of the matrix, and the ring into which they send.
   struct Way {
     event::Rows matrix;
     event::Ring ring;
@@ -84,7 +84,7 @@ class CpuSteps {
   // Poisson input of neighbouring columns, the first of which is column `whole` of the whole network.
   struct PoissonRun {
     std::int64_t begin = 0, end = 0, whole = 0;
-    std::optional<cpu::PoissonInput> of_all;  // of one rate; none: each has its own
+    std::optional<cpu::PoissonInput> of_all;  // if all have the same rate
   };
   struct PoissonDrive {
     std::uint64_t key = 0;
@@ -121,12 +121,12 @@ class CpuSteps {
   std::deque<Cell> groups_;
   std::vector<PoissonDrive> drives_;
   std::map<double, std::vector<std::uint32_t>> thresholds_;  // by rates
-  Parts shared_, alone_;                                     // the neurons by threads, and all as one part
+  Parts shared_, alone_;                                     // the neurons divided among threads, and as one part
   std::int64_t threads_ = 0;
   ThreadChoice choice_;
-  std::vector<std::int64_t> offsets_;  // of the slots, twice: where what takes so many steps arrives, from each on
-  std::vector<std::int64_t> fired_;    // in the last step, not yet delivered
-  // For the steps of a block from first_of_block_ on: the own neurons that fired; and the spikes of the last block,
+  std::vector<std::int64_t> offsets_;  // of the slots by delay, listed twice so that any slot can be the first
+  std::vector<std::int64_t> fired_;    // the spikes of the last step, not yet delivered
+  // The own neurons that fired in each step of the block from first_of_block_ on; and the spikes of the last block,
   // which are not yet delivered.
   std::vector<std::vector<std::int64_t>> block_, told_;
   std::int64_t first_of_block_ = 0, first_told_ = 0;

@@ -14,7 +14,7 @@
 
 namespace spikeforge::simulation {
 
-// An input of neighbouring neurons: what arrives there are the columns `input` * size + begin and on.
+// An input of neighbouring neurons. It corresponds to the columns from `input` * size + begin on.
 struct Targets {
   std::int64_t begin = 0, end = 0, input = 0;
 };
@@ -22,23 +22,23 @@ struct Targets {
 struct DescribedPopulation {
   Neuron neuron;
   std::shared_ptr<const TracedCell> cell;
-  std::vector<PerNeuron> states, params;  // all, in the order of the cell
+  std::vector<PerNeuron> states, params;  // complete, in the order of the cell
   std::string area;  // all its populations are on one rank; empty: each rank has a share of the population
 };
 
 struct DescribedConnections {
-  Projection how;  // its names are text that stays; its targets are neurons
+  Projection how;  // its strings are stored elsewhere; its targets are neurons
 
-  // Once the matrix has what they say.
+  // Called when the matrix contains the arrays.
   void forget_arrays() { how.source_indices = how.target_indices = how.weights = how.delays = at::Tensor(); }
 };
 
 struct DescribedProjection : DescribedConnections {
   std::int64_t input = 0;
-  std::size_t sources = 0, targets = 0;  // numbers of the populations
+  std::size_t sources = 0, targets = 0;  // indices of the populations
 };
 
-// One that learns.
+// A projection that learns.
 struct DescribedPlastic : DescribedConnections {
   std::int64_t input = 0;
   std::shared_ptr<const ops::plastic::Rule> rule;
@@ -60,15 +60,15 @@ struct Description {
   NetworkOptions options;
   at::ScalarType dtype{}, weight_dtype{};
   std::vector<Population> populations;
-  std::vector<DescribedPopulation> neurons;  // of each of them
+  std::vector<DescribedPopulation> neurons;  // one per population
   std::vector<DescribedProjection> projections;
   std::vector<DescribedPlastic> plastic;
   std::vector<DescribedDrive> drives;
   std::vector<DescribedCurrent> currents;
-  std::deque<std::string> names;  // what string_views of projections point to
+  std::deque<std::string> names;  // the strings of the string_views in projections
 
   std::int64_t size() const { return populations.empty() ? 0 : populations.back().end; }
-  std::int64_t inputs() const;  // of the neuron that has most; 1 at least
+  std::int64_t inputs() const;  // the maximum number of inputs of a neuron; at least 1
   std::int64_t rank() const { return options.ranks == nullptr ? 0 : options.ranks->rank(); }
   std::int64_t ranks() const { return options.ranks == nullptr ? 1 : options.ranks->size(); }
   // Returns the index of this population. Throws ValueError if it belongs to another network.
@@ -76,9 +76,9 @@ struct Description {
   std::string_view own(std::string_view name) { return names.emplace_back(name); }
 };
 
-// Checks that all ranks have the same library, torch and options, and describe the same network. Throws ValueError on
-// each of them otherwise, with a rank and its first difference. Returns a number that identifies the network on all
-// ranks, which no other network of this process has.
+// Checks that all ranks have the same library, torch and options, and describe the same network. Otherwise throws
+// ValueError on all ranks, with a rank and its first difference. Returns a number that identifies the network on all
+// ranks and is unique in this process.
 std::int64_t check_alike(const Description& description);
 
 }  // namespace spikeforge::simulation

@@ -1,4 +1,4 @@
-// A digest of numbers, texts and tensors that is the same in every process.
+// A digest of numbers, strings and tensors that is the same in every process.
 #pragma once
 
 #include "csrc/base/hash.h"

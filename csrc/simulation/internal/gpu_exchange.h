@@ -16,7 +16,7 @@ namespace spikeforge::simulation {
 // and the reader of the recording checks that it was sufficient.
 class GpuExchange {
  public:
-  // `steps` is what the kernel of the steps is launched with, which outlives it.
+  // `steps` is the launch of the kernel of the steps, and must outlive this object.
   GpuExchange(Running& running, const kernels::NetworkLaunch& steps);
 
   // Sets the lists of spikes in the arguments of the steps' kernel.
@@ -48,7 +48,7 @@ class PeerExchange {
 
   const network::Peers& peers() const { return peers_; }
 
-  // Throws c10::Error where a rank did not come in time. Waits for the steps that were launched.
+  // Waits for the steps that were launched. Throws c10::Error if a rank did not arrive in time.
   void check();
 
  private:

@@ -1,5 +1,5 @@
-// Steps of a network on a GPU: one cooperative kernel walks over many of them (cuda/network/network.cuh), so that a
-// step costs what its dependencies cost.
+// Steps of a network on a GPU: one cooperative kernel runs many of them (cuda/network/network.cuh), so that the time of
+// a step is that of its dependencies.
 #pragma once
 
 #include "csrc/kernels/network/launch.h"
@@ -17,8 +17,8 @@ namespace spikeforge::simulation {
 
 class GpuSteps {
  public:
-  // Null where operators have to step the network: on other devices, where sums are to be deterministic, and where the
-  // kernel does not take it (kernels/network/launch.h).
+  // Returns null if operators have to step the network: on other devices, for deterministic sums, and for networks that
+  // the kernel does not support (kernels/network/launch.h).
   static std::unique_ptr<GpuSteps> make(Running& running);
 
   // Records into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of `states`. Spikes between
@@ -30,7 +30,7 @@ class GpuSteps {
   void keep();
   bool goes_back();
 
-  // Steps that are as fast as any; others are where they are no multiple of these.
+  // Returns the number of steps that run fastest in one call; other numbers should be multiples of it.
   std::int64_t at_once() const;
 
   // Sets the tensors into which `run` records states: [rows, neurons of the probe] each.
@@ -49,15 +49,15 @@ class GpuSteps {
   Running& running_;
   std::deque<GroupCall> calls_;
   std::vector<kernels::NetworkGroup> groups_;
-  std::vector<at::Tensor> rate_tables_;  // what drives point to
+  std::vector<at::Tensor> rate_tables_;  // memory that drives point to
   at::Tensor lists_, counts_, probes_, numbers_;
   kernels::NetworkLaunch launch_;
   kernels::NetworkPlan plan_;
   const jit::LoadedKernel* kernel_ = nullptr;
-  // How spikes go between ranks or areas; at most one of them is there.
+  // The exchange of spikes between ranks or areas; at most one of these is not null.
   std::unique_ptr<PeerExchange> peers_;
   std::unique_ptr<GpuExchange> exchange_;
-  // Short blocks are replays of a graph of many.
+  // Several short blocks run as one replay of a graph.
   std::unique_ptr<LaunchGraph> graph_;
   at::Tensor fired_in_graph_;  // bool [steps, neurons]
   std::vector<at::Tensor> kept_;

@@ -12,8 +12,8 @@ namespace spikeforge::simulation {
 // Launches that are repeated with the same arguments, as one CUDA graph.
 class LaunchGraph {
  public:
-  // Captures what `launches` puts on the current stream of the device of `beside`; nothing of it is run. It must have
-  // run before, so that kernels are loaded and process groups connected.
+  // Captures the work that `launches` enqueues on the current stream of the device of `beside`, without running it.
+  // `launches` must have run before, so that kernels are loaded and process groups are connected.
   LaunchGraph(const at::Tensor& beside, const std::function<void()>& launches);
   LaunchGraph(const LaunchGraph&) = delete;
   LaunchGraph& operator=(const LaunchGraph&) = delete;
@@ -26,7 +26,7 @@ class LaunchGraph {
   std::unique_ptr<Graph> graph_;
 };
 
-// A second stream of a GPU, beside the current one.
+// A second stream of a GPU, in addition to the current one.
 class SideStream {
  public:
   explicit SideStream(c10::Device device);
@@ -34,9 +34,9 @@ class SideStream {
   SideStream& operator=(const SideStream&) = delete;
   ~SideStream();
 
-  // The work of `launches` follows earlier work of the current stream, and not later work.
+  // Runs `launches` on the second stream, after earlier work of the current stream and concurrently with later work.
   void run(const std::function<void()>& launches);
-  // Later work of the current stream follows it.
+  // Makes later work of the current stream wait for the second stream.
   void join();
 
  private:

@@ -1,4 +1,4 @@
-// One step of a group's neurons as a multistep call whose states are changed in place.
+// One step of a group's neurons, as a multistep call that updates the states in place.
 #pragma once
 
 #include "csrc/simulation/internal/running.h"
@@ -12,7 +12,7 @@ namespace spikeforge::simulation {
 class GroupCall {
  public:
   // Inputs and output are [1, neurons of the part]. `offset` is the number of steps before, on the network's device, or
-  // undefined where the launch will say it.
+  // undefined if the launch sets it.
   GroupCall(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output,
             const at::Tensor& offset);
   GroupCall(const GroupCall&) = delete;

@@ -2,9 +2,10 @@
 // whichever is shorter.
 //
 // Lists have space for `capacity` spikes, the same on all ranks, so that one all_gather exchanges both the counts and
-// the spikes. If a rank has more, all ranks see that, and repeat with more space. The space follows that of the busiest
-// rank in recent exchanges. The length of a message does not depend on the arguments of a call: ranks that make
-// different calls can report it. A rank that fails between exchanges sends its failure in place of its spikes.
+// the spikes. If a rank has more spikes, all ranks detect it, and repeat the exchange with more space. The space
+// follows that of the busiest rank in recent exchanges. The length of a message does not depend on the arguments of a
+// call: ranks that make different calls can report it. A rank that fails between exchanges sends its failure in place
+// of its spikes.
 #pragma once
 
 #include "csrc/simulation/internal/partition.h"
@@ -23,18 +24,18 @@ namespace spikeforge::simulation {
 // Statistics of this process's exchanges.
 struct ExchangeCost {
   std::int64_t exchanges = 0, bytes = 0;  // bytes sent
-  double seconds = 0;                     // that it took, waiting for others included; on the CPU
+  double seconds = 0;                     // wall time, including waiting for other ranks; on the CPU
 };
 
 class Exchange {
  public:
-  // For neurons that are numbered alike on all ranks.
+  // All ranks must have the same numbering of neurons.
   Exchange(std::shared_ptr<Ranks> ranks, const Description& description);
 
   // Sets the largest number of steps of later exchanges.
   void set_block(std::int64_t steps) { bit_words_ = (steps * most_neurons_ + 31) / 32; }
 
-  // Allocates what the longest messages need: a list is shorter than the bits.
+  // Allocates memory for the longest messages. A list is only used if it is shorter than the bits.
   void reserve();
 
   // Notes that the other ranks wait for exchanges of steps first, ..., end - 1.
@@ -43,23 +44,23 @@ class Exchange {
     end_ = end;
   }
 
-  // own[i] are own neurons that fired in step first + i, in ascending order. all[i] becomes those of all ranks, as
-  // indices in the whole network, in ascending order. Throws c10::Error if ranks are not at the same step, or if a rank
-  // has exited or failed; `others_throw_too` is set to true if the other ranks throw, too.
+  // Exchanges spikes. own[i] has this rank's neurons that fired in step first + i, and all[i] receives those of all
+  // ranks, as indices in the whole network; both are in ascending order. Throws c10::Error if ranks are not at the same
+  // step, or if a rank has exited or failed; `others_throw_too` is set to true if the other ranks throw, too.
   void run(std::int64_t first, std::span<const std::vector<std::int64_t>> own, std::span<std::vector<std::int64_t>> all,
            bool& others_throw_too);
 
   // Sends a failure in place of the next exchange. Returns false if the other ranks do not wait for one.
   bool send_failure() noexcept;
 
-  // The room is that of the first exchange again, where ranks may have seen others of late.
+  // Resets the space to that of the first exchange, after ranks may have had different exchanges.
   void forget() {
     capacity_ = first_room;
     busiest_ = since_ = 0;
   }
 
   const ExchangeCost& cost() const { return cost_; }
-  // For each rank, except empty ones.
+  // The slices of each rank, without empty ones.
   const std::vector<std::vector<Slice>>& slices() const { return slices_; }
   std::int64_t most_neurons() const { return most_neurons_; }
   bool all_have_neurons() const { return std::ranges::find(neurons_, 0) == neurons_.end(); }
@@ -68,7 +69,7 @@ class Exchange {
   static constexpr std::int64_t first_room = 256;
   static constexpr std::int64_t header = 4;  // words: spikes, steps, the first step's two halves
 
-  static constexpr std::int32_t failed = -1;  // in place of the number of steps
+  static constexpr std::int32_t failed = -1;  // sent in place of the number of steps
 
   bool as_bits() const { return bit_words_ <= capacity_; }
   std::int64_t words() const { return header + (as_bits() ? bit_words_ : capacity_); }
@@ -83,7 +84,7 @@ class Exchange {
   std::vector<std::int64_t> neurons_;  // of each rank
   std::int64_t most_neurons_ = 0, bit_words_ = 0;
   std::int64_t capacity_ = first_room, busiest_ = 0, since_ = 0;
-  std::int64_t next_ = 0, end_ = 0;  // other ranks wait for the spikes of these steps
+  std::int64_t next_ = 0, end_ = 0;  // the steps for whose spikes the other ranks wait
   std::vector<std::int32_t> own_, all_;
   ExchangeCost cost_;
 };

@@ -1,9 +1,9 @@
-// Messages between ranks besides spikes; they are short and rare.
+// Messages between ranks other than spikes. They are short and rare.
 //
-// Before any other message of a call, each rank sends a notice of the call that it makes. Notices of all calls
-// have the same length: ranks that make different calls all see that and raise an error. Messages of different lengths
-// at the same time would end the process in gloo. A rank that cannot continue sends its failure in a message of the
-// length that the others wait for: then all ranks throw, and the next message of each is a notice again.
+// Before any other message of a call, each rank sends a notice of the call that it makes. Notices of all calls have the
+// same length: ranks that make different calls detect it and raise an error. With messages of different lengths, gloo
+// would terminate the process. A rank that cannot continue sends its failure in a message of the length that the other
+// ranks expect: then all ranks throw, and the next message of each is a notice again.
 #pragma once
 
 #include "csrc/simulation/ranks.h"
@@ -34,11 +34,11 @@ enum class Topic : std::int64_t {
   gather
 };
 
-// `between_steps`: the rank has the state of a step; `within_step`: it has not.
+// `between_steps`: the rank is in the state after a complete step. `within_step`: it is not.
 enum class Failure : std::int64_t { none, between_steps, within_step };
 
-// `network` is the number that all ranks have for it, 0 before they agree on one. `unsent` is a failure of an earlier
-// call of this rank, which the other ranks have not received.
+// `network` is the number of the network, the same on all ranks; 0 before they agree on one. `unsent` is a failure of
+// an earlier call of this rank, which the other ranks have not received.
 struct Notice {
   Topic topic{};
   std::int64_t network = 0;
@@ -51,46 +51,46 @@ struct RankFailed : c10::Error {
   Failure failure;
 };
 
-// Ranks::all_gather. Its exceptions become one line with the waiting rank and the operation.
+// Calls Ranks::all_gather, and converts its exceptions to one line with the waiting rank and the operation.
 void all_gather(Ranks& ranks, const at::Tensor& own, const at::Tensor& all, const std::string& what);
 
 using Numbers = std::vector<std::int64_t>;
 
 struct Notices {
   std::vector<Numbers> numbers;     // of each rank
-  Failure failure = Failure::none;  // the worst that any rank had not sent before
+  Failure failure = Failure::none;  // the worst failure that any rank had not sent before
 };
 
-// Sends the notice of each rank to all, with the same number of values, at most 12, through `device`. `prepare` returns
-// the values, and does everything that may fail on one rank alone: this function throws its exceptions, and on the
-// other ranks RankFailed. Throws c10::Error if the topics or networks of ranks differ.
+// Sends the notice of each rank to all ranks, with the same number of values, at most 12, through `device`. `prepare`
+// returns the values, and does all work that may fail on a single rank: its exceptions are rethrown, and the other
+// ranks throw RankFailed. Throws c10::Error if the topics or networks of ranks differ.
 //
-// If all ranks load a state, `unsent` is returned to all of them. If they make other calls, ranks throw RankFailed, and
-// the rank that failed sends its notice again, for the next call of the others.
+// If all ranks load a state, `unsent` is returned on all of them. In other calls, ranks throw RankFailed, and the
+// failed rank sends its notice again, for the next call of the other ranks.
 Notices gather_notices(Ranks& ranks, const Notice& notice, c10::Device device, const std::function<Numbers()>& prepare);
 
-// Sends the failure in place of the notice that the other ranks wait for. Throws nothing.
+// Sends the failure in place of the notice that the other ranks wait for.
 void send_failure(Ranks& ranks, const Notice& notice, c10::Device device, Failure failure) noexcept;
 
-// The message after a notice: the same number of values for each rank.
+// Exchanges the message after a notice, with the same number of values for each rank.
 std::vector<Numbers> payloads(Ranks& ranks, const Numbers& own, c10::Device device, Topic topic);
 
-// The part of a tensor that a rank has: element i of the last dimension of `own` is element places[i] of the tensor.
+// The part of a tensor on one rank: element i of the last dimension of `own` is element places[i] of the tensor.
 // `places` is int64 on the CPU.
 struct Share {
   at::Tensor own, places;
 };
 
-// Makes `whole` the same on all ranks. One rank has each place of the last dimension, and no rank has more than `most`.
-// `share` makes the part of this rank, and may make `whole`. `gather` is gather_notices: all ranks throw if one has not
-// enough memory.
+// Gathers `whole` on all ranks. Each index of the last dimension belongs to one rank, and no rank has more than `most`.
+// `share` returns the part of this rank, and may allocate `whole`. `gather` is gather_notices: all ranks throw if one
+// has insufficient memory.
 void join(Ranks& ranks, Topic topic, std::int64_t most, const at::Tensor& whole, const std::function<Share()>& share,
           const std::function<std::vector<Numbers>(const std::function<Numbers()>&)>& gather);
 
-// The group of torch.distributed with this name. Throws NotImplementedError if torch has no torch.distributed.
+// Returns the group of torch.distributed with this name. Throws NotImplementedError if torch has no torch.distributed.
 std::shared_ptr<Ranks> ranks_of_name(const std::string& name);
 
-// For messages.
+// Returns a description of steps for messages.
 std::string steps_in_words(std::int64_t first, std::int64_t steps);
 
 }  // namespace spikeforge::simulation

@@ -1,4 +1,4 @@
-// The neurons of a rank: a slice of each population, or for an area all or none.
+// The neurons of a rank: a slice of each population. The populations of an area are on one rank.
 #pragma once
 
 #include "csrc/simulation/internal/description.h"
@@ -10,7 +10,7 @@
 
 namespace spikeforge::simulation {
 
-// Own neurons of a population. Neuron begin + i of the network is own neuron first + i.
+// This rank's neurons of a population. Neuron begin + i of the network is own neuron first + i.
 struct Slice {
   std::int64_t begin = 0, end = 0;  // in the whole network
   std::int64_t first = 0;
@@ -22,7 +22,7 @@ inline std::int64_t neurons_of(const std::vector<Slice>& slices) {
   return slices.empty() ? 0 : slices.back().first + slices.back().size();
 }
 
-// One slice per population. Throws ValueError if there are fewer areas than ranks.
+// Returns one slice per population. Throws ValueError if there are fewer areas than ranks.
 std::vector<Slice> slices_of(const Description& description, std::int64_t rank, std::int64_t ranks);
 
 class Partition {
@@ -37,7 +37,7 @@ class Partition {
 
   // The indices of this rank's neurons in the whole network, in ascending order: int64 [size()], on the CPU.
   const at::Tensor& numbers() const { return numbers_; }
-  // The same for columns, with `inputs` columns per neuron: int64 [inputs size()].
+  // The same for columns, with `inputs` columns per neuron: int64 [inputs * size()].
   at::Tensor whole_columns(std::int64_t inputs) const;
 
  private:
@@ -46,7 +46,8 @@ class Partition {
   at::Tensor numbers_;
 };
 
-// True if connections of two populations stay within an area, and so on a rank. Without areas and other ranks all do.
+// True if connections between two populations stay within an area, and so on one rank. Without areas and other ranks,
+// this is always true.
 bool stays_within(const Description& description, std::size_t sources, std::size_t targets);
 
 }  // namespace spikeforge::simulation

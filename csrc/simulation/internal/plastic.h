@@ -1,5 +1,5 @@
-// A plastic projection of a running network: its connections, the states and traces of its rule, and its part in a step
-// on the CPU. plastic_operators.h is the part by operators, on any device.
+// A plastic projection of a running network: its connections, the states and traces of its rule, and its part of a step
+// on the CPU. plastic_operators.h implements a step by operators, on any device.
 //
 // A spike of step s reaches a connection of delay d in step s + d, and the connection reads the traces of the
 // presynaptic neuron with the same delay: those of step t - d in step t. The traces are therefore stored in a ring
@@ -39,17 +39,18 @@ class PlasticConnections {
   // Applies the neurons that fired in this step, in ascending order; then signals and "each step".
   void fire(std::int64_t step, const std::vector<std::int64_t>& fired);
 
-  // For the following steps; undefined: the signal is absent.
+  // Sets a signal for the following steps. Undefined: the signal is absent.
   void set_signal(std::size_t number, const at::Tensor& value);
 
-  // Rows are sources and columns targets, both from 0; states are of the last step. The network's own.
+  // Returns the connections and states after the last step, without a copy. Rows are sources and columns targets, both
+  // from 0.
   Learned learned(std::int64_t step);
   const graph::Synapse& synapse() const { return rule_.synapse(); }
 
-  // True if states still have their memory: callers may write them, and must not resize them.
+  // True if the states have their original memory: callers may write into them, but must not resize them.
   bool are_there() const;
 
-  // The tensors that change in a step, in their own memory; after others wrote them, call `loaded` before `arrive`.
+  // Returns the tensors that change in a step, without a copy. After a write to them, call `loaded` before `arrive`.
   std::vector<at::Tensor> changing() const;
   void loaded();
 
@@ -73,19 +74,19 @@ class PlasticConnections {
 
   Connectivity matrix_;
   at::Tensor by_columns_, columns_begin_, slots_of_;  // the matrix by columns
-  std::vector<std::int64_t> delays_;                  // that there are, in ascending order
+  std::vector<std::int64_t> delays_;                  // the distinct delays, in ascending order
   std::int64_t shortest_ = 1, longest_ = 1;
   ops::plastic::Matrix plain_;
 
   std::vector<at::Tensor> states_;          // [connections] each
-  at::Tensor last_;                         // int32 [connections]; undefined where no state decays
-  std::vector<at::Tensor> before_, after_;  // of each trace: before its neuron's spike, and after it. [slots, rows] of
-                                            // the neurons before; of those after the second alone, [cols]
-  at::Tensor history_;                      // bool [longest + 1, rows]: which fired in the last steps
+  at::Tensor last_;                         // int32 [connections]; undefined if no state decays
+  std::vector<at::Tensor> before_, after_;  // of each trace, before and after its neuron's spike: [slots, rows] for
+                                            // presynaptic traces; for postsynaptic traces only after_, [cols]
+  at::Tensor history_;                      // bool [longest + 1, rows]: spikes of the last steps
   std::vector<std::vector<std::int32_t>> lists_;  // the same as lists
   std::vector<at::Tensor> signals_;               // on a GPU [cols] each, at addresses that graphs use
   std::vector<bool> comes_;                       // on the CPU
-  std::vector<std::int64_t> offsets_;             // of a delay: where the traces are that its connections see
+  std::vector<std::int64_t> offsets_;             // by delay: the offset of the traces that its connections read
   ops::plastic::Segments segments_;
   std::vector<std::int32_t> fired_columns_;
   std::optional<ops::plastic::Step> step_;

@@ -1,8 +1,8 @@
 // A step of plastic connections by operators, on any device. Nothing waits for a GPU, so that steps can
 // be captured in a CUDA graph.
 //
-// A line is a presynaptic neuron at one of the delays: to operators it is a neuron of its own, whose
-// connections are contiguous, and whose spikes and traces are those of as many steps ago.
+// A line is a presynaptic neuron at one of the delays. Operators treat it as a separate neuron with contiguous
+// connections, whose spikes and traces are delayed by that number of steps.
 #pragma once
 
 #include "ops/event.h"
@@ -19,17 +19,17 @@ class PlasticConnections;
 
 class PlasticOperators {
  public:
-  // `deterministic`: what arrives has the same bits at every run on a GPU too. The rule sends weights then.
+  // With `deterministic`, arriving sums have the same bits in every run on a GPU too. The rule must then send weights.
   PlasticOperators(PlasticConnections& connections, bool deterministic);
   PlasticOperators(const PlasticOperators&) = delete;
   PlasticOperators& operator=(const PlasticOperators&) = delete;
 
-  // Applies the spikes that arrive in this step, int64 of no dimension, and adds their sent values to `arriving`
+  // Applies the spikes that arrive in this step, a 0-dimensional int64, and adds their sent values to `arriving`
   // [columns].
   void arrive(const at::Tensor& step, const at::Tensor& arriving);
   // Applies the neurons whose entry of `spikes` [neurons] is above 0; then signals and "each step".
   void fire(const at::Tensor& step, const at::Tensor& spikes);
-  // Brings states that decay to this step.
+  // Updates decaying states to this step.
   void refresh(const at::Tensor& step);
 
  private:
@@ -45,10 +45,10 @@ class PlasticOperators {
 
   PlasticConnections& connections_;
   const bool deterministic_;
-  std::string before_, arrival_, after_;  // texts of the rule's parts
-  bool has_more_ = false;                 // whether the last does anything
-  at::Tensor delays_;                     // int64, those that there are
-  Connections lines_, unconnected_;       // of all neurons before, without connections
+  std::string before_, arrival_, after_;  // the texts of the rule's parts
+  bool has_more_ = false;                 // true if the last part is not empty
+  at::Tensor delays_;                     // int64, the distinct delays
+  Connections lines_, unconnected_;       // of all presynaptic neurons; one without connections
   ByColumns columns_, no_columns_;
   at::Tensor no_line_, no_column_, nobody_;  // bool: nothing fires
 };

@@ -1,4 +1,4 @@
-// Records steps that operators run, in tensors whose addresses a CUDA graph may use.
+// Records steps that operators run into tensors whose addresses a CUDA graph may use.
 #pragma once
 
 #include "csrc/simulation/internal/running.h"
@@ -14,7 +14,7 @@ namespace spikeforge::simulation {
 
 class Recorder {
  public:
-  // For at most `steps` steps.
+  // Allocates memory for at most `steps` steps.
   Recorder(Running& running, std::int64_t steps, bool spikes, std::vector<Probe> probes);
 
   // Runs `steps` steps, and records them in the first rows. `are_last`: true if they are the last steps of the call.
@@ -31,12 +31,12 @@ class Recorder {
   std::vector<at::Tensor> states_;
 };
 
-// The recording of a rank's own neurons, in the numbers of the whole network; recorded states are gathered from all
-// ranks, bit for bit.
+// Converts the recording of a rank's neurons to the neuron indices of the whole network. Recorded states are gathered
+// from all ranks, bit for bit.
 Recording in_whole(Running& running, const RecordedStates& states, Recording own);
 
-// Simulates as spikeforge::simulate does, and records states `into` these tensors, contiguous [steps, recorded
-// neurons], if they are given.
+// Simulates as spikeforge::simulate does. If the tensors `into` are given, contiguous [steps, recorded neurons], states
+// are recorded into them.
 Recording simulate_into(Network& network, std::int64_t steps, const SimulateOptions& options,
                         std::optional<std::vector<at::Tensor>> into);
 

@@ -1,6 +1,6 @@
-// Chooses between a step on all threads and on one, by recent times. A parallel region waits for its slowest thread, so
-// that if other programs run on the same cores, as other seeds of the same simulation often do, several threads may
-// take ten times as long as one. Results are the same.
+// Chooses between a step on all threads and on one thread, from recent times. A parallel region waits for its slowest
+// thread, so that if other programs run on the same cores, as other seeds of the same simulation often do, several
+// threads may take ten times as long as one. Results are the same.
 #pragma once
 
 #include "csrc/base/export.h"
@@ -17,7 +17,7 @@ class ThreadChoice {
  public:
   using Duration = std::chrono::steady_clock::duration;
 
-  // Whichever is faster.
+  // Uses all threads, even if one thread is faster.
   void always_share() { always_ = true; }
 
   bool shares() const { return always_ || at_ < trial || (at_ >= 2 * trial && shared_ < alone_); }
@@ -42,7 +42,7 @@ class ThreadChoice {
   Duration shared_{}, alone_{};
 };
 
-// Builds a network on the CPU whose threads share every step, so that a test of them does not depend on the clock.
+// Builds a network on the CPU and makes all threads share every step, so that tests do not depend on timing.
 SPIKEFORGE_API void always_share(Network& network);
 
 }  // namespace spikeforge::simulation

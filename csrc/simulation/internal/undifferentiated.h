@@ -1,5 +1,5 @@
-// The mode in which networks are built and stepped, whatever the caller's: without gradients, and not in inference
-// mode, whose tensors could not be stepped outside it.
+// The mode in which networks are built and stepped, independent of the caller's mode: without gradients, and not in
+// inference mode, whose tensors cannot be changed outside of it.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -8,7 +8,7 @@
 namespace spikeforge::simulation {
 
 class Undifferentiated {
-  const c10::InferenceMode ordinary_{false};  // which turns gradients on
+  const c10::InferenceMode ordinary_{false};  // this also enables gradients
   const at::NoGradGuard no_grad_;
 };
 

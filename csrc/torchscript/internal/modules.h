@@ -1,4 +1,4 @@
-// The classes that are not of spikeforge::nn, by their type.
+// Module classes outside spikeforge::nn, by their type.
 #pragma once
 
 #include "csrc/nn/script.h"
@@ -13,10 +13,10 @@ struct Known {
   std::function<at::Tensor(torch::nn::Module&, const at::Tensor&)> call;
 };
 
-// Null for a class that is not known.
+// Returns null for an unknown class.
 const Known* find(const torch::nn::Module& module);
 
-// "Linear", without namespaces and "Impl".
+// Returns the name without namespaces and "Impl", such as "Linear".
 std::string class_name(const torch::nn::Module& module);
 
 }  // namespace spikeforge::script

@@ -7,12 +7,12 @@
 namespace spikeforge::ops {
 namespace {
 
-// Nothing will be differentiated, so nothing is saved.
+// Runs a call that is not differentiated, so nothing is saved.
 MultistepResults run_inference(const MultistepCall& call) { return call_forward(call, /*save=*/false); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { register_public<run_inference>(library); }
-// torch.jit.trace records no argument of any type, and the transforms of torch.func do not see one that alone is mapped
-// or differentiated: they get the other overloads.
+// torch.jit.trace does not record arguments of type Any, and the transforms of torch.func ignore such an argument if
+// only it is mapped or differentiated. They are redirected to the other overloads.
 SPIKEFORGE_KERNELS(Tracer, library) { register_any<call_public>(library); }
 SPIKEFORGE_KERNELS(FuncTorchDynamicLayerFrontMode, library) { register_any<call_public>(library); }
 SPIKEFORGE_KERNELS(CPU, library) { register_lowered<forward_cpu, backward_cpu>(library); }
@@ -24,7 +24,7 @@ SPIKEFORGE_KERNELS(CUDA, library) { register_lowered<forward_cuda, backward_cuda
 constexpr Lowered lowered_neuron{call_forward, call_backward};
 
 MultistepResults call_checked(const MultistepCall& call) {
-  // Numbers are checked by the operator, but not once they are tensors.
+  // Scalars are checked here, because the operator does not check them after they become tensors.
   for (std::size_t j = 0; j < call.cell->params.size(); ++j)
     if (!call.param(j).defined()) check_number(call.op_name(), call.cell->params[j], call.numbers[j]);
   return call_public(call);

@@ -40,8 +40,8 @@ inline NeuronKind kind_of(const MultistepCall& call) { return static_cast<const 
 
 using OptionalTensorList = c10::List<std::optional<at::Tensor>>;
 
-// So many Nones. All calls without tensor parameters share these lists, since making one costs several allocations:
-// they must not be changed.
+// Returns a list of n_params Nones. All calls without tensor parameters share these lists, because creating one costs
+// several allocations. They must not be changed.
 inline const OptionalTensorList& no_tensors(std::size_t n_params) {
   static const std::vector<OptionalTensorList> lists = [] {
     std::vector<OptionalTensorList> made(16);
@@ -53,7 +53,7 @@ inline const OptionalTensorList& no_tensors(std::size_t n_params) {
 
 namespace lowered {
 
-// A call as these operators have it, and its tensors.
+// A call in the form of these operators, and its tensors.
 template <class Call> class Unpacked {
  public:
   template <class... State>
@@ -125,7 +125,7 @@ template <NeuronKind kind, class... State, class... Decay> struct Forward<kind, 
                                            form(hard_reset, detach_reset, spiking, decay_input...), surrogate,
                                            surrogate_args, store_v, lengths, start, states...);
     MultistepResults results = run(unpacked.call, save);
-    // The operator returns a tensor in any case.
+    // The operator always returns a tensor of checkpoints.
     if (!results.checkpoints.defined()) results.checkpoints = at::empty({0}, results.states[0].options());
     return [&]<std::size_t... s>(std::index_sequence<s...>) {
       return Results(std::move(results.outputs[0]), std::move(results.states[s])..., std::move(results.checkpoints));
@@ -217,7 +217,7 @@ template <NeuronKind kind> Tensors backward(const BackwardCall& call) {
 
 }  // namespace lowered
 
-// Calls through the dispatcher.
+// Call the operators through the dispatcher.
 inline MultistepResults call_forward(const MultistepCall& call, bool save) {
   return with_kind(kind_of(call), [&]<NeuronKind kind>() { return lowered::forward<kind>(call, save); });
 }

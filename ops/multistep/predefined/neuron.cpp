@@ -1,4 +1,4 @@
-// The C++ functions, which call through the dispatcher.
+// The C++ functions of the predefined neurons.
 #include "ops/neuron.h"
 #include "ops/multistep/predefined/public_call.h"
 

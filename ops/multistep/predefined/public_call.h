@@ -2,9 +2,9 @@
 // scalars, tensors, or either, all lowered to one MultistepCall; `run` is the next step: with autograd, without, or
 // over a mapped dimension.
 //
-// Calls from Python and TorchScript use `any`, which takes either: it is tried first, since a packet prints the
-// tensors of a call that an overload refuses. The others are for callers in C++, for the graphs of tracers, which have
-// no argument of any type, and for scalars that are symbols of a graph.
+// Calls from Python and TorchScript use `any`, which accepts either. It is the first overload, because torch prints the
+// tensors of a call when it tries an overload that does not match. The others are for C++ callers, for the graphs of
+// tracers, which do not support the type Any, and for scalars that are symbols of a graph.
 #pragma once
 
 #include "ops/common/checks.h"
@@ -20,7 +20,7 @@
 
 namespace spikeforge::ops {
 
-// A call of a public operator in its two overloads: parameters are scalars, or tensors with None for the default.
+// The parameters of a public operator's two overloads: scalars, or tensors with None for the default.
 struct OfNumbers {
   static constexpr const char* overload = "";
   using Number = const at::Scalar&;
@@ -32,7 +32,7 @@ struct OfTensors {
   using Reset = OptionalTensor;
 };
 
-// Tensors before the states, such as plif's w.
+// The tensors before the states, such as PLIF's w.
 template <NeuronKind kind>
 using TensorParamTypes = decltype(repeat<const at::Tensor&>(std::make_index_sequence<tensor_count(kind)>{}));
 
@@ -44,7 +44,7 @@ using ParamType = std::conditional_t<
 template <NeuronKind kind, class Overload, std::size_t... i>
 Types<ParamType<neuron_row(kind).params.begin()[i].role, Overload>...> param_types(std::index_sequence<i...>);
 
-// Parameters and decay_input, in their order.
+// The parameters and decay_input, in their order.
 template <NeuronKind kind, class Overload>
 using ParamTypes = decltype(param_types<kind, Overload>(std::make_index_sequence<neuron_row(kind).params.size()>{}));
 
@@ -66,12 +66,12 @@ class PublicCall {
   void add(double number) { add(at::Tensor(), number); }
   void add(const at::Scalar& number) { add(at::Tensor(), real(number)); }
   void add(const at::Tensor& tensor) { add(tensor, 0); }
-  // v_reset; None is soft reset.
+  // Adds a scalar, or v_reset, for which None is soft reset.
   void add(const std::optional<at::Scalar>& number) {
     call_.form.hard_reset = number.has_value();
     add(at::Tensor(), number.has_value() ? real(*number) : 0);
   }
-  // None is soft reset for v_reset, and the default for others.
+  // Adds a tensor. None is soft reset for v_reset, and the default for others.
   void add(const std::optional<at::Tensor>& tensor) {
     if (next().name == "v_reset") call_.form.hard_reset = tensor.has_value();
     add(tensor.value_or(at::Tensor()), next().default_value);
@@ -80,7 +80,7 @@ class PublicCall {
     call_.form.hard_reset = false;
     add(at::Tensor(), 0);
   }
-  // One of these.
+  // Adds a scalar, a tensor or None.
   void add_any(const c10::IValue& value) {
     if (value.isTensor()) return add(std::optional(value.toTensor()));
     if (value.isNone()) return add(std::optional<at::Tensor>());
@@ -105,7 +105,7 @@ class PublicCall {
     call_.params = params_;
     call_.numbers = {numbers_.data(), n_params_};
     set_samples(call_, lengths, start);
-    check_dense(call_);  // here already: the dispatcher has no kernel for other layouts to say it
+    check_dense(call_);  // here, because the dispatcher has no kernel for other layouts
     return call_;
   }
 
@@ -134,10 +134,10 @@ class PublicCall {
   std::size_t n_states_ = 0;
   std::array<double, most_params> numbers_{};
   std::size_t n_params_ = 0;
-  c10::SmallVector<at::Tensor, most_params> params_;  // empty where all are numbers
+  c10::SmallVector<at::Tensor, most_params> params_;  // empty if all are scalars
 };
 
-// A call's parameters in the form of an overload, one after the other.
+// Returns a call's parameters one by one in the form of an overload.
 class ParamsOf {
  public:
   explicit ParamsOf(const MultistepCall& call) : call_(call) {}
@@ -163,7 +163,7 @@ class ParamsOf {
   }
 
  private:
-  // A number beside tensors: 0-dimensional and on the host, in the type that the kernel computes in.
+  // Converts a scalar to a 0-dimensional CPU tensor in the type in which the kernel computes.
   at::Tensor as_tensor(double number) const {
     return at::scalar_tensor(number, at::TensorOptions(state_type(call_.inputs[0].scalar_type())));
   }
@@ -202,7 +202,7 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
   static MultistepResults call_through(const MultistepCall& call) {
     static const auto op = lowered::find<Signature>(predefined_cell(kind).name, Overload::overload);
     ParamsOf params(call);
-    // Braces, since they are evaluated in their order.
+    // Braces guarantee the order of evaluation.
     const std::tuple<std::decay_t<Tensor>..., std::decay_t<Parameter>...> given{params.next<Tensor>()...,
                                                                                 params.next<Parameter>()...};
     return [&]<std::size_t... w, std::size_t... s, std::size_t... j>(
@@ -228,7 +228,7 @@ struct Public<kind, Overload, Types<Tensor...>, Types<State...>, Types<Parameter
 // A call from C++ (kernels.cpp).
 MultistepResults call_from_cpp(const MultistepCall& call);
 
-// Calls through the dispatcher, in the overload that fits.
+// Calls the matching overload through the dispatcher.
 inline MultistepResults call_public(const MultistepCall& call) {
   return with_kind(kind_of(call), [&]<NeuronKind kind>() {
     return Public<kind, OfNumbers>::has_numbers(call) ? Public<kind, OfNumbers>::call_through(call)
@@ -236,8 +236,8 @@ inline MultistepResults call_public(const MultistepCall& call) {
   });
 }
 
-// True if the dispatcher considered all tensors of this call: it ignores arguments of any type, such as a parameter
-// that alone is mapped or differentiated by a transform.
+// True if the dispatcher considered all tensors of this call. It ignores arguments of type Any, even if only such a
+// parameter is mapped or differentiated by a transform.
 inline bool was_dispatched_by_all(const MultistepCall& call) {
   c10::DispatchKeySet seen = call.inputs[0].key_set(), requested;
   for (std::size_t s = 0; s < call.cell->states.size(); ++s)
@@ -285,7 +285,7 @@ template <Run run> void register_any(torch::Library& library) {
   });
 }
 
-// All overloads of every public operator, under the library's dispatch key.
+// Registers all overloads of every public operator for the library's dispatch key.
 template <Run run> void register_public(torch::Library& library) {
   register_any<run>(library);
   for_each_neuron([&]<NeuronKind kind>() {

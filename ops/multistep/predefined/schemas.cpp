@@ -1,4 +1,4 @@
-// The operators' public contract, and that of the lowered operators, generated from neurons.def.
+// The schemas of the public and the lowered operators, generated from neurons.def.
 #include "csrc/kernels/multistep/predefined_cells.h"
 #include "ops/common/library.h"
 
@@ -13,7 +13,7 @@ const std::string common =
     "bool detach_reset=False, str surrogate=\"sigmoid\", float[] surrogate_args=[], bool spiking=True, bool "
     "store_v=False, int bits=0, Tensor? lengths=None, Tensor? start=None)";
 
-// With a point, since a Scalar without one is an integer.
+// Returns a number with a decimal point, because a Scalar without one is an integer.
 std::string decimal(double number) {
   const std::string text = fmt::format("{}", number);
   return text.find('.') == std::string::npos ? text + "." : text;
@@ -23,8 +23,8 @@ struct Rows {
   std::string tensors, any, numbers, optional_tensors;
 };
 
-// The parameters of all overloads. None is the default value, except for v_reset, where None is soft reset; overloads
-// whose parameters are tensors require it explicitly.
+// Returns the parameters of all overloads. None is the default value, except for v_reset, where None is soft reset;
+// overloads whose parameters are tensors require it explicitly.
 Rows rows_of(const NeuronRow& neuron) {
   Rows rows;
   for (const char* const tensor : neuron.tensors) rows.tensors += fmt::format("Tensor {}, ", tensor);
@@ -54,13 +54,13 @@ void define_public(Schemas& library, NeuronKind kind) {
   const auto define = [&](const char* overload, const std::string& params) {
     library.def(cell.name + overload + "(Tensor x, " + rows.tensors + states + "*, " + params + common + results);
   };
-  define(".any", rows.any);  // the first: torch tries them in this order
+  define(".any", rows.any);  // first, because torch tries them in this order
   define("", rows.numbers);
   define(".tensor", rows.optional_tensors);
 }
 
-// <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of neurons.def, None
-// where it is the number in `numbers`. lengths and start are as in samples.h. needs_grad is over x, the states and the
+// <neuron>_forward and <neuron>_backward. params has one entry for each parameter in the order of neurons.def, None if
+// it is the scalar in `numbers`. lengths and start are as in samples.h. needs_grad is over x, the states and the
 // parameters; the result has one tensor for each true entry.
 void define_lowered(Schemas& library, NeuronKind kind) {
   const PredefinedCell& cell = predefined_cell(kind);

@@ -13,12 +13,13 @@ namespace {
 // `neuron` is neuron text (docs/neuron_text.md). inputs are [T, *shape]; states, [] for the neuron's constants, and the
 // returned states are [*shape], or with store_states sequences [T, *shape]; params broadcast against shape. lengths,
 // one for each sample, and start [T, B] are as in ops/multistep/samples.h. print_cuda returns the source of the kernels
-// that a GPU would run for inputs of a type. With `bits`, 1 or 4, the first output is also recorded in that many bits a
-// number for the backward passes of products that read it; run_forward returns them, and whether all numbers fit, after
-// the checkpoints. With scan, for a neuron whose next states are affine in its states, steps may run in parallel, with
-// another rounding. `seed` and `offset`, int64 of one element, set the draws of a neuron that draws random numbers: by
-// default the generator of x's device gives a seed, and the first step is 0. So torch.compile treats `run` as a random
-// operator, and the lowered operators, which always receive a seed, as deterministic ones.
+// that a GPU would run for inputs of a type. With `bits`, 1 or 4, the first output is also packed with that number of
+// bits per element for the backward passes of products that read it; run_forward returns the bits, and a flag that is
+// true if all values fit, after the checkpoints. With scan, for a neuron whose next states are affine in its states,
+// steps may run in parallel, with different rounding. `seed` and `offset`, int64 of one element, set the draws of a
+// neuron that draws random numbers: by default the seed is drawn from the generator of x's device, and the first step
+// is 0. So torch.compile treats `run` as a random operator, and the lowered operators, which always receive a seed, as
+// deterministic ones.
 //
 // run_forward takes inputs, states and params as one list that is never empty: a package of AOTInductor (torch 2.11)
 // passes None for an empty list, and the dispatcher does not read the keys of a list that may be None.
@@ -43,14 +44,14 @@ SPIKEFORGE_SCHEMAS(library) {
   library.def("text_on_a_line(str neuron) -> str");
 }
 
-// Nothing will be differentiated, so nothing is saved.
+// Runs a call that is not differentiated, so nothing is saved.
 MultistepResults run_inference(const MultistepCall& call) { return call_run_forward(with_seed(call), /*save=*/false); }
 
 SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
   library.impl("run", TORCH_FN(traced::run_kernel<run_inference>));
 }
 
-// Reports a call without any tensor, for which there is no other kernel.
+// Handles a call without any tensor, for which there is no other kernel, so that it raises an error.
 SPIKEFORGE_KERNELS(Undefined, library) { library.impl("run", TORCH_FN(traced::run_kernel<run_inference>)); }
 
 template <MultistepResults (*forward)(const MultistepCall&, bool), Tensors (*backward)(const BackwardCall&)>
@@ -79,8 +80,9 @@ SPIKEFORGE_KERNELS(Autograd, library) {
 
 // ---- torch.vmap ----
 
-// Without a given seed, torch.vmap's generator supplies one, according to its `randomness`: an error; one for each map,
-// of which one is enough, since the maps draw as neurons of one call; or the same.
+// Returns the call with a seed. If none is given, torch.vmap's generator supplies one according to its `randomness`: an
+// error; a different seed for each map, of which one is sufficient, because maps draw as neurons of one call; or the
+// same seed.
 MultistepCall with_seed_of_maps(const MultistepCall& call) {
   MultistepCall seeded = with_seed(call);
   if (call.seed.defined() || !seeded.seed.defined()) return seeded;

@@ -34,7 +34,7 @@ std::string neuron_text(std::string_view neuron, std::string_view spike, const s
   }
 }
 
-// The CUDA source of the kernels of a typical call with inputs of this type.
+// Returns the CUDA source of the kernels of a typical call with inputs of this type.
 std::string print_cuda(std::string_view neuron, c10::ScalarType dtype) {
   const std::shared_ptr<const TracedCell> held = cell_of(neuron, "print_cuda");
   const TracedCell& cell = *held;
@@ -80,7 +80,7 @@ std::vector<at::Tensor> Neuron::input_gradients(at::TensorList inputs, at::Tenso
   call.grad_outputs = grad_outputs;
   for (const bool is_wanted : wanted) call.needs_grad.push_back(is_wanted);
   call.needs_grad.append(params.size(), false);
-  // One step needs no checkpoints.
+  // A single step needs no checkpoints.
   c10::SymDimVector shape(inputs[0].sym_sizes());
   shape[0] = 0;
   shape.insert(shape.begin() + 1, 0);

@@ -122,7 +122,7 @@ def test_the_report_lists_the_layers_found():
     assert str(done).splitlines()[:2] == ["batch normalisations that run in the pass of a neuron: 2", "  1  in  2"]
 
 
-def test_the_program_of_the_page_prints_what_is_shown_there(capsys):
+def test_the_program_of_the_page_prints_the_output_of_the_page(capsys):
     names = {}
     exec(code("accelerate a network"), names)
     capsys.readouterr()
@@ -131,7 +131,7 @@ def test_the_program_of_the_page_prints_what_is_shown_there(capsys):
         assert capsys.readouterr().out in PAGES["docs/accelerate.md"].split("```\n")
 
 
-def test_a_step_is_captured_as_the_page_says(device):
+def test_a_step_is_captured_as_on_the_page(device):
     if device.type == "cpu":
         pytest.skip("needs a CUDA device: a CUDA graph")
     import spikeforge.nn as snn
@@ -177,7 +177,7 @@ def test_one_part_may_be_restored(make, name):
     assert_alike(step(net, x), wanted)
 
 
-def test_copies_and_pickles_are_pairs_of_their_own():
+def test_copies_and_pickles_are_separate_pairs():
     net, x = accelerated(small()), torch.rand(3, 2, 2, 8, 8) * 2
     wanted = step(copy.deepcopy(net), x)
     layers(net, x)

@@ -230,7 +230,7 @@ class OwnForward(nt.LIFCell):
         return x, state
 
 
-def test_a_subclass_with_its_own_start_is_replaced():
+def test_a_subclass_with_a_custom_initial_state_is_replaced():
     cell, fused = OwnStart(), OwnStart()
     assert spikeforge.accelerate(fused).replaced
     x = 30 * torch.rand(4, N)

@@ -203,7 +203,7 @@ def test_hidden_states_are_reset_and_detached_by_snntorch(name):
         refused(TypeError, "init_hidden", lambda: fused(x, fused.mem))
 
 
-def test_a_state_of_another_shape_starts_anew_as_in_snntorch():
+def test_a_state_of_another_shape_restarts_as_in_snntorch():
     neuron, fused = both(NEURONS["synaptic"], torch.device("cpu"))
     syn = mem = torch.rand(4, N)
     for batch in (4, 2):

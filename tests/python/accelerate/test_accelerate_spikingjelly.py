@@ -233,7 +233,7 @@ def network():
     return nn.Sequential(layer.Linear(12, 20), neuron.LIFNode(tau=3.0), layer.Linear(20, 8), neuron.ParametricLIFNode())
 
 
-def test_an_optimiser_goes_on_and_training_gives_the_same_weights():
+def test_an_optimiser_continues_and_training_gives_the_same_weights():
     net = network()
     functional.set_step_mode(net, "m")
     fused = copy.deepcopy(net)
@@ -267,14 +267,14 @@ def test_states_live_from_call_to_call_and_spikingjelly_resets_and_detaches_them
     assert [name for name, _ in base.named_memories(fused)] == [name for name, _ in base.named_memories(net)]
 
 
-def test_a_state_of_another_shape_starts_anew_as_in_spikingjelly():
+def test_a_state_of_another_shape_restarts_as_in_spikingjelly():
     node, fused = both(lambda: neuron.LIFNode(v_reset=-0.2), torch.device("cpu"))
     for shape in ((4, 3, 7), (4, 5, 7), (2, 5, 7)):
         x = 2 * torch.randn(shape)
         assert torch.equal(fused(x), node(x)) and torch.equal(fused.v, node.v)
 
 
-def test_functional_forward_hands_states_on():
+def test_functional_forward_passes_states():
     node, fused = both(lambda: neuron.LIFNode(tau=3.0), torch.device("cpu"))
     call, fused_call = base.to_functional_forward(node), base.to_functional_forward(fused)
     state, fused_state = (0.0,), (0.0,)

@@ -316,7 +316,7 @@ print(torch.ops.spikeforge.write_kernel_pack(sys.argv[3]))
 """
 
 
-def test_a_kernel_pack_holds_what_calls_on_the_cpu_would_run_on_a_gpu(tmp_path):
+def test_a_kernel_pack_contains_the_gpu_kernels_of_recorded_cpu_calls(tmp_path):
     def run(name, **environment):
         command = [sys.executable, "-c", RECORDED, library_path(), OPERATORS, tmp_path / name]
         return subprocess.run([*map(str, command)], capture_output=True, text=True,

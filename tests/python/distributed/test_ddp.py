@@ -31,7 +31,7 @@ def gpus(request):
     return request.param == "nccl"
 
 
-def test_gradients_are_those_of_the_joined_batch_and_states_are_each_processes_own(gpus, tmp_path):
+def test_gradients_are_those_of_the_joined_batch_and_states_belong_to_each_process(gpus, tmp_path):
     torchrun(REPOSITORY / "tests" / "python" / "ddp_worker.py", tmp_path, gpus=gpus)
     for call in range(2):  # the second from the states that the first left
         first, second = (torch.load(tmp_path / f"{rank}_{call}.pt") for rank in range(2))
@@ -62,7 +62,7 @@ def test_the_example_trains_in_two_processes_and_its_checkpoint_is_that_of_one(t
     assert f"accuracy on the held-out digits: {reached}%" in again.stdout, again.stderr
 
 
-def test_without_torchrun_it_says_how_to_start_it():
+def test_without_torchrun_it_prints_how_to_start_it():
     environment = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}
     done = subprocess.run([sys.executable, EXAMPLES / "digits_ddp.py"], env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "torchrun --standalone" in done.stderr

@@ -275,7 +275,7 @@ def message_of(call):
     return "no error"
 
 
-def test_every_rank_is_told_what_is_wrong():
+def test_every_rank_raises_the_error():
     for of_rank in on_ranks(2, refusals):
         for expected, message in of_rank.items():
             assert message == expected

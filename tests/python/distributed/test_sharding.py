@@ -256,7 +256,7 @@ def seen(request):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_shards_give_what_the_whole_gives_and_stay_sharded_where_they_can(seen, name):
+def test_shards_equal_the_whole_and_stay_sharded_if_possible(seen, name):
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     _, axes, stays = CASES[name]

@@ -148,7 +148,7 @@ def pairs(connectivity):
 
 
 @pytest.mark.parametrize("rule", EVERY_RULE, ids=text)
-def test_degrees_autapses_and_multapses_are_as_the_rule_says(rule):
+def test_degrees_autapses_and_multapses_follow_the_rule(rule):
     sources, targets = slice(5, 305), slice(100, 500)
     row, column = pairs(spikeforge.connect(500, 500, [Projection(sources, targets, rule)], seed=11))
     assert row.min() >= 5 and row.max() < 305 and column.min() >= 100 and column.max() < 500
@@ -429,7 +429,7 @@ def test_connections_that_cannot_be_drawn_are_refused(words):
     refused(ValueError, words, lambda: spikeforge.connect(9, 9, [Projection(**{**right, **WRONG[words]})]))
 
 
-def test_wrong_types_and_lists_are_refused_in_words():
+def test_wrong_types_and_lists_raise():
     p = Projection(slice(0, 5), slice(0, 5), rules.all_to_all())
     with pytest.raises(TypeError, match="connect: weights must be float16, bfloat16, float32 or float64"):
         spikeforge.connect(9, 9, [p], dtype=torch.int32)

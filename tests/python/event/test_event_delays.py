@@ -149,7 +149,7 @@ def test_a_long_run_in_place_is_that_of_the_functional_form_and_of_dense_matrice
 
 
 @both_orders
-def test_weights_of_what_is_no_event_have_no_influence(transpose, device):
+def test_weights_of_entries_without_an_event_have_no_influence(transpose, device):
     m = matrix("random")
     x = random_entries(m.rows if transpose else m.cols, torch.float32, 0.4)
     inputs = m.row_of_connections() if transpose else m.indices.long()

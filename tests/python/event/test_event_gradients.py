@@ -139,7 +139,7 @@ def test_torch_func_differentiates(operator, device):
 
 
 @pytest.mark.parametrize("how", ["dual numbers", "torch.func.jvp"])
-def test_forward_mode_is_refused_in_words(how, device):
+def test_forward_mode_raises(how, device):
     m, weights, x = small(device, False, False)
     call = lambda x: ops.event_csrmv(weights, m.indices, m.indptr, x, **m.size).sum()
     x, tangent = x.detach(), torch.ones_like(x)

@@ -146,7 +146,7 @@ def test_products_are_those_of_the_matrix(transpose, law, device):
 
 
 @both_orders
-def test_weights_of_what_is_no_event_have_no_influence(transpose, device):
+def test_weights_of_entries_without_an_event_have_no_influence(transpose, device):
     nan = torch.tensor([torch.nan], device=device)
     y = ops.jit_csrmv(nan, torch.zeros(50, device=device), rows=50, cols=50, prob=0.2, seed=1, transpose=transpose)
     assert y.eq(0).all()
@@ -200,7 +200,7 @@ def test_the_operator_keeps_pytorchs_contract(transpose, device):
 
 
 @pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_wrong_arguments_of_a_drawn_matrix_are_refused_in_words(place):
+def test_wrong_arguments_of_a_drawn_matrix_raise(place):
     good = dict(rows=5, cols=7, prob=0.5, seed=0)
     w, x = torch.ones(1, device=place), torch.ones(7, device=place)
 
@@ -295,7 +295,7 @@ def test_event_linear_keeps_pytorchs_contract(device):
 
 
 @pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_wrong_arguments_of_event_linear_are_refused_in_words(place):
+def test_wrong_arguments_of_event_linear_raise(place):
     x, w, b = torch.ones(6, device=place), torch.ones(6, 4, device=place), torch.ones(4, device=place)
     for error, words, arguments in (
         (TypeError, "events must be a dense bool", (x.long(), w)),

@@ -74,7 +74,7 @@ def test_many_vectors_of_few_events(transpose, shared, device):
 
 
 @both_orders
-def test_weights_of_what_is_no_event_have_no_influence(transpose, device):
+def test_weights_of_entries_without_an_event_have_no_influence(transpose, device):
     m = matrix("random")
     for dtype in (torch.float64, torch.float32, torch.float16):
         for values in ("event", "graded"):
@@ -254,7 +254,7 @@ def test_tensors_of_other_layouts_are_read(device):
     torch.testing.assert_close(column, expected[:, 2])
 
 
-def test_a_matrix_that_fails_the_check_is_refused_in_words(device):
+def test_a_matrix_that_fails_the_check_raises(device):
     good = Matrix(torch.tensor([0, 2, 1, 1], dtype=torch.int32), torch.tensor([0, 2, 2, 4]), 3, 3)
 
     def checked(indices=good.indices, indptr=good.indptr, rows=3, cols=3, **options):
@@ -274,7 +274,7 @@ def test_a_matrix_that_fails_the_check_is_refused_in_words(device):
     checked(indices=[2, 0, 1, 1], sorted=False)
 
 
-def test_every_wrong_argument_is_refused_in_words(device):
+def test_every_wrong_argument_raises(device):
     m = matrix("random").to(device)
     weights, events = torch.ones(1, device=device), torch.zeros(m.cols, dtype=torch.bool, device=device)
     good = dict(weights=weights, indices=m.indices, indptr=m.indptr, events=events, **m.size)

@@ -346,7 +346,7 @@ def test_a_network_learns_by_the_equations(name, delay, device):
 
 
 @pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
-def test_a_network_that_learns_goes_on_from_its_state(delay, device):
+def test_a_network_that_learns_continues_from_its_state(delay, device):
     options = dict(device=device, deterministic=True)
     one, *_ = learning_network("reward", delay, **options)
     one.modulate(reward=0.5)
@@ -620,7 +620,7 @@ def test_a_rule_of_functions_is_that_of_its_text():
     assert silent == spikeforge.synapse("synapse silent(w) { }")
 
 
-def test_a_class_has_what_it_inherits():
+def test_a_class_has_its_inherited_members():
     class Traces:
         states, traces = "w", "x, y"
         decay = {"x": "tau", "y": "tau"}
@@ -640,7 +640,7 @@ def test_a_class_has_what_it_inherits():
     assert spikeforge.synapse(tau=20)(stdp) == spikeforge.synapse(text, tau=20)
 
 
-def test_wrong_functions_of_a_rule_are_refused_in_words():
+def test_wrong_functions_of_a_rule_raise():
     def refused(error, words, params={}, **members):
         with pytest.raises(error, match=words):
             spikeforge.synapse(type("r", (), {"states": "w", "traces": "x", **members}), **params)
@@ -701,7 +701,7 @@ def test_wrong_rules_are_refused():
     spikeforge.synapse("synapse s(w; ; ; m) { each step { w' = w + m } }")
 
 
-def test_wrong_arguments_of_rules_are_refused_in_words():
+def test_wrong_arguments_of_rules_raise():
     rule = RULES["pair"][0]
     refused(ValueError, "synapse: the rule pair_stdp has no parameter tau; it has a_plus, ", lambda: rule(tau=1))
     with pytest.raises(ValueError, match="synapse: the parameter k of the rule s is missing"):

@@ -50,7 +50,7 @@ def test_the_transposed_matrix_is_checked_and_leads_back(device):
     torch.testing.assert_close(forward, backward)
 
 
-def test_wrong_arguments_of_plasticity_are_refused_in_words(device):
+def test_wrong_arguments_of_plasticity_raise(device):
     m = matrix("random").to(device)
     weights, events, trace = torch.ones(len(m.indices), device=device), torch.ones(m.rows, device=device), torch.ones(m.cols, device=device)
     call = lambda w=weights, e=events, t=trace, **o: ops.stdp_pre_(w, m.indices, m.indptr, e, t, **m.size, **o)
@@ -75,7 +75,7 @@ def test_slots_that_lead_nowhere_are_refused_on_the_cpu():
     assert weights.eq(1).all()
 
 
-def test_weights_may_be_their_own_trace(device):
+def test_weights_may_be_used_as_a_trace(device):
     """Row 0 doubles before row 1 reads it: every connection must see what was there before."""
     m = from_lengths([5, 5], 5)
     weights = torch.arange(1.0, 6.0, device=device).repeat(2)

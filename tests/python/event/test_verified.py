@@ -146,7 +146,7 @@ def test_remembered_checks_keep_no_matrix_alive_and_have_a_bound():
     assert resident_bytes() < before + (1 << 23)
 
 
-def test_unchecked_says_that_the_caller_knows():
+def test_unchecked_skips_the_check():
     m = matrix("ragged")
     for (_, checked), (_, unchecked) in zip(products(m), products(m, unchecked=True)):
         assert torch.equal(checked(), unchecked())
@@ -242,7 +242,7 @@ def synchronized(call):
     return result
 
 
-def test_a_gpu_says_at_the_next_call_what_was_wrong(cuda):
+def test_a_gpu_reports_an_invalid_matrix_at_the_next_call(cuda):
     for i, (name, _) in enumerate(products(small())):
         m = small()
         m.indices[3] = 2**31 - 1
@@ -254,7 +254,7 @@ def test_a_gpu_says_at_the_next_call_what_was_wrong(cuda):
                 calls[i][1]()
 
 
-def test_a_gpu_says_it_at_a_call_of_another_matrix_too(cuda):
+def test_a_gpu_reports_an_invalid_matrix_at_a_call_with_another_matrix(cuda):
     m = small()
     m.indptr[1] = 900_000_000
     wrong, right = m.to(cuda), small().to(cuda)

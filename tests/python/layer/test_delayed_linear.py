@@ -57,7 +57,7 @@ every_form = pytest.mark.parametrize("form", ["linear", "triangle", "gauss"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @per_each
 @every_form
-def test_each_synapse_hears_its_own_past(form, per, dtype, device):
+def test_each_synapse_receives_its_delayed_input(form, per, dtype, device):
     x, w, d, b, past = numbers(per, dtype, device)
     bound = {torch.float64: 1e-10, torch.float32: 1e-5}.get(dtype, 2e-2)
     leaves = [t.requires_grad_() for t in (x, w, d, b, past)]
@@ -413,7 +413,7 @@ def test_a_convolution_of_one_pixel_is_a_linear_layer(form, device):
         torch.testing.assert_close(one.view(want.shape), want, rtol=0, atol=1e-11)
 
 
-def test_each_weight_of_a_convolution_has_its_own_delay():
+def test_each_weight_of_a_convolution_has_a_separate_delay():
     conv = snn.DelayedConv2d(4, 6, (2, 3), MOST, stride=(1, 2), padding=1, dilation=(2, 1), groups=2).double()
     x = torch.randn(7, 2, 4, 5, 6, dtype=torch.float64)
     k = kernel("linear", conv.delay.detach(), 0.5)

@@ -90,7 +90,7 @@ def test_statistics_do_not_cancel(layout, outlier, device):
 
 
 @pytest.mark.parametrize("outlier", [1e3, 1e6, 1e8])
-def test_an_outlier_takes_no_digits_from_the_variance_wherever_it_stands(outlier):
+def test_an_outlier_at_any_position_does_not_change_the_variance(outlier):
     for place in ((0, 0), (3, 7)):
         x = torch.randn(8, 8, 3, 32, 32)
         x[place][:, 0, 0] = outlier
@@ -166,7 +166,7 @@ def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
     (4, 1000, 5),  # rows that begin anywhere
     (4, 40, 64, 112, 112),  # the backward pass runs the loop twice
 ])
-def test_a_ring_of_tiles_gives_what_float64_gives(shape, dtype, layout, cuda):
+def test_a_ring_of_tiles_agrees_with_float64(shape, dtype, layout, cuda):
     """However blocks share the sums of channels; and the same bits again."""
     x = in_layout(torch.randn(shape, device=cuda, dtype=dtype) * 2 + 3, layout).requires_grad_()
     weight, bias = (torch.rand(shape[2], device=cuda).requires_grad_() for _ in range(2))
@@ -496,7 +496,7 @@ def wrong_calls():
 
 
 @pytest.mark.parametrize(("words", "error", "changed"), wrong_calls())
-def test_wrong_calls_are_refused_in_words(words, error, changed):
+def test_wrong_calls_raise(words, error, changed):
     call = dict(neuron=SPIKING, inputs=[torch.randn(4, 3, 5, 6)], states=[], params=[torch.tensor(2.0)]) | changed
     refused(error, words, lambda: ops.batch_norm_run(**call))
     call["inputs"] = [t.requires_grad_(t.is_floating_point()) for t in call["inputs"]]
@@ -589,7 +589,7 @@ def test_running_statistics_move_as_those_of_torch(momentum, running_type, devic
     torch.testing.assert_close(running, wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_running_statistics_that_cannot_be_moved_are_refused_in_words():
+def test_running_statistics_that_cannot_be_updated_raise():
     x, c, count = torch.randn(4, 2, 5, 3), torch.ones(5), torch.tensor(0)
     for mean, batches, weight, words in (
         (torch.ones(4), count, None, r"running_mean must have shape \[5\]"),
@@ -638,7 +638,7 @@ def test_under_autocast_too_the_launch_moves_running_statistics(cuda):
     assert layer.norm.num_batches_tracked == 2 and layer.norm.running_mean.any()
 
 
-def test_a_gradient_in_another_order_is_copied_once_and_goes_on_in_the_order_of_x(cuda):
+def test_a_gradient_in_another_layout_is_copied_once_and_keeps_the_layout_of_x(cuda):
     layer = snn.BatchNormNeuron(nn.BatchNorm2d(32), snn.LIF(surrogate="atan"), residual="add").to(cuda)
     x, r = (in_layout(torch.randn(4, 8, 32, 14, 14, device=cuda), "channels_last").requires_grad_() for _ in range(2))
     mean = torch.randn(4, 8, 32, 1, 1, device=cuda).expand_as(x)  # of a mean over images
@@ -703,7 +703,7 @@ class Doubled(nn.BatchNorm1d):
         return 2 * super().forward(x)
 
 
-def test_fuse_leaves_what_would_change(device):
+def test_fuse_skips_layers_whose_results_would_change(device):
     two = "neuron two(x; v) { h = v + x; return spike(h - 1, atan(2)), h; v' = 0.5 * h }"
     seen = []
     watched = snn.TimeDistributed(nn.Linear(4, 4), nn.BatchNorm1d(4))
@@ -721,7 +721,7 @@ def test_fuse_leaves_what_would_change(device):
     assert seen == [1]
 
 
-def test_fuse_keeps_modes_and_what_others_hold(device):
+def test_fuse_keeps_modes_and_objects_that_others_reference(device):
     inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     net = nn.Sequential(snn.TimeDistributed(nn.Linear(4, 4), nn.BatchNorm1d(4)), snn.LIF(), snn.TimeDistributed(inner), snn.LIF())
     net[0].module[1].eval()  # frozen
@@ -831,7 +831,7 @@ def test_normalisation_through_time_with_residual_and_scale(device):
     refused(ValueError, "norm must have a normalisation for each step, but is an empty ModuleList", lambda: snn.BatchNormNeuron(nn.ModuleList(), snn.LIF()))
 
 
-def test_wrong_layers_are_refused_in_words():
+def test_wrong_layers_raise():
     norm, words = nn.BatchNorm1d(3), "norm must be a BatchNorm1d, 2d, 3d or SyncBatchNorm, with their forward, but is"
     for kind, message, arguments, options in (
         (TypeError, f"{words} LayerNorm", (nn.LayerNorm(3), snn.LIF()), {}),

@@ -48,7 +48,7 @@ def test_packed_spikes_come_back_in_every_type_and_layout(bits, dtype, device):
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("wrong", [0.5, -1.0, 2.0, 15.5, 16.0, 1e4, float("nan"), float("inf"), float("-inf")])
-def test_other_numbers_are_told_and_come_back_as_nan(wrong, dtype, device):
+def test_other_values_are_reported_and_returned_as_nan(wrong, dtype, device):
     for bits in (1, 4):
         for place in (0, 7, 500, 999):
             x = counts(1000, dtype=dtype, device=device)
@@ -89,7 +89,7 @@ def test_packing_is_a_right_operator(device):
     ("that of a dense tensor", ValueError, lambda x, p, v: ops.unpack_spikes(p[:0], v, [0, 2], [1, -1], x.dtype)),
     ("dtype must be float16", TypeError, lambda x, p, v: ops.unpack_spikes(p, v, [10], [1], torch.int32)),
 ])
-def test_wrong_packs_are_refused_in_words(words, error, call):
+def test_wrong_packs_raise(words, error, call):
     x = counts(10)
     refused(error, words, lambda: call(x, *ops.pack_spikes(x)))
 
@@ -231,7 +231,7 @@ def test_a_product_under_autocast_leaves_torchs_their_gradients(device):
     ("linear: bits must be 1, for 0 and 1, or 4", lambda x, w: ops.linear(x, w.detach(), bits=7)),
     ("stride must have one entry, or 1, but has 2", lambda x, w: ops.convolution(x.T[None], w[..., None], stride=[1, 1])),
 ])
-def test_wrong_products_are_refused_in_words(words, call):
+def test_wrong_products_raise(words, call):
     refused(ValueError, words, lambda: call(counts(4, 7), torch.randn(5, 7, requires_grad=True)))
 
 

@@ -108,7 +108,7 @@ def test_nothing_but_x_and_a_byte_for_each_result_is_kept(device):
     (dict(weight=torch.ones(3).double()), TypeError, "weight must be"),
     (dict(weight=torch.ones(3, device="meta")), ValueError, "weight must be on cpu"),
 ])
-def test_wrong_calls_are_refused_in_words(changed, error, words):
+def test_wrong_calls_raise(changed, error, words):
     for wants in (False, True):
         call = dict(x=torch.randn(2, 3, 8, 8), kernel_size=[2], weight=torch.ones(3)) | changed
         if wants and call["x"].is_floating_point():
@@ -148,7 +148,7 @@ def check_alike(net, other, x):
 @pytest.mark.parametrize("layout", ["plain", "channels_last"])
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.MaxPool2d((2, 3), ceil_mode=True), snn.MaxPool2d(2), nn.MaxPool2d(2, dilation=2)], ids=str)
 @pytest.mark.parametrize("neuron", NEURONS)
-def test_a_layer_is_the_three_behind_each_other(neuron, pool, layout, device):
+def test_a_layer_equals_its_three_parts_in_sequence(neuron, pool, layout, device):
     parts = norm_of(6), pool, NEURONS[neuron]()
     layer = snn.BatchNormNeuron(*copy.deepcopy((parts[0], parts[2])), pool=pool).to(device)
     apart = nn.Sequential(snn.TimeDistributed(*copy.deepcopy(parts[:2])), parts[2]).to(device)
@@ -195,11 +195,11 @@ def test_compiled(device):
     (nn.BatchNorm1d(4), dict(pool=nn.MaxPool2d(2)), TypeError, "norm is BatchNorm1d"),
     (nn.BatchNorm2d(4), dict(pool=nn.MaxPool2d(2), residual="add"), ValueError, "pool and residual"),
 ])
-def test_wrong_layers_are_refused_in_words(norm, options, error, words):
+def test_wrong_layers_raise(norm, options, error, words):
     refused(error, "BatchNormNeuron: .*" + words, lambda: snn.BatchNormNeuron(norm, snn.LIF(), **options))
 
 
-def test_wrong_inputs_are_refused_in_words(device):
+def test_wrong_inputs_raise(device):
     layer = snn.BatchNormNeuron(nn.SyncBatchNorm(4).eval(), snn.LIF(), pool=nn.MaxPool2d(2)).to(device)
     refused(ValueError, r"x must be \[T, B, 4, H, W\] for the pooling", lambda: layer(torch.randn(3, 2, 4, 8, device=device)))
 

@@ -302,7 +302,7 @@ def test_wrong_calls_name_the_argument(arguments, words):
     refused(ValueError, "avg_pool2d: divisor_override must not be 0", lambda: ops.avg_pool2d(x, [2], divisor_override=0))
 
 
-def test_wrong_backward_calls_end_in_words():
+def test_wrong_backward_calls_raise():
     grad, which, windows = torch.randn(3, 4, 4), torch.zeros(3, 4, 4, dtype=torch.uint8), [2, 2, 2, 2, 0, 0, 1, 1]
     assert ops.max_pool2d_backward(grad, which, windows, 8, 9).shape == (3, 8, 9)
     for arguments in (

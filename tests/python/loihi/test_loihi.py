@@ -556,7 +556,7 @@ def test_compile_export_and_torchscript_keep_the_operators(device):
     assert all_equal(loaded(*more), chip(*more))
 
 
-def test_a_cuda_graph_goes_on_where_the_last_replay_stopped(cuda):
+def test_a_cuda_graph_continues_from_the_last_replay(cuda):
     """The phase of a periodic reset is a tensor, so a replay has its own."""
     x = torch.randint(0, 40, (5, 70), dtype=torch.int32, device=cuda)
     states = [torch.zeros(70, dtype=torch.int32, device=cuda) for _ in range(3)]

@@ -125,7 +125,7 @@ def test_the_gradient_goes_straight_through_the_wrap_and_stops_where_v_saturates
     assert torch.autograd.grad(v[1].sum(), x)[0].flatten().tolist() == [64, 64]
 
 
-def test_samples_of_their_own_length_have_gradients(device):
+def test_samples_of_different_lengths_have_gradients(device):
     """Steps behind a sample's end have none, and what is before it is as if it were alone."""
     x = torch.randint(-20, 60, (7, 2, 3), device=device).float().requires_grad_()
     spikes, _, v = ops.loihi_lif(x, dv=500, vth=20, lengths=torch.tensor([7, 4], device=device))

@@ -44,7 +44,7 @@ def connections(run_config):
 
 
 @pytest.mark.parametrize("name", connections("fixed"))
-def test_a_connection_in_fixed_point_is_what_it_deploys(name, device):
+def test_a_connection_in_fixed_point_equals_its_deployed_form(name, device):
     module, shape = connections("fixed")[name]
     module = module.to(device)
     x = spikes_of(7, 3, *shape, device=device, most=2 if module.num_message_bits == 0 else 30)

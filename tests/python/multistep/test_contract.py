@@ -68,7 +68,7 @@ def test_opcheck_of_the_lowered_operators(neuron, device):
             torch.library.opcheck(backward, args, dict(options, needs_grad=needs_grad))
 
 
-def test_every_operator_says_that_it_is_made_for_compile():
+def test_every_operator_has_the_tag_for_compile():
     for neuron in NEURONS:
         for name, overload in ((neuron, "default"), (neuron, "tensor"), (f"{neuron}_forward", "default"), (f"{neuron}_backward", "default")):
             assert torch.Tag.pt2_compliant_tag in getattr(getattr(ops, name), overload).tags, f"{name}.{overload}"
@@ -249,7 +249,7 @@ def test_a_scripted_function_runs_after_saving():
 
 
 @scripting
-def test_the_exported_torchscript_is_what_it_says(tmp_path):
+def test_the_exported_torchscript_computes_the_network(tmp_path):
     """The files that the C++ tests load."""
     import export_torchscript
 

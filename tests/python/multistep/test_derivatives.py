@@ -174,7 +174,7 @@ def two_in_torch(x, y, tau, b, v=None, a=None):
 
 
 @pytest.mark.parametrize("states", [False, True], ids=["own states", "given states"])
-def test_a_neuron_of_ones_own(states, device):
+def test_a_custom_neuron(states, device):
     def operator(x, y, tau, b, *given):
         outputs, after = ops.run(TWO, [x, y], list(given), [tau, b])
         return (*outputs, *after)
@@ -259,7 +259,7 @@ def test_parameters_of_one_number_may_stay_on_the_cpu(elsewhere, request):
         assert [g.device for g in again] == [t.device for t in wanted]
 
 
-def test_a_neuron_that_becomes_too_large_is_refused_in_words(device):
+def test_a_neuron_that_becomes_too_large_raises(device):
     body = "".join(f"  h{i} = h{i - 1} * tanh(h{i - 1}) / (1 + square(h{i - 1}))\n" for i in range(1, 400))
     text = f"neuron long(x; v) {{\n  h0 = v + x\n{body}  return h399\n  v' = h399\n}}"
     x = torch.rand(2, 3, device=device, dtype=torch.float64)

@@ -132,7 +132,7 @@ def test_draws_are_philox_of_neuron_step_and_draw(device, dtype, seed, offset):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_neuron_does_what_one_does_that_is_handed_the_numbers(device, dtype):
+def test_a_drawing_neuron_equals_one_that_receives_the_random_numbers(device, dtype):
     torch.manual_seed(1)
     steps, neurons, p = 37, 130, 0.25
     x = torch.randn(steps, neurons, dtype=dtype, device=device) + 0.5
@@ -232,7 +232,7 @@ SMOOTH = """neuron smooth(x; v; tau, sigma) {
 }"""
 
 
-def test_gradients_flow_through_what_draws_multiply():
+def test_gradients_flow_through_factors_of_draws():
     def f(x, v, tau, sigma):
         y, states = run(SMOOTH, x, [tau, sigma], states=[v], seed=5)
         return y[0], states[0]
@@ -276,7 +276,7 @@ def test_the_operator_keeps_torchs_contract(device):
         opcheck(ops.run.default, (NOISY, [given], [], [tau, p]), {"seed": number(3), "offset": number(4, device)})
 
 
-def test_compiled_and_exported_models_draw_anew(device):
+def test_compiled_and_exported_models_draw_in_each_call(device):
     x, text = torch.randn(6, 10, device=device), "neuron n(x; v) { h = 0.5 * v + x + normal(); return h\n v' = h }"
 
     @torch.compile(fullgraph=True, backend="aot_eager")
@@ -300,7 +300,7 @@ def test_compiled_and_exported_models_draw_anew(device):
         assert torch.equal(program(x, number(seed), number(offset)), run(text, x, seed=seed, offset=offset)[0][0])
 
 
-def test_a_captured_graph_draws_by_what_the_seed_holds_then(cuda):
+def test_a_captured_graph_reads_the_seed_at_each_replay(cuda):
     x, seed, offset = torch.randn(6, 1000, device=cuda), number(1, cuda), number(0, cuda)
     params = [torch.tensor(2.0), torch.tensor(0.3)]
     ops.run(NOISY, [x], [], params, seed=seed, offset=offset)

@@ -178,7 +178,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @every_neuron
-def test_strides_do_not_change_what_is_computed(neuron, layout, device):
+def test_strides_do_not_change_results(neuron, layout, device):
     """Values and gradients are those of contiguous tensors, whatever the layout of x, v and the upstream gradients."""
     shape, arrange = (2, 3, 4, 5), LAYOUTS[layout]
     plain = inputs_for(neuron, 18, shape, torch.float32, device, states=True)

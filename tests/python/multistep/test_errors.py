@@ -46,7 +46,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_call_says_what_is_wrong(case):
+def test_a_wrong_call_raises_a_clear_error(case):
     error, words, op, args, options = WRONG[case]
     refused(error, words, op, *args, **options)
 

@@ -85,7 +85,7 @@ def test_a_damaged_entry_of_the_cache_is_compiled_again(tmp_path, compiler):
 
 @pytest.mark.long(but=r"^/bin/false")
 @pytest.mark.parametrize("name, words", [("no-such-compiler", "there is no compiler"), ("/bin/false", "failed")])
-def test_without_a_compiler_the_interpreter_runs_and_says_so_once(tmp_path, name, words):
+def test_without_a_compiler_the_interpreter_runs_and_warns_once(tmp_path, name, words):
     interpreted, _, _ = run(tmp_path, None)
     result, _, stderr = run(tmp_path, name)
     assert same(result, interpreted)

@@ -162,7 +162,7 @@ def tool(tmp_path):
 
 
 @pytest.mark.long
-def test_the_tool_packs_what_a_torchscript_model_needs(tool, tmp_path):
+def test_the_tool_packs_the_kernels_of_a_torchscript_model(tool, tmp_path):
     torch.jit.script(Network()).save(tmp_path / "network.pt")
     done = tool(tmp_path / "network.pt", "--input", "16,3,20", "--input", "16,500,20", "--train")
     assert done.returncode == 0, done.stderr

@@ -329,7 +329,7 @@ def test_vmap_over_samples(in_dims):
 
 
 @pytest.mark.parametrize("neuron", ["lif", "izhikevich"])
-def test_second_derivatives_where_states_start_anew_at_parameters(neuron):
+def test_second_derivatives_if_states_restart_at_parameters(neuron):
     """v_reset and w_rest are where a state begins again: a tensor each, and another number for each neuron."""
     lengths, start = samples("cpu", (7, 5, 0), steps=7)
     x = torch.randn(7, 3, 2, dtype=torch.float64)
@@ -403,7 +403,7 @@ def test_a_recurrent_layer_is_as_each_sample_alone(delay, width, device):
     assert_as_alone(outputs + last, expected + expected_last, [x, y, w, tau, before], lengths, within=1e-10)
 
 
-def test_a_recurrent_layer_that_is_stepped_stores_zeros_behind_the_ends():
+def test_a_recurrent_layer_that_is_stepped_stores_zeros_after_the_ends():
     """As under forward mode: what the sequence of states has there is no result, and has no gradient."""
     text = "neuron filter(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"
     lengths, start = samples("cpu")
@@ -547,7 +547,7 @@ def test_call_tells_the_neurons_of_any_module():
     assert torch.equal(snn.call(named, x, None, lengths=2.0)[0], 2.0 * Plain().double()(x)), "a forward that names them has them"
 
 
-def test_a_network_goes_on_behind_the_ends():
+def test_a_network_continues_after_the_ends():
     """Chunks of a stream, in which episodes start anew, give what the whole gives."""
     net = net_of(recurrent=True)
     _, start = samples("cpu", (STEPS,) * 5)
@@ -588,7 +588,7 @@ def test_nested_tensors():
     assert all(s.grad is not None and s.grad.any() for s in sequences)
 
 
-def test_a_nested_tensor_of_another_layout_is_refused_in_words():
+def test_a_nested_tensor_of_another_layout_raises():
     nested = torch.nested.nested_tensor([torch.randn(n, 4) for n in (3, 5)], layout=torch.strided)
     for call in (snn.LIF(), net_of(recurrent=True), lambda x: snn.LIF()(x, None)):
         with pytest.raises(ValueError, match="a nested tensor must be jagged"):

@@ -212,7 +212,7 @@ def test_under_transforms_there_are_none(device):
     torch.testing.assert_close(got, leaf.grad.transpose(0, 1))
 
 
-def test_wrong_bits_are_refused_in_words():
+def test_wrong_bits_raise():
     x = torch.rand(3, 8)
     with pytest.raises(ValueError, match="bits must be 1, for 0 and 1, or 4, for 0 to 15, but is 2"):
         ops.run(LEAKY, [x], [], [torch.tensor(2.0)], bits=2)
@@ -222,7 +222,7 @@ def test_wrong_bits_are_refused_in_words():
         snn.BatchNormNeuron(nn.BatchNorm1d(8), snn.LIF(), bits=3)
 
 
-def test_fuse_pairs_neurons_with_the_products_behind_them(device):
+def test_fuse_pairs_neurons_with_the_products_after_them(device):
     """Spikes as one bit, their sums as four; nothing is packed by itself but what no neuron gives."""
     stem = snn.TimeDistributed(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8))
     net = nn.Sequential(stem, snn.LIF(surrogate="atan"), snn.MaxPool2d(2), *(Block("add") for _ in range(3))).to(device)

@@ -38,7 +38,7 @@ assert at_once.equal(afterwards) and at_once.abs().sum() > 1
     assert done.returncode == 0, done.stderr
 
 
-def test_no_room_is_said_in_words():
+def test_lack_of_memory_raises_a_clear_error():
     done = python("run(text(0), [torch.ones(2, 3)], [], [])", SPIKEFORGE_NEURONS_LIMIT_MB="0")
     assert done.returncode != 0
     assert "run: there is no room for one neuron more" in done.stderr

@@ -146,7 +146,7 @@ def test_an_illegal_value_is_named(neuron, dtype):
 
 @pytest.mark.parametrize("place", [0, 31, 4096, 9000, 20000])
 @pytest.mark.parametrize("steps", [0, 1, 4])
-def test_an_illegal_value_is_found_wherever_it_lies(place, steps):
+def test_an_illegal_value_is_found_at_any_position(place, steps):
     tau = torch.full((20001,), 2.0)
     tau[place] = -3.0
     tau[20000] = 0.0

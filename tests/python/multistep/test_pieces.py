@@ -75,7 +75,7 @@ def test_numbers_beyond_their_bits_are_refused():
         run_in_pieces(Layer(product, SMOOTH, 1e-5, behind, 2, 1), x, Tensors(weight, None, None, None, (torch.tensor(0.5),)))
 
 
-def test_a_second_derivative_is_refused_in_words():
+def test_a_second_derivative_raises():
     x, weight = torch.rand(T, B, C, SIDE, SIDE), torch.randn(OUT, C, 3, 3, requires_grad=True)
     layer = Layer(product, SMOOTH, 1e-5, behind, 2, 0)
     y = run_in_pieces(layer, x, Tensors(weight, None, None, None, (torch.tensor(0.5),)))[0]
@@ -179,7 +179,7 @@ def test_pieces_are_checked():
         layers(net, x, pieces=2)
 
 
-def test_autocast_casts_what_a_product_takes(device):
+def test_autocast_casts_the_inputs_of_a_product(device):
     torch.manual_seed(6)
     x, given = torch.rand(T, B, C, SIDE, SIDE, device=device), [torch.randn(OUT, C, 3, 3), torch.randn(OUT), torch.rand(OUT), torch.randn(OUT)]
     given = [t.to(device).requires_grad_() for t in given]

@@ -89,7 +89,7 @@ def test_bits_and_checkpoints_are_all_that_is_kept(device):
     assert x.numel() // 8 < kept <= x.numel() // 8 + T // 8 * states + 1000
 
 
-def test_under_autocast_what_was_cast_is_made_again(device):
+def test_under_autocast_cast_tensors_are_recomputed(device):
     run, parameters = of_convolution(device)
     x = spikes(T, B, C, SIDE, SIDE, device=device)
     gradients = []
@@ -132,7 +132,7 @@ def test_any_use_of_a_product_has_the_gradient_of_one_that_is_kept(use, device):
     assert not is_dropped or results[0][0] - results[1][0] == T * B * OUT * 4
 
 
-def test_changes_of_what_it_is_made_of_are_noticed(device):
+def test_changes_of_the_recomputed_inputs_are_detected(device):
     run, parameters = of_convolution(device)
     x = spikes(T, B, C, SIDE, SIDE, device=device)
     for which in (0, 1):
@@ -289,7 +289,7 @@ def test_the_page_fuses_any_forward(capsys):
     assert printed.startswith("['1', '2.neuron']") and "residual='add', recompute=True" in printed
 
 
-def test_recompute_is_refused_in_words():
+def test_recompute_raises():
     with pytest.raises(ValueError, match="fuse: recompute=True needs inputs"):
         snn.fuse(nn.Sequential(snn.LIF()), recompute=True)
     with pytest.raises(TypeError, match="fuse: recompute must be True or False, but is 'a'"):

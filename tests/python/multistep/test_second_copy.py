@@ -17,7 +17,7 @@ print("spikes", spikes.sum().item(), x.grad.abs().sum().item() > 0)
 """
 
 
-def test_a_second_copy_is_served_by_the_first_and_says_so(tmp_path):
+def test_a_second_copy_uses_the_first_and_warns(tmp_path):
     copy = tmp_path / "libspikeforge.so.copy"
     shutil.copyfile(library_path(), copy)
     # Another name for the loader too, which would take the first one's otherwise.

@@ -153,7 +153,7 @@ def test_create_graph_changes_no_gradient(neuron, device):
 
 
 @every_neuron
-def test_hooks_see_what_is_saved_and_what_passes(neuron, device):
+def test_hooks_see_saved_tensors_and_gradients(neuron, device):
     inputs = sample(neuron, device, tensors=True, gradients=True)
     expected = gradients(call(neuron, inputs, Options()), inputs)
     packed, unpacked, passed = [], [], []

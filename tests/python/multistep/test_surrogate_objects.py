@@ -100,7 +100,7 @@ def test_wrong_surrogates_are_refused(make, message):
         make()
 
 
-def test_a_surrogate_of_ones_own(device):
+def test_a_custom_surrogate(device):
     own = surrogate.Custom("width / square(1 + abs(u)) + max0 * exp(-abs(u))", width=0.5, max0=-0.25)
     x = torch.linspace(-3, 3, 101, dtype=torch.float64, device=device)
     want = 0.5 / (1 + x.abs()) ** 2 - 0.25 * torch.exp(-x.abs())
@@ -118,7 +118,7 @@ NEURONS = [snn.IF, snn.LIF, snn.PLIF, snn.QIF, snn.EIF, snn.Izhikevich, snn.Adap
 
 @pytest.mark.parametrize("kind", NEURONS)
 @pytest.mark.parametrize("options", [{}, {"v_reset": None}, {"detach_reset": True}, {"v_threshold": torch.tensor(0.8)}])
-def test_a_neuron_with_ones_own_surrogate_has_the_bits_of_its_operator(kind, options, device):
+def test_a_neuron_with_a_custom_surrogate_has_the_bits_of_its_operator(kind, options, device):
     """It is run as text. With the expression of a built-in surrogate, gradients agree too."""
     options = dict(options)
     if kind in (snn.Izhikevich, snn.AdaptiveLIF):

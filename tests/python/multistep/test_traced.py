@@ -351,7 +351,7 @@ def test_vmap_is_a_loop(mapped, device):
             assert torch.equal(a[i], e)
 
 
-def test_transforms_see_what_is_mapped_wherever_it_stands(device):
+def test_transforms_see_mapped_arguments_at_any_position(device):
     inputs, states, params = smooth_arguments(device)
     inputs, states, params = ([t.detach() for t in part] for part in (inputs, states, params))
     for part in (states, params):
@@ -491,14 +491,14 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error, words, args", ERRORS, ids=[words[0] for _, words, _ in ERRORS])
-def test_an_error_says_what_to_do(error, words, args):
+def test_an_error_suggests_a_solution(error, words, args):
     with pytest.raises(error) as caught:
         ops.run(*args)
     for word in words:
         assert word in str(caught.value), f"{word!r} is not in {caught.value}"
 
 
-def test_print_cuda_says_what_it_takes():
+def test_print_cuda_lists_its_arguments():
     with pytest.raises(TypeError, match=r"print_cuda\(alif\): dtype must be float16, .*but is Long"):
         ops.print_cuda(ALIF, torch.long)
     with pytest.raises(ValueError, match="print_cuda: the neuron's text is not legal: line 1, column"):

@@ -64,7 +64,7 @@ def test_spikes_are_exchanged_once_in_the_shortest_delay_between_ranks(found):
     assert {rank["share of areas"].block for rank in found} == {11}
 
 
-def test_a_state_goes_on_with_any_number_of_ranks(found, alone):
+def test_a_state_continues_with_any_number_of_ranks(found, alone):
     for rank in found:
         assert same(rank["after"], alone["after"])
         assert same(rank["resumed"], alone["after"])
@@ -99,7 +99,7 @@ def test_each_rank_refuses_in_one_line(found):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_that_make_different_calls_are_told_so_and_step_nothing(ranks):
+def test_ranks_with_different_calls_raise_and_step_nothing(ranks):
     network, populations = rank_networks.split()
     rank_networks.spikeforge.simulate(network, 27)
     expected = rank_networks.run((network, populations), 30)
@@ -178,7 +178,7 @@ def test_a_failure_that_ranks_do_not_wait_for_is_said_before_the_next_message():
 
 
 @pytest.mark.parametrize("steps, retries", [(2, False), (2, True), (4, False)])
-def test_a_rank_that_fails_in_steps_by_operators_goes_on_with_the_others_from_a_state(steps, retries):
+def test_a_rank_that_fails_in_steps_by_operators_continues_with_the_others_from_a_state(steps, retries):
     """After its last message, which the others find out by the next one, or before it."""
     network, populations = rank_networks.split(noisy=False)
     rank_networks.spikeforge.simulate(network, 5)

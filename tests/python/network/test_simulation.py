@@ -98,7 +98,7 @@ def test_a_network_is_its_dense_loop():
             assert all(map(torch.equal, recording.of(p), own.unbind(1)))
 
 
-def test_populations_without_neurons_are_told_apart():
+def test_populations_without_neurons_are_distinguished():
     made = spikeforge.Network()
     parts = [made.populate(name, size, LIF, leak=0.9) for name, size in (("none", 0), ("none", 0), ("two", 2), ("empty", 0), ("one", 1))]
     for number, p in zip((0, 0, 2, 3, 4), parts):
@@ -122,7 +122,7 @@ def assert_goes_on_where_it_was_saved(make):
     return whole
 
 
-def test_a_network_goes_on_where_it_was_saved():
+def test_a_network_continues_from_its_saved_state():
     whole = assert_goes_on_where_it_was_saved(network)
     assert len(whole) > 200 and listed(spikeforge.simulate(network(seed=4)[0], 90)) != whole
 
@@ -199,7 +199,7 @@ def runs_out_of_memory(rank):
     return {"words": str(failed.value), "step": state[1].item(), "v": state[3][0].item(), "next": [t[0].item() for t in spikeforge.simulate(made, 1, states=[(p, "v", [0])]).states]}
 
 
-def test_a_network_whose_spikes_do_not_fit_stands_after_its_last_step():
+def test_a_network_whose_spikes_do_not_fit_has_the_state_of_its_last_step():
     (found,) = on_ranks(1, runs_out_of_memory)
     step = found["step"]
     assert step > 15
@@ -356,7 +356,7 @@ def key_of(seed, layer):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_drive_is_what_the_operation_poisson_draws(dtype):
+def test_drive_equals_the_draws_of_poisson(dtype):
     """Of the column, the step and the layer's key: common rates, others for each neuron, one drive over another."""
     made = spikeforge.Network(seed=19, dtype=dtype)
     text = "neuron still(x; v) { n = v + x; return 0 * n; v' = n }"
@@ -411,7 +411,7 @@ def many(device, sending, dtype=torch.float64, **options):
 
 
 @pytest.mark.parametrize("sending", ["own, resident", "own, in turns", "own_and_later", "later", "together"])
-def test_a_gpu_gives_the_spikes_of_the_cpu_whoever_sends_them(cuda, sending):
+def test_a_gpu_gives_the_spikes_of_the_cpu_for_every_sending_rank(cuda, sending):
     """In pieces of one step and of many, with states of neurons anywhere, some of them twice."""
     chosen = [0, 31, 32, 699, 5, 5]
     recorded = []
@@ -427,7 +427,7 @@ def test_a_gpu_gives_the_spikes_of_the_cpu_whoever_sends_them(cuda, sending):
 
 
 @pytest.mark.parametrize("sending", ["own_and_later", "together"])
-def test_a_gpu_goes_on_where_it_was_saved(cuda, sending):
+def test_a_gpu_continues_from_a_saved_state(cuda, sending):
     assert len(assert_goes_on_where_it_was_saved(lambda: many(cuda, sending))) > 1500
 
 

@@ -78,7 +78,7 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
-def test_a_module_without_states_of_its_own_is_called_within_a_checkpoint(device, kind):
+def test_a_module_without_states_is_called_within_a_checkpoint(device, kind):
     torch.manual_seed(3)
     net, x = Block().to(device), torch.rand(20, 2, 4, **F64, device=device, requires_grad=True)
     run = lambda x, state: snn.call(net, x, state)
@@ -175,7 +175,7 @@ def test_truncation_leaves_the_gradient_of_the_states_before_the_first_step():
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
 
 
-def test_a_run_may_write_into_what_it_is_given_and_a_caller_into_what_it_gave():
+def test_a_run_may_write_into_its_arguments_and_a_caller_into_its_results():
     """Into dicts and lists: each has its own."""
     x = torch.rand(12, 3, **F64).requires_grad_()
 
@@ -244,7 +244,7 @@ def test_inputs_may_be_several_and_a_list_and_outputs_any_structure():
     torch.testing.assert_close(parts[1]["last"][0], state)
 
 
-def test_errors_say_what_was_expected():
+def test_errors_name_the_expected_value():
     x = torch.rand(5, 2)
 
     run = lambda x, state: (x, state)

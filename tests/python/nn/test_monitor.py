@@ -58,7 +58,7 @@ def sequence(steps=9, batch=3, features=5):
 
 # --- Monitor ----------------------------------------------------------------------------------------------------------
 
-def test_it_records_what_the_equations_say(device):
+def test_it_records_the_values_of_the_equations(device):
     block, x = Block().double().to(device), sequence().double().to(device)
     with Monitor(block, ["lif.out", "lif.v", "fc.out", "out"]) as monitor:
         y = block(x)
@@ -178,7 +178,7 @@ def test_states_that_are_kept_stay_as_they_are(kind):
             assert not (monitor[name] == 7).all()
 
 
-def test_a_state_that_was_handed_on_goes_on_and_is_detached_from_the_recording():
+def test_a_passed_state_continues_and_is_detached_from_the_recording():
     lif, x = snn.LIF(tau=TAU), sequence()
     whole, last = lif(x, None)
     with Monitor(lif, "v") as monitor:
@@ -372,7 +372,7 @@ def test_a_network_is_counted_layer_by_layer():
     assert counted.layers == [] and counted.spikes == 0
 
 
-def test_the_report_says_which_values_are_no_spikes_and_which_are_unknown():
+def test_the_report_lists_values_that_are_no_spikes_or_unknown():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -613,7 +613,7 @@ def test_plots_refuse_wrong_arguments():
     refused(ValueError, r"\[4, 2, 3\], but have \[4, 2, 2\]", lambda: plot.traces(spikes, spikes=spikes[..., :2]))
 
 
-def test_without_matplotlib_a_line_says_so():
+def test_without_matplotlib_an_error_names_it():
     program = """
 import sys, torch, spikeforge; sys.modules["matplotlib"] = None
 from spikeforge import plot
@@ -659,7 +659,7 @@ def test_the_demo_refuses_in_one_line(tmp_path):
         assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_what_precedes_the_first_step_is_neither_recorded_nor_counted():
+def test_values_before_the_first_step_are_neither_recorded_nor_counted():
     net, x = composite("in -> fc.in, lif.out -> out", fc=nn.Linear(5, 4), lif=snn.LIF()), sequence()
     net.connect("fc.out", "lif.in", delay=2, from_rest=True, shape=(3, 4))
     with Monitor(net, ["fc.out", "out"]) as monitor, count(net) as counted:

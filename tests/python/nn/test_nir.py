@@ -110,7 +110,7 @@ def test_a_recurrent_layer_that_is_loaded_learns_in_pieces(steps, has_bias):
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
 
 
-def test_the_nir_package_reads_what_was_saved_and_a_simulation_of_it_fires_the_same(tmp_path):
+def test_the_nir_package_reads_saved_files_and_their_simulation_fires_the_same(tmp_path):
     net = spread(nn.Sequential(nn.Linear(6, 8), LIF(tau=3.0, strict=True), nn.Linear(8, 6), IF(v_threshold=0.5, strict=True)).double())
     graphs.save(net, torch.zeros(6), tmp_path / "a.nir", dt=DT, compression=4)
     graph = nir.read(tmp_path / "a.nir")
@@ -134,7 +134,7 @@ def test_the_nir_package_reads_what_was_saved_and_a_simulation_of_it_fires_the_s
     np.testing.assert_array_equal(net(x).detach().numpy(), rows)
 
 
-def test_a_graph_trains_and_what_it_learned_is_saved(tmp_path):
+def test_a_graph_trains_and_its_learned_parameters_are_saved(tmp_path):
     ones = np.ones(4, np.float32)
     lif = nir.LIF(ones * 2 * DT, ones, 0 * ones, ones / 2, 0 * ones)
     graph = nir.NIRGraph.from_list(nir.Affine(np.eye(4, dtype=np.float32), 0 * ones), lif)
@@ -155,7 +155,7 @@ def test_a_graph_trains_and_what_it_learned_is_saved(tmp_path):
     assert torch.equal(again(x), net(x))  # the reset is in the metadata
 
 
-def test_bounds_of_what_is_learned_come_back_and_another_dt_is_told(tmp_path):
+def test_bounds_of_learned_constants_are_restored_and_another_dt_is_reported(tmp_path):
     net = nn.Sequential(nn.Linear(3, 3), LIF(tau=Learnable(1.5, min=1.2), v_threshold=Learnable(0.5, min=0.25, max=2.0)))
     path = tmp_path / "a.nir"
     with pytest.warns(UserWarning, match=r"threshold itself, where others fire above it \(1\)"):

@@ -382,7 +382,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_calls_are_refused_in_words(name):
+def test_wrong_calls_raise(name):
     change, error, words = WRONG[name]
     call = dict(neuron=LEAKY[0], inputs=[torch.rand(3, 2, 4)], w=torch.rand(4, 4), states=[], params=[torch.tensor(2.0)])
     refused(error, words, lambda: ops.recurrent_run(**{**call, **change}))

@@ -335,7 +335,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_a_surrogate_of_ones_own(kind):
+def test_a_custom_surrogate(kind):
     traced = neuron(lambda u: spike(u, OWN[kind]), name="n")
     u = doubles(2, 50, low=-2, high=2)
     for run in (traced, traced.loop):
@@ -717,7 +717,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call, error, words", CALLS, ids=[words[:50] for *_, words in CALLS])
-def test_a_wrong_call_says_what_is_wrong(call, error, words):
+def test_a_wrong_call_raises_a_clear_error(call, error, words):
     with pytest.raises(error, match=words):
         call()
 
