@@ -113,7 +113,7 @@ def load_nir() -> None:
     if hasattr(torch.ops.spikeforge_nir, "load_file"):
         return
     beside = _mapped_library() or path()
-    file = beside.with_name(re.sub(r"^libspikeforge|\.so.*", _nir_name, beside.name))
+    file = beside.with_name(re.sub(r"\.so.*", ".so", beside.name).replace("libspikeforge", "libspikeforge_nir_nn", 1))
     if not file.is_file():
         raise ImportError(
             f"NIR needs {file}, which is built with {beside.name} if HDF5's headers are installed (Debian: "
@@ -149,10 +149,6 @@ def hdf5_of_h5py() -> Iterator[Path | None]:
         name = files[0].name.encode()
         copy.write_bytes(files[0].read_bytes().replace(name + b"\0", name.replace(b"libhdf5-", b"libh5sf-") + b"\0"))
         yield copy
-
-
-def _nir_name(part: re.Match[str]) -> str:
-    return ".so" if part[0].startswith(".so") else "libspikeforge_nir_nn"
 
 
 def _loaded_before() -> Path | None:

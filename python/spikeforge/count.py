@@ -48,8 +48,7 @@ class LayerCount:
         spikes: the number of nonzero output values; None for a layer that is not a neuron, and for a neuron whose
             outputs are not spikes (all 0, 1 or -1).
         outputs: the number of output values: steps times batch times neurons.
-        accumulates: synaptic operations: for each input spike, one addition for each synapse that it reaches. None for
-            a neuron.
+        accumulates: synaptic operations, one addition per input spike and reached synapse. None for a neuron.
         multiply_accumulates: synaptic operations for inputs that are not spikes: all values count, including zeros.
             Both are None if no call was counted.
     """

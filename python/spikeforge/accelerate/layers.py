@@ -236,7 +236,7 @@ def is_recomputed(norm: nn.Module) -> bool:
 
 def _found(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> tuple[list[Rewrite], Watch | None]:
     """Returns the rewrites of neurons that have none yet, and the record of the call; None if there are none."""
-    norms = {module for module in net.modules() if _is_known_norm(module)}
+    norms = {module for module in net.modules() if _is_of(module, NORMS) and not has_hooks(module)}
     neurons = {module for module in _neurons(net) if not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
     pools = {module for module in net.modules() if _is_known_pool(module) and not has_hooks(module)}
@@ -253,10 +253,6 @@ def _keeps_its_own(module: nn.Module) -> bool:
     """Returns True for a neuron of SpikingJelly with states that has not been replaced."""
     is_theirs = replacing.ancestor(module, NEURONS) is not None and not isinstance(module, Replaced)
     return is_theirs and bool(getattr(module, "_memories", None))
-
-
-def _is_known_norm(module: nn.Module) -> bool:
-    return _is_of(module, NORMS) and not has_hooks(module)
 
 
 def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:

@@ -62,7 +62,8 @@ def join(
     Args:
         as_input: pass the residual as the neuron's second input, otherwise as ``residual=(mode, r)``.
     """
-    if isinstance(module, Replaced) or has_hooks(module) or not _has_own_forward(module):
+    is_custom = not type(module).__module__.startswith(("torch.", "spikeforge."))
+    if isinstance(module, Replaced) or has_hooks(module) or not is_custom:
         return []
     if not any(takes_residual(child) for child in module.modules() if child is not module):
         return []
@@ -81,10 +82,6 @@ def join(
     names = [name for name, child in module.named_modules() if not as_input and child in neurons]
     module.__dict__["_spikeforge_joined"] = names
     return found
-
-
-def _has_own_forward(module: nn.Module) -> bool:
-    return not type(module).__module__.startswith(("torch.", "spikeforge."))
 
 
 class _Tracer(fx.Tracer):

@@ -216,7 +216,7 @@ class Neuron(Replaced):
                 values[name] = torch.zeros_like(input_, device=value.device)
         parameters = self._parameters_of(rule, input_)
         states = [values[name] for name in rule.states]
-        if parameters is None or not all(_fits(state, input_) for state in states):
+        if parameters is None or any(state.dtype not in (input_.dtype, state_type(input_.dtype)) for state in states):
             return None
         inputs = [input_.unsqueeze(0)]
         if rule.recurrent:
@@ -305,10 +305,6 @@ def _function(method):
 def _reset(neuron):
     """Returns the reset of the neuron's construction, and snnTorch's number for it; None if it was replaced."""
     return RESETS.get(getattr(_function(neuron.state_function), "__name__", None))
-
-
-def _fits(state, input_):
-    return state.dtype == input_.dtype or state.dtype == state_type(input_.dtype)
 
 
 class Membrane(Neuron):

@@ -242,8 +242,9 @@ class Call:
 
     def _before_params(self) -> list[str]:
         names = [argument.name for argument in self.op._schema.arguments if not argument.name.startswith("grad")]
-        tensors = [name for name in names if name in ("x", "inputs", "states") or _is_one(self.given.get(name))]
-        return [n for n in tensors if n not in self.family.roles and n != "params"] + ["params"]
+        given = {name: self.given.get(name) for name in names if name not in self.family.roles and name != "params"}
+        tensors = ("x", "inputs", "states")
+        return [n for n, v in given.items() if n in tensors or v is None or isinstance(v, Tensor)] + ["params"]
 
     def _gradient(self, name: str, of: Tensor, local: Tensor) -> DTensor:
         """Wraps a gradient; for an argument that is replicated over shards, each shard has a partial sum."""
@@ -272,10 +273,6 @@ def _without_memory(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-
-def _is_one(value: Any) -> bool:
-    return value is None or isinstance(value, Tensor)
 
 
 def _is_plain_shard(placement: Placement) -> bool:
@@ -386,14 +383,11 @@ def _run(family: Family, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -
     return Call(family, op, args, kwargs).run()
 
 
-def _is_of_neurons(schema: Any) -> bool:
-    return schema.name.endswith("_forward") and any(result.name == "checkpoints" for result in schema.returns)
-
-
 def _register() -> None:
     """Registers the rules with torch; the operators of neurons are found by their schemas."""
     schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
-    neurons = {s.name.removeprefix("spikeforge::").removesuffix("_forward") for s in schemas if _is_of_neurons(s)}
+    saving = [s.name for s in schemas if any(result.name == "checkpoints" for result in s.returns)]
+    neurons = {n.removeprefix("spikeforge::").removesuffix("_forward") for n in saving if n.endswith("_forward")}
     families = dict.fromkeys(neurons, NEURON) | FAMILIES
     rules: dict[str, Callable[[Any, Any, Any], Any]] = {
         f"{name}{part}": partial(_run, f) for name, f in families.items() for part in ("", "_forward", "_backward")

@@ -140,7 +140,8 @@ def _module(row: Row) -> nn.Module:
     if kind == "WindowPool":
         return WindowPool(row["kernel_size"], row["stride"], row["padding"], row["sums"])
     if kind == "StackedLinear":
-        return StackedLinear(row["weight"].detach(), _detached(row.get("bias")))
+        bias = row.get("bias")
+        return StackedLinear(row["weight"].detach(), None if bias is None else bias.detach())
     if kind == "Flatten":
         return nn.Flatten(row["start_dim"], row["end_dim"])
     if kind == "Delay":
@@ -148,10 +149,6 @@ def _module(row: Row) -> nn.Module:
     if kind == "Silence":
         return Silence(row["input_rank"], row["shape"])
     raise ValueError(f"there is no module for {kind}")
-
-
-def _detached(value: Tensor | None) -> Tensor | None:
-    return None if value is None else value.detach()
 
 
 def _take(layer: nn.Module, row: Row) -> nn.Module:

@@ -103,7 +103,8 @@ class Describer:
             yield from self._network(path, chain(parts), [(*part, has_states(part[1])) for part in parts])
         elif _is_padded_convolution(module):
             yield row | {"kind": "Sequential"}
-            yield {"path": _below(path, "0"), "kind": _padding_kind(module[0]), "padding": list(module[0].padding)}
+            kind = "ConstantPad1d" if isinstance(module[0], nn.ConstantPad1d) else "ConstantPad2d"
+            yield {"path": _below(path, "0"), "kind": kind, "padding": list(module[0].padding)}
             yield _convolution(module[1], {"path": _below(path, "1")})
         elif isinstance(module, PASSING):
             yield row | {"kind": "Identity"}
@@ -212,10 +213,6 @@ def _noted(value: Any) -> Any:
 
 def _below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _padding_kind(module: nn.Module) -> str:
-    return "ConstantPad1d" if isinstance(module, nn.ConstantPad1d) else "ConstantPad2d"
 
 
 def _pair(value: int | Sequence[int], dims: int = 2) -> list[int]:
