@@ -16,12 +16,12 @@ struct FewHashes {
   std::size_t operator()(int key) const { return key % 8 == 0 ? static_cast<std::size_t>(key) : 3; }
 };
 
-using Map = spikeforge::PublishedMap<int, const std::string, FewHashes>;
+using Published = spikeforge::PublishedMap<int, const std::string, FewHashes>;
 
 }  // namespace
 
 TEST_CASE("a published value is found, at every size of the table, and others are not") {
-  Map map;
+  Published map;
   std::vector<std::string> values(500);
   CHECK(map.find(0) == nullptr);
   for (int key = 0; key < 500; ++key) {
@@ -33,7 +33,7 @@ TEST_CASE("a published value is found, at every size of the table, and others ar
 }
 
 TEST_CASE("the first value of a key stays") {
-  Map map;
+  Published map;
   const std::string first = "a", second = "b";
   map.insert(7, first);
   CHECK(&map.insert(7, second) == &first);
@@ -42,7 +42,7 @@ TEST_CASE("the first value of a key stays") {
 
 TEST_CASE("readers find every value that was published before they looked, while others publish more") {
   constexpr int n_keys = 2000, n_writers = 2, n_readers = 2;
-  Map map;
+  Published map;
   const std::string value = "kernel";
   std::array<std::atomic<bool>, n_keys> published{};
   std::atomic<int> lost = 0;

@@ -17,7 +17,7 @@ enum class Kind { number, zero_dim, per_channel, per_neuron };
 
 Param random_param(Kind kind, double default_value, unsigned salt) {
   if (kind == Kind::number) return default_value - .03 * (salt % 10);
-  const at::IntArrayRef shapes[] = {{}, {}, {3, 1}, shape};
+  const std::vector<std::int64_t> shapes[] = {{}, {}, {3, 1}, shape};
   return leaf(noise(shapes[int(kind)], at::kDouble, salt).abs().mul(-.3).add(default_value));
 }
 
