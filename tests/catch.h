@@ -1,4 +1,4 @@
-// Catch2 as the tests see it, of version 2.13 or 3.
+// Includes Catch2, version 2.13 or 3.
 #pragma once
 
 #if __has_include(<catch2/catch_test_macros.hpp>)
@@ -31,7 +31,7 @@ inline auto has_text(const std::string& piece) {
 
 }  // namespace spikeforge::test
 
-// Ends the test case; the reason is printed.
+// Ends the test case and prints the reason.
 #ifdef SKIP
 #define SPIKEFORGE_SKIP(reason) SKIP(reason)
 #else

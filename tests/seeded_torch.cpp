@@ -1,5 +1,5 @@
-// torch's numbers are drawn anew in each process: every test case starts with numbers of its own name, the same always.
-// SPIKEFORGE_SEED draws others, as it does for the Python tests.
+// Seeds torch's generator in each test case with a hash of its name. SPIKEFORGE_SEED selects other random numbers, as
+// for the Python tests.
 #define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include "tests/catch.h"
 

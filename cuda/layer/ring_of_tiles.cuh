@@ -363,7 +363,8 @@ template <class Spec, class Block, int kinds> class Ring {
   static constexpr int size = kinds * Block::steps * Block::threads;  // packs of a slot
   static __device__ __forceinline__ int behind(int slot) { return slot == (Block::slots - 1) * size ? 0 : slot + size; }
   static __device__ __forceinline__ int before(int slot) { return slot == 0 ? (Block::slots - 1) * size : slot - size; }
-  // Neighbouring threads that copy each other's packs, 16 bytes at once: each takes some of the steps.
+  // The number of neighbouring threads that copy the packs of all of them, 16 bytes at once. The steps are divided
+  // among them.
   static constexpr int team = Block::team;
   static_assert(Block::steps % team == 0, "a step for each");
 

@@ -1,4 +1,4 @@
-// The composition of a cell's steps: run over some steps, it gives the states that the cell itself reaches from any.
+// The composition of several steps of a cell gives the same states as the cell itself, for any initial state.
 #include "csrc/autodiff/affine.h"
 #include "csrc/graph/errors.h"
 #include "csrc/graph/internal/evaluate.h"

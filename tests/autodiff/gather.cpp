@@ -33,7 +33,7 @@ TEST_CASE("a gathered vjp gives the gradients of the vjp") {
     const std::vector<double> expected = graph::evaluate<double>(plain, at);
     const std::vector<double> actual = graph::evaluate<double>(graph, at);
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      // Products of steep derivatives cancel in another order.
+      // Products of large derivatives are summed in a different order, and cancel.
       if (!std::isfinite(expected[i]) || std::abs(expected[i]) > 1e6) continue;
       REQUIRE(std::abs(actual[i] - expected[i]) <= 1e-9 * std::max(1., std::abs(expected[i])));
       ++checked;
@@ -65,7 +65,7 @@ TEST_CASE("a branch that was not taken has no gradient, however large that by th
   const double infinity = std::numeric_limits<double>::infinity();
   const Cell cell = graph::parse("neuron n(x; v) { h = 0.5 * v + x; return h; v' = where(h >= 1, 0.25 * v, h) }");
   const Graph graph = gathered(vjp(cell.graph()), {3, 1});
-  // x, v, and the gradients by the output and by v'.
+  // x, v, and the upstream gradients of the output and of v'.
   CHECK(graph::evaluate<double>(graph, std::vector<double>{3, 1, 2, infinity}) == std::vector<double>{2, infinity});
   CHECK(graph::evaluate<double>(graph, std::vector<double>{0, 1, 2, 4}) == std::vector<double>{6, 3});
 

@@ -27,7 +27,7 @@ double product(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-// Values and tangents of the arguments in the order of the jvp's own: inputs, states, parameters.
+// Values and tangents of the arguments, in the order of the arguments of the jvp: inputs, states, parameters.
 std::vector<double> interleaved(const Cell& cell, const std::vector<double>& values, const std::vector<double>& rates,
                                 const std::vector<bool>& inputs, const std::vector<bool>& params) {
   std::vector<double> all;

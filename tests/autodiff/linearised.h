@@ -1,6 +1,6 @@
-// A graph as what its gradient means, evaluated: around a point, a spike is its value there plus the surrogate's slope
-// times the distance, a detached value is constant, a branch stays taken. Finite differences of this are the gradients
-// that automatic differentiation owes, and it shares no code with it.
+// Evaluates a graph linearised at a point: a spike is its value at the point plus the surrogate's slope times the
+// distance, a detached value is constant, and branches are those taken at the point. Finite differences of this
+// function are the expected gradients. It shares no code with automatic differentiation.
 #pragma once
 
 #include "csrc/graph/internal/evaluate.h"
@@ -40,7 +40,7 @@ class Linearised {
     };
     const double coarse = difference(2e-3), fine = difference(1e-3);
     const double scale = std::max(1., std::abs(fine));
-    // Differences of two widths do not see a kink right here, with slopes 1 and -1 say.
+    // Comparing differences of two widths does not detect a kink at the point itself, for example with slopes 1 and -1.
     constexpr double near = 1e-5;
     const double bend = (weighted(near) - 2 * weighted(0) + weighted(-near)) / near;
     const bool is_smooth = std::abs(coarse - fine) <= 1e-7 * scale && std::abs(bend) <= 1e-3 * scale;

@@ -1,5 +1,5 @@
-// The text of each predefined neuron against its struct in csrc/neuron: the step to the bit, and the derivative that is
-// derived from the text against the one that is written by hand, within rounding. Each proves the other.
+// Compares the text of each predefined neuron with its struct in csrc/neuron: the steps bit for bit, and the derivative
+// derived from the text with the struct's handwritten derivative within rounding.
 #include "csrc/autodiff/vjp.h"
 #include "csrc/graph/internal/evaluate.h"
 #include "csrc/graph/text.h"
@@ -62,7 +62,7 @@ template <class F> Outcome<F> run_written(const graph::Cell& cell, const graph::
   return outcome;
 }
 
-// The neuron's text, parsed, with all constants that it reads as parameters.
+// The parsed text of the neuron, with all constants that it reads as parameters.
 graph::Cell parsed_neuron(const PredefinedCell& neuron, const graph::Surrogate& surrogate, const CellForm& form) {
   NeuronDescription described{.neuron = neuron.name,
                               .name = neuron.name,
@@ -76,7 +76,7 @@ graph::Cell parsed_neuron(const PredefinedCell& neuron, const graph::Surrogate& 
   return graph::parse(graph::print(trace_neuron(described)));
 }
 
-// Finite values are small enough that no cancellation within dL/dH shows in a gradient's last digits.
+// Finite values are so small that cancellation within dL/dH does not affect the last digits of a gradient.
 constexpr double specials[] = {
     0.,     -0.,   1.,  -1.,  .5,  -.1,      3.,        1e-30,
     -1e-30, 1e-40, 30., -30., 1e2, HUGE_VAL, -HUGE_VAL, std::numeric_limits<double>::quiet_NaN()};

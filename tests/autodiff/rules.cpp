@@ -1,5 +1,5 @@
-// The derivative of every operation: by finite differences where it is smooth, and what torch 2.11's autograd gives at
-// kinks and beyond.
+// Compares the derivative of every operation with finite differences if the operation is smooth, and with the gradient
+// of autograd in torch 2.11 at kinks and outside the domain.
 #include "csrc/autodiff/vjp.h"
 #include "csrc/graph/internal/evaluate.h"
 

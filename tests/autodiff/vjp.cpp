@@ -29,7 +29,7 @@ struct Tally {
   int checked = 0, unsure = 0;
 };
 
-// Nothing where the gradients are right; else what is wrong.
+// Returns a description of the fault, or an empty string if the gradients are correct.
 std::string complaint(const Cell& cell, std::uint64_t seed, Tally& tally) {
   const std::vector<double> at = test::random_arguments(cell.graph(), seed);
   std::vector<double> upstream;
@@ -55,7 +55,7 @@ std::string printed_vjp(const std::string& equations) {
   return print(vjp(parse("neuron n(x; v; p) { " + equations + " }").graph()), "vjp");
 }
 
-// By x, of the first output at these x, v, p.
+// The derivative of the first output with respect to x, at these x, v, p.
 double gradient_at(const std::string& output, double x, double v = .5, double p = 2) {
   const Cell cell = parse("neuron n(x;; v, p) { return " + output + " }");
   return gradients(cell.graph(), {x, v, p}, {1})[0];

@@ -1,4 +1,4 @@
-// A statement evaluated in a process of its own.
+// Evaluates a condition in a child process.
 #pragma once
 
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 namespace spikeforge::test {
 
-// True if it holds in a forked child, which an alarm ends. What crashes or throws does not hold.
+// True if the condition is true in a forked child, which an alarm terminates. False if it crashes or throws.
 template <class Statement> bool holds_in_child(Statement&& statement) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,4 +1,4 @@
-// The rights that remain to a process that gave up its own. Each case runs in a process of its own.
+// The privileges of a process after it reduced them. Each test case runs in its own process.
 #include "csrc/base/confinement.h"
 
 #include <cerrno>
@@ -46,7 +46,8 @@ bool writes(const std::string& path, int flags = O_CREAT) {
   return written;
 }
 
-// As confine() says of this kernel; a kernel with neither is told from one where it fails by what it says.
+// Returns what confine() reports about this kernel, so that a kernel without the feature is distinguished from a
+// failure.
 bool has(bool Confinement::*means) {
   return holds_in_child([&] { return confine().*means; });
 }
@@ -98,7 +99,7 @@ TEST_CASE("a confined process starts nothing, and reaches no other") {
   }));
 }
 
-// A call that is let through fails too, but by another word: what it is called with is no terminal, or not there.
+// A permitted call fails too, but with another errno, because its argument is not a terminal or does not exist.
 template <class Call> bool is_refused(const Call& call) {
   errno = 0;
   return call() < 0 && errno == EPERM;
@@ -122,7 +123,7 @@ TEST_CASE("a confined process changes no attribute of a file that it may read") 
              is_refused([&] { return ::futimens(file, nullptr); }) &&
              is_refused([&] { return ::ioctl(file, FS_IOC_SETFLAGS, &flags); }) &&
              is_refused([&] { return ::ioctl(file, FS_IOC_FSSETXATTR, &flags); }) &&
-             // of which the kernel reads the low half
+             // the kernel reads its low half
              is_refused([&] { return ::syscall(SYS_ioctl, file, FS_IOC_SETFLAGS | 1L << 40, &flags); }) &&
              ::syscall(463 /* setxattrat */, file, "", 0, nullptr, nullptr, 0) < 0 && errno == ENOSYS &&
              ::syscall(469 /* file_setattr */, file, "", nullptr, 0, 0) < 0 && errno == ENOSYS &&
@@ -171,7 +172,7 @@ TEST_CASE("a confined process computes: it has memory and threads, which are con
   }));
 }
 
-// Where it may write below a folder, Landlock before its version 3 leaves this to the filter of calls.
+// Landlock before version 3 does not restrict truncation in a writable folder, so the seccomp filter must.
 TEST_CASE("a confined process empties no file that it has not opened to write") {
   if (lacks_filter()) return;
   const Folder folder;

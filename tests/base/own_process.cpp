@@ -14,7 +14,7 @@
 namespace spikeforge::test {
 namespace {
 
-// The standard error of a function in a process of its own, and its status.
+// Returns the standard error and the exit status of a function that runs in its own process.
 std::pair<int, std::string> run(const std::function<int()>& function) {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);

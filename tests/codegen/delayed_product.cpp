@@ -1,5 +1,5 @@
-// The kernels of products with delays, compiled for the host, beside their formulas. Every thread of a block has a
-// stack of its own, and they take turns from barrier to barrier.
+// Compares the kernels of products with delays, compiled for the host, with their formulas. Each thread of a block has
+// its own stack, and runs up to the next barrier before the next thread runs.
 #include "csrc/kernels/layer/delayed_product.h"
 
 #include <algorithm>
@@ -90,7 +90,7 @@ struct Sizes {
   bool own_column = false;  // each row has one, its own
 };
 
-// Whole numbers, whose sums are the same in any order. What lies behind the last step of `in` is NaN.
+// Whole numbers, whose sums are the same in any order. The memory after the last step of `in` is NaN.
 template <class F> void check_product(const Sizes& s) {
   INFO("taps " << s.taps << ", rows " << s.rows << ", columns " << s.columns << ", steps " << s.steps << ", lanes "
                << s.lanes << ", own column " << s.own_column);
@@ -147,7 +147,7 @@ template <class F> void check_product(const Sizes& s) {
 
 }  // namespace
 
-// Rows and columns that do and do not fill a block, a warp for each row and several; strips that end before the last
+// Rows and columns that fill a block and that do not; one warp per row and several; strips that end before the last
 // step; samples that fill a warp and that do not.
 TEST_CASE("the kernels of products with delays compute their formulas") {
   for (const Sizes& sizes :

@@ -1,5 +1,5 @@
-// Kernels of cells that draw, the loop included, beside those of cells that are handed the same numbers as inputs: the
-// same bits forward, whatever the width, the layout and the piece of a sequence.
+// Compares the kernels (with their loop) of cells that draw random numbers with those of cells that receive the same
+// numbers as inputs. The forward passes have the same bits, for any width, layout and piece of a sequence.
 #include "csrc/neuron/draws.h"
 #include "csrc/kernels/multistep/traced_cell.h"
 
@@ -24,7 +24,7 @@ constexpr std::size_t n_draws = 5;
 
 constexpr std::int64_t seed_of_draws = 0x0123456789abcdef;
 
-// Word d of a neuron at a step, by the counter that draws.h describes.
+// Returns random word d of a neuron at a step, from the counter described in draws.h.
 Word word(std::uint64_t neuron, std::uint64_t step, unsigned draw, unsigned stream) {
   const auto low = [](std::uint64_t x) { return static_cast<unsigned>(x); };
   const auto high = [](std::uint64_t x) { return static_cast<unsigned>(x >> 32) & 0xffffU; };
@@ -87,7 +87,7 @@ template <class F> struct DrawRun {
     const std::vector<StateView> initial(1);
     const std::vector<SequenceView> no_grad_state(1);
     const std::vector<ParamView> params = {{.number = 2.5}, {.number = .4}};
-    // Both cells' checkpoints are as far apart: a segment's length decides which bits sums over it have.
+    // Both cells have the same checkpoint spacing, because the length of a segment determines the bits of sums over it.
     const std::int64_t length = 8;
     std::vector<F> checkpoints(static_cast<std::size_t>((form.steps - 1) / length * form.neurons));
     const auto describe = [&](Launch& launch) {
@@ -127,7 +127,7 @@ template <class F> struct DrawRun {
   std::vector<F> state, grad_tau, grad_p;
 };
 
-// A number drawn once is computed once, so that derivatives are multiplied in another order.
+// A number that is drawn once is computed once, so that derivatives are multiplied in a different order.
 template <class F> bool are_close(const std::vector<F>& a, const std::vector<F>& b) {
   F largest = 0, apart = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {

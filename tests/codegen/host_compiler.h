@@ -1,4 +1,4 @@
-// Source that a test has printed, compiled by the host's compiler and loaded.
+// Compiles the source that a test has printed with the host's compiler, and loads it.
 #pragma once
 
 #include "csrc/jit/sources.h"
@@ -15,11 +15,11 @@ namespace spikeforge::test {
 #if defined(__clang__)
 inline constexpr const char* own_constants = "";
 #else
-// GCC makes an inline constant the same in all libraries of a process that spell it alike.
+// With GCC, all libraries of a process share inline constants of the same name.
 inline constexpr const char* own_constants = " -fno-gnu-unique ";
 #endif
 
-// Definitions of the device words in a kernel's text, for the host's compiler.
+// Definitions of the CUDA keywords and built-ins in a kernel's source, for the host's compiler.
 inline constexpr const char* device_words = R"(
 #define __device__
 #define __global__
@@ -32,7 +32,8 @@ struct Index { unsigned x; };
 
 class HostCompiled {
  public:
-  // C++17 without contraction. Unoptimised: a compiler computes functions of constants itself, and rounds them better.
+  // C++17 without contraction, and without optimisation: an optimising compiler evaluates functions of constants at
+  // compile time, with more accurate rounding.
   HostCompiled(const std::string& source, const std::string& options) {
     std::string pattern = (std::filesystem::temp_directory_path() / "spikeforge-XXXXXX").string();
     if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp");

@@ -1,5 +1,5 @@
-// A kernel of cuda/multistep/multistep.cuh compiled for the host, where one thread after the other runs it. So it has
-// no barrier and no shuffle: neither the time-parallel backward pass nor sums over a warp can be run, nor half types.
+// A kernel of cuda/multistep/multistep.cuh compiled for the host, which runs its threads sequentially. Barriers and
+// shuffles are not supported, so the time-parallel backward pass, sums over a warp and half types cannot be run.
 #pragma once
 
 #include "csrc/kernels/multistep/arguments.h"
@@ -32,7 +32,7 @@ inline void __syncthreads() {}
 template <class F> F __shfl_xor_sync(unsigned, F x, int) { return x; }
 )";
 
-// The function run, which calls the kernel `entry` for each thread of each block.
+// Returns the source of the function `run`, which calls the kernel `entry` for each thread of each block.
 inline std::string host_runner(const std::string& arguments, const std::string& entry) {
   return fmt::format(R"(
 extern "C" void run(const void* words, unsigned long bytes, unsigned blocks, unsigned block) {{
@@ -52,13 +52,13 @@ inline std::string host_source(const kernels::KernelSpec& spec) {
   return host_as_device + source.text + host_runner(arguments_of(spec.loop), source.entry);
 }
 
-// Tests run a kernel with many numbers.
+// Tests run a kernel with many values.
 inline const HostCompiled& compiled_once(const std::string& source) {
   static std::map<std::string, HostCompiled> compiled;
   return compiled.try_emplace(source, source, "-w").first->second;
 }
 
-// As a device of so many multiprocessors would; returns the schedule that it has there.
+// Runs the kernel as for a device with this number of multiprocessors. Returns its schedule for that device.
 template <class AnyLaunch> kernels::Schedule run_on_host(const AnyLaunch& launch, int multiprocessors) {
   const auto [schedule, spec, at_once] = kernels::plan(launch, multiprocessors);
   REQUIRE(schedule.segments == 1);

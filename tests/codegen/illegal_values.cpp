@@ -1,5 +1,5 @@
-// Kernels with parameters of illegal values, which no host sees: NaN that spreads, and of Loihi's
-// neurons, which have no NaN, a spike at every step. On the host, as in loihi_kernels.cpp.
+// Kernels with illegal parameter values on a GPU, which the host does not check: the results are NaN, or, for Loihi's
+// neurons, which have no NaN, a spike in every step. The kernels run on the host, as in loihi_kernels.cpp.
 #include "csrc/kernels/multistep/loihi_cells.h"
 #include "csrc/kernels/multistep/predefined_cells.h"
 
@@ -27,7 +27,7 @@ const std::vector<double>& illegal_values(Legal legal) {
   }
 }
 
-// The states of every neuron after every step, and their spikes, one parameter being a tensor.
+// The states and spikes of every neuron after every step, with one parameter as a tensor.
 struct Outcome {
   std::vector<double> spikes, v;
 };

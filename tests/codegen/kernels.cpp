@@ -1,4 +1,4 @@
-// The kernels of traced cells, compiled by NVRTC for architectures of which no GPU is needed.
+// Compiles the kernels of traced cells with NVRTC, for several architectures. Needs no GPU.
 #include "csrc/autodiff/jvp.h"
 #include "csrc/jit/nvrtc.h"
 #include "csrc/kernels/multistep/typical_kernels.h"
@@ -32,8 +32,8 @@ using kernels::Tensors;
 using kernels::TypicalCall;
 using kernels::TypicalKernels;
 
-// As in tests/kernels/compile.cpp, ptxas may park a register or two around a loop, in float64 as many pairs; beyond
-// that, a kernel does not fit.
+// As in tests/kernels/compile.cpp, ptxas may spill one or two registers (in float64, pairs of registers) around a loop.
+// A kernel with more spills does not fit.
 int parked_bytes(DType type) { return type == DType::f64 ? 32 : 24; }
 
 struct Kernel {
@@ -69,7 +69,7 @@ CompiledKernels compile(const jit::KernelSource& source, const std::string& arch
   return {result.usage.value(), time.count()};
 }
 
-// `bound`: of the bytes that may be spilled, for a type.
+// `bound` returns the maximum number of spilled bytes for a type.
 void compile_all(const std::vector<Kernel>& kernels, const std::string& arch,
                  const std::function<int(DType)>& bound = parked_bytes) {
   std::mutex mutex;
@@ -99,7 +99,7 @@ void compile_all(const std::vector<Kernel>& kernels, const std::string& arch,
   CHECK(failures.empty());
 }
 
-// The neurons take the calls in turn, the first begins with the one of that number.
+// Compiles each neuron for one call. The calls are assigned cyclically, from number `turn` on.
 void compile_gallery(const std::string& arch, std::span<const TypicalCall> calls, std::size_t turn) {
   std::vector<Kernel> kernels;
   for (const auto& [name, text] : gallery()) add_kernels(kernels, *intern(text), calls[turn++ % calls.size()]);

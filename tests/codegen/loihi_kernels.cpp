@@ -1,5 +1,5 @@
-// Whole kernels of Loihi's neurons on the host, against their cells in a plain loop. (tests/python/loihi/test_loihi.py
-// holds the cells against the equations.)
+// Compares complete kernels of Loihi's neurons on the host with a plain loop over their cells.
+// (tests/python/loihi/test_loihi.py compares the cells with the equations.)
 #include "csrc/kernels/multistep/loihi_cells.h"
 
 #include <array>

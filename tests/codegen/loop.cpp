@@ -1,6 +1,6 @@
-// Whole kernels of traced cells, the loop included, against a plain loop over the evaluator. The printed source is
-// compiled for the host, where one thread after the other runs it. So it has no barrier and no shuffle: neither the
-// time-parallel backward pass nor sums over a warp are run here, nor half types.
+// Compares complete kernels of traced cells with a plain loop over the evaluator. The printed source is compiled for
+// the host, which runs its threads sequentially. Barriers and shuffles are not supported, so the time-parallel backward
+// pass, sums over a warp and half types are not tested here.
 #include "csrc/autodiff/vjp.h"
 #include "csrc/graph/internal/evaluate.h"
 #include "csrc/kernels/multistep/traced_cell.h"
@@ -131,7 +131,7 @@ template <class F> class Comparison {
     backward.grad_inputs = to_x;
     backward.grad_initial = to_initial;
     backward.grad_params = to_params;
-    // As on a device of so few multiprocessors that no neuron is computed by several warps.
+    // The schedule of a device with so few multiprocessors that no neuron is divided among several warps.
     at_once_ = neurons_at_once(backward, run_on_host(backward, 1), 1);
     REQUIRE(takes_turns_ == (form_.channels > 0));
     REQUIRE((at_once_ < N) == (form_.channels > 0 && type != DType::f64));
@@ -150,7 +150,7 @@ template <class F> class Comparison {
   }
 
  private:
-  // Four bits of each output, two in a byte: what a thread of two neurons writes without its neighbours.
+  // Four bits of each output, two outputs in a byte: a thread of two neurons writes them without data of other threads.
   void check_packed() {
     std::vector<std::uint8_t> expected;
     bool all_legal = true;
@@ -186,7 +186,7 @@ template <class F> class Comparison {
     return state;
   }
 
-  // Adds to `sums` what the neuron adds to the factors of its parameters' gradients.
+  // Adds the neuron's contribution to the factors of its parameters' gradients to `sums`.
   void check_neuron(std::int64_t i, std::vector<F>& sums) {
     const autodiff::Stages& stages = cell_.stages;
     const std::vector<F> hoisted = evaluated(stages.prologue, params_of(i));

@@ -1,4 +1,4 @@
-// The kernels of pooling, compiled for the host, beside windows taken one number after the other.
+// Compares the pooling kernels, compiled for the host, with a plain loop over the elements of each window.
 #include "csrc/kernels/layer/pooling.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace layers;
 
-// The way a device does.
+// Runs the kernels of a call, in the order of their launches on a device.
 void run_on_host(const PoolLaunch& call) {
   const HostCompiled code(
       host_as_device + source_of(call).text + host_runner("spikeforge::layers::PoolArguments", "spikeforge_pool"),
@@ -29,7 +29,7 @@ struct Place {
   std::int64_t h, w;
 };
 
-// The places of window (i, j) that lie in the image.
+// The positions of window (i, j) that are inside the image.
 std::vector<Place> places_of(const Pool& pool, const Images& images, std::int64_t i, std::int64_t j) {
   std::vector<Place> places;
   for (int ky = 0; ky < pool.down.size; ++ky)
@@ -46,8 +46,8 @@ std::int64_t count_of(std::int64_t size, const Window& window) {
   return (size + 2 * window.padding - window.dilation * (window.size - 1) - 1) / window.stride + 1;
 }
 
-// `normalised`: a maximum before a normalisation, whose weight is below 0 in every second channel, and x has a gradient
-// by its statistics included.
+// `normalised`: the pooling precedes a normalisation whose weight is negative in every second channel, and the gradient
+// of x includes that of the statistics.
 void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, std::int64_t width,
                 bool normalised = false) {
   const Images images{3, height, width, channels, count_of(height, pool.down), count_of(width, pool.across)};
@@ -61,7 +61,7 @@ void check_pool(const Pool& pool, std::int64_t channels, std::int64_t height, st
   for (float& number : x) number = static_cast<float>(small(random));
   for (float& number : upstream) number = static_cast<float>(small(random));
 
-  // Plain images are of three channels by turns.
+  // In plain layout an image has one channel; three channels alternate.
   const std::int64_t cycle = channels == 1 ? 3 : 1, n_numbers = channels * cycle;
   const auto channel_of = [&](std::int64_t image, std::int64_t c) {
     return static_cast<std::size_t>(channels == 1 ? image % cycle : c);

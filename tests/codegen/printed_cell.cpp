@@ -1,4 +1,4 @@
-// Printed cells, compiled by the host's compiler, against the evaluator on the graphs they were printed from.
+// Compares printed cells, compiled by the host's compiler, with the evaluation of their graphs.
 #include "csrc/autodiff/vjp.h"
 #include "csrc/codegen/cell_printer.h"
 #include "csrc/graph/internal/evaluate.h"
@@ -42,8 +42,8 @@ template <class F> struct StepOf {  // what one step is given
   }
 };
 
-// Everything that the functions of a cell give, one after the other: initial states; outputs, next states; gradients of
-// inputs, states, and, after two equal steps, parameters.
+// All results of the functions of a cell, in this order: initial states; outputs, next states; gradients of inputs,
+// states, and, after two equal steps, parameters.
 template <class F> Numbers<F> by_evaluation(const Cell& cell, const Stages& stages, const StepOf<F>& given) {
   Numbers<F> all;
   for (const graph::State& state : cell.signature().states) all.push_back(static_cast<F>(state.initial));
@@ -62,7 +62,7 @@ template <class F> Numbers<F> by_evaluation(const Cell& cell, const Stages& stag
       {all, next, Numbers<F>(grads.begin(), of_a_step), evaluated(stages.epilogue, joined<F>({given.params, sums}))});
 }
 
-// The other side of it, in C++17 as the printed cells are.
+// The source that calls a printed cell, in C++17 as the cell itself.
 constexpr const char* harness = R"(
 template <template <class> class Cell, class F>
 void run(const F* p, const F* x, const F* state, const F* grad_y, const F* grad_next, F* out) {
@@ -171,8 +171,8 @@ TEST_CASE("the printed neurons of the gallery give the bits of their graphs") {
   check(cells, true);
 }
 
-// Its layout and names. After an intended change of the printer, SPIKEFORGE_WRITE_GOLDEN=1 in the environment writes
-// the text anew; read the difference.
+// Checks layout and names. After an intended change of the printer, run with SPIKEFORGE_WRITE_GOLDEN=1 to regenerate
+// the file, and review its diff.
 TEST_CASE("the printed cell of a neuron is the golden text") {
   const graph::Cell cell = graph::parse(gallery().at("lif"));
   const std::string printed = codegen::print_cell(cell, autodiff::stages_of(cell));

@@ -1,4 +1,4 @@
-// The program spikeforge-neuron, as a person runs it.
+// Runs the program spikeforge-neuron.
 #include "tests/catch.h"
 #include "tests/codegen/gallery.h"
 

@@ -1,4 +1,4 @@
-// Tapes compiled by the machine's compiler, beside the interpreter: the same bits.
+// Tapes compiled by the machine's compiler give the same bits as the interpreter.
 #include "csrc/cpu/host_compiler.h"
 #include "csrc/cpu/multistep/print_tapes.h"
 #include "csrc/graph/text.h"
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::uint64_t cells = 24;
 
-// Random ones, and one with each kind of surrogate.
+// Random cells, and one cell with each kind of surrogate.
 std::deque<TracedCell> some_cells() {
   std::deque<TracedCell> all;  // in place: cells are not copied
   for (std::uint64_t seed = 0; seed < cells; ++seed)
@@ -103,7 +103,7 @@ std::size_t entries_of(const std::string& folder) {
   return count - 2;  // . and ..
 }
 
-// A folder that temporary files go into while it lives.
+// A folder for temporary files during the lifetime of this object.
 class TemporaryFiles {
  public:
   TemporaryFiles() {
@@ -144,7 +144,7 @@ std::string message_of_load(const cpu::HostCompiler& compiler, const std::string
 TEST_CASE("a compiler that takes too long is ended, with its processes and files") {
   const TemporaryFiles scripts;
   const std::string script = scripts.path() + "/slow", id = scripts.path() + "/id";
-  // As a real one, it starts another program and leaves a temporary file behind.
+  // Like a real compiler, it starts another program and does not delete a temporary file.
   std::ofstream(script) << "#!/bin/sh\necho left > \"$(mktemp)\"\nsleep 300 &\necho $! > " << id << "\nwait\n";
   REQUIRE(::chmod(script.c_str(), S_IRWXU) == 0);
   const TemporaryFiles files;

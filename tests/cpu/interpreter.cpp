@@ -1,4 +1,4 @@
-// The CPU's interpreter of traced cells against graph::evaluate, one number at a time, for every instruction set.
+// Compares the CPU's interpreter of traced cells with graph::evaluate for each number, for every instruction set.
 #include "csrc/autodiff/vjp.h"
 #include "csrc/graph/internal/evaluate.h"
 #include "csrc/graph/text.h"
@@ -12,7 +12,7 @@
 namespace spikeforge::test {
 namespace {
 
-// Step after step, and back, as the definition says.
+// A plain loop over the steps, forward and backward, as the reference.
 template <class F> Outcome<F> run_slowly(const graph::Cell& cell, const Numbers<F>& at) {
   const graph::Graph vjp = autodiff::vjp(cell.graph());
   Outcome<F> outcome = empty_outcome<F>(cell);
@@ -63,7 +63,7 @@ std::vector<InstructionSet> instruction_sets() {
   return sets;
 }
 
-// How many numbers differ; the larger ones by more than their share of `bound`.
+// Returns how many numbers differ. Large numbers may differ by `bound` times their size.
 template <class F> struct Difference {
   std::size_t wrong = 0, compared = 0, telling = 0;  // telling: neither 0 nor infinite
 
@@ -128,7 +128,7 @@ template <class F> void compare_all(double bound, double gradient_bound) {
   std::printf("%s: of %zu and %zu numbers, forward and backward, %zu and %zu differ; %d cells to the bit\n",
               sizeof(F) == 8 ? "float64" : "float32", forward.compared, backward.compared, forward.wrong,
               backward.wrong, exact_cells);
-  // A threshold that rounding crosses, or a difference of large numbers.
+  // Reasons: rounding crosses a threshold, or two large numbers are subtracted.
   CHECK(double(forward.wrong) < .01 * double(forward.compared));
   CHECK(double(backward.wrong) < .01 * double(backward.compared));
   CHECK(2 * forward.telling > forward.compared);

@@ -1,4 +1,4 @@
-// Poisson input by tables is what the operation poisson draws, in every instruction set.
+// Poisson input from tables equals the draws of the operation poisson, for every instruction set.
 #include "csrc/cpu/network/poisson_input.h"
 #include "csrc/neuron/draws.h"
 
@@ -53,7 +53,7 @@ std::vector<T> by_kernel(const Set& set, const cpu::PoissonInput& input, const c
   return sums;
 }
 
-// The result if each had a rate of its own.
+// Returns the result of the kernel for neurons with different rates.
 template <class T>
 std::vector<T> by_kernel_of_each(const Set& set, double rate, const cpu::PoissonDraws& draws, T weight, std::size_t n) {
   std::vector<T> sums(n, T(0.25));
@@ -93,7 +93,7 @@ TEST_CASE("both words of a neuron decide if the first is a threshold of its tabl
   const double rate = 1.0;
   for (const std::uint64_t neuron : {0, 17, 63}) {
     std::vector<std::uint32_t> thresholds = cpu::poisson_thresholds(rate);
-    // A table of which one is wrong, and is no longer asked.
+    // A table with a wrong threshold that equals the random word of a neuron: the table is then not used.
     const std::uint32_t word = word_of(draws, neuron, 0);
     std::size_t k = 0;
     while (k < thresholds.size() && thresholds[k] < word) ++k;

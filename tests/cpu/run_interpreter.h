@@ -1,4 +1,4 @@
-// One run of a cell by the loop of an instruction set.
+// Runs a cell with the loop of an instruction set.
 #pragma once
 
 #include "csrc/cpu/kernels.h"

@@ -1,5 +1,5 @@
-// Nineteen ways in which registration layers have failed in silence elsewhere: each with a test that it cannot happen
-// here. They were found in an audit of brainevent's operators (docs/specs/op-registration-hardening.md there).
+// Nineteen silent defects of registration layers in other projects, each with a test that it cannot occur here. They
+// were found in an audit of the operators of brainevent (docs/specs/op-registration-hardening.md there).
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
@@ -22,8 +22,8 @@ namespace {
 
 using torch::autograd::grad;
 
-// A cache of this process's own, which therefore shows what it compiled. The library reads the variable when it first
-// compiles. No std::filesystem beside torch: libtorch.so exports an older copy of it.
+// A kernel cache of this process only, so that it shows what this process compiled. The library reads the variable at
+// its first compilation. std::filesystem is not used, because libtorch.so exports an older copy of it.
 class OwnCache {
  public:
   OwnCache() {
@@ -71,8 +71,7 @@ at::Tensor on_meta(c10::ScalarType type = at::kFloat) {
 }
 
 TEST_CASE("defect 1: a change of backend that caches hide") {
-  // A kernel belongs to a device, and is exchanged by registering the operator anew: handles that were looked up before
-  // run the new one.
+  // A kernel belongs to a device. Registering the operator again replaces it, also for existing handles.
   const at::Tensor x = at::ones({2});
   auto first = std::make_unique<RegisteredOp>(scaled("backend").registered());
   const auto looked_up = c10::Dispatcher::singleton()
@@ -100,7 +99,7 @@ TEST_CASE("defect 2: gradient rules dropped because there are fewer of them than
       }),
       has_text("its vjp must return 2 gradients, one for each tensor of the differentiable arguments, but gave 1"));
 
-  // An operator's number of results is known before.
+  // The number of results of an operator is known before its call.
   CustomOp by_name = scaled("too_few_results");
   const RegisteredOp backward = scaled("one_gradient").registered();
   CHECK_THAT(message_of<c10::ValueError>([&] { (void)by_name.vjp("test_custom::one_gradient").registered(); }),
@@ -140,11 +139,12 @@ TEST_CASE("defect 4: registering again under a name in use runs stale code") {
   CHECK(op({at::ones({1}), 3.0})[0].item<double>() == 3);  // untouched
 }
 
-// Defect 5, a batch folded into the launch grid of one slice: tests/python/custom_op/test_custom_op.py, where
-// torch.vmap is.
+// Defect 5, a batch folded into the launch grid of one slice, is tested in tests/python/custom_op/test_custom_op.py,
+// which uses torch.vmap.
 
 TEST_CASE("defect 6: failures that end the process, or lose their type") {
-  // On this thread, on another one, and on autograd's: always an exception that can be caught, and says who and why.
+  // An error on this thread, on another thread or on autograd's thread is an exception that can be caught, with the
+  // original message.
   CustomOp op = scaled("throws");
   op.cpu([](Tensors, const Arguments&) { throw std::out_of_range("the user's own"); });
   const RegisteredOp registered = op.registered();
@@ -158,7 +158,7 @@ TEST_CASE("defect 6: failures that end the process, or lose their type") {
 }
 
 TEST_CASE("defect 7: names of kernels from a counter of the process") {
-  // The name in caches is the operator's and what the kernel is made of, whatever was registered before.
+  // The name in caches depends on the operator and the source of its kernel only, not on earlier registrations.
   REQUIRE_NVRTC_OR_SKIP();
   const auto compile = [] {
     const RegisteredOp op = with_cuda("named", {.source = source_with("y[0] = 7;"), .entry = "f"}).registered();
@@ -173,7 +173,7 @@ TEST_CASE("defect 7: names of kernels from a counter of the process") {
 }
 
 TEST_CASE("defect 8: an object that is gone is taken for a new one at its address") {
-  // Registered, called and given up many times: every call runs the function of its own time.
+  // Registers, calls and destroys an operator repeatedly: each call runs the function that is registered at that time.
   for (int i = 0; i < 50; ++i) {
     CustomOp op = scaled("recycled");
     op.cpu([i](Tensors out, const Arguments&) { out[0].fill_(i); });
@@ -182,7 +182,7 @@ TEST_CASE("defect 8: an object that is gone is taken for a new one at its addres
   }
 }
 
-// Defect 9, nested vmap returns memory that nobody wrote: as defect 5.
+// Defect 9, nested vmap returns uninitialised memory, is tested in the same file as defect 5.
 
 TEST_CASE("defect 10: a cache key without the text of headers") {
   REQUIRE_NVRTC_OR_SKIP();
@@ -277,7 +277,7 @@ TEST_CASE("defect 17: an operator without a gradient gives a gradient of zero") 
              has_text("test_custom::no_vjp has no vjp, so it cannot be differentiated"));
   CHECK_FALSE(op({x.detach()})[0].requires_grad());
 
-  // Nor does an argument that was left out of the differentiable ones.
+  // An argument that is not in the list of differentiable arguments has no gradient either.
   CustomOp some("test_custom::some(Tensor x, Tensor y) -> Tensor");
   some.shapes(like_x)
       .cpu([](Tensors out, const Arguments& in) { out[0].copy_(in.tensor("x")); })

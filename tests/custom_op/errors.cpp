@@ -1,4 +1,4 @@
-// The refusals, when they come, and their words.
+// Errors: when they are raised, and their messages.
 #include "csrc/graph/errors.h"
 #include "csrc/custom_op/elementwise.h"
 
@@ -68,7 +68,7 @@ TEST_CASE("a function that is empty is refused, whatever it is for") {
   CHECK_FALSE(is_registered("bad"));
 }
 
-// Neither autograd's threads nor Python could carry it.
+// Exceptions of other types cannot pass autograd's threads or Python.
 TEST_CASE("an exception of another type becomes a std::exception with the operator's name") {
   const auto says = [](CustomOp op, const char* words, const std::function<void(const RegisteredOp&)>& call) {
     INFO(words);

@@ -1,4 +1,4 @@
-// Each part of what a user says of an operator, by what it does.
+// Each property that a user can define for an operator, tested by its effect.
 #include "csrc/custom_op/elementwise.h"
 
 #include <ATen/core/grad_mode.h>
@@ -135,7 +135,7 @@ TEST_CASE("a vjp may be another operator") {
   const RegisteredOp first = backward.registered(), second = op.registered();
   const at::Tensor x = at::tensor({0.5, -1.}).requires_grad_();
   CHECK(at::equal(grad({second({x})[0].sum()}, {x})[0], at::tensor({1., -2.})));
-  // It has no vjp of its own: a second derivative is refused, not zero.
+  // The vjp has no vjp: a second derivative raises an error instead of being zero.
   const at::Tensor once = grad({second({x})[0].sum()}, {x}, {}, {}, /*create_graph=*/true)[0];
   CHECK_THAT(message_of<c10::NotImplementedError>([&] { grad({once.sum()}, {x}); }),
              has_text("test_custom::square_backward has no vjp"));

@@ -1,4 +1,4 @@
-// Shared by the tests of custom operators: small operators to begin with, names that no other test has, and messages.
+// Shared by the tests of custom operators: small operators, unique names, and error messages.
 #pragma once
 
 #include "csrc/custom_op/custom_op.h"
@@ -60,7 +60,7 @@ inline TensorVector call(const std::string& name, std::vector<c10::IValue> argum
   return results;
 }
 
-// The message of an error of this type.
+// Returns the message of an error of this type.
 template <class Error = c10::Error, class Body> std::string message_of(Body&& body) {
   try {
     body();

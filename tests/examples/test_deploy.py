@@ -272,7 +272,7 @@ def test_an_array_of_nothing_takes_no_memory(folder, tmp_path):
 
 
 def test_a_table_that_cannot_be_read_to_its_end_is_no_table(folder):
-    # A terminal gives an error, and no end, once its other side has gone.
+    # Reading a terminal whose other side is closed gives an error instead of the end of the file.
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
     program = subprocess.Popen([BUILD / "bin/deploy", folder / "net.pt", os.ttyname(theirs)], stdout=subprocess.PIPE,

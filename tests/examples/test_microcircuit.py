@@ -23,7 +23,7 @@ def test_its_numbers_are_those_of_the_paper():
     assert network.WEIGHT == pytest.approx(87.8, abs=0.05)
     total = sum(network.connections(t, s) for t in range(8) for s in range(8))
     assert total == pytest.approx(3.0e8, rel=0.01)
-    # A potential of a single spike, step by step, peaks at 0.15 mV.
+    # The postsynaptic potential of a single spike has a maximum of 0.15 mV.
     x = torch.zeros(200, 1, dtype=torch.float64)
     x[0] = network.WEIGHT
     _, (v, *_) = torch.ops.spikeforge.run(network.NEURON, [x], [], [torch.zeros(()).double()], store_states=True)

@@ -34,18 +34,18 @@ def test_nothing_but_timing_tells_the_classes_apart():
     orders = data.orders(0)
     assert len({tuple(order) for order in orders.tolist()}) == 20 and (orders.sort(1).values == torch.arange(10)).all()
 
-    # Each channel's rate, in each class: the spread over classes is that of so many spikes at random.
+    # The rate of each channel in each class: the variation between classes is that of the same number of random spikes.
     spikes, groups = samples.spikes.float(), data.CHANNELS // data.GROUPS
     steps = samples.lengths.double()
     counts = torch.stack([spikes[samples.labels == k].sum((0, 1)) for k in range(20)]).double()
     expected = torch.stack([steps[samples.labels == k].sum() for k in range(20)])[:, None] * counts.sum(0) / steps.sum()
     deviations = (counts - expected) / expected.sqrt()
     assert deviations.square().mean() < 1.2  # 1 of Poisson's; less of volleys, which come at regular times
-    # The same for each step of the period: a linear reader of when groups fire finds nothing.
+    # The same for each step of the period: a linear readout of the firing times of groups has no information.
     volleys = spikes[:, :100].unflatten(2, (-1, groups)).sum(3)
     early = torch.stack([volleys[samples.labels == k].mean(0) for k in range(20)])
     assert (early.mean(1) - early.mean((0, 1))).abs().max() < 0.1 * early.mean()
-    # But the lag from one group to another does.
+    # The lag between two groups depends on the class.
     sample = int((samples.labels == 3).nonzero()[0])
     turn = orders[3]
     second = int((turn == (turn[0] + 1) % data.GROUPS).nonzero()[0])

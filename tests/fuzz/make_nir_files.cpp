@@ -1,4 +1,4 @@
-// Writes files for fuzz_nir to begin with: every node in one, each type alone, and with compression.
+// Writes the initial corpus of fuzz_nir: a file with every node, files of one type each, and compressed files.
 #include "tests/nir/every_node.h"
 
 #include "csrc/nir/write.h"

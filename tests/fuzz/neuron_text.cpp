@@ -1,5 +1,5 @@
-// Neuron text from strangers: it is read or refused, and what was read is a sound cell that prints to a text of its own
-// meaning, and can be differentiated.
+// Fuzzes the parser with untrusted neuron text: either it raises an error, or the result is a valid cell whose printed
+// text has the same meaning, and which can be differentiated.
 #include "csrc/autodiff/stages.h"
 #include "csrc/graph/errors.h"
 #include "csrc/graph/internal/verify.h"

@@ -41,8 +41,9 @@ std::string symbol(void* place, const char* format) {
 
 bool contains(std::string_view text, std::string_view word) { return text.find(word) != std::string_view::npos; }
 
-// Ends the process if libhdf5 is what failed: if it comes before any function of this library, from the innermost on.
-// In between are libc and the sanitizers, whose functions are known by their names (which takes llvm-symbolizer).
+// Ends the process if libhdf5 failed, which is the case if the stack, from the innermost frame on, contains libhdf5
+// before any function of this library. Frames of libc and of the sanitizers are skipped by their names (which needs
+// llvm-symbolizer).
 void excuse_libhdf5() {
   std::array<void*, 64> frames;
   const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
@@ -74,7 +75,7 @@ void on_signal(int signal, siginfo_t* info, void* context) {
 
 }  // namespace
 
-// Called by AddressSanitizer before it reports.
+// AddressSanitizer calls this function before it prints a report.
 extern "C" void __asan_on_error() { excuse_libhdf5(); }
 
 extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
@@ -87,7 +88,7 @@ extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
   return 0;
 }
 
-// libhdf5 keeps some of what it allocated for a damaged file.
+// libhdf5 leaks some memory for a damaged file.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 
 namespace {

@@ -1,4 +1,4 @@
-// Equality of numbers to the bit, where every NaN is the same.
+// Bitwise equality of numbers, except that all NaNs are equal.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ template <class F> bool same_bits(const std::vector<F>& a, const std::vector<F>&
   return true;
 }
 
-// Numbers that show every difference between expressions that look alike.
+// Numbers that reveal differences between similar expressions.
 template <class F> std::vector<F> hard_numbers() {
   const F inf = F(HUGE_VAL), tiny = std::nextafter(F(0), F(1));
   return {F(0),  F(-0.), F(1),   F(-1),  F(.1), F(-.3), F(2.5), F(-2.5), F(3),

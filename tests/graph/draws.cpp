@@ -12,7 +12,7 @@
 namespace spikeforge::graph {
 namespace {
 
-// "normal 0, uniform 2 once": the draws that results need, with their numbers.
+// Returns the draws that the results need, with their numbers, such as "normal 0, uniform 2 once".
 std::string draws_of(const Graph& graph) {
   const std::vector<bool> live = live_nodes(graph);
   std::string list;
@@ -47,7 +47,7 @@ TEST_CASE("print and parse keep the numbers of draws") {
     CHECK(draws_of(parse(text).graph()) == draws_of(cell.graph()));
     CHECK(print(parse(text)) == text);
   }
-  // The rest of the first draw is the number of the second.
+  // The unused first draw is removed, and the second one keeps its number.
   CHECK(print(parse("neuron n(x) { a = normal(); b = normal(); return b + x }")) ==
         "neuron n(x) {\n  b = draw(normal(), 1)\n  return b + x\n}\n");
   CHECK(print(parse("neuron n(x) { return x + 0.5 * normal() }")) == "neuron n(x) {\n  return x + 0.5 * normal()\n}\n");

@@ -1,5 +1,5 @@
-// The evaluator against what torch 2.11 gives (torch.<name>, torch.nn.functional.<name>) at the points where functions
-// of the same name differ between libraries.
+// Compares the evaluator with results of torch 2.11 (torch.<name>, torch.nn.functional.<name>) at points where
+// functions of the same name differ between libraries.
 #include "csrc/graph/internal/evaluate.h"
 #include "csrc/graph/errors.h"
 

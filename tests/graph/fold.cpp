@@ -11,7 +11,7 @@ namespace {
 
 using test::same_bits;
 
-// Arguments, constants, and nodes that a rule may look into, of both kinds.
+// Arguments, constants, and nodes whose operands a rule may inspect: numbers and booleans.
 struct Leaves {
   Graph graph;
   std::vector<Id> numbers, booleans;

@@ -53,7 +53,7 @@ TEST_CASE("a prologue and the rest have the bits of the whole") {
       arguments.push_back(value);
     INFO("seed " << seed << "\n" << print(cell));
     REQUIRE(test::same_bits(evaluate<float>(hoisted.inner, arguments), evaluate<float>(cell.graph(), all)));
-    // Nothing is left to hoist: parameters are now arguments, and what is made of them alone is no number.
+    // Nothing more can be hoisted: hoisted values are arguments, and nodes that depend on them only are not numbers.
     const std::size_t count = hoisted.prologue.results().size();
     const std::vector<bool> left = hoistable_nodes(hoisted.inner, first, count);
     for (Id id = 0; id < hoisted.inner.size(); ++id) {

@@ -1,4 +1,4 @@
-// Lists of numbers, as arguments of a graph's evaluation.
+// Lists of numbers as arguments for the evaluation of a graph.
 #pragma once
 
 #include <initializer_list>

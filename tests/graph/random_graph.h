@@ -1,5 +1,5 @@
-// Random cells of every operation, for properties that hold of all neurons. A seed makes the same cell everywhere;
-// print it with a failure, and shrink the cell first.
+// Random cells that use every operation, to test properties of all neurons. A seed gives the same cell on every
+// platform. On a failure, shrink the cell and print it with its seed.
 #pragma once
 
 #include "csrc/graph/cell.h"
@@ -16,7 +16,7 @@
 
 namespace spikeforge::test {
 
-// The same numbers with every standard library.
+// Gives the same numbers with every standard library.
 class Dice {
  public:
   explicit Dice(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 0x632be59bd9b4e019) {}
@@ -102,7 +102,7 @@ class RandomCell {
   Id positive(Id x) { return graph().make(Op::add, {graph().make(Op::abs, {x}), graph().constant(.5)}); }
   Id bounded(Id x) { return graph().make(Op::tanh, {x}); }
 
-  // Here most functions are finite and not huge.
+  // In this range most functions are finite and not large.
   std::vector<Id> tamed(Op op, std::vector<Id> x) {
     if (!style_.is_tame) return x;
     switch (op) {
@@ -139,7 +139,7 @@ class RandomCell {
     return graph::make_surrogate(one.name, numbers);
   }
 
-  // surrogate_gradient has no derivative: it stands where none is asked for.
+  // surrogate_gradient has no derivative, so it is used only where none is needed.
   Id derivative(Id x) { return dice_.chance(.5) ? number() : graph().make(Op::surrogate_gradient, {x}, surrogate()); }
 
   void add_node() {
@@ -186,7 +186,7 @@ class RandomCell {
 
 inline graph::Cell random_cell(std::uint64_t seed, RandomStyle style = {}) { return RandomCell(seed, style).make(); }
 
-// Numbers for all arguments.
+// Returns numbers for all arguments.
 inline std::vector<double> random_arguments(const graph::Graph& graph, std::uint64_t seed) {
   Dice dice(seed ^ 0xa5a5a5a5);
   std::vector<double> arguments;
@@ -194,7 +194,7 @@ inline std::vector<double> random_arguments(const graph::Graph& graph, std::uint
   return arguments;
 }
 
-// The cell with node `from` replaced by the earlier node `to`.
+// Returns the cell with node `from` replaced by the earlier node `to`.
 inline graph::Cell with_replaced(const graph::Cell& cell, graph::Id from, graph::Id to) {
   const graph::Graph& old = cell.graph();
   graph::Cell smaller(cell.signature());
@@ -215,8 +215,8 @@ inline graph::Cell with_replaced(const graph::Cell& cell, graph::Id from, graph:
   return smaller;
 }
 
-// A smaller cell that still fails, to be read by a person: nodes are replaced by one of their operands as long as that
-// keeps it failing.
+// Returns a smaller cell that still fails, for the failure message: replaces nodes by one of their operands while the
+// cell still fails.
 inline graph::Cell shrunk(graph::Cell cell, const std::function<bool(const graph::Cell&)>& fails) {
   const auto smaller = [&]() -> std::optional<graph::Cell> {
     const graph::Graph& g = cell.graph();

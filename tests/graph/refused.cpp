@@ -1,4 +1,4 @@
-// Each part must not compile, and the compiler's words must say what to write instead: see CMakeLists.txt.
+// No part may compile, and the error message of the compiler must name the correct code: see CMakeLists.txt.
 #include "csrc/graph/trace.h"
 
 using spikeforge::graph::step;

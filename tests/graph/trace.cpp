@@ -14,7 +14,7 @@ namespace spikeforge::graph {
 
 using test::has_text;
 
-// Code that must not compile; tests/graph/refused.cpp shows the words.
+// Code that must not compile; tests/graph/refused.cpp checks the messages.
 static_assert(!std::is_constructible_v<bool, Value>);
 static_assert(!std::is_convertible_v<std::vector<float>, Value>);
 static_assert(!std::is_convertible_v<const char*, Value>);

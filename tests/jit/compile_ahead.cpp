@@ -20,14 +20,14 @@ KernelSource kernel_of(const std::string& body) {
   return {.name = "ahead", .entry = "kernel", .text = "extern \"C\" __global__ void kernel(float* x) { " + body + " }"};
 }
 
-// Long enough that a process can end meanwhile.
+// Long enough for a process to end during the compilation.
 KernelSource long_kernel() {
   std::string body = "float y = x[0];";
   for (int i = 0; i < 400; ++i) body += " y = y / (1.5f + x[" + std::to_string(i) + "]);";
   return kernel_of(body + " x[0] = y;");
 }
 
-// Threads of this process may use it until its end.
+// Threads of this process may use this until the process ends.
 KernelCache& new_cache() {
   static TemporaryFolder& home = *new TemporaryFolder;
   static DiskCache& none = *new DiskCache({home / "none", 0, [](const std::string&) {}});
@@ -42,7 +42,7 @@ template <class Condition> bool comes_true(Condition&& condition) {
   return false;
 }
 
-// By itself, with the status 7.
+// The process ended normally, with status 7.
 void check_that_it_ends(pid_t child) {
   REQUIRE(child > 0);
   int status = 0;
@@ -104,7 +104,7 @@ TEST_CASE("a process may end while kernels are compiled ahead, and soon") {
       std::exit(7);  // runs the destructors of static objects, as the end of main does
     }
     check_that_it_ends(child);
-    // All eight would take longer, one after the other.
+    // Sequential compilation of all eight would take longer.
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     INFO(taken.count() << " s");
     CHECK(taken.count() < 25);

@@ -24,7 +24,7 @@ constexpr auto everyone_may_all = fs::perms(0777);
 const DiskKey key{{1, 2}, "sm_90", "nvrtc13.0"};
 const std::vector<char> payload = {'c', 'u', '\0', 'b', 'i', 'n'};
 
-// A cache in a folder of its own that counts its warnings.
+// A cache in its own folder that counts warnings.
 struct DiskFixture {
   TemporaryFolder home;
   fs::path folder = home / "kernels";
@@ -49,12 +49,12 @@ void used_seconds_ago(const fs::path& path, int seconds) {
   fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
 }
 
-// Runs in a process of a user whom permissions bind, which root is not; true if `action` returned true.
+// Runs `action` in a process of an unprivileged user, since file permissions do not apply to root. Returns its result.
 template <class Action> bool as_ordinary_user(Action action) {
   return holds_in_child([&] { return (::geteuid() != 0 || ::setuid(nobody) == 0) && action(); });
 }
 
-// No file of this process grows beyond `bytes`, as on a full disk.
+// Limits the size of files of this process to `bytes`, to emulate a full disk.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -10,7 +10,7 @@ using namespace spikeforge::test;
 
 namespace {
 
-// The requests that the driver of these tests received.
+// The requests that the fake driver received.
 struct Seen {
   std::string image;
   unsigned grid[3] = {};
@@ -44,7 +44,7 @@ Driver fake_driver() {
     seen.block = block;
     seen.shared_bytes = shared_bytes;
     seen.stream = stream;
-    // cuda.h: 1 is the buffer, 2 its size, 0 the end.
+    // Values of cuda.h: 1 marks the buffer, 2 its size, and 0 the end.
     const bool as_buffer =
         reinterpret_cast<std::size_t>(extra[0]) == 1 && reinterpret_cast<std::size_t>(extra[2]) == 2 && !extra[4];
     if (as_buffer) seen.args.assign(static_cast<char*>(extra[1]), *static_cast<std::size_t*>(extra[3]));

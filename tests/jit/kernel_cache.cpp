@@ -20,7 +20,7 @@ KernelSource source(const std::string& body = "*x = 1;") {
 
 const Nvrtc& no_nvrtc() { throw NvrtcNotFound("no NVRTC here"); }
 
-// A driver that takes every image and remembers it, or refuses the first few.
+// A fake driver that accepts and records every image, or rejects the first few.
 struct FakeLoader {
   int refuse = 0;
   std::vector<std::string> images;
@@ -33,8 +33,8 @@ struct FakeLoader {
   Driver driver;
 };
 
-// Images are compared in double parentheses: a failure then prints no bytes. Each cache made here is as a new process
-// over the same disk.
+// Images are compared in double parentheses, so that a failure prints no bytes. Each cache created here is like that of
+// a new process on the same disk.
 struct CacheFixture {
   TemporaryFolder home;
   FakeLoader loader;

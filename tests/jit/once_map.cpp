@@ -15,7 +15,7 @@ using Map = spikeforge::OnceMap<int, std::string, std::hash<int>>;
 
 namespace {
 
-// A latch that gives up, so that a test of concurrency fails instead of hanging.
+// A latch with a timeout, so that a concurrency test fails instead of hanging.
 bool waits_until(const std::function<bool()>& done) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!done() && std::chrono::steady_clock::now() < end) std::this_thread::yield();

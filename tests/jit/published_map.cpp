@@ -11,7 +11,7 @@
 
 namespace {
 
-// Seven keys in eight share a hash, so that probes go past entries of other keys.
+// Seven of eight keys have the same hash, so that look-ups probe entries of other keys.
 struct FewHashes {
   std::size_t operator()(int key) const { return key % 8 == 0 ? static_cast<std::size_t>(key) : 3; }
 };

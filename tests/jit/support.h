@@ -1,4 +1,4 @@
-// Shared by the tests of csrc/jit: folders that vanish, files, and an NVRTC.
+// Shared by the tests of csrc/jit: temporary folders, files, and NVRTC.
 #pragma once
 
 #include "csrc/jit/errors.h"
@@ -37,7 +37,7 @@ class TemporaryFolder {
   fs::path path_;
 };
 
-// Sets a variable, or unsets it where the value is empty, until the end of the scope.
+// Sets an environment variable until the end of the scope, or unsets it if the value is empty.
 class ScopedEnvironment {
  public:
   ScopedEnvironment(const char* name, const std::string& value) : name_(name) {
@@ -71,7 +71,7 @@ inline std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
-// The tests run without torch, so CMake says where its libraries lie.
+// The tests do not load torch, so CMake passes the path of its libraries.
 inline fs::path torch_folder() {
 #ifdef SPIKEFORGE_TEST_TORCH_FOLDER
   return SPIKEFORGE_TEST_TORCH_FOLDER;
@@ -80,7 +80,7 @@ inline fs::path torch_folder() {
 #endif
 }
 
-// Null where this machine has none.
+// Null if this machine has none.
 inline const jit::Nvrtc* find_nvrtc() {
   static const auto found = []() -> std::optional<jit::Nvrtc> {
     const char* override_path = std::getenv("SPIKEFORGE_NVRTC");
@@ -93,7 +93,7 @@ inline const jit::Nvrtc* find_nvrtc() {
   return found ? &*found : nullptr;
 }
 
-// The text of the Error that `action` throws; empty where it throws none.
+// Returns the message of the Error that `action` throws, or an empty string if it throws none.
 template <class Error, class Action> std::string message_of(Action&& action) {
   try {
     action();

@@ -68,7 +68,7 @@ Outcome compile_all(const std::vector<CoveredKernel>& kernels, const std::string
   return outcome;
 }
 
-// The list begins with the choices that cover most.
+// The choices that cover the most pairs come first.
 void check_arch(const std::string& arch, Share share) {
   const std::vector<CoveredKernel> all = covering_list();
   REQUIRE(all.size() > 100);
@@ -92,7 +92,7 @@ TEST_CASE("some kernels compile for sm_80 without spills") { check_arch("sm_80",
 TEST_CASE("some kernels compile for sm_100 without spills") { check_arch("sm_100", {20, 48}); }
 TEST_CASE("some kernels compile for sm_120 without spills") { check_arch("sm_120", {36, 48}); }
 
-// Every kernel of the covering list for two architectures.
+// Compiles every kernel of the covering list for two architectures.
 TEST_CASE("a half of all pairs of options compiles for sm_80 without spills", "[long]") { check_arch("sm_80", {0, 2}); }
 TEST_CASE("the other half of them compiles for sm_90 without spills", "[long]") { check_arch("sm_90", {1, 2}); }
 TEST_CASE("a half of all pairs of options compiles for sm_100 without spills", "[long]") {

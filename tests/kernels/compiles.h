@@ -1,4 +1,4 @@
-// A kernel compiled for an architecture, which may spill so many bytes.
+// Compiles a kernel for an architecture, and checks that it spills at most this number of bytes.
 #pragma once
 
 #include "csrc/jit/errors.h"
@@ -11,11 +11,11 @@
 
 namespace spikeforge::tests {
 
-// The bytes that a kernel may keep on the stack and yet fit: ptxas parks a uniform register or a few there around a
-// loop, whatever registers are free (seen: 24 bytes stored and loaded, at 64 registers of 128).
+// The number of bytes that a kernel may spill: ptxas spills a few uniform registers around a loop even if registers are
+// free (observed: 24 bytes stored and loaded, with 64 of 128 registers in use).
 constexpr int parked_bytes = 24;
 
-// The element numbered `first` of a list and every so many from there.
+// Returns the elements of a list from number `first` on, with this stride.
 struct Share {
   std::size_t first = 0, every = 1;
 };

@@ -22,7 +22,7 @@ namespace {
 using kernels::Direction;
 using kernels::KernelSpec;
 
-// The options of a call, each a number from 0.
+// The options of a call. The value of an option is a number from 0 on.
 enum Option {
   cell,
   type,
@@ -46,7 +46,7 @@ enum Option {
 using Choice = std::array<int, n_options>;
 using Pair = std::tuple<int, int, int, int>;  // option, value, option, value
 
-// Cells that leave a call the same options.
+// Cells whose calls have the same options.
 struct Family {
   std::vector<const Cell*> cells;
   std::vector<DType> types;
@@ -61,7 +61,8 @@ Family predefined_cells() {
   return family;
 }
 
-// One state, as most have; several of everything; no state; and every draw.
+// A cell with one state, as most cells; one with several inputs, states and outputs; one without state; and one with
+// every kind of draw.
 Family traced_cells() {
   Family family{.cells = {}, .types = floating, .has_form = false};
   static std::vector<std::shared_ptr<const TracedCell>> held;
@@ -85,7 +86,7 @@ Family loihi_cells() {
   return family;
 }
 
-// How many values each option has.
+// The number of values of each option.
 Choice n_values(const Family& family, Direction direction) {
   const bool is_backward = direction == Direction::backward;
   Choice n;
@@ -121,7 +122,7 @@ template <class Visit> void for_each_pair(const Choice& choice, Visit&& visit) {
     for (int b = a + 1; b < n_options; ++b) visit(Pair{a, choice[a], b, choice[b]});
 }
 
-// Greedy: of some random choices that contain an uncovered pair, the one with most of them.
+// Greedy: selects, from several random choices that contain an uncovered pair, the one with the most uncovered pairs.
 std::vector<Choice> covering_choices(const Choice& n) {
   std::mt19937 random(20260101);
   std::set<Pair> uncovered = all_pairs(n);
@@ -149,13 +150,13 @@ std::vector<Choice> covering_choices(const Choice& n) {
   return list;
 }
 
-// Absent, rows, or one element a row.
+// The view is absent (0), has full rows (1), or one element per row (2).
 SequenceView view(int kind, std::int64_t time_stride) {
   if (kind == 0) return {};
   return {.data = somewhere(), .time_stride = time_stride, .neuron_stride = kind == 1 ? 1 : 0};
 }
 
-// The launches of a choice, and what they point to.
+// The launches of a choice, and the data that they refer to.
 class Call {
  public:
   Call(const Family& family, const Choice& choice)
@@ -171,7 +172,7 @@ class Call {
       for (StateView& state : initial_) state = {somewhere(), stored(choice[initial])};
     for (std::size_t j = 0; j < params_.size(); ++j) {
       const bool is_tensor = choice[params] == 3 ? j % 2 == 0 : choice[params] > 0;
-      // A single number is shared by the neurons of a warp; one a channel repeats itself.
+      // A single number is shared by all neurons of a warp; a number per channel is repeated.
       const std::int64_t count = choice[params] == 2 ? neurons_ : choice[params] == 3 ? 64 : 1;
       if (is_tensor) params_[j] = {.data = somewhere(), .type = stored(choice[params]), .count = count};
     }
@@ -237,14 +238,14 @@ class Call {
   std::vector<ParamView> params_;
 };
 
-// The spills of kernels, in bytes, with NVRTC 13.0. Though registers are free: backward passes in float64 up to 56, in
-// integrate_and_fire on sm_80; the sines of squarewave_fourier 64, in
-// adaptive_lif on sm_100 and sm_120. Where registers are what lacks: Izhikevich's with ten parameters a neuron, forward
-// 40, on sm_80, and time-parallel in float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps,
-// which have 128 registers a thread, 56, in qif on sm_90; those in float64 of a smooth neuron, which gradients are
-// checked with, with erf's primitive eight times over, 1760, on sm_90; time-parallel ones of a neuron that draws by
-// every law, Poisson's loops among them, 156, on sm_120. Neurons in turns that add up gradients of parameters 40, in
-// qif and, with multi_gaussian, adaptive_lif, on sm_80 and sm_120.
+// The spills of kernels, in bytes, with NVRTC 13.0. If registers are free: backward passes in float64 up to 56, in
+// integrate_and_fire on sm_80; the sines of squarewave_fourier 64, in adaptive_lif on sm_100 and sm_120. If registers
+// are not sufficient: Izhikevich's neuron with ten parameters per neuron, forward 40, on sm_80, and time-parallel in
+// float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps, which have 128 registers a thread, 56,
+// in qif on sm_90; those in float64 of a smooth neuron, which gradients are checked with, with erf's primitive eight
+// times over, 1760, on sm_90; time-parallel ones of a neuron that draws from every distribution, including the loops of
+// Poisson's, 156, on sm_120. passes with several neurons per thread, which sum the gradients of parameters, 40, in qif
+// and, with multi_gaussian, adaptive_lif, on sm_80 and sm_120.
 constexpr int spilled_by_doubles = 56;
 constexpr int spilled_by_sines = 64;
 constexpr int spilled_by_ten_tensors = 40;

@@ -12,8 +12,8 @@ struct CoveredKernel {
   int most_spilled;  // bytes stored and loaded
 };
 
-// Kernels of predefined, traced and Loihi's cells as calls make them, on a device of 132 multiprocessors; without
-// duplicates, always the same.
+// The kernels that calls of predefined, traced and Loihi's cells use on a device of 132 multiprocessors, without
+// duplicates. The list is deterministic.
 std::vector<CoveredKernel> covering_list();
 
 }  // namespace spikeforge::tests

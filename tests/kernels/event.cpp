@@ -36,7 +36,8 @@ int allowed_spill(const KernelSpec& spec) {
   return spec.kernel == Kernel::scatter && spec.sums == Sums::fixed ? spilled_by_fixed_sums : parked_bytes;
 }
 
-// Every kernel with every kind of value and sum, and float64 or another type for each, taken in turn.
+// Every kernel with every kind of value and sum, each with float64 and with one other type. The other types are
+// assigned cyclically.
 std::vector<KernelSpec> all_specs() {
   std::vector<KernelSpec> list;
   int turn = 0;
@@ -68,7 +69,7 @@ std::vector<KernelSpec> all_specs() {
   return list;
 }
 
-// Every distribution and kind of value and sum, the types taken in turn.
+// Every distribution with every kind of value and sum. The types are assigned cyclically.
 std::vector<KernelSpec> jit_specs() {
   std::vector<KernelSpec> list;
   int turn = 0;
@@ -115,7 +116,8 @@ std::vector<KernelSpec> check_specs() {
   return list;
 }
 
-// Products with delays, stored and drawn: every kind of delay with every kind of sum, the types taken in turn.
+// Products with delays, stored and drawn: every kind of delay with every kind of sum. The types are assigned
+// cyclically.
 std::vector<KernelSpec> delayed_specs() {
   std::vector<KernelSpec> list;
   int turn = 0;
@@ -157,7 +159,7 @@ std::vector<KernelSpec> delayed_specs() {
   return list;
 }
 
-// Every part of a rule that has all of them, the types taken in turn.
+// Every part of a rule that has all parts. The types are assigned cyclically.
 std::vector<jit::KernelSource> plastic_sources() {
   const graph::Synapse rule = graph::parse_synapse(
       "synapse all(w, c; p, q; k, tau; m, n) { on pre { c' = c + k * q; p' = p + exp(k); send where(w > c, w, m) }; "
@@ -245,7 +247,7 @@ TEST_CASE("few rows are spread over all multiprocessors, and fill their blocks w
   CHECK(busy_warps() > 12);  // of 16
 }
 
-// Threads share a kernel, and what it is allowed.
+// All threads of the process share a kernel and its limit of shared memory.
 TEST_CASE("kernels of sparse products are allowed as much shared memory, whatever the matrix") {
   for (const jit::Device& device : {jit::Device{8, 6, 84}, jit::Device{9, 0, 132}})
     for (const DType weight : {DType::f32, DType::f64}) {

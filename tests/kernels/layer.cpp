@@ -21,7 +21,7 @@ namespace {
 
 using namespace layers;
 
-// The usual ones, or all of them, the types taken in turn.
+// The most common kernels, or all of them. The types are assigned cyclically.
 std::vector<jit::KernelSource> sources(bool usual) {
   constexpr std::array types = {DType::f16, DType::bf16, DType::f32, DType::f64};
   constexpr Window two{2, 2, 0, 1}, three{3, 2, 1, 1}, overlapping{3, 1, 1, 1}, seven{7, 2, 3, 1}, large{15, 15, 0, 1};
@@ -64,7 +64,7 @@ void check_all(const std::string& arch, bool usual) {
   for (const jit::KernelSource& source : sources(usual)) check_compiles(arch, source, /*most_spilled=*/0);
 }
 
-// A filter of so many taps.
+// A filter with this number of taps.
 void check_delayed(const std::string& arch, int first, int last) {
   for (const DelayedPass pass : {DelayedPass::add, DelayedPass::sums})
     for (const DType type : {DType::f32, DType::f64})
@@ -82,7 +82,7 @@ constexpr const char* filters =
     "neuron filters(x; a, b, c, d, e) { p = 0.5 * a + x; q = 0.5 * b + p; r = 0.5 * c + q; s = 0.5 * d + r;"
     " t = 0.5 * e + s; return t; a' = p; b' = q; c' = r; d' = s; e' = t }";
 
-// A normalised neuron over images of a network, each way in one launch.
+// A neuron with batch normalisation over images, with one launch per direction.
 class Normalised {
  public:
   Normalised(const char* neuron, std::optional<graph::Residual> residual, DType type, std::int64_t steps,
@@ -119,7 +119,7 @@ class Normalised {
     REQUIRE(fits_one_launch(forward, device));
     list.push_back(source_of(forward, device));
 
-    // Only the neuron's own parameters; those of the layer follow by themselves.
+    // Only the neuron's own parameters have gradients here; the layer adds its own.
     std::vector<void*> of_params(first_->params.size());
     for (std::size_t j = 0; j + 3 < of_params.size(); ++j) of_params[j] = somewhere();
     BackwardLaunch sums, gradient;
@@ -169,19 +169,19 @@ class Normalised {
   std::vector<void*> none_, given_;
 };
 
-// Stored before the first pass of a ring, and loaded behind it: where a channel lies.
+// The offset of a channel is spilled before the first pass of a ring, and loaded after it.
 constexpr int spilled_meanwhile = 16;
 
 void check_normalised(const std::string& arch, const Normalised& layer, int most_spilled) {
   for (const jit::KernelSource& source : layer.sources()) check_compiles(arch, source, most_spilled);
 }
 
-// Of 7 x 7 images in plain layout a thread has one neuron; of others up to four, in one channel or several. Of the
-// products of two forms, number of steps, layout and size those whose sum has the parity: any three of them occur
-// together. The types are taken in turn.
+// For 7 x 7 images in plain layout a thread has one neuron, otherwise up to four, in one or several channels. Tests the
+// combinations of neuron, number of steps, layout and size whose indices have a sum of this parity, so that any three
+// options occur together. The types are assigned cyclically.
 void check_normalised(const std::string& arch, int parity) {
-  // Two loops in one kernel: in segments the last of which is shorter sm_80 spills so much, sm_90 and sm_120 64 bytes;
-  // of a neuron with two states and two learned parameters.
+  // The kernel contains two loops. The first number is for segments, the last of which is shorter, on sm_80 (64 bytes
+  // on sm_90 and sm_120); the second for a neuron with two states and two learned parameters.
   constexpr int spilled_by_segments = 152, spilled_by_two_states = 40;
   constexpr std::array types = {DType::f16, DType::bf16, DType::f32};
   std::size_t turn = 0;

@@ -1,4 +1,4 @@
-// Networks on a GPU: how they are laid over its blocks, and that their kernels compile.
+// Networks on a GPU: how neurons are mapped to blocks, and that the kernels compile.
 #include "csrc/base/somewhere.h"
 #include "csrc/kernels/multistep/traced_cell.h"
 #include "csrc/kernels/network/launch.h"
@@ -26,7 +26,7 @@ constexpr const char* noisy =
     "neuron noisy(a, b; v; leak) { h = leak * v + a - b + 0.1 * normal(); s = spike(h - 1, none); return s; "
     "v' = select(s, 0, h) }";
 
-// A network of populations of `sizes` neurons each, in this order; rows have so many connections.
+// A network of populations of `sizes` neurons each, in this order; each row has this number of connections.
 struct Network {
   Network(DType type, const std::vector<std::pair<const char*, std::int64_t>>& sizes, std::int64_t of_a_row) {
     launches.reserve(sizes.size());
@@ -128,7 +128,7 @@ TEST_CASE("kernels of networks compile for every architecture") {
   const auto check = [&](Network& made, Sending expected, int most_spilled = 0) {
     const NetworkPlan plan = made.plan(device);
     CHECK(plan.sending == expected);
-    // Numbers that a neuron reads once a step, where a thread has 80 registers.
+    // With 80 registers per thread, numbers that a neuron reads once per step are spilled.
     check_compiles(arch, print_source(made.launch, plan), plan.threads == 768 ? 128 : most_spilled);
   };
   Network cortex(DType::f32, {{cortical, 77169}}, 3880);

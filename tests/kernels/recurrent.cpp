@@ -1,4 +1,4 @@
-// Recurrent layers on a GPU: which layers have a kernel where, that it fits the device, and that it compiles.
+// Recurrent layers on a GPU: which layers have a kernel on which device, that it fits the device, and that it compiles.
 #include "csrc/kernels/recurrent/schedule.h"
 #include "csrc/kernels/recurrent/spec.h"
 
@@ -61,10 +61,10 @@ struct Case {
   Options options = {};
 };
 
-// Weights take 128 of the 255 registers of a thread where a layer is as wide as its schedule goes, those of float32
-// 192. What is parked then lies before the loop over the steps: places of weights that are being loaded, all at once.
-// In blocks by themselves, which are twice as wide as those of clusters, sm_120 parks 48 numbers, where sm_80 parks
-// seven; sm_90 parks up to 62, which lanes keep rather than compute anew in every step.
+// In the widest layers of a schedule, weights take 128 of the 255 registers of a thread, and 192 in float32. The spills
+// are then before the loop over the steps: addresses of weights, which are all loaded at once. In single blocks, which
+// are twice as wide as those of clusters, sm_120 spills 48 numbers and sm_80 seven; sm_90 spills up to 62 numbers per
+// lane, which it would otherwise recompute in every step.
 int most_spilled(const Case& c, const jit::Device& device) {
   if (c.type == DType::f32) return c.width > 256 ? 320 : 64;
   if (c.width <= 128) return 0;
@@ -72,7 +72,7 @@ int most_spilled(const Case& c, const jit::Device& device) {
   return c.width > 768 ? 240 : 160;
 }
 
-// Both passes of a layer. Nothing is said where there is no kernel.
+// Compiles the forward and the backward kernel of a layer. Does nothing if the layer has no kernel.
 void check_layer(const Case& c, const jit::Device& device) {
   const Layer layer(c.text, c.type, c.width, c.batch, c.options);
   INFO(layer.cell->name << ", type " << static_cast<int>(c.type) << ", H = " << c.width << ", B = " << c.batch);
@@ -87,7 +87,7 @@ void check_layer(const Case& c, const jit::Device& device) {
   }
 }
 
-// Every width with every type, the neurons and numbers of samples taken in turn.
+// Every width with every type. Neurons and batch sizes are assigned cyclically.
 void check_all(const jit::Device& device) {
   constexpr std::array texts = {lif, adapting, two_inputs, graded};
   std::size_t turn = 0;

@@ -1,4 +1,5 @@
-// Time-parallel passes of many blocks for the same neurons: when there is one, that it fits, and that it compiles.
+// Time-parallel passes in which many blocks process the same neurons: when they are used, that they fit, and that they
+// compile.
 #include "csrc/kernels/scan/scan.h"
 
 #include <fmt/format.h>
@@ -43,7 +44,7 @@ struct FewNeurons : TracedCall<ForwardLaunch, BackwardLaunch> {
 bool scans(const FewNeurons& call) { return plan_scan(call.forward, of_an_h200).has_value(); }
 bool shares(const FewNeurons& call) { return plan_scan(call.backward, of_an_h200).has_value(); }
 
-// ptxas may park a register or two, as in other kernels; of doubles 52 bytes on sm_100.
+// ptxas may spill one or two registers, as in other kernels; in float64, 52 bytes on sm_100.
 void check_kernels(const std::string& arch, const FewNeurons& call) {
   const auto forward = plan_scan(call.forward, of_an_h200);
   if (forward) check_compiles(arch, print_scan(call.forward, *forward), call.forward.type == DType::f64 ? 52 : 0);

@@ -1,4 +1,5 @@
-// A call of a traced cell, forward and backward, as far as it decides a kernel: each tensor lies somewhere.
+// A call of a traced cell, forward and backward, with the properties that determine its kernel. Tensors have arbitrary
+// addresses.
 #pragma once
 
 #include "csrc/base/somewhere.h"

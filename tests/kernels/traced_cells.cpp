@@ -1,4 +1,4 @@
-// The table of cells made from text: bounded by bytes, and what is held stays.
+// The table of cells created from text: its size in bytes is bounded, and cells in use are not removed.
 #include "csrc/autodiff/vjp.h"
 #include "csrc/graph/errors.h"
 #include "csrc/graph/text.h"
@@ -19,13 +19,13 @@
 namespace spikeforge::test {
 namespace {
 
-// Texts of one length, each another neuron.
+// Returns texts of equal length, each of a different neuron.
 std::string text_number(int i) {
   return fmt::format(
       "neuron n(x; v) {{ h = 0.{:05} * v + x; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }}", 10000 + i);
 }
 
-// Room for so many of them.
+// Returns the size in bytes of this number of cells.
 std::size_t room_for(std::size_t count) { return count * TracedCell(text_number(0)).bytes() + 100; }
 
 std::string chain(int divisions) {
@@ -77,7 +77,7 @@ TEST_CASE("derivatives of surrogates that leave no room are counted, not built")
                           i - 1);
     return fmt::format("neuron waves(x) {{ {} return a{} }}", body, sites);
   };
-  // The count is about that of the graph that would be built.
+  // The estimate is close to the size of the graph that would be built.
   const graph::Graph few = graph::parse(text("abs", 3)).graph();
   const auto count = static_cast<double>(autodiff::count_slopes(few)),
              built = static_cast<double>(autodiff::vjp(few).size());

@@ -16,7 +16,7 @@ void check_words(const PhiloxWords& counter, unsigned long long key, const Philo
 
 }  // namespace
 
-// The known answers that come with Random123, the authors' library.
+// The known-answer tests of Random123, the library of the algorithm's authors.
 TEST_CASE("Philox4x32-10 gives its published words") {
   check_words({0, 0, 0, 0}, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
   check_words({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, 0xffffffffffffffff,
@@ -25,7 +25,7 @@ TEST_CASE("Philox4x32-10 gives its published words") {
               {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-// Kolmogorov and Smirnov: over n numbers, the largest distance exceeds 1.95 / sqrt(n) in 0.1 % of draws.
+// Kolmogorov-Smirnov test: for n numbers, the largest distance exceeds 1.95 / sqrt(n) in 0.1 % of draws.
 TEST_CASE("the numbers of a counter are uniform, and their quantiles normal") {
   constexpr unsigned n = 40000;
   std::vector<double> uniform, normal;
@@ -120,7 +120,7 @@ TEST_CASE("every u has a Poisson number, also the last before 1") {
   CHECK(poisson_of(~DoubleWord{0}, 0) == 0);
 }
 
-// The bounds are exceeded in 0.1 % of draws.
+// The bounds are exceeded with a probability of 0.1 %.
 TEST_CASE("Poisson numbers have their rate as mean and variance") {
   for (const double rate : {.3, 15.9, 16.1, 300., 1e6, 1e12}) {
     constexpr int n = 40000;

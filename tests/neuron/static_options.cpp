@@ -1,5 +1,5 @@
-// The options of a cell as constants of a kernel, beside the same options as values. What cells compute:
-// tests/python/multistep/test_forward_backward.py.
+// Compares cells whose options are compile-time constants with cells whose options are run-time values. The results of
+// cells are tested in tests/python/multistep/test_forward_backward.py.
 #include "csrc/kernels/multistep/cell.h"
 #include "csrc/neuron/cell.h"
 #include "csrc/neuron/cells.h"

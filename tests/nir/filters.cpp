@@ -1,4 +1,4 @@
-// Chunks as HDF5 stores them.
+// Chunks in the format of HDF5.
 #include "tests/catch.h"
 
 #include "csrc/nir/filters.h"
@@ -35,14 +35,14 @@ std::string deflated(const std::string& text) {
 TEST_CASE("lzf is literals and copies from before, which may overlap themselves") {
   const Filter filter{lzf, 0};
   CHECK(undone({filter}, bytes(std::string("\x02", 1) + "abc"), 3) == "abc");
-  // "ab", then 5 bytes from 2 before: length 3 + 2.
+  // "ab", then a copy of 5 bytes (length field 3, plus 2) from distance 2.
   CHECK(undone({filter},
                bytes(std::string("\x01"
                                  "ab"
                                  "\x60\x01",
                                  5)),
                7) == "abababa");
-  // A long copy: 7 says that the length goes on.
+  // A long copy: 7 marks a length of two bytes.
   CHECK(undone({filter},
                bytes(std::string("\x00"
                                  "x"
@@ -82,7 +82,7 @@ TEST_CASE("deflate stops at the size of the chunk") {
 }
 
 TEST_CASE("shuffled bytes go back to their elements, and filters are undone last first unless skipped") {
-  // Three elements of 2 bytes and one byte that is left over.
+  // Three elements of 2 bytes, and one remaining byte.
   CHECK(undone({{shuffle, 2}},
                bytes("ace"
                      "bdf"
@@ -100,7 +100,7 @@ TEST_CASE("shuffled bytes go back to their elements, and filters are undone last
 }
 
 TEST_CASE("a checksum is compared") {
-  // Fletcher's sums of the words 0x6162, 0x6364: 0xc4c6 and 0x6162 + 0xc4c6 = 0x12628, folded 0x2629.
+  // The Fletcher checksum of the words 0x6162, 0x6364: 0xc4c6 and 0x6162 + 0xc4c6 = 0x12628, folded 0x2629.
   CHECK(undone({{fletcher32, 0}},
                bytes("abcd"
                      "\xc6\xc4\x29\x26"),

@@ -54,7 +54,7 @@ TEST_CASE("every half is the float of its bits, and is restored from it") {
   CHECK(float_of_half(0x3c00) == 1.0F);
   CHECK(float_of_half(0x0001) == std::ldexp(1.0F, -24));
   CHECK(float_of_half(0xfbff) == -65504.0F);
-  // Halfway between two halves: the even one.
+  // A number halfway between two float16 values is rounded to the even one.
   CHECK(half_of_double(1 + std::ldexp(1.0, -11)) == 0x3c00);
   CHECK(half_of_double(1 + 3 * std::ldexp(1.0, -11)) == 0x3c02);
   CHECK(half_of_double(65519.9) == 0x7bff);

@@ -1,5 +1,5 @@
-// Values that no NIR file should hold, whatever wrote it: each ends in one error that names node and field.
-// tests/nir/test_files.py has the files whose HDF5 is hostile.
+// Illegal values in a NIR file: each raises an error that names node and field. tests/nir/test_files.py tests files
+// with malformed HDF5.
 #include "tests/catch.h"
 #include "tests/nir/every_node.h"
 

@@ -1,4 +1,4 @@
-// The shapes that flow through a graph: shapes against a count of window places by hand, and rules at the edges.
+// Shape inference of a graph: compares output sizes with an explicit count of window positions, and tests edge cases.
 #include "tests/catch.h"
 #include "tests/nir/every_node.h"
 
@@ -16,7 +16,7 @@ Shape after(const Kind& kind, const Shape& in, ShapeRule rule = ShapeRule::stric
   return output_shape({kind, {}}, in, "n", rule);
 }
 
-// The places at which a window of the reach fits, one place after the other.
+// Counts the positions at which a window fits, one by one.
 std::int64_t places(std::int64_t size, std::int64_t before, std::int64_t behind, std::int64_t kernel,
                     std::int64_t dilation, std::int64_t stride) {
   std::int64_t count = 0;
@@ -107,7 +107,7 @@ TEST_CASE("a window that does not fit is refused") {
 TEST_CASE("strict shapes are those of the graph everywhere, tolerant ones follow the arriving shapes") {
   const Array three = numbers({3}), one = numbers({1});
   CHECK_NOTHROW(infer_shapes(chain({3}, lif(three, three), Shape{3})));
-  // A parameter of another shape, a wrong Output.
+  // A parameter of a wrong shape, and a wrong Output.
   CHECK_THROWS_WITH(infer_shapes(chain({3}, lif(three, one), Shape{3})),
                     has_text("node n, field r: expected shape [3], that of tau, but it is [1]"));
   CHECK_THROWS_WITH(infer_shapes(chain({3}, lif(three, three), Shape{4})),
@@ -118,7 +118,7 @@ TEST_CASE("strict shapes are those of the graph everywhere, tolerant ones follow
   CHECK(shapes[2].in == Shape{2, 3});
   REQUIRE(report.warnings.size() == 1);
   CHECK_THAT(report.warnings[0], has_text("node out: it declares the input shape [4], but the input has shape [2, 3]"));
-  // Shapes that cannot be right are refused by both.
+  // Both raise an error for inconsistent shapes.
   CHECK_THROWS_WITH(infer_shapes(chain({4}, lif(three, three), {}), ShapeRule::tolerant),
                     has_text("node n: its parameters have shape [3], but the input has shape [4]"));
 }

@@ -50,7 +50,7 @@ def test_the_convolutional_network_of_spikingjellys_tutorial(tmp_path):
     out, _, _ = run(tmp_path / "net.nir", x[:, 0].numpy(), tmp_path, dt=1e-4, comparison="ge")
     np.testing.assert_array_equal(out, expected)
 
-    # In Python, by the operators alone.
+    # A simulator in Python, with the operators only.
     done = tool("convert", tmp_path / "net.nir", tmp_path / "net.pt", "--dt", 1e-4, "--comparison", "ge", "--dtype", "float64")
     assert done.returncode == 0, done.stderr
     torch.ops.load_library(str(LIBRARY))
@@ -140,7 +140,7 @@ def test_cycles_are_cut_where_nirtorch_cuts_them(seed, tmp_path):
             continue
         is_layer = random.random() < 0.5
         graph["nodes"][name] = ("Linear", {"weight": random.normal(0, 0.5, (4, 4))}) if is_layer else neuron("LIF", (4,), random)
-    # It counts an edge once, and takes dots for other letters.
+    # The other library ignores repeated edges, and replaces dots in names.
     names = {name: name.replace(".", "_").replace(" ", "_").replace("é", "e") for name in graph["nodes"]}
     graph = {
         "nodes": {names[name]: node for name, node in sorted(graph["nodes"].items(), key=lambda item: names[item[0]])},

@@ -30,7 +30,7 @@ namespace {
 using namespace spikeforge;
 using namespace spikeforge::test;
 
-// Through a file and back.
+// Writes the graph to a file and reads it.
 nn::Composite again(const nir::Graph& graph, const nir::ModuleOptions& options) {
   std::string file = "/tmp/spikeforge_nir_XXXXXX";
   ::close(::mkstemp(file.data()));
@@ -130,7 +130,8 @@ TEST_CASE("a small convolutional network exported with dt = 1e-4 fires as before
   back->reset();
   torch::jit::Module script = to_torchscript(*back, x);
   CHECK(at::equal(script.forward({x}).toTensor(), expected));
-  // Without what we noted, as others would read it: firing at the threshold itself must be asked for.
+  // Without the metadata that the export adds, as another program would read the graph, firing at the threshold must be
+  // requested.
   CHECK(at::equal(again(graph, {.dt = step, .comparison = nir::Comparison::ge})->forward(x), expected));
 }
 
@@ -221,7 +222,7 @@ TEST_CASE("properties without a NIR field are reported once, and do not affect o
 
   const auto first = [](const nn::Composite& made) { return made->named_children()["0"]; };
   CHECK(std::dynamic_pointer_cast<nn::LIFImpl>(first(nir::to_module(graph, {.dt = dt}))));
-  // Another dt, another option, another field: the fields count.
+  // With a different dt, option or field, the fields of the node take precedence over the metadata.
   CHECK(!std::dynamic_pointer_cast<nn::LIFImpl>(first(nir::to_module(graph, {.dt = dt / 2}))));
   CHECK(!std::dynamic_pointer_cast<nn::LIFImpl>(
       first(nir::to_module(graph, {.dt = dt, .comparison = nir::Comparison::ge}))));

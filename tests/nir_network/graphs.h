@@ -1,4 +1,4 @@
-// Small graphs whose neurons all differ.
+// Small graphs in which all neurons have different parameters.
 #pragma once
 #include "csrc/nir/error.h"
 #include "csrc/nir/network/from_module.h"
@@ -32,7 +32,7 @@ inline nir::Array between(double low, double high, nir::Shape shape, double quan
   return nir::Array::of<double>(std::move(shape), values);
 }
 
-// Weights and inputs of few bits: the sums of a layer are exact, in whatever order a BLAS takes them.
+// Weights and inputs have few bits, so that the sums of a layer are exact in any order of summation.
 inline nir::Array weights(double low, double high, nir::Shape shape) {
   return between(low, high, std::move(shape), /*quantum=*/1 / 64.);
 }

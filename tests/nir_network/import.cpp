@@ -16,7 +16,7 @@ using namespace spikeforge::test;
 
 namespace {
 
-// "VmRSS": what is in memory now; "VmHWM": the most there ever was.
+// "VmRSS" is the resident memory; "VmHWM" is its maximum so far.
 double megabytes(const std::string& what) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -40,7 +40,7 @@ nir::Graph wide(std::int64_t in, std::int64_t out) {
           {}};
 }
 
-// Written by another process, whose memory is its own.
+// A child process writes the file, so that its memory is not counted.
 std::string file_of(std::int64_t in, std::int64_t out) {
   std::string file = "/tmp/spikeforge_nir_XXXXXX";
   ::close(::mkstemp(file.data()));
@@ -57,7 +57,8 @@ std::string file_of(std::int64_t in, std::int64_t out) {
 
 }  // namespace
 
-// The first case of the file, which ctest runs in a process of its own: no earlier one has set the peak.
+// This is the first test case of the file, which ctest runs in its own process, so that no other test case affects the
+// peak.
 TEST_CASE("ten million parameters are imported soon, into at most 2.2 times the file's memory") {
   const std::string small = file_of(4, 3), large = file_of(5000, 2000);
   nir::to_module(nir::read(small), {.dt = dt});  // loads what there is to load

@@ -1,4 +1,4 @@
-// BatchNormNeuron against torch's own batch normalisation followed by the neuron.
+// Compares BatchNormNeuron with torch's batch normalisation followed by the neuron.
 #include "csrc/nn/batch_norm_neuron.h"
 #include "csrc/nn/containers.h"
 #include "csrc/nn/time_distributed.h"
@@ -30,7 +30,7 @@ constexpr const char* leaky =
 
 nn::Neuron text_neuron() { return nn::Neuron(nn::NeuronOptions(std::string(leaky)).param("tau", nn::Learnable(2.0))); }
 
-// A norm that has seen something, and fires.
+// A normalisation with running statistics, for which the neuron fires.
 BatchNorm2d seasoned(std::int64_t channels, std::optional<double> momentum = 0.1) {
   BatchNorm2d norm(torch::nn::BatchNorm2dOptions(channels).momentum(momentum));
   norm->bias.data().fill_(1.0);

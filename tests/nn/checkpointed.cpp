@@ -1,4 +1,4 @@
-// Sequences in segments: values and gradients of one call over all steps.
+// Sequences in segments have the values and gradients of a single call over all steps.
 #include "csrc/nn/checkpointed.h"
 #include "ops/neuron.h"
 
@@ -29,7 +29,7 @@ struct Drive {
       return run(x.narrow(0, number * steps, steps), states[0]);
     };
   }
-  // Keeps everything.
+  // The reference: a plain loop that keeps all intermediate results.
   Segment by_loop(bool truncated) const {
     Segment all{{}, {v}};
     for (std::int64_t number = 0; number < segments; ++number) {

@@ -44,7 +44,7 @@ std::string text_of_file(const std::string& path) {
   return text.str();
 }
 
-// No std::filesystem beside torch: libtorch.so exports an older copy of it.
+// std::filesystem is not used, because libtorch.so exports an older copy of it.
 struct Folder {
   std::string path = "/tmp/spikeforge_nn_" + std::to_string(::getpid());
   Folder() { ::mkdir(path.c_str(), 0700); }

@@ -1,5 +1,4 @@
-// The fixed-point modules against the operators that they stand for, whose bits are asked for in
-// tests/python/loihi/test_loihi.py.
+// Compares the fixed-point modules with their operators. tests/python/loihi/test_loihi.py tests the operators.
 #include "csrc/nn/containers.h"
 #include "csrc/nn/monitor.h"
 #include "csrc/nn/simulation.h"
@@ -27,7 +26,7 @@ bool are_states(const Stateful& module, const Tensors& results) {
   return true;
 }
 
-// Weights of one layer and what it does with them.
+// The weights and the options of a layer.
 struct LoihiLayer {
   Tensor weight, bias;
   LoihiConnectionOptions wiring;
@@ -72,7 +71,7 @@ nn::Composite chain_of(const std::vector<LoihiLayer>& layers) {
   return net;
 }
 
-// In several places at once, on any device.
+// Tests that run on any device.
 void check_against_operators(at::Device device) {
   INFO("seed " << loihi_seed);
   at::manual_seed(loihi_seed);
@@ -200,7 +199,7 @@ TEST_CASE("fixed-point states are recorded in every step, and set") {
         for (std::size_t i = 1; i < names.size(); ++i) REQUIRE(at::equal(monitor[names[i]][t - 1], expected[i]));
       }
     }
-    // Put back to where it was after three steps, it goes on from there.
+    // Sets the states to those after three steps, and continues from there.
     const Tensors third = made.op(x.narrow(0, 0, 3));
     for (std::size_t i = 1; i < names.size(); ++i) net->set(names[i], third[i]);
     REQUIRE(at::equal(net->forward(x.narrow(0, 3, 4)), made.op(x)[0].narrow(0, 3, 4)));

@@ -1,4 +1,4 @@
-// One of every fixed-point module, and the operator's call that it stands for.
+// An instance of every fixed-point module, with the equivalent operator call.
 #pragma once
 
 #include "csrc/nn/loihi.h"
@@ -20,7 +20,7 @@ inline Tensor random_ints(std::int64_t least, std::int64_t most, at::IntArrayRef
   return at::randint(least, most + 1, shape, at::kInt);
 }
 
-// `width` neurons, or as many inputs and outputs. Inputs of neurons are large enough for u to wrap.
+// `width` is the number of neurons, or of inputs and outputs. Inputs of neurons are large enough for u to wrap.
 inline std::vector<MadeLoihi> all_loihi_modules() {
   using namespace nn;
   constexpr std::int64_t current = 1 << 15, message = 200;

@@ -1,4 +1,4 @@
-// Shared by the tests of modules: one of every neuron, and three ways to run over a sequence.
+// Shared by the tests of modules: an instance of every neuron, and three ways to run a sequence.
 #pragma once
 
 #include "csrc/nn/encoders.h"
@@ -39,7 +39,7 @@ struct Made {
   std::function<std::shared_ptr<Stateful>(bool persistent)> make;
 };
 
-// Every neuron, with constants of all three kinds among them.
+// Every neuron. All three kinds of constants occur.
 inline std::vector<Made> all_neurons() {
   using namespace nn;
   const Tensor taus = at::full({width}, 2.0) + at::arange(width) * .1;
@@ -84,7 +84,7 @@ inline std::vector<Made> all_neurons() {
   };
 }
 
-// One step at a time, all at once, and in pieces of random lengths, 0 among them.
+// Step by step, in one call, and in pieces of random lengths, including 0.
 inline Tensor by_steps(Stateful& module, const Tensor& x_seq) {
   Tensors rows;
   for (const Tensor& x : x_seq.unbind(0)) rows.push_back(module.step(x));

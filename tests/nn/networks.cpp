@@ -1,4 +1,4 @@
-// Networks: that the ways to run them agree, with each other and with a simulator that knows only the description.
+// Networks: all ways to run them agree with each other and with a simulator of the description.
 #include "csrc/nn/containers.h"
 #include "csrc/nn/neuron.h"
 #include "csrc/nn/neurons.h"
@@ -42,7 +42,7 @@ TEST_CASE("random networks with random delays: steps, one forward, chunks and a 
       CHECK(at::equal(state.value(), chunked->state(state.key())));
     }
 
-    // In double precision, so that what a loop amplifies is not the rounding.
+    // In double precision, because a loop amplifies rounding errors.
     for (nn::Composite* net : {&once, &stepped, &chunked}) (*net)->to(at::kDouble);
     const auto gradients = [&](nn::Composite& net, const auto& run) {
       net->reset();

@@ -1,4 +1,4 @@
-// Neurons as modules: what they compute, and that the ways to run them agree.
+// Neurons as modules: their results, and that all ways to run them agree.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -17,7 +17,7 @@ struct Results {
   Tensors gradients;
 };
 
-// Runs a copy, and differentiates a sum that sees the outputs and the last states.
+// Runs a copy, and differentiates a loss that depends on the outputs and on the last states.
 template <class Run> Results run_copy(const Stateful& module, const Tensor& x, const Run& run) {
   const auto copy = clone_of(module);
   const Tensor leaf = x.detach().clone().requires_grad_(true);
@@ -102,7 +102,7 @@ TEST_CASE("a learned constant stays within its bounds, and has the gradient of c
   CHECK(inside.ne(0).any().item<bool>());
   CHECK(at::equal(got, wanted * inside));
 
-  // Whatever an optimiser does, no step makes it illegal.
+  // No optimiser step makes the value illegal.
   nn::PLIF plif(nn::PLIFOptions().w(Learnable(0.0, {.max = 2})));
   nn::EIF eif(nn::EIFOptions().tau(Learnable(2.0, {.min = 1})).delta_t(Learnable(1.0, {.min = .1})).strict(true));
   nn::IF soft(nn::IFOptions().v_threshold(Learnable(4.0, {.min = .2})).v_reset(std::nullopt));
@@ -144,7 +144,7 @@ TEST_CASE("a neuron at its threshold fires, a strict one does not") {
   }
 }
 
-// At no threshold by chance: the strict cells are the same neurons.
+// No value is exactly at its threshold, so the strict cells give the same results.
 TEST_CASE("strict neurons equal the others") {
   at::manual_seed(11);
   const Tensor x = at::rand({20, 3, width}) * 3;
@@ -238,7 +238,7 @@ TEST_CASE("encoders") {
   latency->reset();
   CHECK(at::equal(latency->encode(values, 5), at::eye(5)));
 
-  // A half has too few random numbers and steps.
+  // float16 and bfloat16 have too few values for random numbers and steps.
   for (const auto type : {at::kHalf, at::kBFloat16}) {
     const Tensor halves = at::arange(257).div(256).to(type), when = (2500 * (1 - halves.to(at::kDouble))).round();
     CHECK(at::equal(nn::Latency(2501)->encode(halves, 2501).argmax(0), when.to(at::kLong)));

@@ -1,5 +1,5 @@
-// Networks with random parts, connections, delays and loops, as data: what the module is built from, and what a slow
-// and obvious simulator of the same network is built from.
+// Descriptions of networks with random parts, connections, delays and loops. The module and a simple, slow simulator
+// are built from the same description.
 #pragma once
 
 #include "csrc/nn/composite.h"
@@ -31,7 +31,8 @@ struct RandomNetwork {
   }
 };
 
-// exact_layers: Linear once a step, with any weights; otherwise weights of few bits and one call for all steps.
+// exact_layers: each Linear runs once per step, with any weights. Otherwise it runs once for all steps, with weights of
+// few bits.
 inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
   const auto up_to = [&](int n) { return static_cast<int>(random() % n); };
   const auto neurons = all_neurons();
@@ -47,13 +48,13 @@ inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
       for (const Tensor& p : linear->parameters()) Tensor(p).copy_((p * 32).round() / 16);
       net.parts.emplace_back(name, nn::TimeDistributed(linear));
     } else {
-      // A part that fires only: its output is of few bits.
+      // A neuron that spikes (any but LI), so that its outputs have few bits.
       std::size_t k = 0;
       do k = up_to(static_cast<int>(neurons.size()));
       while (neurons[k].name == "LI");
       net.parts.emplace_back(name, neurons[k].make(false));
     }
-    // The source that feeds it.
+    // The part from which it receives its input; -1 is the input of the network.
     int from = up_to(i + 1) - 1;
     if (!exact_layers && i % 2 == 1 && from % 2 == 1) --from;  // a neuron's output, or sums would need too many bits
     net.edges.push_back({from < 0 ? "" : "part" + std::to_string(from), name, up_to(3) == 0 ? up_to(4) : 0});
@@ -75,8 +76,8 @@ inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
   return net;
 }
 
-// The network step by step, from its description alone: whoever has all its instant inputs runs; delays are looked up
-// in the whole past.
+// Simulates the network step by step from its description: in each step, a part runs when all its inputs without delay
+// are available. Inputs with a delay are read from the stored outputs of all steps.
 inline Tensor simulate(const RandomNetwork& net, const Tensor& x_seq) {
   std::map<std::string, nn::Part> parts;
   for (const auto& [name, part] : net.parts) parts.emplace(name, part.clone());

@@ -1,4 +1,5 @@
-// Lengths and starts of samples: a batch gives what each sample gives by itself, made anew where it starts.
+// Lengths and starts of samples: the results of a batch equal those of separate calls for each sample, whose states are
+// reset at each start.
 #include "csrc/nn/batch_norm_neuron.h"
 #include "csrc/nn/containers.h"
 #include "csrc/nn/delay.h"
@@ -25,7 +26,7 @@ namespace {
 
 constexpr std::int64_t sample_steps = 9;
 
-// Starts of some samples on the way, of some at once.
+// Returns random starts, at the first and at later steps.
 nn::Samples random_samples(const std::vector<std::int64_t>& lengths) {
   Tensor start = at::rand({sample_steps, static_cast<std::int64_t>(lengths.size())}) < 0.25;
   start.select(1, 0).select(0, 4).fill_(true);
@@ -37,7 +38,7 @@ struct Found {
   std::map<std::string, Tensor> states;
 };
 
-// A step at a time.
+// Runs each sample separately, one step at a time.
 Found each_by_itself(const Stateful& module, const Tensor& x, const nn::Samples& samples) {
   Tensors columns;
   std::map<std::string, Tensors> states;
@@ -58,7 +59,7 @@ Found each_by_itself(const Stateful& module, const Tensor& x, const nn::Samples&
     for (const auto& state : own->state()) states[state.key()].push_back(state.value());
   }
   Found found{at::cat(columns, 1), {}};
-  // Values in flight have steps before samples.
+  // Values in flight are [steps, samples, ...].
   for (const auto& [name, parts] : states) found.states[name] = at::cat(parts, parts[0].dim() == x.dim() ? 1 : 0);
   return found;
 }
@@ -97,7 +98,7 @@ TEST_CASE("samples of different lengths that restart equal each sample alone, in
     const std::string name = stored->state_names()[0];
     CHECK(!stored->state_sequence(name).select(1, 1).slice(0, 4).any().item<bool>());
     CHECK(at::equal(stored->state_sequence(name).select(1, 1)[3], found.states.at(name)[1]));
-    // The call is over: the next one is of whole sequences.
+    // Lengths and starts apply to one call only: the next call has full sequences.
     CHECK(at::equal(module->forward(x), [&] {
       const auto other = neuron.make(false);
       for (const auto& [state, value] : found.states) other->set_state(state, value);
@@ -121,7 +122,7 @@ TEST_CASE("a network tells its neurons of samples, and nothing crosses a start o
     network->to(at::kDouble);
     const auto other = clone_of(*network);
     check_equal(together(*network, x, samples), each_by_itself(*other, x, samples), 1e-10);
-    // In pieces, of which the second goes on from what is on its way.
+    // Runs in two pieces. The second continues with the values in flight.
     const auto pieces = clone_of(*other);
     const Tensor whole = other->forward(x, {.start = samples.start});
     const Tensor first = pieces->forward(x.narrow(0, 0, 4), {.start = samples.start.narrow(0, 0, 4)});

@@ -1,4 +1,4 @@
-// States by name: kept, moved, copied, saved, and refused.
+// States by name: keeping, moving, copying, saving, and errors.
 #include "csrc/nn/composite.h"
 #include "csrc/nn/containers.h"
 #include "csrc/nn/time_distributed.h"
@@ -38,7 +38,7 @@ nn::Sequential network_of(const Made& neuron) {
       torch::nn::Linear(width, 2), nn::LI(nn::LIOptions().persistent_state(true)));
 }
 
-// Loss after loss is the same, whether or not the network, its states and its optimizer went through a file.
+// Checks that the losses stay the same if the network, its states and its optimizer are saved and loaded.
 void check_resuming(at::Device device) {
   for (const Made& neuron : all_neurons()) {
     INFO(neuron.name);
@@ -136,7 +136,7 @@ TEST_CASE("a checkpoint holds states of any type") {
 
 namespace {
 
-// As torch's own modules are written: reset() constructs, and its clone() copies the children into new ones.
+// Written like torch's own modules: reset() constructs the children, and clone() copies their values into new ones.
 struct OwnImpl : torch::nn::Cloneable<OwnImpl> {
   OwnImpl() { reset(); }
   void reset() override { lif = register_module("lif", nn::LIF(nn::LIFOptions().tau(nn::Learnable(2.0)))); }

@@ -9,7 +9,7 @@
 
 #include "tests/catch.h"
 
-// Every operator new of this program and of the libraries it loads comes here.
+// Replaces operator new for this program and the libraries that it loads.
 namespace {
 thread_local long allocations = 0;
 }

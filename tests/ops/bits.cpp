@@ -1,4 +1,4 @@
-// Conditions that must not change a bit: tiles, threads, vectors, and the other neurons. Layouts:
+// Results must have the same bits for any tiles, threads, vectors and other neurons. Layouts are tested in
 // tests/python/multistep/test_edges.py.
 #include "tests/ops/calls.h"
 
@@ -26,8 +26,8 @@ Tensors all_of(Call call) {
   return all;
 }
 
-// The parameter that every neuron's time constant comes from, one number a neuron, so that cells differ from lane to
-// lane.
+// The parameter that determines the time constant of a neuron, with one value per neuron, so that the lanes of a vector
+// differ.
 Call with_parameter_a_neuron(const std::string& neuron, const Tensor& x) {
   Call call = default_call(neuron, x);
   const auto shape = x.sizes().slice(1);
@@ -93,7 +93,7 @@ TEST_CASE(
   }
 }
 
-// Neurons next to the ends of tiles and vectors, alone in scalar calls of one lane.
+// Neurons at the ends of tiles and vectors, compared with scalar calls of a single neuron.
 TEST_CASE("the results of a neuron depend on no other neuron") {
   constexpr int64_t size = 20011;
   for (const NeuronRow& neuron : neuron_rows) {
@@ -114,7 +114,7 @@ TEST_CASE("the results of a neuron depend on no other neuron") {
   }
 }
 
-// Large results are written past the caches, in whole lines, however the rows lie.
+// Large results are written with non-temporal stores of complete cache lines, for any alignment of the rows.
 TEST_CASE("a large call gives the bits of small ones, whatever the alignment of its rows") {
   constexpr int64_t steps = 18, piece = 10007, bytes = 9 << 20;
   for (const std::string neuron : {"lif", "izhikevich"}) {
@@ -123,7 +123,7 @@ TEST_CASE("a large call gives the bits of small ones, whatever the alignment of 
       const int64_t aligned = bytes / steps / int64_t(at::elementSize(type)) / 64 * 64;
       for (const int64_t size : {aligned, aligned + 3}) {
         INFO(neuron << ", " << type << ", N=" << size);
-        // With states as sequences: results, then the gradient of x.
+        // The results, with the states of all steps, followed by the gradient of x.
         const auto all_of_part = [&](int64_t begin, int64_t end) {
           Call call = default_call(neuron, drive(neuron, {steps, size}, type).slice(1, begin, end).contiguous());
           call.store_v = true;

@@ -1,4 +1,4 @@
-// One way to call any of the neurons through their public C++ functions.
+// Calls any neuron through its public C++ function.
 #pragma once
 
 #include "ops/neuron.h"
@@ -20,44 +20,44 @@ struct Form {
   std::string text() const;
 };
 
-// Every choice that the neuron has.
+// All options of a neuron.
 std::vector<Form> forms(NeuronKind kind);
 
 struct Call {
   std::string neuron;
   Tensor x;
   MaybeTensor v = {}, w = {};                // initial states; w is also the a of adaptive_lif
-  std::map<std::string, Param> params = {};  // what is missing has its default; plif's w is one of them
+  std::map<std::string, Param> params = {};  // missing parameters have their defaults; plif's w is a parameter
   Form form = {};
   std::string surrogate = "sigmoid";
   std::vector<double> surrogate_args = {};
   bool store_v = false;
 };
 
-// The spikes and the states.
+// Returns the spikes and the states.
 Tensors run(const Call& call);
 
-// By autograd, for what requires grad among a call's tensors: x, v, w and the parameters by their names. `upstream` may
-// have undefined entries, for results without a gradient.
+// The gradients, from autograd, of all tensors of a call that require grad: x, v, and the parameters by name. Undefined
+// entries of `upstream` are for results without a gradient.
 struct NamedGradients {
   std::vector<std::string> names;
   Tensors values;
 };
 NamedGradients gradients(const Call& call, const Tensors& results, const Tensors& upstream);
 
-// A drive under which a neuron fires now and then, the same on every machine.
+// Returns an input for which the neuron fires occasionally, the same on every machine.
 Tensor drive(const std::string& neuron, at::IntArrayRef shape, at::ScalarType type = at::kFloat, unsigned seed = 1);
-// Between -1 and 1.
+// Returns numbers between -1 and 1.
 Tensor noise(at::IntArrayRef shape, at::ScalarType type = at::kFloat, unsigned seed = 2);
 
-// plif has no call without its w.
+// Returns a call with the default parameters, except for w of plif, which has none.
 Call default_call(const std::string& neuron, const Tensor& x);
 
 bool same_bits(const Tensors& a, const Tensors& b);
 
 Tensor leaf(const Tensor& t);
 
-// For the time of a scope.
+// In effect until the end of the scope.
 class ThreadCount {
  public:
   explicit ThreadCount(int threads);

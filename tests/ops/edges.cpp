@@ -1,5 +1,4 @@
-// Empty and tiny inputs: what the sanitizers should see too. Their values:
-// tests/python/multistep/test_edges.py.
+// Empty and very small inputs, for the sanitizers. Their results are tested in tests/python/multistep/test_edges.py.
 #include "tests/ops/calls.h"
 
 #include <ATen/ops/empty.h>
@@ -82,7 +81,7 @@ TEST_CASE("any number of steps and neurons, in every type and form, has finite r
   }
 }
 
-// The rest of what is refused: tests/python/multistep/test_errors.py, from where no tensor is undefined.
+// Other errors are tested in tests/python/multistep/test_errors.py; Python cannot pass an undefined tensor.
 TEST_CASE("an undefined tensor is refused with the operator's and the argument's name") {
   const Tensor x = at::zeros({4, 3});
   CHECK_THROWS_WITH(run({.neuron = "lif", .x = x, .params = {{"tau", Tensor()}}}),

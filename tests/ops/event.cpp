@@ -1,4 +1,4 @@
-// Products of sparse matrices and events, compared with dense matrices: the sanitizers run them.
+// Compares products of sparse matrices and events with dense products, for the sanitizers.
 #include "ops/common/library.h"
 #include "ops/event/product.h"
 
@@ -25,7 +25,7 @@ struct Matrix {
   std::int64_t cols = 0;
 
   std::int64_t rows() const { return static_cast<std::int64_t>(begins.size()) - 1; }
-  // Allocates exactly as much memory as there are elements, so that a read beyond them is seen.
+  // Allocates exactly the memory of the elements, so that a sanitizer detects an out-of-bounds read.
   Tensor indices() const {
     Tensor t = at::empty({static_cast<std::int64_t>(columns.size())}, at::kInt);
     std::copy(columns.begin(), columns.end(), t.mutable_data_ptr<std::int32_t>());
@@ -64,7 +64,7 @@ std::vector<Matrix> matrices() {
           random_matrix(random, std::vector<int>(40, 500), 33)};  // more work than one thread's, many duplicates
 }
 
-// Connections that are there several times add up.
+// Returns the dense matrix. The weights of repeated connections are summed.
 Tensor dense(const Matrix& matrix, const Tensor& weights) {
   const Tensor row = at::arange(matrix.rows()).repeat_interleave(matrix.indptr(true).diff());
   return at::zeros({matrix.rows(), matrix.cols}, at::kDouble)
@@ -72,7 +72,7 @@ Tensor dense(const Matrix& matrix, const Tensor& weights) {
                  /*accumulate=*/true);
 }
 
-// What each entry counts.
+// Returns the value with which each entry contributes to the product.
 Tensor contribution(const Tensor& x, sparse::Values values) {
   if (values == sparse::Values::number) return x;
   return at::where(x > 0, values == sparse::Values::event ? at::ones_like(x) : x, 0);
@@ -91,7 +91,7 @@ Tensor product(const Tensor& weights, const Matrix& matrix, bool wide, const Ten
                  std::vector<const char*>{"event", "graded", "number"}[static_cast<std::size_t>(values)], false, false);
 }
 
-// NaN and negative numbers among the events.
+// Returns random entries. Events include NaN and negative numbers.
 Tensor random_entries(std::int64_t n, sparse::Values values) {
   Tensor x = at::rand({n}, at::kDouble) - 0.5;
   return values == sparse::Values::number ? x : at::where(x < -0.4, NAN, x);

@@ -1,5 +1,5 @@
-// <spikeforge/ops/event.h>: what the operators compute is tested elsewhere; here, that C++ reaches each of them with
-// its arguments in their places, beside dense matrices in float64.
+// Tests that each function of <spikeforge/ops/event.h> passes its arguments to its operator in the correct order, by
+// comparison with dense matrices in float64. The operators themselves are tested elsewhere.
 #include "ops/connect.h"
 #include "ops/event.h"
 
@@ -10,7 +10,7 @@
 namespace spikeforge::test {
 namespace {
 
-// 3 x 4, one connection made twice, and an empty row.
+// A 3 x 4 matrix with a repeated connection and an empty row.
 Connections some_connections(bool shared) {
   const at::Tensor weights = shared ? at::tensor({0.5}) : at::tensor({1.0, 2.0, -3.0, 4.0, 0.25});
   return {.weights = weights.to(at::kDouble),

@@ -1,4 +1,4 @@
-// The neurons' C++ functions beside their operators, which tests/python/multistep compares with loops over the
+// Compares the neurons' C++ functions with their operators, which tests/python/multistep compares with loops over the
 // equations.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/allclose.h>
@@ -39,7 +39,7 @@ Call random_call(NeuronKind kind, const Form& form, bool given_states, bool stor
   return call;
 }
 
-// The operator is called by the names of its arguments.
+// The operator is called with named arguments.
 Tensors run_operator(const Call& call) {
   std::map<std::string, c10::IValue> given = {{"x", call.x},
                                               {"decay_input", call.form.decay_input},

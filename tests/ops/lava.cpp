@@ -1,4 +1,4 @@
-// The C++ face of Loihi's neurons and connections; their bits are asked for in tests/python/loihi/test_loihi.py.
+// The C++ functions of Loihi's neurons and connections. Their results are tested in tests/python/loihi/test_loihi.py.
 #include "ops/loihi.h"
 #include "ops/traced.h"
 
@@ -58,7 +58,8 @@ TEST_CASE("connections of either kind deliver their weights after their delay") 
 TEST_CASE("a layer is quantised with its worst errors") {
   const FixedLayer fixed =
       loihi_quantize({.weight = at::tensor({0.5, -1.0}).view({1, 2}), .bias = at::tensor({0.25}), .tau = 2});
-  // The gain of 1 / tau, on top of which 254 is the largest weight: 0.5 is 127 by rounding, to an even number.
+  // Scaled by 1 / tau and so that the largest weight is 254. The weight 0.5 becomes 127, which is rounded to an even
+  // number.
   REQUIRE(fixed.weight.flatten().equal(ints({128, -254})));
   REQUIRE(fixed.weight_error < 0.5 / 127);
   REQUIRE(fixed.dv == 2048);

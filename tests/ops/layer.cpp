@@ -1,4 +1,4 @@
-// The C++ face of the layer around a neuron.
+// The C++ functions of fused layers.
 #include "ops/layer.h"
 
 #include <ATen/TensorOperators.h>

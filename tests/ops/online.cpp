@@ -1,4 +1,4 @@
-// The C++ face of online learning.
+// The C++ functions of online learning.
 #include "ops/online.h"
 
 #include <ATen/ops/cat.h>

@@ -1,4 +1,5 @@
-// C++ functions go around the dispatcher where nobody looks at calls on the way; who does must not miss them.
+// C++ functions skip the dispatcher if no mode, transform, tracer or profiler is active. If one is active, it must
+// receive every call.
 #include "ops/neuron.h"
 #include "ops/traced.h"
 
@@ -22,7 +23,7 @@
 namespace spikeforge::test {
 namespace {
 
-// The operators that a profiler is told of, within a scope.
+// Records the operators that a profiler receives, until the end of the scope.
 class SeenOperators {
  public:
   SeenOperators() : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&began))) { names().clear(); }

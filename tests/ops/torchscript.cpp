@@ -1,4 +1,4 @@
-// Models that Python scripted, loaded and trained without it.
+// Loads and trains models, which Python has scripted, without Python.
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
@@ -13,8 +13,8 @@
 namespace spikeforge::test {
 namespace {
 
-// The files that tests/python/export_torchscript.py writes; it says what is in which file.
-// No std::filesystem beside torch: libtorch.so exports an older copy of it, whose remove_all() jumps to a null pointer.
+// The files that tests/python/export_torchscript.py writes; that file describes their contents. std::filesystem is not
+// used, because libtorch.so exports an older copy of it, whose remove_all() jumps to a null pointer.
 class ExportedFolder {
  public:
   ExportedFolder() {
@@ -40,7 +40,7 @@ class ExportedFolder {
   std::string path_ = "/tmp/spikeforge_torchscript_XXXXXX";
 };
 
-// The interpreter optimises a function when it has seen some calls.
+// The interpreter optimises a function after some calls.
 constexpr int n_calls = 4;
 
 }  // namespace
@@ -70,7 +70,7 @@ TEST_CASE("what Python scripted runs in C++, with the values and the gradient th
     REQUIRE(w.grad().defined());
     REQUIRE(w.grad().allclose(value("grad_w"), 1e-4, 1e-4));
 
-    // A 0-dimensional parameter is no number: its gradient arrives. Under a drive that makes the first layer fire.
+    // A 0-dimensional parameter is a tensor and has a gradient. The input makes the first layer fire.
     const Tensor tau = network.attr("tau").toTensor();
     tau.mutable_grad() = Tensor();
     network.forward({x.mul(20)}).toTensor().sum().backward();

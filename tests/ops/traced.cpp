@@ -1,4 +1,4 @@
-// The C++ face of neurons of one's own.
+// The C++ functions of custom neurons.
 #include "ops/traced.h"
 
 #include <ATen/ops/equal.h>

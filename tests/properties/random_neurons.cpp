@@ -1,5 +1,5 @@
-// Neurons drawn at random, of every operation: the operator is the torch loop that their equations say, in all results
-// and all gradients, and a GPU agrees with the CPU. What fails is shrunk to a text that a person can read.
+// Random neurons with all operations: all results and gradients of the operator equal those of a torch loop over the
+// equations, and a GPU agrees with the CPU. A neuron that fails is reduced to a short text.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 #include "csrc/graph/text.h"
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t steps = 4, neurons = 16;
 
-// A call of a neuron: what goes in, and what comes from above in the backward pass.
+// A call of a neuron: its arguments, and the upstream gradients of the backward pass.
 struct Call {
   Tensors inputs, states, params;
   Tensors upstream;  // of the outputs, then of the sequences of states
@@ -115,8 +115,9 @@ struct Pair {
   Tensor actual, expected, nudged;
 };
 
-// Nothing where the outcomes agree; else what does not. A number is excluded where the expected one is not finite, or
-// where a nudge of the arguments moves it: there rounding alone crosses a threshold, or is amplified beyond the bound.
+// Returns an empty string if the outcomes agree, otherwise a description of the difference. A number is excluded if the
+// expected one is not finite, or if a small change of the arguments changes it by more than the bound, because rounding
+// then crosses a threshold or is amplified.
 std::string compare(const Outcome& actual, const Outcome& expected, const Outcome& nudged, double bound, Tally& tally) {
   const auto differs = [&](const Pair& pair) -> std::string {
     const Tensor scale = pair.expected.abs().clamp_min(1);
@@ -144,7 +145,7 @@ std::string compare(const Outcome& actual, const Outcome& expected, const Outcom
   return "";
 }
 
-// Every number by its own share of `by`, relatively.
+// Returns the call with each number changed by a different fraction of the relative change `by`.
 Call nudged(const Call& call, double by) {
   double phase = 0;
   return call.map([&](const Tensor& t) {
@@ -160,7 +161,8 @@ std::string setting(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// SPIKEFORGE_SHARD=2/8 is every eighth neuron from the second on: eight processes compile their kernels side by side.
+// SPIKEFORGE_SHARD=2/8 selects every eighth neuron, from the second on, so that eight processes can compile kernels in
+// parallel.
 struct Shard {
   std::uint64_t index = 1, count = 1;
 };
@@ -173,7 +175,7 @@ Shard shard() {
   return mine;
 }
 
-// Draws `count` neurons; a failure shows the smallest text found that fails too.
+// Tests `count` random neurons. A failure prints the shortest failing text that was found.
 Tally check_random_neurons(std::uint64_t count, const Complaint& complaint) {
   Tally tally;
   const Shard mine = shard();
@@ -194,7 +196,7 @@ Tally check_random_neurons(std::uint64_t count, const Complaint& complaint) {
   return tally;
 }
 
-// Float64 and float32 in turn.
+// Alternates between float64 and float32.
 void check_device(at::Device device, std::uint64_t count) {
   const Tally tally = check_random_neurons(count, [&](const graph::Cell& cell, std::uint64_t seed, Tally& counts) {
     const bool is_double = seed % 2 == 0;

@@ -16,7 +16,7 @@ using graph::Op;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// `value`, to whose derivatives `slope` is added as that by x.
+// Returns `value`, and adds `slope` to its derivative with respect to x.
 class WithSlope : public torch::autograd::Function<WithSlope> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& value, const Tensor& x, const Tensor& slope) {
@@ -26,7 +26,7 @@ class WithSlope : public torch::autograd::Function<WithSlope> {
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const Tensor slope = ctx->get_saved_variables()[0];
-    // A derivative that is not requested stays 0 beside an infinite slope.
+    // A zero upstream gradient gives 0, even if the slope is infinite.
     return {grads[0], at::where(grads[0] == 0, at::zeros_like(slope), grads[0] * slope), Tensor()};
   }
 };
@@ -63,7 +63,8 @@ Tensor spike(const Tensor& u, const Tensor& fired, const graph::Surrogate& surro
 
 Tensor clamp(const Tensor& x, const Tensor& low, const Tensor& high) { return at::clamp(x, low, high); }
 
-// ATen's function of the operation's name, but for those that have none of that name or meaning.
+// Calls ATen's function of the same name, except for operations for which ATen has no function of this name and
+// meaning.
 Tensor operation(const Node& node, const Tensors& x) {
   switch (node.op) {
 // clang-format off

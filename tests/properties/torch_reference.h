@@ -1,5 +1,5 @@
-// A cell as a loop of torch operations under torch's own autograd: the definition of what spikeforge::run computes, and
-// of its gradients. It shares no code with the library but the graph, and the surrogates, which
+// A cell as a loop of torch operations with torch's autograd: the reference for the results and gradients of
+// spikeforge::run. The only code that it shares with the library is the graph, and the surrogates, which
 // tests/python/multistep/test_surrogates.py compares with their formulas.
 #pragma once
 

@@ -14,7 +14,7 @@ from reference import NEURONS
 
 STEPS, SHAPE = 45, (2, 3, 47)  # odd: a vector of neurons has a tail, the steps end within a segment
 
-# Charges of + - * / alone: the same bits everywhere. plif's rate is a sigmoid, taken once before the loop: of 0 it is a half.
+# Charges with + - * / only, which have the same bits everywhere. plif's rate is a sigmoid, computed before the loop; sigmoid(0) is 0.5.
 EXACT = [neuron for neuron in NEURONS if neuron != "eif"]
 
 

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 HALF = (torch.float16, torch.bfloat16)
 
-# Relative to the largest value: design, "Habits".
+# Bounds relative to the largest value.
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
-# A step this near to the threshold may fall on either side of it. The state of half types is float32, so they get no more.
+# A value within this distance of the threshold may be on either side. Half types have float32 states, so the bound is not larger.
 WINDOW = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-5, torch.bfloat16: 1e-5}
 EXCLUDED_SHARE = 1e-3
 
@@ -28,7 +28,7 @@ RANGES = dict(
     w=(-1.0, 1.0), decay=(0.3, 0.7),
 )
 
-# None of them a default, none a short binary fraction: half-precision inputs never meet the threshold by chance.
+# None is a default value or a short binary fraction, so that half-precision inputs are never exactly at the threshold.
 NUMBERS = dict(
     tau=2.9, v_threshold=0.97, v_reset=0.03, v_rest=-0.07, v_c=0.87, a0=0.43, delta_t=1.1, theta_rh=0.77, w_rest=0.13,
     tau_w=2.7, a=0.23, b=0.17, decay=0.63,
@@ -63,7 +63,7 @@ class Options:
         return options
 
 
-# What lif_forward and lif_backward take beside tensors.
+# The arguments of lif_forward and lif_backward that are not tensors.
 LOWERED_LIF = dict(
     decay_input=True, hard_reset=True, detach_reset=False, surrogate="sigmoid", surrogate_args=[], spiking=True, store_v=False,
 )
@@ -153,8 +153,8 @@ def uniform(shape, low, high, dtype, device):
     return (low + (high - low) * torch.rand(shape, dtype=torch.float64)).to(dtype).to(device)
 
 
-# Uniform between two bounds for the three that run away from a large voltage, from which a soft reset does not call them
-# back; their inputs are wide enough that most steps contract, or no float32 would follow them for long.
+# Uniform inputs for the three neurons whose voltage diverges when it is large, which a soft reset does not prevent. The ranges are
+# wide enough that most steps are contractions; otherwise rounding errors in float32 would grow.
 UNIFORM_DRIVE = dict(qif=(-1.8, 2.6), eif=(-1.8, 1.8), izhikevich=(-1.8, 2.3))
 NORMAL_DRIVE = dict(integrate_and_fire=(0.45, 0.5), lif=(0.7, 1.0), plif=(0.7, 1.0), adaptive_lif=(0.6, 0.8))
 
@@ -313,7 +313,7 @@ def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, used=(0,
     names = list(inputs.tensors()) if needs_grad is None else list(needs_grad)
     case = f"{neuron} {options} store_v={store_v} {dtype} {inputs.x.device} {case}\n"
 
-    # Parameters are expanded before they become leaves: their gradients arrive per neuron.
+    # Parameters are expanded before they become leaves, so that they have one gradient per neuron.
     expand = lambda name, t: t.detach().double().cpu().expand(t.shape if name == "x" else shape).clone()
     wide = inputs.map(lambda name, t: expand(name, t).requires_grad_(name in names))
     expected = run(neuron, wide.x, wide.v, wide.w, params=wide.params, **options.reference())
@@ -364,7 +364,7 @@ def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, used=(0,
             actual = torch.zeros_like(leaf) if actual is None else actual
         assert actual is not None, f"{label} is missing"
         assert actual.dtype == leaf.dtype, f"{label} is {actual.dtype}, its argument is {leaf.dtype}"
-        # A sum is compared with the size of what was summed: terms of both signs may cancel.
+        # The error of a sum is relative to the size of its terms, which may cancel.
         scale = reduce_to(reference.abs(), leaf.shape).max() if leaf.numel() else None
         bound = max(BOUND[leaf.dtype], BOUND[state_dtype(dtype)])
         assert_within(label, actual.cpu(), reduce_to(reference, leaf.shape), bound, scale)

@@ -6,7 +6,7 @@ import sys
 import zlib
 from pathlib import Path
 
-# Inductor keeps compiled graphs on disk by the operators' names: those of an older build of the library would answer.
+# Inductor caches compiled graphs on disk by the names of operators, and would use those of an older build of the library.
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 
 import pytest  # noqa: E402
@@ -17,7 +17,7 @@ SEED = int(os.environ.get("SPIKEFORGE_SEED", "20240229"))
 CUDA_REQUIRED = os.environ.get("SPIKEFORGE_REQUIRE_CUDA") == "1"
 
 
-# The Python package as it lies in the source tree, here and in the processes that tests start.
+# Imports the Python package from the source tree, in this process and in those that tests start.
 sys.path.insert(0, str(REPOSITORY / "python"))
 sys.path += map(str, Path(__file__).parent.iterdir())  # tests share helpers across folders
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.environ.get("PYTHONPATH")]))

@@ -9,7 +9,7 @@ ops = torch.ops.spikeforge
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 both_orders = pytest.mark.parametrize("transpose", [False, True], ids=["gather", "scatter"])
 both_weights = pytest.mark.parametrize("shared", [False, True], ids=["heterogeneous", "homogeneous"])
-# Relative to the largest expected value.
+# Bounds relative to the largest expected value.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 

@@ -314,7 +314,7 @@ def fails_by_operators(rank, steps, retries):
     return found | {"after": run((network, populations), 30)}
 
 
-# Bytes, and what a rank that has no more fails in.
+# The available memory in bytes, and a call for which it is not sufficient.
 CALLS_SHORT_OF_MEMORY = {
     "states to record": (30 << 20, lambda network, p, _: spikeforge.simulate(network, 5000, states=[(p, "v", range(40000))])),
     "states of a short call": (30 << 20, lambda network, p, _: spikeforge.simulate(network, 900, states=[(p, "v", range(40000))])),

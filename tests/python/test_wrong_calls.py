@@ -38,7 +38,7 @@ def test_wrong_calls_under_the_address_sanitizer(tmp_path):
         pytest.skip("the preset asan is not built: cmake --preset asan && cmake --build --preset asan --target spikeforge")
     compiler = shutil.which("g++") or shutil.which("c++")
     preloaded = [subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip() for name in ("libasan.so", "libubsan.so", "libstdc++.so")]
-    # torch is not built with it, and what it allocates once is never freed. A request for more memory than there is fails as without it.
+    # torch is not built with AddressSanitizer, and never frees some memory. Too large allocations fail as without the sanitizer.
     options = "detect_leaks=0:protect_shadow_gap=0:allocator_may_return_null=1:alloc_dealloc_mismatch=0:detect_odr_violation=0"
     run(library, tmp_path, "--calls", 10_000, "--seed", SEED + 2, LD_PRELOAD=" ".join(preloaded), ASAN_OPTIONS=options, UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1", SPIKEFORGE_LIBRARY=str(library))
 

@@ -29,7 +29,7 @@ TWO = "neuron two(x, y; v, w) { h = 0.5 * v + x - w; s = spike(h - 1, sigmoid(4)
 AFFINE = "neuron affine(x; v) { n = 0.5 * v + x; return n; v' = n }"
 STDP = "synapse stdp(w, c; x, y; tau; m) { on pre { x' = x + 1; c' = c - y }; on post { y' = y + 1; c' = c + x }; on m { w' = w + m * c }; decay c by tau; decay x by 2; decay y by 3 }"
 NOISY = "neuron noisy(x; v; k) { h = 0.5 * v + x * k + normal(); s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) * draw_once(uniform()) }"
-# They write files, or change what later calls do: their arguments are strings, and paths.
+# These operators write files or affect later calls. Their arguments are strings and paths.
 UNTOUCHED = {"record_kernels", "records_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda", "text_on_a_line", "neuron_text"}
 
 SECONDS_A_CALL = 120
@@ -503,7 +503,7 @@ def other_value(name, value, type_name, others, rng):
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        # A matrix of 2^31 columns is legal, and takes its time and memory.
+        # A matrix with 2^31 columns is legal, but needs much time and memory.
         most_legal = 2**31 if name in ("rows", "cols", "n", "in_features") else 0
         return rng.choice([*(i for i in INTEGERS if not 2**15 < i <= most_legal), value - 1, value + 1])
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-// The steps that a GPU takes, by operators, are those of the CPU's threads, bit for bit.
+// The operators that run the steps on a GPU give the same bits as the CPU's steps.
 #include "ops/kernel_pack.h"
 
 #include <ATen/ops/allclose.h>

@@ -1,5 +1,4 @@
-// A network of two kinds of neuron, one of them with two inputs, whose connections have weights and delays of their
-// own.
+// A network of two kinds of neuron, one of them with two inputs, with a weight and a delay for each connection.
 #pragma once
 
 #include "csrc/simulation/network.h"

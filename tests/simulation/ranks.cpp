@@ -1,4 +1,4 @@
-// Networks that ranks share, which are threads here: the spikes of one.
+// Networks shared by several ranks, which are threads here, give the same spikes as one rank.
 #include <barrier>
 #include <functional>
 #include <memory>
@@ -34,7 +34,7 @@ class Thread : public Ranks {
   const std::int64_t rank_;
 };
 
-// The work of each of so many ranks.
+// Runs f on each of this number of ranks.
 void on_ranks(std::int64_t ranks, const std::function<void(const std::shared_ptr<Ranks>&)>& f) {
   const auto meeting = std::make_shared<Meeting>(ranks);
   std::vector<std::thread> threads;

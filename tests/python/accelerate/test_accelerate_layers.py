@@ -92,7 +92,7 @@ def test_networks_of_spikingjelly_go_on_as_they_were(name, pairs, pools):
     spikeforge.accelerate(net)
     x, labels = torch.randn(2, 2, 3, 32, 32), torch.tensor([3, 7])
     keys, parameters, modules = list(net.state_dict()), list(net.parameters()), list(net.modules())
-    # Of some it is False: neurons share their default surrogate with those of other networks.
+    # Some are in evaluation mode: neurons share their default surrogate with those of other networks.
     training = [module.training for module in modules]
     before = copy.deepcopy(dict(net.named_buffers()))
     scores, spikes, gradients = train_step(net, x, labels)

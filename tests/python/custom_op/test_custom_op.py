@@ -94,7 +94,7 @@ def differentiable(name, device, mine):
 @every_operator
 def test_gradcheck(name, device, mine):
     function, leaves = differentiable(name, device, mine)
-    # A row without an event is left out of the sum, not of the derivative: events are a factor.
+    # A row without an event does not contribute to the sum, but has a derivative, because events are a factor.
     torch.autograd.gradcheck(function, leaves, nondet_tol=1e-12 if device.type == "cuda" else 0)
 
 

@@ -179,7 +179,7 @@ def second_derivatives(mesh, x, own):
     def dealt(weights, events):
         return event_product(dataclasses.replace(deal(matrix, mesh), weights=weights), events, mesh, graded=True)
 
-    # The penalty of the one weight is in the loss of every rank.
+    # The loss of every rank includes the penalty of the shared weight.
     expected = penalties(whole, matrix.weights.clone().requires_grad_(), events.clone().requires_grad_(), mesh.size())
     got = penalties(dealt, matrix.weights.clone().requires_grad_(), events[mine].clone().requires_grad_(), 1)
     heard = events[mine].clone().requires_grad_()

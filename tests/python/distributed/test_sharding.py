@@ -21,7 +21,7 @@ LIF = "neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2));
 SIZES = {"T": 6, "B": 5, "C": 4, "H": 6, "W": 4, "K": 3, "1": 1}  # 5 and 6 leave ranks with unequal shares
 PREDEFINED = ("lif", "integrate_and_fire", "qif", "eif", "izhikevich", "adaptive_lif")
 
-# By name: a function of tensors; the dimensions of each; those over which the first may stay sharded.
+# name -> a function of tensors, the dimensions of each tensor, and the dimensions over which the first may stay sharded
 CASES = {name: (lambda x, v, op=getattr(torch.ops.spikeforge, name): op(3 * x, v), "TBC BC", "BC") for name in PREDEFINED}
 CASES |= {
     "plif": (lambda x, w, v: torch.ops.spikeforge.plif(3 * x, w - 0.5, v), "TBC C BC", "BC"),

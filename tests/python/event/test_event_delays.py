@@ -404,7 +404,7 @@ def test_errors(device):
         deliver(m, **(right | dict(buffer=buffer[:1].expand(4, -1))), in_place=True, transpose=True)
     with pytest.raises(ValueError, match="take_arrivals: step must be 0 or more, but is -1"):
         ops.take_arrivals_(buffer, step - 1)
-    # One delay of all connections may have any shape.
+    # A single delay for all connections may have any shape.
     of_shapes = [deliver(m, **(right | dict(delays=delays.new_zeros(shape))), transpose=True) for shape in ((), (1,) * 12)]
     assert torch.equal(*of_shapes)
     drawn = dict(rows=m.rows, cols=m.cols, prob=0.1, seed=1, transpose=True)

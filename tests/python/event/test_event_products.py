@@ -164,8 +164,9 @@ def with_hubs(rows, every, length):
     return lengths
 
 
-# Sizes for which a GPU has a schedule of its own: many connections a column (sums in shared memory), columns beyond a million
-# (sums in place; too many bits for shared memory), few long rows, long ones among many, more vectors than a grid is high.
+# Sizes for which a GPU has a special schedule: many connections per column (sums in shared memory), more than a million
+# columns (sums in place; too many bits for shared memory), few long rows, some long rows among many, and more vectors
+# than the largest height of a grid.
 @both_weights
 @both_orders
 @pytest.mark.parametrize("lengths, cols, shape", [

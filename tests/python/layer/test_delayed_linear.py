@@ -68,8 +68,9 @@ def test_each_synapse_receives_its_delayed_input(form, per, dtype, device):
     assert_like(got, wanted, leaves, on_cpu, bound)
 
 
-# Samples that fill vectors and that do not, in one group and in several; spikes in few steps and numbers in all; more
-# steps of a delay than are taken at once; lengths about those of tiles; long sequences of samples that fill no warp.
+# Samples that fill vectors and that do not, in one group and in several; spikes in few steps, and numbers in all steps;
+# delays longer than the steps that are processed at once; sequences about as long as tiles; long sequences of samples that
+# do not fill a warp.
 @pytest.mark.parametrize("form, width, shape, rate, dtype", [
     ("linear", 0.5, (37, 32, 21), 0.02, torch.float32),
     ("linear", 0.5, (37, 32, 21), 1.0, torch.float32),

@@ -156,7 +156,7 @@ def test_a_layer_equals_its_three_parts_in_sequence(neuron, pool, layout, device
         layer.train(training), apart.train(training)
         check_alike(layer, apart, images(4, 3, 6, 8, 10, layout=layout, dtype=torch.float32, device=device))
     assert list(layer.state_dict()) == ["norm.weight", "norm.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"]
-    # States go on, a step at a time, and copies are the same.
+    # A sequence can be run step by step with states, and copies give the same results.
     x = torch.randn(4, 3, 6, 8, 10, device=device)
     layer.eval()
     whole, state = layer(x, None)[0], None

@@ -24,8 +24,8 @@ def clipped(x):
     return max(1 - M, min(M - 1, x))
 
 
-# Each gives a step's outputs and the states after it, from integers of the chip or from doubles: `decay(x, n)` is what is left
-# of x of a decay n, `turn(x, n)` is x times a decay's own number.
+# Each function returns the outputs of a step and the states after it, for integers of the chip or for doubles. `decay(x, n)` is
+# the remainder of x after a decay n, and `turn(x, n)` is x times the factor of a decay n.
 
 
 def atrlif(a, s, p, fixed):

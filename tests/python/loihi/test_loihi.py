@@ -81,7 +81,7 @@ def expected(x, states, params, ternary, form):
     return list(results.reshape(4, *x.shape)[: 3 if form == "plain" else 4])
 
 
-# Numbers at every edge, and anything in between.
+# Values at the limits of each range, and between them.
 EDGES = {
     "du": [-1, 0, 1, 2047, 4094, 4095],
     "dv": [0, 1, 2048, 4095, 4096],
@@ -170,7 +170,7 @@ def test_the_edges_of_the_wrap_of_u_and_of_saturation(device):
     x = torch.tensor([[1, 2, -1, -2, 1, -1]], dtype=torch.int32)
     spikes, u, v = ops.loihi_lif(x.to(device), u.to(device), du=-1, dv=4095, vth=131071)
     assert u.tolist() == [M, 64 - M, M, M - 64, M - 1, 1 - M]
-    # 64 * 131071 is M - 64, the largest threshold of the chip's 17 bits; that of 2^17 is beyond every v.
+    # 64 * 131071 is M - 64, the largest threshold of 17 bits; a threshold of 64 * 2^17 is above every v.
     assert v.tolist() == [0, 64 - M, 0, M - 64, 0, 1 - M] and spikes.tolist() == [[1, 0, 1, 0, 1, 0]]
 
 
@@ -612,7 +612,7 @@ def test_a_quantised_layer_is_near_the_float_one_by_its_errors(bits, decay_input
         abs(dv / 4096 - 1 / tau),
     ]
     assert errors == pytest.approx(near, rel=1e-9, abs=1e-15)
-    # Half a step of the range's end; the clipped end of one sign may lose a whole one.
+    # The error is at most half a step, or a whole step for a value that is clipped at the end of the range.
     step = 2.0 ** (8 - bits + 1) / (256 - 2.0 ** (8 - bits + 1))
     assert errors[0] <= step / 2 + 1e-12 and errors[1] < 1e-3 and errors[2] < 1e-3 and errors[3] <= 0.5 / 4096
 

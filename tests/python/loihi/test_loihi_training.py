@@ -262,7 +262,7 @@ def fewest_bits_by_hand(values, mode):
 
 def test_weights_in_the_fewest_bits_give_the_same_product(seeded):
     rng = random.Random(seeded)
-    # Read off Lava's optimize_weight_bits.
+    # Results of Lava's optimize_weight_bits.
     known = [([1, 2, 3], None, ([64, 128, 192], 2, -6)), ([-128, 127], None, ([-256, 254], 8, -1)),
              ([-4, 4], "mixed", ([-128, 128], 2, -5)), ([0, 7, -6], None, ([0, 224, -192], 4, -5)), ([-3, -12], None, ([-48, -192], 4, -4)), ([-255, 0], None, ([-255, 0], 8, 0)), ([5, 40], None, ([20, 160], 6, -2))]
     for values, mode, want in known:

@@ -78,7 +78,7 @@ def test_a_connection_in_floating_point_is_torchs_and_later(name, device):
     torch.testing.assert_close(torch.cat([first, rest]), want)
     if module.num_message_bits == 0:
         torch.testing.assert_close(module(-3 * x), want), "anything but 0 is a spike"
-    # One network, the other arithmetic: off by the rounding of the weights.
+    # The same module in fixed-point arithmetic differs by the rounding of the weights.
     fixed = snn.set_run_config_(copy.deepcopy(module), "fixed")(x)
     fan_in = module.weight[0].numel()
     assert (fixed / module.scale - want).abs().max() <= fan_in * 30 * 2**module.weight_exp / module.scale + 1e-9
@@ -93,7 +93,7 @@ def test_the_neuron_is_its_equations_in_both(run_config, device):
     x = torch.randint(-k // 2, k, (20, 3, 5), device=device) / k
     spikes, states = lif(x * (k if run_config == "fixed" else 1), store_states=True)
     want = lif_by_hand(x.double().cpu(), **constants, bias=bias.detach().double().cpu())
-    # No tie lies within the rounding of these steps.
+    # In none of these steps is v within rounding of the threshold.
     assert torch.equal(spikes.detach().cpu().double(), want) and 0.05 < want.mean() < 0.9
     assert states["v"].shape == x.shape
     spikes.sum().backward()

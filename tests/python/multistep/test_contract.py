@@ -92,7 +92,7 @@ def require_inductor(device):
         pytest.skip(f"inductor does not work here: {why}")
 
 
-# inductor is slow, and has the same graphs.
+# Inductor is slow, and compiles the same graphs.
 COMPILED = [*((neuron, "aot_eager") for neuron in NEURONS), *((neuron, "inductor") for neuron in ("lif", "plif", "izhikevich"))]
 
 
@@ -117,7 +117,7 @@ def test_compiled_is_equal_to_eager_forward_and_backward(neuron, overload, backe
         results = [], []
         for function, result in zip((eager, compiled), results):
             outputs = function(*args)
-            # The loss is outside, so that eager and compiled code differ in nothing but the operator.
+            # The loss is not compiled, so that eager and compiled code differ in the operator only.
             result += [*outputs, *torch.autograd.grad(sum(o.sin().sum() for o in outputs), leaves, allow_unused=True)]
         for i, (one, other) in enumerate(zip(*results)):
             assert (one is None) == (other is None), f"{neuron} {options}: result {i}"

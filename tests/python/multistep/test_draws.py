@@ -19,7 +19,7 @@ import spikeforge
 
 ops = torch.ops.spikeforge
 SEED, OFFSET = 0x0123456789ABCDEF, (3 << 32) + 5
-# A neuron and the same one with what it draws as inputs.
+# Pairs of a neuron that draws random numbers and the same neuron with these numbers as inputs.
 NOISY = """neuron noisy(x; v, a; tau, p) {
   k = 1 / (tau + draw_once(uniform()))
   h = v + (x + 0.5 * normal() - v) * k
@@ -119,7 +119,7 @@ def test_draws_are_philox_of_neuron_step_and_draw(device, dtype, seed, offset):
     steps, neurons = 7, 1001
     where = (steps, neurons, seed, offset, False)
     once = (steps, neurons, seed, offset, True)
-    # Poisson takes two numbers, so that the last draw is number 6.
+    # Poisson uses two numbers, so that the last draw has number 6.
     text = "neuron n(x) { return uniform(), normal(), draw_once(uniform()), bernoulli(0.3), poisson(2.5), normal() }"
     u, n1, o, b, c, n2 = drawn(text, dtype, steps, neurons, device, seed, offset)
     assert torch.equal(u.double(), uniform(dtype, 0, *where))
@@ -148,7 +148,7 @@ def test_a_drawing_neuron_equals_one_that_receives_the_random_numbers(device, dt
         results.append([*y, *states, *torch.autograd.grad(loss, arguments[:2])])
     assert results[0][0].mean() > 0.05
     assert all_equal(results[0][:-2], results[1][:-2])
-    # A number drawn once is computed once, so that derivatives are multiplied in another order.
+    # A number that is drawn once is computed once, so that derivatives are multiplied in a different order.
     for drew, given in zip(results[0][-2:], results[1][-2:]):
         assert (drew - given).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-13) * given.abs().max()
 

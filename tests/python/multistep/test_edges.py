@@ -195,7 +195,7 @@ def test_strides_do_not_change_results(neuron, layout, device):
         upstream = [lie(u if u.dim() == r.dim() else u[0]) for u, r in zip(upstream, results)]
         return results, torch.autograd.grad(results, list(leaves.tensors().values()), upstream)
 
-    # A parameter's gradient is a sum over neurons in the order of their memory.
+    # The gradient of a parameter is a sum over neurons in the order in which they are stored.
     is_exact = lambda name: layout.startswith("one ") or device.type == "cpu" and name not in plain.params
     for store_v in (False, True):
         strided_results, strided_gradients = run_with(strided, lambda t: t, store_v)
@@ -261,7 +261,7 @@ def test_derivatives_do_not_overflow_where_a_sigmoid_is_flat(w, device):
         got = own["w"].grad
         torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-6, msg=lambda m: f"{name}: {m}")
 
-    # The second derivative, and that of the surrogate's primitive, are those of the neuron's own equations.
+    # The second derivative, and the derivative of the surrogate's primitive, are those of the neuron's equations.
     smooth = lambda u: torch.sigmoid(4 * u)
     narrow = torch.tensor([w], device=device, requires_grad=True)
     far = 60 * (x - 1)

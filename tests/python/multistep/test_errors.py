@@ -31,7 +31,7 @@ WRONG = {
     "sparse": (TypeError, ["lif: x must be", ".to_dense()"], ops.lif, (X.to_sparse(),), {}),
     "csr": (TypeError, ["lif: x must be", ".to_dense()"], ops.lif, (X[0].to_sparse_csr(),), {}),
     "no time": (ValueError, ["lif: x must have shape [T", "0-dimensional"], ops.lif, (torch.tensor(1.0),), {}),
-    # There None means soft reset, so that leaving it out cannot mean v_reset = 0.
+    # In the tensor overload, None means soft reset, so v_reset is required: omitting it cannot mean v_reset = 0.
     "no v_reset": (RuntimeError, ["v_reset"], ops.lif.tensor, (X,), dict(tau=torch.tensor(2.0))),
     **{f"{name} {value}": (ValueError, ["lif: ", name, "but is"], ops.lif, (X,), dict(surrogate=name, surrogate_args=[value]))
        for name, value in (("sigmoid", 0.0), ("sigmoid", math.nan), ("q_pseudo_spike", 1.0), ("rect", -1.0))},

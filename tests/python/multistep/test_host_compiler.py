@@ -126,7 +126,7 @@ def start(program, tmp_path, script):
 
 
 def test_a_child_that_is_forked_while_a_thread_compiles_runs_the_same_neuron(tmp_path):
-    # The first call lasts until the child has its result, the second fails at once: the child interprets.
+    # The first call of the compiler lasts until the child has its result, the second fails immediately: the child interprets.
     script = "[ -e calls ] && exit 1; touch calls; while [ ! -e answered ]; do sleep 0.02; done; exit 1"
     program, folder = start(CALL + CALL_IN_A_CHILD, tmp_path, script)
     try:

@@ -13,7 +13,7 @@ ops = torch.ops.spikeforge
 TOOL = REPOSITORY / "build" / "release" / "bin" / "spikeforge-pack"
 TEXT = "neuron leaky(x; v; k) { h = 0.5 * v + x * k; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
 
-# Records the calls that it is told to make, and writes a pack; or loads one and makes them on a GPU.
+# Records the given calls and writes a pack, or loads a pack and makes the calls on a GPU.
 PROGRAM = f"""
 import sys, torch
 torch.ops.load_library(sys.argv[1])
@@ -64,9 +64,9 @@ def pack(tmp_path_factory):
     path = tmp_path_factory.mktemp("pack") / "kernels.pack"
     done = run([path, "cpu"])
     assert done.returncode == 0, done.stderr
-    # lif forward and backward, the neuron forward and backward, lif in half, loihi_lif; of events 2 by rows, 3 for
-    # their gradients and by columns, 2 that are deterministic, linear, 2 of a drawn matrix, plasticity, the check of a
-    # matrix; with delays the product, its check and what arrives; learned delays forward and backward: on two architectures.
+    # For two architectures: lif forward and backward, the neuron forward and backward, lif in half, loihi_lif; for events 2 by
+    # rows, 3 for their gradients and by columns, 2 deterministic ones, linear, 2 for a drawn matrix, plasticity, the check of
+    # a matrix; with delays the product, its check and the arrivals; learned delays forward and backward.
     assert int(done.stdout) == 48
     return path
 
@@ -77,7 +77,7 @@ def test_packed_kernels_are_found_without_nvrtc_and_without_a_cache(pack, tmp_pa
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "again.pack").read_bytes() == pack.read_bytes()
     assert f"kernel pack {tmp_path / 'missing'}: it cannot be opened" in again.stderr
-    # ... and this is what says so: other kernels, or no pack, need NVRTC.
+    # The calls above used the pack, because other kernels, or calls without a pack, need NVRTC.
     for arguments, environment in [([tmp_path / "x.pack", "cpu"], {}), ([tmp_path / "x.pack", "cpu", "sm_86"], {"SPIKEFORGE_KERNEL_PACK": str(pack)})]:
         failed = run(arguments, **environment, **without)
         assert failed.returncode != 0

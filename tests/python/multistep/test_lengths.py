@@ -160,7 +160,7 @@ def test_starts_alone_and_lengths_alone(device):
 
 
 def test_starts_of_any_byte(device):
-    # A bool that was made by a view may be another than 0 and 1.
+    # A bool tensor that is a view of another dtype may contain bytes other than 0 and 1.
     start = torch.tensor([[2, 0, 255], [0, 128, 0], [3, 0, 0], [0, 0, 0]], dtype=torch.uint8, device=device)
     x = random_x("lif", 4, (3, 5), torch.float64, device)
     assert torch.equal(ops.lif(x, start=start.view(torch.bool))[0], ops.lif(x, start=start.ne(0))[0])
@@ -194,7 +194,7 @@ def test_each_type_has_the_bits_of_each_sample_alone(dtype, inner, device):
 
     found = ops.lif(x, given, tau=tau, v_reset=0.25, lengths=lengths, start=start)
     sequences, last = joined(run, STEPS, lengths, start, [given])
-    # On a GPU segments side by side are joined, which rounds otherwise.
+    # On a GPU, segments are processed in parallel and their maps are composed, with different rounding.
     assert_as_alone(found, sequences + last, [x, given], lengths, bound=None if device.type == "cpu" else BOUND[dtype])
 
 

@@ -42,7 +42,7 @@ def assert_packed(results, bits, valid=True):
     return y
 
 
-# N = B C H W of one step: widths of 1 to 8 neurons a thread, rows that are no whole bytes, one number.
+# N = B C H W of one step: 1 to 8 neurons per thread, rows that are not whole bytes, and a single number.
 SHAPES = [(9, 2, 3, 5, 7), (4, 1, 8, 1, 1), (17, 2, 8, 4, 4), (1, 3, 8, 5, 5), (3, 1, 1, 1, 1), (2, 4, 64, 33, 32)]
 
 

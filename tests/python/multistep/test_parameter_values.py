@@ -32,7 +32,8 @@ def some(name, shape, dtype=torch.float32):
 
 # --- how they lie in memory ----------------------------------------------------------------------------------------
 
-# Neurons, and the parameter's shape: one for all, the same for neighbours, one after the other, both, in tiles and beyond.
+# Shapes of neurons and of the parameter: one value for all, the same value for neighbours, a value for each neighbour, both, and
+# sizes within and beyond a tile.
 PLACES = [
     ((7,), (7,)), ((3, 5), (3, 1)), ((3, 5), (1, 5)), ((2, 3, 4, 5), (3, 1, 1)), ((2, 3, 4, 5), (4, 1)), ((2, 3, 4, 5), (2, 1, 4, 1)),
     ((5, 1000), (5, 1)), ((3000, 3), (3,)), ((4, 3, 700), (3, 1)), ((9001,), (9001,)), ((2, 5000), (5000,)), ((1,), (1,)),

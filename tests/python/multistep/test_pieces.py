@@ -63,7 +63,7 @@ def test_results_and_gradients_are_those_of_torch(pieces, bits, device):
     got = torch.autograd.grad((result, last), [x, *given], upstream, retain_graph=True)
     assert all(t.abs().max() > 1e-3 for t in expected[:2])
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-9)
-    # And of the states alone, by some of them.
+    # The gradients of the states only, with respect to some of the arguments.
     some = [weight, decay]
     got, expected = torch.autograd.grad(last, some, upstream[1]), torch.autograd.grad(v, some, upstream[1])
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-9)
@@ -139,7 +139,7 @@ def test_a_network_in_pieces_takes_the_same_step(keep_states, device):
     assert whole == product and pieced <= product // 2, (whole, pieced)
     for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert step(copied, x)[1] == pieced
-    # Where a state goes on, somebody looks, or nothing is trained, the parts run one by one.
+    # The layers run one by one if the neuron continues from a state, if one of them has hooks, or in evaluation.
     net(x), twin(x)
     torch.testing.assert_close(net(x), twin(x))
     functional.reset_net(net), functional.reset_net(twin)

@@ -20,7 +20,7 @@ print("spikes", spikes.sum().item(), x.grad.abs().sum().item() > 0)
 def test_a_second_copy_uses_the_first_and_warns(tmp_path):
     copy = tmp_path / "libspikeforge.so.copy"
     shutil.copyfile(library_path(), copy)
-    # Another name for the loader too, which would take the first one's otherwise.
+    # The copy needs another SONAME, because the loader would otherwise return the library that is already loaded.
     content = copy.read_bytes()
     name = b"libspikeforge.so.0."
     assert content.count(name) >= 1

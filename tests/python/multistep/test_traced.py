@@ -145,7 +145,7 @@ def two_compartment(x_dendrite, x_soma, d, v, tau_d, tau_v, coupling, feedback):
     return [s], [d + (x_dendrite - d - flow) / tau_d + feedback * s, select(s, 0, h)]
 
 
-# name -> the step, a range for each input, initial state and parameter
+# name -> the step, and a range for each input, initial state and parameter
 CELLS = {
     alif: ([(-1, 4)], [(-0.5, 1), (0, 1)], [(1.5, 3)]),
     lif: ([(-1, 3)], [(-0.5, 1)], [(1.5, 3), (0.8, 1.2), (-0.2, 0.2)]),

@@ -28,6 +28,6 @@ def test_turns_change_nothing(neuron, kind, steps, dtype, layout, cuda):
         assert torch.equal(ours, reference)
     for name, ours, reference in zip(there.tensors(), results["cuda"][1], results["cpu"][1]):
         error = (ours.double() - reference.double()).abs().max()
-        # Sums over all neurons of a parameter come in another order.
+        # The sum over all neurons of a parameter has a different order.
         bound = BOUND[dtype] * (10 if reference.numel() < SHAPE[0] else 1)
         assert error <= bound * reference.double().abs().max(), name

@@ -44,7 +44,7 @@ def test_one_neuron_has_the_bits_of_one_call(device, segments):
     z, after = spikeforge.checkpointed(lif, x, {"v": v}, segments=segments)
     assert torch.equal(y, z) and torch.equal(states["v"], after["v"])
     assert y.sum() > 5
-    # A GPU computes other lengths by other schedules, whose gradients differ in their last bits.
+    # On a GPU, the schedule depends on the number of steps, so that the last bits of gradients differ.
     bounds = {"rtol": 1e-12, "atol": 1e-12} if device.type == "cuda" else {"rtol": 0, "atol": 0}
     torch.testing.assert_close(gradients(y, x, v), gradients(z, x, v), **bounds)
 

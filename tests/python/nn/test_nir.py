@@ -87,7 +87,7 @@ def test_a_network_that_is_saved_is_loaded_as_the_same(name, tmp_path):
     graphs.save(net, torch.zeros(shape), tmp_path / "a.nir", dt=DT)
     loaded = graphs.load(tmp_path / "a.nir", dt=DT)
     torch.testing.assert_close(loaded(x), expected, rtol=1e-5, atol=1e-5)
-    # The same graph in memory, and what was loaded once more: to the bit.
+    # The same graph in memory, and loaded again, gives the same bits.
     graph = graphs.to_graph(loaded, torch.zeros(shape))
     assert torch.equal(graphs.load(graph, dt=DT)(x), loaded(x))
     nir.write(tmp_path / "b.nir", graph)
@@ -233,7 +233,7 @@ def chain_of(nodes, **options):
 
 
 def test_nodes_of_any_name_are_loaded_and_keep_their_names(tmp_path, monkeypatch):
-    # Every attribute of a module, those included that torch.compile adds later, and what modules cannot be called.
+    # Names of all attributes of a module, including those that torch.compile adds later, and names that are illegal for modules.
     monkeypatch.setattr(torch.nn.Module, "added_later", False, raising=False)
     names = [*dir(Composite()), *vars(Composite()), "dt", "_labels", "train_", "a.b", "a_b", "a..b", "..", "a b", "µ", "class", "0"]
     nodes = {"forward": nir.Input(np.array([1]))}

@@ -218,7 +218,7 @@ def test_compiled_modules_keep_their_states(kind):
 @every
 def test_traced_before_any_call(kind):
     module, x = made(kind)
-    # TorchScript checks the trace with a second one: what the first call makes must not be part of either.
+    # TorchScript checks the trace with a second trace: tensors that the first call creates must not be part of either.
     traced = torch.jit.trace(module, x)
     assert agree(kind, traced(x), module(x))
 

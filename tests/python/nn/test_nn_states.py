@@ -388,7 +388,7 @@ def test_encoders():
     generator = torch.Generator().manual_seed(1)
     pieces = [snn.Poisson(generator).encode(values, n) for n in (1, 3)]
     assert torch.equal(torch.cat(pieces), drawn[:4]), "a sequence in pieces draws the same numbers"
-    # A half has too few random numbers and steps: 256 or 2,048 below 1.
+    # Half types have too few values for random numbers and steps: 256 or 2,048 below 1.
     for dtype in (torch.float16, torch.bfloat16):
         steps, values = 2501, torch.arange(257) / 256
         spikes = snn.Latency(steps).encode(values.to(dtype), steps)

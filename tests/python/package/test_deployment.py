@@ -20,7 +20,7 @@ import digits  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-# On one line: on a GPU Inductor (torch 2.11) writes a line break in an argument into code that then does not parse.
+# On one line, because Inductor (torch 2.11) generates invalid GPU code for an argument with a line break.
 LEAKY = (
     "neuron leaky(x; v = 0.25, trace; leak, threshold) { "
     "keep = sigmoid(leak); h = keep * v + (1 - keep) * x; s = spike(h - threshold, atan(2)); return s; "
@@ -82,7 +82,7 @@ class Digits(digits.Network):
     def __init__(self):
         super().__init__("plif", 6)
 
-    # Inductor takes the example for typical: compiled for 4 samples, the package refuses 16; for 40, it refuses 15.
+    # Inductor specialises the package for the size of the example: compiled for 4 samples, it rejects 16; for 40, it rejects 15.
     example, sizes = torch.rand(40, 1, 8, 8), [(33, 1, 8, 8), (16, 1, 8, 8), (64, 1, 8, 8)]
     dynamic = {0: torch.export.Dim("rows", min=2, max=4096)}
 
@@ -123,7 +123,7 @@ def save_package(network, folder):
     if shutil.which("g++") is None:
         pytest.skip("AOTInductor compiles with g++, which is not on this machine")
     path = str(folder / "network.pt2")
-    # On a GPU a * b + c is rounded once in what Inductor writes, unless it is told to round as eager code does.
+    # On a GPU, Inductor's code rounds a * b + c once, unless an option makes it round as eager code does.
     as_eager = {"emulate_precision_casts": True}
     return torch._inductor.aoti_compile_and_package(exported(network), package_path=path, inductor_configs=as_eager)
 
@@ -161,7 +161,7 @@ def test_a_saved_network_has_the_same_bits_in_cpp(save, kind, device, tmp_path):
         assert expected.sum() > 0
         actual = scores_in_cpp(path, samples, tmp_path, "--device", device.type)
         if kind is Digits and save is save_package:
-            # Inductor writes batch normalisation itself, and rounds otherwise: a spike more or less.
+            # Inductor generates its own batch normalisation, with different rounding, so that a few spikes may differ.
             assert ((actual - expected).abs() > 0).float().mean() < 0.05, (actual - expected).abs().max()
         else:
             assert torch.equal(actual, expected), f"{size}: {(actual - expected).abs().max()} off"

@@ -28,7 +28,7 @@ def run(*command, cwd=REPOSITORY):
 
 # --- programs ----------------------------------------------------------------------------------------------------------
 
-# Blocks of a program, each with what holds after it; and what the program prints.
+# The blocks of a program, each with an assertion that is true after it, and the output of the program.
 PROGRAMS = [
     ({"quick start in Python": "tau = net[1].tau; assert tau.grad.isfinite().all() and tau.grad.abs().sum() > 0; "
                                "assert spikes.sum() > 0 and torch.equal(monitor['1.v'] == 0, spikes > 0)"},
@@ -50,7 +50,7 @@ PROGRAMS = [
       "truncated backpropagation": "assert not torch.equal(weight, before)"}, ""),
     ({"learned delays": "layer = net[0]; assert layer.width < 12 and bool((layer.delay == layer.delay.round()).all())"}, ""),
     ({"events in Python": "assert weights.grad.sum() == 50 * spikes.sum() and len(arriving) == cols",
-      "events with delays": "assert 0 < buffer.sum() < arrived"}, "spikes reached.*are on their way"),
+      "events with delays": "assert 0 < buffer.sum() < arrived"}, "spikes reached.*are in flight"),
     ({"plasticity of functions": """from spikeforge import plasticity
 text = plasticity.PAIR_STDP.replace("pair_stdp", "stdp").replace(", w_min, w_max) {", ") {")
 assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1"), **stdp.params)"""}, ""),

@@ -165,8 +165,8 @@ def test_the_gradient_of_the_matrix_is_a_product_of_spikes_and_gradients_where_f
     assert torch.equal(grad_w, by_threads[2]), "the sums depend on the number of threads"
 
 
-# What decides a kernel on a GPU: a block alone, clusters of 4, 8 and 16, one tile of samples or several, whole tiles and
-# neurons that are read together, or not.
+# Cases with different GPU kernels: a single block, clusters of 4, 8 and 16 blocks, one or several tiles of samples, complete and
+# incomplete tiles, and neurons that are read together or one by one.
 LAYERS = [(33, 16, 128), (1, 3, 40), (50, 9, 99), (18, 260, 64), (24, 9, 200), (24, 5, 256), (21, 260, 250), (24, 70, 384), (40, 20, 500)]
 LAYERS += [(20, 150, 512), (20, 17, 1000), (18, 70, 1024)]
 
@@ -273,7 +273,7 @@ def test_spikes_of_the_forward_and_of_the_backward_pass_are_the_same(device):
     w = (torch.randn(40, 40, device=device) * 0.3).half()
     (s,), (v,) = ops.recurrent_run(text, [x], w, [], [])
     (g,) = torch.autograd.grad(s[-1].sum(), x)
-    # In the last step nothing comes back any more: the derivative there is that of the threshold, of the states as they were.
+    # In the last step no gradient arrives from later steps: the derivative is that of the spike, at the states of the forward pass.
     (_,), (before,) = ops.recurrent_run(text, [x[:-1]], w, [], [])
     current = torch.addmm(x[-1], s[-2], w).detach()
     h = 0.9 * before + current.float()

@@ -27,7 +27,7 @@ def zeros():
     return torch.zeros(BATCH, WIDTH, dtype=torch.float64)
 
 
-# Each plain module has a list of its states, and gives a step's output and the list after it.
+# Each reference module takes a list of its states, and returns the output of a step and the list after it.
 
 
 class LIF:

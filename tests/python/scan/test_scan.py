@@ -43,14 +43,14 @@ def cascade(x, i, j, v):
     return (n,), (a, b, n)
 
 
-# text, step, inputs, states' starts, parameters
+# text, step, number of inputs, initial states, parameters
 CELLS = {
     "li": (LI, li, 1, (0.0,), (5.0,)),
     "gated": (GATED, gated, 2, (0.0,), ()),
     "resonator": (RESONATOR, resonator, 1, (0.0, 0.0), (0.98, 0.3)),
     "cascade": (CASCADE, cascade, 1, (0.0, 0.0, 0.25), ()),
 }
-# Each has a tile of its own in a scan of this many steps: some are cut in the middle of a segment.
+# In a scan of this many steps, the neurons have tiles of different lengths; some tiles end in the middle of a segment.
 LONG = 4099
 
 

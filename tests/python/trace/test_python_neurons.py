@@ -212,7 +212,7 @@ def test_torch_functions_of_values_are_those_of_tensors(name):
         expected, traced = of_both(x, y), neuron(of_both)
     except TypeError:
         expected, traced = of_x(x, y), neuron(of_x)
-    # torch.where(c, 0.1, 0.7) is of torch's default type, float32; and so is the sixth in hardsigmoid's derivative.
+    # torch.where(c, 0.1, 0.7) has torch's default type, float32, and so has the constant 1/6 in hardsigmoid's derivative.
     bound = 1e-7 if name in ("where of numbers", "booleans as numbers", "hardsigmoid") else 1e-12
     assert_alike(traced(x, y), (expected, {}), [x, y], bound)
     assert_alike(traced.loop(x, y), traced(x, y), [x, y], 1e-7 if name == "hardsigmoid" else 1e-12)
@@ -271,7 +271,7 @@ def random_expression(dice, names, depth):
     parts = [random_expression(dice, names, depth - 1) for _ in range(max(1, form.count("{}")))]
     if all(re.fullmatch(r"-?[\d.]+", part) for part in parts):
         parts[0] = dice.choice(names)
-    # torch's functions take tensors where numbers would do.
+    # torch's functions need tensors here, although numbers would be sufficient.
     return form.format(*(part if not re.fullmatch(r"-?[\d.]+", part) else f"({part} + 0 * {names[0]})" for part in parts))
 
 
@@ -881,7 +881,7 @@ def assert_is_flexsn(core, num_states, inputs, static=(), **options):
     """Spikes and states of equal bits, and the same gradients, by SpikingJelly's own loop on the CPU."""
     FlexSN, _ = spikingjelly()
     leaves = [*inputs, *static]
-    # It registers copies of nothing: a Parameter stays itself.
+    # FlexSN does not copy its static inputs: a Parameter stays the same object.
     module = FlexSN(core, num_states=num_states, static_inputs=tuple(torch.nn.Parameter(s.detach().clone()) for s in static), **options)
     expected = module(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
