@@ -452,7 +452,7 @@ def test_a_wheel_that_promises_an_older_system_is_refused(linked, monkeypatch, t
     path = packed(monkeypatch, tmp_path, of_torch(linked, "2.11"))
     older = path.with_name(re.sub(r"manylinux_\d+_\d+", "manylinux_2_5", path.name))
     path.rename(older)
-    with pytest.raises(wheel_policy.PolicyError, match="says manylinux_2_5_x86_64, but its libraries need"):
+    with pytest.raises(wheel_policy.PolicyError, match="has the platform manylinux_2_5_x86_64, but its libraries need"):
         wheel_policy.check_wheel(older)
 
 
