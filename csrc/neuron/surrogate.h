@@ -30,7 +30,7 @@ template <class F> SPIKEFORGE_FN F sigmoid_slope(F alpha, F x) {
 
 template <class F> SPIKEFORGE_FN F logistic(F x) { return F(1) / (F(1) + exp(-x)); }
 
-// What the surrogates with the one argument alpha have in common.
+// The base of the surrogates whose only argument is alpha.
 template <class F> struct WithAlpha {
   SPIKEFORGE_FN explicit WithAlpha(const double* args) : alpha(args[0]) {}
 

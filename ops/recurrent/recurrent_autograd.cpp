@@ -119,7 +119,7 @@ struct RecurrentRule {
   }
 
  private:
-  // As in MultistepRule.
+  // Skips the dispatch keys of autograd unless the backward pass is differentiated, like MultistepRule.
   static Tensors run_backward(const RecurrentBackwardCall& call) {
     if (at::GradMode::is_enabled() || any_dual(call) || has_tangent(call.w)) return call_backward(call);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

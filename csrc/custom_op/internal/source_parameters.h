@@ -1,4 +1,4 @@
-// What the source of a custom operator is compiled for: its parameters, with the dtypes of a call.
+// The parameters for which the source of a custom operator is compiled, with the dtypes of a call.
 #pragma once
 
 #include "csrc/custom_op/internal/cuda_source.h"

@@ -99,7 +99,7 @@ struct RandomDelays {
   Distribution distribution;
 };
 
-// Of `product`, only the members that do not describe a stored matrix are read.
+// Members of `product` that describe a stored matrix are not read.
 struct JitArguments {
   ProductArguments product;
   RandomRows matrix;

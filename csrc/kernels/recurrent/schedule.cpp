@@ -88,8 +88,8 @@ struct Division {
   int most_halves, most_floats;  // neurons, for 16-bit types and for float32
 };
 
-// Of divisions with equal times, the first is chosen. Microseconds per step, LIF, T = 1000, float16, on an H100, in the
-// order of B = 64 and 256.
+// If two divisions take equal times, the first one is chosen. Microseconds per step, LIF, T = 1000, float16, on an
+// H100, in the order of B = 64 and 256.
 //
 // Forward: H = 128, one block 0.29, 0.29, with rows of 16 neurons 0.33, 0.33; H = 256, clusters of 4 0.37, 0.48, with
 // rows of 16 0.38, 0.53, of 2 0.54, 0.54; H = 512, of 8 0.47, 1.05, with rows of 16 0.54, 1.25, of 4 with two tiles
