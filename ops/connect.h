@@ -64,7 +64,7 @@ SPIKEFORGE_API Connectivity connect(std::int64_t rows, std::int64_t cols, c10::A
                                     std::int64_t seed, at::ScalarType weight_type = at::kFloat,
                                     c10::Device device = c10::kCPU);
 
-// A part of a matrix: some of its columns, and the rows of each projection at other indices.
+// A part of a matrix: a subset of its columns, with new indices for rows and columns.
 struct ConnectivityPart {
   at::Tensor columns;                    // int32 [cols]: the new index of each column; -1 for an omitted one
   std::vector<std::int64_t> first_rows;  // per projection: the new row of its first source

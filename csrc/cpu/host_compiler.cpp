@@ -306,7 +306,7 @@ SharedObject load_from_memory(std::span<const char> bytes) {
   if (!write_all(memory.get(), {bytes.data(), bytes.size()}))
     fail(fmt::format("a memory file cannot be written: {}", last_error()));
   void* const object = ::dlopen(new_path_of(memory.get()).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (object == nullptr) fail(fmt::format("what it made cannot be loaded: {}", ::dlerror()));
+  if (object == nullptr) fail(fmt::format("the compiled library cannot be loaded: {}", ::dlerror()));
   return SharedObject(object);
 #else
   fail("SPIKEFORGE_HOST_COMPILER works on Linux alone");

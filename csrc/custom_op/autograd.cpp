@@ -107,7 +107,7 @@ class Backward final : public Node {
       return call_of_user(op_->name, "its vjp", [&] { return (*function)(in, grads); });
     const auto& operator_name = std::get<std::string>(op_->definition.vjp);
     const auto vjp = c10::Dispatcher::singleton().findSchema({operator_name, ""});
-    TORCH_CHECK(vjp.has_value(), op_->name, ": its vjp, ", operator_name, ", is not registered any more");
+    TORCH_CHECK(vjp.has_value(), op_->name, ": its vjp, ", operator_name, ", is no longer registered");
     torch::jit::Stack stack(grads.begin(), grads.end());
     stack.insert(stack.end(), values.begin(), values.end());
     stack.insert(stack.end(), results.begin(), results.end());

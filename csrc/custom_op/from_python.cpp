@@ -414,7 +414,7 @@ class Registered {
   std::shared_ptr<const RegisteredOp> find(std::int64_t number) const {
     const std::scoped_lock lock(mutex_);
     const auto at = ops_.find(number);
-    TORCH_CHECK_VALUE(at != ops_.end(), "spikeforge_custom_op: there is no operator ", number, " any more");
+    TORCH_CHECK_VALUE(at != ops_.end(), "spikeforge_custom_op: operator ", number, " no longer exists");
     return at->second;
   }
 

@@ -205,7 +205,7 @@ void SynapseParser::next_value(Event event, const Token& name) {
   const auto trace = find(made_.traces, name.text);
   if (!trace) fail(name, fmt::format("{} is no state and no trace, so that it has no next value", quoted(name)));
   if (event != Event::pre && event != Event::post)
-    fail(name, fmt::format("{} is a trace, which changes in on pre or on post, and by decay, alone", quoted(name)));
+    fail(name, fmt::format("{} is a trace, which only on pre, on post and decay can change", quoted(name)));
   Trace& changed = made_.traces[*trace];
   const bool after = event == Event::post;
   if (changed_[*trace] && changed.after != after)
@@ -233,7 +233,8 @@ void SynapseParser::decay() {
   expect("by", "and a time constant, in steps");
   declare_arguments(decay.graph, true);
   const auto add = [&](Id value) {
-    if (decay.graph.kind(value) != Kind::number) fail(name, "what it decays by and to are numbers, not booleans");
+    if (decay.graph.kind(value) != Kind::number)
+      fail(name, "the time constant and the target of a decay must be numbers, not booleans");
     decay.graph.add_result(value);
   };
   add(expression());

@@ -75,7 +75,7 @@ const SurrogateDescription& describe(SurrogateKind kind) { return table[static_c
 
 Surrogate make_surrogate(std::string_view name, std::span<const double> numbers) {
   if (name == "none") {
-    if (!numbers.empty()) throw GraphError("surrogate none takes no numbers");
+    if (!numbers.empty()) throw GraphError("the surrogate none has no arguments");
     return {};
   }
   const auto known = std::ranges::find(table, name, &SurrogateDescription::name);

@@ -42,7 +42,7 @@ const SurrogateDescription& describe(SurrogateKind kind);
 Surrogate make_surrogate(std::string_view name, std::span<const double> numbers);
 SPIKEFORGE_API Surrogate make_surrogate(SurrogateKind kind, std::initializer_list<double> numbers);
 
-// Returns the spelling in neuron text: atan(2).
+// Returns the surrogate as written in neuron text, for example atan(2).
 std::string text_of(const Surrogate& surrogate);
 
 // surrogate::atan(2), surrogate::s2nn(4, 1), ...; without arguments, the defaults apply.

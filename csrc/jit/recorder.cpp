@@ -28,7 +28,7 @@ PackedKernel pack(const KernelSource& source, const std::string& arch) {
   return {KernelCache::key(source, arch), source.name + " " + arch, KernelCache::get().image(source, arch)->bytes};
 }
 
-// Read by every call on the CPU, so that it needs no lock unless a pack is being recorded.
+// Every call reads this flag, so that it locks the mutex only while a pack is being recorded.
 std::atomic<bool> is_recording = false;
 std::mutex recorder_mutex;
 std::shared_ptr<Recorder> current;

@@ -133,7 +133,7 @@ void ObjectIndexChecker::check(std::uint64_t header) {
       if (size > bytes.left()) damaged("its header is damaged");
       const std::size_t behind = bytes.left() - size;
       if (type == datatype) {
-        if (flags & 2) damaged("its type is an object of its own (a committed type): expected numbers or text");
+        if (flags & 2) damaged("its type is a separate object (a committed type): expected numbers or text");
         check_type(bytes);
       } else if (type == continuation) {
         const std::uint64_t address = bytes.address();

@@ -27,7 +27,7 @@ Tensors PoissonImpl::advance(at::TensorList inputs, std::int64_t steps) {
 }
 
 Script PoissonImpl::script() const {
-  TORCH_CHECK_NOT_IMPLEMENTED(!generator_, "a Generator of its own cannot be written");
+  TORCH_CHECK_NOT_IMPLEMENTED(!generator_, "a custom Generator cannot be written");
   return {.name = "Poisson",
           .forward =
               "drawn = torch.empty(x.size(), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)\n"

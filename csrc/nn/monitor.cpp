@@ -42,7 +42,7 @@ void Recording::add(const at::Tensor& sequence) {
     rows_ = longer;
   }
   TORCH_CHECK_VALUE(rows_.sizes().slice(1) == sequence.sizes().slice(1), "a recording of values of shape ",
-                    rows_.sizes().slice(1), " cannot go on with values of shape ", sequence.sizes().slice(1));
+                    rows_.sizes().slice(1), " cannot be continued with values of shape ", sequence.sizes().slice(1));
   rows_.narrow(0, length_, steps).copy_(sequence);
   length_ += steps;
 }

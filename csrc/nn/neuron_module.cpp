@@ -78,7 +78,7 @@ void NeuronModule::check_starts(bool are_numbers) const {
 
 NeuronModule::Results NeuronModule::call_in(const Layer& /*layer*/, at::TensorList /*inputs*/,
                                             const Tensors& /*states*/, bool /*store*/) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, title(), ": it is no traced cell, and takes no layer around it");
+  TORCH_CHECK_NOT_IMPLEMENTED(false, title(), ": fused layers need a neuron with a cell, and this neuron has none");
 }
 
 Param NeuronModule::register_constant(const std::string& name, const Constant& constant) {

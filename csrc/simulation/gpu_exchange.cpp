@@ -163,7 +163,7 @@ void PeerExchange::check() {
   const auto missing = missing_.item<std::int32_t>();
   TORCH_CHECK(missing == 0, "Network: rank ", ranks_->rank(), " of ", ranks_->size(),
               " did not get the spikes of rank ", missing - 1,
-              ", which has failed, is late or does something else, within ", ranks_->patience().count(), " ms");
+              ", which failed, is late or made a different call, within ", ranks_->patience().count(), " ms");
 }
 
 }  // namespace spikeforge::simulation

@@ -178,7 +178,7 @@ std::size_t Description::number_of(const Population& population) const {
 
 PerNeuron::PerNeuron(double number) : numbers_(at::scalar_tensor(number, at::kDouble)) {}
 PerNeuron::PerNeuron(at::Tensor numbers) : numbers_(std::move(numbers)) {
-  TORCH_CHECK_VALUE(numbers_.defined(), "Network: numbers of neurons must be a tensor that is defined");
+  TORCH_CHECK_VALUE(numbers_.defined(), "Network: values per neuron must be a defined tensor");
 }
 
 Network::Network(const NetworkOptions& options) : description_(std::make_unique<Description>()) {
@@ -188,9 +188,9 @@ Network::Network(const NetworkOptions& options) : description_(std::make_unique<
   const bool is_narrow = weights == at::kFloat || weights == at::kHalf || weights == at::kBFloat16;
   const bool fits = (dtype == at::kFloat && is_narrow) || (dtype == at::kDouble && weights == at::kDouble);
   TORCH_CHECK_TYPE(fits,
-                   "Network: states are float32 or, with float64 weights, float64, and weights beside float32 are "
-                   "float16, bfloat16 or float32, but states are ",
-                   dtype, " beside weights in ", weights);
+                   "Network: dtype and weight_dtype must both be float64, or dtype float32 with weight_dtype float16, "
+                   "bfloat16 or float32, but are ",
+                   dtype, " and ", weights);
   TORCH_CHECK_VALUE(options.device.is_cpu() || options.device.is_cuda(),
                     "Network: device must be a CPU or a GPU, but is ", options.device);
   TORCH_CHECK_VALUE(options.device.is_cpu() || at::hasCUDA(), "Network: device is ", options.device,

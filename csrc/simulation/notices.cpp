@@ -86,7 +86,7 @@ void all_gather(Ranks& ranks, const at::Tensor& own, const at::Tensor& all, cons
     ranks.all_gather(own, all);
   } catch (const std::exception& error) {
     TORCH_CHECK(false, "Network: rank ", ranks.rank(), " of ", ranks.size(), " did not get ", what,
-                " of all others, one of which has failed, is late or does something else: ", first_line(error.what()));
+                " of all others, one of which failed, is late or made a different call: ", first_line(error.what()));
   }
 }
 

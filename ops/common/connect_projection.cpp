@@ -154,7 +154,7 @@ void check_arrays(const std::string& where, const Projection& p, c10::Device dev
   TORCH_CHECK_VALUE(p.target_indices.size(0) == count, where, "there must be as many targets as sources, ", count,
                     ", but there are ", p.target_indices.size(0));
   TORCH_CHECK_VALUE((p.weight.law == "array") == p.weights.defined() && (p.delay.law == "array") == p.delays.defined(),
-                    where, "an array of weights or delays must be given where the law is \"array\", and nowhere else");
+                    where, "an array of weights or delays must be given if the law is \"array\", and only then");
   if (p.weights.defined()) check_numbers_of_arrays(where, "weights", p.weights, count, device);
   if (p.delays.defined()) check_numbers_of_arrays(where, "delays", p.delays, count, device);
 }

@@ -14,7 +14,7 @@ SPIKEFORGE_SCHEMAS(library) { library.def("rows_product(Tensor a, Tensor b) -> T
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   TORCH_CHECK_VALUE(
       a.dim() > 0 && a.dim() == b.dim() && a.sym_sizes().slice(0, a.dim() - 1) == b.sym_sizes().slice(0, b.dim() - 1),
-      "rows_product: a and b must have one shape but for their last dimension, but have ", a.sym_sizes(), " and ",
+      "rows_product: a and b must have the same shape except for the last dimension, but have ", a.sym_sizes(), " and ",
       b.sym_sizes());
   return at::mm(in_rows(a).t(), in_rows(b));
 }

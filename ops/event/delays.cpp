@@ -228,7 +228,7 @@ ChangedBuffer::ChangedBuffer(const char* op, const at::Tensor& buffer) : buffer_
       at::has_internal_overlap(buffer) != at::MemOverlap::Yes, op,
       ": a buffer that changes must have memory of its own for each element, but elements of it share it");
   TORCH_CHECK_VALUE(!buffer.is_inference() || c10::InferenceMode::is_enabled(), op,
-                    ": a buffer of torch.inference_mode() may change in that mode alone");
+                    ": a buffer created in torch.inference_mode() can be changed in that mode only");
   changed_ = buffer.contiguous();
 }
 

@@ -51,7 +51,7 @@ at::Tensor buffer_of_all(const VmapLevel& level, const at::Tensor& buffer) {
 
 void check_buffer_is_mapped(const char* op, const VmapLevel& level, const at::Tensor& buffer) {
   TORCH_CHECK_VALUE(level.maps(buffer), op,
-                    ": under vmap a buffer that changes in place must be mapped, as what changes it is");
+                    ": under vmap a buffer that is changed in place must be mapped, because the other arguments are");
 }
 
 VmapLevel level_of(const DeliverCall& call) {

@@ -50,7 +50,7 @@ struct LayerCall {
   std::optional<graph::Residual> joins() const {
     return residual.defined() ? graph::residual_of(residual_mode) : std::nullopt;
   }
-  // Returns the tensors that are not in lists.
+  // Returns the tensors of the layer itself; those of the neuron are in lists.
   std::array<at::Tensor, 5> own() const { return {weight, bias, mean, var, residual}; }
 };
 

@@ -345,7 +345,7 @@ void check(const LayerBackward& layer) {
   for (const auto& [name, t] : of_channels) check_gradient(leader, "", name, *t, sizes, type);
   for (const auto& [name, t] : {std::pair("grad_mean", &layer.grad_mean), std::pair("grad_var", &layer.grad_var)})
     if (t->defined()) check_gradient(leader, "", name, *t, {channels}, type);
-  TORCH_CHECK_VALUE(!call.needs_grad[layer.mean_at()], backward_op, ": center, the mean, has no gradient of its own");
+  TORCH_CHECK_VALUE(!call.needs_grad[layer.mean_at()], backward_op, ": center (the mean) has no separate gradient");
 }
 
 LayerResults layer_forward_cpu(const LayerCall& layer, bool save) {

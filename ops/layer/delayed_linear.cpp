@@ -410,7 +410,7 @@ at::Tensor delayed_linear(const at::Tensor& x, const at::Tensor& weight, const a
                           const MaybeTensor& bias, std::int64_t max_delay, std::string_view interpolation, double width,
                           const MaybeTensor& past) {
   TORCH_CHECK_VALUE(!bias || (bias->dim() == 1 && weight.dim() == 2 && bias->sym_size(0) == weight.sym_size(0)), op,
-                    ": bias must have shape [O], as many as weight has rows, ", weight.sym_sizes(), ", but has ",
+                    ": bias must have shape [O], one number for each row of weight, ", weight.sym_sizes(), ", but has ",
                     bias ? bias->sym_sizes() : c10::SymIntArrayRef());
   TORCH_CHECK_TYPE(!bias || at::isFloatingType(bias->scalar_type()), op, ": bias must be of a floating type, but is ",
                    bias ? bias->scalar_type() : at::kFloat);

@@ -88,7 +88,7 @@ at::Tensor unpacked(AutogradContext* ctx, const char* op, const variable_list& s
   if (ctx->saved_data.at("bits").toInt() == 0) return saved[saved_x];
   TORCH_CHECK_NOT_IMPLEMENTED(
       !at::GradMode::is_enabled(), op,
-      ": its backward pass cannot be differentiated, since x was kept as bits; use torch's own");
+      ": its backward pass cannot be differentiated, because x was saved as bits; use torch's operator");
   return call_unpack({saved[saved_x], saved[saved_valid]}, sym_ints(ctx, "sizes"), sym_ints(ctx, "strides"),
                      static_cast<c10::ScalarType>(ctx->saved_data.at("type").toInt()),
                      ctx->saved_data.at("bits").toInt());

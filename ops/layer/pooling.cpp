@@ -300,8 +300,8 @@ at::Tensor statistics_backward(const at::Tensor& grad, const at::Tensor& which, 
                    ", the type of x, but is ", grad.scalar_type());
   TORCH_CHECK_VALUE(grad.device() == x.device() && grad.dim() == x.dim() &&
                         grad.sym_sizes().slice(0, grad.dim() - 2) == x.sym_sizes().slice(0, x.dim() - 2),
-                    op, ": grad must be of as many images as x, on its device, but has shape ", grad.sym_sizes(),
-                    " beside ", x.sym_sizes());
+                    op, ": grad must have the device and the leading dimensions of x, ", x.sym_sizes(), ", but has ",
+                    grad.sym_sizes(), " on ", grad.device());
   for (const auto& [name, numbers] :
        {std::pair("mean", &mean), std::pair("offset", &offset), std::pair("slope", &slope)})
     check_numbers(op, name, *numbers, x);
@@ -531,8 +531,8 @@ Windows Windows::of(const char* op, at::IntArrayRef list) {
                       Ints(windows.padding));
   }
   constexpr std::int64_t places = spikeforge::layers::most_places;
-  TORCH_CHECK_VALUE(windows.size[0] <= places / windows.size[1], op, ": a window may have ", places,
-                    " places at most, but kernel_size is ", Ints(windows.size), "; use torch's own");
+  TORCH_CHECK_VALUE(windows.size[0] <= places / windows.size[1], op, ": a window may have at most ", places,
+                    " elements, but kernel_size is ", Ints(windows.size), "; use torch's operator");
   return windows;
 }
 

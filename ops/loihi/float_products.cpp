@@ -67,7 +67,7 @@ Tensor float_sparse_product(const Tensor& x, const Tensor& crow_indices, const T
 
 // ---- derivatives ----
 
-// Straight-through for the conversion of a message to a spike: the gradient of x is that of the message.
+// The conversion of a message to a spike has a straight-through gradient: the gradient of x is that of the message.
 struct FloatProductRule {
   static constexpr bool is_traceable = true;
 

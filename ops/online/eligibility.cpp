@@ -163,7 +163,7 @@ void check_advance(at::TensorList traces, at::TensorList transitions, at::Tensor
   if (of_synapses) {
     TORCH_CHECK_VALUE(like.dim() >= 1 && x->dim() == like.dim() + 1 && x->device() == like.device() &&
                           x->sym_sizes().slice(1, like.dim() - 1) == like.sym_sizes().slice(0, like.dim() - 1),
-                      op, ": x must have shape [T, *batch, I] on ", like.device(), ", beside transitions of shape ",
+                      op, ": x must have shape [T, *batch, I] on ", like.device(), ", to match transitions of shape ",
                       like.sym_sizes(), ", but has ", x->sym_sizes(), " on ", x->device());
     TORCH_CHECK_TYPE(is_supported(x->scalar_type()), op, ": x must be of a floating type, but is ", x->scalar_type());
     trace.push_back(x->sym_size(-1));

@@ -287,8 +287,8 @@ std::tuple<List, List, List> online_linear(std::string_view neuron, const at::Te
   }
   if (rule == OnlineTraces::ottt) call.response = response_text(neuron, into);
   const std::size_t wanted = traces_wanted(call, rule);
-  TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must be the ", wanted,
-                    " of the previous call, or none, but are ", traces.size());
+  TORCH_CHECK_VALUE(traces.empty() || traces.size() == wanted, op, ": traces must have ", wanted,
+                    " tensors, those that the previous call returned, or none, but has ", traces.size());
   check_traces(call, rule);
 
   const bool of_synapses = rule == OnlineTraces::eprop;

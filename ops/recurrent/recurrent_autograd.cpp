@@ -129,7 +129,7 @@ struct RecurrentRule {
 
 RecurrentResults forward_autograd(const RecurrentCall& call, bool save) {
   if (any_tensor(call, has_tangent)) {
-    TORCH_CHECK_NOT_IMPLEMENTED(!save, "recurrent_run_forward: dual tensors are taken by recurrent_run alone");
+    TORCH_CHECK_NOT_IMPLEMENTED(!save, "recurrent_run_forward: dual tensors are supported only by recurrent_run");
     return forward_stepped(call, save);
   }
   if (any_tensor(call, wants_gradient)) return RecurrentRule::recorded(call);

@@ -182,8 +182,8 @@ TEST_CASE("words of other languages are answered with those of this one") {
   CHECK(error_in("a = x % 2") == "'%' has no meaning here; write remainder(a, b), or fmod(a, b)");
   CHECK(error_in("a = x > 0 && v > 0") == "'&' has no meaning here; write and");
   CHECK(error_in("a = x[0]") ==
-        "'[' has no meaning here; a neuron sees one element of each argument: pass what is indexed as an input of its "
-        "own");
+        "'[' has no meaning here; a neuron reads one element of each argument: pass the indexed values as a separate "
+        "input");
   CHECK_THAT(error_in("a = mean(x)"), has_text("reduce outside, and pass the result as an input"));
   // These are names like any other.
   CHECK(error_in("mean = x; sum = mean + 1; if = 2") == "no error");

@@ -67,7 +67,7 @@ TEST_CASE("a surrogate's name and numbers are checked") {
                     "surrogate squarewave_fourier: n must be a whole number of at least 2, but is 2.5");
   CHECK_THROWS_WITH(make_surrogate("leaky_k_relu", infinite),
                     "surrogate leaky_k_relu: leak must be a finite number, but is inf");
-  CHECK_THROWS_WITH(make_surrogate("none", one), "surrogate none takes no numbers");
+  CHECK_THROWS_WITH(make_surrogate("none", one), "the surrogate none has no arguments");
 }
 
 }  // namespace spikeforge::graph

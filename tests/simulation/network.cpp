@@ -115,7 +115,7 @@ TEST_CASE("what only C++ can say wrongly of a network is refused") {
   CHECK_THROWS_WITH(network.drive({"e", 0, 5}, 1.0), has_text("e, neurons 0 to 5, is no population of this network"));
   CHECK_THROWS_WITH(network.project(p, p, {.rule = "some"}),
                     has_text("Network: p to p: a rule must be \"all_to_all\""));
-  CHECK_THROWS_WITH(Network({.dtype = at::kHalf}), has_text("but states are Half beside weights in Half"));
+  CHECK_THROWS_WITH(Network({.dtype = at::kHalf}), has_text("but are Half and Half"));
   network.project(p, p, {});
   CHECK(network.build().indices.numel() == 9);
 }

@@ -567,7 +567,7 @@ TEST_CASE("what cannot be written is named with its path") {
 
   const nn::Poisson own(at::globalContext().defaultGenerator(at::kCPU).clone());
   nn::Sequential deep(nn::LIF(), nn::Sequential(nn::LIF(), own));
-  REQUIRE(refusal(*deep) == "to_torchscript: net.1.1 (Poisson): a Generator of its own cannot be written");
+  REQUIRE(refusal(*deep) == "to_torchscript: net.1.1 (Poisson): a custom Generator cannot be written");
   nn::Sequential unknown(torch::nn::ModuleHolder<UnknownImpl>(std::make_shared<UnknownImpl>()));
   REQUIRE(refusal(*unknown) ==
           "to_torchscript: net.0 (Unknown): it has no TorchScript form; override script() to define one");

@@ -266,7 +266,7 @@ class Runner {
   at::Tensor input_of(const std::string& node, const nn::Tensors& inputs) const {
     const nn::Names names = network_->input_names();
     const auto found = std::find(names.begin(), names.end(), find(graph_, node).path);
-    if (found == names.end()) refuse(node, "it leads nowhere and cannot be recorded");
+    if (found == names.end()) refuse(node, "no edge starts at this input, so it cannot be recorded");
     return inputs[found - names.begin()];
   }
 

@@ -37,8 +37,8 @@ template <class C> C where_event(const std::uint32_t* bits, std::int32_t i, C x)
 }
 
 #if defined(SPIKEFORGE_WORDS_OF_EIGHT)
-// Returns the words of eight entries, loaded one by one: 12.5 M connections take 4.5 ms on a Zen 3 core, and 6.3 with
-// the gather instruction; on a Zen 4 core 3.7, and 5.5 with the gather instruction of AVX-512.
+// Returns the words that contain eight entries, loaded one by one: 12.5 M connections take 4.5 ms on a Zen 3 core, and
+// 6.3 with the gather instruction; on a Zen 4 core 3.7, and 5.5 with the gather instruction of AVX-512.
 __m256i words_of(const std::int32_t* columns, const std::uint32_t* bits) {
   const auto word = [=](int k) { return static_cast<int>(bits[static_cast<std::uint32_t>(columns[k]) >> 5]); };
   return _mm256_setr_epi32(word(0), word(1), word(2), word(3), word(4), word(5), word(6), word(7));

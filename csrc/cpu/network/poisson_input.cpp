@@ -9,7 +9,7 @@ namespace {
 constexpr int fours = 64;  // groups of four words that are drawn together
 constexpr int lanes = 16;
 
-// Draws the words of neurons from 4 * four on.
+// Draws the random words of 4 * fours neurons, from neuron 4 * four on.
 void draw_words(const PoissonDraws& draws, std::uint64_t four, unsigned draw, std::uint32_t* words) {
   for (int i = 0; i < fours; ++i) {
     const PhiloxWords drawn =

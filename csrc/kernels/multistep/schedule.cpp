@@ -96,9 +96,9 @@ void choose_rows(Schedule& schedule, const Launch& launch, const CellSize& cell,
 }
 
 // Returns the number of segments of the same neurons in a block; with 1, a thread walks over the whole sequence.
-// Backward, with 1, 4, 8 and 16 segments: float32 T = 256, N = 2^17 1.07, 1.11, 1.12, -; T = 512, N = 2^16 1.19, 1.09,
-// 1.10, -; T = 1024, N = 2^15 1.67, 1.06, 1.07, 1.55; 2^14 2.95, 1.38, 1.11, -; 2^12 10.8, 3.14, 2.07, 1.80; float16
-// 2^15 3.17, 1.42, 1.55, -.
+// Measurements (see the top of this file) of the backward pass with 1, 4, 8 and 16 segments: float32 T = 256, N = 2^17
+// 1.07, 1.11, 1.12, -; T = 512, N = 2^16 1.19, 1.09, 1.10, -; T = 1024, N = 2^15 1.67, 1.06, 1.07, 1.55; 2^14 2.95,
+// 1.38, 1.11, -; 2^12 10.8, 3.14, 2.07, 1.80; float16 2^15 3.17, 1.42, 1.55, -.
 int segments_at_once(const Launch& launch, int segment, int multiprocessors) {
   // A warp processes 32 neurons at once. Doubles need too many registers for this number of threads.
   const std::int64_t load = load_of(launch, multiprocessors);

@@ -20,7 +20,7 @@ constexpr std::pair<DType, c10::ScalarType> types[] = {
     {DType::float16, c10::kHalf},    {DType::float32, c10::kFloat}, {DType::float64, c10::kDouble},
     {DType::float32, c10::kBFloat16}};
 
-// Nothing for types that torch cannot compute with.
+// Returns nullopt for types that torch cannot compute with.
 std::optional<c10::ScalarType> type_in_torch(DType dtype) {
   if (dtype == DType::uint16 || dtype == DType::uint32 || dtype == DType::uint64) return {};
   return std::ranges::find(types, dtype, &std::pair<DType, c10::ScalarType>::first)->second;

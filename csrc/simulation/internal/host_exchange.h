@@ -53,7 +53,7 @@ class Exchange {
   // Sends a failure in place of the next exchange. Returns false if the other ranks do not wait for one.
   bool send_failure() noexcept;
 
-  // Resets the space to that of the first exchange, after ranks may have had different exchanges.
+  // Resets the capacity to its initial value. Needed if the ranks may have completed different numbers of exchanges.
   void forget() {
     capacity_ = first_room;
     busiest_ = since_ = 0;

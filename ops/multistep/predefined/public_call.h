@@ -137,7 +137,7 @@ class PublicCall {
   c10::SmallVector<at::Tensor, most_params> params_;  // empty if all are scalars
 };
 
-// Returns a call's parameters one by one in the form of an overload.
+// Returns the parameters of a call one by one, converted to the argument types of an overload.
 class ParamsOf {
  public:
   explicit ParamsOf(const MultistepCall& call) : call_(call) {}

@@ -282,7 +282,7 @@ def test_vmap(transpose, device):
     changed = given["b"].clone()
     torch.vmap(lambda x, b: (deliver(m, weights, x, delays, b, step, in_place=True, transpose=transpose), ops.take_arrivals_(b, step))[1])(x, changed)
     torch.testing.assert_close(changed, torch.vmap(lambda b: ops.take_arrivals(b, step)[1])(together))
-    with pytest.raises(ValueError, match="event_csrmv_delayed: under vmap a buffer that changes in place must be mapped"):
+    with pytest.raises(ValueError, match="event_csrmv_delayed: under vmap a buffer that is changed in place must be mapped"):
         torch.vmap(lambda x: deliver(m, weights, x, delays, changed[0], step, in_place=True, transpose=transpose) or x)(x)
 
 

@@ -667,7 +667,7 @@ REFUSED = {
     "synapse s(w; x) { }": "column 19: trace x changes at no spike",
     "synapse s(w; x) { on pre { x' = x }; on post { x' = x } }": "column 48: \"x\" is changed in on pre already",
     "synapse s(w; x) { on pre { x' = w } }": "column 28: \"x\" is a trace of a neuron, which sees traces of the same neuron and parameters, but no w",
-    "synapse s(w; x) { on pre { x' = x }; each step { x' = 0 } }": "column 50: \"x\" is a trace, which changes in on pre or on post",
+    "synapse s(w; x) { on pre { x' = x }; each step { x' = 0 } }": "column 50: \"x\" is a trace, which only on pre, on post and decay can change",
     "synapse s(w) { on now { } }": "column 19: \"now\" is no event",
     "synapse s(w) { on pre { w' = w; w' = 0 } }": "column 33: w' has a value already",
     "synapse s(w) { on pre { }; on pre { } }": "column 31: each event may occur once in a synapse",

@@ -287,7 +287,7 @@ print(ops.write_kernel_pack(sys.argv[1]))
     (lambda x: (x, [2], [2], [-1]), "padding must be at least 0"),
     (lambda x: (x, [2], [2], [0], [0]), "dilation must be positive"),
     (lambda x: (x, [9]), "a window of 9 must fit into an image of 8"),
-    (lambda x: (x, [17]), "a window may have 256 places at most.*use torch's own"),
+    (lambda x: (x, [17]), "a window may have at most 256 elements.*use torch's operator"),
     (lambda x: (x[0, 0], [2]), r"x must be \[..., C, H, W\]"),
     (lambda x: (x.int(), [2]), "x must be float16, bfloat16, float32 or float64"),
     (lambda x: (x.to_sparse(), [2]), "x must be a dense tensor"),

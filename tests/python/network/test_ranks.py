@@ -257,5 +257,5 @@ def test_gpus_tell_spikes_by_their_memory_or_by_a_gather(cuda):
 def test_a_gpu_misses_one_that_is_gone(cuda):
     with pytest.raises(pytest.fail.Exception) as failed:
         on_ranks(2, rank_networks.dies_beside_a_gpu, timeout=60)
-    missed = r"RuntimeError: Network: rank 0 of 2 did not get (the spikes of rank 1, which has failed, is late or does something else, within 3000 ms|the steps to simulate)"
+    missed = r"RuntimeError: Network: rank 0 of 2 did not get (the spikes of rank 1, which failed, is late or made a different call, within 3000 ms|the steps to simulate)"
     assert re.search(missed, str(failed.value))

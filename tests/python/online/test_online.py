@@ -407,7 +407,7 @@ REFUSED = {
     "bias": (call_with(bias=torch.rand(5)), ValueError, r"bias must have shape \[4\]"),
     "into": (call_with(into=1), ValueError, "into must be the index of one of 1 inputs, but is 1"),
     "inputs": (call_with(neuron=ALIF, params=[torch.tensor(2.0)] * 2), ValueError, "inputs must have 2 tensors, one for each input of neuron alif"),
-    "traces": (call_with(traces=[torch.rand(3, 4, 5)] * 2), ValueError, "traces must be the 1 of the previous call, or none, but are 2"),
+    "traces": (call_with(traces=[torch.rand(3, 4, 5)] * 2), ValueError, "traces must have 1 tensors, those that the previous call returned, or none, but has 2"),
     "states": (call_with(rule="ottt", states=[torch.rand(3, 4)] * 2, traces=[torch.rand(3, 5)]), ValueError, "online_linear: states must have 1 tensors, one for each state of neuron lif, or none, but has 2"),
     "params": (call_with(rule="ottt", params=[torch.tensor(2.0), torch.rand(4)]), ValueError, "online_linear: params must have 1 tensors, one for each parameter of neuron lif, but has 2"),
     "trace's shape": (call_with(traces=[torch.rand(3, 4, 6)]), ValueError, r"traces\[0\] must have shape \[3, 4, 5\], but has \[3, 4, 6\]"),
