@@ -262,10 +262,10 @@ std::size_t Network::project(const Population& sources, const Population& target
 Learned Network::learned(std::size_t projection) {
   const simulation::Undifferentiated mode;
   Running& now = running();
-  now.check_is_whole();
-  TORCH_CHECK_VALUE(projection < now.plastic().size(), "Network: ", now.plastic().size(),
+  now.guard().check_is_whole();
+  TORCH_CHECK_VALUE(projection < now.state().plastic.size(), "Network: ", now.state().plastic.size(),
                     " projections learn, so that there is no number ", projection);
-  return now.plastic()[projection].learned(now.step());
+  return now.state().plastic[projection].learned(now.state().steps());
 }
 
 void Network::modulate(const NamedNumbers& signals) {
@@ -274,13 +274,13 @@ void Network::modulate(const NamedNumbers& signals) {
   std::vector<std::tuple<simulation::PlasticConnections*, std::size_t, at::Tensor>> found;
   for (const auto& [signal, value] : signals) {
     const std::size_t before = found.size();
-    for (std::size_t i = 0; i < now.plastic().size(); ++i) {
-      const graph::Synapse& rule = now.plastic()[i].synapse();
+    for (std::size_t i = 0; i < now.state().plastic.size(); ++i) {
+      const graph::Synapse& rule = now.state().plastic[i].synapse();
       const auto at = std::ranges::find(rule.signals, signal);
       if (at == rule.signals.end()) continue;
       const NeuronRange& targets = description_->plastic[i].how.targets;
       simulation::check_size("the rule " + rule.name, signal, value, targets.end - targets.begin);
-      found.emplace_back(&now.plastic()[i], static_cast<std::size_t>(at - rule.signals.begin()), value.tensor());
+      found.emplace_back(&now.state().plastic[i], static_cast<std::size_t>(at - rule.signals.begin()), value.tensor());
     }
     TORCH_CHECK_VALUE(found.size() > before, "Network: no projection learns by a rule with the signal ", signal);
     simulation::check_finite(signal, value.tensor().detach(), description_->dtype);
@@ -326,16 +326,16 @@ Running& Network::running() {
   return *running_;
 }
 
-const Connectivity& Network::build() { return running().matrix(); }
+const Connectivity& Network::build() { return running().state().matrix; }
 Connectivity Network::connectivity() {
   const simulation::Undifferentiated mode;
-  return running().connectivity();
+  return running().state().connectivity();
 }
 std::int64_t Network::size() const { return description_->size(); }
-std::int64_t Network::step() { return running_ == nullptr ? 0 : running_->step(); }
+std::int64_t Network::step() { return running_ == nullptr ? 0 : running_->state().steps(); }
 const std::vector<Population>& Network::populations() const { return description_->populations; }
 const NetworkOptions& Network::options() const { return description_->options; }
-std::vector<at::Tensor> Network::state() { return running().state(); }
+std::vector<at::Tensor> Network::state() { return running().save_state(); }
 void Network::load_state(at::TensorList state) {
   const simulation::Undifferentiated mode;
   running().load_state(state);

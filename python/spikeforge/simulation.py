@@ -27,7 +27,6 @@ from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
 _CPP = torch.ops.spikeforge_simulation
-STEPS_AT_ONCE = 20  # steps in one CUDA graph; recorded spikes are listed after each replay
 STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
 STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
 SECONDS_UNINTERRUPTED = 0.5
@@ -170,7 +169,6 @@ class Network:
         self._rules: list[Synapse] = []  # of the projections that learn
         self._signals: dict[str, Tensor] = {}  # the last values of the signals of these rules
         self._numbers: dict[tuple[str, int, int, str], int] = {}  # indices of populations
-        self._captured: Captured | None = None
         self._in_use = threading.RLock()
 
     @property
@@ -495,40 +493,6 @@ def _requested(network: Network, spikes: bool, probes: Any) -> Requested:
 Requested = tuple[bool, list[int], list[str], list[Tensor]]  # spikes; population, state and neurons of each probe
 
 
-class Captured:
-    """Steps of a network on a GPU as one CUDA graph, with the tensors that receive its recordings."""
-
-    def __init__(self, network: Network, requested: Requested):
-        self.held, self.requested = network._held, requested
-        self.fired, self.states = _CPP.record(self.held, STEPS_AT_ONCE, *requested)
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def is_of(self, requested: Requested) -> bool:
-        own, other = self.requested[3], requested[3]
-        return self.requested[:3] == requested[:3] and len(own) == len(other) and all(map(torch.equal, own, other))
-
-    def run(self, steps: int) -> None:
-        if steps < STEPS_AT_ONCE:
-            _CPP.advance(self.held, steps)
-            return
-        self.graph = self.graph or self._capture()
-        self.graph.replay()
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """Captures the graph, after one step that compiles the kernels and is undone."""
-        before = _CPP.state(self.held)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            _CPP.advance(self.held, 1)
-        torch.cuda.current_stream().wait_stream(side)
-        _CPP.load_state(self.held, before)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            _CPP.advance(self.held, STEPS_AT_ONCE)
-        return graph
-
-
 def simulate(
     network: Network,
     steps: int,
@@ -540,9 +504,9 @@ def simulate(
     """Runs a network for some steps, and continues where the last call ended.
 
     On a GPU, one kernel runs many steps. If the network is deterministic or learns (or has more kinds of neuron than
-    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph, which is
-    captured once for each set of recorded states. Interrupts are handled between pieces of half a second or 1000 steps
-    (20 for a graph): the network is then after the last complete piece, on all processes of a group.
+    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph. Interrupts
+    are handled between pieces of half a second or 1000 steps: the network is then after the last complete piece, on all
+    processes of a group.
 
     Memory for recorded states is allocated before the first step; each recorded spike takes 16 bytes. If spikes do not
     fit into memory, a network on the CPU without a group is after the last complete step, and the recording is lost.
@@ -567,13 +531,8 @@ def simulate(
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
     requested = _requested(network, spikes, states)
     with network._alone():
-        pieces = (
-            _by_pieces(network, steps, requested, progress)
-            if _CPP.simulates(network._held)
-            else _by_graph(network, steps, requested)
-        )
         recorded, begun, done = [], time.perf_counter(), 0
-        for piece in pieces:
+        for piece in _by_pieces(network, steps, requested, progress):
             count, first, when, neurons, kept = piece
             recorded.append((when, neurons))
             done += count
@@ -621,32 +580,6 @@ def _by_equal_pieces(network: Network, steps: int, requested: Requested) -> Iter
 
 def _rows(states: list[Tensor], done: int, count: int) -> list[Tensor]:
     return [t[done : done + count] for t in states]
-
-
-@torch.no_grad()
-def _by_graph(network: Network, steps: int, requested: Requested) -> Iterator[Piece]:
-    first, kept = _CPP.begin(network._held, steps, *requested)
-    if network._captured is None or not network._captured.is_of(requested):
-        network._captured = Captured(network, requested)
-    captured = network._captured
-    nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
-
-    def recorded(step: Tensor, neuron: Tensor, done: int, count: int) -> Piece:
-        states = _rows(captured.states, 0, count)
-        if network.group is not None:
-            neuron, states = _CPP.in_whole(network._held, neuron, states)
-        for rows, part in zip(_rows(kept, done, count), states):
-            rows.copy_(part)
-        return count, first, step, neuron, kept
-
-    yield recorded(nothing, nothing, 0, 0)
-    for done in range(0, steps, STEPS_AT_ONCE):
-        count = min(STEPS_AT_ONCE, steps - done)
-        if network.group is not None:  # an interrupt may have stopped one of its processes
-            _CPP.begin(network._held, count, *requested)
-        captured.run(count)
-        step, neuron = captured.fired[:count].nonzero().unbind(1)
-        yield recorded(step + (first + done), neuron, done, count)
 
 
 def _show(done: int, steps: int, seconds: float) -> None:

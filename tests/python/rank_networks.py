@@ -121,13 +121,8 @@ def run(made, steps=STEPS, states=True):
 
 def run_by_operators(made):
     """Steps as deterministic networks on GPUs do."""
-    simulation = sys.modules["spikeforge.simulation"]
-    kept = simulation._by_pieces, simulation.STEPS_AT_ONCE
-    simulation._by_pieces = lambda network, steps, asked, _: simulation._by_graph(network, steps, asked)
-    simulation.STEPS_AT_ONCE = STEPS + 1  # fewer are not captured
-    found = run(made)
-    simulation._by_pieces, simulation.STEPS_AT_ONCE = kept
-    return found
+    torch.ops.spikeforge_simulation.uses_operators(made[0]._held, True)
+    return run(made)
 
 
 def said(call, *arguments):
@@ -281,33 +276,26 @@ def short_of_memory(rank, saved, call):
     return {"said": found, "after": after, "again": (again.span, len(big.gather(again).steps)), "resumed": run((network, populations), 30)}
 
 
-def fails_late(rank):
-    """Rank 1 after all exchanges of its steps; the others find out by its next message, which is that of another call."""
-    operators, group = torch.ops.spikeforge_simulation, torch.distributed.group.WORLD
-    network, populations = split(group)
-    spikeforge.simulate(network, 5)
-    state = network.state_dict()
-    operators.record(network._held, 3, True, [], [], [])
-    found = {}
-    if rank == 1:
-        found["said"] = said(operators.in_whole, network._held, torch.tensor([10**6]), [])
-    else:
-        found["said"] = said(spikeforge.simulate, network, 7)
-    network.load_state_dict(state)
-    return found | {"after": run((network, populations), 30)}
+def with_noise(group=None):
+    """Areas of which the last has neurons that draw."""
+    made = spikeforge.Network(seed=2, group=group)
+    a = made.populate("a", 40, LIF, area="a", leak=0.9)
+    b = made.populate("b", 30, NOISY, area="b")
+    for source, target in ((a, b), (b, a)):
+        made.project(source, target, rules.fixed_in_degree(9), weight=0.1, delay=rules.uniform(2, 6))
+    made.drive(a, 0.5, weight=0.3)
+    return made, [a, b]
 
 
-def fails_by_operators(rank, steps, retries):
-    """Rank 1 in the second step, whose spikes it has no row for; then the ranks tell one another, and load a state."""
-    operators, group = torch.ops.spikeforge_simulation, torch.distributed.group.WORLD
-    network, populations = split(group, noisy=False)
+def fails_by_operators(rank, retries):
+    """Rank 1, because operators do not step neurons that draw on several ranks; then the ranks load a state."""
+    network, populations = with_noise(torch.distributed.group.WORLD)
     spikeforge.simulate(network, 5)
     state = network.state_dict()
-    operators.record(network._held, 1 if rank == 1 else steps, True, [], [], [])
-    found = {"said": said(operators.advance, network._held, steps)}
-    has_failed = torch.tensor([found["said"] != "nothing"], dtype=torch.int32)
-    torch.distributed.all_reduce(has_failed)
-    found["failed"] = has_failed.item()
+    by_operators = lambda uses: torch.ops.spikeforge_simulation.uses_operators(network._held, uses)
+    by_operators(True)
+    found = {"said": said(spikeforge.simulate, network, 4)}
+    by_operators(False)
     if retries:
         found["retried"] = said(spikeforge.simulate, network, 3)
     network.load_state_dict(state)

@@ -401,8 +401,9 @@ def test_a_network_that_learns_is_the_same_by_operators(name, delay):
         if name == "reward":
             made.modulate(reward=torch.linspace(0, 0.4, 30))
     spikeforge.simulate(one, 25)
-    cpp.record(other._held, 25, True, [], [], [])
-    cpp.advance(other._held, 25)
+    cpp.uses_operators(other._held, True)
+    spikeforge.simulate(other, 25)
+    cpp.uses_operators(other._held, False)
     for _ in range(2):
         for (key, a), b in zip(one.learned(number).states.items(), other.learned(number).states.values()):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=key)

@@ -181,9 +181,6 @@ def test_states_are_recorded_into_tensors_that_fit_alone(device):
     simulate(into := [empty(40, 3)])
     other, (p, _, _) = network(device)
     torch.testing.assert_close(into[0], spikeforge.simulate(other, 40, states=[(p, "v", neurons)]).states[0])
-    operators.record(made._held, 5, False, [0], ["v"], [torch.tensor(neurons)])
-    with pytest.raises(ValueError, match="states must have a tensor for each of 1 recorded states, but has 0"):
-        operators.in_whole(made._held, torch.zeros(0, dtype=torch.int64, device=device), [])
 
 
 def runs_out_of_memory(rank):
@@ -445,15 +442,13 @@ def test_float16_weights_and_float32_states_keep_the_rates_on_a_gpu(cuda):
 
 
 def test_a_deterministic_network_is_replays_of_a_graph_that_is_kept(cuda):
-    """Until something else is recorded; and the last steps are none of it."""
+    """The last steps of a call are not a replay."""
     made, (a, _) = many(cuda, "later", deterministic=True)
     pieces = [spikeforge.simulate(made, 40)]
-    graph = made._captured.graph
     pieces.append(spikeforge.simulate(made, 25))
-    assert graph is not None and made._captured.graph is graph
     saved = made.state_dict()
     pieces.append(spikeforge.simulate(made, 25, states=[(a, "v", [3])]))
-    assert made._captured.graph is not graph and pieces[-1].states[0].shape == (25, 1)
+    assert pieces[-1].states[0].shape == (25, 1)
     whole, *others = (listed(spikeforge.simulate(many(device, "later", deterministic=True)[0], 90)) for device in (cuda, cuda, "cpu"))
     assert sum(map(listed, pieces), []) == whole and others == [whole, whole]
     resumed, _ = many(cuda, "later", deterministic=True)
