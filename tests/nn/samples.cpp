@@ -144,7 +144,7 @@ TEST_CASE("a network tells its neurons of samples, and nothing crosses a start o
   net->connect("lif.out", "last.in", {.delay = 1});
   net->connect("last.out", "out");
   check(net.ptr());
-  nn::Composite late;  // the delay is after the Linear
+  nn::Composite late;  // the delay follows the Linear
   late->add("lif", nn::LIF(nn::LIFOptions().tau(1.5)));
   late->add("back", linear());
   late->connect("in", "lif.in");
