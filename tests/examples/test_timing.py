@@ -41,7 +41,7 @@ def test_nothing_but_timing_tells_the_classes_apart():
     expected = torch.stack([steps[samples.labels == k].sum() for k in range(20)])[:, None] * counts.sum(0) / steps.sum()
     deviations = (counts - expected) / expected.sqrt()
     assert deviations.square().mean() < 1.2  # 1 for a Poisson process, less for regular volleys
-    # The same for each step of the period: a linear readout of the firing times of groups has no information.
+    # Mean counts are the same in each step of the period: a linear readout of firing times has no information.
     volleys = spikes[:, :100].unflatten(2, (-1, groups)).sum(3)
     early = torch.stack([volleys[samples.labels == k].mean(0) for k in range(20)])
     assert (early.mean(1) - early.mean((0, 1))).abs().max() < 0.1 * early.mean()

@@ -21,7 +21,7 @@ from torch import Tensor
 
 
 class Function(torch.nn.Module):
-    """Numbers, strings, lists and flags: every kind of argument."""
+    """Scalars, strings, lists and flags: every kind of argument."""
 
     def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:
         spikes, v = torch.ops.spikeforge.lif(
@@ -31,12 +31,12 @@ class Function(torch.nn.Module):
 
 
 class Network(torch.nn.Module):
-    """A linear layer and three neurons, with parameters that learn."""
+    """A linear layer and three neurons, with trainable parameters."""
 
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(6, 5)
-        torch.nn.init.constant_(self.linear.bias, 1.5)  # so that it fires
+        torch.nn.init.constant_(self.linear.bias, 1.5)  # so that neurons fire
         self.w = torch.nn.Parameter(torch.zeros(5))
         self.tau = torch.nn.Parameter(torch.tensor(3.0))
         self.register_buffer("v_reset", torch.tensor(-0.125))
@@ -50,7 +50,7 @@ class Network(torch.nn.Module):
 
 
 class Traced(torch.nn.Module):
-    """The text of a neuron, as a constant of the program."""
+    """A neuron whose text is a constant of the program."""
 
     def __init__(self):
         super().__init__()

@@ -48,7 +48,7 @@ SURROGATES = [
 
 
 def both(make, device, mode="m", **attributes):
-    """A node, and the same one accelerated; on a GPU in float64, where SpikingJelly's kernels divide roughly."""
+    """Returns a node and an accelerated copy; on a GPU in float64: SpikingJelly's kernels divide approximately."""
     node = make().to(device)
     node = node.double() if device.type == "cuda" else node
     node.step_mode = mode

@@ -1,4 +1,4 @@
-"""Weights that change where neurons fire, and events as bits."""
+"""Spike-timing-dependent updates of weights, and packed events."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from events import TOLERANCE, from_lengths, matrix, ops, random_entries
 
 
 def expected_weights(m, weights, events, trace, of_rows, least, most):
-    """In float64, one connection at a time."""
+    """Returns the updated weights, computed in float64 one connection at a time."""
     result = weights.double().clone()
     active = events if events.dtype == torch.bool else events > 0
     for k, (i, j) in enumerate(zip(m.row_of_connections().tolist(), m.indices.tolist())):
@@ -76,7 +76,7 @@ def test_slots_that_lead_nowhere_are_refused_on_the_cpu():
 
 
 def test_weights_may_be_used_as_a_trace(device):
-    """Row 0 doubles before row 1 reads it: every connection must see what was there before."""
+    """Row 0 is updated before row 1 reads the trace: every connection must read the initial values."""
     m = from_lengths([5, 5], 5)
     weights = torch.arange(1.0, 6.0, device=device).repeat(2)
     at = m.to(device)

@@ -1,4 +1,4 @@
-"""Lava's modules: in floating point against plain torch, in fixed point against the integers that they deploy."""
+"""Lava's modules: in floating point compared with plain torch, in fixed point with their deployed integers."""
 
 import copy
 
@@ -154,7 +154,7 @@ def test_a_network_with_a_loop_deploys(device):
 
 
 def test_wide_layers_learn_with_both_signs():
-    """Their weights are all below one of the chip's units at first."""
+    """Initially, all weights are below one of the chip's units."""
     layer = snn.LavaDense(5000, 10)
     layer(torch.ones(2, 1, 5000)).sum().backward()
     assert (layer.weight.detach() * layer.scale).abs().max() < 1 and layer.weight.grad.ne(0).all()
@@ -204,7 +204,7 @@ def test_a_deployed_network_keeps_flags_and_shared_modules():
     x = spikes_of(9, 2, 4)
     net = looped(stateful=True, persistent_state=True).eval()
     want = net(x)
-    chip = snn.deploy(net)  # in the midst of a sequence: it starts anew
+    chip = snn.deploy(net)  # within a sequence: the states are reset
     assert torch.equal(torch.cat([chip(x[:4].int()), chip(x[4:].int())]).float(), want) and want.any()
     assert not chip.training and not chip.lif.training and chip.lif.stateful and chip.lif.persistent_state
     assert "lif.v" in chip.state_dict()
