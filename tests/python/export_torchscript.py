@@ -1,15 +1,15 @@
-"""Writes TorchScript files that call the operators, for a C++ program to load and run.
+"""Writes TorchScript files that call the operators, for a C++ program.
 
     python export_torchscript.py OUTDIR
 
-OUTDIR then holds
+OUTDIR then contains
     function.pt  a scripted function      forward(Tensor x) -> (Tensor spikes, Tensor v)
     module.pt    a scripted module        forward(Tensor x) -> Tensor, with trainable parameters
     traced.pt    a scripted module with a neuron written as text  forward(Tensor x) -> (Tensor spikes, Tensor tired)
     values.pt    a module whose attributes are the tensors x, spikes, v, y, grad_w, grad_tau, traced_spikes, tired and
-                 grad_leak: what function.pt, module.pt and traced.pt give for x, the gradients of y.sum() with respect
-                 to the parameters "w" and "tau" of module.pt, and of tired.sum() with respect to "leak" of traced.pt
-All load with torch::jit::load once libspikeforge.so is loaded; a tensor is module.attr("x").toTensor().
+                 grad_leak: the results of function.pt, module.pt and traced.pt for x, the gradients of y.sum() with
+                 respect to the parameters "w" and "tau" of module.pt, and of tired.sum() with respect to "leak" of traced.pt
+torch::jit::load loads them after libspikeforge.so; a tensor is module.attr("x").toTensor().
 """
 
 import sys

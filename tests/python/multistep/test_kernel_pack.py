@@ -1,4 +1,4 @@
-"""Kernel packs: recorded on the CPU, compiled without a GPU, found without NVRTC."""
+"""Kernel packs: recorded on the CPU, compiled without a GPU, loaded without NVRTC."""
 
 import os
 import subprocess
@@ -94,7 +94,7 @@ def test_a_damaged_kernel_is_not_used(pack, tmp_path):
     done = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=str(damaged))
     assert done.returncode == 0
     assert "a kernel in it is damaged" in done.stderr
-    assert (tmp_path / "again.pack").read_bytes() == pack.read_bytes()  # it was compiled again
+    assert (tmp_path / "again.pack").read_bytes() == pack.read_bytes()  # the damaged kernel was compiled again
 
 
 def change(content, at):
@@ -123,7 +123,7 @@ def test_a_file_that_is_no_good_pack_is_refused(pack, tmp_path, content, words):
 
 
 def test_errors(tmp_path):
-    os.mkfifo(tmp_path / "pipe.pack")  # which does not hang
+    os.mkfifo(tmp_path / "pipe.pack")  # opening a pipe must not block
     for error, words, op, argument in [
         (RuntimeError, "write_kernel_pack: call record_kernels first", ops.write_kernel_pack, "unused.pack"),
         (ValueError, 'record_kernels: an architecture is sm_ and a number, such as sm_90, not "sm90"', ops.record_kernels,

@@ -1,4 +1,4 @@
-"""Neurons made from text in bounded memory: hundreds of them in a program, one between its forward and backward pass."""
+"""Neurons from text use bounded memory: hundreds in a program, one of them between its forward and backward pass."""
 
 import os
 import subprocess

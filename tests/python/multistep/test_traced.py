@@ -1,4 +1,4 @@
-"""Neurons of one's own: spikeforge::run on neuron text."""
+"""Custom neurons: spikeforge::run with neuron text."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def text_of(name):
 
 
 def test_a_large_call_gives_the_bits_of_small_ones():
-    """Large results are written past the caches, by pieces of rows that need not begin on a cache line."""
+    """Large results are written with non-temporal stores, in pieces of rows that need not begin on a cache line."""
     steps, part = 18, 5003
     text = text_of("alif")
     for size in (2**17, 2**17 + 3):
@@ -164,7 +164,7 @@ every_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.__name
 
 
 def sample(cell, device, steps=19, shape=SHAPE, dtype=torch.float64, grad=True):
-    """Inputs, states and parameters; these 0-d, per channel and per neuron in turn."""
+    """Returns inputs, states and parameters; parameters are 0-d, per channel and per neuron in turn."""
     inputs, states, params = CELLS[cell]
     sizes = [(), (shape[1], *(1 for _ in shape[2:])) if len(shape) > 1 else shape, shape]
     state = state_dtype(dtype)
@@ -177,7 +177,7 @@ def sample(cell, device, steps=19, shape=SHAPE, dtype=torch.float64, grad=True):
 
 
 def loop(cell, inputs, states, params):
-    """Outputs and states of all steps."""
+    """Returns outputs and states of all steps."""
     kept = []
     for x in zip(*inputs):
         outputs, states = cell(*x, *states, *params)

@@ -1,4 +1,4 @@
-"""Operators that Python registers: spikeforge.custom_op."""
+"""Custom operators registered from Python: spikeforge.custom_op."""
 
 import ctypes
 import gc
@@ -24,7 +24,7 @@ EVENT_SUM = "Tensor events, Tensor indices, Tensor indptr, Tensor weight, SymInt
 
 @pytest.fixture
 def register():
-    """custom_op, for operators that go with the test."""
+    """custom_op for operators that are removed after the test."""
     made = []
 
     def make(*args, **kwargs):
@@ -38,7 +38,7 @@ def register():
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory):
-    """Functions of C, compiled by this machine's compiler: compiled(source, T="float")["name"]."""
+    """Compiles C functions with this machine's compiler: compiled(source, T="float")["name"]."""
     folder = tmp_path_factory.mktemp("functions")
 
     def make(source, **macros):
@@ -64,7 +64,7 @@ def rows_of(indptr):
 
 
 def event_sum(events, indices, indptr, weight, columns, dtype):
-    """The sum of the rows whose event is not zero, and how many events each target received."""
+    """Returns the sum of the rows with a nonzero event, and the number of events of each target."""
     given = events[rows_of(indptr)]
     y = torch.zeros(columns, dtype=dtype, device=events.device).index_add(0, indices.long(), (given * weight).to(dtype))
     return y, torch.zeros(columns, dtype=torch.int32, device=events.device).index_add(0, indices.long(), (given != 0).int())
@@ -137,7 +137,7 @@ def cpu_function(kind, compiled):
     if kind == "function":
         return event_sum
     if kind == "source":
-        compiled("")  # skips where there is no compiler
+        compiled("")  # skips the test without a compiler
         return SOURCE
     return {torch.float32: compiled(FUNCTION, T="float").event_sum, torch.float64: compiled(FUNCTION, T="double").event_sum}
 
@@ -157,7 +157,7 @@ def operator(request, register, compiled):
 
 
 def arguments(device, dtype=torch.float32, gradients=False, rows=20, columns=7):
-    """Rows of different lengths, the first of them empty, some targets met twice."""
+    """Returns rows of different lengths, the first of them empty, with some repeated connections."""
     lengths = torch.randint(0, 6, (rows,))
     lengths[0] = 0
     indptr = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).int().to(device)
