@@ -80,7 +80,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-# --- what it prints ----------------------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------------------------
 
 
 def test_it_prints_classes_accuracy_latency_and_throughput(folder):
@@ -143,7 +143,7 @@ def test_sequences_are_summed_and_states_restart_with_every_batch(tmp_path):
         assert numpy.array_equal(numpy.loadtxt(tmp_path / "s", delimiter=","), spikes.sum(0).numpy())
 
 
-# --- what a user can mend ----------------------------------------------------------------------------------------------
+# --- errors of usage ---------------------------------------------------------------------------------------------------
 
 
 def test_wrong_command_lines_end_with_2(folder):
@@ -218,7 +218,7 @@ def test_arrays_that_are_none(folder, tmp_path, data):
     refused("x.npy", folder / "net.pt", tmp_path / "x.npy")
 
 
-# --- networks of strangers ---------------------------------------------------------------------------------------------
+# --- untrusted networks ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture()

@@ -290,7 +290,7 @@ def test_python_without_the_library_prints_the_reason(data, tmp_path, monkeypatc
     assert_one_line(Digits("python", data, tmp_path)(), "nothing.so", "SPIKEFORGE_LIBRARY")
 
 
-# --- What the C++ program records, and its pictures ------------------------------------------------------------------
+# --- recordings and plots of the C++ program -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

@@ -382,7 +382,7 @@ def test_shapes_that_the_nir_package_gets_wrong_are_right(tmp_path):
         assert "field edges: n -> out: " in line and str(shape_out) in line
 
 
-# --- files of strangers ------------------------------------------------------------------------------------------------
+# --- untrusted files ---------------------------------------------------------------------------------------------------
 
 
 def soft_link(file, path):

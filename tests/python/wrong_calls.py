@@ -36,7 +36,7 @@ SECONDS_A_CALL = 120
 READS_WEIGHTS = {"loihi_quantize", "loihi_optimize_weight_bits"}  # on the host: meta tensors raise an error
 
 
-# ---- right calls ----
+# ---- legal calls ----
 
 def integers(low, high, *shape, dtype=torch.int32):
     return torch.randint(low, high, shape, dtype=dtype)
@@ -371,7 +371,7 @@ def invoke(overload, arguments):
     return overload(*positional, **by_name)
 
 
-# ---- tensors that end where memory does ----
+# ---- tensors at the end of memory ----
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -404,7 +404,7 @@ def fenced(t, fences):
     return result.copy_(t)
 
 
-# ---- what may be wrong ----
+# ---- changes of arguments ----
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.int16, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.uint16]
 INTEGERS = [0, 1, -1, 2, 3, 7, 31, 64, 2**15, 2**31 - 1, 2**31, 2**32 + 1, 2**62, 2**63 - 1, -(2**63), -(2**31)]
@@ -519,7 +519,7 @@ def other_value(name, value, type_name, others, rng):
     return value
 
 
-# ---- one call ----
+# ---- a call ----
 
 def described(value):
     if isinstance(value, torch.Tensor):

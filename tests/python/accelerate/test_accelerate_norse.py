@@ -168,7 +168,7 @@ def test_numbers_in_the_place_of_tensors_and_channel_wise_parameters():
         assert torch.equal(got, wanted) and torch.equal(state.v, wanted_state.v) and wanted.any()
 
 
-# --- networks as the tutorials build them ----------------------------------------------------------------------------
+# --- networks of the tutorials ---------------------------------------------------------------------------------------
 
 def classifier():
     """Returns a network of convolutions, LIF cells and a leaky read-out, for one step per call."""
@@ -201,7 +201,7 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
     assert_accelerated_trains_alike(net, fused, neurons, outputs, loss, lambda: 2 * torch.rand(shape))
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------
+# --- restore, unsupported calls and modules --------------------------------------------------------------------------
 
 def test_restore_and_a_second_call():
     assert_restored_as_it_was(classifier(), ["1", "5", "7"])

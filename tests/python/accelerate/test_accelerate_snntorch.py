@@ -109,7 +109,7 @@ def test_a_disabled_surrogate_has_no_gradient():
     assert not torch.autograd.grad(got.sum(), x, allow_unused=True)[0].any()
 
 
-# --- networks as the tutorials build them ----------------------------------------------------------------------------
+# --- networks of the tutorials ---------------------------------------------------------------------------------------
 
 class Dense(nn.Module):
     """Linear layers and LIF neurons, whose states the caller passes from step to step."""
@@ -182,7 +182,7 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
     assert_accelerated_trains_alike(net, fused, neurons, call, loss, lambda: 2 * torch.randn(shape))
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------
+# --- restore, unsupported calls and modules --------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", NEURONS)
 def test_hidden_states_are_reset_and_detached_by_snntorch(name):

@@ -227,7 +227,7 @@ def test_the_benchmark_counts_on_every_form(capsys, monkeypatch, tmp_path):
     assert all(row["milliseconds"] > 0 for row in rows) and "times faster" in capsys.readouterr().out
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------
+# --- training, states, copies and restore ----------------------------------------------------------------------------
 
 def network():
     return nn.Sequential(layer.Linear(12, 20), neuron.LIFNode(tau=3.0), layer.Linear(20, 8), neuron.ParametricLIFNode())
@@ -374,7 +374,7 @@ def test_torch_compile_has_no_graph_break(make, mode):
         assert torch.equal(compiled(x), net(x))
 
 
-# --- what is left alone ----------------------------------------------------------------------------------------------
+# --- unsupported modules ---------------------------------------------------------------------------------------------
 
 class OwnCharge(neuron.LIFNode):
     def neuronal_charge(self, x):

@@ -63,7 +63,7 @@ ARGUMENTS = {"event_sum": event_sum_arguments, "synaptic_trace": trace_arguments
 every_operator = pytest.mark.parametrize("name", ARGUMENTS)
 
 
-# --- the contract with torch ---------------------------------------------------------------------------------------------
+# --- requirements of torch -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
@@ -207,7 +207,7 @@ def test_vmap_over_the_gradient_of_weights(device, mine):
         torch.testing.assert_close(actual, expected)
 
 
-# --- what the examples compute -------------------------------------------------------------------------------------------
+# --- results of the examples ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

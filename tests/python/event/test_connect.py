@@ -240,7 +240,7 @@ def test_weights_and_delays_are_independent_and_halves_are_rounded():
         assert torch.equal(spikeforge.connect(1, 1, [p], seed=6, dtype=dtype).weights, drawn.weights.to(dtype))
 
 
-# ---- what networks are made of ----
+# ---- networks ----
 
 def microcircuit():
     """Returns projections of every rule, several of them into the same rows."""

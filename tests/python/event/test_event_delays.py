@@ -375,7 +375,7 @@ def test_gradients_of_drawn_matrices(law, numbers, transpose, device):
     torch.testing.assert_close(mapped, torch.stack([run(weights, x, buffer), run(weights, 2 * x, buffer)]))
 
 
-# ---- what is refused ----
+# ---- errors ----
 
 def test_errors(device):
     m = matrix("random").to(device)

@@ -216,7 +216,7 @@ def test_duals_that_want_a_gradient_too(device):
     assert torch.equal(rate.abs() <= tangent.abs().amax(), torch.ones_like(rate, dtype=torch.bool))
 
 
-# --- the rest of what an operator owes
+# --- other properties of operators
 
 @pytest.mark.parametrize("layout", ["plain", "channels_last"])
 def test_opcheck(layout, device):

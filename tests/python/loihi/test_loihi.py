@@ -592,7 +592,7 @@ def test_calls_run_on_the_current_stream(cuda):
     assert all_equal(got, want)
 
 
-# --- from float to fixed -------------------------------------------------------------------------------------------------
+# --- conversion from floating point to fixed point -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decay_input", [False, True])

@@ -269,7 +269,7 @@ def test_the_exported_torchscript_computes_the_network(tmp_path):
     assert 0 < spikes.mean() < 1 and grad_w.abs().max() > 0 and grad_tau != 0, "the files show something"
 
 
-# --- numbers and parameters ----------------------------------------------------------------------------------------
+# --- scalars and parameters ----------------------------------------------------------------------------------------
 
 
 def test_a_number_may_be_an_integer_or_a_numpy_scalar():
@@ -372,7 +372,7 @@ def test_under_autocast_x_keeps_its_type(neuron, device):
             assert results[0].dtype == dtype and results[1].dtype == torch.float32
 
 
-# --- habits of PyTorch's users -------------------------------------------------------------------------------------
+# --- common usage of PyTorch ---------------------------------------------------------------------------------------
 
 
 def test_a_checkpointed_segment_has_the_same_gradient(device):

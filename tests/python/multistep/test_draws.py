@@ -110,7 +110,7 @@ def drawn(text, dtype=torch.float32, steps=7, neurons=1001, device="cpu", seed=S
     return [y.cpu() for y in run(text, x, seed=seed, offset=offset)[0]]
 
 
-# --- which numbers ----------------------------------------------------------------------------------------------------
+# --- counters of draws ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -153,7 +153,7 @@ def test_a_drawing_neuron_equals_one_that_receives_the_random_numbers(device, dt
         assert (drew - given).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-13) * given.abs().max()
 
 
-# --- whatever the way -------------------------------------------------------------------------------------------------
+# --- any backend and schedule -----------------------------------------------------------------------------------------
 
 
 def test_pieces_and_steps_are_the_whole_sequence(device):
@@ -336,7 +336,7 @@ def test_vmap_draws_for_each_map():
         torch.vmap(lambda s: ops.run(text, [x], [], [], seed=s)[0][0])(torch.arange(3))
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_draws_are_refused():

@@ -467,7 +467,7 @@ def test_eight_threads_may_make_the_first_call_at_once(device):
     assert done.returncode == 0 and done.stdout.strip() == "equal", done.stderr
 
 
-# --- beside other devices ------------------------------------------------------------------------------------------
+# --- several devices -----------------------------------------------------------------------------------------------
 
 
 def test_a_number_tensor_on_the_cpu_is_legal_beside_a_gpu(cuda):

@@ -141,7 +141,7 @@ def test_an_argument_on_the_cpu_beside_a_gpu(cuda):
     refused(ValueError, ["lif: v must be on cpu", "cuda"], ops.lif, torch.rand(4, 3), torch.zeros(3, device=cuda))
 
 
-# --- the lowered operators, which a compiler or another language may call ------------------------------------------
+# --- the lowered operators, which compilers and other languages may call -------------------------------------------
 
 
 def lif_backward(**changes):

@@ -30,7 +30,7 @@ def some(name, shape, dtype=torch.float32):
     return (low + (high - low) * torch.rand(shape, dtype=torch.float64)).to(dtype)
 
 
-# --- how they lie in memory ----------------------------------------------------------------------------------------
+# --- memory layouts ------------------------------------------------------------------------------------------------
 
 # Shapes of neurons and of the parameter: one value for all, the same value for neighbours, a value for each neighbour, both, and
 # sizes within and beyond a tile.
@@ -79,7 +79,7 @@ def test_a_traced_neuron_takes_parameters_as_they_lie(device):
             assert_broadcast_alike(run, x, params, 1e-4)
 
 
-# --- in which type they come ---------------------------------------------------------------------------------------
+# --- types ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -123,7 +123,7 @@ def test_a_parameter_of_higher_precision_is_refused():
         call("lif", torch.rand(4, 3), tau=torch.full((3,), 2.0, dtype=torch.float64))
 
 
-# --- which values are refused: on the CPU ---------------------------------------------------------------------------
+# --- illegal values: on the CPU -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -203,7 +203,7 @@ def test_loihis_tensors_are_checked():
     refused(ValueError, ["loihi_lif: du must be in [-1, 4095], but has values from 5 to 4096"], ops.loihi_lif, x, du=bad)
 
 
-# --- on a GPU: NaN spreads ------------------------------------------------------------------------------------------
+# --- illegal values: NaN on a GPU -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given_state", [False, True])

@@ -18,7 +18,7 @@ def drive(device, requires_grad=False):
     return random_x("lif", 20, (3, 5), torch.float32, device).requires_grad_(requires_grad)
 
 
-# --- nothing wants a gradient --------------------------------------------------------------------------------------
+# --- calls without a gradient --------------------------------------------------------------------------------------
 
 
 GUARDS = {"grad mode": contextlib.nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}

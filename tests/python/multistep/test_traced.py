@@ -41,7 +41,7 @@ def test_a_large_call_gives_the_bits_of_small_ones():
                 assert torch.equal(of_all[..., first:first + part], alone), f"from neuron {first} of {size}"
 
 
-# --- the gallery, step by step as its equations say ------------------------------------------------------------------
+# --- the example neurons, step by step from their equations ----------------------------------------------------------
 
 
 def spike(u, surrogate, *args):
@@ -210,7 +210,7 @@ def test_every_gallery_neuron_does_something(cell):
     assert outputs[-1].max() == 1 and outputs[-1].min() == 0, "it fires, and not always"
 
 
-# --- the predefined neurons as texts -----------------------------------------------------------------------------------
+# --- the predefined neurons as text ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("neuron, form", [pytest.param(neuron, form, id=name) for neuron, form, name in FORMS])
@@ -240,7 +240,7 @@ def test_a_predefined_neuron_as_text_has_its_bits(neuron, form, device):
             assert_close("a gradient", a, e, max(bound, 2e-3 if leaf.dtype == torch.float16 else 0))
 
 
-# --- what PyTorch asks of an operator ----------------------------------------------------------------------------------
+# --- requirements of PyTorch -------------------------------------------------------------------------------------------
 
 SMOOTH = """neuron smooth(x, y; v, w = 0.3; tau, b) {
   h = v + (x - v) / tau + tanh(y) * w

@@ -735,7 +735,7 @@ def test_loihis_modules_refuse_wrong_arguments(wrong, message):
     assert "\n" not in str(error.value)
 
 
-# --- what is refused, in a line --------------------------------------------------------------------------------------
+# --- errors of one line ----------------------------------------------------------------------------------------------
 
 def test_neurons_of_others_are_not_called_where_the_batch_would_pass_for_time():
     neuron = pytest.importorskip("spikingjelly.activation_based.neuron")

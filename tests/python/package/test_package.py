@@ -52,7 +52,7 @@ def compile_library(path, *options, source=""):
     return path
 
 
-# --- which library -----------------------------------------------------------------------------------------------------
+# --- library selection -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("torch_version, cuda, expected", [

@@ -63,7 +63,7 @@ def doubles(*shape, low=-1.0, high=3.0, device="cpu"):
     return (low + (high - low) * torch.rand(shape, dtype=torch.float64)).to(device).requires_grad_()
 
 
-# --- the text ----------------------------------------------------------------------------------------------------------
+# --- neuron text -------------------------------------------------------------------------------------------------------
 
 
 def test_a_neuron_prints_as_it_was_written():
@@ -136,7 +136,7 @@ def test_the_kernels_can_be_looked_at():
         alif.cuda_source(torch.long)
 
 
-# --- against equations -------------------------------------------------------------------------------------------------
+# --- equations ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_neuron_is_its_equations(device):
@@ -520,7 +520,7 @@ def test_threads_trace_side_by_side():
     assert all(f"v * {i} + x" in text for i, text in enumerate(texts)), texts
 
 
-# --- Python in the function --------------------------------------------------------------------------------------------
+# --- Python in functions -----------------------------------------------------------------------------------------------
 
 
 def test_python_decides_on_numbers():

@@ -54,7 +54,7 @@ def compiled(tmp_path_factory):
     return make
 
 
-# --- an operator with several outputs, a dtype among its attributes, and kernels of every kind -----------------------------
+# --- an operator with several outputs, a dtype as an attribute, and kernels of every kind ----------------------------------
 
 SCHEMA = f"({EVENT_SUM}, *, ScalarType dtype=float) -> (Tensor y, Tensor delivered)"
 
@@ -571,7 +571,7 @@ def test_cuda_source_compiles_for_gpus_that_are_not_here(operator):
         operator.compile("sm_90", *arguments("cpu", dtype))
 
 
-# --- the guide, the example, the cost --------------------------------------------------------------------------------------
+# --- documentation, example, cost ------------------------------------------------------------------------------------------
 
 
 def test_the_guides_program_runs(capsys):
