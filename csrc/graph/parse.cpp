@@ -104,7 +104,7 @@ void NeuronParser::next_state(const Token& name) {
     next_states_[i] = expression();
     return;
   }
-  fail(name, fmt::format("{} is no state, so that it has no next value", quoted(name)));
+  fail(name, fmt::format("{} is not a state and has no next value", quoted(name)));
 }
 
 void NeuronParser::outputs(const Token& keyword) {

@@ -90,7 +90,7 @@ void check_law(const std::string& where, const char* name, const NumberLaw& law,
   TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(law.first)) && std::isfinite(static_cast<float>(law.second)),
                     where, "the numbers of ", name, "'s law must be finite, but are ", law.first, " and ", law.second);
   TORCH_CHECK_VALUE(law.law != "uniform" || law.first <= law.second, where, "a uniform ", name,
-                    " must be from a number to one that is not below it, but is from ", law.first, " to ", law.second);
+                    " must have low <= high, but is from ", law.first, " to ", law.second);
   TORCH_CHECK_VALUE(law.law == "uniform" || law.second >= 0, where, "the standard deviation of ", name,
                     " must not be negative, but is ", law.second);
   const double reach = std::abs(law.first) + largest_normal * law.second;

@@ -97,7 +97,7 @@ TEST_CASE("defect 2: gradient rules dropped because there are fewer of them than
       message_of<c10::ValueError>([&] {
         grad({registered({x, y})[0].sum()}, {x});
       }),
-      has_text("its vjp must return 2 gradients, one for each tensor of the differentiable arguments, but gave 1"));
+      has_text("its vjp must return 2 gradients, one for each tensor of the differentiable arguments, but returned 1"));
 
   // The number of results of an operator is known before its call.
   CustomOp by_name = scaled("too_few_results");
@@ -303,9 +303,9 @@ TEST_CASE("defect 18: a gradient of another shape or type, or none, is made to f
       CHECK_THAT(error.what(), has_text("test_custom::misfit: its vjp") && has_text(words));
     }
   };
-  says(at::ones({3, 2}), "must return x a gradient of its shape, [2], but gave [3, 2]");
-  says(at::ones({2}, at::kDouble), "a gradient of its type, Float, but gave Double");
-  says(at::Tensor(), "gave no gradient for x, which is required");
+  says(at::ones({3, 2}), "must return x a gradient of its shape, [2], but returned [3, 2]");
+  says(at::ones({2}, at::kDouble), "a gradient of its type, Float, but returned Double");
+  says(at::Tensor(), "returned no gradient for x, which is required");
 }
 
 TEST_CASE("defect 19: two threads that register or call at once see half of each other") {

@@ -258,7 +258,7 @@ def test_files_that_are_no_plain_files_do_not_hang(folder, tmp_path):
     os.mkfifo(tmp_path / "net.pt")
     os.mkfifo(tmp_path / "x.npy")
     refused("it is not a regular file", tmp_path / "net.pt", folder / "x.npy", timeout=30)
-    refused("it is no plain file", folder / "net.pt", tmp_path / "x.npy", timeout=30)
+    refused("it is not a regular file", folder / "net.pt", tmp_path / "x.npy", timeout=30)
 
 
 def test_an_array_of_nothing_takes_no_memory(folder, tmp_path):

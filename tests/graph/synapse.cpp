@@ -122,7 +122,7 @@ TEST_CASE("a rule of C++ lambdas is that of its text") {
   events.on_post = [](SynapseEvent& at) { at.next("p", at["p"]); };
   refused(events, "synapse all: ");
   events.on_post = [](SynapseEvent& at) { at.next("v", at["p"]); };
-  refused(events, "on post: v is no state and no trace");
+  refused(events, "on post: v is not a state or trace");
   events.on_post = [](SynapseEvent& at) { at.next("w", at["weight"]); };
   refused(events, "nothing is called \"weight\" there");
   events.on_post = [](SynapseEvent& at) { at.next("q", normal()); };

@@ -679,7 +679,7 @@ def test_recordings_are_shown(tmp_path):
     assert "info --data shows it" in tool("info", tmp_path / "a.nir").stderr
     with h5py.File(tmp_path / "a.nir", "a") as file:
         file["nodes/lif/observables/v"].attrs["dt"] = "soon"
-    assert "its attribute dt is no single number" in tool("info", "--data", tmp_path / "a.nir").stderr
+    assert "its attribute dt is not a single number" in tool("info", "--data", tmp_path / "a.nir").stderr
 
 
 def test_a_driver_information_block_is_not_followed(tmp_path):

@@ -261,7 +261,7 @@ def refusals(rank):
         "share: count must be a whole number, but is None": lambda: share(None, mesh),
         "share: count must not be below 0, but is -1": lambda: share(-1, mesh),
         "gather: size must be a whole number, but is 4.0": lambda: gather(torch.ones(2), 4.0, mesh),
-        "event_product: matrix must be a result of deal, but is Connectivity": lambda: event_product(matrix, torch.ones(2), mesh),
+        "event_product: matrix must be returned by deal, but is Connectivity": lambda: event_product(matrix, torch.ones(2), mesh),
         "deal: matrix must be a whole one, but is a partition of deal": lambda: deal(deal(matrix, mesh), mesh),
     }
     return {expected: message_of(call) for expected, call in calls.items()}

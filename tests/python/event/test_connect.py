@@ -406,7 +406,7 @@ WRONG = {
     "one_to_one needs as many targets as sources, 5, but has 4": dict(targets=slice(0, 4), rule=rules.one_to_one()),
     "the standard deviation of weight must not be negative, but is -1": dict(weight=rules.normal(0, -1)),
     "the numbers of weight's law must be finite, but are nan": dict(weight=math.nan),
-    "a uniform weight must be from a number to one that is not below it": dict(weight=rules.uniform(2, 1)),
+    "a uniform weight must have low <= high": dict(weight=rules.uniform(2, 1)),
     "weight must have low <= high": dict(weight=rules.normal(0, 1, low=2, high=1)),
     "weight is drawn again until it is from 9 to inf, where fewer than one in a thousand are": dict(weight=rules.normal(0, 1, low=9, redraw=True)),
     "a lognormal weight must have a finite number": dict(weight=rules.lognormal(0, 50)),

@@ -645,7 +645,7 @@ def test_wrong_functions_of_a_rule_raise():
         with pytest.raises(error, match=words):
             spikeforge.synapse(type("r", (), {"states": "w", "traces": "x", **members}), **params)
 
-    refused(TypeError, r"r: on_pre takes v, which is not a name of the rule: w, x, k", {"k": 1}, on_pre=lambda v: {})
+    refused(TypeError, r"r: on_pre has an argument v, which the rule does not define; it has w, x, k", {"k": 1}, on_pre=lambda v: {})
     refused(TypeError, r"r: on_pre must return a dict of next values, such as \{'w': ...\}, but returns Value", on_pre=lambda w: w)
     refused(ValueError, "r: on_post returns a value of 'send'; it can return those of w, x$", on_post=lambda w: {"send": w})
     refused(ValueError, "r: on_spike is not an event; a rule has states, traces, signals, decay, on_pre, on_post, on_m, each_step", signals=["m"], on_spike=lambda w: {})
@@ -657,7 +657,7 @@ def test_wrong_functions_of_a_rule_raise():
     refused(TypeError, r"of shape \[3\] is used .* make it a parameter \(an argument of synapse\(\)\), or", on_pre=lambda x: {"x": x + torch.ones(3)})
     refused(ValueError, "r: its functions are not a legal rule: .*\"x\" is a trace of a neuron.* but no w", on_pre=lambda w, x: {"x": w})
     refused(ValueError, "r: its functions are not a legal rule: .*a synapse draws no random numbers", on_pre=lambda x: {"x": torch.rand_like(x)})
-    refused(ValueError, "r: its functions are not a legal rule: .*\"y\" is no state and no trace, and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
+    refused(ValueError, "r: its functions are not a legal rule: .*\"y\" is not a state or trace and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
     with pytest.raises(TypeError, match="synapse: rule must be text or a class of functions, but is a int"):
         spikeforge.synapse(3)
 
@@ -668,14 +668,14 @@ REFUSED = {
     "synapse s(w; x) { on pre { x' = x }; on post { x' = x } }": "column 48: \"x\" is changed in on pre already",
     "synapse s(w; x) { on pre { x' = w } }": "column 28: \"x\" is a trace of a neuron, which sees traces of the same neuron and parameters, but no w",
     "synapse s(w; x) { on pre { x' = x }; each step { x' = 0 } }": "column 50: \"x\" is a trace, which only on pre, on post and decay can change",
-    "synapse s(w) { on now { } }": "column 19: \"now\" is no event",
+    "synapse s(w) { on now { } }": "column 19: \"now\" is not an event",
     "synapse s(w) { on pre { w' = w; w' = 0 } }": "column 33: w' has a value already",
     "synapse s(w) { on pre { }; on pre { } }": "column 31: each event may occur once in a synapse",
     "synapse s(w) { on pre { w' = w > 0 } }": "column 25: a state is a number, not a boolean",
     "synapse s(w) { on pre { w' = w + normal() } }": "a synapse draws no random numbers",
     "synapse s(w) { on post { send w } }": "column 26: send is legal in on pre only",
     "synapse s(w;; tau) { decay w by w }": "column 33: nothing above is called \"w\"",
-    "synapse s(w;; tau) { decay v by tau }": "column 28: \"v\" is no state and no trace, and cannot decay",
+    "synapse s(w;; tau) { decay v by tau }": "column 28: \"v\" is not a state or trace and cannot decay",
     "synapse s(w;;; pre) { }": "column 16: a signal cannot be called \"pre\"",
     "synapse s(w) { w' = 0 }": "column 16: expected on pre { ... }, on post { ... }, each step { ... } or decay name by tau, but found \"w\"",
     "neuron s(w) { return w }": "expected \"synapse\" at the beginning",
@@ -776,5 +776,5 @@ def test_the_operators_are_those_of_torch():
     assert all(torch.equal(a, b) for a, b in zip((*states, *traces), (*args[1], *args[2]))) and not torch.equal(states[0], before[0])
     for op in (ops.plastic_step, ops.plastic_step_):
         torch.library.opcheck(op.default, *call()[:1], call()[1])
-    with pytest.raises(ValueError, match="plastic_step: states and traces must have memory of their own each"):
+    with pytest.raises(ValueError, match="plastic_step: states and traces must not share memory"):
         ops.plastic_step_(args[0], args[1], [args[1][0][:70], args[2][1]], *args[3:], **options)

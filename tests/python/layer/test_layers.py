@@ -480,8 +480,8 @@ def wrong_calls():
         yield f"{name} must be Float for a Float x, but is Double", TypeError, {name: c.double()}
         yield f"{name} must be on cpu", ValueError, {name: c.to("meta")}
     yield r"mean must have shape \[5\]", ValueError, dict(mean=long, var=c)
-    yield "mean and var are given together, or neither", ValueError, dict(mean=c)
-    yield "mean and var are given together, or neither", ValueError, dict(var=c)
+    yield "pass both mean and var, or neither", ValueError, dict(mean=c)
+    yield "pass both mean and var, or neither", ValueError, dict(var=c)
     yield "eps must be finite and not below 0, but is -1", ValueError, dict(eps=-1.0)
     yield "eps must be finite and not below 0, but is nan", ValueError, dict(eps=float("nan"))
     yield "residual_mode must be add, and or iand, but is 'ADD'", ValueError, dict(residual_mode="ADD")

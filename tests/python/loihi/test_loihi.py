@@ -465,7 +465,7 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_sparse_product(X, CSR[0].int(), *CSR[1:], 0), TypeError, "loihi_sparse_product: crow_indices must be Long, but is Int"),
     (lambda: ops.loihi_prepare_weights(W, num_weight_bits=9), ValueError, r"loihi_prepare_weights: num_weight_bits must be in \[1, 8\], but is 9"),
     (lambda: ops.loihi_prepare_weights(W, sign_mode="odd"), ValueError, "sign_mode must be mixed, excitatory or inhibitory"),
-    (lambda: ops.loihi_prepare_weights(W.float() + float("nan")), ValueError, "loihi_prepare_weights: weight has a NaN"),
+    (lambda: ops.loihi_prepare_weights(W.float() + float("nan")), ValueError, "loihi_prepare_weights: weight contains NaN"),
     (lambda: ops.loihi_quantize(W), TypeError, "loihi_quantize: weight must be floating point"),
     (lambda: ops.loihi_quantize(W.float(), tau=0.5), ValueError, "loihi_quantize: tau must be finite and >= 1, but is 0.5"),
     (lambda: ops.loihi_quantize(W.float() + 1, v_threshold=1e9), ValueError, r"loihi_quantize: no weight_exp in \[-8, 7\] fits"),

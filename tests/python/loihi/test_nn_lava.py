@@ -220,7 +220,7 @@ def test_a_deployed_network_keeps_flags_and_shared_modules():
     (lambda: snn.LavaDense(3, 4, sign_mode="odd"), "LavaDense: .*sign_mode must be mixed"),
     (lambda: snn.LavaLIF(du=1.5), r"LavaLIF: du must be in \[0, 1\], but is 1.5"),
     (lambda: snn.LavaLIF(vth=0), "LavaLIF: vth must be above 0 and finite, but is 0"),
-    (lambda: snn.LavaLIF(vth=0.001), "LavaLIF: at scale 64, vth must be 1 of the chip's units or more, but is 0.001"),
+    (lambda: snn.LavaLIF(vth=0.001), "LavaLIF: at scale 64, vth must be at least 1 unit of the chip, but is 0.001"),
     (lambda: snn.LavaLIF(vth=float("inf")), "LavaLIF: vth must be above 0 and finite, but is inf"),
     (lambda: snn.LavaLIF(bias=1e9), r"LavaLIF: at scale 64, bias must be in \[-63.9844, 63.9844\], but has values from 1e\+09 to 1e\+09"),
     (lambda: snn.LavaLIF(bias=torch.tensor([0.0, torch.nan])), "LavaLIF: at scale 64, bias must be in"),

@@ -104,8 +104,8 @@ def change(content, at):
 @pytest.mark.parametrize(
     "content, words",
     [
-        (lambda c: b"", "it is no kernel pack"),
-        (lambda c: b"PK" + c[2:], "it is no kernel pack"),
+        (lambda c: b"", "it is not a kernel pack"),
+        (lambda c: b"PK" + c[2:], "it is not a kernel pack"),
         (lambda c: change(c, 9), "another build of spikeforge wrote it"),
         (lambda c: change(c, 20), "another build of spikeforge wrote it"),
         (lambda c: change(c, 38), "it is damaged"),
@@ -130,7 +130,7 @@ def test_errors(tmp_path):
          ["sm90"]),
         (ValueError, "record_kernels: at least one architecture", ops.record_kernels, []),
         (ValueError, "it cannot be opened", ops.load_kernel_pack, "/no/such/file"),
-        (ValueError, "it cannot be opened: it is no plain file", ops.load_kernel_pack, str(tmp_path / "pipe.pack")),
+        (ValueError, "it cannot be opened: it is not a regular file", ops.load_kernel_pack, str(tmp_path / "pipe.pack")),
     ]:
         with pytest.raises(error, match=words):
             op(argument)

@@ -644,5 +644,5 @@ def test_modules_without_samples_refuse_lengths():
     stepped = snn.Recurrent(snn.LIF(), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
     with pytest.raises(ValueError, match="accepts neither lengths nor start: .*stepped"):
         stepped(x, lengths=lengths)
-    with pytest.raises(ValueError, match="must start at numbers"):
+    with pytest.raises(ValueError, match="must be scalars"):
         snn.LIF(v_reset=snn.Learnable(0.1), strict=True)(x, start=torch.zeros(4, 3, dtype=torch.bool))

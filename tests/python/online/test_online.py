@@ -317,7 +317,7 @@ def test_more_batch_dimensions_start_anew():
             online.reset(torch.ones(3, dtype=torch.bool))
             online(x)
         refused(TypeError, "bool tensor", lambda: online.reset([True, False]))
-    with pytest.raises(ValueError, match="the kept states are of 2; call reset"):
+    with pytest.raises(ValueError, match="the kept states have 2; call reset"):
         spikeforge_online = spikeforge.Online(net)
         spikeforge_online(x)
         spikeforge_online(x[:, :1])
