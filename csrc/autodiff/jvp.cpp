@@ -115,7 +115,7 @@ class Forward {
   std::vector<std::optional<Value>> tangents_;
 };
 
-// ---- the response of a silent neuron ----
+// ---- the derivative of a neuron that does not fire ----
 
 // Returns the same neuron with all spikes replaced by 0.
 Cell silent(const Cell& cell) {

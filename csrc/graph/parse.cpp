@@ -208,8 +208,7 @@ std::vector<Id> Parser::operands() {
   std::vector<Id> list;
   if (sees(")")) return list;
   do {
-    // A list of more operands than a graph has nodes is too long for every function, and is rejected before it grows
-    // further.
+    // Rejects a list longer than the largest graph before it uses more memory.
     list.push_back(expression());
     if (list.size() > most_nodes) fail(last_, "too many operands");
   } while (take_if(","));

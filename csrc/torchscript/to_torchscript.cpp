@@ -181,7 +181,7 @@ class Writer {
   }
 
  private:
-  // True if the state is registered as a buffer, under its name or as an identifier.
+  // True if the state is registered as a buffer, whose name is that of the state or an identifier derived from it.
   static bool is_persistent(const Module& module, const std::string& state) {
     const auto buffers = module.named_buffers(/*recurse=*/false);
     return std::any_of(buffers.begin(), buffers.end(), [&](const auto& buffer) {

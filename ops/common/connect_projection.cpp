@@ -102,7 +102,7 @@ void check_law(const std::string& where, const char* name, const NumberLaw& law,
                     law.low, " to ", law.high, ", where fewer than one in a thousand are");
 }
 
-// Checks delays. They are rounded to whole steps, so that a delay of one step may be 0.5 or more.
+// Checks delays. They are rounded to whole steps, so a delay from 0.5 on is rounded to one step and legal.
 void check_delays(const std::string& where, const Projection& p, int least_delay) {
   const bool is_array = p.delay.law == "array", is_one = p.delay.law == "constant";
   if (is_array && p.delays.numel() == 0) return;
