@@ -1,4 +1,4 @@
-// Differentiation in the way of torch's own operators: a node of the graph in reverse mode, tangents of the results in
+// Differentiation like that of torch's own operators: a node of the graph in reverse mode, tangents of the results in
 // forward mode. (torch::autograd::Function supports neither forward mode nor torch.func.)
 #include "csrc/custom_op/internal/call_of_user.h"
 #include "csrc/custom_op/internal/operator.h"

@@ -23,7 +23,7 @@ def surprise(u):
 
 
 def connections(rows, cols, prob, seed):
-    """Returns (row, column, uniform number) of every connection, by the definition in csrc/event/random_rows.h.
+    """Returns (row, column, uniform number) of every connection, as defined in csrc/kernels/event/random_rows.h.
 
     Returns None if a rounding error in float may change the result.
     """
