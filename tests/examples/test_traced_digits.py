@@ -1,4 +1,4 @@
-"""A network of neurons written as text trains, is saved, and runs in a C++ program that knows only the file."""
+"""A network of neurons written as text trains, is saved, and runs in a C++ program that reads only the file."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ def deploy(*arguments):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a network trained for 3 epochs, and the accuracy that Python found."""
+    """The folder of a network trained for 3 epochs, and its accuracy in Python."""
     folder = tmp_path_factory.mktemp("traced_digits")
     data = folder / "digits.csv"
     subprocess.run([sys.executable, ROOT / "scripts/prepare_digits.py", "--output", data], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-// Networks from C++. Their steps are those of a dense loop: tests/python/network/test_simulation.py.
+// The C++ interface of networks. tests/python/network/test_simulation.py compares their steps with a dense loop.
 #include "csrc/simulation/internal/thread_choice.h"
 
 #include <ATen/ATen.h>
@@ -108,7 +108,7 @@ TEST_CASE("neurons that draw random numbers go on where the state was saved") {
   CHECK(same(joined(first, simulate(made, 40)), whole));
 }
 
-// What else is refused, by the same code: tests/python/network/test_simulation.py.
+// tests/python/network/test_simulation.py tests all other errors, which the same code raises.
 TEST_CASE("what only C++ can say wrongly of a network is refused") {
   Network network;
   const Population p = network.populate("p", 3, leaky(), {{"leak", 0.5}});

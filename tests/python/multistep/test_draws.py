@@ -1,7 +1,7 @@
 """Random numbers in neurons: normal(), uniform(), bernoulli(p), poisson(rate), draw_once().
 
-The oracle is Philox4x32-10 once more, in numpy, by the counter that docs/neuron_text.md states, and the laws by their
-definitions. A neuron that draws must then do what one does that is handed these numbers as inputs, to the bit.
+The oracle is Philox4x32-10 in NumPy, with the counter that docs/neuron_text.md states, and the distributions by their
+definitions. A neuron that draws numbers has the bits of a neuron that receives them as inputs.
 """
 
 import math
@@ -46,7 +46,7 @@ def number(x, device="cpu"):
 
 
 def philox(counter, key):
-    """Four uint32 arrays of four."""
+    """Applies Philox4x32-10 to four arrays of uint32."""
     mask = numpy.uint64(0xFFFFFFFF)
     c = [numpy.asarray(word, dtype=numpy.uint64) for word in counter]
     low, high = numpy.uint64(key & 0xFFFFFFFF), numpy.uint64(key >> 32)
@@ -59,7 +59,7 @@ def philox(counter, key):
 
 
 def words(draw, steps, neurons, seed, offset, once, stream=0):
-    """[T, N] words of a draw."""
+    """Returns the words of a draw, [T, N]."""
     step = numpy.full(steps, 2**48 - 1) if once else (numpy.arange(steps) + offset) % 2**48
     step = step.astype(numpy.uint64)[:, None]
     neuron = numpy.arange(neurons, dtype=numpy.uint64)[None, :]
@@ -92,7 +92,7 @@ def bernoulli(dtype, draw, p, *where):
 
 
 def poisson(draw, rate, *where):
-    """By the sums of probabilities, for small rates."""
+    """Inverts sums of probabilities, for small rates."""
     bits = words(draw, *where) << numpy.uint64(32) | words(draw + 1, *where)
     u = ((bits >> numpy.uint64(12)).astype(numpy.float64) + 0.5) / 2**52
     sums = numpy.cumsum([math.exp(-rate + k * math.log(rate) - math.lgamma(k + 1)) for k in range(100)])
@@ -105,12 +105,12 @@ def run(text, x, params=(), seed=SEED, offset=None, states=(), **named):
 
 
 def drawn(text, dtype=torch.float32, steps=7, neurons=1001, device="cpu", seed=SEED, offset=OFFSET):
-    """The outputs of a text of one input."""
+    """Returns the outputs of a neuron text with one input."""
     x = torch.zeros(steps, neurons, dtype=dtype, device=device)
     return [y.cpu() for y in run(text, x, seed=seed, offset=offset)[0]]
 
 
-# --- which numbers ----------------------------------------------------------------------------------------------------
+# --- counters of draws ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -153,7 +153,7 @@ def test_a_drawing_neuron_equals_one_that_receives_the_random_numbers(device, dt
         assert (drew - given).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-13) * given.abs().max()
 
 
-# --- whatever the way -------------------------------------------------------------------------------------------------
+# --- any backend and schedule -----------------------------------------------------------------------------------------
 
 
 def test_pieces_and_steps_are_the_whole_sequence(device):
@@ -336,7 +336,7 @@ def test_vmap_draws_for_each_map():
         torch.vmap(lambda s: ops.run(text, [x], [], [], seed=s)[0][0])(torch.arange(3))
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_draws_are_refused():
