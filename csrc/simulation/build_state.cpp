@@ -59,25 +59,6 @@ constexpr std::int64_t most_block = 1024;  // the maximum number of steps withou
 
 int bits_of(std::int64_t n) { return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(n))); }
 
-// Own columns of targets in one population, and the first of its neurons that they belong to.
-struct OwnColumns {
-  std::int64_t begin = 0, end = 0, first = 0;
-
-  // Selects the values of own neurons from a scalar, or from one value per neuron of the population.
-  at::Tensor of(const at::Tensor& numbers) const {
-    return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
-  }
-};
-
-OwnColumns own_columns(const Targets& to, const Partition& partition, std::int64_t size) {
-  const auto& slices = partition.slices();
-  const auto slice = std::ranges::find_if(
-      slices, [&](const Slice& s) { return s.size() > 0 && s.begin >= to.begin && s.end <= to.end; });
-  if (slice == slices.end()) return {};
-  const std::int64_t begin = to.input * size + slice->first;
-  return {begin, begin + slice->size(), slice->begin - to.begin};
-}
-
 // The range of delays and weights of the connections of a rank, or of all ranks. Delays determine when the spikes of
 // other ranks arrive.
 struct Extent {
@@ -202,6 +183,7 @@ void make_rings(NetworkState& state, const Description& description, const Exten
 }  // namespace
 
 void set_drives(NetworkState& state, const Description& description) {
+  state.drives.clear();
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // columns with input in each layer
   for (const DescribedDrive& described : description.drives) {
     const Targets& to = described.targets;
@@ -218,7 +200,7 @@ void set_drives(NetworkState& state, const Description& description) {
                               .seed = seed_of(description.options.seed, Stream::drive, layer)});
     }
     taken[layer].emplace_back(begin, end);
-    const OwnColumns own = own_columns(to, state.partition, state.size);
+    const OwnColumns own = own_columns(to, state);
     state.drives[layer].rates.slice(0, own.begin, own.end).copy_(own.of(described.rates));
     state.drives[layer].weights.slice(0, own.begin, own.end).fill_(described.weight);
   }
@@ -226,9 +208,9 @@ void set_drives(NetworkState& state, const Description& description) {
 
 void set_currents(NetworkState& state, const Description& description) {
   if (description.currents.empty()) return;
-  state.current = at::zeros({state.columns}, state.ring.options());
+  state.current = at::zeros({state.columns}, state.options());
   for (const DescribedCurrent& described : description.currents) {
-    const OwnColumns own = own_columns(described.targets, state.partition, state.size);
+    const OwnColumns own = own_columns(described.targets, state);
     state.current.slice(0, own.begin, own.end).add_(own.of(described.current).to(state.ring.options()));
   }
 }

@@ -177,10 +177,15 @@ void CpuSteps::set_step(std::int64_t step) {
   for (Cell& cell : groups_) cell.launch().draws.offset_number = step;
 }
 
-Spikes CpuSteps::run(std::int64_t steps, bool spikes, const RecordedStates& states) {
+Spikes CpuSteps::run(const Steps& steps, bool spikes, const RecordedStates& states) {
   SpikeList list;
   run_steps(steps, {spikes ? &list : nullptr, states});
   return {tensor_of(list.steps), tensor_of(list.neurons)};
+}
+
+void CpuSteps::step(const Steps& steps, const at::Tensor& fired) {
+  prepare();
+  run_steps(steps, {.states = {}, .fired = fired.mutable_data_ptr<bool>()});
 }
 
 // Applies the spikes that arrive at learning connections.
@@ -190,14 +195,16 @@ void CpuSteps::arrive(std::int64_t step) {
   for (PlasticConnections& plastic : state_.plastic) plastic.arrive(step, slot);
 }
 
-void CpuSteps::run_steps(std::int64_t steps, const CpuRecord& record) {
+void CpuSteps::run_steps(const Steps& call, const CpuRecord& record) {
+  const std::int64_t steps = call.count;
   if (steps == 0) return;
   using Clock = std::chrono::steady_clock;
+  input_ = &call.input;
   const std::int64_t first = state_.steps(), block = state_.block;
   const bool is_shared = guard_.is_shared();
   if (is_shared && block > 0) guard_.exchange().expect(first, first + steps);
   for (PlasticConnections& plastic : state_.plastic) plastic.loaded();
-  first_of_block_ = first;
+  first_of_block_ = first_step_ = first;
   std::int64_t step = first;
   try {
     while (step < first + steps) {
@@ -335,6 +342,7 @@ template <class T> void CpuSteps::take(std::int64_t first, std::int64_t last) co
     std::memcpy(to, slot, count * sizeof(T));
   }
   std::memset(slot, 0, count * sizeof(T));
+  if (!input_->empty()) input_->add(step_ - first_step_, first, last, to);
 }
 
 void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
@@ -363,6 +371,13 @@ template <class T> void CpuSteps::list_fired(Part& part) const {
   part.fired.clear();
   ops::for_each_fired(state_.spikes.const_data_ptr<T>(), part.begin, part.end,
                       [&](std::int64_t i) { part.fired.push_back(i); });
+  if (!state_.silenced.defined()) return;
+  const bool* const silenced = state_.silenced.const_data_ptr<bool>();
+  T* const spikes = state_.spikes.mutable_data_ptr<T>();
+  std::erase_if(part.fired, [&](std::int64_t i) {
+    if (silenced[i]) spikes[i] = 0;
+    return silenced[i];
+  });
 }
 
 void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& record) const {
@@ -370,6 +385,8 @@ void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& reco
     record.spikes->neurons.insert(record.spikes->neurons.end(), fired_.begin(), fired_.end());
     record.spikes->steps.insert(record.spikes->steps.end(), fired_.size(), step);
   }
+  if (record.fired != nullptr)
+    for (const std::int64_t neuron : fired_) record.fired[row * state_.size + neuron] = true;
   for (std::size_t k = 0; k < record.states.probes.size(); ++k) {
     const Probe& probe = record.states.probes[k];
     const at::Tensor& state = probe.group->states[probe.state];

@@ -160,12 +160,39 @@ std::tuple<double, double> weight_bounds(const std::string& rule, at::ArrayRef<d
   return ops::plastic::weight_bounds(ops::plastic::rule_of(rule, "Plastic")->synapse, params);
 }
 
-void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {
-  held->network.drive(population(held, targets), rate, {weight, into});
+std::int64_t drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight,
+                   const std::string& into) {
+  return static_cast<std::int64_t>(held->network.drive(population(held, targets), rate, {weight, into}));
 }
 
-void inject(const Held& held, std::int64_t targets, const at::Tensor& current, const std::string& into) {
-  held->network.inject(population(held, targets), current, into);
+void set_drive(const Held& held, std::int64_t number, const at::Tensor& rate) {
+  held->network.set_drive(static_cast<std::size_t>(number), rate);
+}
+
+std::int64_t inject(const Held& held, std::int64_t targets, const at::Tensor& current, const std::string& into) {
+  return static_cast<std::int64_t>(held->network.inject(population(held, targets), current, into));
+}
+
+void set_current(const Held& held, std::int64_t number, const at::Tensor& current) {
+  held->network.set_current(static_cast<std::size_t>(number), current);
+}
+
+bool is_built(const Held& held) { return held->network.is_built(); }
+
+at::Tensor state_of(const Held& held, std::int64_t of, const std::string& name) {
+  return held->network.state(population(held, of), name).detach();
+}
+
+at::Tensor param_of(const Held& held, std::int64_t of, const std::string& name) {
+  return held->network.param(population(held, of), name);
+}
+
+void set_param(const Held& held, std::int64_t of, const std::string& name, const at::Tensor& value) {
+  held->network.set_param(population(held, of), name, value);
+}
+
+void silence(const Held& held, std::int64_t of, const at::Tensor& neurons, bool silent) {
+  held->network.silence(population(held, of), neurons, silent);
 }
 
 // Returns copies, except of the weights, which share memory with those that the steps read.
@@ -227,6 +254,20 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
   return requested;
 }
 
+// `tensors` has the values of each input, followed by the steps and neurons of events.
+std::vector<StepInput> inputs(const Held& held, c10::IntArrayRef populations, const Strings& into,
+                              const c10::List<bool>& are_events, const Lists& tensors) {
+  std::vector<StepInput> all;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < populations.size(); ++i) {
+    StepInput& input = all.emplace_back(StepInput{population(held, populations[i]), into.get(i), tensors.get(next++)});
+    if (!are_events.get(i)) continue;
+    input.steps = tensors.get(next++);
+    input.neurons = tensors.get(next++);
+  }
+  return all;
+}
+
 // Prepares steps that several calls run: builds the network, and checks that all ranks run them. Returns the number of
 // steps so far, and memory for the states of all steps.
 std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::int64_t steps, bool /*spikes*/,
@@ -241,11 +282,21 @@ std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::i
 // given, states are written there.
 std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(
     const Held& held, std::int64_t steps, bool spikes, c10::IntArrayRef populations, const Strings& states,
-    const Lists& neurons, const std::optional<Lists>& into) {
-  Recording recording = held->network.running().simulate(steps, {spikes, probes(held, populations, states, neurons)},
-                                                         into ? std::optional(into->vec()) : std::nullopt);
+    const Lists& neurons, c10::IntArrayRef input_populations, const Strings& input_names,
+    const c10::List<bool>& are_events, const Lists& input_tensors, const std::optional<Lists>& into) {
+  Recording recording =
+      held->network.running().simulate(steps,
+                                       {spikes, probes(held, populations, states, neurons),
+                                        inputs(held, input_populations, input_names, are_events, input_tensors)},
+                                       into ? std::optional(into->vec()) : std::nullopt);
   if (into) recording.states.clear();
   return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
+}
+
+// Returns the spikes of all neurons, bool [steps, neurons].
+at::Tensor step(const Held& held, std::int64_t steps, c10::IntArrayRef input_populations, const Strings& input_names,
+                const c10::List<bool>& are_events, const Lists& input_tensors) {
+  return held->network.step(steps, inputs(held, input_populations, input_names, are_events, input_tensors));
 }
 
 // For tests.
@@ -278,8 +329,15 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
               TORCH_FN(read_synapse));
   library.def("weight_bounds(str rule, float[] params) -> (float, float)", TORCH_FN(weight_bounds));
   library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));
-  define<drive>(library, "drive", ", int targets, Tensor rate, float weight, str into) -> ()");
-  define<inject>(library, "inject", ", int targets, Tensor current, str into) -> ()");
+  define<drive>(library, "drive", ", int targets, Tensor rate, float weight, str into) -> int");
+  define<set_drive>(library, "set_drive", ", int drive, Tensor rate) -> ()");
+  define<inject>(library, "inject", ", int targets, Tensor current, str into) -> int");
+  define<set_current>(library, "set_current", ", int current, Tensor value) -> ()");
+  define<is_built>(library, "is_built", ") -> bool");
+  define<state_of>(library, "state_of", ", int population, str name) -> Tensor");
+  define<param_of>(library, "param_of", ", int population, str name) -> Tensor");
+  define<set_param>(library, "set_param", ", int population, str name, Tensor value) -> ()");
+  define<silence>(library, "silence", ", int population, Tensor neurons, bool silent) -> ()");
   define<build>(library, "build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
   define<connectivity>(library, "connectivity", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
   define<share>(library, "share", ") -> (int, int, int, int, int, float)");
@@ -289,10 +347,12 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define<load_state>(library, "load_state", ", Tensor[] tensors) -> ()");
   define<connections>(library, "connections", ") -> int");
   const std::string recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons";
+  const std::string input = ", int[] input_populations, str[] input_names, bool[] are_events, Tensor[] input_tensors";
+  define<step>(library, "step", ", int steps" + input + ") -> Tensor");
   define<begin>(library, "begin", recorded + ") -> (int first_step, Tensor[] states)");
-  define<simulate>(
-      library, "simulate",
-      recorded + ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)");
+  define<simulate>(library, "simulate",
+                   recorded + input +
+                       ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)");
   define<uses_operators>(library, "uses_operators", ", bool uses) -> ()");
 }
 

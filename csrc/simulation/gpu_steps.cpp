@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <span>
+#include <tuple>
 #include <utility>
 
 namespace spikeforge::simulation {
@@ -108,6 +109,8 @@ GpuSteps::GpuSteps(NetworkState& state, CallGuard& guard)
   a.ring = state.ring.mutable_data_ptr();
   a.step = static_cast<network::Int*>(state.step.mutable_data_ptr());
   a.current = state.current.defined() ? state.current.const_data_ptr() : nullptr;
+  a.silenced = state.silenced.defined() ? reinterpret_cast<const unsigned char*>(state.silenced.const_data_ptr<bool>())
+                                        : nullptr;
   a.spikes = state.spikes.mutable_data_ptr();
   a.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
   a.counts = counts_.mutable_data_ptr<int>();
@@ -176,6 +179,7 @@ void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t ro
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
   launch_.arguments.probe_row = row;
+  launch_.arguments.input_row = row - first_of_input_;
   kernels::launch_network(launch_, plan_, *kernel_, ops::stream_of(state_.ring));
 }
 #else
@@ -183,25 +187,55 @@ bool GpuSteps::plan() { return false; }
 void GpuSteps::walk(std::int64_t, const at::Tensor&, std::int64_t) {}
 #endif
 
-Spikes GpuSteps::run(std::int64_t steps, bool spikes, const RecordedStates& states) {
+Spikes GpuSteps::run(const Steps& steps, bool spikes, const RecordedStates& states) {
   SpikeLists lists(state_.device, state_.steps());
   record(states.probes, states.own);
+  const std::int64_t most = std::min(steps.count, steps_of_a_launch());
+  const at::Tensor fired = spikes ? at::empty({most, state_.size}, state_.options().dtype(at::kBool)) : at::Tensor();
+  run_launches(
+      steps, [&](std::int64_t, std::int64_t count) { return spikes ? fired.narrow(0, 0, count) : fired; },
+      [&](const at::Tensor& here, std::int64_t done) {
+        if (spikes) lists.add(here, done, here.size(0));
+      });
+  return lists.take();
+}
+
+void GpuSteps::step(const Steps& steps, const at::Tensor& fired) {
+  record({}, {});
+  run_launches(
+      steps, [&](std::int64_t done, std::int64_t count) { return fired.narrow(0, done, count); },
+      [](const at::Tensor&, std::int64_t) {});
+}
+
+// Launches record spikes into fired(done, count); listed(fired, done) is called after each.
+template <class Place, class Listed>
+void GpuSteps::run_launches(const Steps& steps, const Place& fired, const Listed& listed) {
   const std::int64_t most = steps_of_a_launch();
-  const at::Tensor fired =
-      spikes ? at::empty({std::min(steps, most), state_.size}, state_.options().dtype(at::kBool)) : at::Tensor();
-  for (std::int64_t done = 0; done < steps;) {
-    const std::int64_t count = std::min(most, steps - done);
-    const at::Tensor here = spikes ? fired.narrow(0, 0, count) : fired;
+  for (std::int64_t done = 0; done < steps.count;) {
+    const std::int64_t count = std::min(most, steps.count - done);
+    const at::Tensor here = fired(done, count);
+    set_input(steps.input, done, count);
     keep();
     guard_.set_between_steps(false);
     launch(count, here, done);
     const bool goes_back = this->goes_back();
-    guard_.end_step(/*is_last=*/!goes_back && done + count == steps);
+    guard_.end_step(/*is_last=*/!goes_back && done + count == steps.count);
     if (goes_back) continue;
-    if (spikes) lists.add(here, done, count);
+    listed(here, done);
     done += count;
   }
-  return lists.take();
+}
+
+void GpuSteps::set_input(const ExternalInput& input, std::int64_t first, std::int64_t count) {
+  network::Arguments& a = launch_.arguments;
+  a.input = nullptr;
+  if (input.empty()) return;
+  std::tie(input_, a.input_column) = input.rows(first, count);
+  if (!input_.defined()) return;
+  input_ = input_.contiguous();
+  first_of_input_ = first;
+  a.input = input_.const_data_ptr();
+  a.input_columns = input_.size(1);
 }
 
 // Returns the number of steps of a launch: enough to make launch time negligible, and few enough to keep the memory for
@@ -241,7 +275,10 @@ std::int64_t GpuSteps::at_once() const {
 
 // True if launches take longer than their kernels and have equal arguments: recorded states have different addresses in
 // each launch.
-bool GpuSteps::repeats() const { return 2 * state_.block <= steps_of_a_graph && launch_.arguments.probe_count == 0; }
+bool GpuSteps::repeats() const {
+  return 2 * state_.block <= steps_of_a_graph && launch_.arguments.probe_count == 0 &&
+         launch_.arguments.input == nullptr;
+}
 
 void GpuSteps::run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
   for (std::int64_t done = 0; done < steps; done += state_.block) {

@@ -26,21 +26,43 @@ OperatorSteps::OperatorSteps(NetworkState& state, CallGuard& guard)
       guard_(guard),
       poisson_("neuron poisson_input(x;; weight, rate) { return x + weight * poisson(rate) }") {}
 
-Spikes OperatorSteps::run(std::int64_t steps, bool spikes, const RecordedStates& states) {
-  SpikeLists lists(state_.options().device(), state_.steps());
+Spikes OperatorSteps::run(const Steps& steps, bool spikes, const RecordedStates& states) {
+  SpikeLists lists(state_.device, state_.steps());
   record(spikes, states.probes);
-  guard_.expect(steps);
-  for (std::int64_t done = 0; done < steps;) {
-    const std::int64_t count = std::min(steps_at_once, steps - done);
-    guard_.set_between_steps(false);
-    run_piece(count);
-    guard_.end_step(/*is_last=*/done + count == steps);
+  run_pieces(steps, [&](std::int64_t done, std::int64_t count) {
     if (spikes) lists.add(fired_, done, count);
     for (std::size_t k = 0; k < states.own.size(); ++k)
       states.own[k].slice(0, done, done + count).copy_(states_[k].slice(0, 0, count));
+  });
+  return lists.take();
+}
+
+void OperatorSteps::step(const Steps& steps, const at::Tensor& fired) {
+  record(/*spikes=*/true, {});
+  run_pieces(steps, [&](std::int64_t done, std::int64_t count) {
+    fired.slice(0, done, done + count).copy_(fired_.slice(0, 0, count));
+  });
+}
+
+// Calls recorded(done, count) after each piece.
+template <class Recorded> void OperatorSteps::run_pieces(const Steps& steps, const Recorded& recorded) {
+  guard_.expect(steps.count);
+  for (std::int64_t done = 0; done < steps.count;) {
+    const std::int64_t count = std::min(steps_at_once, steps.count - done);
+    if (!steps.input.empty()) set_input(steps.input, done, count);
+    guard_.set_between_steps(false);
+    run_piece(count, !steps.input.empty());
+    guard_.end_step(/*is_last=*/done + count == steps.count);
+    recorded(done, count);
     done += count;
   }
-  return lists.take();
+}
+
+void OperatorSteps::set_input(const ExternalInput& input, std::int64_t first, std::int64_t count) {
+  if (!input_.defined()) input_ = at::empty({steps_at_once, state_.columns}, state_.options());
+  input_.zero_();
+  const auto [rows, column] = input.rows(first, count);
+  if (rows.defined()) input_.slice(0, 0, count).slice(1, column, column + rows.size(1)).copy_(rows);
 }
 
 // Allocates tensors for the recording of a piece, and keeps those of an earlier call with equal probes, and its graph.
@@ -57,10 +79,10 @@ void OperatorSteps::record(bool spikes, const std::vector<Probe>& probes) {
     states_.push_back(at::zeros({steps_at_once, probe.neurons.numel()}, state_.options()));
 }
 
-void OperatorSteps::run_piece(std::int64_t steps) {
+void OperatorSteps::run_piece(std::int64_t steps, bool has_input) {
   const auto run = [&] {
     for (std::int64_t i = 0; i < steps; ++i) {
-      advance();
+      advance(has_input ? input_.select(0, i) : at::Tensor());
       if (fired_.size(0) != 0) {
         at::Tensor row = fired_.select(0, i);
         at::gt_out(row, state_.spikes, 0);
@@ -71,7 +93,8 @@ void OperatorSteps::run_piece(std::int64_t steps) {
       }
     }
   };
-  const bool can_be_graph = state_.device.is_cuda() && steps == steps_at_once && jit::recorder() == nullptr;
+  const bool can_be_graph =
+      state_.device.is_cuda() && steps == steps_at_once && !has_input && jit::recorder() == nullptr;
   if (can_be_graph && has_run_ && graph_ == nullptr) graph_ = std::make_unique<LaunchGraph>(fired_, run);
   if (can_be_graph && graph_ != nullptr) return graph_->replay();
   run();
@@ -103,11 +126,12 @@ at::Tensor OperatorSteps::driven(const at::Tensor& arriving) {
   return x;
 }
 
-void OperatorSteps::advance() {
+void OperatorSteps::advance(const at::Tensor& input) {
   at::Tensor arriving = take_arrivals_(state_.ring, state_.step);
   for (PlasticConnections& plastic : state_.plastic) plastic.operators().arrive(state_.step, arriving);
   if (state_.between.defined()) arriving.add_(take_arrivals_(state_.between, state_.step));
   if (state_.current.defined()) arriving.add_(state_.current);
+  if (input.defined()) arriving.add_(input);
   arriving = driven(arriving);
   const at::Tensor inputs = arriving.view({state_.inputs, 1, state_.size});
   for (const Group& group : state_.groups) {
@@ -124,6 +148,7 @@ void OperatorSteps::advance() {
     state_.spikes.narrow(0, group.begin, group.size()).copy_(outputs[0][0]);
     for (std::size_t k = 0; k < states.size(); ++k) group.states[k].copy_(states[k]);  // graphs use the addresses
   }
+  if (state_.silenced.defined()) state_.spikes.masked_fill_(state_.silenced, 0);
   deliver();
   for (PlasticConnections& plastic : state_.plastic) plastic.operators().fire(state_.step, state_.spikes);
   state_.step.add_(1);

@@ -148,11 +148,12 @@ Recording Running::in_whole(const RecordedStates& states, Spikes own) {
 Recording Running::simulate(std::int64_t steps, const SimulateOptions& options,
                             std::optional<std::vector<at::Tensor>> into) {
   TORCH_CHECK_VALUE(steps >= 0, "simulate: steps must not be negative, but is ", steps);
+  const ExternalInput input(state_, steps, options.inputs);
   const RecordedStates states = begin(steps, options.states, /*own=*/true, std::move(into));
   const std::int64_t first = state_.steps();
   try {
     return guard_.take_steps([&] {
-      Recording recording = in_whole(states, engine().run(steps, options.spikes, states));
+      Recording recording = in_whole(states, engine().run({steps, input}, options.spikes, states));
       recording.first_step = first;
       recording.step_count = steps;
       return recording;
@@ -164,6 +165,51 @@ Recording Running::simulate(std::int64_t steps, const SimulateOptions& options,
     throw OutOfMemory(what + ", and the recording is lost; the network's state is that after step " +
                       std::to_string(state_.steps()) + ". Spikes take 16 bytes each: simulate fewer steps in a call");
   }
+}
+
+at::Tensor Running::step(std::int64_t steps, const std::vector<StepInput>& inputs) {
+  TORCH_CHECK_VALUE(steps >= 0, "step: steps must not be negative, but is ", steps);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      guard_.ranks() == nullptr,
+      "step: several ranks share this network: use simulate, which returns the spikes of a rank");
+  guard_.check_is_whole();
+  check_weights();
+  const ExternalInput input(state_, steps, inputs);
+  at::Tensor fired = at::zeros({steps, state_.size}, state_.options().dtype(at::kBool));
+  guard_.take_steps([&] { engine().step({steps, input}, fired); });
+  return fired;
+}
+
+void Running::reset_engines() {
+  engine_ = nullptr;
+  operators_ = nullptr;
+}
+
+void Running::set_inputs(const Description& description) {
+  simulation::set_drives(state_, description);
+  simulation::set_currents(state_, description);
+  reset_engines();
+}
+
+void Running::set_param(const Population& population, const std::string& name, const at::Tensor& value) {
+  state_.set_param(population, name, value);
+  reset_engines();
+}
+
+void Running::silence(const Population& population, const at::Tensor& neurons, bool silent) {
+  const Slice& slice = state_.partition[state_.number_of(population)];
+  TORCH_CHECK_TYPE(at::isIntegralType(neurons.scalar_type(), /*includeBool=*/false) && neurons.dim() == 1,
+                   "silence: neurons of ", population.name, " must be whole numbers in a tensor [count]");
+  const at::Tensor numbers = neurons.to(c10::kCPU, at::kLong);
+  const bool exist = numbers.numel() == 0 || (numbers.min().item<std::int64_t>() >= 0 &&
+                                              numbers.max().item<std::int64_t>() < population.size());
+  TORCH_CHECK_VALUE(exist, "silence: neurons of ", population.name, " must be from 0 to ", population.size() - 1);
+  const bool is_first = !state_.silenced.defined();
+  if (is_first) state_.silenced = at::zeros({state_.size}, state_.options().dtype(at::kBool));
+  const at::Tensor places = numbers.add(population.begin - slice.begin);
+  const at::Tensor own = places.masked_select(places.ge(0).logical_and_(places.lt(slice.size())));
+  state_.silenced.index_fill_(0, own.add(slice.first).to(state_.device), silent ? 1 : 0);
+  if (is_first) reset_engines();
 }
 
 std::vector<at::Tensor> Running::save_state() {
@@ -232,8 +278,7 @@ void Running::load_state(at::TensorList given) {
   }
   TORCH_CHECK_VALUE(wrong.empty(), "Network: ", wrong);
   if (!all_are_whole) {  // exchanges may have different sizes on different ranks after a failed call
-    engine_ = nullptr;
-    operators_ = nullptr;
+    reset_engines();
     if (guard_.is_shared()) guard_.exchange().forget();
   }
   guard_.take_steps([&] {

@@ -13,6 +13,17 @@
 #include <utility>
 
 namespace spikeforge::simulation {
+namespace {
+
+std::size_t place_of(const std::string& name, const char* kind, const Population& population,
+                     const std::vector<std::string>& names) {
+  const auto found = std::ranges::find(names, name);
+  TORCH_CHECK_VALUE(found != names.end(), "Network: the neuron of ", population.name, " has no ", kind, " ", name,
+                    "; it has ", listed(names));
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+}  // namespace
 
 NetworkState::NetworkState(const Description& description)
     : partition(description),
@@ -49,23 +60,73 @@ Connectivity NetworkState::connectivity() const {
   return {column.index_select(0, order).to(at::kInt), indptr, sorted(matrix.weights), sorted(matrix.delays)};
 }
 
+std::size_t NetworkState::number_of(const Population& population) const {
+  const auto found = std::ranges::find(populations, population);
+  TORCH_CHECK_VALUE(found != populations.end(), "simulate: ", population.name, " is not a population of this network");
+  return static_cast<std::size_t>(found - populations.begin());
+}
+
+OwnColumns NetworkState::own_columns(const Population& population, const std::string& input) const {
+  const std::vector<std::string>& inputs = group_with(number_of(population)).cell->inputs;
+  const auto found = input.empty() ? inputs.begin() : std::ranges::find(inputs, input);
+  TORCH_CHECK_VALUE(found != inputs.end(), "simulate: the neuron of ", population.name, " has no input ", input,
+                    "; its inputs: ", listed(inputs));
+  return simulation::own_columns({population.begin, population.end, found - inputs.begin()}, *this);
+}
+
+OwnColumns own_columns(const Targets& targets, const NetworkState& state) {
+  const auto& slices = state.partition.slices();
+  const auto slice = std::ranges::find_if(
+      slices, [&](const Slice& s) { return s.size() > 0 && s.begin >= targets.begin && s.end <= targets.end; });
+  if (slice == slices.end()) return {};
+  const std::int64_t begin = targets.input * state.size + slice->first;
+  return {begin, begin + slice->size(), slice->begin - targets.begin};
+}
+
+at::Tensor NetworkState::state_of(const Population& population, const std::string& name) const {
+  const std::size_t number = number_of(population);
+  const Group& group = group_with(number);
+  const Slice& slice = partition[number];
+  return group.states[place_of(name, "state", population, group.cell->states)].narrow(0, slice.first - group.begin,
+                                                                                      slice.size());
+}
+
+at::Tensor NetworkState::param_of(const Population& population, const std::string& name) const {
+  const std::size_t number = number_of(population);
+  const Group& group = group_with(number);
+  const Slice& slice = partition[number];
+  const at::Tensor& all = group.params[place_of(name, "parameter", population, names_of_params(*group.cell))];
+  return all.dim() == 0 ? all : all.narrow(0, slice.first - group.begin, slice.size());
+}
+
+void NetworkState::set_param(const Population& population, const std::string& name, const at::Tensor& value) {
+  const std::size_t number = number_of(population);
+  Group& group = groups[group_of[number]];
+  const Slice& slice = partition[number];
+  at::Tensor& all = group.params[place_of(name, "parameter", population, names_of_params(*group.cell))];
+  const at::Tensor own = value.dim() == 0 ? value : value.narrow(0, slice.begin - population.begin, slice.size());
+  if (all.dim() == 0 && value.dim() == 0 && slice.size() == group.size()) {
+    all = own.to(all.options(), /*non_blocking=*/false, /*copy=*/true);
+    return;
+  }
+  if (all.dim() == 0) all = all.to(options()).expand({group.size()}).contiguous();
+  all.narrow(0, slice.first - group.begin, slice.size()).copy_(own);
+}
+
 Probe NetworkState::probe(const StateProbe& requested) const {
   const Population& population = requested.population;
-  const auto found = std::ranges::find(populations, population);
-  TORCH_CHECK_VALUE(found != populations.end(), "simulate: ", population.name, " is no population of this network");
-  const Group* const group = &groups[group_of[static_cast<std::size_t>(found - populations.begin())]];
+  const std::size_t number = number_of(population);
+  const Group* const group = &group_with(number);
   const std::vector<std::string>& states = group->cell->states;
   const auto state = std::ranges::find(states, requested.state);
   if (state == states.end()) {
-    std::string known;
-    for (const std::string& name : states) known += (known.empty() ? "" : ", ") + name;
     TORCH_CHECK_VALUE(false, "simulate: the neuron of ", population.name, " has no state ", requested.state,
-                      "; it has ", known.empty() ? "none" : known);
+                      "; it has ", listed(states));
   }
   for (const std::int64_t neuron : requested.neurons)
     TORCH_CHECK_VALUE(0 <= neuron && neuron < population.size(), "simulate: neurons of ", population.name,
                       " must be numbers from 0 to ", population.size() - 1, ", but one is ", neuron);
-  const Slice& slice = partition[static_cast<std::size_t>(found - populations.begin())];
+  const Slice& slice = partition[number];
   std::vector<std::int64_t> own, places;
   for (std::size_t i = 0; i < requested.neurons.size(); ++i) {
     const std::int64_t neuron = population.begin + requested.neurons[i];

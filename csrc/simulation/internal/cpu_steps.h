@@ -36,6 +36,7 @@ struct SpikeList {
 struct CpuRecord {
   SpikeList* spikes = nullptr;  // null: spikes are not recorded
   const RecordedStates& states;
+  bool* fired = nullptr;  // [steps, neurons], false at first; or null
 };
 
 class CpuSteps final : public Engine {
@@ -46,7 +47,8 @@ class CpuSteps final : public Engine {
   void prepare() override;
 
   // After an exception from recording, an unshared network is in the state of its last complete step.
-  Spikes run(std::int64_t steps, bool spikes, const RecordedStates& states) override;
+  Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) override;
+  void step(const Steps& steps, const at::Tensor& fired) override;
 
   // Runs every step on all threads, even if one thread would be faster.
   void always_share() { choice_.always_share(); }
@@ -93,7 +95,7 @@ class CpuSteps final : public Engine {
     std::vector<double> rates, none, weights;  // [columns]
   };
 
-  void run_steps(std::int64_t steps, const CpuRecord& record);
+  void run_steps(const Steps& steps, const CpuRecord& record);
   void arrive(std::int64_t step);
   void make_groups();
   void make_drives();
@@ -134,7 +136,8 @@ class CpuSteps final : public Engine {
   // which are not yet delivered.
   std::vector<std::vector<std::int64_t>> block_, told_;
   std::int64_t first_of_block_ = 0, first_told_ = 0;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, first_step_ = 0;  // the second is the first of the call
+  const ExternalInput* input_ = nullptr;    // of the call
 };
 
 }  // namespace spikeforge::simulation

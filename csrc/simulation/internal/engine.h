@@ -2,6 +2,7 @@
 // learning networks on a GPU and for kernel packs, OperatorSteps (operator_steps.h). All give the same results.
 #pragma once
 
+#include "csrc/simulation/internal/external_input.h"
 #include "csrc/simulation/internal/state.h"
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +25,11 @@ struct Spikes {
   at::Tensor steps, neurons;
 };
 
+struct Steps {
+  std::int64_t count = 0;
+  const ExternalInput& input;
+};
+
 class Engine {
  public:
   Engine() = default;
@@ -35,7 +41,10 @@ class Engine {
   virtual void prepare() {}
 
   // Runs steps, and writes the states of the probes to `states.own`. Returns the spikes if `spikes` is true.
-  virtual Spikes run(std::int64_t steps, bool spikes, const RecordedStates& states) = 0;
+  virtual Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) = 0;
+
+  // Runs steps without other ranks, and writes the spikes to `fired`, bool [steps, neurons]. It does not synchronise.
+  virtual void step(const Steps& steps, const at::Tensor& fired) = 0;
 };
 
 }  // namespace spikeforge::simulation

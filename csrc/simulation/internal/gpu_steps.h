@@ -22,9 +22,12 @@ class GpuSteps final : public Engine {
   // the kernel does not support (kernels/network/launch.h).
   static std::unique_ptr<GpuSteps> make(NetworkState& state, CallGuard& guard);
 
-  Spikes run(std::int64_t steps, bool spikes, const RecordedStates& states) override;
+  Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) override;
+  void step(const Steps& steps, const at::Tensor& fired) override;
 
  private:
+  template <class Place, class Listed> void run_launches(const Steps& steps, const Place& fired, const Listed& listed);
+  void set_input(const ExternalInput& input, std::int64_t first, std::int64_t count);
   GpuSteps(NetworkState& state, CallGuard& guard);
 
   // Records spikes into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of the recorded
@@ -55,7 +58,8 @@ class GpuSteps final : public Engine {
   std::deque<GroupCall> calls_;
   std::vector<kernels::NetworkGroup> groups_;
   std::vector<at::Tensor> rate_tables_;  // memory that drives point to
-  at::Tensor lists_, counts_, probes_, numbers_;
+  at::Tensor lists_, counts_, probes_, numbers_, input_;
+  std::int64_t first_of_input_ = 0;  // the step of the call for the first row of input_
   kernels::NetworkLaunch launch_;
   kernels::NetworkPlan plan_;
   const jit::LoadedKernel* kernel_ = nullptr;

@@ -15,12 +15,15 @@ class OperatorSteps final : public Engine {
  public:
   OperatorSteps(NetworkState& state, CallGuard& guard);
 
-  Spikes run(std::int64_t steps, bool spikes, const RecordedStates& states) override;
+  Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) override;
+  void step(const Steps& steps, const at::Tensor& fired) override;
 
  private:
+  template <class Recorded> void run_pieces(const Steps& steps, const Recorded& recorded);
   void record(bool spikes, const std::vector<Probe>& probes);
-  void run_piece(std::int64_t steps);
-  void advance();
+  void set_input(const ExternalInput& input, std::int64_t first, std::int64_t count);
+  void run_piece(std::int64_t steps, bool has_input);
+  void advance(const at::Tensor& input);
   void deliver();
   at::Tensor joined_spikes(const at::Tensor& own);
   void make_whole_drives();
@@ -35,6 +38,7 @@ class OperatorSteps final : public Engine {
   std::vector<Probe> probes_;
   at::Tensor fired_;                // bool [steps, neurons], or [0, neurons]
   std::vector<at::Tensor> states_;  // [steps, neurons of the probe]
+  at::Tensor input_;                // [steps, columns], of the piece
   bool has_run_ = false;            // true if a piece has run, so that kernels are loaded
   std::unique_ptr<LaunchGraph> graph_;
 };

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace spikeforge::simulation {
@@ -40,6 +41,16 @@ class Running {
   Recording simulate(std::int64_t steps, const SimulateOptions& options,
                      std::optional<std::vector<at::Tensor>> into = {});
 
+  // Runs steps as Network::step does. It does not synchronise with a GPU.
+  at::Tensor step(std::int64_t steps, const std::vector<StepInput>& inputs);
+
+  // Sets the drives and currents of a description.
+  void set_inputs(const Description& description);
+  // Sets a parameter of a population: a 0-dimensional tensor, or one value for each neuron.
+  void set_param(const Population& population, const std::string& name, const at::Tensor& value);
+  // Suppresses the spikes of neurons of a population, or ends that.
+  void silence(const Population& population, const at::Tensor& neurons, bool silent);
+
   // Returns and sets the tensors that change in a step; the second is the number of steps so far. Loading a state makes
   // a failed network usable again.
   std::vector<at::Tensor> save_state();
@@ -48,6 +59,7 @@ class Running {
  private:
   void check_weights() const;
   Probe probe(const StateProbe& requested);
+  void reset_engines();
   Recording in_whole(const RecordedStates& states, Spikes own);
 
   CallGuard guard_;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace spikeforge::simulation {
@@ -59,6 +60,16 @@ struct Changing {
   std::int64_t whole = 0;
 };
 
+// Own columns of an input of one population, and the first of its neurons that they belong to.
+struct OwnColumns {
+  std::int64_t begin = 0, end = 0, first = 0;
+
+  // Selects the values of own neurons from a scalar, or from one value per neuron of the population.
+  at::Tensor of(const at::Tensor& numbers) const {
+    return numbers.dim() == 0 ? numbers : numbers.narrow(0, first, end - begin);
+  }
+};
+
 struct NetworkState {
   explicit NetworkState(const Description& description);
   NetworkState(NetworkState&&) = default;
@@ -68,9 +79,21 @@ struct NetworkState {
   std::vector<GroupPart> parts_of(const Group& group) const;
   // Throws ValueError for a population, a state or a neuron that does not exist.
   Probe probe(const StateProbe& requested) const;
+  // Returns the columns of an input; the default is the first input.
+  OwnColumns own_columns(const Population& population, const std::string& input) const;
   std::vector<Changing> changing() const;
   // Returns a copy of the connections with the rows and columns of the whole network.
   Connectivity connectivity() const;
+
+  // Returns a state of own neurons of a population, which shares memory with the network, and a parameter, which may be
+  // 0-dimensional.
+  at::Tensor state_of(const Population& population, const std::string& name) const;
+  at::Tensor param_of(const Population& population, const std::string& name) const;
+  void set_param(const Population& population, const std::string& name, const at::Tensor& value);
+
+  const Group& group_with(std::size_t population) const { return groups[group_of[population]]; }
+  // Returns the index of a population. Throws ValueError if it does not exist.
+  std::size_t number_of(const Population& population) const;
 
   Partition partition;
   std::vector<Population> populations;
@@ -87,12 +110,19 @@ struct NetworkState {
   Connectivity matrix;
   at::Tensor near;  // int32 [size], on a GPU: the number of connections of delay 1 at the front of a row
   std::deque<PlasticConnections> plastic;
-  at::Tensor ring;     // [slots, columns]: values in flight
-  at::Tensor between;  // the same between areas, if there are also connections within areas; else undefined
-  at::Tensor step;     // int64, 0-dimensional, on the device
-  at::Tensor spikes;   // [size], of the last step
-  at::Tensor current;  // [columns]; undefined if there is none
+  at::Tensor ring;      // [slots, columns]: values in flight
+  at::Tensor between;   // the same between areas, if there are also connections within areas; else undefined
+  at::Tensor step;      // int64, 0-dimensional, on the device
+  at::Tensor spikes;    // [size], of the last step
+  at::Tensor current;   // [columns]; undefined if there is none
+  at::Tensor silenced;  // bool [size]: neurons whose spikes are suppressed; undefined if there are none
 };
+
+OwnColumns own_columns(const Targets& targets, const NetworkState& state);
+
+// Set the drives and currents of a description.
+void set_drives(NetworkState& state, const Description& description);
+void set_currents(NetworkState& state, const Description& description);
 
 // Draws the connections, and allocates the tensors. Collective.
 NetworkState build_state(const Description& description, CallGuard& guard);

@@ -168,7 +168,7 @@ def test_a_recording_that_does_not_fit_is_refused_before_the_first_step(device):
 def test_states_are_recorded_into_tensors_that_fit_alone(device):
     operators, neurons = torch.ops.spikeforge_simulation, [0, 59, 30]
     made, (a, _, _) = network(device)
-    simulate = lambda into: operators.simulate(made._held, 40, False, [0], ["v"], [torch.tensor(neurons)], into)
+    simulate = lambda into: operators.simulate(made._held, 40, False, [0], ["v"], [torch.tensor(neurons)], [], [], [], [], into)
     empty = lambda *sizes, **options: torch.empty(*sizes, **{"dtype": made.dtype, "device": device, **options})
     for into, words in (([], "into must have a tensor for each of 1 recorded states, but has 0"),
                         ([empty(40, 3), empty(40, 3)], "for each of 1 recorded states, but has 2"),
@@ -283,7 +283,7 @@ def test_a_second_thread_is_refused():
         in_thread(lambda: spikeforge.simulate(made, 1)).join()
     assert len(failures) == 1 and "Network: another thread is using this network" in failures.pop()
     operators = torch.ops.spikeforge_simulation
-    stepping = in_thread(lambda: [operators.simulate(made._held, 5000, False, [], [], []) for _ in range(1000) if not failures])
+    stepping = in_thread(lambda: [operators.simulate(made._held, 5000, False, [], [], [], [], [], [], []) for _ in range(1000) if not failures])
     while stepping.is_alive() and not failures:
         use(lambda: operators.state(made._held))
     stepping.join()
