@@ -210,7 +210,9 @@ void GpuSteps::step(const Steps& steps, const at::Tensor& fired) {
 // Launches record spikes into fired(done, count); listed(fired, done) is called after each.
 template <class Place, class Listed>
 void GpuSteps::run_launches(const Steps& steps, const Place& fired, const Listed& listed) {
-  const std::int64_t most = steps_of_a_launch();
+  constexpr std::int64_t most_numbers = std::int64_t{1} << 25;  // of a tensor of the input of a launch
+  std::int64_t most = steps_of_a_launch();
+  if (steps.input.has_events()) most = std::clamp<std::int64_t>(most_numbers / state_.columns, 1, most);
   for (std::int64_t done = 0; done < steps.count;) {
     const std::int64_t count = std::min(most, steps.count - done);
     const at::Tensor here = fired(done, count);

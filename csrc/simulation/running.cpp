@@ -175,7 +175,9 @@ at::Tensor Running::step(std::int64_t steps, const std::vector<StepInput>& input
   guard_.check_is_whole();
   check_weights();
   const ExternalInput input(state_, steps, inputs);
-  at::Tensor fired = at::zeros({steps, state_.size}, state_.options().dtype(at::kBool));
+  const auto options = state_.options().dtype(at::kBool);
+  at::Tensor fired =
+      state_.device.is_cpu() ? at::zeros({steps, state_.size}, options) : at::empty({steps, state_.size}, options);
   guard_.take_steps([&] { engine().step({steps, input}, fired); });
   return fired;
 }

@@ -43,7 +43,8 @@ class Engine {
   // Runs steps, and writes the states of the probes to `states.own`. Returns the spikes if `spikes` is true.
   virtual Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) = 0;
 
-  // Runs steps without other ranks, and writes the spikes to `fired`, bool [steps, neurons]. It does not synchronise.
+  // Runs steps without other ranks, and writes the spikes to `fired`, bool [steps, neurons], on the CPU false at
+  // first. It does not synchronise.
   virtual void step(const Steps& steps, const at::Tensor& fired) = 0;
 };
 

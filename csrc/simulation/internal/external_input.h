@@ -18,7 +18,8 @@ class ExternalInput {
   // Throws TypeError or ValueError if an input does not fit the network or the number of steps.
   ExternalInput(const NetworkState& state, std::int64_t steps, const std::vector<StepInput>& inputs);
 
-  bool empty() const { return !dense_.defined() && !columns_.defined(); }
+  bool empty() const { return !dense_.defined() && !has_events(); }
+  bool has_events() const { return columns_.defined(); }
 
   // Adds the input of step `step` of the call to columns first, ..., last - 1, the first of which is at `to`. On the
   // CPU.
