@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import library_path
+from loops import refused
 from reference import SURROGATES
 
 from test_loihi import EDGES, PER_NEURON, csr, draw_case, every_kind, expected, messages, names, on, op_of
@@ -306,8 +307,7 @@ def test_the_longest_waits_that_floats_count(dtype):
         want, got = op(x.int(), **numbers), op(x.to(dtype), **numbers)
         assert all(torch.equal(a, b.int()) for a, b in zip(want, got, strict=True)) and want[0].any()
         for name in numbers:
-            with pytest.raises(ValueError, match=f"{name} must be in"):
-                op(x.to(dtype), **{name: most + 1})
+            refused(ValueError, f"{name} must be in", lambda: op(x.to(dtype), **{name: most + 1}))
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------------
@@ -346,8 +346,7 @@ W = torch.zeros(2, 4)
     (lambda: ops.loihi_optimize_weight_bits(W.int() + 300), ValueError, r"loihi_optimize_weight_bits: weight must be in \[0, 255\]"),
 ], ids=lambda v: v if isinstance(v, str) else "")
 def test_errors(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
+    refused(error, words, call)
 
 
 # --- transforms and compilers ----------------------------------------------------------------------------------------------
