@@ -3,15 +3,13 @@ torch in float64 whose rounding, wraps and spikes are functions with their own d
 
 import os
 import random
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import library_path
-from loops import refused
+from loops import output_of, refused
 from reference import SURROGATES
 
 from test_loihi import EDGES, PER_NEURON, csr, draw_case, every_kind, expected, messages, names, on, op_of
@@ -418,6 +416,5 @@ print(ops.write_kernel_pack(sys.argv[2]))
 
 def test_the_kernels_of_training_compile_for_every_architecture(tmp_path):
     """The forward and the backward kernel, without a GPU."""
-    command = [sys.executable, "-c", PROGRAM, str(library_path()), str(tmp_path / "pack")]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "SPIKEFORGE_CACHE_DIR": "off"})
-    assert done.returncode == 0 and int(done.stdout) == 2 * 4, done.stderr
+    environment = {**os.environ, "SPIKEFORGE_CACHE_DIR": "off"}
+    assert int(output_of(PROGRAM, library_path(), tmp_path / "pack", env=environment)) == 2 * 4

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import REPOSITORY, library_path
 from documentation import PAGES, code
-from loops import refused
+from loops import printed_by, refused
 
 import spikeforge
 from spikeforge import CudaKernel, custom_op
@@ -599,9 +599,7 @@ def test_every_part_is_in_the_guide(part):
 @pytest.mark.long
 def test_the_example_runs(device):
     command = [sys.executable, REPOSITORY / "examples" / "python" / "event_operator.py", "--size", "2000", "--device", device.type]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "a step along the gradient" in done.stdout
+    assert "a step along the gradient" in printed_by(*command, timeout=300)
 
 
 @pytest.mark.long
@@ -609,10 +607,9 @@ def test_the_example_runs(device):
 def test_a_call_of_a_c_function_costs_what_it_does_in_cpp():
     if not (library_path().parent / "libspikeforge_example_operators.so").exists():
         pytest.skip("the example's operators were not built")
-    done = subprocess.run([sys.executable, str(REPOSITORY / "benchmarks" / "custom_op.py")], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    ratio = re.search(r"function of C .* ([\d.]+)$", done.stdout, re.MULTILINE)
-    assert float(ratio[1]) <= 1.3, done.stdout
+    printed = printed_by(sys.executable, REPOSITORY / "benchmarks" / "custom_op.py", timeout=300)
+    ratio = re.search(r"function of C .* ([\d.]+)$", printed, re.MULTILINE)
+    assert float(ratio[1]) <= 1.3, printed
 
 
 # --- GPU -------------------------------------------------------------------------------------------------------------------
