@@ -5,10 +5,18 @@
     python benchmarks/microcircuit.py --threads 1 2 --scale 0.1 --nest-python ~/nest/bin/python
     python benchmarks/microcircuit.py --threads 2 --scale 1 --pieces 245 --nest-python ~/nest/bin/python --nest-spikes build/nest.npz
     python benchmarks/microcircuit.py --device cuda --scale 0.1 1 3 10 --json benchmarks/results/microcircuit_h200.json
+    python benchmarks/microcircuit.py --device cuda --league --json benchmarks/results/microcircuit_league_h200.json
 
 On a GPU it prints the time to draw the network, the time of a step with and without recording of all spikes, the best
 of five seconds each, and the real-time factor, for Poisson and constant drive. A scale above 1 has more neurons, each
 with the number of synapses at scale 1.
+
+--league follows the protocol of INM-6/microcircuit-PD14-model at full scale: initial potentials of each population, 500
+ms discarded, 10 s without recording, ten seeds; and 10 s with recording beside it, for rates, irregularity and
+correlations. It prints the real-time factor and the energy per synaptic event. The energy is that of the whole card,
+idle power included, by NVML's counter (the package nvidia-ml-py); the host's processor, memory and power supply are not
+metered. Synaptic events are the recorded spikes times the number of connections of the neuron that fired; Poisson input
+is not counted.
 
 On the CPU it prints microseconds per step of 0.1 ms with recording of all spikes: the best and the median of pieces of
 10 ms, after 50 ms; and the mean rate of all neurons. NEST draws its own connections and Poisson input, with the same
@@ -111,6 +119,53 @@ def on_gpu(scale, drive, rounds=5):
                 real_time_factor=microseconds / m.DT / 1000, gibibytes=torch.cuda.max_memory_allocated() / 2**30)
 
 
+def joules():
+    """Returns the energy counter of the current GPU, which advances every 20 to 100 ms."""
+    import pynvml
+    import torch
+
+    pynvml.nvmlInit()
+    card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
+    return pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1000
+
+
+def league(drive, seeds, seconds):
+    """Returns the real-time factor and energy of each seed, and means over seeds of the populations' activity."""
+    import activity
+    import network as m
+    import torch
+
+    import spikeforge
+
+    runs, activities = [], []
+    steps, discarded = round(seconds * 1000 / m.DT), round(500 / m.DT)
+    for seed in range(seeds):
+        net, populations = m.build(1.0, drive=drive, seed=seed, device="cuda")
+        degrees = net.build().indptr.diff()
+        spikeforge.simulate(net, discarded, spikes=False)
+        torch.cuda.synchronize()
+        before, begun = joules(), time.perf_counter()
+        spikeforge.simulate(net, steps, spikes=False)
+        torch.cuda.synchronize()
+        wall, energy = time.perf_counter() - begun, joules() - before
+        first = discarded + steps
+        recording = spikeforge.simulate(net, steps)
+        events = int(degrees[recording.neurons].sum())
+        runs.append(dict(seed=seed, real_time_factor=wall / seconds, joules=energy, events=events, microjoules_per_event=energy / events * 1e6, watts=energy / wall))
+        print(f"{drive:7} seed {seed}: real-time factor {wall / seconds:.4f}, {energy / wall:.0f} W, {energy / events * 1e6:.4f} uJ per synaptic event", flush=True)
+        found = []
+        for population in populations:
+            when, who = (t.cpu() for t in recording.of(population))
+            measured = activity.of_population(when, who, len(population), first, first + steps, m.DT)
+            found.append({kind: float(numbers.double().mean()) for kind, numbers in measured.items()})
+        activities.append(found)
+        del net, populations, recording, degrees
+        torch.cuda.empty_cache()
+    means = [dict(population=name, **{kind: statistics.mean(found[k][kind] for found in activities) for kind in activities[0][k]}) for k, name in enumerate(m.NAMES)]
+    return dict(drive=drive, seconds=seconds, runs=runs, activity=means, **{
+        key: statistics.mean(run[key] for run in runs) for key in ("real_time_factor", "microjoules_per_event", "watts")})
+
+
 def nest_(of, threads, pieces, keep):
     import nest
     import numpy as np
@@ -159,6 +214,9 @@ def main():
     parser.add_argument("--scale", type=float, nargs="+", default=[0.1])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pieces", type=int, default=50)
+    parser.add_argument("--league", action="store_true", help="the protocol of published comparisons, on a GPU")
+    parser.add_argument("--seeds", type=int, default=10, help="of --league (default: 10)")
+    parser.add_argument("--seconds", type=float, default=10, help="of --league, simulated (default: 10)")
     parser.add_argument("--nest-python", help="a Python that has NEST")
     parser.add_argument("--nest-spikes", help="the file for NEST's spikes, with the last number of threads")
     parser.add_argument("--nest", action="store_true", help=argparse.SUPPRESS)  # for the Python of --nest-python
@@ -174,7 +232,13 @@ def main():
     if options.device == "cuda":
         import torch
 
-        for scale in options.scale:
+        for drive in ("poisson", "dc") if options.league else ():
+            found = league(drive, options.seeds, options.seconds)
+            lines.append(found)
+            print(f"{drive}: real-time factor {found['real_time_factor']:.4f}, {found['microjoules_per_event']:.4f} uJ per synaptic event, {found['watts']:.0f} W")
+            for row in found["activity"]:
+                print(f"  {row['population']:6}{row['rates']:8.3f} /s, CV {row['irregularity']:.3f}, correlation {row['correlations']:.4f}", flush=True)
+        for scale in () if options.league else options.scale:
             for drive in ("poisson", "dc"):
                 found = on_gpu(scale, drive)
                 torch.cuda.empty_cache()

@@ -18,7 +18,7 @@ namespace spikeforge::test {
 #if __has_include(<catch2/catch_test_macros.hpp>)
 using Catch::Approx;
 #else
-using Approx = Catch::Detail::Approx;  // Catch::Approx is a matcher's function here
+using Approx = Catch::Detail::Approx;  // in Catch2 2, Catch::Approx is a function that creates a matcher
 #endif
 
 inline auto has_text(const std::string& piece) {

@@ -1,14 +1,14 @@
 """The tiers of the Python tests.
 
-A test marked `long` belongs to scripts/test --all. A run of whole folders skips it, unless SPIKEFORGE_ALL_TESTS=1 or -m
-says otherwise; a file or a test that is named runs whole.
+Tests marked `long` run in scripts/test --all. A run of whole folders skips them, unless SPIKEFORGE_ALL_TESTS=1 or -m
+selects them; a run of a named file or test includes them.
 
     @pytest.mark.long                        all of its cases are long
-    @pytest.mark.long(but=r"^cpu-lif-")      all cases are long, except those whose id, within brackets, this expression finds
-    @pytest.mark.covering(2)                 all cases are long, except a selection in which each two values of two parameters
-                                             meet, on every device; with 1, in which each value is used
+    @pytest.mark.long(but=r"^cpu-lif-")      all cases are long, except those whose id (within brackets) matches
+    @pytest.mark.covering(2)                 all cases are long, except a selection that contains every pair of values of two
+                                             parameters, on every device; with 1, every value
 
-The selection of `covering` is the same in each run. It is also that of a run on a GPU with -m gpu.
+The selection of `covering` is the same in each run. Runs on a GPU with -m gpu use it too.
 """
 
 import itertools
@@ -35,13 +35,13 @@ def is_long(item):
 
 
 def combinations(item, strength):
-    """Each combination of that many values of the test's parameters, besides the device."""
+    """Returns all combinations of `strength` values of the test's parameters, except the device."""
     values = sorted((name, repr(value)) for name, value in item.callspec.params.items() if name != "device")
     return set(itertools.combinations(values, min(strength, len(values))))
 
 
 def covering_selection(items, strength):
-    """Greedily, few of the cases of one test in which all combinations appear."""
+    """Selects greedily a few cases of one test that contain all combinations."""
     items = list(items)
     random.Random(items[0].function.__qualname__).shuffle(items)
     missing = {item: combinations(item, strength) for item in items}
@@ -53,7 +53,7 @@ def covering_selection(items, strength):
 
 
 def mark_beyond_covering(items):
-    """Marks the cases that covering selections leave out as long."""
+    """Marks cases outside the covering selections as long."""
     tests = {}
     for item in items:
         if item.get_closest_marker("covering") and not is_long(item):

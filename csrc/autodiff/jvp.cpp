@@ -115,7 +115,7 @@ class Forward {
   std::vector<std::optional<Value>> tangents_;
 };
 
-// ---- the response of a silent neuron ----
+// ---- the derivative of a neuron that does not fire ----
 
 // Returns the same neuron with all spikes replaced by 0.
 Cell silent(const Cell& cell) {
@@ -144,7 +144,7 @@ Cell jvp(const Cell& cell, const std::vector<bool>& inputs, const std::vector<bo
 
 Cell response(const Cell& cell, std::size_t into) {
   const std::size_t states = cell.state_count();
-  if (states == 0) throw graph::GraphError(cell.name() + " has no state, in which an input could leave a trace");
+  if (states == 0) throw graph::GraphError(cell.name() + " has no state, so its inputs have no eligibility trace");
   std::vector<bool> inputs(cell.input_count()), params(cell.param_count());
   inputs[into] = true;
   const Cell both = jvp(silent(cell), inputs, params);

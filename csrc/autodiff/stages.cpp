@@ -57,7 +57,7 @@ Factored factored(Hoisted split, std::size_t first, std::size_t params) {
   std::vector<bool> unreached(factors);
   for (std::size_t k = 0; k < factors; ++k) unreached[k] = is_zero(backward, first + k);
   Graph epilogue = vjp(with_zeros(split.prologue, unreached));
-  // The gradient with respect to a factor that affects no parameter's gradient, such as a constant, is not summed.
+  // The gradient of a factor is not summed if no parameter's gradient depends on it, for example for a constant.
   const graph::Dependence depends(epilogue);
   std::vector<bool> idle(first + factors);
   std::size_t sums = 0;

@@ -52,7 +52,7 @@ inline PlainFile open_plain_file(const std::string& path) {
     return {.descriptor = FileDescriptor(), .error = std::strerror(errno)};
   if (!S_ISREG(status.st_mode))
     return {.descriptor = FileDescriptor(),
-            .error = S_ISDIR(status.st_mode) ? "it is a folder" : "it is no plain file"};
+            .error = S_ISDIR(status.st_mode) ? "it is a folder" : "it is not a regular file"};
   file.size = static_cast<std::uint64_t>(status.st_size);
   return file;
 }

@@ -58,7 +58,7 @@ std::string expression(const Node& node, const std::array<std::string, graph::mo
   }
   if (known.form == graph::Form::infix) return fmt::format("{} {} {}", x[0], known.text, x[1]);
   if (known.form != graph::Form::call || node.op == Op::select || node.op == Op::detach || node.op == Op::add_gradient)
-    throw std::logic_error(fmt::format("print_cell: {} is no plain arithmetic", known.name));
+    throw std::logic_error(fmt::format("print_cell: {} is not plain arithmetic", known.name));
   // Every other operation is a function with its name.
   return fmt::format("{}({})", known.name, fmt::join(x.begin(), x.begin() + known.arity, ", "));
 }

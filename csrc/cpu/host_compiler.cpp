@@ -309,7 +309,7 @@ SharedObject load_from_memory(std::span<const char> bytes) {
   if (object == nullptr) fail(fmt::format("the compiled library cannot be loaded: {}", ::dlerror()));
   return SharedObject(object);
 #else
-  fail("SPIKEFORGE_HOST_COMPILER works on Linux alone");
+  fail("SPIKEFORGE_HOST_COMPILER is supported only on Linux");
 #endif
 }
 

@@ -8,7 +8,7 @@ std::size_t Arguments::position(Which which) const {
   const auto& arguments = schema_.arguments();
   if (which.name_.empty()) {
     TORCH_CHECK_VALUE(which.position_ < values_.size(), schema_.name(), ": there is no argument ", which.position_,
-                      ", only ", values_.size(), " of them");
+                      "; there are ", values_.size(), " arguments");
     return which.position_;
   }
   for (std::size_t i = 0; i < arguments.size(); ++i)

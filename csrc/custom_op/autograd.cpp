@@ -1,4 +1,4 @@
-// Differentiation in the way of torch's own operators: a node of the graph in reverse mode, tangents of the results in
+// Differentiation like that of torch's own operators: a node of the graph in reverse mode, tangents of the results in
 // forward mode. (torch::autograd::Function supports neither forward mode nor torch.func.)
 #include "csrc/custom_op/internal/call_of_user.h"
 #include "csrc/custom_op/internal/operator.h"
@@ -130,7 +130,7 @@ class Backward final : public Node {
     for (const Slot& slot : slots_) expected += slot.is_differentiable ? 1 : 0;
     TORCH_CHECK_VALUE(gradients.size() == expected, op.name, ": its vjp must return ", expected,
                       expected == 1 ? " gradient" : " gradients",
-                      ", one for each tensor of the differentiable arguments, but gave ", gradients.size());
+                      ", one for each tensor of the differentiable arguments, but returned ", gradients.size());
     variable_list list(slots_.size());
     std::size_t s = 0, k = 0;
     op.for_each_tensor(values, [&](std::size_t i, const at::Tensor& t) {
@@ -139,12 +139,12 @@ class Backward final : public Node {
       at::Tensor& gradient = gradients[k++];
       if (!task_should_compute_output(slot)) return;
       const std::string argument = op.argument_name(i);
-      TORCH_CHECK_VALUE(gradient.defined(), op.name, ": its vjp gave no gradient for ", argument,
+      TORCH_CHECK_VALUE(gradient.defined(), op.name, ": its vjp returned no gradient for ", argument,
                         ", which is required; if it is zero, return zeros");
       TORCH_CHECK_VALUE(gradient.sym_sizes() == t.sym_sizes(), op.name, ": its vjp must return ", argument,
-                        " a gradient of its shape, ", t.sym_sizes(), ", but gave ", gradient.sym_sizes());
+                        " a gradient of its shape, ", t.sym_sizes(), ", but returned ", gradient.sym_sizes());
       TORCH_CHECK_TYPE(gradient.scalar_type() == t.scalar_type(), op.name, ": its vjp must return ", argument,
-                       " a gradient of its type, ", t.scalar_type(), ", but gave ", gradient.scalar_type());
+                       " a gradient of its type, ", t.scalar_type(), ", but returned ", gradient.scalar_type());
       list[slot] = std::move(gradient);
     });
     return list;
@@ -187,7 +187,7 @@ void with_tangents(const DispatchedCall& call) {
   for (std::size_t i = 0; i < rates.size(); ++i) {
     at::Tensor result = called[i].toTensor();
     TORCH_CHECK_VALUE(rates[i].sym_sizes() == result.sym_sizes(), op.name, ": its jvp must return result ", i,
-                      " a tangent of its shape, ", result.sym_sizes(), ", but gave ", rates[i].sym_sizes());
+                      " a tangent of its shape, ", result.sym_sizes(), ", but returned ", rates[i].sym_sizes());
     if (torch::autograd::isDifferentiableType(result.scalar_type()))
       result._set_fw_grad(rates[i], /*level=*/0, /*is_inplace_op=*/false);
     results.push_back(std::move(result));

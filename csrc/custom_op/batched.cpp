@@ -53,7 +53,7 @@ TensorVector by_rule(const Operator& op, const Level& level, const torch::jit::S
   for (std::size_t i = 0; i < results.size(); ++i)
     TORCH_CHECK_VALUE(results[i].dim() > 0 && results[i].size(0) == level.size(), op.name,
                       ": its batching rule must return result ", i, " a first dimension of ", level.size(),
-                      ", the number of maps, but gave shape ", results[i].sizes());
+                      ", the number of maps, but returned shape ", results[i].sizes());
   return results;
 }
 

@@ -81,8 +81,8 @@ class AtAddresses {
       const c10::IValue& value = in.value(i);
       TORCH_CHECK_TYPE(!value.isTensor() || value.toTensor().scalar_type() == dtype, op_.name, ": ",
                        op_.argument_name(i), " must be ", dtype, ", as ", op_.argument_name(leading_), " is, but is ",
-                       value.toTensor().scalar_type(), ": its CPU function is one of C, which takes no other; name ",
-                       op_.argument_name(i), "'s dtype in dtypes where it differs");
+                       value.toTensor().scalar_type(), ": its CPU function in C supports one dtype; declare ",
+                       op_.argument_name(i), "'s dtype in dtypes if it differs");
     }
     return found->second;
   }

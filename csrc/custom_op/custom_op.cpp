@@ -106,8 +106,8 @@ RegisteredOp CustomOp::registered() const {
   const c10::OperatorName name = op->schema.operator_name();
   TORCH_CHECK_VALUE(
       !c10::Dispatcher::singleton().findSchema(name).has_value(), op->name,
-      ": an operator of this name is registered already; give this one another name, or let the handle of "
-      "the other go first");
+      ": an operator of this name is registered already; use another name, or destroy the handle of the other "
+      "operator first");
   auto registration = std::make_unique<Registration>(std::move(op));
   keep_entry(name);
   return RegisteredOp(std::move(registration));

@@ -68,7 +68,7 @@ std::vector<char> differentiable_of(const Definition& definition, const c10::Fun
   for (const std::string& argument : definition.differentiable) {
     const std::size_t i = place_of(schema, argument, "differentiable");
     TORCH_CHECK_VALUE(holds_tensors(kinds[i]), schema.name(), ": differentiable names ", argument,
-                      ", which is no tensor");
+                      ", which is not a tensor");
     is[i] = true;
   }
   return is;
@@ -106,7 +106,7 @@ void check_schema(const Definition& definition, const c10::FunctionSchema& schem
   }
   for (const c10::Argument& result : schema.returns()) {
     TORCH_CHECK_VALUE(*result.type() == *c10::TensorType::get() && result.alias_info() == nullptr, name,
-                      ": every result must be a Tensor, and a new one, but one is ", result.type()->repr_str());
+                      ": every result must be a new Tensor, without an alias, but one is ", result.type()->repr_str());
     TORCH_CHECK_VALUE(result.name().empty() || names.insert(result.name()).second, name, ": ", result.name(),
                       " names a result and something else");
   }
@@ -134,7 +134,7 @@ void check_parts(const Operator& op) {
                     ": it has no CPU function to run for missing devices");
   for (const auto& [argument, dtypes] : definition.dtypes)
     TORCH_CHECK_VALUE(holds_tensors(op.kinds[place_of(op.schema, argument, "dtypes")]), op.name, ": dtypes names ",
-                      argument, ", which is no tensor");
+                      argument, ", which is not a tensor");
 }
 
 // Checks a vjp that is an operator: it must return one gradient for each differentiable argument, of the same kind.
@@ -246,7 +246,7 @@ void Operator::check_results(const char* whose, const TensorVector& results) con
                     result_count() == 1 ? " tensor" : " tensors", ", one for each result, but returned ",
                     results.size());
   for (std::size_t i = 0; i < results.size(); ++i)
-    TORCH_CHECK_VALUE(results[i].defined(), name, ": ", whose, " gave an undefined tensor for result ", i);
+    TORCH_CHECK_VALUE(results[i].defined(), name, ": ", whose, " returned an undefined tensor for result ", i);
 }
 
 // --- Calls

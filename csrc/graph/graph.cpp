@@ -200,7 +200,7 @@ void Graph::check(Op op, std::span<const Id> operands) const {
     throw GraphError(fmt::format("{} takes {} operand{}, but {} {} given", known.text, known.arity,
                                  known.arity == 1 ? "" : "s", operands.size(), operands.size() == 1 ? "is" : "are"));
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    if (operands[i] >= nodes_.size()) throw GraphError(fmt::format("{}: operand {} is no node", known.text, i + 1));
+    if (operands[i] >= nodes_.size()) throw GraphError(fmt::format("{}: operand {} is not a node", known.text, i + 1));
     const Kind wanted = known.operands[i];
     if (kind(operands[i]) != wanted)
       throw GraphError(fmt::format("{}: operand {} must be {}, but is {}; {}", known.text, i + 1, noun(wanted),

@@ -104,7 +104,7 @@ void NeuronParser::next_state(const Token& name) {
     next_states_[i] = expression();
     return;
   }
-  fail(name, fmt::format("{} is no state, so that it has no next value", quoted(name)));
+  fail(name, fmt::format("{} is not a state and has no next value", quoted(name)));
 }
 
 void NeuronParser::outputs(const Token& keyword) {
@@ -208,8 +208,7 @@ std::vector<Id> Parser::operands() {
   std::vector<Id> list;
   if (sees(")")) return list;
   do {
-    // A list of more operands than a graph has nodes is too long for every function, and is rejected before it grows
-    // further.
+    // Rejects a list longer than the largest graph before it uses more memory.
     list.push_back(expression());
     if (list.size() > most_nodes) fail(last_, "too many operands");
   } while (take_if(","));

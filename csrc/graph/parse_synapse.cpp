@@ -134,7 +134,7 @@ void SynapseParser::on() {
   if (event.text == "post") return block(Event::post, made_.post, event);
   const auto signal = find(made_.signals, event.text);
   if (!signal)
-    fail(event, fmt::format("{} is no event: write on pre, on post, or on and a signal of the header", quoted(event)));
+    fail(event, fmt::format("{} is not an event: write on pre, on post, or on and a signal's name", quoted(event)));
   block(Event::signal, made_.on_signal[*signal], event);
 }
 
@@ -203,7 +203,7 @@ void SynapseParser::next_value(Event event, const Token& name) {
   };
   if (const auto state = find(made_.states, name.text)) return take(states_[*state]);
   const auto trace = find(made_.traces, name.text);
-  if (!trace) fail(name, fmt::format("{} is no state and no trace, so that it has no next value", quoted(name)));
+  if (!trace) fail(name, fmt::format("{} is not a state or trace and has no next value", quoted(name)));
   if (event != Event::pre && event != Event::post)
     fail(name, fmt::format("{} is a trace, which only on pre, on post and decay can change", quoted(name)));
   Trace& changed = made_.traces[*trace];
@@ -225,7 +225,7 @@ void SynapseParser::send(Event event, const Token& keyword) {
 void SynapseParser::decay() {
   const Token name = expect_name("a state's or a trace's name");
   const auto state = find(made_.states, name.text), trace = find(made_.traces, name.text);
-  if (!state && !trace) fail(name, fmt::format("{} is no state and no trace, and cannot decay", quoted(name)));
+  if (!state && !trace) fail(name, fmt::format("{} is not a state or trace and cannot decay", quoted(name)));
   Decay decay{.of_trace = trace.has_value(), .number = trace ? *trace : *state, .graph = Graph(most_nodes)};
   for (const Decay& other : made_.decays)
     if (other.of_trace == decay.of_trace && other.number == decay.number)

@@ -71,7 +71,7 @@ class SynapseTracer {
     if (events_.on_post) made_.post = block(events_.on_post, "on post");
     for (const auto& [signal, event] : events_.on_signal) {
       const auto found = std::ranges::find(made_.signals, signal);
-      if (found == made_.signals.end()) throw GraphError(fmt::format("{} is no signal", signal));
+      if (found == made_.signals.end()) throw GraphError(fmt::format("{} is not a signal", signal));
       made_.on_signal[static_cast<std::size_t>(found - made_.signals.begin())] = block(event, "on " + signal);
     }
     if (events_.each_step) made_.each_step = block(events_.each_step, "each step");
@@ -111,7 +111,7 @@ class SynapseTracer {
     take(made_.traces, block.traces);
     for (const auto& [name, value] : happens.next_)
       if (place_of(made_.states, name) == made_.states.size() && place_of(made_.traces, name) == made_.traces.size())
-        throw GraphError(fmt::format("{}: {} is no state and no trace, so that it has no next value", what, name));
+        throw GraphError(fmt::format("{}: {} is not a state or trace and has no next value", what, name));
     for (const Id sent : happens.sent_) graph.add_result(sent);
     block.sends = !happens.sent_.empty();
     block.graph = in_order_of_need(graph);
@@ -122,7 +122,7 @@ class SynapseTracer {
     const std::size_t state = place_of(made_.states, decay.name), trace = place_of(made_.traces, decay.name);
     const bool of_trace = trace < made_.traces.size();
     if (!of_trace && state == made_.states.size())
-      throw GraphError(fmt::format("{} is no state and no trace, and cannot decay", decay.name));
+      throw GraphError(fmt::format("{} is not a state or trace and cannot decay", decay.name));
     Graph graph = arguments(true);
     const Recording recording(graph);
     const SynapseEvent given(recording);

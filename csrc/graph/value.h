@@ -120,7 +120,7 @@ class SPIKEFORGE_API Value {
   // Returns the draw x, made once for all steps: draw_once(bernoulli(.5)) is a mask that is the same in all steps.
   friend Value draw_once(const Value& x) { return make_once(x); }
 
-  // Returns x, as a constant for differentiation.
+  // Returns x, with the derivative 0.
   friend Value detach(const Value& x) { return apply(Op::detach, {x}); }
 
   // Returns f, with the derivative d with respect to x, and the derivative 0 with respect to all other values. More

@@ -141,7 +141,7 @@ KernelPack::KernelPack(const std::string& path) : path_(path) {
   PackPreamble preamble;
   if (!read_at(file_.get(), 0, reinterpret_cast<char*>(&preamble), sizeof preamble) ||
       std::memcmp(preamble.magic, pack_magic, sizeof pack_magic) != 0)
-    fail(path, "it is no kernel pack");
+    fail(path, "it is not a kernel pack");
   if (preamble.version != pack_version || preamble.library != KernelCache::library_key())
     fail(path, "another build of spikeforge wrote it; write it again with this one");
   if (preamble.index_length > longest_index) fail(path, "it is damaged");

@@ -100,7 +100,7 @@ class TreeReader {
     const H5T_class_t kind = type ? h5().H5Tget_class(type.get()) : H5T_NO_CLASS;
     const bool is_number = (kind == H5T_INTEGER || kind == H5T_FLOAT) && h5().H5Tget_size(type.get()) <= sizeof(double);
     if (!is_number || !space || h5().H5Sget_simple_extent_ndims(space.get()) != 0)
-      refuse("its attribute {} is no single number", name);
+      refuse("its attribute {} is not a single number", name);
     double value = 0;
     if (h5().H5Aread(attribute.get(), h5().H5T_IEEE_F64LE_g, &value) < 0)
       refuse("libhdf5 cannot read its attribute {}: {}", name, hdf5_reason());

@@ -179,7 +179,7 @@ class GraphReader {
     FieldReader reader(group, name);
     N::fields(node, reader);
     for (const std::string& unknown : reader.unknown())
-      warn(name, unknown, fmt::format("is no field of {} and is left out", N::type));
+      warn(name, unknown, fmt::format("is not a field of {} and is ignored", N::type));
     return node;
   }
 

@@ -17,9 +17,9 @@ struct FileLayout {
   unsigned group_tree_k = 16, symbols_k = 4, chunk_tree_k = 32;  // half the maximum number of entries per node
 };
 
-// Throws std::runtime_error for a superblock of version 0 or 1 with a driver information block: libhdf5 allocates the
-// size that the block declares, up to 4 GiB, and only files that are split over several have one. Newer superblocks
-// have none. libhdf5 detects other faults.
+// Throws std::runtime_error for a superblock of version 0 or 1 with a driver information block. Only files that are
+// split into several files have this block, for which libhdf5 allocates the declared size, up to 4 GiB. libhdf5 detects
+// other faults, and newer superblocks have no such block.
 void check_superblock(const ByteSource& source);
 
 class ObjectIndexChecker {

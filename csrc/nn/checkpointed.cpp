@@ -129,7 +129,7 @@ Segment checkpointed(SegmentRun run, std::int64_t segments, const std::vector<at
     const auto call = c10::make_intrusive<Call>(run, number, n_states, RandomState(gpu_among(given)));
     variable_list results = SegmentRule::apply(call, at::TensorList(given));
     TORCH_CHECK_VALUE(number == 0 || results.size() == all.states.size() + 1, "checkpointed: segment ", number,
-                      " returned ", results.size() - 1, " states, but those before ", all.states.size());
+                      " returned ", results.size() - 1, " states, but earlier ones ", all.states.size());
     all.output = all.output.defined() ? all.output + results[0] : results[0];
     all.states.assign(results.begin() + 1, results.end());
   }

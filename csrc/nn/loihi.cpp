@@ -86,7 +86,7 @@ LoihiLIFImpl::LoihiLIFImpl(LoihiLIFOptions options)
   at::TensorOptions place(at::kInt);
   for (const auto& [name, value] : options_.given()) {
     TORCH_CHECK_VALUE(std::find(names.begin(), names.end(), name) != names.end(), "LoihiLIF: ", name,
-                      " is no argument of ", operator_of(options_).name, ", which has ", c10::Join(", ", names));
+                      " is not an argument of ", operator_of(options_).name, ", which has ", c10::Join(", ", names));
     const LoihiArgument& argument = find_argument(name);
     if (argument.steps) {
       call_.*argument.steps = value.number();

@@ -73,7 +73,7 @@ void NeuronModule::keep_last(at::TensorList inputs, std::int64_t steps) {
 
 void NeuronModule::check_starts(bool are_numbers) const {
   TORCH_CHECK_VALUE(are_numbers || !samples().start.defined(), title(),
-                    ": start: the states must start at numbers, but one starts at a tensor");
+                    ": start: the initial values of states must be scalars, but one is a tensor");
 }
 
 NeuronModule::Results NeuronModule::call_in(const Layer& /*layer*/, at::TensorList /*inputs*/,

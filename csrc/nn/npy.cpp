@@ -42,7 +42,7 @@ std::string_view value_of(std::string_view header, std::string_view key) {
 
 std::vector<std::int64_t> shape_of(std::string_view value) {
   const std::size_t end = value.find(')');
-  if (!value.starts_with('(') || end == std::string_view::npos) refuse("its header's shape is no tuple");
+  if (!value.starts_with('(') || end == std::string_view::npos) refuse("its header's shape is not a tuple");
   std::vector<std::int64_t> shape;
   std::int64_t elements = 1;
   for (value = value.substr(1, end - 1); !value.empty();) {

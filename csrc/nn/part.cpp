@@ -33,7 +33,7 @@ Part Part::clone() const {
 
 TimeDistributedImpl::TimeDistributedImpl(Part part) : part_(std::move(part)) {
   TORCH_CHECK_VALUE(!part_.stateful(), "TimeDistributed: ", part_.stateful()->title(),
-                    " has states and takes sequences as it is");
+                    " has states and needs no TimeDistributed");
   register_module("module", part_.module());
 }
 

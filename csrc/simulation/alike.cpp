@@ -86,19 +86,13 @@ Described projections_of(const Description& d) {
   return all;
 }
 
-std::string name_of(const Description& d, const Targets& to) {
-  const auto found =
-      std::ranges::find_if(d.populations, [&](const Population& p) { return p.begin == to.begin && p.end == to.end; });
-  return "of " + found->name;
-}
-
 Described drives_of(const Description& d) {
   Described all{"drive", "drives", {}, {}};
   for (const DescribedDrive& drive : d.drives) {
     Digest digest;
     add_targets(digest, drive.targets);
     all.digests.push_back(digest.add(drive.rates).add(drive.weight).sum());
-    all.names.push_back(name_of(d, drive.targets));
+    all.names.push_back("of " + drive.population.name);
   }
   return all;
 }
@@ -109,7 +103,7 @@ Described currents_of(const Description& d) {
     Digest digest;
     add_targets(digest, current.targets);
     all.digests.push_back(digest.add(current.current).sum());
-    all.names.push_back(name_of(d, current.targets));
+    all.names.push_back("of " + current.population.name);
   }
   return all;
 }

@@ -1,8 +1,10 @@
 #include "csrc/simulation/internal/cpu_steps.h"
+#include "csrc/simulation/internal/running.h"
 #include "ops/common/fired.h"
 #include "ops/multistep/cpu_tiles.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -26,6 +28,12 @@ std::vector<double> numbers_of(const at::Tensor& t) {
   return {begin, begin + numbers.numel()};
 }
 
+at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
+  at::Tensor t = at::empty({std::ssize(numbers)}, at::kLong);
+  if (!numbers.empty()) std::memcpy(t.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(std::int64_t));
+  return t;
+}
+
 }  // namespace
 
 CpuSteps::Cell::Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs,
@@ -42,21 +50,22 @@ void CpuSteps::Cell::run(std::int64_t first, std::int64_t last) const {
     program.loop.forward(launch(), program.context, tile, std::min(tile + program.largest_tile, stop), scratch);
 }
 
-CpuSteps::CpuSteps(Running& running)
-    : running_(running),
+CpuSteps::CpuSteps(NetworkState& state, CallGuard& guard)
+    : state_(state),
+      guard_(guard),
       kernels_(cpu::event_kernels()),
       poisson_(cpu::poisson_kernels()),
-      slots_(running.buffer_.size(0)),
-      arriving_(at::zeros({running.columns()}, running.options())),
+      slots_(state.ring.size(0)),
+      arriving_(at::zeros({state.columns}, state.options())),
       offsets_(static_cast<std::size_t>(2 * slots_)) {
-  const Connectivity& matrix = running.matrix();
+  const Connectivity& matrix = state.matrix;
   const auto* const begins = matrix.indptr.const_data_ptr<std::int64_t>();
   const auto rows_from = [&](std::int64_t first, std::int64_t rows) -> event::Rows {
     return {.indices = matrix.indices.const_data_ptr<std::int32_t>(),
             .indptr = begins + first,
             .wide_indptr = true,
             .rows = rows,
-            .cols = running.columns(),
+            .cols = state.columns,
             .nnz = begins[first + rows] - begins[first]};
   };
   weights_ = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
@@ -68,30 +77,29 @@ CpuSteps::CpuSteps(Running& running)
             .wide_delays = matrix.delays.scalar_type() == at::kInt,
             .same_delay = matrix.delays.numel() == 1};
   };
-  within_ = {rows_from(0, running.size()), ring_of(running.buffer_)};
-  if (running.block() > 0)
-    between_ = {rows_from(running.size(), running.partition().whole()),
-                ring_of(running.between_.defined() ? running.between_ : running.buffer_)};
-  for (std::size_t i = 0; i < offsets_.size(); ++i)
-    offsets_[i] = static_cast<std::int64_t>(i) % slots_ * running.columns();
+  within_ = {rows_from(0, state.size), ring_of(state.ring)};
+  if (state.block > 0)
+    between_ = {rows_from(state.size, state.partition.whole()),
+                ring_of(state.between.defined() ? state.between : state.ring)};
+  for (std::size_t i = 0; i < offsets_.size(); ++i) offsets_[i] = static_cast<std::int64_t>(i) % slots_ * state.columns;
   make_groups();
   make_drives();
 }
 
 void CpuSteps::make_groups() {
-  const std::int64_t size = running_.size();
-  for (const Group& group : running_.groups_)
-    for (const GroupPart& part : running_.parts_of(group)) {
+  const std::int64_t size = state_.size;
+  for (const Group& group : state_.groups)
+    for (const GroupPart& part : state_.parts_of(group)) {
       const std::int64_t first = group.begin + part.first;
       std::vector<at::Tensor> inputs;
       for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
         inputs.push_back(arriving_.narrow(0, static_cast<std::int64_t>(k) * size + first, part.size).unsqueeze(0));
-      groups_.emplace_back(group, part, std::move(inputs), running_.spikes_.narrow(0, first, part.size).unsqueeze(0));
+      groups_.emplace_back(group, part, std::move(inputs), state_.spikes.narrow(0, first, part.size).unsqueeze(0));
     }
 }
 
 void CpuSteps::make_drives() {
-  for (const PoissonLayer& layer : running_.drives_) {
+  for (const PoissonLayer& layer : state_.drives) {
     PoissonDrive drive{.key = static_cast<std::uint64_t>(layer.seed.item<std::int64_t>()),
                        .runs = {},
                        .rates = numbers_of(layer.rates),
@@ -107,16 +115,16 @@ void CpuSteps::make_drives() {
 
 std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
   std::vector<PoissonRun> runs;
-  const at::Tensor columns = running_.partition().whole_columns(running_.inputs_);
+  const at::Tensor columns = state_.partition.whole_columns(state_.inputs);
   const auto* const whole = columns.const_data_ptr<std::int64_t>();
   const auto are_neighbours = [&](std::int64_t i, std::int64_t j) { return whole[j] - whole[i] == j - i; };
   const auto same = [&](std::int64_t i, std::int64_t j) {
     const auto a = static_cast<std::size_t>(i), b = static_cast<std::size_t>(j);
     return drive.rates[a] == drive.rates[b] && drive.weights[a] == drive.weights[b] && are_neighbours(i, j);
   };
-  for (std::int64_t begin = 0, end = 0; begin < running_.columns(); begin = end) {
+  for (std::int64_t begin = 0, end = 0; begin < state_.columns; begin = end) {
     end = begin + 1;
-    while (end < running_.columns() && same(begin, end)) ++end;
+    while (end < state_.columns && same(begin, end)) ++end;
     const double rate = drive.rates[static_cast<std::size_t>(begin)];
     if (rate == 0) continue;
     if (end - begin >= cpu::least_tabled && cpu::is_inverted(rate)) {
@@ -138,7 +146,7 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
 }
 
 CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
-  const std::int64_t size = running_.size();
+  const std::int64_t size = state_.size;
   const std::int64_t count = std::clamp<std::int64_t>(size / least_neurons, 1, threads);
   Parts parts(static_cast<std::size_t>(count));
   const auto boundary = [&](std::int64_t p) { return p == count ? size : size * p / count / granule * granule; };
@@ -155,12 +163,12 @@ CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
 }
 
 void CpuSteps::prepare() {
-  if (running_.is_shared() && running_.block() > 0) running_.exchange().reserve();
+  if (guard_.is_shared() && state_.block > 0) guard_.exchange().reserve();
   const std::int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
   if (threads == threads_) return;
   shared_ = divided(threads);
   alone_ = divided(1);
-  fired_.reserve(static_cast<std::size_t>(running_.size()));
+  fired_.reserve(static_cast<std::size_t>(state_.size));
   threads_ = threads;
 }
 
@@ -169,34 +177,54 @@ void CpuSteps::set_step(std::int64_t step) {
   for (Cell& cell : groups_) cell.launch().draws.offset_number = step;
 }
 
-void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
+Spikes CpuSteps::run(const Steps& steps, bool spikes, const RecordedStates& states) {
+  SpikeList list;
+  run_steps(steps, {spikes ? &list : nullptr, states});
+  return {tensor_of(list.steps), tensor_of(list.neurons)};
+}
+
+void CpuSteps::step(const Steps& steps, const at::Tensor& fired) {
+  prepare();
+  run_steps(steps, {.states = {}, .fired = fired.mutable_data_ptr<bool>()});
+}
+
+// Applies the spikes that arrive at learning connections.
+void CpuSteps::arrive(std::int64_t step) {
+  if (state_.plastic.empty()) return;
+  void* const slot = state_.ring.select(0, step % slots_).mutable_data_ptr();
+  for (PlasticConnections& plastic : state_.plastic) plastic.arrive(step, slot);
+}
+
+void CpuSteps::run_steps(const Steps& call, const CpuRecord& record) {
+  const std::int64_t steps = call.count;
   if (steps == 0) return;
   using Clock = std::chrono::steady_clock;
-  const std::int64_t first = running_.step(), block = running_.block();
-  const bool is_shared = running_.is_shared();
-  if (is_shared && block > 0) running_.exchange().expect(first, first + steps);
-  for (PlasticConnections& plastic : running_.plastic()) plastic.loaded();
-  first_of_block_ = first;
+  input_ = &call.input;
+  const std::int64_t first = state_.steps(), block = state_.block;
+  const bool is_shared = guard_.is_shared();
+  if (is_shared && block > 0) guard_.exchange().expect(first, first + steps);
+  for (PlasticConnections& plastic : state_.plastic) plastic.loaded();
+  first_of_block_ = first_step_ = first;
   std::int64_t step = first;
   try {
     while (step < first + steps) {
-      running_.set_between_steps(false);
+      guard_.set_between_steps(false);
       const Clock::time_point begun = Clock::now();
       set_step(step);
-      running_.arrive(step);
+      arrive(step);
       run_step(choice_.shares() ? shared_ : alone_);
-      running_.fire(step, fired_);
+      for (PlasticConnections& plastic : state_.plastic) plastic.fire(step, fired_);
       choice_.took(Clock::now() - begun);
       if (block > 0) {
         block_.push_back(fired_);
         if (std::ssize(block_) == block || step + 1 == first + steps) end_block();
       }
-      running_.end_step(/*is_last=*/false);
+      guard_.end_step(/*is_last=*/false);
       this->record(step - first, step, record);
       ++step;
     }
   } catch (...) {
-    if (running_.is_between_steps()) end(step + 1);
+    if (guard_.is_between_steps()) end(step + 1);
     throw;
   }
   end(step);
@@ -204,14 +232,14 @@ void CpuSteps::run(std::int64_t steps, const CpuRecord& record) {
 
 // Delivers all spikes, so that the tensors of a state are complete between calls.
 void CpuSteps::end(std::int64_t step) {
-  running_.set_between_steps(false);
+  guard_.set_between_steps(false);
   if (!block_.empty()) end_block();
   set_step(step);
   deliver(alone_.front());
   fired_.clear();
   told_.clear();
-  running_.step_.fill_(step);
-  running_.set_between_steps(true);
+  state_.step.fill_(step);
+  guard_.set_between_steps(true);
 }
 
 // Sends the spikes of the block, and stores those of all ranks for delivery.
@@ -220,9 +248,9 @@ void CpuSteps::end_block() {
   first_of_block_ += std::ssize(block_);
   told_.swap(block_);
   block_.clear();
-  if (!running_.is_shared()) return;
+  if (!guard_.is_shared()) return;
   std::vector<std::vector<std::int64_t>> all(told_.size());
-  running_.exchange().run(first_told_, told_, all, running_.others_throw_too_);
+  guard_.exchange().run(first_told_, told_, all, guard_.others_throw_too());
   told_.swap(all);
 }
 
@@ -241,8 +269,8 @@ void CpuSteps::run_step(Parts& parts) {
 
 template <class T> void CpuSteps::run_part(Part& part) {
   deliver(part);
-  const std::int64_t size = running_.size();
-  for (std::int64_t column = 0; column < running_.columns(); column += size) {
+  const std::int64_t size = state_.size;
+  for (std::int64_t column = 0; column < state_.columns; column += size) {
     take<T>(column + part.begin, column + part.end);
     drive(column + part.begin, column + part.end);
   }
@@ -261,8 +289,8 @@ void CpuSteps::deliver(Part& part, const std::vector<std::int64_t>& fired, const
   if (fired.empty() || way.matrix.nnz == 0) return;
   event::Ring ring = way.ring;
   ring.offsets = &offsets_[static_cast<std::size_t>(step % slots_)];
-  const std::int64_t size = running_.size();
-  for (std::int64_t column = 0; column < running_.columns(); column += size)
+  const std::int64_t size = state_.size;
+  for (std::int64_t column = 0; column < state_.columns; column += size)
     deliver_to(part, fired, way, ring, column + part.begin, column + part.end);
 }
 
@@ -299,21 +327,22 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
 // Reads the sums that arrive in this step, and adds the constant current.
 template <class T> void CpuSteps::take(std::int64_t first, std::int64_t last) const {
   const auto count = static_cast<std::size_t>(last - first);
-  const std::int64_t place = step_ % slots_ * running_.columns() + first;
+  const std::int64_t place = step_ % slots_ * state_.columns + first;
   T* const slot = static_cast<T*>(within_.ring.sums) + place;
   T* const to = arriving_.mutable_data_ptr<T>() + first;
-  if (running_.between_.defined()) {
+  if (state_.between.defined()) {
     T* const other = static_cast<T*>(between_.ring.sums) + place;
     for (std::size_t i = 0; i < count; ++i) slot[i] += other[i];
     std::memset(other, 0, count * sizeof(T));
   }
-  if (running_.current_.defined()) {
-    const T* const current = running_.current_.const_data_ptr<T>() + first;
+  if (state_.current.defined()) {
+    const T* const current = state_.current.const_data_ptr<T>() + first;
     for (std::size_t i = 0; i < count; ++i) to[i] = slot[i] + current[i];
   } else {
     std::memcpy(to, slot, count * sizeof(T));
   }
   std::memset(slot, 0, count * sizeof(T));
+  if (!input_->empty()) input_->add(step_ - first_step_, first, last, to);
 }
 
 void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
@@ -340,8 +369,15 @@ void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
 
 template <class T> void CpuSteps::list_fired(Part& part) const {
   part.fired.clear();
-  ops::for_each_fired(running_.spikes_.const_data_ptr<T>(), part.begin, part.end,
+  ops::for_each_fired(state_.spikes.const_data_ptr<T>(), part.begin, part.end,
                       [&](std::int64_t i) { part.fired.push_back(i); });
+  if (!state_.silenced.defined()) return;
+  const bool* const silenced = state_.silenced.const_data_ptr<bool>();
+  T* const spikes = state_.spikes.mutable_data_ptr<T>();
+  std::erase_if(part.fired, [&](std::int64_t i) {
+    if (silenced[i]) spikes[i] = 0;
+    return silenced[i];
+  });
 }
 
 void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& record) const {
@@ -349,6 +385,8 @@ void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& reco
     record.spikes->neurons.insert(record.spikes->neurons.end(), fired_.begin(), fired_.end());
     record.spikes->steps.insert(record.spikes->steps.end(), fired_.size(), step);
   }
+  if (record.fired != nullptr)
+    for (const std::int64_t neuron : fired_) record.fired[row * state_.size + neuron] = true;
   for (std::size_t k = 0; k < record.states.probes.size(); ++k) {
     const Probe& probe = record.states.probes[k];
     const at::Tensor& state = probe.group->states[probe.state];
@@ -364,6 +402,6 @@ void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& reco
   }
 }
 
-void always_share(Network& network) { network.running().cpu_steps().always_share(); }
+void always_share(Network& network) { dynamic_cast<CpuSteps&>(network.running().engine()).always_share(); }
 
 }  // namespace spikeforge::simulation

@@ -2,13 +2,12 @@
 // calls, on an object that holds a Network. Populations are identified by their index.
 #include "csrc/simulation/internal/matrix_layout.h"
 #include "csrc/simulation/internal/notices.h"
-#include "csrc/simulation/internal/recorder.h"
+#include "csrc/simulation/internal/running.h"
 #include "csrc/simulation/internal/undifferentiated.h"
 #include "csrc/simulation/network.h"
 #include "ops/common/library.h"
 #include "ops/common/plastic.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/custom_class.h>
 
@@ -25,7 +24,6 @@ namespace {
 struct HeldNetwork : torch::CustomClassHolder {
   explicit HeldNetwork(const NetworkOptions& options) : network(options) {}
   Network network;
-  std::optional<Recorder> recorder;  // kept because a CUDA graph uses its tensors
   std::atomic_flag is_in_use;
 };
 
@@ -162,12 +160,39 @@ std::tuple<double, double> weight_bounds(const std::string& rule, at::ArrayRef<d
   return ops::plastic::weight_bounds(ops::plastic::rule_of(rule, "Plastic")->synapse, params);
 }
 
-void drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight, const std::string& into) {
-  held->network.drive(population(held, targets), rate, {weight, into});
+std::int64_t drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight,
+                   const std::string& into) {
+  return static_cast<std::int64_t>(held->network.drive(population(held, targets), rate, {weight, into}));
 }
 
-void inject(const Held& held, std::int64_t targets, const at::Tensor& current, const std::string& into) {
-  held->network.inject(population(held, targets), current, into);
+void set_drive(const Held& held, std::int64_t number, const at::Tensor& rate) {
+  held->network.set_drive(static_cast<std::size_t>(number), rate);
+}
+
+std::int64_t inject(const Held& held, std::int64_t targets, const at::Tensor& current, const std::string& into) {
+  return static_cast<std::int64_t>(held->network.inject(population(held, targets), current, into));
+}
+
+void set_current(const Held& held, std::int64_t number, const at::Tensor& current) {
+  held->network.set_current(static_cast<std::size_t>(number), current);
+}
+
+bool is_built(const Held& held) { return held->network.is_built(); }
+
+at::Tensor state_of(const Held& held, std::int64_t of, const std::string& name) {
+  return held->network.state(population(held, of), name).detach();
+}
+
+at::Tensor param_of(const Held& held, std::int64_t of, const std::string& name) {
+  return held->network.param(population(held, of), name);
+}
+
+void set_param(const Held& held, std::int64_t of, const std::string& name, const at::Tensor& value) {
+  held->network.set_param(population(held, of), name, value);
+}
+
+void silence(const Held& held, std::int64_t of, const at::Tensor& neurons, bool silent) {
+  held->network.silence(population(held, of), neurons, silent);
 }
 
 // Returns copies, except of the weights, which share memory with those that the steps read.
@@ -186,8 +211,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> connectivity(const He
 std::int64_t connections(const Held& held) {
   Running& running = held->network.running();
   std::int64_t all = 0;
-  for (const Numbers& rank :
-       running.gather_notices(Topic::connections, [&] { return Numbers{running.matrix().indices.numel()}; }))
+  for (const Numbers& rank : running.guard().gather_notices(
+           Topic::connections, [&] { return Numbers{running.state().matrix.indices.numel()}; }))
     all += rank[0];
   return all;
 }
@@ -195,9 +220,10 @@ std::int64_t connections(const Held& held) {
 // Returns the numbers of own neurons and connections, the steps of a block, and the number and cost of exchanges so
 // far.
 std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, double> share(const Held& held) {
-  Running& running = held->network.running();
-  const ExchangeCost cost = running.is_shared() ? running.exchange().cost() : ExchangeCost();
-  return {running.size(), running.matrix().indices.numel(), running.block(), cost.exchanges, cost.bytes, cost.seconds};
+  CallGuard& guard = held->network.running().guard();
+  const NetworkState& state = held->network.running().state();
+  const ExchangeCost cost = guard.is_shared() ? guard.exchange().cost() : ExchangeCost();
+  return {state.size, state.matrix.indices.numel(), state.block, cost.exchanges, cost.bytes, cost.seconds};
 }
 
 std::tuple<at::Tensor, at::Tensor> gather(const Held& held, const at::Tensor& steps, const at::Tensor& neurons,
@@ -209,12 +235,6 @@ std::tuple<at::Tensor, at::Tensor> gather(const Held& held, const at::Tensor& st
 std::vector<at::Tensor> state(const Held& held) { return held->network.state(); }
 
 void load_state(const Held& held, const Lists& tensors) { held->network.load_state(tensors.vec()); }
-
-// True if `simulate` is the fastest code path. On a GPU whose steps are operators, a CUDA graph of steps is faster.
-bool simulates(const Held& held) {
-  Running& running = held->network.running();
-  return running.options().device().is_cpu() || running.gpu_steps() != nullptr;
-}
 
 std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, const Strings& states,
                                const Lists& neurons) {
@@ -234,6 +254,20 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
   return requested;
 }
 
+// `tensors` has the values of each input, followed by the steps and neurons of events.
+std::vector<StepInput> inputs(const Held& held, c10::IntArrayRef populations, const Strings& into,
+                              const c10::List<bool>& are_events, const Lists& tensors) {
+  std::vector<StepInput> all;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < populations.size(); ++i) {
+    StepInput& input = all.emplace_back(StepInput{population(held, populations[i]), into.get(i), tensors.get(next++)});
+    if (!are_events.get(i)) continue;
+    input.steps = tensors.get(next++);
+    input.neurons = tensors.get(next++);
+  }
+  return all;
+}
+
 // Prepares steps that several calls run: builds the network, and checks that all ranks run them. Returns the number of
 // steps so far, and memory for the states of all steps.
 std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::int64_t steps, bool /*spikes*/,
@@ -241,56 +275,32 @@ std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::i
                                                         const Lists& neurons) {
   Running& running = held->network.running();
   RecordedStates recorded = running.begin(steps, probes(held, populations, states, neurons), /*own=*/false);
-  return {running.step(), std::move(recorded.whole)};
+  return {running.state().steps(), std::move(recorded.whole)};
 }
 
 // Returns the steps and neurons of spikes, the recorded states, and the number of steps before the call. If `into` is
 // given, states are written there.
 std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(
     const Held& held, std::int64_t steps, bool spikes, c10::IntArrayRef populations, const Strings& states,
-    const Lists& neurons, const std::optional<Lists>& into) {
-  Recording recording = simulate_into(held->network, steps, {spikes, probes(held, populations, states, neurons)},
-                                      into ? std::optional(into->vec()) : std::nullopt);
+    const Lists& neurons, c10::IntArrayRef input_populations, const Strings& input_names,
+    const c10::List<bool>& are_events, const Lists& input_tensors, const std::optional<Lists>& into) {
+  Recording recording =
+      held->network.running().simulate(steps,
+                                       {spikes, probes(held, populations, states, neurons),
+                                        inputs(held, input_populations, input_names, are_events, input_tensors)},
+                                       into ? std::optional(into->vec()) : std::nullopt);
   if (into) recording.states.clear();
   return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
 }
 
-// Returns the tensors into which `advance` then records.
-std::tuple<at::Tensor, std::vector<at::Tensor>> record(const Held& held, std::int64_t steps, bool spikes,
-                                                       c10::IntArrayRef populations, const Strings& states,
-                                                       const Lists& neurons) {
-  Running& running = held->network.running();
-  std::vector<Probe> found;
-  for (const StateProbe& requested : probes(held, populations, states, neurons))
-    found.push_back(running.probe(requested));
-  held->recorder.emplace(running, steps, spikes, std::move(found));
-  return {held->recorder->fired(), held->recorder->states()};
+// Returns the spikes of all neurons, bool [steps, neurons].
+at::Tensor step(const Held& held, std::int64_t steps, c10::IntArrayRef input_populations, const Strings& input_names,
+                const c10::List<bool>& are_events, const Lists& input_tensors) {
+  return held->network.step(steps, inputs(held, input_populations, input_names, are_events, input_tensors));
 }
 
-void advance(const Held& held, std::int64_t steps) {
-  TORCH_CHECK(held->recorder.has_value(), "simulate: record must be called before steps");
-  Running& running = held->network.running();
-  running.take_steps([&] {
-    running.expect(steps);
-    held->recorder->run(steps, /*are_last=*/true);
-  });
-}
-
-// Converts such recordings of a rank to the neuron indices of the whole network and the states of all ranks.
-std::tuple<at::Tensor, std::vector<at::Tensor>> whole(const Held& held, const at::Tensor& neurons,
-                                                      const Lists& states) {
-  TORCH_CHECK(held->recorder.has_value(), "simulate: record must be called before the recording is read");
-  Running& running = held->network.running();
-  return running.take_steps([&]() -> std::tuple<at::Tensor, std::vector<at::Tensor>> {
-    RecordedStates recorded{.probes = held->recorder->probes(), .own = states.vec(), .whole = {}};
-    const std::int64_t rows = states.empty() || states.get(0).dim() == 0 ? 0 : states.get(0).size(0);
-    check_recorded("states", recorded.own, recorded.probes, /*own=*/true, rows, running.options());
-    for (std::size_t k = 0; k < recorded.probes.size(); ++k)
-      recorded.whole.push_back(at::empty({recorded.own[k].size(0), recorded.probes[k].requested}, running.options()));
-    Recording found = in_whole(running, recorded, {{}, neurons, {}});
-    return {std::move(found.neurons), std::move(found.states)};
-  });
-}
+// For tests.
+void uses_operators(const Held& held, bool uses) { held->network.running().set_uses_operators(uses); }
 
 template <auto kernel> void define(torch::Library& library, const char* name, const std::string& rest) {
   const std::string held = "__torch__.torch.classes.spikeforge_simulation.Network network";
@@ -319,8 +329,15 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
               TORCH_FN(read_synapse));
   library.def("weight_bounds(str rule, float[] params) -> (float, float)", TORCH_FN(weight_bounds));
   library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));
-  define<drive>(library, "drive", ", int targets, Tensor rate, float weight, str into) -> ()");
-  define<inject>(library, "inject", ", int targets, Tensor current, str into) -> ()");
+  define<drive>(library, "drive", ", int targets, Tensor rate, float weight, str into) -> int");
+  define<set_drive>(library, "set_drive", ", int drive, Tensor rate) -> ()");
+  define<inject>(library, "inject", ", int targets, Tensor current, str into) -> int");
+  define<set_current>(library, "set_current", ", int current, Tensor value) -> ()");
+  define<is_built>(library, "is_built", ") -> bool");
+  define<state_of>(library, "state_of", ", int population, str name) -> Tensor");
+  define<param_of>(library, "param_of", ", int population, str name) -> Tensor");
+  define<set_param>(library, "set_param", ", int population, str name, Tensor value) -> ()");
+  define<silence>(library, "silence", ", int population, Tensor neurons, bool silent) -> ()");
   define<build>(library, "build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
   define<connectivity>(library, "connectivity", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
   define<share>(library, "share", ") -> (int, int, int, int, int, float)");
@@ -329,15 +346,14 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define<state>(library, "state", ") -> Tensor[]");
   define<load_state>(library, "load_state", ", Tensor[] tensors) -> ()");
   define<connections>(library, "connections", ") -> int");
-  define<simulates>(library, "simulates", ") -> bool");
   const std::string recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons";
+  const std::string input = ", int[] input_populations, str[] input_names, bool[] are_events, Tensor[] input_tensors";
+  define<step>(library, "step", ", int steps" + input + ") -> Tensor");
   define<begin>(library, "begin", recorded + ") -> (int first_step, Tensor[] states)");
-  define<simulate>(
-      library, "simulate",
-      recorded + ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)");
-  define<record>(library, "record", recorded + ") -> (Tensor fired, Tensor[] states)");
-  define<whole>(library, "in_whole", ", Tensor neurons, Tensor[] states) -> (Tensor neurons, Tensor[] states)");
-  define<advance>(library, "advance", ", int steps) -> ()");
+  define<simulate>(library, "simulate",
+                   recorded + input +
+                       ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)");
+  define<uses_operators>(library, "uses_operators", ", bool uses) -> ()");
 }
 
 }  // namespace

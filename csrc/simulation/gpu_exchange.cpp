@@ -1,7 +1,6 @@
 #include "csrc/simulation/internal/gpu_exchange.h"
 #include "csrc/base/environment.h"
 #include "csrc/base/hash.h"
-#include "csrc/simulation/internal/notices.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>
@@ -38,8 +37,8 @@ std::int64_t number_of_host() {
 }
 
 // True if all ranks have the same non-negative number.
-bool agree(Running& running, std::int64_t own) {
-  const std::vector<Numbers> received = running.gather_notices(Topic::shared_memory, [&] { return Numbers{own}; });
+bool agree(CallGuard& guard, std::int64_t own) {
+  const std::vector<Numbers> received = guard.gather_notices(Topic::shared_memory, [&] { return Numbers{own}; });
   return own >= 0 && std::ranges::all_of(received, [&](const auto& rank) { return rank[0] == own; });
 }
 
@@ -50,11 +49,10 @@ std::int64_t bytes_of(std::int64_t ranks, std::int64_t room) {
 
 }  // namespace
 
-GpuExchange::GpuExchange(Running& running, const kernels::NetworkLaunch& steps)
-    : ranks_(running.shared_by()), steps_(steps), options_(running.options()), side_(running.options().device()) {
+GpuExchange::GpuExchange(NetworkState& state, CallGuard& guard, const kernels::NetworkLaunch& steps)
+    : ranks_(guard.shared_by()), steps_(steps), options_(state.options()), side_(state.options().device()) {
   using Slices = std::vector<std::vector<Slice>>;
-  const Slices slices =
-      running.is_shared() ? running.exchange().slices() : Slices{{Slice{0, running.partition().whole(), 0}}};
+  const Slices slices = guard.is_shared() ? guard.exchange().slices() : Slices{{Slice{0, state.partition.whole(), 0}}};
   std::vector<std::int64_t> neurons;
   for (const std::vector<Slice>& rank : slices) neurons.push_back(neurons_of(rank));
   const std::int64_t most = std::max<std::int64_t>(*std::ranges::max_element(neurons), 1);
@@ -68,12 +66,12 @@ GpuExchange::GpuExchange(Running& running, const kernels::NetworkLaunch& steps)
   neurons_ = at::tensor(neurons, at::kLong).to(options_.device());
   most_ = at::zeros({1}, options_.dtype(at::kInt));
 
-  const Connectivity& matrix = running.matrix();
+  const Connectivity& matrix = state.matrix;
   network::Arguments& net = arguments_.network;
   net = steps.arguments;
-  net.matrix.indptr = matrix.indptr.const_data_ptr<std::int64_t>() + running.size();
-  net.matrix.rows = net.whole = running.partition().whole();
-  net.matrix.nnz = matrix.indices.numel() - matrix.indptr[running.size()].item<std::int64_t>();
+  net.matrix.indptr = matrix.indptr.const_data_ptr<std::int64_t>() + state.size;
+  net.matrix.rows = net.whole = state.partition.whole();
+  net.matrix.nnz = matrix.indices.numel() - matrix.indptr[state.size].item<std::int64_t>();
   net.near = nullptr;
   arguments_.numbers = numbers_.const_data_ptr<int>();
   arguments_.neurons = static_cast<const network::Int*>(neurons_.const_data_ptr());
@@ -130,20 +128,20 @@ void GpuExchange::run(std::int64_t steps) {
 void GpuExchange::run(std::int64_t) {}
 #endif
 
-std::unique_ptr<PeerExchange> PeerExchange::make(Running& running) {
-  Ranks& ranks = *running.shared_by();
-  const c10::Device device = running.options().device();
+std::unique_ptr<PeerExchange> PeerExchange::make(NetworkState& state, CallGuard& guard) {
+  Ranks& ranks = *guard.shared_by();
+  const c10::Device device = state.options().device();
   const bool wanted = environment("SPIKEFORGE_PEER_MEMORY") != "0" && ranks.size() <= network::most_peers;
-  if (!agree(running, wanted ? number_of_host() : -1)) return nullptr;
-  const std::int64_t room = running.exchange().most_neurons();
+  if (!agree(guard, wanted ? number_of_host() : -1)) return nullptr;
+  const std::int64_t room = guard.exchange().most_neurons();
   SharedMemory memory = ranks.share_memory(bytes_of(ranks.size(), room), device);
-  if (!agree(running, memory.of_rank.empty() ? -1 : 0)) return nullptr;
-  return std::unique_ptr<PeerExchange>(new PeerExchange(running, std::move(memory), room));
+  if (!agree(guard, memory.of_rank.empty() ? -1 : 0)) return nullptr;
+  return std::unique_ptr<PeerExchange>(new PeerExchange(state, guard, std::move(memory), room));
 }
 
-PeerExchange::PeerExchange(Running& running, SharedMemory memory, std::int64_t room)
-    : ranks_(running.shared_by()), memory_(std::move(memory)) {
-  const at::TensorOptions options = running.options();
+PeerExchange::PeerExchange(NetworkState& state, CallGuard& guard, SharedMemory memory, std::int64_t room)
+    : ranks_(guard.shared_by()), memory_(std::move(memory)) {
+  const at::TensorOptions options = state.options();
   std::vector<std::int64_t> addresses;
   for (void* const address : memory_.of_rank) addresses.push_back(reinterpret_cast<std::int64_t>(address));
   addresses_ = at::tensor(addresses, at::kLong).to(options.device());
@@ -153,7 +151,7 @@ PeerExchange::PeerExchange(Running& running, SharedMemory memory, std::int64_t r
             .rank = ranks_->rank(),
             .memory = static_cast<char* const*>(addresses_.const_data_ptr()),
             .room = room,
-            .has_own = running.matrix().indptr[running.size()].item<std::int64_t>() > 0 ? 1 : 0,
+            .has_own = state.matrix.indptr[state.size].item<std::int64_t>() > 0 ? 1 : 0,
             .exchanges = static_cast<network::Int*>(exchanges_.mutable_data_ptr()),
             .wait = static_cast<unsigned long long>(std::chrono::nanoseconds(ranks_->patience()).count()),
             .missing = missing_.mutable_data_ptr<int>()};

@@ -1,6 +1,6 @@
 #include "csrc/simulation/internal/gpu_steps.h"
 #include "csrc/cpu/network/poisson_input.h"
-#include "csrc/jit/recorder.h"
+#include "csrc/simulation/internal/spike_lists.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -14,6 +14,7 @@
 #include <cstring>
 #include <map>
 #include <span>
+#include <tuple>
 #include <utility>
 
 namespace spikeforge::simulation {
@@ -63,86 +64,87 @@ template <class T> at::Tensor on_device(const std::vector<T>& numbers, at::Scala
 
 }  // namespace
 
-std::unique_ptr<GpuSteps> GpuSteps::make(Running& running) {
+std::unique_ptr<GpuSteps> GpuSteps::make(NetworkState& state, CallGuard& guard) {
   // All ranks must choose the same code path.
-  const bool has_neurons = running.is_shared() ? running.exchange().all_have_neurons() : running.size() > 0;
-  if (!running.options().device().is_cuda() || running.deterministic_ || !has_neurons || !running.plastic_.empty() ||
-      jit::recorder() != nullptr)
-    return nullptr;
-  std::unique_ptr<GpuSteps> steps(new GpuSteps(running));
+  const bool has_neurons = guard.is_shared() ? guard.exchange().all_have_neurons() : state.size > 0;
+  if (!state.device.is_cuda() || state.is_deterministic || !has_neurons || !state.plastic.empty()) return nullptr;
+  std::unique_ptr<GpuSteps> steps(new GpuSteps(state, guard));
   return steps->plan() ? std::move(steps) : nullptr;
 }
 
-GpuSteps::GpuSteps(Running& running)
-    : running_(running),
-      lists_(at::empty({3, running.size(), 2}, running.options().dtype(at::kLong))),
-      counts_(at::empty({3}, running.options().dtype(at::kInt))) {
+GpuSteps::GpuSteps(NetworkState& state, CallGuard& guard)
+    : state_(state),
+      guard_(guard),
+      lists_(at::empty({3, state.size, 2}, state.options().dtype(at::kLong))),
+      counts_(at::empty({3}, state.options().dtype(at::kInt))) {
   static_assert(sizeof(network::Spike) == 2 * sizeof(std::int64_t));
   make_groups();
   make_drives();
-  const Connectivity& matrix = running.matrix();
+  const Connectivity& matrix = state.matrix;
   const at::Tensor& delays = matrix.delays;
   network::Arguments& a = launch_.arguments;
-  launch_.type = ops::dtype_of(running.options().dtype().toScalarType());
+  launch_.type = ops::dtype_of(state.options().dtype().toScalarType());
   launch_.groups = groups_;
   launch_.weights = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
                      matrix.weights.numel() == 1};
   launch_.delays = delays.numel() == 1                 ? event::Delays::one
                    : delays.scalar_type() == at::kByte ? event::Delays::bytes
                                                        : event::Delays::words;
-  a.matrix.nnz = running.block() == 0 ? matrix.indices.numel() : matrix.indptr[running.size()].item<std::int64_t>();
-  if (running.near_.defined())
-    launch_.next_step = running.near_.slice(0, 0, running.size()).sum().item<std::int64_t>();
+  a.matrix.nnz = state.block == 0 ? matrix.indices.numel() : matrix.indptr[state.size].item<std::int64_t>();
+  if (state.near.defined())
+    launch_.next_step = state.near.slice(0, 0, state.size).sum().item<std::int64_t>();
   else if (delays.numel() == 1 && delays.item<std::int64_t>() == 1)
     launch_.next_step = launch_.arguments.matrix.nnz;
   a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
   a.matrix.indptr = matrix.indptr.const_data_ptr();
-  a.matrix.rows = running.size();
-  a.matrix.cols = running.columns();
+  a.matrix.rows = state.size;
+  a.matrix.cols = state.columns;
   a.matrix.weights = launch_.weights.data;
   a.matrix.delays = delays.const_data_ptr();
   a.matrix.delay_bytes = delays.element_size();
-  a.near = running.near_.defined() ? running.near_.const_data_ptr<int>() : nullptr;
-  a.size = running.size();
-  a.columns = running.columns();
-  a.slots = running.buffer_.size(0);
-  a.ring = running.buffer_.mutable_data_ptr();
-  a.step = static_cast<network::Int*>(running.step_.mutable_data_ptr());
-  a.current = running.current_.defined() ? running.current_.const_data_ptr() : nullptr;
-  a.spikes = running.spikes_.mutable_data_ptr();
+  a.near = state.near.defined() ? state.near.const_data_ptr<int>() : nullptr;
+  a.size = state.size;
+  a.columns = state.columns;
+  a.slots = state.ring.size(0);
+  a.ring = state.ring.mutable_data_ptr();
+  a.step = static_cast<network::Int*>(state.step.mutable_data_ptr());
+  a.current = state.current.defined() ? state.current.const_data_ptr() : nullptr;
+  a.silenced = state.silenced.defined() ? reinterpret_cast<const unsigned char*>(state.silenced.const_data_ptr<bool>())
+                                        : nullptr;
+  a.spikes = state.spikes.mutable_data_ptr();
   a.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
   a.counts = counts_.mutable_data_ptr<int>();
-  a.whole = running.partition().whole();
-  if (!running.partition().is_whole()) {
-    numbers_ = running.partition().numbers().to(matrix.indices.options());
+  a.whole = state.partition.whole();
+  if (!state.partition.is_whole()) {
+    numbers_ = state.partition.numbers().to(matrix.indices.options());
     a.numbers = numbers_.const_data_ptr<int>();
   }
-  if (running.is_shared() && running.block() > 0 && running.block() <= most_steps_for_peer_exchange)
-    peers_ = PeerExchange::make(running);
+  if (guard.is_shared() && state.block > 0 && state.block <= most_steps_for_peer_exchange)
+    peers_ = PeerExchange::make(state, guard);
   if (peers_ != nullptr) {
     a.peers = peers_->peers();
     a.matrix.nnz = matrix.indices.numel();
-  } else if (running.block() > 0) {
-    exchange_ = std::make_unique<GpuExchange>(running, launch_);
+  } else if (state.block > 0) {
+    exchange_ = std::make_unique<GpuExchange>(state, guard, launch_);
   }
 }
 
 void GpuSteps::make_groups() {
-  for (const Group& group : running_.groups_)
-    for (const GroupPart& part : running_.parts_of(group)) {
+  for (const Group& group : state_.groups)
+    for (const GroupPart& part : state_.parts_of(group)) {
       const std::int64_t first = group.begin + part.first;
-      const at::Tensor own = running_.spikes_.narrow(0, first, part.size).unsqueeze(0);
-      const GroupCall& call = calls_.emplace_back(group, part, std::vector<at::Tensor>(group.cell->inputs.size(), own),
-                                                  own, running_.step_);
+      const at::Tensor own = state_.spikes.narrow(0, first, part.size).unsqueeze(0);
+      const GroupCall& call =
+          calls_.emplace_back(group, part, std::vector<at::Tensor>(group.cell->inputs.size(), own), own, state_.step);
       groups_.push_back({&call.launch(), first});
     }
 }
 
 void GpuSteps::make_drives() {
-  launch_.drives = static_cast<int>(running_.drives_.size());
+  launch_.drives = static_cast<int>(state_.drives.size());
   if (launch_.drives > network::most_drives) return;
-  for (std::size_t d = 0; d < running_.drives_.size(); ++d) {
-    const PoissonLayer& layer = running_.drives_[d];
+  for (std::size_t d = 0; d < state_.drives.size(); ++d) {
+    const PoissonLayer& layer = state_.drives[d];
     const RateTables found(layer.rates);
     const c10::Device device = layer.rates.device();
     const at::Tensor none = on_device(found.none, at::kDouble, device),
@@ -160,38 +162,98 @@ void GpuSteps::make_drives() {
 
 #if defined(SPIKEFORGE_WITH_CUDA)
 bool GpuSteps::plan() {
-  const jit::Device& device = ops::gpu_of(running_.buffer_);
+  const jit::Device& device = ops::gpu_of(state_.ring);
   const auto plan = kernels::plan_of(launch_, device);
   if (!plan) return false;
   plan_ = *plan;
-  const c10::DeviceGuard guard(running_.buffer_.device());
-  ops::stream_of(running_.buffer_);  // makes the device's context current
+  const c10::DeviceGuard guard(state_.ring.device());
+  ops::stream_of(state_.ring);  // makes the device's context current
   kernel_ = &jit::KernelCache::get().get(print_source(launch_, plan_), jit::name_of_arch(device));
   return true;
 }
 
 void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
-  const c10::DeviceGuard guard(running_.buffer_.device());
+  const c10::DeviceGuard guard(state_.ring.device());
   if (launch_.arguments.matrix.nnz > 0 || peers_ != nullptr) counts_.zero_();  // counts spikes that are sent later
   launch_.arguments.steps = steps;
   launch_.arguments.fired =
       fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
   launch_.arguments.probe_row = row;
-  kernels::launch_network(launch_, plan_, *kernel_, ops::stream_of(running_.buffer_));
+  launch_.arguments.input_row = row - first_of_input_;
+  kernels::launch_network(launch_, plan_, *kernel_, ops::stream_of(state_.ring));
 }
 #else
 bool GpuSteps::plan() { return false; }
 void GpuSteps::walk(std::int64_t, const at::Tensor&, std::int64_t) {}
 #endif
 
-void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
+Spikes GpuSteps::run(const Steps& steps, bool spikes, const RecordedStates& states) {
+  SpikeLists lists(state_.device, state_.steps());
+  record(states.probes, states.own);
+  const std::int64_t most = std::min(steps.count, steps_of_a_launch());
+  const at::Tensor fired = spikes ? at::empty({most, state_.size}, state_.options().dtype(at::kBool)) : at::Tensor();
+  run_launches(
+      steps, [&](std::int64_t, std::int64_t count) { return spikes ? fired.narrow(0, 0, count) : fired; },
+      [&](const at::Tensor& here, std::int64_t done) {
+        if (spikes) lists.add(here, done, here.size(0));
+      });
+  return lists.take();
+}
+
+void GpuSteps::step(const Steps& steps, const at::Tensor& fired) {
+  record({}, {});
+  run_launches(
+      steps, [&](std::int64_t done, std::int64_t count) { return fired.narrow(0, done, count); },
+      [](const at::Tensor&, std::int64_t) {});
+}
+
+// Launches record spikes into fired(done, count); listed(fired, done) is called after each.
+template <class Place, class Listed>
+void GpuSteps::run_launches(const Steps& steps, const Place& fired, const Listed& listed) {
+  const std::int64_t most = steps_of_a_launch();
+  for (std::int64_t done = 0; done < steps.count;) {
+    const std::int64_t count = std::min(most, steps.count - done);
+    const at::Tensor here = fired(done, count);
+    set_input(steps.input, done, count);
+    keep();
+    guard_.set_between_steps(false);
+    launch(count, here, done);
+    const bool goes_back = this->goes_back();
+    guard_.end_step(/*is_last=*/!goes_back && done + count == steps.count);
+    if (goes_back) continue;
+    listed(here, done);
+    done += count;
+  }
+}
+
+void GpuSteps::set_input(const ExternalInput& input, std::int64_t first, std::int64_t count) {
+  network::Arguments& a = launch_.arguments;
+  a.input = nullptr;
+  if (input.empty()) return;
+  std::tie(input_, a.input_column) = input.rows(first, count);
+  if (!input_.defined()) return;
+  input_ = input_.contiguous();
+  first_of_input_ = first;
+  a.input = input_.const_data_ptr();
+  a.input_columns = input_.size(1);
+}
+
+// Returns the number of steps of a launch: enough to make launch time negligible, and few enough to keep the memory for
+// spikes of all neurons small.
+std::int64_t GpuSteps::steps_of_a_launch() const {
+  constexpr std::int64_t least = 20, most = 1024, most_spikes = std::int64_t{1} << 27;
+  const std::int64_t steps = std::clamp(most_spikes / std::max<std::int64_t>(state_.size, 1), least, most);
+  return std::max(steps / at_once(), std::int64_t{1}) * at_once();
+}
+
+void GpuSteps::launch(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
   if (exchange_ == nullptr) {
     if (steps > 0) walk(steps, fired, row);
     return;
   }
   const std::int64_t at_once = this->at_once();
   if (!fired_in_graph_.defined())
-    fired_in_graph_ = at::empty({at_once, running_.size()}, running_.options().dtype(at::kBool));
+    fired_in_graph_ = at::empty({at_once, state_.size}, state_.options().dtype(at::kBool));
   for (std::int64_t done = 0; done < steps; done += at_once) {
     const std::int64_t count = std::min(at_once, steps - done);
     const at::Tensor here = fired_in_graph_.narrow(0, 0, count);
@@ -207,19 +269,20 @@ void GpuSteps::run(std::int64_t steps, const at::Tensor& fired, std::int64_t row
 }
 
 std::int64_t GpuSteps::at_once() const {
-  const std::int64_t block = running_.block();
+  const std::int64_t block = state_.block;
   return exchange_ == nullptr ? 1 : std::max(block, steps_of_a_graph / block * block);
 }
 
 // True if launches take longer than their kernels and have equal arguments: recorded states have different addresses in
 // each launch.
 bool GpuSteps::repeats() const {
-  return 2 * running_.block() <= steps_of_a_graph && launch_.arguments.probe_count == 0;
+  return 2 * state_.block <= steps_of_a_graph && launch_.arguments.probe_count == 0 &&
+         launch_.arguments.input == nullptr;
 }
 
 void GpuSteps::run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
-  for (std::int64_t done = 0; done < steps; done += running_.block()) {
-    const at::Tensor here = fired.narrow(0, done, std::min(running_.block(), steps - done));
+  for (std::int64_t done = 0; done < steps; done += state_.block) {
+    const at::Tensor here = fired.narrow(0, done, std::min(state_.block, steps - done));
     exchange_->say_where(launch_.arguments);
     walk(here.size(0), here, row + done);
     exchange_->run(here.size(0));
@@ -228,18 +291,18 @@ void GpuSteps::run_blocks(std::int64_t steps, const at::Tensor& fired, std::int6
 
 void GpuSteps::keep() {
   if (exchange_ == nullptr) return;
-  const std::vector<at::Tensor> now = running_.own_state();
+  const std::vector<Changing> now = state_.changing();
   if (kept_.empty())
-    for (const at::Tensor& t : now) kept_.push_back(at::empty_like(t));
-  for (std::size_t i = 0; i < now.size(); ++i) kept_[i].copy_(now[i]);
+    for (const Changing& c : now) kept_.push_back(at::empty_like(c.tensor));
+  for (std::size_t i = 0; i < now.size(); ++i) kept_[i].copy_(now[i].tensor);
 }
 
 bool GpuSteps::goes_back() {
   if (peers_ != nullptr) peers_->check();
   if (exchange_ == nullptr || !exchange_->overflowed()) return false;
   graph_ = nullptr;  // the graph uses the lists
-  const std::vector<at::Tensor> now = running_.own_state();
-  for (std::size_t i = 0; i < now.size(); ++i) now[i].copy_(kept_[i]);
+  const std::vector<Changing> now = state_.changing();
+  for (std::size_t i = 0; i < now.size(); ++i) now[i].tensor.copy_(kept_[i]);
   return true;
 }
 
@@ -263,7 +326,7 @@ void GpuSteps::record(const std::vector<Probe>& probes, const std::vector<at::Te
   const std::int64_t bytes = std::ssize(all) * static_cast<std::int64_t>(sizeof(network::Probe));
   at::Tensor listed = at::empty({bytes}, at::kByte);
   if (bytes > 0) std::memcpy(listed.mutable_data_ptr(), all.data(), static_cast<std::size_t>(bytes));
-  probes_ = listed.to(running_.options().device());
+  probes_ = listed.to(state_.options().device());
   launch_.arguments.probes = static_cast<const network::Probe*>(probes_.const_data_ptr());
   launch_.arguments.probe_count = std::ssize(all);
 }

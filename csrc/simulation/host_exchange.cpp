@@ -168,4 +168,19 @@ void Exchange::keep_room(std::int64_t spikes) {
   busiest_ = since_ = 0;
 }
 
+std::int64_t Exchange::most_of_a_rank(const StateProbe& requested) const {
+  std::int64_t most = 0;
+  for (const std::vector<Slice>& slices : slices_) {
+    const auto slice = std::ranges::find_if(slices, [&](const Slice& s) {
+      return s.begin >= requested.population.begin && s.end <= requested.population.end;
+    });
+    if (slice == slices.end()) continue;
+    const auto is_its = [&](std::int64_t neuron) {
+      return slice->begin <= requested.population.begin + neuron && requested.population.begin + neuron < slice->end;
+    };
+    most = std::max<std::int64_t>(most, std::ranges::count_if(requested.neurons, is_its));
+  }
+  return most;
+}
+
 }  // namespace spikeforge::simulation

@@ -25,7 +25,6 @@ using simulation::Running;
 using simulation::Targets;
 
 namespace simulation {
-namespace {
 
 std::string listed(const std::vector<std::string>& names) {
   if (names.empty()) return "none";
@@ -34,11 +33,13 @@ std::string listed(const std::vector<std::string>& names) {
   return list;
 }
 
-std::vector<std::string> param_names(const Cell& cell) {
+std::vector<std::string> names_of_params(const Cell& cell) {
   std::vector<std::string> names;
   for (const CellParam& param : cell.params) names.push_back(param.name);
   return names;
 }
+
+namespace {
 
 // Columns of the matrix, neurons times inputs, are 32-bit numbers.
 void check_columns(const Description& description, const std::string& name, std::int64_t size, const Cell& cell) {
@@ -158,6 +159,27 @@ void check_weights(const std::string& names, const Projection& how, const graph:
                     low, " to ", high, ": change its bounds, or the weights");
 }
 
+// Returns a copy of the rates of a drive, which are finite and not negative.
+at::Tensor rates_of(const Description& description, const Population& targets, const PerNeuron& rate) {
+  check_size(targets.name, "rate", rate, targets.size());
+  at::Tensor rates = rate.tensor().detach().to(c10::kCPU, at::kDouble).clone().contiguous();
+  const auto* const numbers = rates.const_data_ptr<double>();
+  const double most =
+      description.dtype == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  const auto* const wrong =
+      std::find_if(numbers, numbers + rates.numel(), [&](double rate) { return !(rate >= 0 && rate <= most); });
+  TORCH_CHECK_VALUE(wrong == numbers + rates.numel(), "Network: the rate that drives ", targets.name,
+                    " must be finite and not negative, but is ", *wrong);
+  return rates;
+}
+
+// Returns a copy of a current, which is finite.
+at::Tensor current_of(const Description& description, const Population& targets, const PerNeuron& current) {
+  check_size(targets.name, "current", current, targets.size());
+  check_finite("the current of " + targets.name, current.tensor().detach(), description.dtype);
+  return copied(current.tensor());
+}
+
 }  // namespace
 
 std::int64_t Description::inputs() const {
@@ -214,7 +236,7 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
       .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}, .area = area};
   const Cell& cell = *described.cell;
   simulation::check_columns(*description_, name, size, cell);
-  const std::vector<std::string> known_params = simulation::param_names(cell);
+  const std::vector<std::string> known_params = simulation::names_of_params(cell);
   simulation::check_names(name, "state", states, cell.states);
   simulation::check_names(name, "parameter", params, known_params);
   const auto take = [&](const NamedNumbers& given, const std::string& key, std::optional<double> initial) {
@@ -262,10 +284,10 @@ std::size_t Network::project(const Population& sources, const Population& target
 Learned Network::learned(std::size_t projection) {
   const simulation::Undifferentiated mode;
   Running& now = running();
-  now.check_is_whole();
-  TORCH_CHECK_VALUE(projection < now.plastic().size(), "Network: ", now.plastic().size(),
+  now.guard().check_is_whole();
+  TORCH_CHECK_VALUE(projection < now.state().plastic.size(), "Network: ", now.state().plastic.size(),
                     " projections learn, so that there is no number ", projection);
-  return now.plastic()[projection].learned(now.step());
+  return now.state().plastic[projection].learned(now.state().steps());
 }
 
 void Network::modulate(const NamedNumbers& signals) {
@@ -274,13 +296,13 @@ void Network::modulate(const NamedNumbers& signals) {
   std::vector<std::tuple<simulation::PlasticConnections*, std::size_t, at::Tensor>> found;
   for (const auto& [signal, value] : signals) {
     const std::size_t before = found.size();
-    for (std::size_t i = 0; i < now.plastic().size(); ++i) {
-      const graph::Synapse& rule = now.plastic()[i].synapse();
+    for (std::size_t i = 0; i < now.state().plastic.size(); ++i) {
+      const graph::Synapse& rule = now.state().plastic[i].synapse();
       const auto at = std::ranges::find(rule.signals, signal);
       if (at == rule.signals.end()) continue;
       const NeuronRange& targets = description_->plastic[i].how.targets;
       simulation::check_size("the rule " + rule.name, signal, value, targets.end - targets.begin);
-      found.emplace_back(&now.plastic()[i], static_cast<std::size_t>(at - rule.signals.begin()), value.tensor());
+      found.emplace_back(&now.state().plastic[i], static_cast<std::size_t>(at - rule.signals.begin()), value.tensor());
     }
     TORCH_CHECK_VALUE(found.size() > before, "Network: no projection learns by a rule with the signal ", signal);
     simulation::check_finite(signal, value.tensor().detach(), description_->dtype);
@@ -288,31 +310,69 @@ void Network::modulate(const NamedNumbers& signals) {
   for (const auto& [connections, number, value] : found) connections->set_signal(number, value);
 }
 
-void Network::drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options) {
-  TORCH_CHECK(running_ == nullptr, "Network: drive must come before the network is built or simulated");
+std::size_t Network::drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options) {
   const simulation::Undifferentiated mode;
   const Targets to = simulation::targets_of(*description_, targets, options.into);
-  simulation::check_size(targets.name, "rate", rate, targets.size());
-  const at::Tensor rates = rate.tensor().detach().to(c10::kCPU, at::kDouble).clone().contiguous();
-  const auto* const numbers = rates.const_data_ptr<double>();
-  const double most =
-      description_->dtype == at::kDouble ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  const auto* const wrong =
-      std::find_if(numbers, numbers + rates.numel(), [&](double rate) { return !(rate >= 0 && rate <= most); });
-  TORCH_CHECK_VALUE(wrong == numbers + rates.numel(), "Network: the rate that drives ", targets.name,
-                    " must be finite and not negative, but is ", *wrong);
+  at::Tensor rates = simulation::rates_of(*description_, targets, rate);
   simulation::check_finite("the weight of what drives " + targets.name, at::scalar_tensor(options.weight, at::kDouble),
                            description_->dtype);
-  description_->drives.push_back({to, rates, options.weight});
+  description_->drives.push_back({targets, to, std::move(rates), options.weight});
+  if (running_ != nullptr) running_->set_inputs(*description_);
+  return description_->drives.size() - 1;
 }
 
-void Network::inject(const Population& targets, const PerNeuron& current, const std::string& into) {
-  TORCH_CHECK(running_ == nullptr, "Network: inject must come before the network is built or simulated");
+void Network::set_drive(std::size_t number, const PerNeuron& rate) {
+  const simulation::Undifferentiated mode;
+  TORCH_CHECK_VALUE(number < description_->drives.size(), "Network: there are ", description_->drives.size(),
+                    " drives, but no number ", number);
+  simulation::DescribedDrive& drive = description_->drives[number];
+  drive.rates = simulation::rates_of(*description_, drive.population, rate);
+  if (running_ != nullptr) running_->set_inputs(*description_);
+}
+
+std::size_t Network::inject(const Population& targets, const PerNeuron& current, const std::string& into) {
   const Targets to = simulation::targets_of(*description_, targets, into);
   const simulation::Undifferentiated mode;
-  simulation::check_size(targets.name, "current", current, targets.size());
-  simulation::check_finite("the current of " + targets.name, current.tensor().detach(), description_->dtype);
-  description_->currents.push_back({to, simulation::copied(current.tensor())});
+  description_->currents.push_back({targets, to, simulation::current_of(*description_, targets, current)});
+  if (running_ != nullptr) running_->set_inputs(*description_);
+  return description_->currents.size() - 1;
+}
+
+void Network::set_current(std::size_t number, const PerNeuron& current) {
+  const simulation::Undifferentiated mode;
+  TORCH_CHECK_VALUE(number < description_->currents.size(), "Network: there are ", description_->currents.size(),
+                    " currents, but no number ", number);
+  simulation::DescribedCurrent& own = description_->currents[number];
+  own.current = simulation::current_of(*description_, own.population, current);
+  if (running_ != nullptr) running_->set_inputs(*description_);
+}
+
+at::Tensor Network::state(const Population& population, const std::string& name) {
+  const simulation::Undifferentiated mode;
+  Running& now = running();
+  now.guard().check_is_whole();
+  return now.state().state_of(population, name);
+}
+
+at::Tensor Network::param(const Population& population, const std::string& name) {
+  const simulation::Undifferentiated mode;
+  return running().state().param_of(population, name).clone();
+}
+
+void Network::set_param(const Population& population, const std::string& name, const PerNeuron& value) {
+  const simulation::Undifferentiated mode;
+  simulation::check_size(population.name, name, value, population.size());
+  running().set_param(population, name, value.tensor().detach());
+}
+
+void Network::silence(const Population& population, const at::Tensor& neurons, bool silent) {
+  const simulation::Undifferentiated mode;
+  running().silence(population, neurons, silent);
+}
+
+at::Tensor Network::step(std::int64_t steps, const std::vector<StepInput>& inputs) {
+  const simulation::Undifferentiated mode;
+  return running().step(steps, inputs);
 }
 
 Running& Network::running() {
@@ -326,16 +386,16 @@ Running& Network::running() {
   return *running_;
 }
 
-const Connectivity& Network::build() { return running().matrix(); }
+const Connectivity& Network::build() { return running().state().matrix; }
 Connectivity Network::connectivity() {
   const simulation::Undifferentiated mode;
-  return running().connectivity();
+  return running().state().connectivity();
 }
 std::int64_t Network::size() const { return description_->size(); }
-std::int64_t Network::step() { return running_ == nullptr ? 0 : running_->step(); }
+std::int64_t Network::step() { return running_ == nullptr ? 0 : running_->state().steps(); }
 const std::vector<Population>& Network::populations() const { return description_->populations; }
 const NetworkOptions& Network::options() const { return description_->options; }
-std::vector<at::Tensor> Network::state() { return running().state(); }
+std::vector<at::Tensor> Network::state() { return running().save_state(); }
 void Network::load_state(at::TensorList state) {
   const simulation::Undifferentiated mode;
   running().load_state(state);

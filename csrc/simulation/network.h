@@ -95,6 +95,16 @@ struct Learned {
   std::vector<std::pair<std::string, at::Tensor>> traces;  // [sources] or [targets] each
 };
 
+// Input of neurons in the steps of one call, in addition to drives and currents: a tensor `values`, [steps, size]; or
+// events, at `steps` (of the call, from 0) and `neurons` (of the population), both [events], with `values` [events] or
+// a 0-dimensional one for all. Several inputs of one neuron in a step are added.
+struct StepInput {
+  Population population;
+  std::string into = {};  // the name of an input of the neuron; the default is the first
+  at::Tensor values;
+  at::Tensor steps = {}, neurons = {};
+};
+
 struct Recording;
 
 class SPIKEFORGE_API Network {
@@ -135,15 +145,34 @@ class SPIKEFORGE_API Network {
   // Adds to each neuron in each step `weight` times a Poisson-distributed number with mean `rate`. The same seed gives
   // the same numbers on every device and for any number of threads: they are drawn by Philox from drive, neuron and
   // step.
-  void drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options = {});
+  // Returns the index of the drive for set_drive, which changes the rate for the following steps.
+  std::size_t drive(const Population& targets, const PerNeuron& rate, const DriveOptions& options = {});
+  void set_drive(std::size_t drive, const PerNeuron& rate);
 
-  // Adds a constant to an input in each step.
-  void inject(const Population& targets, const PerNeuron& current, const std::string& into = {});
+  // Adds a constant to an input in each step. Returns its index for set_current.
+  std::size_t inject(const Population& targets, const PerNeuron& current, const std::string& into = {});
+  void set_current(std::size_t current, const PerNeuron& value);
 
-  // Draws the connections, if the first step has not done so; nothing can be added afterwards. Rows are neurons; column
-  // k size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors share memory with the
-  // network: weights may be written between steps, the others must not be changed. With ranks or areas, the result is
-  // this rank's part with local indices: `connectivity` returns it with those of the network.
+  // Runs steps as simulate does, and returns the spikes, bool [steps, size()], on the network's device. It is faster
+  // than simulate for few steps, and does not synchronise with a GPU unless an input has events.
+  at::Tensor step(std::int64_t steps, const std::vector<StepInput>& inputs = {});
+
+  // Returns a state of the neurons of a population (with ranks, of own neurons), which shares memory with the network,
+  // and a copy of a parameter. Both build the network.
+  at::Tensor state(const Population& population, const std::string& name);
+  at::Tensor param(const Population& population, const std::string& name);
+  void set_param(const Population& population, const std::string& name, const PerNeuron& value);
+
+  // Suppresses the spikes of neurons, int64 [count], indices within the population: they are neither sent nor recorded.
+  // Their states change as before. If `silent` is false, ends that.
+  void silence(const Population& population, const at::Tensor& neurons, bool silent = true);
+
+  bool is_built() const { return running_ != nullptr; }
+
+  // Draws the connections, if the first step has not done so; populations and projections cannot be added afterwards.
+  // Rows are neurons; column k size() + j is input k of neuron j. On the CPU the columns of a row ascend. The tensors
+  // share memory with the network: weights may be written between steps, the others must not be changed. With ranks or
+  // areas, the result is this rank's part with local indices: `connectivity` returns it with those of the network.
   const Connectivity& build();
 
   // Returns a copy with the rows and columns of the whole network; with several ranks, the connections to this rank's
@@ -182,6 +211,7 @@ struct StateProbe {
 struct SimulateOptions {
   bool spikes = true;  // true to record spikes
   std::vector<StateProbe> states = {};
+  std::vector<StepInput> inputs = {};
 };
 
 struct Recording {

@@ -181,7 +181,7 @@ class Writer {
   }
 
  private:
-  // True if the state is registered as a buffer, under its name or as an identifier.
+  // True if the state is registered as a buffer, whose name is that of the state or an identifier derived from it.
   static bool is_persistent(const Module& module, const std::string& state) {
     const auto buffers = module.named_buffers(/*recurse=*/false);
     return std::any_of(buffers.begin(), buffers.end(), [&](const auto& buffer) {
@@ -283,8 +283,8 @@ void check(const Module& module, const jit::Module& script, at::TensorList examp
   bool same = expected.size() == actual.size();
   for (std::size_t i = 0; same && i < expected.size(); ++i) same = agree(expected[i], actual[i], compare_values);
   TORCH_CHECK_VALUE(same, "to_torchscript: net (", script::class_name(module),
-                    "): the script's results on the example are not the module's; does a class derived from one of "
-                    "spikeforge::nn change what it computes without a script() of its own?");
+                    "): the script's results on the example are not the module's; a class derived from one of "
+                    "spikeforge::nn that changes its results must override script()");
 }
 
 }  // namespace

@@ -377,7 +377,7 @@ template <class Spec, class Block, int kinds> class Ring {
     return reinterpret_cast<Pack*>(ring_of_tiles);
   }
 
-  // The first of the tiles that stay for the second pass.
+  // Returns the first of the tiles that stay in shared memory for the second pass.
   __device__ __forceinline__ int first_in_ring() const { return place_.tiles.units * place_.tiles.each - Block::slots; }
 
   __device__ __forceinline__ void stand_at(int number, int turn) {

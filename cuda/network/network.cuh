@@ -420,14 +420,23 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       for (int c = 0; c < I; ++c) {
         slot(own, k)[c * net.size] = 0;
         if (net.current != nullptr) x[c] += static_cast<const F*>(net.current)[c * net.size + neuron];
+        if (net.input != nullptr) x[c] += input(t, c * net.size + neuron);
 #pragma unroll
         for (int d = 0; d < D; ++d) x[c] += own.driven[k].by[d][c];
       }
       own.cells.step(k, t, x, own.state[k], y);
+      if (net.silenced != nullptr && y[0] > 0 && net.silenced[neuron] != 0) y[0] = 0;
       const bool fires = y[0] > 0;
       if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
       if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
       if (fires) publish(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
+    }
+
+    // The input of the caller of the steps.
+    __device__ __forceinline__ F input(int t, Int column) const {
+      const Int place = column - net.input_column;
+      if (place < 0 || place >= net.input_columns) return 0;
+      return static_cast<const F*>(net.input)[(net.input_row + t) * net.input_columns + place];
     }
 
     // Publishes the spike of neuron `i` of the turn.

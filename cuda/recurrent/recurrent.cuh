@@ -649,7 +649,7 @@ template <class Spec> struct Recurrent {
       return split == 2 ? 0 : (finder - owner - 1) & others;
     }
 
-    // The warps of a row add up their partial sums for each other, in a fixed order.
+    // Adds the partial sums of all warps of a row, in a fixed order.
     __device__ __forceinline__ void share(const float (&sum)[m_tiles][4], const Lane& at, int n, Values& sums) const {
       if constexpr (split == 1) {
 #pragma unroll

@@ -90,7 +90,7 @@ void check_law(const std::string& where, const char* name, const NumberLaw& law,
   TORCH_CHECK_VALUE(std::isfinite(static_cast<float>(law.first)) && std::isfinite(static_cast<float>(law.second)),
                     where, "the numbers of ", name, "'s law must be finite, but are ", law.first, " and ", law.second);
   TORCH_CHECK_VALUE(law.law != "uniform" || law.first <= law.second, where, "a uniform ", name,
-                    " must be from a number to one that is not below it, but is from ", law.first, " to ", law.second);
+                    " must have low <= high, but is from ", law.first, " to ", law.second);
   TORCH_CHECK_VALUE(law.law == "uniform" || law.second >= 0, where, "the standard deviation of ", name,
                     " must not be negative, but is ", law.second);
   const double reach = std::abs(law.first) + largest_normal * law.second;
@@ -102,7 +102,7 @@ void check_law(const std::string& where, const char* name, const NumberLaw& law,
                     law.low, " to ", law.high, ", where fewer than one in a thousand are");
 }
 
-// Checks delays. They are rounded to whole steps, so that a delay of one step may be 0.5 or more.
+// Checks delays. They are rounded to whole steps, so a delay from 0.5 on is rounded to one step and legal.
 void check_delays(const std::string& where, const Projection& p, int least_delay) {
   const bool is_array = p.delay.law == "array", is_one = p.delay.law == "constant";
   if (is_array && p.delays.numel() == 0) return;

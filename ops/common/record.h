@@ -1,5 +1,5 @@
 // Reverse-mode differentiation of an operator by a class with a backward function, as in torch::autograd::Function.
-// Function::apply does not support the transforms of torch.func; record() creates the same node in the way of torch's
+// Function::apply does not support the transforms of torch.func; record() creates the same node as torch's
 // own operators, so that torch.func.grad, vjp, jacrev and per-sample gradients work.
 //
 // Only files that register Autograd kernels include this header, since autograd's headers compile slowly.

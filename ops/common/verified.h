@@ -62,7 +62,7 @@ template <class Index> bool never_decreases(const Index* numbers, std::int64_t n
   return !decreases;
 }
 
-// ---- the cache for both devices ----
+// ---- cache of verified matrices ----
 
 struct MatrixKey;
 void remember_on_gpu(const StoredMatrix& matrix, const MatrixKey& key);

@@ -223,9 +223,8 @@ void check_deliver(const DeliverCall& call) {
 }
 
 ChangedBuffer::ChangedBuffer(const char* op, const at::Tensor& buffer) : buffer_(buffer) {
-  TORCH_CHECK_VALUE(
-      at::has_internal_overlap(buffer) != at::MemOverlap::Yes, op,
-      ": a buffer that changes must have memory of its own for each element, but elements of it share it");
+  TORCH_CHECK_VALUE(at::has_internal_overlap(buffer) != at::MemOverlap::Yes, op,
+                    ": a buffer that is changed in place must not have elements that share memory");
   TORCH_CHECK_VALUE(!buffer.is_inference() || c10::InferenceMode::is_enabled(), op,
                     ": a buffer created in torch.inference_mode() can be changed in that mode only");
   changed_ = buffer.contiguous();

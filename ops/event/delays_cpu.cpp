@@ -1,9 +1,9 @@
 // Products with delays on the CPU: contributions are added to the ring itself, so the cost of a call depends on its
 // contributions, and not on the size of the ring.
 //
-// By rows (A e) a thread owns the rows that it adds to. By columns (e A) it owns columns, if those of each row
-// ascend, and processes them in blocks whose slots stay in its cache; otherwise one thread adds all. Several vectors
-// are distributed whole. Sums are ordered by rows in any case: any number of threads gives the same bits.
+// By rows (A e), a thread owns the rows that it adds to. By columns (e A), it owns columns if those of each row ascend,
+// and processes them in blocks whose slots stay in its cache; otherwise one thread adds all. Each of several vectors is
+// processed by one thread. Sums are ordered by rows: any number of threads gives the same bits.
 #include "csrc/kernels/event/note.h"
 #include "ops/event/delays.h"
 #include "ops/event/prepared.h"

@@ -88,8 +88,8 @@ c10::SymDimVector linear_sizes(const at::Tensor& x, const at::Tensor& weight) {
 at::Tensor event_linear_weight_grad(const at::Tensor& x, const at::Tensor& grad, c10::SymInt in, bool graded) {
   const char* const name = "event_linear_weight_grad";
   TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == (is_packed(x) ? (in + 31) / 32 : in), name,
-                    ": events must have shape [..., in] with in = ", in, ", or that of its bits, but has ",
-                    x.sym_sizes());
+                    ": events must have shape [..., in] with in = ", in,
+                    ", or [..., (in + 31) / 32] if packed, but has ", x.sym_sizes());
   TORCH_CHECK_VALUE(
       grad.dim() == x.dim() && grad.sym_sizes().slice(0, grad.dim() - 1) == x.sym_sizes().slice(0, x.dim() - 1), name,
       ": grad must have the leading dimensions of events, ", x.sym_sizes(), ", but has ", grad.sym_sizes());

@@ -54,7 +54,7 @@ void check_spikes(const char* name, const at::Tensor& spikes, std::int64_t count
                    plastic_name, ": ", name, " must be bool or floating point, but is ", spikes.layout(), " ",
                    spikes.scalar_type());
   TORCH_CHECK_VALUE(spikes.dim() == 1 && spikes.sym_size(0) == count, plastic_name, ": ", name, " must have shape [",
-                    length, "] = [", count, "], without a batch, whose samples would change the same weights, but has ",
+                    length, "] = [", count, "], without a batch, since weights are changed in place, but has ",
                     spikes.sym_sizes());
   check_same_device(plastic_name, name, spikes, indices);
 }
@@ -74,7 +74,7 @@ void check_states(const graph::Synapse& s, const PlasticArguments& call) {
     TORCH_CHECK_TYPE(state.layout() == c10::kStrided && state.scalar_type() == own, plastic_name, ": ", name,
                      " must be a dense ", own, " tensor, but is ", state.layout(), " ", state.scalar_type());
     TORCH_CHECK_VALUE(state.sym_sizes() == call.indices.sym_sizes(), plastic_name, ": ", name,
-                      " must have one element a connection, ", call.indices.sym_sizes(), ", but has ",
+                      " must have one element per connection, ", call.indices.sym_sizes(), ", but has ",
                       state.sym_sizes());
     check_same_device(plastic_name, name.c_str(), state, call.indices);
   }
@@ -110,8 +110,8 @@ void check_by_columns(const graph::Synapse& s, const PlasticArguments& call) {
   TORCH_CHECK_TYPE(slots.scalar_type() == c10::ScalarType::Long, plastic_name, ": slots must be int64, but is ",
                    slots.scalar_type());
   TORCH_CHECK_VALUE(indices.sym_sizes() == call.indices.sym_sizes() && slots.sym_sizes() == call.indices.sym_sizes(),
-                    plastic_name, ": by_columns must be of the same matrix, whose indices have shape ",
-                    call.indices.sym_sizes(), ", but have ", indices.sym_sizes(), " and slots ", slots.sym_sizes());
+                    plastic_name, ": by_columns must be csr_transpose of the matrix, with indices and slots of shape ",
+                    call.indices.sym_sizes(), ", but has ", indices.sym_sizes(), " and ", slots.sym_sizes());
   check_same_device(plastic_name, "slots", slots, call.indices);
 }
 
@@ -169,7 +169,7 @@ void check_memory(const PlasticArguments& call) {
                       changed[i].strides());
     for (std::size_t j = 0; j < i; ++j)
       TORCH_CHECK_VALUE(!share_memory(changed[i], changed[j]), plastic_name,
-                        ": states and traces must have memory of their own each");
+                        ": states and traces must not share memory");
   }
 }
 

@@ -64,9 +64,8 @@ void check_stdp(const StdpCall& call) {
   const std::int64_t cols = post ? matrix_rows : matrix_cols;
   check_floating(op, "weights", weights);
   check_matrix(op, indices, indptr, rows, cols);
-  TORCH_CHECK_VALUE(weights.sym_sizes() == indices.sym_sizes(), op, ": weights must have one element a connection, ",
-                    indices.sym_sizes(), ", but has ", weights.sym_sizes(),
-                    "; a weight that all share cannot change alone");
+  TORCH_CHECK_VALUE(weights.sym_sizes() == indices.sym_sizes(), op, ": weights must have one element per connection, ",
+                    indices.sym_sizes(), ", but has ", weights.sym_sizes(), "; a shared weight cannot change");
   check_same_device(op, "weights", weights, indices);
   TORCH_CHECK_TYPE(events.scalar_type() == c10::ScalarType::Bool || is_supported(events.scalar_type()), op,
                    ": events must be bool or floating point, but is ", events.scalar_type());
@@ -184,7 +183,7 @@ void stdp_(const StdpCall& call) {
   check_stdp(call);
   const at::Tensor& weights = call.weights;
   TORCH_CHECK_VALUE(at::has_internal_overlap(weights) != at::MemOverlap::Yes, call.name(),
-                    ": weights that change must have memory of their own each, but elements of these share it");
+                    ": weights that are changed in place must not have elements that share memory");
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const bool post = call.slots != nullptr;
   const std::int64_t rows = post ? call.cols : call.rows, cols = post ? call.rows : call.cols;

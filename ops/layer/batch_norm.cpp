@@ -80,7 +80,7 @@ void check(const LayerCall& call) {
     check_device(leader, name, *numbers);
   }
   TORCH_CHECK_VALUE(call.mean.defined() == call.var.defined(), call.op,
-                    ": mean and var are given together, or neither: then they are those of ", leader.name);
+                    ": pass both mean and var, or neither to compute them from ", leader.name);
   TORCH_CHECK_VALUE(std::isfinite(call.eps) && call.eps >= 0, call.op, ": eps must be finite and not below 0, but is ",
                     call.eps);
   residual_named(call.op, call.residual_mode);

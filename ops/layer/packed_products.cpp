@@ -194,7 +194,7 @@ void check_tensors(const char* op, const at::Tensor& x, const at::Tensor& weight
   check_device(leader, "weight", weight);
   if (!bias.has_value() || !bias->defined()) return;
   TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), op, ": bias must have shape [",
-                    weight.sym_size(0), "], a number for each of the outputs of weight, but has ", bias->sym_sizes());
+                    weight.sym_size(0), "], one element per output of weight, but has ", bias->sym_sizes());
   check_same_type(leader, "bias", *bias);
   check_device(leader, "bias", *bias);
 }

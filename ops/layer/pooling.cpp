@@ -213,14 +213,14 @@ template <Run* run>
 at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Tensor& which, const c10::SymInt& height,
                     const c10::SymInt& width, const OfStatistics* statistics = nullptr) {
   check_images(call.op, "grad", given);
-  TORCH_CHECK_VALUE(height > 0 && width > 0, call.op, ": height and width must be those of an image, but are ", height,
-                    " and ", width);
+  TORCH_CHECK_VALUE(height > 0 && width > 0, call.op, ": height and width must be positive, but are ", height, " and ",
+                    width);
   const std::array<c10::SymInt, 2> sizes{height, width};
   for (const std::size_t d : {0, 1}) {
     const c10::SymInt count = given.sym_size(static_cast<std::int64_t>(d) - 2);
     TORCH_CHECK_VALUE(count > 0 && (count == window_count(call.windows, d, sizes[d], false) ||
                                     count == window_count(call.windows, d, sizes[d], true)),
-                      call.op, ": grad must have the sizes of the windows' results over ", height, " x ", width,
+                      call.op, ": grad must have the shape of the pooling of an image of ", height, " x ", width,
                       ", but has shape ", given.sym_sizes());
   }
   TORCH_CHECK_TYPE(call.is_mean || which.defined(), call.op, ": which must be a tensor, but is undefined");

@@ -26,7 +26,7 @@ void check_weights(const char* op, const Tensor& weight, std::int64_t num_weight
   TORCH_CHECK_VALUE(!sign_mode || *sign_mode == "mixed" || *sign_mode == "excitatory" || *sign_mode == "inhibitory", op,
                     ": sign_mode must be mixed, excitatory or inhibitory, or None to infer it, but is ", *sign_mode);
   if (at::isFloatingType(weight.scalar_type()) && weight.is_cpu() && !at::isTensorSubclassLike(weight))
-    TORCH_CHECK_VALUE(!at::isnan(weight.detach()).any().item<bool>(), op, ": weight has a NaN");
+    TORCH_CHECK_VALUE(!at::isnan(weight.detach()).any().item<bool>(), op, ": weight contains NaN");
 }
 
 // The legal integers of weights. Inferred values are tensors, to avoid synchronisation with a GPU.

@@ -19,7 +19,7 @@ namespace spikeforge::ops {
 using ByArgument = c10::SmallVector<at::Tensor, 16>;
 
 ByArgument tensors_of(const MultistepCall& call);
-// Sets the tensors of a call, which then points into the list.
+// Sets the tensors of a call, which then refers to the elements of `by_argument`.
 void set_tensors(MultistepCall& call, at::TensorList by_argument);
 // Returns the gradients of a call by argument, from the list that its operator returns.
 ByArgument gradients_by_argument(const BackwardCall& call, Tensors listed);

@@ -117,7 +117,7 @@ void check_lists(const TracedCell& cell, at::TensorList states, at::TensorList p
                     " tensors, one for each parameter of neuron ", cell.name, ", but has ", params.size());
 }
 
-// Returns the neuron's inputs, one of which includes the product.
+// Returns the inputs of the neuron; the product of x and weight is added to inputs[into].
 List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   TORCH_CHECK_VALUE(call.into >= 0 && call.into < static_cast<std::int64_t>(cell.inputs.size()), op,
                     ": into must be the index of one of ", cell.inputs.size(), " inputs, but is ", call.into);

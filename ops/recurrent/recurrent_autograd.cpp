@@ -146,7 +146,7 @@ struct RefusingRule {
   static variable_list backward(AutogradContext*, const variable_list&) {
     TORCH_CHECK_NOT_IMPLEMENTED(false,
                                 "recurrent_run: second derivatives are not implemented; step the neuron with "
-                                "spikeforge::run and torch.matmul where they are wanted");
+                                "spikeforge::run and torch.matmul to compute them");
   }
 };
 

@@ -6,10 +6,10 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-// inputs are [T, *batch, H] and w [H, H]; `spikes` [delay, *batch, H] are those before the first step. Other arguments
-// are as for run. In the lowered operators, `arguments` are inputs, states and params. With `save`, `saved` has the
-// currents and the checkpoints; in the backward pass the currents replace inputs[into]. `grads` are those of outputs
-// and states.
+// inputs are [T, *batch, H] and w [H, H]; `spikes` [delay, *batch, H] are those before the first step. The other
+// arguments are those of `run`. In the lowered operators, `arguments` are inputs, states and params. With `save`,
+// `saved` contains the currents, which replace inputs[into] in the backward pass, and the checkpoints. `grads` are the
+// gradients of outputs and states.
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "recurrent_run(str neuron, Tensor[] inputs, Tensor w, Tensor[] states, Tensor[] params, Tensor? spikes=None, *, "

@@ -223,7 +223,7 @@ def _aligned(row: Iterable[str], widths: Sequence[int]) -> Iterator[str]:
         yield word.ljust(width) if i < 2 else word.rjust(width)
 
 
-# --- watched modules
+# --- observed modules
 
 
 def _is_neuron(module: nn.Module) -> bool:

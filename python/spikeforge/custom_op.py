@@ -381,14 +381,14 @@ def _meta(name: str, spec: Any, arguments: dict[str, Any]) -> Tensor:
         sizes, dtype = spec
     else:
         raise TypeError(
-            f"{name}: shapes must give the name of an argument, sizes, (sizes, dtype) or a tensor for each result, but "
-            f"gave {spec!r}"
+            f"{name}: shapes must return the name of an argument, sizes, (sizes, dtype) or a tensor for each result, "
+            f"but returned {spec!r}"
         )
     if isinstance(dtype, str):
         dtype = arguments[dtype]
     dtype = dtype.dtype if isinstance(dtype, Tensor) else dtype
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{name}: shapes must give a torch.dtype for each result, but gave {dtype!r}")
+        raise TypeError(f"{name}: shapes must return a torch.dtype for each result, but returned {dtype!r}")
     sizes = tuple(arguments[size] if isinstance(size, str) else size for size in sizes)
     if any(isinstance(size, int) and size < 0 for size in sizes):
         raise ValueError(f"{name}: its shape function returns the shape {list(sizes)}: sizes must not be negative")
@@ -426,7 +426,7 @@ def _add_cpu(parts: _Parts, cpu: Any) -> None:
         offered = parts.dtypes.get(leading, [])
         if len(offered) != 1:
             raise ValueError(
-                f"{parts.name}: cpu is one compiled function, which is for one dtype: name that of {leading} in "
+                f"{parts.name}: cpu is one compiled function, which has one dtype: declare that of {leading} in "
                 "dtypes, or pass a dict of functions by dtype"
             )
         _add_addresses(parts, {offered[0]: _address(parts, cpu)})
@@ -452,8 +452,8 @@ def _add_addresses(parts: _Parts, addresses: dict[torch.dtype, int]) -> None:
 def _address(parts: _Parts, function: Any) -> int:
     if not _is_compiled(function):
         raise TypeError(
-            f"{parts.name}: cpu must give the address of a compiled function for a dtype: an int, a numba.cfunc or a "
-            f"function of ctypes; but gave {_described(function)}"
+            f"{parts.name}: cpu must be the address of a compiled function for each dtype: an int, a numba.cfunc or a "
+            f"function of ctypes; but is {_described(function)}"
         )
     parts.kept.append(function)
     if isinstance(function, int):
@@ -545,13 +545,13 @@ def _vjp_function(parts: _Parts, vjp: Callable[..., Any]) -> Callable[..., Any]:
         if len(row) != count:
             raise ValueError(
                 f"{name}: its vjp must return {count} {'gradient' if count == 1 else 'gradients'}, one for each "
-                f"differentiable argument, but gave {len(row)}"
+                f"differentiable argument, but returned {len(row)}"
             )
         for place, takes_list, gradient in zip(places, is_list, row):
             if not _is_gradient(gradient, takes_list):
                 wanted = "a list of tensors" if takes_list else "a tensor or None"
                 raise TypeError(
-                    f"{name}: its vjp must return {wanted} as the gradient of {parts.arguments[place]}, but gave "
+                    f"{name}: its vjp must return {wanted} as the gradient of {parts.arguments[place]}, but returned "
                     f"{_described(gradient)}"
                 )
         return row[0] if count == 1 else tuple(row)

@@ -125,7 +125,7 @@ class Online(nn.Module):
             if memory.states and memory.states[0].shape[0] != batch:
                 kept = memory.states[0].shape[0]
                 raise ValueError(
-                    f"Online: x has {batch} samples, but the kept states are of {kept}; call reset() to restart"
+                    f"Online: x has {batch} samples, but the kept states have {kept}; call reset() to restart"
                 )
         if not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled():
             for memory in self._memories:

@@ -13,7 +13,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
 _CPP = torch.ops.spikeforge_simulation
-STEPS_AT_ONCE = 20  # steps in one CUDA graph; recorded spikes are listed after each replay
 STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
 STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
 SECONDS_UNINTERRUPTED = 0.5
@@ -43,8 +43,8 @@ class Population:
     stop: int
     text: str
     inputs: tuple[str, ...]
-    states: dict[str, Any]
-    params: dict[str, Any]
+    states: Values
+    params: Values
     area: str = ""
 
     def __len__(self) -> int:
@@ -56,6 +56,87 @@ class Population:
     @property
     def neurons(self) -> slice:
         return slice(self.start, self.stop)
+
+
+class Values(MutableMapping[str, Any]):
+    """The states or parameters of a population, by name.
+
+    Before the network is built, the values that :meth:`Network.populate` received. Afterwards, tensors [size]: a state
+    shares memory with the network, and a parameter is a copy. An assigned scalar or tensor [size] is used from the next
+    step on. If a process group shares the network, states are those of this process's neurons.
+
+    Raises:
+        KeyError: if there is no state or parameter of this name.
+        RuntimeError: if a value is assigned before the network is built.
+    """
+
+    def __init__(self, network: Network, kind: str, initial: dict[str, Any]):
+        self._network = weakref.ref(network)
+        self._kind, self._initial = kind, initial
+        self._number = len(network.populations)
+
+    def _held(self, name: str) -> Any:
+        """Returns the C++ network if it is built, else None."""
+        if name not in self._initial:
+            raise KeyError(f"the population has no {self._kind} {name}; it has {', '.join(self._initial) or 'none'}")
+        network = self._network()
+        return network._held if network is not None and _CPP.is_built(network._held) else None
+
+    def __getitem__(self, name: str) -> Any:
+        held = self._held(name)
+        if held is None:
+            return self._initial[name]
+        return (_CPP.state_of if self._kind == "state" else _CPP.param_of)(held, self._number, name)
+
+    def __setitem__(self, name: str, value: float | Tensor) -> None:
+        held = self._held(name)
+        if held is None:
+            raise RuntimeError(f"Network: the {self._kind} {name} can be assigned after build() or the first step")
+        given = tensor_of(f"Network: the {self._kind} {name}", value)
+        if self._kind == "parameter":
+            _CPP.set_param(held, self._number, name, given)
+            return
+        state = _CPP.state_of(held, self._number, name)
+        if given.shape not in (torch.Size(), state.shape):
+            raise ValueError(
+                f"Network: the state {name} must be a scalar or have shape {list(state.shape)}, but has "
+                f"{list(given.shape)}"
+            )
+        state.copy_(given)
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"Network: a {self._kind} cannot be deleted")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._initial)
+
+    def __len__(self) -> int:
+        return len(self._initial)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Drive:
+    """Poisson input that :meth:`Network.drive` added."""
+
+    def __init__(self, network: Network, number: int, targets: str):
+        self._held, self._number, self._targets = network._held, number, targets
+
+    def set_rate(self, rate: float | Tensor) -> None:
+        """Sets the rate of the following steps, spikes per step: a scalar or [size]."""
+        _CPP.set_drive(self._held, self._number, tensor_of(f"Network: the rate that drives {self._targets}", rate))
+
+
+class Current:
+    """Constant input that :meth:`Network.inject` added."""
+
+    def __init__(self, network: Network, number: int, targets: str):
+        self._held, self._number, self._targets = network._held, number, targets
+
+    def set_current(self, current: float | Tensor) -> None:
+        """Sets the input of the following steps: a scalar or [size]."""
+        _CPP.set_current(self._held, self._number, tensor_of(f"Network: the current of {self._targets}", current))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +251,6 @@ class Network:
         self._rules: list[Synapse] = []  # of the projections that learn
         self._signals: dict[str, Tensor] = {}  # the last values of the signals of these rules
         self._numbers: dict[tuple[str, int, int, str], int] = {}  # indices of populations
-        self._captured: Captured | None = None
         self._in_use = threading.RLock()
 
     @property
@@ -219,8 +299,9 @@ class Network:
             _CPP.populate(self._held, name, size, text, list(params), given[0], list(states), given[1], area)
             ordered = {key: params[key] for key in header.params}
             made = Population(
-                name, self.size, self.size + size, text, header.inputs, {**header.states, **states}, ordered, area
-            )
+                name, self.size, self.size + size, text, header.inputs,
+                Values(self, "state", {**header.states, **states}), Values(self, "parameter", ordered), area,
+            )  # fmt: skip
             self._numbers.setdefault(_key(made), len(self.populations))
             self.populations.append(made)
         return made
@@ -271,10 +352,13 @@ class Network:
             self._signals.update({name: torch.tensor(0.0, device="cpu") for name in plasticity.signals})
             return learns
 
-    def drive(self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None) -> None:
+    def drive(
+        self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None
+    ) -> Drive:
         """Adds Poisson input: in each step a neuron receives ``weight`` times a Poisson number of mean ``rate``.
 
-        The same seed draws the same numbers on every device and for any number of threads.
+        The same seed draws the same numbers on every device and for any number of threads. Drives can be added between
+        steps, and :meth:`Drive.set_rate` of the result changes the rate.
 
         Args:
             rate: spikes per step, a scalar or [size]; ``rate_hz * dt_ms / 1000`` for steps of ``dt_ms``.
@@ -283,12 +367,51 @@ class Network:
         """
         number, into = self._number(targets), check_text("Network: into", into or "")
         weight = check_number(f"Network: the weight of what drives {targets.name}", weight)
-        _CPP.drive(self._held, number, tensor_of(f"Network: the rate that drives {targets.name}", rate), weight, into)
+        rates = tensor_of(f"Network: the rate that drives {targets.name}", rate)
+        return Drive(self, _CPP.drive(self._held, number, rates, weight, into), targets.name)
 
-    def inject(self, targets: Population, current: float | Tensor, *, into: str | None = None) -> None:
-        """Adds a constant to an input in each step: a scalar or [size]."""
+    def inject(self, targets: Population, current: float | Tensor, *, into: str | None = None) -> Current:
+        """Adds a constant to an input in each step: a scalar or [size].
+
+        Currents can be added between steps, and :meth:`Current.set_current` of the result changes the value."""
         number, into = self._number(targets), check_text("Network: into", into or "")
-        _CPP.inject(self._held, number, tensor_of(f"Network: the current of {targets.name}", current), into)
+        currents = tensor_of(f"Network: the current of {targets.name}", current)
+        return Current(self, _CPP.inject(self._held, number, currents, into), targets.name)
+
+    def silence(self, population: Population, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True):
+        """Suppresses the spikes of neurons from the next step on: they are neither sent nor recorded.
+
+        Their states change as before. Builds the network.
+
+        Args:
+            neurons: whole numbers, counted within the population; by default all its neurons.
+            silent: False ends the suppression.
+        """
+        number = self._number(population)
+        chosen = range(len(population)) if neurons is None else neurons
+        numbers = tensor_of(f"Network: the neurons of {population.name} to silence", chosen, dtype=None)
+        _CPP.silence(self._held, number, numbers if numbers.numel() else numbers.long(), bool(silent))
+
+    def step(self, steps: int = 1, inputs: Inputs | None = None) -> Tensor:
+        """Runs some steps, and returns their spikes; for closed loops.
+
+        It continues where the last call ended, with the results of :func:`simulate`, and takes less time than
+        :func:`simulate` if there are few steps. It does not synchronise with a GPU, except for inputs that are events.
+
+        Args:
+            steps: the number of steps.
+            inputs: see :func:`simulate`.
+
+        Returns:
+            bool [steps, neurons of the network], on the network's device. ``spikes[:, population.neurons]`` are those
+            of a population.
+
+        Raises:
+            NotImplementedError: if a process group shares the network.
+        """
+        steps, given = check_whole("step: steps", steps), _read_inputs(self, inputs)
+        given.check(steps)
+        return _CPP.step(self._held, steps, *given.of(0, steps))
 
     def build(self) -> Connectivity:
         """Draws the connections; the first :func:`simulate` does so otherwise. Nothing can be added afterwards.
@@ -495,38 +618,84 @@ def _requested(network: Network, spikes: bool, probes: Any) -> Requested:
 Requested = tuple[bool, list[int], list[str], list[Tensor]]  # spikes; population, state and neurons of each probe
 
 
-class Captured:
-    """Steps of a network on a GPU as one CUDA graph, with the tensors that receive its recordings."""
+Inputs = Mapping[Any, Any]  # see simulate
 
-    def __init__(self, network: Network, requested: Requested):
-        self.held, self.requested = network._held, requested
-        self.fired, self.states = _CPP.record(self.held, STEPS_AT_ONCE, *requested)
-        self.graph: torch.cuda.CUDAGraph | None = None
 
-    def is_of(self, requested: Requested) -> bool:
-        own, other = self.requested[3], requested[3]
-        return self.requested[:3] == requested[:3] and len(own) == len(other) and all(map(torch.equal, own, other))
+class _Given:
+    """The inputs of a call, in the form of the operators' arguments."""
 
-    def run(self, steps: int) -> None:
-        if steps < STEPS_AT_ONCE:
-            _CPP.advance(self.held, steps)
-            return
-        self.graph = self.graph or self._capture()
-        self.graph.replay()
+    def __init__(self) -> None:
+        self.populations: list[Population] = []
+        self.numbers: list[int] = []
+        self.names: list[str] = []
+        self.are_events: list[bool] = []
+        self.tensors: list[tuple[Tensor, ...]] = []  # values, or values, steps and neurons sorted by steps
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """Captures the graph, after one step that compiles the kernels and is undone."""
-        before = _CPP.state(self.held)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            _CPP.advance(self.held, 1)
-        torch.cuda.current_stream().wait_stream(side)
-        _CPP.load_state(self.held, before)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            _CPP.advance(self.held, STEPS_AT_ONCE)
-        return graph
+    def of(self, first: int, count: int) -> tuple[list[int], list[str], list[bool], list[Tensor]]:
+        """Returns the input of steps ``first`` to ``first + count - 1``."""
+        tensors: list[Tensor] = []
+        for values, *events in self.tensors:
+            if not events:
+                tensors.append(values[first : first + count] if values.dim() else values)
+                continue
+            steps, neurons = events
+            if first == 0 and (not steps.numel() or bool(steps[-1] < count)):
+                tensors += values, steps, neurons
+                continue
+            begin, end = torch.searchsorted(steps, torch.tensor([first, first + count])).tolist()
+            tensors += values[begin:end] if values.dim() else values, steps[begin:end] - first, neurons[begin:end]
+        return self.numbers, self.names, self.are_events, tensors
+
+    def check(self, steps: int) -> None:
+        """Raises ValueError for inputs that would be refused after the first piece of steps."""
+        for population, (values, *events) in zip(self.populations, self.tensors):
+            if not events and (values.dim() != 2 or len(values) != steps):
+                shape = [steps, len(population)]
+                raise ValueError(
+                    f"simulate: the input of {population.name} must have shape {shape}, steps and neurons, but has "
+                    f"{list(values.shape)}"
+                )
+            for what, numbers, end in zip(("steps", "neurons"), events, (steps, len(population))):
+                if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
+                    wrong = int(numbers.min()) if int(numbers.min()) < 0 else int(numbers.max())
+                    raise ValueError(
+                        f"simulate: the input of {population.name} must have {what} from 0 to {end - 1}, but one is "
+                        f"{wrong}"
+                    )
+
+
+def _read_inputs(network: Network, inputs: Inputs | None) -> _Given:
+    given = _Given()
+    if inputs is None:
+        return given
+    if not isinstance(inputs, Mapping):
+        raise TypeError(f"simulate: inputs must be a dict of populations and values, but are {inputs!r:.60}")
+    for key, value in inputs.items():
+        population, name = key if isinstance(key, tuple) and len(key) == 2 else (key, "")
+        given.numbers.append(network._number(population))
+        given.populations.append(population)
+        what = f"simulate: the input of {population.name}"
+        given.names.append(check_text(what, name))
+        given.are_events.append(isinstance(value, tuple))
+        if not isinstance(value, tuple):
+            given.tensors.append((tensor_of(what, value),))
+            continue
+        if len(value) not in (2, 3):
+            raise TypeError(f"{what} must be a tensor or (steps, neurons, weights), but is {value!r:.60}")
+        steps, neurons = (tensor_of(f"{what}: events", each, dtype=None).cpu() for each in value[:2])
+        weights = tensor_of(f"{what}: weights", value[2]) if len(value) == 3 else torch.ones((), device="cpu")
+        for each in (steps, neurons):
+            if each.dim() != 1 or each.numel() != steps.numel() or weights.numel() not in (1, steps.numel()):
+                raise ValueError(
+                    f"{what} must have as many steps as neurons and weights, but has shapes {list(steps.shape)}, "
+                    f"{list(neurons.shape)} and {list(weights.shape)}"
+                )
+            if each.numel() and (each.is_floating_point() or each.is_complex() or each.dtype == torch.bool):
+                raise TypeError(f"{what}: steps and neurons must be whole numbers, but are {each.dtype}")
+        order = steps.argsort(stable=True)
+        weights = weights[order.to(weights.device)] if weights.dim() else weights
+        given.tensors.append((weights, steps.long()[order], neurons.long()[order]))
+    return given
 
 
 def simulate(
@@ -535,14 +704,15 @@ def simulate(
     *,
     spikes: bool = True,
     states: Sequence[tuple[Population, str, Tensor | Sequence[int]]] = (),
+    inputs: Inputs | None = None,
     progress: bool = False,
 ) -> Recording:
     """Runs a network for some steps, and continues where the last call ended.
 
     On a GPU, one kernel runs many steps. If the network is deterministic or learns (or has more kinds of neuron than
-    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph, which is
-    captured once for each set of recorded states. Interrupts are handled between pieces of half a second or 1000 steps
-    (20 for a graph): the network is then after the last complete piece, on all processes of a group.
+    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph. Interrupts
+    are handled between pieces of half a second or 1000 steps: the network is then after the last complete piece, on all
+    processes of a group.
 
     Memory for recorded states is allocated before the first step; each recorded spike takes 16 bytes. If spikes do not
     fit into memory, a network on the CPU without a group is after the last complete step, and the recording is lost.
@@ -553,10 +723,14 @@ def simulate(
         spikes: record spikes.
         states: (population, name of a state, neurons) triples to record after each step; neurons are whole numbers,
             counted within the population.
+        inputs: input in addition to drives and currents: a dict from a population, or (population, name of an input),
+            to a tensor [steps, size] in the units of that input; or to events, a tuple of steps (from 0, the first step
+            of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by default 1.
+            Events of the same neuron and step are added.
         progress: show a progress bar on a terminal.
 
     Raises:
-        ValueError: if a state or a neuron does not exist, or steps is negative.
+        ValueError: if a state or a neuron does not exist, an input has another shape, or steps is negative.
         TypeError: if neurons are not whole numbers, such as a mask.
         RuntimeError: if another thread is using the network, processes of a group make different calls or one of them
             failed, recorded states do not fit into memory, or an earlier call failed in the middle of a step.
@@ -566,14 +740,11 @@ def simulate(
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
     requested = _requested(network, spikes, states)
+    given = _read_inputs(network, inputs)
+    given.check(steps)
     with network._alone():
-        pieces = (
-            _by_pieces(network, steps, requested, progress)
-            if _CPP.simulates(network._held)
-            else _by_graph(network, steps, requested)
-        )
         recorded, begun, done = [], time.perf_counter(), 0
-        for piece in pieces:
+        for piece in _by_pieces(network, steps, requested, given, progress):
             count, first, when, neurons, kept = piece
             recorded.append((when, neurons))
             done += count
@@ -588,10 +759,12 @@ def simulate(
 Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
 
 
-def _by_pieces(network: Network, steps: int, requested: Requested, progress: bool) -> Iterator[Piece]:
+def _by_pieces(
+    network: Network, steps: int, requested: Requested, inputs: _Given, progress: bool
+) -> Iterator[Piece]:
     """Runs pieces of about half a second, after a first, short one."""
     if network.group is not None:  # its processes must run the same pieces
-        yield from _by_equal_pieces(network, steps, requested)
+        yield from _by_equal_pieces(network, steps, requested, inputs)
         return
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
     most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
@@ -600,53 +773,31 @@ def _by_pieces(network: Network, steps: int, requested: Requested, progress: boo
     while done < max(steps, 1):
         count = min(at_once, steps - done)
         begun = time.perf_counter()
-        when, neurons, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
+        when, neurons, *_ = _CPP.simulate(
+            network._held, count, *requested, *inputs.of(done, count), _rows(kept, done, count)
+        )
         yield count, first, when, neurons, kept
         done += max(count, 1)
         spent = time.perf_counter() - begun
         at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
 
 
-def _by_equal_pieces(network: Network, steps: int, requested: Requested) -> Iterator[Piece]:
+def _by_equal_pieces(network: Network, steps: int, requested: Requested, inputs: _Given) -> Iterator[Piece]:
     if steps <= STEPS_UNINTERRUPTED:  # one call: processes compare their calls once
-        when, neurons, kept, first = _CPP.simulate(network._held, steps, *requested)
+        when, neurons, kept, first = _CPP.simulate(network._held, steps, *requested, *inputs.of(0, steps))
         yield steps, first, when, neurons, kept
         return
     first, kept = _CPP.begin(network._held, steps, *requested)
     for done in range(0, steps, STEPS_UNINTERRUPTED):
         count = min(STEPS_UNINTERRUPTED, steps - done)
-        when, neurons, *_ = _CPP.simulate(network._held, count, *requested, _rows(kept, done, count))
+        when, neurons, *_ = _CPP.simulate(
+            network._held, count, *requested, *inputs.of(done, count), _rows(kept, done, count)
+        )
         yield count, first, when, neurons, kept
 
 
 def _rows(states: list[Tensor], done: int, count: int) -> list[Tensor]:
     return [t[done : done + count] for t in states]
-
-
-@torch.no_grad()
-def _by_graph(network: Network, steps: int, requested: Requested) -> Iterator[Piece]:
-    first, kept = _CPP.begin(network._held, steps, *requested)
-    if network._captured is None or not network._captured.is_of(requested):
-        network._captured = Captured(network, requested)
-    captured = network._captured
-    nothing = torch.zeros(0, dtype=torch.int64, device=network.device)
-
-    def recorded(step: Tensor, neuron: Tensor, done: int, count: int) -> Piece:
-        states = _rows(captured.states, 0, count)
-        if network.group is not None:
-            neuron, states = _CPP.in_whole(network._held, neuron, states)
-        for rows, part in zip(_rows(kept, done, count), states):
-            rows.copy_(part)
-        return count, first, step, neuron, kept
-
-    yield recorded(nothing, nothing, 0, 0)
-    for done in range(0, steps, STEPS_AT_ONCE):
-        count = min(STEPS_AT_ONCE, steps - done)
-        if network.group is not None:  # an interrupt may have stopped one of its processes
-            _CPP.begin(network._held, count, *requested)
-        captured.run(count)
-        step, neuron = captured.fired[:count].nonzero().unbind(1)
-        yield recorded(step + (first + done), neuron, done, count)
 
 
 def _show(done: int, steps: int, seconds: float) -> None:

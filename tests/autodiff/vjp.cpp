@@ -71,7 +71,7 @@ TEST_CASE("the gradients of random cells are their finite differences") {
     const Cell small = test::shrunk(cell, [&](const Cell& c) {
       try {
         return !complaint(c, seed, tally).empty();
-      } catch (const graph::GraphError&) {  // shrinking took a detach away
+      } catch (const graph::GraphError&) {  // the smaller cell no longer has a detach
         return false;
       }
     });
@@ -129,7 +129,7 @@ TEST_CASE("gradients that are always zero are known to be") {
   for (std::size_t i = 0; i < g.results().size(); ++i)
     if (is_zero(g, i)) zero.push_back(g.name(static_cast<Id>(i)));
   CHECK(zero == std::vector<std::string>{"x", "unused", "w", "q"});
-  // Which upstream gradients reach which gradient: grad1 is that of the output v, grad2 that of v'.
+  // The upstream gradients on which each gradient depends: grad1 is that of the output v, grad2 that of v'.
   const graph::Dependence depends(g);
   const std::size_t grads = cell.graph().argument_count();
   const Id grad_v = g.results()[cell.state(0)], grad_p = g.results()[cell.param(0)];
@@ -141,7 +141,7 @@ TEST_CASE("gradients that are always zero are known to be") {
 }
 
 TEST_CASE("a branch that is not taken passes no NaN on") {
-  CHECK(gradient_at("where(x > 0, sqrt(x), 0)", 0) == 0);  // 0 times the infinite derivative of sqrt
+  CHECK(gradient_at("where(x > 0, sqrt(x), 0)", 0) == 0);  // not 0 times the infinite derivative of sqrt
   CHECK(gradient_at("where(x > 0, log(x), 7 * x)", 0) == 7);
   CHECK(gradient_at("where(x != 0, sin(x) / x, 1)", 0) == 0);
   CHECK(gradient_at("where(x > 0, exp(1000 * x), x)", -1) == 1);
@@ -151,7 +151,7 @@ TEST_CASE("a branch that is not taken passes no NaN on") {
   CHECK(gradient_at("clamp(sqrt(x), 1, 2)", 0) == 0);
   // Both outputs take the same branch.
   CHECK(gradient_at("where(x > 0, sqrt(x), 0) + 2 * where(x > 0, sqrt(x), 1)", 0) == 0);
-  CHECK(std::isinf(gradient_at("sqrt(x)", 0)));  // one that is taken is what it is
+  CHECK(std::isinf(gradient_at("sqrt(x)", 0)));  // the branch is taken, so its gradient is infinite
 }
 
 TEST_CASE("a spike is differentiated by its surrogate, and a reset through the spike unless it is detached") {
@@ -173,7 +173,7 @@ TEST_CASE("custom gradients are as they are said to be") {
   CHECK(gradient_at("add_gradient(x * x, x, 5)", 3) == 11);
   CHECK(gradient_at("custom_gradient(x * x, v, 5)", 3) == 0);
   CHECK(gradient_at("custom_gradient(x * x, square(x), 5)", 3) == 30);
-  CHECK(gradient_at("add_gradient(spike(x, none), x, p * exp(-abs(x)))", 0) == 2);  // a surrogate of one's own
+  CHECK(gradient_at("add_gradient(spike(x, none), x, p * exp(-abs(x)))", 0) == 2);  // a custom surrogate
   CHECK(gradient_at("add_gradient(detach(x), x, square(x))", 3) == 9);  // its derivative is not differentiated
   CHECK(gradient_at("add_gradient(spike(x, none), x, 0.5 * surrogate_gradient(x, rect(1)))", .1) == .5);
 }

@@ -32,7 +32,7 @@ TEST_CASE("mutexes that another thread holds for a moment, in any order, are fre
       return true;
     });
     is_held = false;
-    while (!is_held) std::this_thread::yield();  // and the parent's are unlocked again
+    while (!is_held) std::this_thread::yield();  // the parent's mutexes are unlocked again
   }
   is_over = true;
   other.join();

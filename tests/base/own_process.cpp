@@ -61,13 +61,13 @@ TEST_CASE("the process ends with the one that asked for it") {
   }
   ::close(ends[1]);
   char byte = 0;
-  REQUIRE(::read(ends[0], &byte, 1) == 1);  // it is at work
+  REQUIRE(::read(ends[0], &byte, 1) == 1);  // the child is running
   ::kill(asking, SIGKILL);
   ::waitpid(asking, nullptr, 0);
   ssize_t got = 0;
   for (int i = 0; i < 10'000 && (got = ::read(ends[0], &byte, 1)) == 1; ++i) {
   }
-  CHECK(got == 0);  // no one holds the other end any longer
+  CHECK(got == 0);  // no process has the other end open
   ::close(ends[0]);
 }
 

@@ -15,7 +15,7 @@ TEST_CASE("no control character reaches a terminal") {
   CHECK(printable("\x1b]0;title\x07") == "\\x1b]0;title\\x07");
   CHECK(printable("\u009b2J") == "\\xc2\\x9b2J");  // a control character of Latin-1 in UTF-8
   CHECK(printable("é😀") == "é😀");
-  CHECK(printable("\xc0\xaf\xed\xa0\x80") == "\\xc0\\xaf\\xed\\xa0\\x80");  // longer than it must be; half of a pair
+  CHECK(printable("\xc0\xaf\xed\xa0\x80") == "\\xc0\\xaf\\xed\\xa0\\x80");  // an overlong encoding; a lone surrogate
 }
 
 TEST_CASE("lines stay where they are asked for, and a long text is cut") {

@@ -87,10 +87,10 @@ void run_by_turns(const DelayedLaunch& call) {
 struct Sizes {
   int taps;
   std::int64_t rows, columns, steps, lanes;
-  bool own_column = false;  // each row has one, its own
+  bool own_column = false;  // row i reads sequence i only
 };
 
-// Whole numbers, whose sums are the same in any order. The memory after the last step of `in` is NaN.
+// Integer values, whose sums are the same in any order. The memory after the last step of `in` is NaN.
 template <class F> void check_product(const Sizes& s) {
   INFO("taps " << s.taps << ", rows " << s.rows << ", columns " << s.columns << ", steps " << s.steps << ", lanes "
                << s.lanes << ", own column " << s.own_column);

@@ -70,7 +70,7 @@ TEST_CASE("an illegal value of a tensor makes its neuron NaN, and no other") {
     const PredefinedCell& cell = predefined_cell(kind);
     for (std::size_t j = 0; j < cell.params.size(); ++j) {
       const CellParam& param = cell.params[j];
-      const bool variant = j % 2 == 0;  // each form with some of the parameters
+      const bool variant = j % 2 == 0;  // each parameter is tested with one of the two forms
       const auto& bad = illegal_values(param.legal);
       for (std::size_t i = 0; i < bad.size(); i += kind == NeuronKind::lif ? 1 : 2) {
         INFO(cell.name << ": " << param.name << " = " << bad[i]);
@@ -92,7 +92,7 @@ TEST_CASE("an illegal value of a tensor makes its neuron NaN, and no other") {
 TEST_CASE("a neuron of Loihi with an illegal value fires at every step, and no other does") {
   for (const bool ternary : {false, true})
     for (const LoihiForm form : {LoihiForm::plain, LoihiForm::reset, LoihiForm::refractory}) {
-      if (ternary == (form == LoihiForm::plain)) continue;  // whose parameters others have too
+      if (ternary == (form == LoihiForm::plain)) continue;  // its parameters are tested in another combination
       const LoihiCell& cell = loihi_cell(ternary, form);
       for (std::size_t j = 0; j < cell.params.size(); ++j) {
         const CellParam& param = cell.params[j];

@@ -16,7 +16,7 @@ using Ints = std::vector<int>;
 struct Call {
   std::int64_t steps, neurons;
   bool store_states, with_tensors;
-  int multiprocessors;  // of a device whose schedule is taken
+  int multiprocessors;  // of the device for which the schedule is chosen
 };
 
 constexpr std::array<std::array<int, 2>, 6> ranges = {

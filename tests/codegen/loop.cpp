@@ -20,12 +20,12 @@ namespace {
 struct Form {
   std::int64_t steps, neurons;
   bool store_states, with_tensors;
-  std::int64_t channels = 0, inner = 1;  // of parameters that are tensors; 0: one value a neuron
-  std::uint8_t bits = 0;                 // of each number of the first output
-  std::int64_t samples = 0;              // that differ in length, and start anew now and then; 0: none are told apart
+  std::int64_t channels = 0, inner = 1;  // of tensor parameters; 0: one value per neuron
+  std::uint8_t bits = 0;                 // per value of the first output
+  std::int64_t samples = 0;              // with different lengths and occasional starts; 0: no samples
 };
 
-template <class F> struct Sequences {  // several [rows, N]
+template <class F> struct Sequences {  // several sequences [rows, N]
   std::vector<std::vector<F>> data;
 
   Sequences(std::size_t count, std::int64_t size) : data(count, std::vector<F>(static_cast<std::size_t>(size))) {}

@@ -23,7 +23,7 @@ namespace {
 using autodiff::Stages;
 using graph::Cell;
 
-template <class F> struct StepOf {  // what one step is given
+template <class F> struct StepOf {  // the arguments of one step
   Numbers<F> params, x, state, grad_y, grad_next;
 
   StepOf(const Stages& stages, Dice& dice, bool is_tame) {

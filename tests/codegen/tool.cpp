@@ -12,7 +12,7 @@ namespace {
 
 struct Run {
   int status = 0;
-  std::string output;  // of both streams
+  std::string output;  // stdout and stderr
 };
 
 Run run(const std::string& arguments) {

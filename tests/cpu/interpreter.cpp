@@ -65,7 +65,7 @@ std::vector<InstructionSet> instruction_sets() {
 
 // Returns how many numbers differ. Large numbers may differ by `bound` times their size.
 template <class F> struct Difference {
-  std::size_t wrong = 0, compared = 0, telling = 0;  // telling: neither 0 nor infinite
+  std::size_t wrong = 0, compared = 0, telling = 0;  // telling: neither 0 nor infinite in the reference
 
   void add(const Rows<F>& actual, const Rows<F>& expected, double bound) {
     for (std::size_t i = 0; i < expected.size(); ++i)
@@ -132,7 +132,7 @@ template <class F> void compare_all(double bound, double gradient_bound) {
   CHECK(double(forward.wrong) < .01 * double(forward.compared));
   CHECK(double(backward.wrong) < .01 * double(backward.compared));
   CHECK(2 * forward.telling > forward.compared);
-  CHECK(8 * backward.telling > backward.compared);  // the others are 0: of arguments that nothing needs
+  CHECK(8 * backward.telling > backward.compared);  // the others are 0: gradients of unused arguments
   CHECK(exact_cells > 20);
 }
 

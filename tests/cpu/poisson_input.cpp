@@ -67,7 +67,7 @@ std::vector<T> by_kernel_of_each(const Set& set, double rate, const cpu::Poisson
 }  // namespace
 
 TEST_CASE("Poisson input equals the draws of the operation poisson, for any first neuron and length") {
-  const std::uint64_t far = (std::uint64_t{1} << 34) - 6;  // the neurons' fours go over 32 bits
+  const std::uint64_t far = (std::uint64_t{1} << 34) - 6;  // the indices of groups of four neurons exceed 32 bits
   for (const double rate : {1e-9, 0.128, 2.3, 15.9, 40.0}) {
     const std::vector<std::uint32_t> thresholds = cpu::poisson_thresholds(rate);
     CHECK(thresholds.empty() == !cpu::is_inverted(rate));

@@ -97,7 +97,7 @@ TEST_CASE("defect 2: gradient rules dropped because there are fewer of them than
       message_of<c10::ValueError>([&] {
         grad({registered({x, y})[0].sum()}, {x});
       }),
-      has_text("its vjp must return 2 gradients, one for each tensor of the differentiable arguments, but gave 1"));
+      has_text("its vjp must return 2 gradients, one for each tensor of the differentiable arguments, but returned 1"));
 
   // The number of results of an operator is known before its call.
   CustomOp by_name = scaled("too_few_results");
@@ -136,7 +136,7 @@ TEST_CASE("defect 4: registering again under a name in use runs stale code") {
   changed.cpu([](Tensors out, const Arguments&) { out[0].fill_(-1); });
   CHECK_THAT(message_of<c10::ValueError>([&] { (void)changed.registered(); }),
              has_text("test_custom::taken: an operator of this name is registered already"));
-  CHECK(op({at::ones({1}), 3.0})[0].item<double>() == 3);  // untouched
+  CHECK(op({at::ones({1}), 3.0})[0].item<double>() == 3);  // the first operator is unchanged
 }
 
 // Defect 5, a batch folded into the launch grid of one slice, is tested in tests/python/custom_op/test_custom_op.py,
@@ -237,7 +237,7 @@ TEST_CASE("defect 14: results that a kernel adds to begin as whatever lay there"
   });
   const RegisteredOp registered = op.registered();
   for (int i = 0; i < 3; ++i) {
-    at::full({4096}, 7.f);  // garbage for the allocator to hand out
+    at::full({4096}, 7.f);  // nonzero memory, which the allocator may reuse
     for (const at::Tensor& t : registered({at::ones({4096})})) CHECK(at::equal(t, at::ones({4096})));
   }
 }
@@ -258,7 +258,7 @@ TEST_CASE("defect 16: a device without a kernel falls back to another in silence
   const RegisteredOp op = gpu_only.registered();
   CHECK_THAT(message_of<c10::NotImplementedError>([&] { op({at::ones({1})}); }),
              has_text("test_custom::gpu_only has a kernel for CUDA only"));
-  CHECK(op({on_meta()})[0].is_meta());  // shapes are known all the same
+  CHECK(op({on_meta()})[0].is_meta());  // the shapes do not depend on a kernel
   if (at::hasCUDA()) {
     CustomOp plain("test_custom::plain(Tensor x) -> Tensor");
     plain.shapes(like_x).cpu([](Tensors, const Arguments&) {});
@@ -299,9 +299,9 @@ TEST_CASE("defect 18: a gradient of another shape or type, or none, is made to f
     CHECK_THAT(message_of<c10::Error>([&] { grad({registered({x})[0].sum()}, {x}); }),
                has_text("test_custom::misfit: its vjp") && has_text(words));
   };
-  says(at::ones({3, 2}), "must return x a gradient of its shape, [2], but gave [3, 2]");
-  says(at::ones({2}, at::kDouble), "a gradient of its type, Float, but gave Double");
-  says(at::Tensor(), "gave no gradient for x, which is required");
+  says(at::ones({3, 2}), "must return x a gradient of its shape, [2], but returned [3, 2]");
+  says(at::ones({2}, at::kDouble), "a gradient of its type, Float, but returned Double");
+  says(at::Tensor(), "returned no gradient for x, which is required");
 }
 
 TEST_CASE("defect 19: two threads that register or call at once see half of each other") {

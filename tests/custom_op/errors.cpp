@@ -75,7 +75,7 @@ TEST_CASE("an exception of another type becomes a std::exception with the operat
     const RegisteredOp registered = op.registered();
     const std::string message = message_of<c10::Error>([&] { call(registered); });
     CHECK_THAT(message, has_text("test_custom::throws: " + std::string(words)));
-    CHECK_THAT(message, has_text("threw something that is no std::exception"));
+    CHECK_THAT(message, has_text("threw an object that is not a std::exception"));
   };
   const auto plainly = [](const RegisteredOp& op) { op({at::ones({2})}); };
   const CustomOp op = scaled("throws");
@@ -113,7 +113,7 @@ TEST_CASE("an exception while a library is loaded does not end the program") {
 
 TEST_CASE("names of arguments that are not there are refused") {
   CHECK_THAT(refusal(scaled("bad").differentiable({"z"})), has_text("differentiable names z"));
-  CHECK_THAT(refusal(scaled("bad").differentiable({"factor"})), has_text("factor, which is no tensor"));
+  CHECK_THAT(refusal(scaled("bad").differentiable({"factor"})), has_text("factor, which is not a tensor"));
   CHECK_THAT(refusal(scaled("bad").dtypes("z", {at::kFloat})), has_text("dtypes names z"));
   CHECK_THAT(refusal(scaled("bad").zero_results({1})), has_text("zero_results names result 1"));
 }

@@ -15,7 +15,7 @@ os.environ.setdefault("SPIKEFORGE_LIBRARY", str(BUILD / "lib/libspikeforge.so"))
 
 
 def load(example, name):
-    """Under a name of its own: another example has a module of the same name."""
+    """Registers the module under a unique name, because another example has a module of the same name."""
     spec = importlib.util.spec_from_file_location(f"{example}_{name}", ROOT / "examples" / example / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

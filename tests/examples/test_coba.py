@@ -1,4 +1,4 @@
-"""The COBA network against a simulation that owes the library nothing: float64, plain torch, a loop."""
+"""Compares the COBA network with an independent simulation: a loop in plain torch, in float64."""
 
 import math
 
@@ -15,11 +15,11 @@ MILLISECONDS = 120
 
 
 def reference(connectivity, v, drive, steps):
-    """Spikes a neuron and millisecond; Euler steps of dV/dt, exact decay of conductances."""
+    """Returns spikes per neuron and millisecond, from Euler steps of dV/dt and the exact decay of conductances."""
     n = connectivity.neurons
     excitatory = len(connectivity.excitatory)
     g_e, g_i = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
-    free_at = torch.zeros(n, dtype=torch.long)  # the first step after refractoriness
+    free_at = torch.zeros(n, dtype=torch.long)  # the first step after the refractory period
     fired = torch.zeros(0, dtype=torch.long)
     total = 0
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""The program that runs saved networks (examples/deploy): what it prints, and that no file of a stranger crashes it."""
+"""The program that runs saved networks (examples/deploy): its output, and that no untrusted file crashes it."""
 
 import json
 import os
@@ -37,7 +37,7 @@ NEURON = "neuron n(x; v) { h = 0.5 * v + x; s = spike(h - 1, atan(2)); return s;
 
 
 class Net(torch.nn.Module):
-    """[rows, 4] to scores [rows, 3]."""
+    """Maps [rows, 4] to scores [rows, 3]."""
 
     def __init__(self, text: str = NEURON):
         super().__init__()
@@ -70,7 +70,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-# --- what it prints ----------------------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------------------------
 
 
 def test_it_prints_classes_accuracy_latency_and_throughput(folder):
@@ -105,7 +105,7 @@ def test_arrays_and_tables_of_all_kinds_are_the_same_samples(folder, tmp_path):
 
 
 class Remembers(torch.nn.Module):
-    """[T, rows, 3] to spikes of the same shape, with a state that lives until reset()."""
+    """Maps [T, rows, 3] to spikes of the same shape, with a state that is kept until reset()."""
 
     def __init__(self):
         super().__init__()
@@ -127,13 +127,13 @@ def test_sequences_are_summed_and_states_restart_with_every_batch(tmp_path):
     numpy.save(tmp_path / "x.npy", x.numpy())
     save(Remembers(), tmp_path / "net.pt")
     spikes, _ = torch.ops.spikeforge.lif(x)
-    for batch in (1, 2, 5):  # with a smaller one at the end
+    for batch in (1, 2, 5):  # batches of 1, 2 and 5 samples, and a smaller last batch
         result = deploy(tmp_path / "net.pt", tmp_path / "x.npy", "--sample-dim", 1, "--batch", batch, "--scores", tmp_path / "s")
         assert result.returncode == 0, result.stderr
         assert numpy.array_equal(numpy.loadtxt(tmp_path / "s", delimiter=","), spikes.sum(0).numpy())
 
 
-# --- what a user can mend ----------------------------------------------------------------------------------------------
+# --- errors of usage ---------------------------------------------------------------------------------------------------
 
 
 def test_wrong_command_lines_end_with_2(folder):
@@ -208,12 +208,12 @@ def test_arrays_that_are_none(folder, tmp_path, data):
     refused("x.npy", folder / "net.pt", tmp_path / "x.npy")
 
 
-# --- networks of strangers ---------------------------------------------------------------------------------------------
+# --- untrusted networks ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture()
 def running(folder):
-    """deploy in the midst of its work, and the process that runs the network."""
+    """A running deploy, and its child process that runs the network."""
     program = subprocess.Popen([BUILD / "bin/deploy", folder / "net.pt", folder / "x.npy", "--rounds", "1000000"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children")
@@ -248,7 +248,7 @@ def test_files_that_are_no_plain_files_do_not_hang(folder, tmp_path):
     os.mkfifo(tmp_path / "net.pt")
     os.mkfifo(tmp_path / "x.npy")
     refused("it is not a regular file", tmp_path / "net.pt", folder / "x.npy", timeout=30)
-    refused("it is no plain file", folder / "net.pt", tmp_path / "x.npy", timeout=30)
+    refused("it is not a regular file", folder / "net.pt", tmp_path / "x.npy", timeout=30)
 
 
 def test_an_array_of_nothing_takes_no_memory(folder, tmp_path):
@@ -262,7 +262,7 @@ def test_an_array_of_nothing_takes_no_memory(folder, tmp_path):
 
 
 def test_a_table_that_cannot_be_read_to_its_end_is_no_table(folder):
-    # Reading a terminal whose other side is closed gives an error instead of the end of the file.
+    # Reading a terminal after its other end is closed gives an error instead of the end of the file.
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
     program = subprocess.Popen([BUILD / "bin/deploy", folder / "net.pt", os.ttyname(theirs)], stdout=subprocess.PIPE,

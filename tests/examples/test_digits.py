@@ -1,4 +1,4 @@
-"""The example programs train, save, reload and record; each failure that a user can mend is one line and exit code 2."""
+"""The example programs train, save, reload and record; each error of usage is one line with exit code 2."""
 
 import contextlib
 import csv
@@ -26,7 +26,7 @@ EPOCHS = 5
 
 
 class Digits:
-    """One of the two programs, run on real data."""
+    """The Python or the C++ program, run on real data."""
 
     def __init__(self, language, data, folder):
         self.language, self.data, self.folder = language, data, folder
@@ -42,7 +42,7 @@ class Digits:
 
 
 def run_here(arguments):
-    """A Python program without a new process, which would spend seconds on importing torch."""
+    """Runs a Python program in this process, because importing torch in a new one takes seconds."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", arguments)
@@ -65,7 +65,7 @@ def digits(request, data, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(digits):
-    """Trained once, for all tests that look at the result."""
+    """The result of one training run, shared by all tests that read it."""
     result = digits("--epochs", EPOCHS, new_process=True)
     assert result.returncode == 0, result.stderr
     return result
@@ -277,7 +277,7 @@ def test_python_without_the_library_prints_the_reason(data, tmp_path, monkeypatc
     assert_one_line(Digits("python", data, tmp_path)(), "nothing.so", "SPIKEFORGE_LIBRARY")
 
 
-# --- What the C++ program records, and its pictures ------------------------------------------------------------------
+# --- recordings and plots of the C++ program -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

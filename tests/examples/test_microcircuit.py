@@ -1,4 +1,4 @@
-"""The cortical microcircuit: what its program prints and draws, its statistics beside numpy's, its numbers beside the paper's."""
+"""The cortical microcircuit: its program's output and plots, and its statistics compared with NumPy's and the paper's."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def test_statistics_are_those_of_plain_loops():
     activity = load("microcircuit", "activity")
     generator = np.random.default_rng(5)
     fired = generator.random((4000, 30)) < 0.02
-    fired[:, 7] = fired[:, 8]  # the same spikes
+    fired[:, 7] = fired[:, 8]  # two neurons with the same spikes
     fired[:, 3] = False
     steps, neurons = (torch.as_tensor(t) for t in fired.nonzero())
     assert np.allclose(activity.rates(neurons, 30, 400.0), fired.sum(0) / 0.4)
@@ -43,7 +43,7 @@ def test_statistics_are_those_of_plain_loops():
     assert activity.correlations(steps, neurons, 30, 0, 4000, 0.1).max() == pytest.approx(1)
 
 
-# NEST 3.10, a tenth of the circuit with the same parameters, 1 s of one seed: rates, and the L4E neurons' irregularity.
+# NEST 3.10, a tenth of the circuit with the same parameters, 1 s, one seed: rates, and irregularity of the L4E neurons.
 RATES_OF_NEST = [0.543, 2.154, 3.996, 5.018, 6.528, 7.877, 0.831, 7.102]
 IRREGULARITY_OF_NEST = 0.576
 

@@ -1,4 +1,4 @@
-"""The example of classes told apart by timing: its set, and who can tell them."""
+"""The example of classes that differ in timing only: its data set, and which networks can classify it."""
 
 import os
 import re
@@ -31,14 +31,14 @@ def test_nothing_but_timing_tells_the_classes_apart():
     orders = data.orders(0)
     assert len({tuple(order) for order in orders.tolist()}) == 20 and (orders.sort(1).values == torch.arange(10)).all()
 
-    # The rate of each channel in each class: the variation between classes is that of the same number of random spikes.
+    # The rates of channels vary between classes only as those of random spikes do.
     spikes, groups = samples.spikes.float(), data.CHANNELS // data.GROUPS
     steps = samples.lengths.double()
     counts = torch.stack([spikes[samples.labels == k].sum((0, 1)) for k in range(20)]).double()
     expected = torch.stack([steps[samples.labels == k].sum() for k in range(20)])[:, None] * counts.sum(0) / steps.sum()
     deviations = (counts - expected) / expected.sqrt()
-    assert deviations.square().mean() < 1.2  # 1 of Poisson's; less of volleys, which come at regular times
-    # The same for each step of the period: a linear readout of the firing times of groups has no information.
+    assert deviations.square().mean() < 1.2  # 1 for a Poisson process, less for regular volleys
+    # Mean counts are the same in each step of the period: a linear readout of firing times has no information.
     volleys = spikes[:, :100].unflatten(2, (-1, groups)).sum(3)
     early = torch.stack([volleys[samples.labels == k].mean(0) for k in range(20)])
     assert (early.mean(1) - early.mean((0, 1))).abs().max() < 0.1 * early.mean()

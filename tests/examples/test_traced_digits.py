@@ -1,4 +1,4 @@
-"""A network of neurons written as text trains, is saved, and runs in a C++ program that knows only the file."""
+"""A network of neurons written as text trains, is saved, and runs in a C++ program that reads only the file."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a network trained for 3 epochs, and the accuracy that Python found."""
+    """The folder of a network trained for 3 epochs, and its accuracy in Python."""
     folder = tmp_path_factory.mktemp("traced_digits")
     data = prepare_digits(folder)
     command = [sys.executable, ROOT / "examples/traced_digits/train.py", "--epochs", "3", "--data", data, "--output", folder]

@@ -1,9 +1,9 @@
-// NIR files from strangers: one is read or refused in one line, within the limits, and what was read is a sound graph
-// that can be laid out again and means the same.
+// Fuzzes the reader of NIR files with untrusted files: a file is either read, or rejected within the limits with an
+// error of one line. A graph that was read is valid, and has the same meaning after it is written in the newest layout.
 //
-// libhdf5 has faults of its own, which are not looked for here: where it is libhdf5 that crashed, or that
-// AddressSanitizer caught in a function of libc, the process adds a line to libhdf5_crashes.txt and ends well. Under
-// -fork=1 fuzzing then goes on, and whatever it does stop at is ours.
+// Crashes in libhdf5 itself are ignored: if libhdf5 crashed, or AddressSanitizer reported an error in a function of
+// libc that libhdf5 called, the process adds a line to libhdf5_crashes.txt and exits with status 0. With -fork=1,
+// fuzzing then continues.
 #include "csrc/nir/error.h"
 #include "csrc/nir/interpret.h"
 #include "csrc/nir/read.h"
@@ -41,13 +41,13 @@ std::string symbol(void* place, const char* format) {
 
 bool contains(std::string_view text, std::string_view word) { return text.find(word) != std::string_view::npos; }
 
-// Ends the process if libhdf5 failed, which is the case if the stack, from the innermost frame on, contains libhdf5
-// before any function of this library. Frames of libc and of the sanitizers are skipped by their names (which needs
-// llvm-symbolizer).
+// Exits with status 0 if libhdf5 caused the failure: if, from the innermost frame of the stack on, a function of
+// libhdf5 comes before the first function of this library. Frames of libc and of the sanitizers are recognized by their
+// names, which needs llvm-symbolizer, and are skipped.
 void excuse_libhdf5() {
   std::array<void*, 64> frames;
   const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
-  for (int i = 2; i < count; ++i) {  // of the first two, this function and its caller, nothing is to be learned
+  for (int i = 2; i < count; ++i) {  // skips the frames of this function and of its caller
     void* const frame = frames[static_cast<std::size_t>(i)];
     const std::string function = symbol(frame, "%f"), file = symbol(frame, "%m");
     if (contains(file, "libhdf5")) {

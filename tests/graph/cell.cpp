@@ -30,7 +30,7 @@ TEST_CASE("names are identifiers, each its own, and no reserved words") {
   CHECK_THROWS_WITH(Cell({"a b", {"x"}, {}, {}}), test::has_text("\"a b\" cannot name a neuron"));
   CHECK_THROWS_WITH(Cell({std::string(65, 'n'), {"x"}, {}, {}}),
                     "a name has at most 64 characters; that of a neuron has 65");
-  CHECK_NOTHROW(Cell({"exp", {"sin"}, {"_"}, {"atan"}}));  // functions' names are free: a call has a parenthesis
+  CHECK_NOTHROW(Cell({"exp", {"sin"}, {"_"}, {"atan"}}));  // names of functions are allowed: a call has parentheses
   CHECK_THROWS_WITH(Cell({"n", std::vector<std::string>(257, "x"), {}, {}}),
                     "a neuron has at most 256 inputs, states and parameters together, not 257");
 }

@@ -131,7 +131,7 @@ TEST_CASE("operands of the wrong kind or number, and too many nodes, are refused
                     "comparison, such as x > 0");
   CHECK_THROWS_WITH(g.make(Op::clamp, {x}), "clamp takes 3 operands, but 1 is given");
   CHECK_THROWS_WITH(g.make(Op::exp, {x, x}), "exp takes 1 operand, but 2 are given");
-  CHECK_THROWS_WITH(g.make(Op::exp, {77}), "exp: operand 1 is no node");
+  CHECK_THROWS_WITH(g.make(Op::exp, {77}), "exp: operand 1 is not a node");
   CHECK_THROWS_WITH(g.make(Op::constant, {}), "constant has no operands");
   CHECK_THROWS_WITH(g.argument("y"), "an argument is made before all other nodes");
   CHECK_THROWS_WITH(g.add_result(c), "a result must be a number, not a boolean");

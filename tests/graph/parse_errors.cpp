@@ -94,7 +94,7 @@ TEST_CASE("a neuron that is not complete, or goes on") {
 TEST_CASE("statements' errors") {
   CHECK(error_in("return v") == "a neuron has one return statement: return a, b has two outputs");
   CHECK(error_in("v' = x") == "v' has a value already");
-  CHECK(error_in("p' = x") == "\"p\" is no state, so that it has no next value");
+  CHECK(error_in("p' = x") == "\"p\" is not a state and has no next value");
   CHECK(error_in("x = 1") == "\"x\" already has a value; use another name");
   CHECK(error_in("a = 1; a = 2") == "\"a\" already has a value; use another name");
   CHECK(error_in("a 1") == "expected \"=\" after the name, but found \"1\"");

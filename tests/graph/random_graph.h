@@ -37,8 +37,8 @@ class Dice {
 };
 
 struct RandomStyle {
-  int operations = 24;     // tried; those that fold away or are not used do not count twice
-  bool is_tame = true;     // most operands are brought to where the function is finite
+  int operations = 24;     // attempts; folded and unused operations are not counted again
+  bool is_tame = true;     // most operands are moved into the range where the function is finite
   bool has_names = false;  // some nodes have names
 };
 
@@ -134,7 +134,7 @@ class RandomCell {
     if (dice_.chance(.1)) return {};
     const auto known = graph::surrogate_descriptions();
     const graph::SurrogateDescription& one = known[dice_.below(known.size())];
-    std::vector<double> numbers;  // as by default, but not so steep that finite differences lose their digits
+    std::vector<double> numbers;  // the defaults, limited to slopes for which finite differences are accurate
     for (const graph::SurrogateArgument& argument : one.args) numbers.push_back(std::min(argument.default_value, 4.));
     return graph::make_surrogate(one.name, numbers);
   }
@@ -171,7 +171,7 @@ class RandomCell {
 
   static constexpr std::size_t op_count = [] {
     std::size_t count = 0;
-#define SPIKEFORGE_DRAW(...)  // the last ones, which have no value without a seed
+#define SPIKEFORGE_DRAW(...)  // draws are the last operations, and have no value without a seed
 #define SPIKEFORGE_OP(...) ++count;
 #include "csrc/graph/ops.def"
     return count;

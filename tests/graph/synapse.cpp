@@ -11,7 +11,7 @@
 namespace spikeforge::graph {
 namespace {
 
-// Its variable has this name.
+// `d` is the name of the variable.
 std::string written(const std::string& d) {
   return "synapse all(w, c = 0.5; p, q = 1; k, tau; m, n) {\n"
          "  on pre {\n"
@@ -112,7 +112,7 @@ TEST_CASE("a rule of C++ lambdas is that of its text") {
                        .decays = {{"c", [](const SynapseEvent& of) { return of["tau"] + of["tau"] * of["tau"]; }},
                                   {"q", "tau", [](const SynapseEvent& of) { return 1 / of["k"]; }}}};
   const Synapse made = trace_synapse(signature, events);
-  CHECK(print(made) == written("t1"));  // a variable of C++ has no name
+  CHECK(print(made) == written("t1"));  // a traced variable has a generated name
   CHECK(made.traces[1].after);
   CHECK(print(trace_synapse({.name = "s", .states = {"w"}}, {})) == "synapse s(w) {\n}\n");
 
@@ -122,7 +122,7 @@ TEST_CASE("a rule of C++ lambdas is that of its text") {
   events.on_post = [](SynapseEvent& at) { at.next("p", at["p"]); };
   refused(events, "synapse all: ");
   events.on_post = [](SynapseEvent& at) { at.next("v", at["p"]); };
-  refused(events, "on post: v is no state and no trace");
+  refused(events, "on post: v is not a state or trace");
   events.on_post = [](SynapseEvent& at) { at.next("w", at["weight"]); };
   refused(events, "nothing is called \"weight\" there");
   events.on_post = [](SynapseEvent& at) { at.next("q", normal()); };

@@ -256,7 +256,7 @@ TEST_CASE_METHOD(DiskFixture, "the least recently used entries go when the cache
     cache.store(key_number(number), "lif_forward", payload);
     used_seconds_ago(entry(key_number(number)), 10 - number);
   }
-  REQUIRE(cache.load(key_number(1), "lif_forward"));  // now the last used, though the first stored
+  REQUIRE(cache.load(key_number(1), "lif_forward"));  // now the most recently used, although it was stored first
 
   cache.store(key_number(4), "lif_forward", payload);
   CHECK(loads(key_number(1)));
@@ -300,7 +300,7 @@ TEST_CASE_METHOD(DiskFixture, "eviction leaves files alone that have an entry's 
     INFO(other);
     CHECK(fs::exists(other));
   }
-  CHECK_FALSE(fs::exists(folder / DiskCache::file_name(key_number(0), "old")));  // what is the cache's own goes
+  CHECK_FALSE(fs::exists(folder / DiskCache::file_name(key_number(0), "old")));  // files of the cache are removed
   CHECK(fs::exists(folder / DiskCache::file_name(key_number(1), "new")));
 }
 

@@ -94,7 +94,7 @@ TEST_CASE("registers and spills of a kernel are known") {
 TEST_CASE("a product and a sum stay two operations") {
   REQUIRE_NVRTC_OR_SKIP();
   CompileRequest request = scale_request();
-  request.arch = "sm_999";  // to PTX, which can be read
+  request.arch = "sm_999";  // an unknown architecture is compiled to PTX, which is text
   const std::string ptx = as_text(find_nvrtc()->compile(request).image);
   CHECK_THAT(ptx, has_text("add") && !has_text("fma"));
 }

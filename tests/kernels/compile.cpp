@@ -72,7 +72,7 @@ Outcome compile_all(const std::vector<CoveredKernel>& kernels, const std::string
 void check_arch(const std::string& arch, Share share) {
   const std::vector<CoveredKernel> all = covering_list();
   REQUIRE(all.size() > 100);
-  REQUIRE(all.size() <= 60 * std::size(all_neurons));  // what the long tests have time for
+  REQUIRE(all.size() <= 60 * std::size(all_neurons));  // a limit on the duration of the long tests
   std::vector<CoveredKernel> kernels;
   for (std::size_t i = share.first; i < all.size(); i += share.every) kernels.push_back(all[i]);
   for (const DType type : {DType::f32, DType::f64})

@@ -50,7 +50,7 @@ using Pair = std::tuple<int, int, int, int>;  // option, value, option, value
 struct Family {
   std::vector<const Cell*> cells;
   std::vector<DType> types;
-  bool has_form;  // whether the cells know the choices of CellForm
+  bool has_form;  // whether the cells have the options of CellForm
 };
 
 const std::vector<DType> floating = {DType::f16, DType::bf16, DType::f32, DType::f64};
@@ -61,8 +61,8 @@ Family predefined_cells() {
   return family;
 }
 
-// A cell with one state, as most cells; one with several inputs, states and outputs; one without state; and one with
-// every kind of draw.
+// A cell with one state, which is the most common; one with several inputs, states and outputs; one without state; and
+// one with every kind of draw.
 Family traced_cells() {
   Family family{.cells = {}, .types = floating, .has_form = false};
   static std::vector<std::shared_ptr<const TracedCell>> held;
@@ -172,7 +172,7 @@ class Call {
       for (StateView& state : initial_) state = {somewhere(), stored(choice[initial])};
     for (std::size_t j = 0; j < params_.size(); ++j) {
       const bool is_tensor = choice[params] == 3 ? j % 2 == 0 : choice[params] > 0;
-      // A single number is shared by all neurons of a warp; a number per channel is repeated.
+      // A scalar is shared by all neurons of a warp; a value per channel is repeated.
       const std::int64_t count = choice[params] == 2 ? neurons_ : choice[params] == 3 ? 64 : 1;
       if (is_tensor) params_[j] = {.data = somewhere(), .type = stored(choice[params]), .count = count};
     }
@@ -238,14 +238,14 @@ class Call {
   std::vector<ParamView> params_;
 };
 
-// The spills of kernels, in bytes, with NVRTC 13.0. If registers are free: backward passes in float64 up to 56, in
-// integrate_and_fire on sm_80; the sines of squarewave_fourier 64, in adaptive_lif on sm_100 and sm_120. If registers
-// are not sufficient: Izhikevich's neuron with ten parameters per neuron, forward 40, on sm_80, and time-parallel in
-// float64 with their gradients 864, on sm_90; time-parallel passes of 16 warps, which have 128 registers a thread, 56,
-// in qif on sm_90; those in float64 of a smooth neuron, which gradients are checked with, with erf's primitive eight
-// times over, 1760, on sm_90; time-parallel ones of a neuron that draws from every distribution, including the loops of
-// Poisson's, 156, on sm_120. passes with several neurons per thread, which sum the gradients of parameters, 40, in qif
-// and, with multi_gaussian, adaptive_lif, on sm_80 and sm_120.
+// The maximum number of spilled bytes of kernels, with NVRTC 13.0. With free registers: 56 in backward passes in
+// float64 (integrate_and_fire, sm_80); 64 for the sines of squarewave_fourier (adaptive_lif, sm_100 and sm_120).
+// Without free registers: for Izhikevich's neuron with ten parameters per neuron, 40 in the forward pass (sm_80), and
+// 864 in float64 if it is time-parallel and computes their gradients (sm_90); in time-parallel passes, 56 with 16
+// warps, which have 128 registers per thread (qif, sm_90), 1760 in float64 for a smooth neuron, which tests of
+// gradients use, with the primitive of erf eight times (sm_90), and 156 for a neuron that draws from every
+// distribution, including the loops of Poisson's (sm_120); 40 in passes with several neurons per thread that sum
+// gradients of parameters (qif, and adaptive_lif with multi_gaussian, sm_80 and sm_120).
 constexpr int spilled_by_doubles = 56;
 constexpr int spilled_by_sines = 64;
 constexpr int spilled_by_ten_tensors = 40;

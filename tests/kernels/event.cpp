@@ -21,9 +21,9 @@ using event::KernelSpec;
 using event::NumberType;
 using event::Sums;
 
-// The spills of some kernels, in bytes, with NVRTC 13.0: the scatter of the deterministic way up to 100, on sm_120,
-// that with a block's own sums 20, on sm_90; bits of events with weights 24, on sm_120; plasticity of double weights
-// 48, on sm_90; draws of the normal distribution 64, on sm_80.
+// The maximum number of spilled bytes of some kernels, with NVRTC 13.0: 100 in the deterministic scatter (sm_120), 20
+// in the scatter that sums within a block (sm_90), 24 for packed events with weights (sm_120), 48 for plasticity with
+// double weights (sm_90), and 64 for draws of the normal distribution (sm_80).
 constexpr int spilled_by_fixed_sums = 128;
 constexpr int spilled_by_bits = 24;
 constexpr int spilled_by_plasticity = 48;
@@ -244,7 +244,7 @@ TEST_CASE("few rows are spread over all multiprocessors, and fill their blocks w
   };
   CHECK(busy_warps() <= 1);
   product.batches = 1000;
-  CHECK(busy_warps() > 12);  // of 16
+  CHECK(busy_warps() > 12);  // of 16 warps
 }
 
 // All threads of the process share a kernel and its limit of shared memory.

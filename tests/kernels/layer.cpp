@@ -113,7 +113,7 @@ class Normalised {
     run.outputs = std::span(given_).first(first_->outputs.size());
     run.states = std::span(given_).first(first_->states.size());
     run.checkpoints = somewhere();
-    if (type_ != DType::bf16)  // sums as bits, spikes as one
+    if (type_ != DType::bf16)  // four bits for sums, one bit for spikes
       run.packed = {.bits = static_cast<std::uint8_t>(first_->inputs.size() > 1 ? 4 : 1), .numbers = {}, .valid = {}};
     const BatchNormForward forward{.run = run};
     REQUIRE(fits_one_launch(forward, device));
@@ -180,8 +180,8 @@ void check_normalised(const std::string& arch, const Normalised& layer, int most
 // combinations of neuron, number of steps, layout and size whose indices have a sum of this parity, so that any three
 // options occur together. The types are assigned cyclically.
 void check_normalised(const std::string& arch, int parity) {
-  // The kernel contains two loops. The first number is for segments, the last of which is shorter, on sm_80 (64 bytes
-  // on sm_90 and sm_120); the second for a neuron with two states and two learned parameters.
+  // The kernel contains two loops. The first bound is for segments, the last of which is shorter, on sm_80 (64 bytes on
+  // sm_90 and sm_120); the second for a neuron with two states and two learned parameters.
   constexpr int spilled_by_segments = 152, spilled_by_two_states = 40;
   constexpr std::array types = {DType::f16, DType::bf16, DType::f32};
   std::size_t turn = 0;

@@ -106,7 +106,7 @@ TEST_CASE("the sender of spikes follows from the length of rows and from delays 
   made.launch.arguments.peers.ranks = 2;
   made.launch.arguments.whole = 2 * 77169;
   CHECK(made.plan().sending == Sending::together);
-  CHECK(made.plan().pieces == 16);  // of rows of 1940
+  CHECK(made.plan().pieces == 16);  // each row has 1940 connections
   made.launch.drives = network::most_drives + 1;
   CHECK(!plan_of(made.launch, hopper).has_value());
 }

@@ -61,10 +61,10 @@ struct Case {
   Options options = {};
 };
 
-// In the widest layers of a schedule, weights take 128 of the 255 registers of a thread, and 192 in float32. The spills
+// In the widest layers of a schedule, weights take 128 of the 255 registers of a thread, or 192 in float32. The spills
 // are then before the loop over the steps: addresses of weights, which are all loaded at once. In single blocks, which
-// are twice as wide as those of clusters, sm_120 spills 48 numbers and sm_80 seven; sm_90 spills up to 62 numbers per
-// lane, which it would otherwise recompute in every step.
+// are twice as wide as those of clusters, sm_120 spills 48 values and sm_80 seven; sm_90 spills up to 62 values per
+// lane, instead of recomputing them in every step.
 int most_spilled(const Case& c, const jit::Device& device) {
   if (c.type == DType::f32) return c.width > 256 ? 320 : 64;
   if (c.width <= 128) return 0;

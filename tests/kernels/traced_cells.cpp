@@ -41,7 +41,7 @@ TEST_CASE("a new neuron replaces the least recently used of those without a refe
   TracedCells cells(room_for(3));
   std::vector<std::weak_ptr<const TracedCell>> seen;
   for (int i = 0; i < 3; ++i) seen.push_back(cells.intern(text_number(i)));
-  cells.intern(text_number(0));  // used again
+  cells.intern(text_number(0));  // makes text 0 the most recently used
   cells.intern(text_number(3));
   CHECK_FALSE(seen[0].expired());
   CHECK(seen[1].expired());

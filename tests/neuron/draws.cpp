@@ -71,7 +71,7 @@ TEST_CASE("the normal number in single precision is the quantile of the uniform 
   double largest = 0;
   bool is_odd = true;
   for (Word k = 0; k < 1U << 23; k += k < 1000 ? 1 : 17) {
-    const Word bits = k << 9 | 0x155U;  // the other bits count for nothing
+    const Word bits = k << 9 | 0x155U;  // the lower 9 bits are ignored
     largest = std::max(largest, std::abs(normal(bits) / normal_of((k + .5) * 0x1p-23) - 1));
     is_odd = is_odd && normal(~bits) == -normal(bits);
   }

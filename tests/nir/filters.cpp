@@ -1,4 +1,4 @@
-// Chunks in the format of HDF5.
+// The filters of HDF5 chunks.
 #include "tests/catch.h"
 
 #include "csrc/nir/filters.h"
@@ -49,13 +49,13 @@ TEST_CASE("lzf is literals and copies from before, which may overlap themselves"
                                  "\xe0\x0a\x00",
                                  5)),
                20) == std::string(20, 'x'));
-  CHECK_THAT(undone({filter}, bytes(std::string("\x20\x00", 2)), 3), has_text("damaged"));  // from before the start
+  CHECK_THAT(undone({filter}, bytes(std::string("\x20\x00", 2)), 3), has_text("damaged"));  // starts before the output
   CHECK_THAT(undone({filter},
                     bytes(std::string("\x05"
                                       "ab",
                                       3)),
                     6),
-             has_text("damaged"));  // literals missing
+             has_text("damaged"));  // too few literals
   CHECK_THAT(undone({filter},
                     bytes(std::string("\x00"
                                       "x"

@@ -88,7 +88,7 @@ TEST_CASE("every type of node is read from a file as it was written") {
   }
   Graph other = graph;
   std::swap(other.edges[0], other.edges[1]);
-  CHECK_FALSE(other == graph);  // their order counts
+  CHECK_FALSE(other == graph);  // the order of edges is compared
   other = graph;
   std::get<Scale>(other.nodes[6].node.kind).scale = Array::scalar(1.0);
   CHECK_FALSE(other == graph);

@@ -1,4 +1,4 @@
-"""NIR graphs run step by step in numpy, float64, from the equations of the nodes: slow and obvious.
+"""A simple, slow simulator of NIR graphs: the equations of the nodes in NumPy, step by step, in float64.
 
 A graph is {"nodes": {name: (type, fields)}, "edges": [(from, to)]}; a nested one is ("NIRGraph", graph).
 """
@@ -19,7 +19,7 @@ def put(group, **fields):
 
 
 def write(graph, file, version="1.0.8"):
-    """The layout of the nir package, written by hand: it refuses graphs that are legal."""
+    """Writes the layout of the nir package without the package, which rejects some legal graphs."""
     with h5py.File(file, "w") as h5:
         h5.create_dataset("version", data=version, dtype=TEXT)
         _write_graph(h5.create_group("node"), graph)
@@ -45,7 +45,7 @@ OPTIONS = {
 
 
 class Simulator:
-    """step(x) -> outputs of all nodes by name, and self.membrane(name) after it. Nested graphs: "graph/node"."""
+    """step(x) returns the outputs of all nodes by name; then self.membrane(name) is valid. Nested: "graph/node"."""
 
     def __init__(self, graph, **options):
         self.options = {**OPTIONS, **{key.replace("_", "-"): value for key, value in options.items()}}
@@ -77,7 +77,7 @@ class Simulator:
         return values
 
     def or_zeros(self, name, arriving):
-        """Where all that leads to a node comes from the step before, and there was none."""
+        """Returns zeros if `arriving` is None: if all inputs of the node come from the step before the first one."""
         kind, fields = self.nodes[name]
         if arriving is not None or kind == "Input":
             return arriving
@@ -95,7 +95,7 @@ class Simulator:
         return self.values[next(name for name, n in self.nodes.items() if n[0] == "Output")]
 
     def rest(self, x):
-        """What every node gives before the first step: nothing came in, and what has states has been silent."""
+        """Computes the outputs of all nodes before the first step: without input, from the resting state."""
         for name in self.order:
             terms = [self.previous[a] for a, b in self.edges if b == name and (a, b) not in self.cut]
             arriving = self.or_zeros(name, sum(terms[1:], terms[0]) if terms else None)
@@ -195,7 +195,7 @@ class Simulator:
         spikes = self.above(v, f["v_threshold"])
         if reset == "subtract":
             v = np.where(spikes, v - f["v_threshold"], v)
-        elif reset == "subtract-twice":  # as snnTorch's reset_delay=False
+        elif reset == "subtract-twice":  # like reset_delay=False of snnTorch
             v = v - (spikes.astype(float) - late.astype(float)) * f["v_threshold"]
         elif reset != "subtract-delayed":
             v = np.where(spikes, f.get("v_reset", 0.0) if reset == "file" else 0.0, v)
@@ -253,10 +253,10 @@ def convolution(x, f, dims):
 
 
 def order_of(nodes, edges):
-    """The order of a step, and the edges that carry the previous step's value: NIRTorch's queue.
+    """Returns the order of nodes in a step, and the edges that carry the previous step's value, by NIRTorch's queue.
 
-    A file lists its nodes by name. A node runs when all before it have; where it has several predecessors, those that it
-    leads back to need not.
+    Files list nodes by name. A node runs after all its predecessors, except, if it has several, those that it leads
+    back to.
     """
     queue = sorted(nodes)
     first = next((i for i, name in enumerate(queue) if nodes[name][0] == "Input"), 0)

@@ -1,4 +1,4 @@
-"""NIR files as TorchScript: Python with the operator library alone gives what spikeforge-nir run gives, bit for bit."""
+"""NIR files as TorchScript: in Python, with the operator library only, they give the bits of spikeforge-nir run."""
 
 import itertools
 import os
@@ -54,7 +54,7 @@ def run(file, x, folder, names, **options):
 
 
 def check(graph, x, folder, names=("output",), dtype="float64", **options):
-    """The outputs of the network, which are these nodes: over all steps, in pieces, for a batch, anew after reset()."""
+    """Compares the outputs of the network (these nodes): in one call, in pieces, in a batch, and after reset()."""
     done = convert(graph, folder, dtype=dtype, **options)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
     expected = run(folder / "graph.nir", x, folder, names, dtype=dtype, **options)
@@ -73,13 +73,13 @@ def check(graph, x, folder, names=("output",), dtype="float64", **options):
 
     check_same(call(x))
     after = call(x)
-    for _ in range(2):  # the interpreter rewrites itself while it sees calls
+    for _ in range(2):  # the interpreter optimises the script in its first calls
         net.reset()
         pieces = [call(piece) for piece in x.split([1, 2, len(x) - 3])]
         check_same([torch.cat(rows) for rows in zip(*pieces, strict=True)])
         check_same(call(x), after)
     net.reset()
-    for y, e in zip(call(torch.stack([x.flip(0), x], 1)), expected, strict=True):  # layers round a batch otherwise
+    for y, e in zip(call(torch.stack([x.flip(0), x], 1)), expected, strict=True):  # layers round a batch differently
         np.testing.assert_allclose(y[:, 1].numpy(), e, rtol=1e-9 if dtype == "float64" else 1e-4, atol=1e-9)
     return expected
 
@@ -118,7 +118,7 @@ def test_every_neuron_gives_its_bits(dtype, tmp_path):
 def test_every_layer_gives_its_bits(graph_of, shape, tmp_path):
     random = np.random.default_rng(11)
     graph = graph_of(random)
-    for name, (kind, _) in list(graph["nodes"].items()):  # what leads nowhere is an output where there is no Output
+    for name, (kind, _) in list(graph["nodes"].items()):  # without an Output, nodes without a successor are outputs
         if kind == "Output":
             del graph["nodes"][name]
     graph["edges"] = [(a, b) for a, b in graph["edges"] if b in graph["nodes"]]
@@ -128,7 +128,7 @@ def test_every_layer_gives_its_bits(graph_of, shape, tmp_path):
 
 @pytest.mark.parametrize("start", STARTS)
 def test_cycles_start_as_they_do_in_the_network(start, tmp_path):
-    """Biases and a graph within on the way back, edges that are there twice, a node that nothing leads to."""
+    """Tests cycles with biases and a nested graph, repeated edges, and a node without input."""
     random = np.random.default_rng(13)
     affine = lambda: ("Affine", {"weight": random.normal(size=(3, 3)), "bias": random.normal(0.5, 0.5, 3)})  # noqa: E731
     ports = {"in": ("Input", {"shape": [3]}), "out": ("Output", {"shape": [3]})}

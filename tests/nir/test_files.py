@@ -1,4 +1,4 @@
-"""NIR files of the nir package and of all versions before it, and files that nobody should trust, through spikeforge-nir."""
+"""spikeforge-nir with files of all versions of the nir package, and with untrusted files."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def convert(source, target, *options):
 
 
 def refusal(file, *options):
-    """The one line that a refused file gets."""
+    """Returns the error message for a rejected file, which is one line."""
     done = tool("check", file, *options)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout == ""
@@ -212,7 +212,7 @@ def test_files_of_all_hdf5_layouts_are_read(layout, tmp_path):
     with h5py.File(tmp_path / "a.nir", "w", libver=(layout, "v110"), userblock_size=512) as file:
         nodes = minimal(file, type="Scale").parent
         nodes["n"]["scale"] = S
-        for i in range(40):  # so many that links are in a fractal heap
+        for i in range(40):  # enough links for a fractal heap
             nodes.create_group(f"more{i}").create_dataset("type", data="Threshold", dtype=TEXT)
             sizes = [dict(), dict(chunks=(100,), compression="gzip"), dict(chunks=(2000,)), dict(chunks=(300,), maxshape=(None,))][i % 4]
             nodes[f"more{i}"].create_dataset("threshold", data=np.full(2000, i), **sizes)
@@ -233,7 +233,7 @@ CONV = dict(weight=np.ones((4, 2, 3, 3)), stride=[1, 1], padding=[0, 0], dilatio
 
 
 def write_0_0_1(file, threshold="theta"):
-    """Up to 0.0.5: nodes and edges at the root, numbers for names, weights."""
+    """Writes the layout up to version 0.0.5: nodes and edges at the root, numbers as names, `weights`."""
     nodes = file.create_group("nodes")
     put(nodes.create_group("0"), type="Input", shape=[3])
     put(nodes.create_group("1"), type="Linear", weights=np.arange(6.0).reshape(2, 3), bias=np.ones(2))
@@ -332,7 +332,7 @@ def test_files_of_every_version_are_read_and_become_files_of_the_newest(version,
         assert np.array_equal(graph.nodes["f"].input_type["input"], [3, 1])
     if version == "0.2":
         assert list(graph.nodes["c"].input_shape) == [3, 3]
-    # A reset that a file does not state stays unstated.
+    # A file without v_reset is converted to a file without v_reset.
     with h5py.File(tmp_path / "new.nir") as file:
         neuron = file["node/nodes/2" if version.startswith("0.0") else "node/nodes/s" if version == "0.1" else "node/nodes/l"]
         assert ("v_reset" in neuron) == (version == "1.0.6")
@@ -365,7 +365,7 @@ def test_shapes_that_the_nir_package_gets_wrong_are_right(tmp_path):
         assert "field edges: n -> out: " in line and str(shape_out) in line
 
 
-# --- files of strangers ------------------------------------------------------------------------------------------------
+# --- untrusted files ---------------------------------------------------------------------------------------------------
 
 
 def soft_link(file, path):
@@ -418,7 +418,7 @@ def missing_chunk(file, path):
 
 
 def bomb(file, path):
-    """A chunk of 8 bytes that inflates to 64 MB."""
+    """Writes a chunk of 8 bytes that inflates to 64 MB."""
     import zlib
 
     data = file["node/nodes/n"].create_dataset("scale", shape=(1,), dtype="f8", chunks=(1,), compression="gzip")
@@ -536,7 +536,7 @@ def test_a_chunk_is_as_large_as_its_index_says_and_no_larger(tmp_path):
         minimal(file, type="Scale").create_dataset("scale", data=S, chunks=(3,))
     assert tool("check", tmp_path / "a.nir").returncode == 0
     content = bytearray((tmp_path / "a.nir").read_bytes())
-    key = content.index(b"TREE\x01") + 24  # behind it: the bytes of the first chunk
+    key = content.index(b"TREE\x01") + 24  # the bytes of the first chunk follow
     assert content[key : key + 4] == bytes([24, 0, 0, 0])
     content[key : key + 2] = (2000).to_bytes(2, "little")
     (tmp_path / "a.nir").write_bytes(content)
@@ -614,7 +614,7 @@ def test_a_file_that_is_refused_can_be_looked_at(tmp_path):
     assert "field tau" in info(tmp_path / "a.nir")["defect"] and "defect" not in info(convert_of_lif(tmp_path))
     done = tool("dot", tmp_path / "a.nir")
     assert done.returncode == 0 and "not sound" in done.stdout and '"n" [label="n\\nLIF ?"' in done.stdout, done.stdout
-    with h5py.File(tmp_path / "b.nir", "w") as file:  # what shapes are told from
+    with h5py.File(tmp_path / "b.nir", "w") as file:  # a field from which shapes are inferred
         minimal(file, type="Linear", weight=S)
     assert "not sound" in tool("info", tmp_path / "b.nir").stdout and tool("dot", tmp_path / "b.nir").returncode == 0
 
@@ -650,11 +650,11 @@ def test_recordings_are_shown(tmp_path):
     assert "info --data shows it" in tool("info", tmp_path / "a.nir").stderr
     with h5py.File(tmp_path / "a.nir", "a") as file:
         file["nodes/lif/observables/v"].attrs["dt"] = "soon"
-    assert "its attribute dt is no single number" in tool("info", "--data", tmp_path / "a.nir").stderr
+    assert "its attribute dt is not a single number" in tool("info", "--data", tmp_path / "a.nir").stderr
 
 
 def test_a_driver_information_block_is_not_followed(tmp_path):
-    """libhdf5 takes as much memory for one as it says that it is long."""
+    """libhdf5 allocates the size that the block declares."""
     convert_of_lif(tmp_path)
     content = bytearray((tmp_path / "lif.nir").read_bytes())
     assert content[:9] == b"\x89HDF\r\n\x1a\n\0" and content[48:56] == b"\xff" * 8
@@ -665,7 +665,7 @@ def test_a_driver_information_block_is_not_followed(tmp_path):
     (tmp_path / "a.nir").write_bytes(content)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     assert "driver information block" in refusal(tmp_path / "a.nir", "--max-bytes", "1MB")
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < before + 500_000  # kilobytes
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < before + 500_000  # KiB
 
 
 # --- writing -----------------------------------------------------------------------------------------------------------
@@ -677,7 +677,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     with h5py.File(tmp_path / "bad.nir", "w") as file:
         minimal(file, type="Scale")
     assert tool("convert", tmp_path / "bad.nir", tmp_path / "old.nir").returncode == 1
-    # A file system that is full: no file may be larger than this.
+    # A limit on file sizes emulates a full file system.
     limited = f"ulimit -f 4; trap '' XFSZ; {TOOL} convert {tmp_path}/a.nir {tmp_path}/old.nir"
     done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
@@ -701,7 +701,7 @@ def test_differences_are_reported(tmp_path):
 
 def test_another_hdf5_in_the_process_does_no_harm(tmp_path):
     nir.write(tmp_path / "a.nir", GRAPHS["nested"])
-    # h5py's, loaded first and for all: its symbols are before ours.
+    # h5py's libhdf5 is loaded first, with global symbols, which have precedence over those of the library's.
     libraries = list((Path(h5py.__file__).parents[1] / "h5py.libs").glob("libhdf5-*"))
     if len(libraries) != 1:
         pytest.skip("this h5py has no HDF5 of its own")
@@ -724,7 +724,7 @@ print(time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_
     size = (tmp_path / "a.nir").stat().st_size
     print(f"{size / 1e6:.0f} MB in {seconds:.2f} s, peak {peak / size:.2f} of the file's size")
     assert peak < 2.2 * size
-    assert seconds < 10  # 2 on a machine with nothing else to do
+    assert seconds < 10  # 2 s on an idle machine
 
 
 def test_no_name_in_a_file_reaches_the_terminal_as_a_command(tmp_path):

@@ -1,4 +1,4 @@
-"""The digits network, trained in Python and exported as docs/nir.md says, gives the spikes in NIR that it gives in Python."""
+"""The digits network, trained in Python and exported as in docs/nir.md, gives the same spikes in NIR as in Python."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ def commands():
 
 
 def run(line, folder, *more):
-    """A line of the documentation, in a folder that has the repository's files, with more options."""
+    """Runs a command of the documentation with more options, in a folder with the repository's files."""
     words = [*line.split("#")[0].split(), *more]
     words = [{"python": sys.executable, "spikeforge-nir": str(TOOL)}.get(word, word) for word in words]
     done = subprocess.run([str(word) for word in words], cwd=folder, capture_output=True, text=True, timeout=600)
@@ -56,7 +56,7 @@ def test_the_network_trained_in_python_gives_its_spikes(kind, tmp_path, monkeypa
         sys.path.pop(0)
     torch.ops.load_library(str(LIBRARY))
     network = digits.load(tmp_path / "build/digits/network_python.pt", "cpu").eval().double()
-    assert kind != "plif" or network.rest[0].w.item() != 0  # tau has been learned
+    assert kind != "plif" or network.rest[0].w.item() != 0  # training has changed tau
     layers = [module for module in network.modules() if isinstance(module, digits.Neuron)]
     names = [("if" if kind == "if" else "lif") + (f"_{i}" if i else "") for i in range(len(layers))]
     expected = {}
@@ -73,6 +73,6 @@ def test_the_network_trained_in_python_gives_its_spikes(kind, tmp_path, monkeypa
             np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), expected[name], err_msg=name)
             count[name] += expected[name].sum()
         np.testing.assert_array_equal(np.load(tmp_path / "spikes.npy"), expected[names[-1]])
-        options = {"dt": 1e-3, "comparison": "ge"}  # the page's
+        options = {"dt": 1e-3, "comparison": "ge"}  # as in the documentation
         check_python(tmp_path / "digits.nir", np.load(tmp_path / "x.npy"), [expected[names[-1]]], "float64", options)
     assert all(count[name] > 0 for name in names[:-1]), count

@@ -1,4 +1,4 @@
-"""NIR files run by spikeforge-nir, beside a simulator in numpy that knows the nodes' equations alone."""
+"""Compares NIR files run by spikeforge-nir with a simulator in NumPy, written from the equations of the nodes."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ def tool(*arguments, **options):
 
 
 def run(file, x, folder, records=(), membranes=(), dtype="float64", inputs=None, **options):
-    """The output of every recorded node, and the membranes, [T, *shape] each."""
+    """Returns the output of every recorded node, and the membranes, [T, *shape] each."""
     np.save(folder / "x.npy", x)
     command = ["run", file, "--input", folder / "x.npy", "--dtype", dtype]
     options = {"dt": DT, **options}
@@ -44,7 +44,7 @@ def run(file, x, folder, records=(), membranes=(), dtype="float64", inputs=None,
 
 
 def check_python(file, x, expected, dtype, options):
-    """The same bits, of every output, from modules of Python."""
+    """Checks that Python modules give the same bits for every output."""
     import torch
 
     os.environ.setdefault("SPIKEFORGE_LIBRARY", str(LIBRARY))
@@ -74,7 +74,7 @@ def all_nodes(graph, prefix=""):
 
 
 def check(graph, x, folder, **options):
-    """Every node of the graph, in every step. Returns how many spikes there were."""
+    """Compares every node of the graph in every step. Returns the number of spikes."""
     file = write(graph, folder / "graph.nir")
     kinds = dict(all_nodes(graph))
     membranes = [name for name, kind in kinds.items() if kind in WITH_MEMBRANE]
@@ -98,7 +98,7 @@ def check(graph, x, folder, **options):
 
 
 def neuron(kind, shape, random, reset=True):
-    """Parameters that differ from neuron to neuron, v_leak other than 0, any r and w_in."""
+    """Returns a neuron with different parameters per neuron, v_leak other than 0, and any r and w_in."""
     between = lambda low, high: random.uniform(low, high, shape)  # noqa: E731
     fields = {"r": between(0.5, 3)}
     if kind in ("LI", "LIF"):
@@ -117,7 +117,7 @@ def neuron(kind, shape, random, reset=True):
 
 
 def random_graph(random, depth=1):
-    """Branches, merges, cycles over one and several nodes, and a graph within."""
+    """Returns a graph with branches, merges, cycles over one and several nodes, and a nested graph."""
     n = 4
     size = int(random.integers(3, 8))
     nodes = {"input": ("Input", {"shape": [n]}), "output": ("Output", {"shape": [n]})}
@@ -140,11 +140,11 @@ def random_graph(random, depth=1):
         nodes[name] = node
         names.append(name)
     edges = []
-    for i, name in enumerate(names):  # from some node before it, so that all is reached
+    for i, name in enumerate(names):  # from an earlier node, so that every node is reached
         for from_ in random.choice(["input", *names[:i]], size=int(random.integers(1, 3))):
             edges.append((str(from_), name))
     edges.append((names[-1], "output"))
-    for _ in range(int(random.integers(0, 4))):  # anywhere: back, forward, from a node to itself
+    for _ in range(int(random.integers(0, 4))):  # between any two nodes: backward, forward, or from a node to itself
         edges.append((str(random.choice(names)), str(random.choice(names))))
     random.shuffle(edges)
     return {"nodes": nodes, "edges": [tuple(map(str, edge)) for edge in edges]}
@@ -183,7 +183,7 @@ def test_every_neuron_under_every_option(reset, comparison, current, tmp_path):
 @pytest.mark.parametrize("comparison", COMPARISONS)
 @pytest.mark.parametrize("reset", ["file", "subtract-delayed", "subtract-twice"])
 def test_a_membrane_exactly_at_its_threshold_fires_by_the_comparison(reset, comparison, tmp_path):
-    """Small whole numbers: every sum is exact, and thresholds are met exactly all the time."""
+    """All values are small integers, so that sums are exact and often equal to the threshold."""
     random = np.random.default_rng(3)
     dt = 2.0**-10
     nodes = {
@@ -200,7 +200,7 @@ def test_a_membrane_exactly_at_its_threshold_fires_by_the_comparison(reset, comp
 
 
 def layers(random):
-    """A graph of everything that is no neuron, over [4, 9, 8], each with a LIF behind it."""
+    """Returns a graph of all nodes that are not neurons, over [4, 9, 8], each followed by a LIF."""
     conv = lambda w, **f: ("Conv2d", {"input_shape": (9, 8), "weight": random.normal(size=w), "stride": (1, 1), "padding": (0, 0),  # noqa: E731
                                       "dilation": (1, 1), "groups": 1, "bias": random.normal(size=w[0]), **f})  # fmt: skip
     cases = {
@@ -275,7 +275,7 @@ def test_a_bias_in_a_cycle_acts_in_the_first_step_if_asked_for(tmp_path):
 
 
 def test_cycles_are_cut_where_nirtorch_cuts_them():
-    """In words: at the first node, by name, that something else than the cycle leads to."""
+    """A cycle is cut at its first node, by name, that has an input from outside the cycle."""
     loop = lambda *names: ({n: ("Input" if n == "in" else "Scale", {}) for n in ("in", *names)})  # noqa: E731
     order, cut = order_of(loop("lif", "w"), [("in", "lif"), ("lif", "w"), ("w", "lif")])
     assert cut == {("w", "lif")} and order == ["in", "lif", "w"]
@@ -301,11 +301,11 @@ def test_float32_gives_the_spikes_of_float32(dtype, tmp_path):
         membrane = np.where(spikes, fields["v_reset"], membrane)
         assert membrane.dtype == dtype
         np.testing.assert_array_equal(out[t], spikes)
-        np.testing.assert_array_equal(v["lif"][t], membrane)  # the same bits
+        np.testing.assert_array_equal(v["lif"][t], membrane)  # bit for bit
 
 
 def test_a_batch_from_given_states_with_recorded_currents(tmp_path):
-    """Each sample is what the simulator gives from its own first states."""
+    """Each sample equals a run of the simulator from the initial states of the sample."""
     random = np.random.default_rng(23)
     kind, fields = neuron("CubaLIF", (3,), random)
     graph = {
@@ -352,7 +352,7 @@ def test_layers_over_all_steps_at_once_give_the_same_spikes(tmp_path):
     done = tool("run", file, "--input", tmp_path / "x.npy", "--dt", DT, "--dtype", "float64", "--output", tmp_path / "b.npy", "--fold-time")
     assert done.returncode == 0, done.stderr
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), expected)
-    check_python(file, x[:, None], [expected[:, None]], "float64", {"dt": DT, "fold_time": True})  # a batch of one
+    check_python(file, x[:, None], [expected[:, None]], "float64", {"dt": DT, "fold_time": True})  # one sample
     assert expected.sum() > 3
 
 

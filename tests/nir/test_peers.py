@@ -1,4 +1,4 @@
-"""Files of other frameworks, run here: the same spikes, under the options that docs/nir.md gives for each."""
+"""Files of other frameworks give the same spikes here, with the options that docs/nir.md states for each framework."""
 
 
 import nir
@@ -50,7 +50,7 @@ def test_the_convolutional_network_of_spikingjellys_tutorial(tmp_path):
     out, _, _ = run(tmp_path / "net.nir", x[:, 0].numpy(), tmp_path, dt=1e-4, comparison="ge")
     np.testing.assert_array_equal(out, expected)
 
-    # A simulator in Python, with the operators only.
+    # A TorchScript module for Python, which needs the operators only.
     done = tool("convert", tmp_path / "net.nir", tmp_path / "net.pt", "--dt", 1e-4, "--comparison", "ge", "--dtype", "float64")
     assert done.returncode == 0, done.stderr
     torch.ops.load_library(str(LIBRARY))
@@ -61,8 +61,8 @@ def test_the_convolutional_network_of_spikingjellys_tutorial(tmp_path):
 
 @pytest.mark.parametrize("reset, option", [("subtract", "subtract-delayed"), ("zero", "zero"), ("subtract", "subtract-twice")])
 def test_leaky_of_snntorch(reset, option, tmp_path):
-    """Its resets: a subtraction one step late, as it trains by default; at once to 0, as it imports; and a subtraction at
-    once, which comes late once more where the membrane is still above the threshold."""
+    """Tests snnTorch's resets: subtraction one step late (its default), to 0 immediately (the default of its import), and
+    immediate subtraction, repeated in the next step if the membrane is still above the threshold."""
     snn = peer("snntorch")
     import snntorch.utils
     from snntorch.export_nir import export_to_nir
@@ -79,12 +79,12 @@ def test_leaky_of_snntorch(reset, option, tmp_path):
         expected = torch.stack([net(row) for row in x])[:, 0].numpy()
     assert expected.sum() > 20
     out, _, _ = run(file, x[:, 0].numpy(), tmp_path, dtype="float32", dt=1e-4, reset=option)
-    assert (out != expected).mean() < 0.01  # 1 - beta has few digits left in float32
+    assert (out != expected).mean() < 0.01  # 1 - beta has few significant digits in float32
     np.testing.assert_array_equal(out[:20], expected[:20])
 
 
 def test_lif_and_li_of_norse(tmp_path):
-    """v_leak is 0, at which its membranes start."""
+    """v_leak is 0, the initial value of Norse's membranes."""
     norse = peer("norse.torch")
 
     p = norse.LIFBoxParameters(tau_mem_inv=torch.full((6,), 80.0, dtype=torch.float64), v_th=torch.full((6,), 0.4, dtype=torch.float64),
@@ -92,7 +92,7 @@ def test_lif_and_li_of_norse(tmp_path):
     li = norse.LIBoxParameters(tau_mem_inv=torch.full((3,), 50.0, dtype=torch.float64), v_leak=torch.zeros(3, dtype=torch.float64))
     net = norse.SequentialState(torch.nn.Linear(4, 6), norse.LIFBoxCell(p), torch.nn.Linear(6, 3), norse.LIBoxCell(li)).double()
     spread_weights(net, 3)
-    graph = norse.to_nir(net, torch.zeros(4, dtype=torch.float64), dt=1)  # its dt multiplies time constants
+    graph = norse.to_nir(net, torch.zeros(4, dtype=torch.float64), dt=1)  # Norse multiplies time constants by dt
     nir.write(tmp_path / "net.nir", graph)
     x = torch.randn(80, 1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) + 0.5
     state, rows = None, []
@@ -106,7 +106,7 @@ def test_lif_and_li_of_norse(tmp_path):
 
 
 class Lif(torch.nn.Module):
-    """A LIF as nirtorch calls modules: state in, state out."""
+    """A LIF with nirtorch's calling convention: it takes a state and returns the next one."""
 
     def __init__(self, node):
         super().__init__()
@@ -140,13 +140,13 @@ def test_cycles_are_cut_where_nirtorch_cuts_them(seed, tmp_path):
             continue
         is_layer = random.random() < 0.5
         graph["nodes"][name] = ("Linear", {"weight": random.normal(0, 0.5, (4, 4))}) if is_layer else neuron("LIF", (4,), random)
-    # The other library ignores repeated edges, and replaces dots in names.
+    # nirtorch ignores repeated edges, and replaces dots in names.
     names = {name: name.replace(".", "_").replace(" ", "_").replace("é", "e") for name in graph["nodes"]}
     graph = {
         "nodes": {names[name]: node for name, node in sorted(graph["nodes"].items(), key=lambda item: names[item[0]])},
         "edges": list(dict.fromkeys((names[a], names[b]) for a, b in graph["edges"])),
     }
-    leaves = set(graph["nodes"]) - {a for a, _ in graph["edges"]} - {"output"}  # each would become an Output
+    leaves = set(graph["nodes"]) - {a for a, _ in graph["edges"]} - {"output"}  # nirtorch would make each an Output
     graph["edges"] += [(name, "output") for name in sorted(leaves)]
     file = write(graph, tmp_path / "graph.nir")
     loaded = nir.read(file)
@@ -156,6 +156,6 @@ def test_cycles_are_cut_where_nirtorch_cuts_them(seed, tmp_path):
     out, _, _ = run(file, x, tmp_path, records)
     state, rows = None, []
     for row in x:
-        *terms, state = net(torch.tensor(row), state)  # what leads to the Output is not summed
+        *terms, state = net(torch.tensor(row), state)  # nirtorch does not sum the inputs of the Output
         rows.append(sum(terms).numpy())
     np.testing.assert_allclose(out, rows, rtol=1e-9, atol=1e-9)

@@ -61,7 +61,7 @@ std::string file_of(std::int64_t in, std::int64_t out) {
 // peak.
 TEST_CASE("ten million parameters are imported soon, into at most 2.2 times the file's memory") {
   const std::string small = file_of(4, 3), large = file_of(5000, 2000);
-  nir::to_module(nir::read(small), {.dt = dt});  // loads what there is to load
+  nir::to_module(nir::read(small), {.dt = dt});  // loads the libraries before the measurement
   const double file = megabytes_of(large), before = megabytes("VmRSS");
   const auto start = std::chrono::steady_clock::now();
   const nn::Composite net = nir::to_module(nir::read(large), {.dt = dt});
@@ -73,9 +73,9 @@ TEST_CASE("ten million parameters are imported soon, into at most 2.2 times the 
   CHECK(net->parameters()[0].numel() == 10'000'000);
 #ifndef SPIKEFORGE_SANITIZED
   CHECK(peak < 2.2 * file);
-  CHECK(peak > .9 * file);  // what is measured is measured
+  CHECK(peak > .9 * file);  // the measurement includes the parameters
 #endif
-  CHECK(seconds < 6);  // 2, where the machine has nothing else to do
+  CHECK(seconds < 6);  // 2 s on an idle machine
 }
 
 TEST_CASE("an imported network gives the same bits stepped, in chunks and over all steps, for each sample") {
@@ -193,7 +193,7 @@ TEST_CASE("nodes that nothing leads to, and graphs without Input or Output, have
   nn::Composite silent = to_module(graph, in_float64());  // b receives zeros, and 0 > -0.5
   CHECK(at::equal(silent->forward(at::full({3, 7, 2}, -1, c10::kDouble)), at::ones({3, 7, 2}, c10::kDouble)));
 
-  graph.edges = {{"c", "d"}, {"a", "b"}, {"b", "a"}};  // a cycle that nothing leads to
+  graph.edges = {{"c", "d"}, {"a", "b"}, {"b", "a"}};  // a cycle without an input
   CHECK(at::equal(to_module(graph, in_float64())->forward(at::ones({3, 2}, c10::kDouble)),
                   at::ones({3, 2}, c10::kDouble)));
 }

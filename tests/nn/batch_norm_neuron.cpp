@@ -62,7 +62,7 @@ void check_buffers(const BatchNorm2d& found, const BatchNorm2d& expected) {
 TEST_CASE("a BatchNormNeuron is the normalisation and then the neuron, with their gradients and statistics") {
   for (const std::optional<double> momentum : {std::optional<double>(0.3), std::optional<double>()})
     for (const bool training : {true, false})
-      for (const bool as_text : {true, false}) {  // in one pass, or one after the other
+      for (const bool as_text : {true, false}) {  // in one pass, or in two
         INFO(momentum.value_or(-1) << ' ' << training << ' ' << as_text);
         at::manual_seed(4);
         BatchNorm2d norm = seasoned(3, momentum), twin = copy_of(norm);
@@ -74,7 +74,7 @@ TEST_CASE("a BatchNormNeuron is the normalisation and then the neuron, with thei
         nn::BatchNormNeuronImpl layer(norm.ptr(), neuron);
         layer.train(training), twin->train(training);
         Tensor x = at::randn({5, 4, 3, 6, 6}, at::kDouble).requires_grad_();
-        for (int call = 0; call < 2; ++call) {  // states go on
+        for (int call = 0; call < 2; ++call) {  // states continue from call to call
           const Tensor found = layer.forward(x);
           const Tensor state = layer.state("neuron.v").detach().clone();
           layer.set_state("neuron.v", {});
@@ -118,7 +118,7 @@ TEST_CASE("residuals of a BatchNormNeuron are joined as in SEW-ResNet, and a sca
       {"and", [&](const Tensor& s) { return s * r; }},
       {"iand", [&](const Tensor& s) { return (1 - s) * r; }}};
   for (const auto& [mode, join] : modes)
-    for (const double scale : {1.0, 0.7}) {  // one after the other, and in one pass
+    for (const double scale : {1.0, 0.7}) {  // 1: in two passes; 0.7: in one pass
       INFO(mode << ' ' << scale);
       BatchNorm2d norm = seasoned(3), twin = copy_of(norm);
       twin->weight.data().mul_(scale);

@@ -85,7 +85,7 @@ TEST_CASE("checkpointed raises clear errors") {
     return {at::rand({}), std::vector<Tensor>(static_cast<std::size_t>(number), at::rand({2}))};
   };
   CHECK_THROWS_WITH(checkpointed(grows, 0, {}), has_text("segments must be 1 or more, but is 0"));
-  CHECK_THROWS_WITH(checkpointed(grows, 2, {}), has_text("segment 1 returned 1 states, but those before 0"));
+  CHECK_THROWS_WITH(checkpointed(grows, 2, {}), has_text("segment 1 returned 1 states, but earlier ones 0"));
 }
 
 }  // namespace

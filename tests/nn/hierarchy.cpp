@@ -386,7 +386,7 @@ TEST_CASE("creating, running and destroying networks leaves memory flat") {
   for (int i = 0; i < 200; ++i) cycle();
   const double before = resident();
   for (int i = 0; i < 2000; ++i) cycle();
-  CHECK(resident() - before < 4);  // MiB; 2 KiB a cycle would be seen
+  CHECK(resident() - before < 4);  // MiB; a leak of 2 KiB per cycle would exceed it
 }
 #endif
 

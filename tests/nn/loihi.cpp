@@ -263,10 +263,10 @@ TEST_CASE("fixed-point modules refuse wrong arguments") {
   CHECK_THAT(message_of([] { LoihiLIF(LoihiLIFOptions().bias_mant(at::full({3}, 1.0))); }),
              has_text("LoihiLIF: loihi_lif: bias_mant must be Int for a Int x, but is Float"));
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().vth_lo(3)); }) ==
-        "LoihiLIF: vth_lo is no argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth");
+        "LoihiLIF: vth_lo is not an argument of loihi_lif, which has du, dv, bias_mant, bias_exp, vth");
   CHECK(message_of([] { LoihiLIF(LoihiLIFOptions().form(LoihiForm::reset).refractory_period(3)); }) ==
-        "LoihiLIF: refractory_period is no argument of loihi_lif_reset, which has du, dv, bias_mant, bias_exp, vth, "
-        "reset_interval, reset_offset");
+        "LoihiLIF: refractory_period is not an argument of loihi_lif_reset, which has du, dv, bias_mant, bias_exp, "
+        "vth, reset_interval, reset_offset");
   CHECK_THAT(message_of([] { LoihiLIF(LoihiLIFOptions().ternary(true).vth_hi(-20)); }),
              has_text("LoihiLIF: loihi_ternary_lif: vth_lo must not be above vth_hi"));
   CHECK_THAT(

@@ -12,8 +12,8 @@ namespace spikeforge::test {
 struct MadeLoihi {
   std::string name;
   std::function<std::shared_ptr<Stateful>(bool persistent)> make;
-  std::function<Tensors(const Tensor& x)> op;  // the output and the last states
-  std::int64_t most;                           // of the input
+  std::function<Tensors(const Tensor& x)> op;  // returns the output and the last states
+  std::int64_t most;                           // the largest input
 };
 
 inline Tensor random_ints(std::int64_t least, std::int64_t most, at::IntArrayRef shape) {

@@ -23,7 +23,7 @@ using at::Tensor;
 using nn::Stateful;
 using nn::Tensors;
 
-constexpr int width = 6;  // of every neuron here
+constexpr int width = 6;  // the number of neurons
 
 inline const char* adaptive = R"(
 neuron alif(x; v, a = 0.25; tau, beta) {

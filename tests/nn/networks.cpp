@@ -70,7 +70,7 @@ TEST_CASE("random networks with random delays: steps, one forward, chunks and a 
 TEST_CASE("Recurrent is its formula") {
   const Tensor x = at::rand({8, 3, width}) * 2;
   torch::nn::Linear feedback(width, width);
-  {  // of few bits, so that their sums are exact in any order: all steps are one operator
+  {  // with few bits, so that sums are exact in any order: one operator runs all steps
     const at::NoGradGuard no_grad;
     for (Tensor& weights : feedback->parameters()) weights.copy_((weights * 64).round() / 64);
   }

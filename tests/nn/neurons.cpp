@@ -97,7 +97,7 @@ TEST_CASE("a learned constant stays within its bounds, and has the gradient of c
   const Tensor wanted =
       torch::autograd::grad({loss(std::get<1>(spikeforge::lif(x, {}, {.tau = leaf, .v_threshold = 10.})))}, {leaf})[0];
   const Tensor free = taus.clone().requires_grad_(true);
-  const Tensor inside = torch::autograd::grad({free.clamp(1, 3).sum()}, {free})[0];  // at a bound, as this torch has it
+  const Tensor inside = torch::autograd::grad({free.clamp(1, 3).sum()}, {free})[0];  // torch's derivative at a bound
   CHECK(wanted.ne(0).all().item<bool>());
   CHECK(inside.ne(0).any().item<bool>());
   CHECK(at::equal(got, wanted * inside));

@@ -15,10 +15,10 @@ namespace spikeforge::test {
 
 struct RandomNetwork {
   struct Edge {
-    std::string from, to;  // parts; empty: the network's own port
+    std::string from, to;  // names of parts; empty: a port of the network
     std::int64_t delay;
   };
-  std::vector<std::pair<std::string, nn::Part>> parts;  // as they are before any step
+  std::vector<std::pair<std::string, nn::Part>> parts;  // in the resting state
   std::vector<Edge> edges;
   bool has_loop = false;
 
@@ -56,7 +56,7 @@ inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
     }
     // The part from which it receives its input; -1 is the input of the network.
     int from = up_to(i + 1) - 1;
-    if (!exact_layers && i % 2 == 1 && from % 2 == 1) --from;  // a neuron's output, or sums would need too many bits
+    if (!exact_layers && i % 2 == 1 && from % 2 == 1) --from;  // a neuron's output: sums of sums need too many bits
     net.edges.push_back({from < 0 ? "" : "part" + std::to_string(from), name, up_to(3) == 0 ? up_to(4) : 0});
   }
   for (int k = 0; k < n; ++k) {
@@ -81,7 +81,7 @@ inline RandomNetwork random_network(std::mt19937& random, bool exact_layers) {
 inline Tensor simulate(const RandomNetwork& net, const Tensor& x_seq) {
   std::map<std::string, nn::Part> parts;
   for (const auto& [name, part] : net.parts) parts.emplace(name, part.clone());
-  std::map<std::string, Tensors> past;  // of each part, its outputs
+  std::map<std::string, Tensors> past;  // the outputs of each part
   Tensors results;
   const auto value = [&](const RandomNetwork::Edge& e, std::int64_t t) -> Tensor {
     if (t < e.delay) return {};

@@ -144,7 +144,7 @@ TEST_CASE("a network tells its neurons of samples, and nothing crosses a start o
   net->connect("lif.out", "last.in", {.delay = 1});
   net->connect("last.out", "out");
   check(net.ptr());
-  nn::Composite late;  // the delay is after the Linear
+  nn::Composite late;  // the delay follows the Linear
   late->add("lif", nn::LIF(nn::LIFOptions().tau(1.5)));
   late->add("back", linear());
   late->connect("in", "lif.in");
@@ -200,7 +200,7 @@ TEST_CASE("modules without samples refuse lengths") {
   refused(nn::BatchNormNeuron(torch::nn::BatchNorm1d(width), nn::LIF()), "takes neither lengths nor start", samples);
   nn::Recurrent stepped(nn::LIF(), torch::nn::Sequential(torch::nn::Linear(width, width), torch::nn::ReLU()));
   refused(stepped, "takes neither lengths nor start: module, cell are stepped", samples);
-  refused(nn::LIF(nn::LIFOptions().v_reset(nn::Learnable(.1)).strict(true)), "must start at numbers", samples);
+  refused(nn::LIF(nn::LIFOptions().v_reset(nn::Learnable(.1)).strict(true)), "must be scalars", samples);
   refused(nn::LIF(), "lengths must have shape [4] for an input of shape [9, 4, 6], but has [3]",
           {.lengths = at::tensor({1, 2, 3})});
   refused(nn::LIF(), "start must have shape [9, 4]", {.start = samples.start.narrow(0, 0, 3)});

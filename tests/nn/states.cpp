@@ -272,7 +272,7 @@ TEST_CASE("mistakes in words") {
         "alif: the parameter beta is missing; set it by NeuronOptions(...).param(\"beta\", value)");
   CHECK(message_of([&] { nn::Neuron(NeuronOptions(text).param("tau", 2).param("beat", 2)); }) ==
         "alif: it has no parameter beat; its parameters: tau, beta");
-  CHECK(message_of([] { TimeDistributed{LIF()}; }) == "TimeDistributed: LIF has states and takes sequences as it is");
+  CHECK(message_of([] { TimeDistributed{LIF()}; }) == "TimeDistributed: LIF has states and needs no TimeDistributed");
   CHECK(message_of([] { Latency(0); }) == "Latency: steps must be at least 1, but is 0");
 }
 

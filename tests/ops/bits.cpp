@@ -10,7 +10,7 @@
 namespace spikeforge::test {
 namespace {
 
-constexpr int64_t n_tiled_steps = 19;  // with N = 8191 well above the work from which a call is cut into tiles
+constexpr int64_t n_tiled_steps = 19;  // with N = 8191, enough work to be divided into tiles
 
 // Results and gradients of a call whose x, first parameter and states are differentiable.
 Tensors all_of(Call call) {
@@ -69,7 +69,7 @@ TEST_CASE("one thread and two give the same bits, whatever the number of neurons
         two = all_of(call());
       }
       {
-        const ThreadCount threads(3);  // another size of tiles
+        const ThreadCount threads(3);  // changes the size of tiles
         three = all_of(call());
       }
       require_same(one, two);

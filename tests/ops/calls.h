@@ -27,7 +27,7 @@ struct Call {
   std::string neuron;
   Tensor x;
   MaybeTensor v = {}, w = {};                // initial states; w is also the a of adaptive_lif
-  std::map<std::string, Param> params = {};  // missing parameters have their defaults; plif's w is a parameter
+  std::map<std::string, Param> params = {};  // missing parameters have their defaults; includes the w of plif
   Form form = {};
   std::string surrogate = "sigmoid";
   std::vector<double> surrogate_args = {};

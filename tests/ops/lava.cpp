@@ -31,7 +31,7 @@ TEST_CASE("a periodic reset and a refractory period have a counter among their s
   const at::Tensor x = at::zeros({7, 1}, at::kInt);
   const LoihiOptions reset{.bias_mant = 64, .vth = 1000, .form = LoihiForm::reset, .reset_interval = 3};
   REQUIRE(loihi_lif(x, {}, reset).counter.item<int>() == 7 % 3);
-  REQUIRE(loihi_lif(x, {}, reset).v.item<int>() == 2 * 64);  // reset ahead of step 6
+  REQUIRE(loihi_lif(x, {}, reset).v.item<int>() == 2 * 64);  // reset before step 6
   const LoihiOptions refractory{
       .bias_mant = 64, .vth = 0, .form = LoihiForm::refractory, .refractory_period = 2, .store_states = true};
   REQUIRE(loihi_lif(x, {}, refractory).spikes.flatten().equal(ints({1, 0, 0, 1, 0, 0, 1})));

@@ -47,7 +47,7 @@ TEST_CASE("pieces of a sequence sum to the gradient of backpropagation through t
   }
   CHECK(at::equal(at::cat(pieces), spikes[0]));
   CHECK(at::equal(now.states[1], last[1]));
-  REQUIRE(now.traces.size() == 6);  // of weight, bias and tau, for two states each
+  REQUIRE(now.traces.size() == 6);  // for weight, bias and tau, with two states each
   CHECK(now.traces[0].sizes() == at::IntArrayRef({2, 4, 5}));
   CHECK(now.traces[2].sizes() == at::IntArrayRef({2, 4}));
   for (std::size_t i = 0; i < got.size(); ++i) {

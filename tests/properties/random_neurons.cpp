@@ -22,7 +22,7 @@ constexpr std::int64_t steps = 4, neurons = 16;
 // A call of a neuron: its arguments, and the upstream gradients of the backward pass.
 struct Call {
   Tensors inputs, states, params;
-  Tensors upstream;  // of the outputs, then of the sequences of states
+  Tensors upstream;  // for the outputs, then for the sequences of states
 
   Tensors leaves() const {
     Tensors all = inputs;
@@ -97,7 +97,7 @@ Outcome run_reference(const graph::Cell& cell, const Call& call) {
 }
 
 struct Tally {
-  std::int64_t compared = 0, excluded = 0, telling = 0;  // telling: neither 0 nor excluded
+  std::int64_t compared = 0, excluded = 0, telling = 0;  // telling: compared, and not 0
 
   void print(const char* what) const {
     const double all = double(compared + excluded);

@@ -1,4 +1,4 @@
-"""The comparisons that the tests of accelerate share."""
+"""Comparisons shared by the tests of accelerate."""
 
 import spikeforge
 import torch
@@ -6,14 +6,14 @@ from spikeforge.accelerate import restore
 
 
 def close(got, wanted, what, summed=0.0):
-    """Within 1e-5 of the largest, and within the rounding of sums whose terms' magnitudes sum to `summed`."""
+    """Checks errors within 1e-5 of the largest value, plus the rounding of sums whose magnitudes sum to `summed`."""
     bound = 1e-5 * wanted.abs().max().item() + 2**-23 * summed
     torch.testing.assert_close(got, wanted, rtol=0, atol=bound, msg=lambda message: f"{what}: {message}")
 
 
 def assert_accelerated_trains_alike(net, fused, neurons, call, loss, draw):
-    """`fused`, a copy of net, is accelerated: then outputs, gradients and the weights of three steps are those of net.
-    `call` gives a tuple of outputs, of which `loss` makes a number."""
+    """Accelerates `fused`, a copy of net, and checks that outputs, gradients, and weights after three steps of training
+    agree. `call` returns a tuple of outputs, from which `loss` computes a scalar."""
     parameters = list(fused.parameters())
     report = spikeforge.accelerate(fused)
     assert len(report.replaced) == neurons and not report.left
@@ -44,7 +44,7 @@ def assert_left_alone(neuron, why):
 
 
 def assert_restored_as_it_was(net, names):
-    """A second call replaces nothing, and restore makes the modules of these names what they were."""
+    """Checks that a second call replaces nothing, and that restore reverts the modules of these names."""
     kinds, shown = [type(net.get_submodule(name)) for name in names], repr(net)
     first, again = spikeforge.accelerate(net), spikeforge.accelerate(net)
     assert (len(first.replaced), len(again.replaced), len(again.already)) == (len(names), 0, len(names))

@@ -12,14 +12,14 @@ import torch
 from cases import DTYPES, Inputs, Options, numbers, prepare_call, random_parameters, random_states, random_x, state_dtype
 from reference import NEURONS
 
-STEPS, SHAPE = 45, (2, 3, 47)  # odd: a vector of neurons has a tail, the steps end within a segment
+STEPS, SHAPE = 45, (2, 3, 47)  # odd, so that vectors and segments are incomplete
 
 # Charges with + - * / only, which have the same bits everywhere. plif's rate is a sigmoid, computed before the loop; sigmoid(0) is 0.5.
 EXACT = [neuron for neuron in NEURONS if neuron != "eif"]
 
 
 def variants(neuron, device):
-    """Fewer on a GPU, where each is a kernel to compile; a shorter list holds the same names."""
+    """Yields fewer on a GPU, where each needs a compiled kernel. The names are a subset of those for the CPU."""
     decays = (True, False) if NEURONS[neuron].has_decay_input else (True,)
     if device == "cpu":
         yield from product(DTYPES, ("numbers", "0-d", "per channel", "per neuron"), (False, True), decays)
@@ -41,7 +41,7 @@ def inputs_of(neuron, dtype, kind, soft, steps=STEPS):
 
 
 def results_on(device):
-    """name -> spikes, state sequences, then the gradients of all tensors."""
+    """Returns a dict of name -> spikes, state sequences, then the gradients of all tensors."""
     results = {}
     for neuron in NEURONS:
         for dtype, kind, soft, decay_input in variants(neuron, device):

@@ -74,14 +74,14 @@ class Inputs:
     x: torch.Tensor
     v: Optional[torch.Tensor] = None
     w: Optional[torch.Tensor] = None  # the second state
-    params: dict = field(default_factory=dict)  # number or tensor; what is missing has its default
+    params: dict = field(default_factory=dict)  # scalars or tensors; missing ones have their defaults
 
     def tensors(self):
         named = dict(x=self.x, v=self.v, w0=self.w, **self.params)
         return {name: value for name, value in named.items() if torch.is_tensor(value)}
 
     def map(self, change):
-        """The same inputs with every tensor changed."""
+        """Returns the same inputs with every tensor changed."""
         named = {name: change(name, value) for name, value in self.tensors().items()}
         params = {name: named.get(name, value) for name, value in self.params.items()}
         return Inputs(named["x"], named.get("v"), named.get("w0"), params)
@@ -91,7 +91,7 @@ STEPS, SHAPE = 11, (2, 3, 5)
 
 
 def sample(neuron, device, tensors=False, states=True, gradients=False, dtype=torch.float32):
-    """Random inputs: v and w, and every parameter a tensor, where that is asked for."""
+    """Returns random inputs: with v and w if `states`, and with all parameters as tensors if `tensors`."""
     params = random_parameters(neuron, SHAPE, "per channel", dtype, device) if tensors else numbers(neuron, (), dtype, device)
     inputs = Inputs(random_x(neuron, STEPS, SHAPE, dtype, device), params=params)
     if states:
@@ -100,7 +100,7 @@ def sample(neuron, device, tensors=False, states=True, gradients=False, dtype=to
 
 
 def prepare_call(neuron, inputs, options, store_v=False):
-    """The overload that the parameters ask for, numbers only or tensors, with its positional and keyword arguments."""
+    """Returns the overload for the parameters (scalars only, or tensors), and its positional and keyword arguments."""
     params = dict(inputs.params)
     if options.soft:
         params["v_reset"] = None
@@ -123,7 +123,7 @@ def call(neuron, inputs, options, store_v=False):
 
 
 class Calls(TorchDispatchMode):
-    """The library's operators that are called below autograd: name, arguments, keyword arguments."""
+    """Records the library's operators that are called below autograd: name, arguments, keyword arguments."""
 
     def __init__(self):
         super().__init__()
@@ -139,7 +139,7 @@ class Calls(TorchDispatchMode):
 
 
 def saved_and_loaded(module, package=torch.jit):
-    """A script, or an exported program with torch.export, as a file holds it."""
+    """Saves and loads a TorchScript module, or a program of torch.export."""
     file = io.BytesIO()
     package.save(module, file)
     file.seek(0)
@@ -160,7 +160,7 @@ NORMAL_DRIVE = dict(integrate_and_fire=(0.45, 0.5), lif=(0.7, 1.0), plif=(0.7, 1
 
 
 def random_x(neuron, steps, shape, dtype, device):
-    """A drive under which the neuron fires now and then."""
+    """Returns an input for which the neuron fires occasionally."""
     if neuron in UNIFORM_DRIVE:
         return uniform((steps, *shape), *UNIFORM_DRIVE[neuron], dtype, device)
     mean, deviation = NORMAL_DRIVE[neuron]
@@ -171,7 +171,7 @@ KINDS = ("0-d", "per channel", "per neuron")
 
 
 def parameter_shape(kind, shape):
-    """For shape [batch, channel, ...]."""
+    """Returns the shape of a parameter for neurons of shape [batch, channel, ...]."""
     if kind == "0-d":
         return ()
     if kind == "per channel":
@@ -183,7 +183,7 @@ def random_parameters(neuron, shape, kind, dtype, device):
     params = {
         name: uniform(parameter_shape(kind, shape), *RANGES[name], dtype, device) for name in NEURONS[neuron].params
     }
-    if dtype in HALF:  # float32, and a third off the grid on which sums of short binary fractions would meet it
+    if dtype in HALF:  # float32, and not a short binary fraction, so that sums of such fractions never equal it
         params["v_threshold"] = ((params["v_threshold"].float() * 128).round() + 1 / 3) / 128
     return params
 
@@ -194,7 +194,7 @@ def random_states(neuron, shape, dtype, device):
 
 
 def numbers(neuron, shape=(), dtype=torch.float32, device="cpu"):
-    """Parameters as numbers; plif's w, always a tensor, is one for all neurons."""
+    """Returns the parameters as scalars; plif's w, always a tensor, is 0-d."""
     params = {name: NUMBERS[name] for name in NEURONS[neuron].params if name in NUMBERS}
     if neuron == "plif":
         params["w"] = uniform((), *RANGES["w"], dtype, device)
@@ -202,7 +202,7 @@ def numbers(neuron, shape=(), dtype=torch.float32, device="cpu"):
 
 
 def forms(neuron):
-    """Both resets, attached and detached, decay_input where there is one; with a name for messages."""
+    """Yields both resets, attached and detached, with both values of decay_input if it exists; and a name."""
     decays = (True, False) if NEURONS[neuron].has_decay_input else (True,)
     for soft, detach_reset, decay_input in product((False, True), (False, True), decays):
         yield dict(soft=soft, detach_reset=detach_reset, decay_input=decay_input)
@@ -221,13 +221,13 @@ FORMS = [
 
 
 def some_of(items, device, *case):
-    """Every fourth, others for each case; every second on the CPU among the long tests. On a GPU every form is a kernel to be compiled."""
+    """Returns every fourth item, offset by `case`; on the CPU in long tests, every second. On a GPU each form needs a compiled kernel."""
     every = 2 if device.type == "cpu" and os.environ.get("SPIKEFORGE_ALL_TESTS") == "1" else 4
     return list(items)[zlib.crc32(repr(case).encode()) % every :: every]
 
 
 def arguments_of(surrogate, dtype):
-    """Its defaults, unless they are too steep for the type, and other arguments."""
+    """Returns other arguments, and the defaults unless they are too steep for the type."""
     known = SURROGATES[surrogate]
     return [known.other] if known.steep and dtype != torch.float64 else [(), known.other]
 
@@ -236,7 +236,7 @@ def arguments_of(surrogate, dtype):
 
 
 class Tally:
-    """Counts what a test left out, because it lay too near to the threshold, and how often the neurons fired."""
+    """Counts the values excluded because they are too near the threshold, and how often the neurons fired."""
 
     def __init__(self):
         self.excluded = self.steps = self.spikes = 0
@@ -250,7 +250,7 @@ class Tally:
 
 
 def near_a_jump(h, threshold, options, window):
-    """The places at which a rounding error may change a spike or jump the surrogate's gradient."""
+    """Finds where a rounding error may change a spike, or may cross a jump of the surrogate's gradient."""
     surrogate = SURROGATES[options.surrogate]
     jumps = set(surrogate.jumps(*(options.surrogate_args or surrogate.defaults)))
     if options.spiking:
@@ -279,12 +279,12 @@ def assert_within(name, actual, expected, bound, scale=None):
 
 
 def reduce_to(gradient, shape):
-    """Sums a gradient per neuron to that of a parameter which was broadcast."""
+    """Sums a gradient per neuron to the shape of a parameter that was broadcast."""
     return gradient.sum_to_size(shape)
 
 
 def gradients(outputs, upstream, leaves):
-    """One for each leaf, None where no output depends on it."""
+    """Returns a gradient for each leaf, or None if no output depends on it."""
     reached = [(out, g.to(out)) for out, g in zip(outputs, upstream) if out.requires_grad]
     if not reached:
         return [None] * len(leaves)
@@ -293,12 +293,12 @@ def gradients(outputs, upstream, leaves):
 
 
 def compare(neuron, inputs, options, *, store_v=False, needs_grad=None, used=(0, 1, 2), tally=None, case=""):
-    """One call, forward and backward, against the reference: spikes, states, and the gradient of every tensor.
+    """Compares one call, forward and backward, with the reference: spikes, states, and the gradient of every tensor.
 
-    The loss depends on the results that `used` lists; the others' upstream gradients are undefined.
+    The loss depends on the results that `used` lists; the upstream gradients of the others are undefined.
 
-    The neurons that came too near to a jump get no upstream gradient, so that all the others' gradients, and the sums
-    over neurons, can be compared in full.
+    Neurons too near a jump have an upstream gradient of zero, so that the gradients of all other neurons, and the sums
+    over neurons, are compared completely.
     """
     tally = tally or Tally()
     dtype = inputs.x.dtype
@@ -368,12 +368,12 @@ def all_equal(actual, expected):
 
 
 def weighted(y):
-    """A loss to which each element of y contributes differently."""
+    """Returns a loss in which each element of y has a different weight."""
     return (y * torch.linspace(0.5, 1.5, y.numel(), dtype=y.dtype, device=y.device).view_as(y)).sum()
 
 
 def random_gradients(results, leaves, seed=0, retain_graph=True):
-    """Along random upstream gradients; zeros where a leaf has none."""
+    """Returns gradients for random upstream gradients, with zeros for leaves without a gradient."""
     generator = torch.Generator().manual_seed(seed)
     upstream = [torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r) for r in results]
     pairs = [(r, u) for r, u in zip(results, upstream) if r.requires_grad]
@@ -383,7 +383,7 @@ def random_gradients(results, leaves, seed=0, retain_graph=True):
 
 
 def assert_close(label, actual, expected, bound=1e-9):
-    """Relative to the largest finite number; infinities and NaN are where they are expected."""
+    """Compares relative to the largest finite number; infinities and NaN must be at the same positions."""
     assert actual.shape == expected.shape, f"{label} has shape {list(actual.shape)}, not {list(expected.shape)}"
     scale = torch.nan_to_num(expected.double(), posinf=0, neginf=0).abs().max().clamp(min=1e-30)
     close = torch.isclose(actual.double(), expected.double(), rtol=0, atol=bound * scale.item(), equal_nan=True)
@@ -394,7 +394,7 @@ def assert_close(label, actual, expected, bound=1e-9):
 
 
 def refused(error, words, function, *args, **kwargs):
-    """function raises, its first line holds all the words, and the tensors it was given are as before."""
+    """Checks that the first line of the error contains all the words, and that the tensor arguments are unchanged."""
     tensors = [a for a in (*args, *kwargs.values()) if torch.is_tensor(a) and a.layout == torch.strided and not a.is_meta]
     before = [(t.clone(), t._version, t.stride()) for t in tensors]
     with pytest.raises(error) as caught:

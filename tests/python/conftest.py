@@ -19,7 +19,7 @@ CUDA_REQUIRED = os.environ.get("SPIKEFORGE_REQUIRE_CUDA") == "1"
 
 # Imports the Python package from the source tree, in this process and in those that tests start.
 sys.path.insert(0, str(REPOSITORY / "python"))
-sys.path += map(str, Path(__file__).parent.iterdir())  # tests share helpers across folders
+sys.path += map(str, Path(__file__).parent.iterdir())  # tests import helpers from other folders
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], os.environ.get("PYTHONPATH")]))
 
 
@@ -40,9 +40,9 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config, items):
-    """Marks what needs a GPU, for -m gpu, lets -m and -k choose, and takes this process's share of what they chose.
+    """Adds the marker gpu, applies -m and -k, and selects this process's share of the tests.
 
-    SPIKEFORGE_SHARD=2/8 is every eighth test from the second on: eight processes compile their kernels side by side.
+    SPIKEFORGE_SHARD=2/8 selects every eighth test from the second on: eight processes compile kernels in parallel.
     """
     for item in items:
         if "cuda" in item.fixturenames or getattr(item, "callspec", None) and item.callspec.params.get("device") == "cuda":
@@ -85,18 +85,18 @@ def cuda():
 
 @pytest.fixture(autouse=True)
 def seeded(request):
-    """Every test draws its own numbers, the same in each run; SPIKEFORGE_SEED draws others."""
+    """Seeds each test with its own seed, the same in each run; SPIKEFORGE_SEED selects other seeds."""
     path, _, case = request.node.nodeid.partition("::")
-    seed = zlib.crc32(f"tests/python/{Path(path).name}::{case}".encode()) ^ SEED  # the same in any folder
+    seed = zlib.crc32(f"tests/python/{Path(path).name}::{case}".encode()) ^ SEED  # independent of the folder
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # small tensors; the tests of threads ask for more
+    torch.set_num_threads(1)  # tensors are small; tests of threads set more
     print(f"seed {seed} (SPIKEFORGE_SEED={SEED})")
     return seed
 
 
 @pytest.fixture(scope="session")
 def installed_package():
-    """The folder that the build is installed to, once for all processes of a run: that of ctest's installed package."""
+    """The folder with an installed build, created once for all processes of a run."""
     for tool in ("c++", "cmake"):
         if shutil.which(tool) is None:
             pytest.skip(f"there is no {tool} on this machine")

@@ -1,10 +1,10 @@
-"""Steps that are captured in a CUDA graph."""
+"""Steps captured in a CUDA graph."""
 
 import torch
 
 
 def captured(step):
-    """A graph of what step() launches, and what it returned; after a call on a side stream, as torch asks where autograd takes part."""
+    """Captures step() and returns its graph and result, after a warm-up call on a side stream, which autograd requires."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -1,10 +1,10 @@
-"""One of several processes that train together (test_ddp.py starts them with torchrun); writes what it saw.
+"""One of several processes that train together (test_ddp.py starts them with torchrun); saves its results.
 
     torchrun --nproc_per_node 2 ddp_worker.py FOLDER
 
-FOLDER/<rank>.pt then holds, of a network with learned time constants in an operator, in a neuron written as text and in
-PLIF: `joined`, the gradients of the whole batch in one process; `alone`, those of this process's share; `together`, what
-DistributedDataParallel made of them; and `states`, those that the network kept."""
+FOLDER/<rank>_<call>.pt contains the results of a network with learned time constants in an operator, in a neuron written
+as text and in PLIF: `joined`, the gradients of the whole batch in one process; `alone`, those of this process's share;
+`together`, those of DistributedDataParallel; and `states`, the last states of the network."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ TIRED = """neuron tired(x; v, a; leak) {
 
 
 class Network(nn.Module):
-    """[T, batch, 6] to scores [batch, 3]. The states of the first layer live from call to call."""
+    """Maps [T, batch, 6] to scores [batch, 3]. The states of the first layer are kept between calls."""
 
     def __init__(self):
         super().__init__()
@@ -36,7 +36,7 @@ class Network(nn.Module):
         self.tau = nn.Parameter(torch.full((8,), 2.0))
         self.leak = nn.Parameter(torch.tensor(0.5))
         self.w = nn.Parameter(torch.zeros(()))
-        self.v = None  # no buffer: the first process's would be everyone's
+        self.v = None  # not a buffer, which the first process would broadcast
 
     def forward(self, x):
         ops = torch.ops.spikeforge
@@ -64,7 +64,7 @@ def main(folder):
 
     torch.manual_seed(1)
     alone = Network().to(device)
-    torch.manual_seed(1 + rank)  # DistributedDataParallel gives everyone the first process's
+    torch.manual_seed(1 + rank)  # DistributedDataParallel broadcasts those of the first process
     together = digits_ddp.prepare(Network(), device)
     for call in range(2):
         joined = gradients(alone, x, classes, lambda losses: losses.mean())

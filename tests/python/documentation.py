@@ -1,6 +1,6 @@
-"""The documentation as tests read it: README.md and the other pages of the repository.
+"""Helpers for tests of the documentation: README.md and the other pages of the repository.
 
-A block of code or a table that a test runs or compares has <!-- test: NAME --> on the line above it. A name is given once.
+A code block or table that a test uses has <!-- test: NAME --> on the line above it. Each NAME occurs once.
 """
 
 import functools
@@ -18,7 +18,7 @@ MARK = re.compile(r"^<!-- test: (.+) -->\n", re.MULTILINE)
 
 @functools.cache
 def marked():
-    """The text under each mark, to the end of its page."""
+    """Returns the text after each mark, up to the end of its page."""
     found = {}
     for page, text in PAGES.items():
         for mark in MARK.finditer(text):
@@ -40,19 +40,19 @@ def code(name):
 
 
 def table(name):
-    """The rows below the head, each a list of cells."""
+    """Returns the rows below the header, each a list of cells."""
     rows = below(name, r"\|[^\n]*\n\|[-|]+\n((?:\|[^\n]*\n)+)", "table")
     return [[cell.strip() for cell in line.strip("|\n").split("|")] for line in rows.splitlines()]
 
 
 def prose(page):
-    """A page without its code and mathematics."""
+    """Returns a page without code and mathematics."""
     text = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"`[^`\n]*`|\$[^$\n]*\$", "", text)
 
 
 def anchors(page):
-    """The names that headings have in links."""
+    """Returns the anchors of the page's headings."""
     text = re.sub(r"^```.*?^```", "", PAGES[page], flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""Sparse matrices for the tests of event products, and what products must be: dense float64 expressions."""
+"""Sparse matrices for the tests of event products, and the expected results as dense float64 expressions."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ class Matrix:
         return torch.repeat_interleave(torch.arange(self.rows), self.indptr.cpu().long().diff())
 
     def dense(self, weights):
-        """Connections that are there several times add up."""
+        """Returns a dense matrix. The weights of repeated connections are summed."""
         values = weights.detach().cpu().double().expand(len(self.indices)) if weights.numel() == 1 else weights.detach().cpu().double()
         dense = torch.zeros(self.rows, self.cols, dtype=torch.float64)
         return dense.index_put((self.row_of_connections(), self.indices.cpu().long()), values, accumulate=True)
@@ -84,7 +84,7 @@ def random_weights(matrix, shared, dtype, device="cpu"):
 
 
 def random_entries(size, dtype, activity=0.3):
-    """About so many events; where there are none also negative numbers and NaN."""
+    """Returns about this fraction of events; other entries may be negative or NaN."""
     events = torch.rand(size) < activity
     if dtype == torch.bool:
         return events
@@ -93,7 +93,7 @@ def random_entries(size, dtype, activity=0.3):
 
 
 def contribution(x, values):
-    """The value that each entry counts, in float64."""
+    """Returns the value with which each entry contributes, in float64."""
     x = x.detach().cpu()
     if values == "number":
         return x.double()
@@ -103,7 +103,7 @@ def contribution(x, values):
 
 
 def product(matrix, weights, x, transpose, values, columns):
-    """x is [..., in], or with `columns` [..., in, n]."""
+    """Returns the product in float64. x is [..., in], or with `columns` [..., in, n]."""
     dense = matrix.dense(weights)
     dense = dense.T if transpose else dense
     x = contribution(x, values)

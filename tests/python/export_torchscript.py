@@ -1,15 +1,15 @@
-"""Writes TorchScript files that call the operators, for a C++ program to load and run.
+"""Writes TorchScript files that call the operators, for a C++ program.
 
     python export_torchscript.py OUTDIR
 
-OUTDIR then holds
+OUTDIR then contains
     function.pt  a scripted function      forward(Tensor x) -> (Tensor spikes, Tensor v)
     module.pt    a scripted module        forward(Tensor x) -> Tensor, with trainable parameters
     traced.pt    a scripted module with a neuron written as text  forward(Tensor x) -> (Tensor spikes, Tensor tired)
     values.pt    a module whose attributes are the tensors x, spikes, v, y, grad_w, grad_tau, traced_spikes, tired and
-                 grad_leak: what function.pt, module.pt and traced.pt give for x, the gradients of y.sum() with respect
-                 to the parameters "w" and "tau" of module.pt, and of tired.sum() with respect to "leak" of traced.pt
-All load with torch::jit::load once libspikeforge.so is loaded; a tensor is module.attr("x").toTensor().
+                 grad_leak: the results of function.pt, module.pt and traced.pt for x, the gradients of y.sum() with
+                 respect to the parameters "w" and "tau" of module.pt, and of tired.sum() with respect to "leak" of traced.pt
+torch::jit::load loads them after libspikeforge.so; a tensor is module.attr("x").toTensor().
 """
 
 import sys
@@ -21,7 +21,7 @@ from torch import Tensor
 
 
 class Function(torch.nn.Module):
-    """Numbers, strings, lists and flags: every kind of argument."""
+    """Scalars, strings, lists and flags: every kind of argument."""
 
     def forward(self, x: Tensor) -> Tuple[Tensor, Tensor]:
         spikes, v = torch.ops.spikeforge.lif(
@@ -31,12 +31,12 @@ class Function(torch.nn.Module):
 
 
 class Network(torch.nn.Module):
-    """A linear layer and three neurons, with parameters that learn."""
+    """A linear layer and three neurons, with trainable parameters."""
 
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(6, 5)
-        torch.nn.init.constant_(self.linear.bias, 1.5)  # so that it fires
+        torch.nn.init.constant_(self.linear.bias, 1.5)  # so that neurons fire
         self.w = torch.nn.Parameter(torch.zeros(5))
         self.tau = torch.nn.Parameter(torch.tensor(3.0))
         self.register_buffer("v_reset", torch.tensor(-0.125))
@@ -50,7 +50,7 @@ class Network(torch.nn.Module):
 
 
 class Traced(torch.nn.Module):
-    """The text of a neuron, as a constant of the program."""
+    """A neuron whose text is a constant of the program."""
 
     def __init__(self):
         super().__init__()

@@ -1,8 +1,8 @@
-"""Runs a network that C++ wrote as TorchScript (tests/torchscript/to_torchscript.cpp), with nothing but the library.
+"""Runs a TorchScript network written by C++ (tests/torchscript/to_torchscript.cpp), with the operator library only.
 
     python load_torchscript.py LIBRARY FOLDER
 
-FOLDER holds net.pt, and as tensors x.pt, first.pt and second.pt: what the network gave for x in its first and in its
+FOLDER contains net.pt, and the tensors x.pt, first.pt and second.pt: an input, and the outputs of the first and the
 second call.
 """
 

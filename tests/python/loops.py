@@ -10,20 +10,20 @@ from reference import SURROGATES, Fire
 
 
 def fire(u, surrogate="atan"):
-    """A spike where u >= 0, whose derivative is that surrogate's with its default arguments."""
+    """Returns spikes where u >= 0, with the derivative of the surrogate with default arguments."""
     form = SURROGATES[surrogate]
     return Fire.apply(u, form, form.defaults, True)
 
 
 def lif_step(x, v, tau=2.0, v_threshold=1.0):
-    """A LIF's spikes and its v after a step: it decays its input and resets to 0."""
+    """Returns a LIF's spikes and v after a step, with decay of the input and reset to 0."""
     h = v + (x - v) / tau
     s = fire(h - v_threshold)
     return s, (1 - s) * h
 
 
 def lif_loop(x, tau=2.0):
-    """Spikes and v after each step."""
+    """Returns spikes and v after each step."""
     v, spikes, states = torch.zeros_like(x[0]), [], []
     for row in x:
         s, v = lif_step(row, v, tau)
@@ -33,7 +33,7 @@ def lif_loop(x, tau=2.0):
 
 
 def in_pieces(net, pieces, state=None, after_piece=lambda y, state: state):
-    """The outputs and the last states of calls that pass states on; `after_piece` returns those that the next call gets."""
+    """Returns the outputs and last states of calls that pass states on; `after_piece` may change the passed states."""
     outputs = []
     for piece in pieces:
         y, state = net(piece, state)
@@ -55,7 +55,7 @@ def in_steps(net, x, state=None):
 
 
 def same(a, b):
-    """Whether two dicts of states are the same to the bit."""
+    """Returns whether two dicts of states have the same bits."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
@@ -99,13 +99,13 @@ STATEFUL = {
 
 
 def refused(kind, words, call):
-    """call() raises an error of this kind, in whose message the expression `words` is found."""
+    """Checks that call() raises an error of this kind, whose message matches `words`."""
     with pytest.raises(kind, match=words):
         call()
 
 
 def with_threads(counts, call):
-    """The results of call() with each of these numbers of threads; a test begins with one."""
+    """Returns the results of call() with each of these numbers of threads; tests start with one thread."""
     results = []
     for count in counts:
         torch.set_num_threads(count)
@@ -115,12 +115,12 @@ def with_threads(counts, call):
 
 
 def printed_by(*command, **options):
-    """The standard output of a command, which must succeed."""
+    """Runs a command, which must succeed, and returns its standard output."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
     assert done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def output_of(program, *arguments, **options):
-    """What a Python program writes, in a process of its own, which must succeed."""
+    """Runs a Python program in a new process, which must succeed, and returns its output."""
     return printed_by(sys.executable, "-c", program, *arguments, **options)

@@ -1,4 +1,4 @@
-"""The networks of test_ranks.py, and what each of its ranks does with them."""
+"""The networks of test_ranks.py, and the functions that its ranks execute."""
 
 import contextlib
 import datetime
@@ -29,7 +29,7 @@ STEPS = 90
 
 
 def split(group=None, device="cpu", dtype=torch.float32, seed=3, deterministic=False, noisy=True, leak=0.9):
-    """Populations that all ranks have a share of: two inputs, every rule, drives that overlap, neurons that draw."""
+    """Populations divided among all ranks: two inputs, every rule, overlapping drives, neurons that draw."""
     made = spikeforge.Network(seed=seed, dtype=dtype, device=device, group=group, deterministic=deterministic)
     a = made.populate("a", 61, LIF, states={"v": torch.linspace(0, 0.9, 61)}, leak=leak)
     b = made.populate("b", 26, LIF, leak=torch.linspace(0.8, 0.95, 26))
@@ -58,7 +58,7 @@ def split(group=None, device="cpu", dtype=torch.float32, seed=3, deterministic=F
 
 
 def areas(group=None, device="cpu", dtype=torch.float32, deterministic=False, count=5):
-    """Areas whose own connections take a step and more, and those between them 11 and more."""
+    """Areas with delays from 1 on within an area, and from 11 on between areas."""
     made = spikeforge.Network(seed=5, dtype=dtype, device=device, group=group, deterministic=deterministic)
     populations = []
     for k in range(count):
@@ -76,7 +76,7 @@ def areas(group=None, device="cpu", dtype=torch.float32, deterministic=False, co
 
 
 def exact(group=None, device="cpu", areas=True):
-    """Sums of few bits: weights are 64ths. Areas, or none; spikes that go between ranks in each step, and lists that are too short."""
+    """Sums are exact: weights are multiples of 1/64. Ranks exchange spikes in each step, and some lists are too short."""
     made = spikeforge.Network(seed=7, dtype=torch.float32, device=device, group=group)
     populations = []
     for k in range(4):
@@ -100,7 +100,7 @@ def ring(group, weight=0.4, current=0.05):
 
 
 def apart(group):
-    """Areas that tell one another nothing."""
+    """Areas without connections between them."""
     made = spikeforge.Network(seed=1, group=group)
     populations = [made.populate(name, 5, LIF, area=name, leak=0.9) for name in ("x", "y", "z", "w")]
     for p in populations:
@@ -109,7 +109,7 @@ def apart(group):
 
 
 def run(made, steps=STEPS, states=True):
-    """In two calls, whose ends are not those of blocks; with states of neurons here and there."""
+    """Runs two calls that do not end with a block, and records states of some neurons."""
     network, populations = made
     probes = [(p, "v", [0, len(p) - 1, len(p) // 2]) for p in populations] if states else []
     first = spikeforge.simulate(network, steps // 3 + 1, states=probes)
@@ -120,14 +120,9 @@ def run(made, steps=STEPS, states=True):
 
 
 def run_by_operators(made):
-    """Steps as deterministic networks on GPUs do."""
-    simulation = sys.modules["spikeforge.simulation"]
-    kept = simulation._by_pieces, simulation.STEPS_AT_ONCE
-    simulation._by_pieces = lambda network, steps, asked, _: simulation._by_graph(network, steps, asked)
-    simulation.STEPS_AT_ONCE = STEPS + 1  # fewer are not captured
-    found = run(made)
-    simulation._by_pieces, simulation.STEPS_AT_ONCE = kept
-    return found
+    """Runs steps as on GPUs in deterministic networks."""
+    torch.ops.spikeforge_simulation.uses_operators(made[0]._held, True)
+    return run(made)
 
 
 def said(call, *arguments):
@@ -139,7 +134,7 @@ def said(call, *arguments):
 
 
 def checks(rank, saved):
-    """Everything that ranks that live do, in one start of them."""
+    """Runs all checks in which no rank dies, in one start of the processes."""
     group = torch.distributed.group.WORLD
     found = {"split": run(split(group)), "double": run(split(group, dtype=torch.float64))}
     network, populations = split(group)
@@ -162,7 +157,7 @@ def checks(rank, saved):
     quiet = spikeforge.Network(group=group)
     quiet.populate("p", 3, LIF, leak=0.9)
     found["quiet"] = len(spikeforge.simulate(quiet, 5).steps)
-    burst = spikeforge.Network(seed=1, group=group)  # more spikes of a block than lists have room for
+    burst = spikeforge.Network(seed=1, group=group)  # a block has more spikes than the lists have entries
     p = burst.populate("p", 2000, LIF, leak=torch.linspace(0.5, 0.99, 2000))
     burst.project(p, p, rules.one_to_one(), weight=0.1, delay=7)
     burst.inject(p, torch.linspace(0.3, 1.2, 2000))
@@ -176,7 +171,7 @@ def checks(rank, saved):
         "a projection": said(lambda: ring(group, weight=0.4 + 0.1 * rank).build()),
         "a current": said(lambda: ring(group, current=0.05 + 0.1 * rank).build()),
     }
-    many = spikeforge.Network(group=group)  # none of which can be divided
+    many = spikeforge.Network(group=group)  # populations that cannot be divided
     for k in range(50):
         many.populate(f"p{k}", 1 + k % 3, LIF, leak=0.9)
     found["many"] = many.share().neurons
@@ -192,7 +187,7 @@ def learning(group):
 
 
 def differing(rank):
-    """What is said where rank 0 makes another call than the others; the network and those that follow are as if it had made none."""
+    """Returns the errors if rank 0 makes another call than the others, which must leave this network and later ones unchanged."""
     group, simulate = torch.distributed.group.WORLD, spikeforge.simulate
     (network, populations), (other, _) = split(group), split(group)
     network.build(), other.build()
@@ -203,7 +198,7 @@ def differing(rank):
     stale = {**state, "tensors": [t + rank if t.is_floating_point() else t for t in state["tensors"]]}
     whole = network.gather(later)
     shorter = spikeforge.Recording(later.steps, later.neurons[rank:], later.states, later.span)
-    calls = {  # of rank 0, and of the others
+    calls = {  # on rank 0, and on the others
         "lengths": (lambda: simulate(network, 5), lambda: simulate(network, 10)),
         "long lengths": (lambda: simulate(network, 2000), lambda: simulate(network, 1000)),
         "nothing": (lambda: simulate(network, 0), lambda: simulate(network, 3)),
@@ -230,7 +225,7 @@ def differing(rank):
 
 
 def broken(rank, saved):
-    """The group fails while spikes are told."""
+    """Simulates with a group that fails during the exchange of spikes."""
 
     class Cut(torch.distributed.ProcessGroup):
         group_name = "cut"
@@ -261,7 +256,7 @@ def broken(rank, saved):
 
 
 def short_of_memory(rank, saved, call):
-    """The last rank has no memory for its part of a call."""
+    """Limits the memory of the last rank to less than its part of a call."""
     group = torch.distributed.group.WORLD
     limit = contextlib.nullcontext() if rank < group.size() - 1 else limited_memory(CALLS_SHORT_OF_MEMORY[call][0])
     network, populations = split(group)
@@ -281,33 +276,26 @@ def short_of_memory(rank, saved, call):
     return {"said": found, "after": after, "again": (again.span, len(big.gather(again).steps)), "resumed": run((network, populations), 30)}
 
 
-def fails_late(rank):
-    """Rank 1 after all exchanges of its steps; the others find out by its next message, which is that of another call."""
-    operators, group = torch.ops.spikeforge_simulation, torch.distributed.group.WORLD
-    network, populations = split(group)
-    spikeforge.simulate(network, 5)
-    state = network.state_dict()
-    operators.record(network._held, 3, True, [], [], [])
-    found = {}
-    if rank == 1:
-        found["said"] = said(operators.in_whole, network._held, torch.tensor([10**6]), [])
-    else:
-        found["said"] = said(spikeforge.simulate, network, 7)
-    network.load_state_dict(state)
-    return found | {"after": run((network, populations), 30)}
+def with_noise(group=None):
+    """Areas of which the last has neurons that draw."""
+    made = spikeforge.Network(seed=2, group=group)
+    a = made.populate("a", 40, LIF, area="a", leak=0.9)
+    b = made.populate("b", 30, NOISY, area="b")
+    for source, target in ((a, b), (b, a)):
+        made.project(source, target, rules.fixed_in_degree(9), weight=0.1, delay=rules.uniform(2, 6))
+    made.drive(a, 0.5, weight=0.3)
+    return made, [a, b]
 
 
-def fails_by_operators(rank, steps, retries):
-    """Rank 1 in the second step, whose spikes it has no row for; then the ranks tell one another, and load a state."""
-    operators, group = torch.ops.spikeforge_simulation, torch.distributed.group.WORLD
-    network, populations = split(group, noisy=False)
+def fails_by_operators(rank, retries):
+    """Rank 1 fails, because operators do not step neurons that draw on several ranks; then the ranks load a state."""
+    network, populations = with_noise(torch.distributed.group.WORLD)
     spikeforge.simulate(network, 5)
     state = network.state_dict()
-    operators.record(network._held, 1 if rank == 1 else steps, True, [], [], [])
-    found = {"said": said(operators.advance, network._held, steps)}
-    has_failed = torch.tensor([found["said"] != "nothing"], dtype=torch.int32)
-    torch.distributed.all_reduce(has_failed)
-    found["failed"] = has_failed.item()
+    by_operators = lambda uses: torch.ops.spikeforge_simulation.uses_operators(network._held, uses)
+    by_operators(True)
+    found = {"said": said(spikeforge.simulate, network, 4)}
+    by_operators(False)
     if retries:
         found["retried"] = said(spikeforge.simulate, network, 3)
     network.load_state_dict(state)
@@ -333,7 +321,7 @@ def dense(group):
 
 
 def checked(rank):
-    """By a group whose calls torch checks."""
+    """Uses a group whose collectives torch checks."""
     torch.distributed.set_debug_level(torch.distributed.DebugLevel.DETAIL)
     group = torch.distributed.new_group()
     torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
@@ -341,7 +329,7 @@ def checked(rank):
 
 
 def interrupted(rank):
-    """Rank 1 by a signal, which then saves while the other one simulates."""
+    """A signal interrupts rank 1, which then saves its state while the other rank simulates."""
     network, _ = split(torch.distributed.group.WORLD)
     spikeforge.simulate(network, 5)
     if rank == 1:
@@ -355,7 +343,7 @@ def interrupted(rank):
 
 
 def dies(rank):
-    """Rank 1 is gone after a while."""
+    """Rank 1 exits after some time."""
     network, _ = split(torch.distributed.group.WORLD)
     spikeforge.simulate(network, 5)
     if rank == 1:
@@ -386,7 +374,7 @@ def kernels_of(made, steps):
 
 
 def on_one_gpu(rank):
-    """Two processes whose kernels take turns on it."""
+    """Runs two processes that share one GPU."""
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
     group, device = torch.distributed.group.WORLD, torch.device("cuda", 0)
     made = exact(group, device=device, areas=False)

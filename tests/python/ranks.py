@@ -1,4 +1,4 @@
-"""Runs a function in several processes that form one torch.distributed group, and brings back what each returned.
+"""Runs a function in several processes that form one torch.distributed group, and returns the result of each.
 
     def work(rank, factor):                 # at the top of a test's module
         ...
@@ -26,10 +26,10 @@ from torch import distributed
 
 
 def on_ranks(world_size, function, *args, backend="gloo", timeout=120):
-    """The results of `function(rank, *args)` on each rank, as torch.save can keep it, in the order of ranks.
+    """Returns the results of `function(rank, *args)` on each rank, serialized by torch.save, in the order of ranks.
 
-    Fails with the trace of the first rank that raised, and, after `timeout` seconds, with those that did not answer:
-    then all are ended. Skips where torch has no such backend, or the machine not a GPU for each rank of NCCL."""
+    Fails with the traceback of the first rank that raised an error, or, after `timeout` seconds, with the ranks that
+    returned nothing, which are ended. Skips the test if torch lacks the backend, or NCCL a GPU for each rank."""
     _require(backend, world_size)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed.tensor", "spikeforge"])
@@ -93,7 +93,7 @@ def _answers(pipes, deadline):
                 answers[rank] = torch.load(io.BytesIO(answer), weights_only=False)
             else:
                 broken[rank] = trace
-                deadline = min(deadline, time.monotonic() + 6)  # others may know better why
+                deadline = min(deadline, time.monotonic() + 6)  # other ranks may report the cause
     if broken:
         pytest.fail("\n".join(f"rank {rank}: {trace}" for rank, trace in broken.items()), pytrace=False)
     return [answers[rank] for rank in range(len(pipes))]
@@ -114,7 +114,7 @@ def _rank(rank, world_size, backend, timeout, store, function, args, pipe):
         answer = io.BytesIO()
         torch.save(function(rank, *args), answer)
         pipe.send((None, answer.getvalue()))
-        distributed.barrier()  # nobody leaves while others still talk to it
+        distributed.barrier()  # all ranks stay until communication ends
         distributed.destroy_process_group()
     except BaseException:
         pipe.send((traceback.format_exc(), None))

@@ -1,7 +1,7 @@
-"""The neurons as slow, obvious loops over time, written from their equations.
+"""The neurons as slow, simple loops over time, written from their equations.
 
-Everything the operators compute is computed here once more, one step after the other, in float64, and every gradient
-comes from autograd walking that loop. Nothing in this file knows how the library works.
+The reference for all results of the operators: computed step by step, in float64, with gradients from torch's autograd.
+This file is independent of the implementation.
 """
 
 import math
@@ -15,11 +15,11 @@ import torch
 
 @dataclass(frozen=True)
 class Surrogate:
-    """`gradient` stands in for the derivative of the Heaviside function, `primitive` is its integral.
+    """`gradient` replaces the derivative of the Heaviside function, `primitive` is its integral.
 
-    `jumps` are the points where the gradient is not continuous, `kinks` those where it is not smooth. One whose defaults
-    are `steep` turns the rounding of H in float32 into errors above the bound. Where the primitive `grows` with x, or is
-    large, neurons of the smooth form run away.
+    `jumps` are the points where the gradient is not continuous, `kinks` those where it is not smooth. If the defaults
+    are `steep`, the rounding of H in float32 causes errors above the bound. If the primitive `grows` with x, or is large,
+    neurons of the smooth form diverge.
     """
 
     defaults: tuple
@@ -37,7 +37,7 @@ def sigma(x):
 
 
 def pick(condition, x, yes, no):
-    """torch.where that keeps a number at the precision of x."""
+    """Returns torch.where(condition, yes, no) with scalars in the dtype of x."""
     yes, no = (value if torch.is_tensor(value) else torch.full_like(x, value) for value in (yes, no))
     return torch.where(condition, yes, no)
 
@@ -302,7 +302,7 @@ SURROGATES = {
 
 
 class Fire(torch.autograd.Function):
-    """S = 1 where x >= 0 (the primitive in the smooth form); backward with the surrogate gradient."""
+    """Returns 1 where x >= 0, or the primitive in the smooth form; the derivative is the surrogate gradient."""
 
     @staticmethod
     def forward(ctx, x, surrogate, args, spiking):
@@ -317,7 +317,7 @@ class Fire(torch.autograd.Function):
 
 
 class Select(torch.autograd.Function):
-    """v_reset where the neuron fired, h elsewhere; differentiated as s * v_reset + (1 - s) * h."""
+    """Returns v_reset if the neuron fired, otherwise h; differentiated as s * v_reset + (1 - s) * h."""
 
     @staticmethod
     def forward(ctx, h, s, v_reset):
@@ -338,8 +338,8 @@ def hard_reset(h, s, v_reset, spiking):
 
 
 class Neuron(NamedTuple):
-    params: dict  # name -> the operator's default, in the order of its signature; None where there is none
-    has_w: bool = False  # a second state
+    params: dict  # name -> the operator's default, in the order of its signature; None without a default
+    has_w: bool = False  # whether it has a second state
     has_decay_input: bool = False
 
 
@@ -360,7 +360,7 @@ NEURONS = {
 
 
 def charge(neuron, x, v, w, p, decay_input):
-    """H of one step. p holds the parameters, p['leak_to'] is v_reset, or 0 under soft reset."""
+    """Returns H of one step. p contains the parameters; p['leak_to'] is v_reset, or 0 under soft reset."""
     if neuron == "integrate_and_fire":
         return v + x
     if neuron in ("lif", "plif", "adaptive_lif"):
@@ -379,12 +379,12 @@ def charge(neuron, x, v, w, p, decay_input):
 
 
 def threshold_of(neuron, w, p):
-    """Of one step: adaptive_lif's rises with its second state."""
+    """Returns the threshold of one step: that of adaptive_lif increases with the second state."""
     return p["v_threshold"] + p["b"] * w if neuron == "adaptive_lif" else p["v_threshold"]
 
 
 def recover(neuron, h, s, w, p):
-    """The second state after a step."""
+    """Returns the second state after a step."""
     if neuron == "adaptive_lif":
         return p["decay"] * w + s
     return w + (p["a"] * (h - p["v_rest"]) - w) / p["tau_w"] + p["b"] * s
@@ -394,13 +394,13 @@ class Result(NamedTuple):
     spikes: torch.Tensor  # [T, *shape]
     v: torch.Tensor  # [T, *shape], after reset
     w: Optional[torch.Tensor]
-    h: torch.Tensor  # [T, *shape], what was compared with the threshold
+    h: torch.Tensor  # [T, *shape], compared with the threshold
     v_last: torch.Tensor
     w_last: Optional[torch.Tensor]
-    threshold: torch.Tensor  # [T, *shape], with which h was compared
+    threshold: torch.Tensor  # [T, *shape], compared with h
 
     def outputs(self, store_v):
-        """The results of the operator."""
+        """Returns the results of the operator."""
         states = (self.v, self.w) if store_v else (self.v_last, self.w_last)
         return (self.spikes, *(state for state in states if state is not None))
 
@@ -409,7 +409,7 @@ def run(
     neuron, x, v=None, w=None, *, params=None, soft=False, decay_input=True, detach_reset=False, surrogate="sigmoid",
     surrogate_args=(), spiking=True,
 ):
-    """The loop over time, in the dtype of x. params: name -> number or tensor; what is missing has its default."""
+    """Runs the loop over time in the dtype of x. params: name -> scalar or tensor; missing ones have their defaults."""
     shape = x.shape[1:]
     p = {name: default for name, default in NEURONS[neuron].params.items() if default is not None}
     p.update(params or {})
@@ -448,7 +448,7 @@ def run(
 
 
 def jvp(function, values, tangents):
-    """Of a function of tensors, along tangents: the derivative of its vjp, which is linear in what it is given."""
+    """Returns the derivative of a function along tangents: the derivative of its vjp, which is linear."""
     leaves = [t.clone().requires_grad_() for t in values]
     outputs = function(*leaves)
     ones = [torch.zeros_like(o, requires_grad=True) for o in outputs]

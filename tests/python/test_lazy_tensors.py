@@ -1,6 +1,6 @@
-"""Tensors whose numbers are not what lies in their memory: lazily negated ones, as torch.complex and .imag make them, zeros
-without memory, and subclasses that hold another tensor. Every operator takes each of them, as an argument and as an upstream
-gradient, for what its clone is."""
+"""Tensors whose values differ from their memory: lazily negated ones (from torch.complex and .imag), zeros without memory,
+and subclasses that contain another tensor. Every operator treats each of them like its clone, as an argument and as an
+upstream gradient."""
 
 import functools
 
@@ -9,11 +9,11 @@ import torch
 import wrong_calls
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-PLAIN = (torch.uint8, torch.bool)  # without a negative
+PLAIN = (torch.uint8, torch.bool)  # types that cannot be negated
 
 
 class Holder(torch.Tensor):
-    """Has no memory; a call is made with what it holds."""
+    """A subclass without memory; operators run with the tensor that it contains."""
 
     @staticmethod
     def __new__(cls, held):
@@ -49,7 +49,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 @functools.cache
 def calls():
-    """By operator, with its arguments."""
+    """Returns calls by operator, with their arguments."""
     torch.manual_seed(1)
     found = {}
     for overload, arguments in wrong_calls.right_calls():
@@ -59,7 +59,7 @@ def calls():
 
 
 def results(overload, arguments):
-    """Tensors, or the type of the exception: zeros are not legal everywhere."""
+    """Returns the tensors, or the type of the exception: zeros are illegal for some arguments."""
     torch.manual_seed(2)
     copies = tree_map(lambda t: t.clone() if isinstance(t, torch.Tensor) and not (t.is_neg() or t._is_zerotensor() or isinstance(t, Holder)) else t, arguments)
     try:
@@ -96,12 +96,12 @@ def test_every_upstream_gradient(kind):
     wrong, count = [], 0
     for overload, given in calls().items():
         for arguments in given:
-            constant = written(overload) | ({"params"} if "traces" in arguments else set())  # one that learns has traces of its own
+            constant = written(overload) | ({"params"} if "traces" in arguments else set())  # trainable ones have traces
             leaves = {name: value if name in constant else tree_map(leaf, value) for name, value in arguments.items()}
             torch.manual_seed(2)
             try:
                 found = wrong_calls.tensors_of(wrong_calls.invoke(overload, leaves))
-            except RuntimeError:  # it has no gradient by one of these
+            except RuntimeError:  # not differentiable with respect to an argument
                 continue
             outputs = [t for t in found if t.requires_grad]
             upstream = [torch.randn_like(t) for t in outputs]
@@ -115,7 +115,7 @@ def test_every_upstream_gradient(kind):
                 lazy, plain = KINDS[kind](gradient)
                 try:
                     want = gradients(k, plain)
-                except RuntimeError:  # it has none
+                except RuntimeError:  # this result has no gradient
                     break
                 count += 1
                 if not same(gradients(k, lazy), want):

@@ -1,4 +1,4 @@
-"""Wrong calls of every operator, in processes of their own: wrong_calls.py, which says what is asked of them."""
+"""Wrong calls of every operator, in separate processes: see wrong_calls.py."""
 
 import os
 import shutil

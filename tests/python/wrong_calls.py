@@ -1,12 +1,12 @@
-"""Calls of every operator of the namespace that are wrong in some way: none may read or write memory that is not its own.
+"""Fuzzes every operator of the namespace with wrong calls, which must not access memory outside their arguments.
 
     python wrong_calls.py LIBRARY --calls 5000 --seed 1 [--only REGEX] [--log FILE]
 
-A right call of each operator is known: of the public ones it stands below, of those beneath them it is what these call. Some
-of its arguments are then changed by their types: shapes, dtypes, values, aliases, devices, layouts. What follows is an
-exception in words, or a result whose shapes and types are those that the meta device says; and no argument has changed that the
-schema does not say. Tensors end at a page that nobody may read, and what lies before them is looked at after the call.
-FILE holds the call that is under way, for whoever finds this process dead.
+Legal calls of public operators are defined below, and those of lowered operators are recorded from these. Some arguments
+are then changed, by type: shapes, dtypes, values, aliases, devices, layouts. Each call must raise an exception with a
+message, or return results with the shapes and types of the meta device, and must not change arguments that its schema does
+not declare as written. Tensors end at an inaccessible page, and the memory before them is compared after the call.
+FILE contains the current call, in case the process crashes.
 """
 
 import argparse
@@ -33,10 +33,10 @@ NOISY = "neuron noisy(x; v; k) { h = 0.5 * v + x * k + normal(); s = spike(h - 1
 UNTOUCHED = {"record_kernels", "records_kernels", "write_kernel_pack", "load_kernel_pack", "print_cuda", "text_on_a_line", "neuron_text"}
 
 SECONDS_A_CALL = 120
-READS_WEIGHTS = {"loihi_quantize", "loihi_optimize_weight_bits"}  # on the host: there is no answer without numbers
+READS_WEIGHTS = {"loihi_quantize", "loihi_optimize_weight_bits"}  # on the host: meta tensors raise an error
 
 
-# ---- right calls ----
+# ---- legal calls ----
 
 def integers(low, high, *shape, dtype=torch.int32):
     return torch.randint(low, high, shape, dtype=dtype)
@@ -52,7 +52,7 @@ def samples(steps=4, count=2):
 
 
 def neuron_calls(schema):
-    """With everything given that may be, and with nothing."""
+    """Returns calls with all optional arguments, and with none."""
     for full in (False, True):
         arguments = {}
         for a in schema.arguments:
@@ -78,7 +78,7 @@ def schema_states(schema):
 
 
 def loihi_calls(schema):
-    """Of integers, and of floats that hold some."""
+    """Returns calls with integers, and with floats that contain integers."""
     for full, dtype in ((False, torch.int32), (True, torch.int32), (True, torch.float32)):
         arguments = {}
         integers = lambda low, high, *size: torch.randint(low, high, size).to(dtype)
@@ -98,7 +98,7 @@ def loihi_calls(schema):
 
 
 def public_calls(schema):
-    """Argument names to values."""
+    """Returns argument names and values."""
     name = schema.name.partition("::")[2]
     names = [a.name for a in schema.arguments]
     if name.startswith(("loihi_lif", "loihi_ternary")):
@@ -301,7 +301,7 @@ def public_calls(schema):
 
 
 class Lowered(TorchDispatchMode):
-    """The arguments with which operators of the namespace are called."""
+    """Records the arguments with which operators of the namespace are called."""
 
     def __init__(self):
         super().__init__()
@@ -318,7 +318,7 @@ def overload_of(schema):
 
 
 def named(func, args, kwargs):
-    """Every argument by its name, defaults too."""
+    """Returns all arguments by name, including defaults."""
     values = {}
     for i, a in enumerate(func._schema.arguments):
         if i < len(args):
@@ -339,7 +339,7 @@ def tensors_of(value):
 
 
 def right_calls():
-    """(overload, {name: value}) of every operator of the namespace."""
+    """Returns (overload, {name: value}) for every operator of the namespace."""
     schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith("spikeforge::")]
     calls = []
     for schema in schemas:
@@ -371,7 +371,7 @@ def invoke(overload, arguments):
     return overload(*positional, **by_name)
 
 
-# ---- tensors that end where memory does ----
+# ---- tensors at the end of memory ----
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -379,7 +379,7 @@ CANARY = 0xA5
 
 
 class Fence:
-    """Memory of a tensor, whose last byte is the last that may be read."""
+    """Memory for a tensor that ends at an inaccessible page."""
 
     def __init__(self, count):
         page = mmap.PAGESIZE
@@ -395,7 +395,7 @@ class Fence:
 
 
 def fenced(t, fences):
-    """The same numbers, in memory of their own."""
+    """Returns a copy of t in fenced memory."""
     if not (t.device.type == "cpu" and t.layout == torch.strided and 0 < t.numel() < 1 << 16 and t.is_contiguous()):
         return t
     fence = Fence(t.numel() * t.element_size())
@@ -404,7 +404,7 @@ def fenced(t, fences):
     return result.copy_(t)
 
 
-# ---- what may be wrong ----
+# ---- changes of arguments ----
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.int16, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.uint16]
 INTEGERS = [0, 1, -1, 2, 3, 7, 31, 64, 2**15, 2**31 - 1, 2**31, 2**32 + 1, 2**62, 2**63 - 1, -(2**63), -(2**31)]
@@ -433,7 +433,7 @@ def other_shape(t, rng):
         return t.transpose(place, rng.randrange(len(shape)))
     if choice == 7:
         return t.flatten()
-    if choice == 8 and shape:  # no memory has so much, though the tensor does
+    if choice == 8 and shape:  # larger than any memory, by expansion
         shape[place] = rng.choice([2**40, 2**61])
         return t.new_ones(1).expand(shape) if all(shape) else t
     if choice == 9 and shape:
@@ -475,7 +475,7 @@ def other_tensor(t, others, rng):
             return viewed[: t.numel()].view(t.shape) if viewed.numel() >= t.numel() else viewed
         except RuntimeError:
             return other
-    if choice == 10 and t.numel() < 10**6:  # which write all of it
+    if choice == 10 and t.numel() < 10**6:  # operations that write all elements
         return rng.choice([lambda: t.to_sparse(), lambda: torch._neg_view(t), lambda: t.detach().requires_grad_(), lambda: t.to_mkldnn()])()
     if choice == 11 and t.dim() and t.numel() < 10**6:
         return t.repeat_interleave(2, -1)[..., ::2]
@@ -519,7 +519,7 @@ def other_value(name, value, type_name, others, rng):
     return value
 
 
-# ---- one call ----
+# ---- a call ----
 
 def described(value):
     if isinstance(value, torch.Tensor):
@@ -533,7 +533,7 @@ def described(value):
 
 
 def bits_of(t):
-    """None where it has no bits of its own, or too many."""
+    """Returns the bits of t, or None if it has no memory, or too much."""
     if t.device.type != "cpu" or t.layout != torch.strided or t.numel() > 1 << 16 or t.is_neg():
         return None
     return t.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
@@ -557,7 +557,7 @@ def check(condition, words):
 
 
 def attempt(overload, arguments, fences):
-    """Makes the call; whether it came to a result."""
+    """Makes the call. Returns whether it returned a result."""
     writes = {a.name for a in overload._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
     before = [(name, t, bits_of(t)) for name, value in arguments.items() for t in tensors_of(value)]
     changed_on_purpose = [t for name, t, _ in before if name in writes]
@@ -580,7 +580,7 @@ def attempt(overload, arguments, fences):
         shapes = [(t.dtype, t.shape) for t in tensors_of(results)]
         try:
             expected = [(t.dtype, t.shape) for t in tensors_of(invoke(overload, on_meta(arguments)))]
-        except NotImplementedError:  # there is nothing to say of shapes
+        except NotImplementedError:  # meta tensors are not supported
             return True
         check(shapes == expected, f"the result is {shapes}, but on the meta device {expected}")
     return True
@@ -619,7 +619,7 @@ def main():
         overload = operators[i % len(operators)]
         arguments = detached(rng.choice(by_operator[overload]))
         if "unchecked" in arguments:
-            arguments["unchecked"] = False  # who says True vouches for the rest
+            arguments["unchecked"] = False  # `unchecked` permits invalid memory accesses
         fences = []
         arguments = tree_map(lambda t: fenced(t, fences) if isinstance(t, torch.Tensor) else t, arguments)
         types = {a.name: str(a.type) for a in overload._schema.arguments}
@@ -629,9 +629,9 @@ def main():
             try:
                 arguments[name] = other_value(name, arguments[name], types[name], others, rng)
             except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
-                continue  # torch knows no such tensor
+                continue  # torch cannot create this tensor
         say(log, overload, arguments)
-        signal.alarm(SECONDS_A_CALL)  # ends the process
+        signal.alarm(SECONDS_A_CALL)  # ends the process if the call hangs
         try:
             results += attempt(overload, arguments, fences)
         except Exception as e:

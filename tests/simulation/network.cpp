@@ -1,4 +1,4 @@
-// Networks from C++. Their steps are those of a dense loop: tests/python/network/test_simulation.py.
+// The C++ interface of networks. tests/python/network/test_simulation.py compares their steps with a dense loop.
 #include "csrc/simulation/internal/thread_choice.h"
 
 #include <ATen/ATen.h>
@@ -47,6 +47,39 @@ Recording by_threads(int threads) {
 }
 
 }  // namespace
+
+TEST_CASE("a step has the spikes of a simulation with the same inputs") {
+  TestNetwork whole = test_network(true), made = test_network(true);
+  const at::Tensor values = at::rand({60, 60}), steps = at::randint(60, {40}, at::kLong),
+                   neurons = at::randint(15, {40}, at::kLong), weight = at::scalar_tensor(0.5);
+  const std::vector<StepInput> inputs{{whole.a, "", values}, {whole.c, "b", weight, steps, neurons}};
+  const Recording recording = simulate(whole.network, 60, {.inputs = inputs});
+  at::Tensor spikes = at::zeros({60, whole.network.size()}, at::kBool);
+  spikes.index_put_({recording.steps, recording.neurons}, at::ones({}, at::kBool));
+  CHECK(recording.steps.numel() > 100);
+  CHECK(made.network.step(60, inputs).equal(spikes));
+  CHECK_FALSE(test_network(true).network.step(60).equal(spikes));
+  CHECK_THROWS_WITH(made.network.step(60, {{made.a, "", values.slice(0, 1)}}),
+                    has_text("the input of a must have shape [60, 60], steps and neurons, but has [59, 60]"));
+}
+
+TEST_CASE("rates, currents, parameters and states change between steps") {
+  Network network({.seed = 1, .dtype = at::kDouble});
+  const Neuron neuron("neuron n(x; v; leak) { h = leak * v + x; s = spike(h - 1, none); return s; v' = select(s, 0, h) }");
+  const Population p = network.populate("p", 3, neuron, {{"leak", 0.5}});
+  const std::size_t drive = network.drive(p, 0.0), current = network.inject(p, 2.0);
+  CHECK(network.step(1).all().item<bool>());
+  network.set_current(current, 0.0);
+  network.set_param(p, "leak", 0.25);
+  network.state(p, "v").fill_(0.5);
+  CHECK_FALSE(network.step(1).any().item<bool>());
+  CHECK(network.state(p, "v").eq(0.125).all().item<bool>());
+  CHECK(network.param(p, "leak").item<double>() == 0.25);
+  network.set_drive(drive, 1000.0);
+  network.silence(p, at::tensor({1}, at::kLong));
+  CHECK(network.step(1)[0].equal(at::tensor({1, 0, 1}, at::kBool)));
+  CHECK_THROWS_WITH(network.set_drive(1, 1.0), has_text("there are 1 drives, but no number 1"));
+}
 
 TEST_CASE("a network goes on where its state was saved, and pieces of any length are the whole") {
   TestNetwork once = test_network(true), made = test_network(true), resumed = test_network(true);
@@ -108,7 +141,7 @@ TEST_CASE("neurons that draw random numbers go on where the state was saved") {
   CHECK(same(joined(first, simulate(made, 40)), whole));
 }
 
-// What else is refused, by the same code: tests/python/network/test_simulation.py.
+// tests/python/network/test_simulation.py tests all other errors, which the same code raises.
 TEST_CASE("what only C++ can say wrongly of a network is refused") {
   Network network;
   const Population p = network.populate("p", 3, leaky(), {{"leak", 0.5}});

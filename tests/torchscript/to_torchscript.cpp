@@ -1,4 +1,4 @@
-// Module trees as TorchScript: the same bits as the module, whatever is done to the script in between.
+// Modules converted to TorchScript give the same bits as the modules, also after the script is copied, saved or moved.
 #include "csrc/nn/batch_norm_neuron.h"
 #include "csrc/nn/containers.h"
 #include "csrc/nn/delay.h"
@@ -79,8 +79,8 @@ bool same(const Tensor& a, const Tensor& b) {
          (a.eq(b) | (a.ne(a) & b.ne(b))).all().item<bool>();
 }
 
-// Two sequences one after the other, anew after reset(), and step by step: the interpreter optimises a function when it
-// has seen some calls.
+// Runs two sequences one after the other, again after reset(), and step by step: the interpreter optimises a function
+// after it has recorded some calls.
 void require_same(Stateful& module, const jit::Module& written, const Tensor& x, bool empty_pieces = true) {
   const at::NoGradGuard no_grad;
   module.reset();
@@ -118,7 +118,7 @@ TEST_CASE("every neuron written as TorchScript gives its own bits, and carries i
       INFO(made.name << (persistent ? ", persistent" : ""));
       const auto neuron = made.make(persistent);
       const Tensor x = 2 * at::rand({17, 4, width});
-      neuron->forward(x);  // a script starts without states, whatever the module has
+      neuron->forward(x);  // a script starts without states, even if the module has some
       const jit::Module script = eval_script(*neuron, x);
       require_same(*neuron, script, x);
       for (const std::string& state : neuron->state_names()) {
@@ -145,7 +145,7 @@ TEST_CASE("a script that has run is saved and copied without its states, unless 
     };
     const auto fresh = shapes(script);
     REQUIRE(same(call(script, x), first));
-    REQUIRE((shapes(script) == fresh) == (buffers_of_states == 0));  // a fresh one takes its state_dict
+    REQUIRE((shapes(script) == fresh) == (buffers_of_states == 0));  // a new copy accepts its state_dict
     for (const auto& of : {loaded, +[](const jit::Module& m) { return m.deepcopy(); }}) {
       jit::Module other = of(script);
       REQUIRE(same(call(other, x), persistent ? second : first));
@@ -154,7 +154,7 @@ TEST_CASE("a script that has run is saved and copied without its states, unless 
         call(of_another_batch, x.narrow(1, 0, 1));
       }
     }
-    REQUIRE(same(call(script, x), second));  // which went on meanwhile
+    REQUIRE(same(call(script, x), second));  // the script's own states are unaffected by the copies
   };
   for (const Made& made : all_neurons())
     for (const bool persistent : {false, true}) {
@@ -173,7 +173,7 @@ TEST_CASE("written neurons take every floating-point type") {
     for (const auto type : {at::kDouble, at::kHalf, at::kBFloat16}) {
       INFO(made.name << ", " << type);
       const auto neuron = made.make(false);
-      // Constants are float32, which half types take beside them.
+      // Constants are float32, which half types support.
       if (type == at::kDouble) neuron->to(type);
       const Tensor x = (2 * at::rand({9, 2, width})).to(type);
       require_same(*neuron, eval_script(*neuron, x), x);
@@ -242,7 +242,7 @@ void check_random_networks(unsigned begin, unsigned end) {
     const RandomNetwork description = random_network(random, exact_layers);
     nn::Composite net = description.build();
     Tensor x = 2 * at::rand({8, 3, width});
-    if (!exact_layers) x = (x * 4).round() / 4;  // of few bits, as the weights: any order of a sum is exact
+    if (!exact_layers) x = (x * 4).round() / 4;  // few bits, so that sums are exact in any order
     const jit::Module script = eval_script(*net, x);
     require_same(*net, script, x, /*empty_pieces=*/false);
   }
@@ -290,7 +290,7 @@ TEST_CASE("connections that start from rest give their own bits") {
   const at::NoGradGuard no_grad;
   net->reset();
   net->forward(x.narrow(0, 0, 1));
-  CHECK(net->state("way back_out_to_lif_in")[0].abs().sum().item<double>() > 0);  // it did not start from zeros
+  CHECK(net->state("way back_out_to_lif_in")[0].abs().sum().item<double>() > 0);  // it did not start at zeros
 }
 
 TEST_CASE("layers of torch give their own bits") {
@@ -323,7 +323,7 @@ TEST_CASE("layers of torch give their own bits") {
       Sequential net = all[i].first;
       const Tensor& x = all[i].second;
       net->train(training);
-      jit::Module script = to_torchscript(*net, x).deepcopy();  // which does not share its statistics
+      jit::Module script = to_torchscript(*net, x).deepcopy();  // a copy, which does not share running statistics
       for (int k = 0; k < 3; ++k) {
         at::manual_seed(k);
         const Tensor expected = net->forward(x);
@@ -387,7 +387,7 @@ TEST_CASE("a whole network gives its own bits and gradients") {
     }
     REQUIRE(compared > 8);
   }
-  // Over two calls the history goes on, until it is cut.
+  // The history of autograd extends over both calls until detach_state().
   own.get_method("reset")({});
   call(own, x);
   own.get_method("detach_state")({});
@@ -467,7 +467,7 @@ neuron pair(lambda, in; v, def = 0.5; if, training) {
       const auto actual = each->forward({x[0], x[1]}).toTupleRef().elements().vec();
       for (std::size_t i = 0; i < 2; ++i) REQUIRE(same(actual.at(i).toTensor(), expected.at(i)));
     }
-    REQUIRE(each->hasattr("if_"));  // a word of Python
+    REQUIRE(each->hasattr("if_"));  // a keyword of Python
     REQUIRE(each->hasattr("def__state"));
   }
 }
@@ -525,7 +525,7 @@ TEST_CASE("input that does not fit the states is an error, and reset() mends it"
 
 namespace {
 
-// What it computes is not what its base class writes.
+// Its results differ from those of its base class, which the converter supports.
 class Twice : public nn::SequentialImpl {
  public:
   Twice() : SequentialImpl(nn::LIF()) {}
@@ -555,7 +555,7 @@ struct UnknownImpl : Stateful {
 }  // namespace
 
 TEST_CASE("what cannot be written is named with its path") {
-  const Tensor x = at::full({2, 1, width}, 4.0);  // what a LIF fires at
+  const Tensor x = at::full({2, 1, width}, 4.0);  // large enough for a LIF to fire
   const auto refusal = [&](torch::nn::Module& module) { return message_of([&] { to_torchscript(module, x); }); };
   nn::Composite net;
   net->add("encoder", torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::ReLU(), torch::nn::Embedding(3, 3)));

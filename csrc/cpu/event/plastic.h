@@ -86,7 +86,7 @@ struct PlasticCall {
   void* sent = nullptr;  // [columns], to which sent values are added; null if they are not used
 };
 
-// Connections of some neurons: neuron own[i] has the places begins[i], ..., ends[i] - 1 of `others`.
+// The connections of some neurons. Those of neuron own[i] are at others[begins[i]], ..., others[ends[i] - 1].
 struct PlasticWalk {
   bool by_columns = false;  // true: own are columns and others are rows; false: the reverse
   const std::int32_t* own = nullptr;

@@ -15,10 +15,8 @@
 namespace spikeforge::cpu {
 inline namespace CPU_CAPABILITY {
 
-// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes. The vectors of vec.h are
-// floating-point.
-//
-// The loop's parameter (multistep.h), forward only.
+// Rows of Loihi neurons in scalar int arithmetic, which the compiler vectorizes, because the vectors of vec.h are
+// floating-point. A template argument of the loop in multistep.h, for the forward pass only.
 template <class Cell> class LoihiRows {
   static constexpr int S = Cell::n_states;
   static constexpr std::size_t words = sizeof(Cell) / sizeof(int);

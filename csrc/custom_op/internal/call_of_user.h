@@ -20,7 +20,7 @@ template <class Call> decltype(auto) call_of_user(const std::string& op, const c
   } catch (abi::__forced_unwind&) {  // thread cancellation must not be stopped
     throw;
   } catch (...) {
-    TORCH_CHECK(false, op, ": ", what, " threw something that is no std::exception");
+    TORCH_CHECK(false, op, ": ", what, " threw an object that is not a std::exception");
   }
 }
 

@@ -22,7 +22,7 @@ std::vector<Id> lower_into(Graph& to, const Graph& from);
 
 Graph lowered(const Graph& graph);
 
-// A block of a rule of plasticity with these results alone: its states, or its traces, and what is sent.
+// A block of a plasticity rule with only these results: its states, or its traces, and sent values.
 Graph lowered(const SynapseBlock& block, bool of_traces, bool sends);
 
 }  // namespace spikeforge::graph

@@ -154,9 +154,9 @@ std::string legal_values(std::span<const CellParam> params, std::span<const Plac
          list("int", "poison", [](const Rule& rule) { return rule.poison; });
 }
 
-// True if a backward pass of one segment fits the registers that blocks_of_one_segment leaves it. Parameters of a
-// channel stay in registers: QIF, which has six, would spill 1200 bytes; with rows of gradients of states, PLIF would
-// spill 400 (float16, sm_90).
+// True if a backward pass of one segment fits into the registers that blocks_of_one_segment leaves. Parameters per
+// channel stay in registers: the six of QIF would spill 1200 bytes; with stored states, PLIF would spill 400 (float16,
+// sm_90).
 bool fits_one_segment(const KernelSpec& spec) {
   constexpr std::size_t most_params = 4;
   return spec.cell->params.size() <= most_params && !spec.loop.store_states;

@@ -160,10 +160,10 @@ std::shared_ptr<const TracedCell> TracedCells::intern(std::string_view text) {
   dropped = make_room(bytes);
   if (bytes_ + bytes > most_bytes_)
     throw NoRoomForCell(fmt::format(
-        "there is no room for one neuron more: the {} neurons in use take {:.1f} MiB of the {:.1f} MiB that "
-        "neurons may take, and neuron {} takes {:.1f}; make the numbers that vary from call to call "
-        "parameters of one neuron, let go of neurons that are not needed any more, or set "
-        "SPIKEFORGE_NEURONS_LIMIT_MB to more",
+        "the memory limit of neurons is exceeded: the {} neurons in use need {:.1f} MiB of at most {:.1f} MiB, "
+        "and neuron {} needs {:.1f} MiB; pass values that change between calls as parameters of one "
+        "neuron, destroy unused neurons, or increase the limit: set the environment variable "
+        "SPIKEFORGE_NEURONS_LIMIT_MB",
         cells_.size(), mebibytes(bytes_), mebibytes(most_bytes_), made->name, mebibytes(bytes)));
   cells_.push_front(made);
   places_.emplace(made->text, cells_.begin());

@@ -29,7 +29,7 @@ constexpr int longest_compiled = 8000;
 class TracedCell : public Cell {
  public:
   // Throws TextError if the text is not a neuron, GraphError if it cannot be differentiated, and NoRoomForCell, before
-  // differentiation, if the derivative alone would need more than most_bytes.
+  // differentiation, if the derivative itself would need more than most_bytes.
   explicit TracedCell(std::string_view text, std::size_t most_bytes = std::numeric_limits<std::size_t>::max());
 
   // Throws GraphError if is_too_long().

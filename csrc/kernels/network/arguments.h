@@ -85,6 +85,11 @@ struct Arguments {
   // other element is step * size + neuron. Spikes after the capacity are only counted.
   unsigned* received;
   Int room;
+  const unsigned char* silenced;  // [size], not 0 if the spikes of the neuron are suppressed; or null
+  // Input of the caller, or null: [steps, input_columns], for the columns from input_column on. The first step reads
+  // row input_row.
+  const void* input;
+  Int input_columns, input_column, input_row;
   Drive drives[most_drives];
   Peers peers;
 };
@@ -114,7 +119,7 @@ struct NearArguments {
 
 static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
 static_assert(sizeof(NearArguments) == 6 * 8 &&
-                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 8 + 6 * most_drives + 8) * 8 &&
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 13 + 6 * most_drives + 8) * 8 &&
                   sizeof(ExchangeArguments) == sizeof(Arguments) + 9 * 8,
               "words without padding");
 

@@ -158,7 +158,7 @@ struct Candidate {
   bool apart;
 };
 
-// Returns the candidates. Those with separate warps that recompute are first: if they fit, they are the fastest.
+// Returns the candidates. Those in which separate warps recompute the states are first, because they are the fastest.
 std::vector<Candidate> candidates_on(const jit::Device& device, bool forward) {
   static const int forced_blocks = override_of("SPIKEFORGE_CLUSTER");
   static const int forced_row = override_of("SPIKEFORGE_ROW");

@@ -29,7 +29,7 @@ struct ScanPlan {
   std::int64_t tiles;   // tiles of the sequence: the maximum number of blocks for the same neurons
 };
 
-// Returns std::nullopt if the loop alone is at least as fast, or if the cell does not fit.
+// Returns std::nullopt if the plain loop is at least as fast, or if the cell does not fit.
 std::optional<ScanPlan> plan_scan(const ForwardLaunch& launch, int multiprocessors);
 std::optional<ScanPlan> plan_scan(const BackwardLaunch& launch, int multiprocessors);
 

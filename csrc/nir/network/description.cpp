@@ -391,7 +391,7 @@ class ModuleMaker {
     });
     const CellOptions options = decide(node, {.dt = row.at("dt").toDouble()});
     const auto cell = cell_of(node.kind, options);
-    if (!cell) refuse_part(row.path(), "{} is no neuron of NIR", type);
+    if (!cell) refuse_part(row.path(), "{} is not a neuron of NIR", type);
     nn::NeuronOptions neuron(cell->text);
     for (const auto& [name, array] : cell->params) {
       const auto found = params.find(name);

@@ -40,7 +40,7 @@ class Exporter {
       return network_of(*network, path, shape);
     Graph graph;
     const auto node = node_of(part, path, shape);
-    if (!node) refuse(path, "it is no layer and no neuron");
+    if (!node) refuse(path, "it is not a layer or neuron");
     const Shape out = output_shape(*node, shape, path, ShapeRule::strict);
     graph.nodes = {{"input", {Input{shape}, {}}}, {"node", *node}, {"output", {Output{out}, {}}}};
     graph.edges = {{"input", "node"}, {"node", "output"}};
@@ -282,14 +282,14 @@ class Exporter {
         if (found[w] <= delays[w]) continue;
         if (!move_after(wires[w].from, found))
           refuse(path,
-                 "readers of NIR delay {} by a step, as a cycle leads through it, but here its delay "
-                 "lies elsewhere",
+                 "readers of NIR delay {} by a step to break a cycle, but this network has its delay at "
+                 "another connection",
                  wires[w].text);
         has_moved = true;
       }
       cuts = has_moved ? std::vector<std::int64_t>(wires.size()) : found;
     }
-    refuse(path, "its delays cannot be laid where readers of NIR cut its cycles");
+    refuse(path, "its delays cannot be moved to the connections at which readers of NIR break its cycles");
   }
 
   void note_starts(Graph& graph, const std::string& path, const Wiring& net, const std::set<std::size_t>& starts) {

@@ -19,7 +19,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-// Returns some steps of noise for every input, on which the script must return the network's bits.
+// Returns noise for every input, for a few steps. The script and the network must have the same bits for it.
 nn::Tensors noise_for(const Graph& graph, const nn::Names& inputs, const ModuleOptions& options) {
   constexpr std::int64_t steps = 3;
   const std::vector<NodeShapes> shapes = infer_shapes(graph, options.shapes);

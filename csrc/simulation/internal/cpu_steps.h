@@ -14,8 +14,9 @@
 #include "csrc/cpu/event/kernels.h"
 #include "csrc/cpu/multistep/program.h"
 #include "csrc/cpu/network/poisson_input.h"
+#include "csrc/simulation/internal/call_guard.h"
+#include "csrc/simulation/internal/engine.h"
 #include "csrc/simulation/internal/group_call.h"
-#include "csrc/simulation/internal/running.h"
 #include "csrc/simulation/internal/thread_choice.h"
 
 #include <cstddef>
@@ -35,17 +36,19 @@ struct SpikeList {
 struct CpuRecord {
   SpikeList* spikes = nullptr;  // null: spikes are not recorded
   const RecordedStates& states;
+  bool* fired = nullptr;  // [steps, neurons], false at first; or null
 };
 
-class CpuSteps {
+class CpuSteps final : public Engine {
  public:
-  explicit CpuSteps(Running& running);
+  CpuSteps(NetworkState& state, CallGuard& guard);
 
-  // Allocates the memory that steps need, for torch's current number of threads.
-  void prepare();
+  // Allocates the memory for torch's current number of threads.
+  void prepare() override;
 
   // After an exception from recording, an unshared network is in the state of its last complete step.
-  void run(std::int64_t steps, const CpuRecord& record);
+  Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) override;
+  void step(const Steps& steps, const at::Tensor& fired) override;
 
   // Runs every step on all threads, even if one thread would be faster.
   void always_share() { choice_.always_share(); }
@@ -92,6 +95,8 @@ class CpuSteps {
     std::vector<double> rates, none, weights;  // [columns]
   };
 
+  void run_steps(const Steps& steps, const CpuRecord& record);
+  void arrive(std::int64_t step);
   void make_groups();
   void make_drives();
   std::vector<PoissonRun> runs_of(const PoissonDrive& drive);
@@ -111,7 +116,8 @@ class CpuSteps {
   template <class T> void list_fired(Part& part) const;
   void record(std::int64_t row, std::int64_t step, const CpuRecord& record) const;
 
-  Running& running_;
+  NetworkState& state_;
+  CallGuard& guard_;
   const cpu::EventKernels& kernels_;
   const cpu::PoissonKernels& poisson_;
   event::Weights weights_;
@@ -130,7 +136,8 @@ class CpuSteps {
   // which are not yet delivered.
   std::vector<std::vector<std::int64_t>> block_, told_;
   std::int64_t first_of_block_ = 0, first_told_ = 0;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, first_step_ = 0;  // the second is the first of the call
+  const ExternalInput* input_ = nullptr;    // of the call
 };
 
 }  // namespace spikeforge::simulation

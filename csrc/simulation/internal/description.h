@@ -46,12 +46,14 @@ struct DescribedPlastic : DescribedConnections {
 };
 
 struct DescribedDrive {
+  Population population;
   Targets targets;
   at::Tensor rates;  // float64, on the CPU: [], or one for each neuron
   double weight = 1;
 };
 
 struct DescribedCurrent {
+  Population population;
   Targets targets;
   at::Tensor current;  // [], or one for each neuron
 };
@@ -75,6 +77,10 @@ struct Description {
   std::size_t number_of(const Population& population) const;
   std::string_view own(std::string_view name) { return names.emplace_back(name); }
 };
+
+// Lists names for a message.
+std::string listed(const std::vector<std::string>& names);
+std::vector<std::string> names_of_params(const Cell& cell);
 
 // Checks that all ranks have the same library, torch and options, and describe the same network. Otherwise throws
 // ValueError on all ranks, with a rank and its first difference. Returns a number that identifies the network on all

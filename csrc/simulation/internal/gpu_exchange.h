@@ -2,8 +2,9 @@
 #pragma once
 
 #include "csrc/kernels/network/launch.h"
+#include "csrc/simulation/internal/call_guard.h"
 #include "csrc/simulation/internal/gpu_streams.h"
-#include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/internal/state.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -17,7 +18,7 @@ namespace spikeforge::simulation {
 class GpuExchange {
  public:
   // `steps` is the launch of the kernel of the steps, and must outlive this object.
-  GpuExchange(Running& running, const kernels::NetworkLaunch& steps);
+  GpuExchange(NetworkState& state, CallGuard& guard, const kernels::NetworkLaunch& steps);
 
   // Sets the lists of spikes in the arguments of the steps' kernel.
   void say_where(network::Arguments& steps) const;
@@ -44,7 +45,7 @@ class PeerExchange {
  public:
   // Collective. Returns null if the ranks are on several hosts, if their GPUs have no peer access, or if a rank has
   // SPIKEFORGE_PEER_MEMORY=0.
-  static std::unique_ptr<PeerExchange> make(Running& running);
+  static std::unique_ptr<PeerExchange> make(NetworkState& state, CallGuard& guard);
 
   const network::Peers& peers() const { return peers_; }
 
@@ -52,7 +53,7 @@ class PeerExchange {
   void check();
 
  private:
-  PeerExchange(Running& running, SharedMemory memory, std::int64_t room);
+  PeerExchange(NetworkState& state, CallGuard& guard, SharedMemory memory, std::int64_t room);
 
   const std::shared_ptr<Ranks> ranks_;
   const SharedMemory memory_;

@@ -3,10 +3,11 @@
 #pragma once
 
 #include "csrc/kernels/network/launch.h"
+#include "csrc/simulation/internal/call_guard.h"
+#include "csrc/simulation/internal/engine.h"
 #include "csrc/simulation/internal/gpu_exchange.h"
 #include "csrc/simulation/internal/gpu_streams.h"
 #include "csrc/simulation/internal/group_call.h"
-#include "csrc/simulation/internal/running.h"
 
 #include <cstdint>
 #include <deque>
@@ -15,29 +16,35 @@
 
 namespace spikeforge::simulation {
 
-class GpuSteps {
+class GpuSteps final : public Engine {
  public:
   // Returns null if operators have to step the network: on other devices, for deterministic sums, and for networks that
   // the kernel does not support (kernels/network/launch.h).
-  static std::unique_ptr<GpuSteps> make(Running& running);
+  static std::unique_ptr<GpuSteps> make(NetworkState& state, CallGuard& guard);
 
-  // Records into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of `states`. Spikes between
-  // ranks or areas are exchanged after every block and at the end.
-  void run(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
+  Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) override;
+  void step(const Steps& steps, const at::Tensor& fired) override;
+
+ private:
+  template <class Place, class Listed> void run_launches(const Steps& steps, const Place& fired, const Listed& listed);
+  void set_input(const ExternalInput& input, std::int64_t first, std::int64_t count);
+  GpuSteps(NetworkState& state, CallGuard& guard);
+
+  // Records spikes into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of the recorded
+  // states. Spikes between ranks or areas are exchanged after every block and at the end.
+  void launch(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
 
   // Repeats steps whose spikes exceeded the lists between ranks: `keep` is called before them, and `goes_back` after
   // them, which returns true if they are to be repeated. Throws c10::Error if a rank has ended.
   void keep();
   bool goes_back();
 
-  // Returns the number of steps that run fastest in one call; other numbers should be multiples of it.
+  // Returns the number of steps that run fastest in one launch; other numbers should be multiples of it.
   std::int64_t at_once() const;
+  std::int64_t steps_of_a_launch() const;
 
-  // Sets the tensors into which `run` records states: [rows, neurons of the probe] each.
+  // Sets the tensors into which `launch` records states: [rows, neurons of the probe] each.
   void record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states);
-
- private:
-  explicit GpuSteps(Running& running);
 
   void make_groups();
   void make_drives();
@@ -46,11 +53,13 @@ class GpuSteps {
   void run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
   bool repeats() const;
 
-  Running& running_;
+  NetworkState& state_;
+  CallGuard& guard_;
   std::deque<GroupCall> calls_;
   std::vector<kernels::NetworkGroup> groups_;
   std::vector<at::Tensor> rate_tables_;  // memory that drives point to
-  at::Tensor lists_, counts_, probes_, numbers_;
+  at::Tensor lists_, counts_, probes_, numbers_, input_;
+  std::int64_t first_of_input_ = 0;  // the step of the call for the first row of input_
   kernels::NetworkLaunch launch_;
   kernels::NetworkPlan plan_;
   const jit::LoadedKernel* kernel_ = nullptr;

@@ -1,7 +1,7 @@
 // One step of a group's neurons, as a multistep call that updates the states in place.
 #pragma once
 
-#include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/internal/state.h"
 #include "ops/multistep/multistep.h"
 
 #include <optional>

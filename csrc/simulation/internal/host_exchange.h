@@ -63,6 +63,8 @@ class Exchange {
   // The slices of each rank, without empty ones.
   const std::vector<std::vector<Slice>>& slices() const { return slices_; }
   std::int64_t most_neurons() const { return most_neurons_; }
+  // The largest number of requested neurons on one rank.
+  std::int64_t most_of_a_rank(const StateProbe& requested) const;
   bool all_have_neurons() const { return std::ranges::find(neurons_, 0) == neurons_.end(); }
 
  private:

@@ -47,7 +47,7 @@ def find_rewrites(
     Args:
         norms, neurons, pools: the modules that may be rewritten.
         recompute: find the product before each normalisation too.
-        fires: returns whether a neuron's output contains 0 and 1 alone.
+        fires: returns whether a neuron's output contains only 0 and 1.
 
     Returns:
         The rewrites, and the record of the call; None if there is nothing to find.

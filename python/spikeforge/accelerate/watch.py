@@ -86,7 +86,7 @@ class Watch(TorchDispatchMode):
     # --- results
 
     def chains(self, net: nn.Module, inputs: Iterable[Any]) -> list[tuple[nn.Module, nn.Module | None, nn.Module]]:
-        """Returns each normalisation that one neuron alone reads, as a sequence, with the pooling between them (or
+        """Returns each normalisation that only one neuron reads, as a sequence, with the pooling between them (or
         None). `net` and `inputs` are those of the recorded call; the network runs once more for each pooling."""
         found = []
         for norm in self.normalised:

@@ -135,7 +135,7 @@ def event_product(
         ``[..., cols]`` of this rank's columns.
     """
     if not isinstance(matrix, DealtConnectivity):
-        raise TypeError(f"event_product: matrix must be a result of deal, but is {type(matrix).__name__}")
+        raise TypeError(f"event_product: matrix must be returned by deal, but is {type(matrix).__name__}")
     gathered = gather(events, matrix.rows, mesh)
     weights = replicated(matrix.weights, mesh) if matrix.one_weight else matrix.weights
     options = dict(rows=matrix.rows, cols=matrix.cols, transpose=True, graded=graded, deterministic=deterministic)

@@ -237,7 +237,7 @@ def _layer(module: nn.Module, row: Row, on_sequences: bool) -> Row | None:
         windows = {name: list(getattr(module, name)) for name in ("kernel_size", "stride", "padding")}
         return row | windows | {"sums": module.sums}
     if isinstance(module, nn.Flatten):
-        # Dimension 2 of [T, B, *shape] is the first of a step; C++ counts the batch alone.
+        # Dimension 2 of [T, B, *shape] is the first of a step; C++ counts only the batch.
         counted = [d - 1 if on_sequences and d > 0 else d for d in (module.start_dim, module.end_dim)]
         return row | {"kind": "Flatten", "start_dim": counted[0], "end_dim": counted[1]}
     if isinstance(module, spiking.Delay):

@@ -110,7 +110,7 @@ class _Wiring:
             self.sources[node] = value
             return
         if any(part is other for _, other in self.parts):
-            raise self._refuse(f"it calls {node.target} twice, but a node takes part once in a step")
+            raise self._refuse(f"it calls {node.target} twice, but a node runs once per step")
         self._add(node, node.target, part, value)
 
     def _flatten(self, node: fx.Node) -> None:

@@ -86,7 +86,7 @@ class Sequential(Container):
 
     It passes states to its parts, and returns theirs.
 
-    It makes one call for all steps to a torch layer whose result for a step depends on that step alone (Linear,
+    It makes one call for all steps to a torch layer whose result for a step depends only on that step (Linear,
     convolutions, pooling, activations, Dropout, Flatten, LayerNorm, GroupNorm, BatchNorm in evaluation, and
     ``nn.Sequential`` of these), as ``nn.Sequential`` does: steps, pieces and whole sequences agree within rounding. Any
     other layer is called once a step: BatchNorm in training computes its statistics of each step, unless it is wrapped in

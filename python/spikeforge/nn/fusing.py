@@ -127,7 +127,7 @@ def _put(container: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _fires(neuron: nn.Module) -> bool:
-    """Returns True if the neuron's output contains 0 and 1 alone; that of a custom neuron may contain any value."""
+    """Returns True if the neuron's output contains only 0 and 1; that of a custom neuron may contain any value."""
     return isinstance(neuron, PredefinedNeuron) and neuron.spiking
 
 

@@ -147,7 +147,7 @@ class LavaLIF(LavaModule):
         if not 0 < vth < math.inf:
             raise ValueError(f"LavaLIF: vth must be above 0 and finite, but is {vth}")
         if round(scale * vth) < 1:
-            raise ValueError(f"LavaLIF: at scale {scale}, vth must be 1 of the chip's units or more, but is {vth}")
+            raise ValueError(f"LavaLIF: at scale {scale}, vth must be at least 1 unit of the chip, but is {vth}")
         self._check_flag("detach_reset", detach_reset)
         self.du, self.dv, self.vth, self.detach_reset = float(du), float(dv), float(vth), detach_reset
         if isinstance(bias, nn.Parameter):
@@ -156,7 +156,7 @@ class LavaLIF(LavaModule):
             self.register_buffer("bias", torch.as_tensor(bias, dtype=torch.get_default_dtype()).detach().clone())
         found = surrogates.of(surrogate)
         if isinstance(found, surrogates.Custom):
-            raise TypeError("LavaLIF: surrogate must be in the table of docs/surrogates.md, but is a Custom one")
+            raise TypeError("LavaLIF: surrogate must be built in (docs/surrogates.md), but is Custom")
         self.surrogate = found
         if not self.bias.is_meta:  # the values of a tensor on "meta" are set later
             self._check_bias()

@@ -88,7 +88,7 @@ class LoihiLIF(LoihiModule):
         self.ternary, self.form, self.detach_reset = ternary, form, detach_reset
         self.surrogate = surrogates.of(surrogate)
         if isinstance(self.surrogate, surrogates.Custom):
-            raise TypeError("LoihiLIF: surrogate must be in the table of docs/surrogates.md, but is a Custom one")
+            raise TypeError("LoihiLIF: surrogate must be built in (docs/surrogates.md), but is Custom")
         self.op_name = f"loihi{'_ternary' * ternary}_lif{FORMS[form]}"
         schema = getattr(ops, self.op_name).default._schema
         self.state_names = tuple(a.name for a in schema.arguments if a.name in RESERVED[1:5])

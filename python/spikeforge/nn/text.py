@@ -150,7 +150,7 @@ class TextCell:
         """The lengths and starts that a call passed to a module."""
         samples = module._memory.samples or {}
         if "start" in samples and not self.starts_by_itself:
-            raise ValueError("start: the states must start at numbers, but one starts at a tensor")
+            raise ValueError("start: the initial values of states must be scalars, but one is a tensor")
         return samples
 
     def _numbers_of(self, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:

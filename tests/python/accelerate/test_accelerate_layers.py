@@ -1,4 +1,4 @@
-"""accelerate.layers: batch normalisations and poolings of a SpikingJelly network. The oracle is the network before it."""
+"""accelerate.layers fuses batch normalisations and poolings of SpikingJelly. The oracle is the original network."""
 
 import copy
 import os
@@ -27,13 +27,13 @@ def node(**options):
 
 
 def small(*more):
-    """Plain modules of torch and those with a step mode."""
+    """Returns a network of torch's modules and of SpikingJelly's modules with a step mode."""
     net = nn.Sequential(
         layer.Conv2d(2, 4, 3, padding=1), layer.BatchNorm2d(4), node(), layer.MaxPool2d(2),
         layer.SeqToANNContainer(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8)), node(tau=3.0), *more,
     )
     for norm in (net[1], net[4][1]):
-        nn.init.constant_(norm.bias, 2.0)  # spikes, with running statistics too
+        nn.init.constant_(norm.bias, 2.0)  # so that neurons fire in evaluation too
     return functional_m(net)
 
 
@@ -47,7 +47,7 @@ class Between(nn.Module):
 
 
 def pooled(between=None):
-    """Like the embedding of Spikformer: max poolings between normalisations and neurons."""
+    """Returns a network with max pooling between normalisations and neurons, like the embedding of Spikformer."""
 
     def stage(inputs, outputs, window):
         norm = nn.BatchNorm2d(outputs)
@@ -101,7 +101,7 @@ def test_networks_of_spikingjelly_go_on_as_they_were(name, pairs, pools):
 
     done = layers(net, x)
     assert len(done.normalised) == pairs and len(done.pooled) == pools, done
-    assert all(torch.equal(buffer, before[key]) for key, buffer in net.named_buffers())  # to look changes nothing
+    assert all(torch.equal(buffer, before[key]) for key, buffer in net.named_buffers())  # buffers are unchanged
     assert [module.training for module in net.modules()] == training
     assert list(net.state_dict()) == keys and all(a is b for a, b in zip(net.parameters(), parameters))
     assert all(a is b for a, b in zip(net.modules(), modules))
@@ -111,7 +111,7 @@ def test_networks_of_spikingjelly_go_on_as_they_were(name, pairs, pools):
         close(got_gradients[key], gradients[key], key)
     for key, buffer in net.named_buffers():
         torch.testing.assert_close(buffer, after[key], rtol=1e-6, atol=1e-7)
-    assert layers(net, x) == type(done)((), ())  # nothing is left to do
+    assert layers(net, x) == type(done)((), ())  # a second call finds nothing to fuse
 
 
 def test_the_report_lists_the_layers_found():
@@ -196,7 +196,7 @@ def test_a_call_that_has_no_fused_form_is_normalised_too():
     layers(net, x)
     for module in net:
         if isinstance(module, neuron.BaseNode):
-            module.surrogate_function = surrogate.PoissonPass()  # which runs SpikingJelly's own code
+            module.surrogate_function = surrogate.PoissonPass()  # runs SpikingJelly's code
             module.surrogate_function.forward = surrogate.ATan().forward
     twin = copy.deepcopy(net)
     restore(twin)
@@ -205,7 +205,7 @@ def test_a_call_that_has_no_fused_form_is_normalised_too():
 
 
 class Uses(nn.Module):
-    """A normalisation whose result someone else reads too, or that is changed on its way."""
+    """A normalisation whose result has other users too, or is changed in place before the neuron."""
 
     def __init__(self, use):
         super().__init__()
@@ -241,7 +241,7 @@ def test_hooks_twins_and_other_modules_are_left_alone():
     hooked[1].register_forward_hook(lambda *_: None)
     hooked[5].register_forward_pre_hook(lambda *_: None)
     assert not layers(hooked, x).normalised
-    plain = small()  # not accelerated
+    plain = small()  # without accelerate()
     assert not layers(plain, x).normalised
     twice = functional_m(nn.Sequential(layer.BatchNorm2d(2), node(), layer.Conv2d(2, 2, 1)))
     twice = nn.Sequential(twice[0], twice[1], twice[2], twice[0], node())
@@ -253,7 +253,7 @@ def test_hooks_twins_and_other_modules_are_left_alone():
 
 
 class Block(nn.Module):
-    """SEW-ResNet's."""
+    """A residual block of SEW-ResNet."""
 
     def __init__(self, kind):
         super().__init__()
@@ -287,7 +287,7 @@ class Block(nn.Module):
             return s[1:].relu()
         if self.kind == "by its mode":
             return s + r if self.training else s - r
-        return s + r if r.sum() > 0 else s + r  # looks at numbers
+        return s + r if r.sum() > 0 else s + r  # depends on values
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -301,7 +301,7 @@ def test_residuals_are_joined_in_the_neurons_pass(recompute):
         assert done.recomputed == ((("0.conv", 0), ("0.shortcut.0", 0)) if recompute else ())
         assert type(net[0]).__name__ == "Block" and list(net.state_dict()) == list(twin.state_dict())
         older = copy.deepcopy(net)
-        if mode:  # as earlier versions have it in their pickles
+        if mode:  # the format of pickles of earlier versions
             older[0].__dict__["_spikeforge_source"] = older[0].__dict__.pop("_spikeforge_forward").source
         for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), pickle.loads(pickle.dumps(older))):
             assert_alike(step(copied, x), step(copy.deepcopy(twin), x))
@@ -309,7 +309,7 @@ def test_residuals_are_joined_in_the_neurons_pass(recompute):
         seen = []
         handle = net[0].node.register_forward_hook(lambda _, __, y: seen.append(y.clone()))
         net.eval()(x), functional.reset_net(net), net.train(), handle.remove()
-        assert ((seen[0] == 0) | (seen[0] == 1)).all()  # spikes
+        assert ((seen[0] == 0) | (seen[0] == 1)).all()  # all values are spikes
         functional.set_step_mode(net, "s"), functional.set_step_mode(twin, "s")
         assert torch.equal(net(x[0]), twin(x[0]))
         functional.reset_net(net), functional.reset_net(twin)
@@ -335,7 +335,7 @@ def test_products_of_spikes_are_recomputed_of_bits_and_kept_no_more():
             some(x)
         functional.reset_net(some)
         kept.append(sum(n for t, n in sizes.values() if not (t.is_leaf and t.requires_grad)))
-    assert kept[0] < 0.45 * kept[1], kept  # x is kept by both
+    assert kept[0] < 0.45 * kept[1], kept  # both keep x
     assert_alike(step(net, x), step(twin, x))
     with pytest.raises(TypeError, match="accelerate.layers: recompute must be True or False, but is 'yes'"):
         layers(net, x, recompute="yes")
@@ -357,7 +357,7 @@ def test_states_may_be_left_as_they_were(recompute, device):
     done = layers(net, x, recompute=recompute, keep_states=False)
     assert done.stateless == ("2", "5") and str(done).endswith("\nneurons that keep no states after a sequence: 2")
     assert_alike(step(net, x), step(twin, x))
-    for _ in range(2):  # no reset
+    for _ in range(2):  # without reset
         spikes = net(x)
         assert torch.equal(spikes, twin(x)) and net[2].v == net[5].v == 0.0
         functional.reset_net(twin)
@@ -370,11 +370,11 @@ def test_states_may_be_left_as_they_were(recompute, device):
     functional.reset_net(net)
     net[2].step_mode = "s"
     net[2](torch.rand(4, 4, 8, 8, device=device))
-    assert not torch.equal(net[2].v, torch.zeros_like(net[2].v))  # the loop is the caller's
+    assert not torch.equal(net[2].v, torch.zeros_like(net[2].v))  # a single step keeps its state
     net[2].step_mode = "m"
     functional.reset_net(net)
     assert pickle.loads(pickle.dumps(net))(x).shape == spikes.shape
-    assert layers(net, x).stateless == ("2", "5")  # as before
+    assert layers(net, x).stateless == ("2", "5")  # the same result as in the first call
     assert layers(net, x, keep_states=True).stateless == ()
     net(x)
     assert isinstance(net[2].v, torch.Tensor)
@@ -390,7 +390,7 @@ class OwnSurrogate(surrogate.ATan):
 def test_states_are_left_too_where_a_node_falls_back_and_others_are_named():
     net, x = small(node()), torch.rand(3, 2, 2, 8, 8) * 2
     net[6].surrogate_function = OwnSurrogate()
-    assert layers(copy.deepcopy(net), x, keep_states=False).stateless == ()  # accelerate has not seen it
+    assert layers(copy.deepcopy(net), x, keep_states=False).stateless == ()  # accelerate() has not replaced the neuron
     spikeforge.accelerate(net)
     done = layers(net, x, keep_states=False)
     assert done.stateless == ("2", "5") and done.keeping == ("6",)
@@ -398,7 +398,7 @@ def test_states_are_left_too_where_a_node_falls_back_and_others_are_named():
     net[5].surrogate_function = OwnSurrogate()
     net(x)
     assert net[2].v == net[5].v == 0.0 and isinstance(net[6].v, torch.Tensor)
-    for _ in range(2):  # no graph is left behind
+    for _ in range(2):  # reset_net releases the autograd graph
         functional.reset_net(net[6])
         net(x).sum().backward()
 
@@ -417,7 +417,7 @@ def test_a_pooling_before_a_neuron_is_done_before_the_normalisation(recompute, d
             assert_alike(step(net, x), step(twin, x))
         for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)) if recompute else net):
             assert_alike(step(copied, x), step(copy.deepcopy(twin), x))
-        assert net[0][0](x).shape == (3, 2, 4, 8, 8)  # the neuron takes the maxima
+        assert net[0][0](x).shape == (3, 2, 4, 8, 8)  # the pooling moved into the neuron
         restore(net)
         assert type(net[0][0][1]) is nn.BatchNorm2d and type(net[0][0][2]) is nn.MaxPool2d
         twin = copy.deepcopy(net)

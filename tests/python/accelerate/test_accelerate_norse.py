@@ -1,4 +1,4 @@
-"""accelerate on Norse 1.1: the same network before and after, cells and modules over sequences."""
+"""accelerate on Norse 1.1: cells and modules over sequences agree with the original networks."""
 
 import copy
 
@@ -68,7 +68,7 @@ SEQUENCES = {
 
 
 def both(module, device):
-    """Two copies, one accelerated, that share the parameters p (which Norse keeps in no module)."""
+    """Returns two copies, one accelerated, that share the parameters p (which Norse does not register)."""
     p = module.p
     copies = [copy.deepcopy(module).to(device) for _ in range(2)]
     for each in copies:
@@ -93,7 +93,7 @@ def cells(cell, x):
 
 
 def compare(name, modules, call, x):
-    """Outputs, states and all gradients of the two modules."""
+    """Compares the outputs, states and all gradients of the two modules."""
     learnable = [value for value in modules[0].p if isinstance(value, torch.Tensor) and value.requires_grad]
     results = []
     for module in modules:
@@ -168,10 +168,10 @@ def test_numbers_in_the_place_of_tensors_and_channel_wise_parameters():
         assert torch.equal(got, wanted) and torch.equal(state.v, wanted_state.v) and wanted.any()
 
 
-# --- networks as the tutorials build them ----------------------------------------------------------------------------
+# --- networks of the tutorials ---------------------------------------------------------------------------------------
 
 def classifier():
-    """Convolutions, LIF cells and a leaky read-out, one step a call."""
+    """Returns a network of convolutions, LIF cells and a leaky read-out, for one step per call."""
     return nt.SequentialState(
         nn.Conv2d(1, 6, 5), nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.2))), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(6 * 12 * 12, 30), nt.LIFCell(nt.LIFParameters(v_th=torch.tensor(0.1), method="tanh")),
@@ -180,7 +180,7 @@ def classifier():
 
 
 def regressor():
-    """A recurrent layer and a leaky read-out over the whole sequence."""
+    """Returns a recurrent layer and a leaky read-out, for a sequence per call."""
     recurrent = nt.LIFRecurrent(N, 40, nt.LIFParameters(v_th=torch.tensor(0.3)))
     return nt.SequentialState(recurrent, nt.Lift(nn.Linear(40, 3)), nt.LI())
 
@@ -195,13 +195,13 @@ TUTORIALS = {
 def test_a_tutorials_network_trains_to_the_same_weights(name):
     make, call, shape, neurons = TUTORIALS[name]
     source = make()
-    net, fused = copy.deepcopy(source), copy.deepcopy(source)  # a copy of Norse's recurrent modules loses a hook
+    net, fused = copy.deepcopy(source), copy.deepcopy(source)  # copies of Norse's recurrent modules lose a hook
     loss = lambda output: (output - 0.5).square().mean()
     outputs = lambda net, x: (call(net, x),)
     assert_accelerated_trains_alike(net, fused, neurons, outputs, loss, lambda: 2 * torch.rand(shape))
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------
+# --- restore, unsupported calls and modules --------------------------------------------------------------------------
 
 def test_restore_and_a_second_call():
     assert_restored_as_it_was(classifier(), ["1", "5", "7"])

@@ -1,4 +1,4 @@
-"""accelerate on snnTorch 1.0: the same network before and after, with the delayed reset, bit for bit."""
+"""accelerate on snnTorch 1.0: networks with the delayed reset have the same bits as the original networks."""
 
 import copy
 
@@ -51,7 +51,7 @@ def both(make, device, **options):
 
 
 def run(neuron, xs):
-    """All outputs of all steps, and the gradients of a random sum of them by inputs and parameters."""
+    """Returns the outputs of all steps, and the gradients of a random sum of them with respect to xs and parameters."""
     leaves = [x.clone().requires_grad_() for x in xs]
     states = neuron.reset_mem()
     states = states if isinstance(states, tuple) else (states,)
@@ -109,10 +109,10 @@ def test_a_disabled_surrogate_has_no_gradient():
     assert not torch.autograd.grad(got.sum(), x, allow_unused=True)[0].any()
 
 
-# --- networks as the tutorials build them ----------------------------------------------------------------------------
+# --- networks of the tutorials ---------------------------------------------------------------------------------------
 
 class Dense(nn.Module):
-    """Linear layers and LIF neurons, whose potentials the loop hands on."""
+    """Linear layers and LIF neurons, whose states the caller passes from step to step."""
 
     def __init__(self):
         super().__init__()
@@ -131,7 +131,7 @@ class Dense(nn.Module):
 
 
 def convolutional():
-    """Layers in a Sequential, whose neurons keep their states."""
+    """Layers in a Sequential, whose neurons keep their states between steps."""
     hidden = dict(beta=0.5, threshold=0.3, spike_grad=surrogate.fast_sigmoid(slope=25), init_hidden=True)
     return nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.MaxPool2d(2), snn.Leaky(**hidden), nn.Conv2d(6, 12, 5), nn.MaxPool2d(2),
@@ -146,7 +146,7 @@ def through_time(net, x, steps=6):
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer, and a read-out that does not reset."""
+    """A recurrent layer, and a read-out without reset."""
 
     def __init__(self):
         super().__init__()
@@ -174,7 +174,7 @@ TUTORIALS = {
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorials_network_trains_to_the_same_weights(name):
     make, call, shape, neurons = TUTORIALS[name]
-    snn.SpikingNeuron.init()  # utils.reset resets all neurons that were ever made
+    snn.SpikingNeuron.init()  # utils.reset resets all existing neurons
     net = make()
     fused = copy.deepcopy(net)
     snn.SpikingNeuron.instances += [module for module in fused.modules() if isinstance(module, snn.SpikingNeuron)]
@@ -182,7 +182,7 @@ def test_a_tutorials_network_trains_to_the_same_weights(name):
     assert_accelerated_trains_alike(net, fused, neurons, call, loss, lambda: 2 * torch.randn(shape))
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------
+# --- restore, unsupported calls and modules --------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name", NEURONS)
 def test_hidden_states_are_reset_and_detached_by_snntorch(name):

@@ -1,4 +1,4 @@
-"""accelerate on SpikingJelly 2.0: the same network before and after, its own networks among them."""
+"""accelerate on SpikingJelly 2.0: networks, including SpikingJelly's own, agree with the original networks."""
 
 import copy
 import importlib.util
@@ -48,7 +48,7 @@ SURROGATES = [
 
 
 def both(make, device, mode="m", **attributes):
-    """A node, and the same one accelerated; on a GPU in float64, where SpikingJelly's kernels divide roughly."""
+    """Returns a node and an accelerated copy; on a GPU in float64: SpikingJelly's kernels divide approximately."""
     node = make().to(device)
     node = node.double() if device.type == "cuda" else node
     node.step_mode = mode
@@ -67,7 +67,7 @@ def inputs(mode, device, calls=3):
 
 
 def run(node, xs):
-    """Spikes and states of several calls, whose states go on, and the gradients of a random sum of all of them."""
+    """Returns spikes and states of several calls with continued states, and the gradients of a random sum of them."""
     leaves = [x.clone().requires_grad_() for x in xs]
     spikes = torch.stack([node(x) for x in leaves])
     states = list(node._memories.values())
@@ -141,8 +141,8 @@ def networks():
 
 
 def train_step(net, x, labels, terms=None):
-    """Scores, the spikes of all nodes in their order, and all gradients of a step; then the states are reset. `terms`: into
-    which go, by parameter, the summed magnitudes of what makes the bias of a convolution its gradient."""
+    """Returns scores, the spikes of all nodes in order, and all gradients of a step; resets the states. `terms` receives,
+    by parameter, the sum of the magnitudes of the terms whose sum is the gradient of a convolution's bias."""
     spikes, hooks = {}, []
 
     def sum_terms(name, product):
@@ -155,7 +155,7 @@ def train_step(net, x, labels, terms=None):
             hooks.append(module.register_forward_hook(lambda _, __, out, name=name: spikes.update({name: out.detach()})))
         elif terms is not None and isinstance(module, nn.Conv2d) and module.bias is not None:
             hooks.append(module.register_forward_hook(lambda _, __, out, name=name: sum_terms(f"{name}.bias", out)))
-    torch.manual_seed(5)  # of dropout
+    torch.manual_seed(5)  # for dropout
     scores = net(x).mean(0)
     net.zero_grad()
     nn.functional.cross_entropy(scores, labels).backward()
@@ -187,7 +187,7 @@ def test_a_network_of_spikingjelly_has_the_same_spikes_and_gradients(name):
     for node in spikes:
         assert torch.equal(fused_spikes[node], spikes[node]), node
     assert torch.equal(fused_scores, scores)
-    for parameter in gradients:  # a bias before a normalisation has none but rounding's
+    for parameter in gradients:  # the exact gradient of a bias before a normalisation is 0
         close(fused_gradients[parameter], gradients[parameter], parameter, terms.get(parameter, 0))
 
 
@@ -227,7 +227,7 @@ def test_the_benchmark_counts_on_every_form(capsys, monkeypatch, tmp_path):
     assert all(row["milliseconds"] > 0 for row in rows) and "times faster" in capsys.readouterr().out
 
 
-# --- what stays as it was --------------------------------------------------------------------------------------------
+# --- training, states, copies and restore ----------------------------------------------------------------------------
 
 def network():
     return nn.Sequential(layer.Linear(12, 20), neuron.LIFNode(tau=3.0), layer.Linear(20, 8), neuron.ParametricLIFNode())
@@ -256,7 +256,7 @@ def test_states_live_from_call_to_call_and_spikingjelly_resets_and_detaches_them
     fused.load_state_dict(net.state_dict())
     net[1](torch.zeros(3, 20))
     fused[1](torch.zeros(3, 20))
-    fused[1].v = net[1].v = torch.rand(3, 20)  # a state from before
+    fused[1].v = net[1].v = torch.rand(3, 20)  # states exist before accelerate()
     spikeforge.accelerate(fused)
     x = 2 * torch.randn(3, 12)
     assert torch.equal(fused(x), net(x)) and torch.equal(fused[1].v, net[1].v)
@@ -295,7 +295,7 @@ def test_isinstance_repr_hooks_copies_and_pickles_stay():
     assert repr(net) == before
     assert isinstance(net[1], neuron.LIFNode) and isinstance(net[1], base.MemoryModule)
     x = 2 * torch.randn(3, 12)
-    with torch.no_grad():  # a state with a graph behind it cannot be copied, in SpikingJelly either
+    with torch.no_grad():  # a state with an autograd graph cannot be copied, in SpikingJelly either
         wanted = net(x)
     assert calls == ["hook"]
     net[1]._forward_hooks.clear()
@@ -369,12 +369,12 @@ def test_torch_compile_has_no_graph_break(make, mode):
     functional.set_step_mode(net, mode)
     spikeforge.accelerate(net)
     compiled = torch.compile(copy.deepcopy(net), fullgraph=True, backend="aot_eager")
-    for _ in range(2):  # the second call has a state
+    for _ in range(2):  # the second call starts from a state
         x = 2 * torch.randn(3, 5, 12)
         assert torch.equal(compiled(x), net(x))
 
 
-# --- what is left alone ----------------------------------------------------------------------------------------------
+# --- unsupported modules ---------------------------------------------------------------------------------------------
 
 class OwnCharge(neuron.LIFNode):
     def neuronal_charge(self, x):

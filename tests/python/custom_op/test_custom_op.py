@@ -1,4 +1,4 @@
-"""Operators that users register, as Python sees them: those of examples/custom_op, and of docs/custom_operators.md."""
+"""Custom operators used from Python: those of examples/custom_op and of docs/custom_operators.md."""
 
 import io
 import os
@@ -30,7 +30,7 @@ def mine():
 
 
 def connections(rows, columns, device, dtype=torch.float32):
-    """Rows of different lengths, the first of them empty, some targets met twice."""
+    """Returns rows of different lengths, the first of them empty, with some repeated connections."""
     lengths = torch.randint(0, 6, (rows,))
     lengths[0] = 0
     indptr = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).int()
@@ -64,7 +64,7 @@ ARGUMENTS = {"event_sum": event_sum_arguments, "synaptic_trace": trace_arguments
 every_operator = pytest.mark.parametrize("name", ARGUMENTS)
 
 
-# --- the contract with torch ---------------------------------------------------------------------------------------------
+# --- requirements of torch -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
@@ -186,7 +186,7 @@ def vmapped(device, mine):
 
 def test_defect_5_a_batch_folded_into_the_launch_grid_of_one_slice(device, mine):
     product, matrix = vmapped(device, mine)
-    events = (torch.rand(20, 3, device=device) < 0.5).float()  # a product's rows, not its maps, come first
+    events = (torch.rand(20, 3, device=device) < 0.5).float()  # the mapped dimension is not the first
     torch.testing.assert_close(torch.vmap(product, in_dims=1)(events), events.t() @ matrix)
 
 
@@ -208,7 +208,7 @@ def test_vmap_over_the_gradient_of_weights(device, mine):
         torch.testing.assert_close(actual, expected)
 
 
-# --- what the examples compute -------------------------------------------------------------------------------------------
+# --- results of the examples ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -265,7 +265,7 @@ def test_errors_are_exceptions_with_words(device, mine):
 
 def test_it_runs_in_a_cuda_graph(cuda, mine):
     args = list(event_sum_arguments(cuda, False))
-    mine.event_sum(*args)  # compiled before the capture
+    mine.event_sum(*args)  # compiles before the capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -319,7 +319,7 @@ def test_a_kernel_pack_contains_the_gpu_kernels_of_recorded_cpu_calls(tmp_path):
 
     first = run("first.pack")
     assert first.returncode == 0, first.stderr
-    assert int(first.stdout) == 3  # event_sum of two types, and boltzmann
+    assert int(first.stdout) == 3  # event_sum for two types, and boltzmann
     without_nvrtc = {"SPIKEFORGE_NVRTC": str(tmp_path / "none")}
     again = run("again.pack", SPIKEFORGE_KERNEL_PACK=str(tmp_path / "first.pack"), **without_nvrtc)
     assert again.returncode == 0, again.stderr

@@ -1,4 +1,4 @@
-"""Training in two processes (examples/python/digits_ddp.py): the gradients of one process on the joined batch."""
+"""Training in two processes (examples/python/digits_ddp.py) has the gradients of one process for the joined batch."""
 
 import os
 import re
@@ -15,7 +15,7 @@ EXAMPLES = REPOSITORY / "examples" / "python"
 
 
 def torchrun(*command, gpus=False):
-    """Two processes, on two GPUs through NCCL, or on the CPU through gloo."""
+    """Runs two processes, on two GPUs with NCCL or on the CPU with gloo."""
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()), OMP_NUM_THREADS="1")
     if not gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ""
@@ -32,7 +32,7 @@ def gpus(request):
 
 def test_gradients_are_those_of_the_joined_batch_and_states_belong_to_each_process(gpus, tmp_path):
     torchrun(REPOSITORY / "tests" / "python" / "ddp_worker.py", tmp_path, gpus=gpus)
-    for call in range(2):  # the second from the states that the first left
+    for call in range(2):  # the second call starts from the states after the first
         first, second = (torch.load(tmp_path / f"{rank}_{call}.pt") for rank in range(2))
         assert first["samples"].tolist() == [0, 2, 4, 6, 8] and second["samples"].tolist() == [1, 3, 5, 7, 9]
         for name in ("tau", "leak", "w", "first.weight", "second.bias", "third.weight"):

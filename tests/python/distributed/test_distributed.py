@@ -1,5 +1,5 @@
-"""Training over ranks: modules under FSDP2, DDP and DTensor, synchronised statistics, and products of a dealt matrix have
-the losses and gradients of one process."""
+"""Distributed training: modules under FSDP2, DDP and DTensor, synchronised statistics, and products of a distributed
+matrix have the losses and gradients of one process."""
 
 import dataclasses
 
@@ -18,11 +18,11 @@ BATCH, STEPS = 4, 5
 
 
 def network(norm, device):
-    """`norm` is a class, or None."""
+    """Returns a network with this class of normalisation, or without one if `norm` is None."""
     torch.manual_seed(1)
     lif = snn.LIF(tau=nn.Parameter(torch.full((8,), 2.0)), v_threshold=0.3)
     return nn.Sequential(
-        snn.TimeDistributed(nn.Linear(6, 8, bias=False)),  # a normalisation takes a bias away
+        snn.TimeDistributed(nn.Linear(6, 8, bias=False)),  # a normalisation removes any bias
         lif if norm is None else snn.BatchNormNeuron(norm(8), lif),
         nn.Linear(8, 8),
         snn.Recurrent(snn.AdaptiveLIF(v_threshold=0.2), nn.Linear(8, 8)),
@@ -31,12 +31,12 @@ def network(norm, device):
 
 
 def difference(got, expected):
-    """The largest, relative to the largest expected number of each."""
+    """Returns the largest error, relative to the largest expected value of each tensor."""
     return max(((one - whole).abs().max() / whole.abs().max().clamp(min=1e-30)).item() for one, whole in zip(got, expected))
 
 
 def loss_of(net, x, samples):
-    """Whose mean over equal shares is that of all."""
+    """Returns a loss whose mean over equal shares is the loss of the whole batch."""
     return net(x).square().sum() / samples
 
 
@@ -49,7 +49,7 @@ def of_one_process(x, norm):
 
 
 def under_ddp(mesh, x, own):
-    on_gpu = x.device.type == "cuda"  # torch's DDP takes SyncBatchNorm there alone
+    on_gpu = x.device.type == "cuda"  # SyncBatchNorm in torch's DDP needs a GPU
     net = nn.parallel.DistributedDataParallel(network(nn.SyncBatchNorm if on_gpu else None, x.device))
     loss_of(net, x[:, own], own.stop - own.start).backward()
     return difference([p.grad for p in net.parameters()], of_one_process(x, nn.BatchNorm1d if on_gpu else None))
@@ -67,7 +67,7 @@ def under_fsdp(mesh, x, own):
 
 
 def on_shards(mesh, x, own):
-    """A network of DTensors; x is sharded over samples, and the parameters are on all ranks."""
+    """Runs a network of DTensors; x is sharded over samples, and the parameters are replicated."""
     from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 
     torch.manual_seed(2)
@@ -84,7 +84,7 @@ def on_shards(mesh, x, own):
 
 
 def with_an_empty_batch(mesh, x, own):
-    """The first rank has all samples, the others none: statistics and gradients are those of the first."""
+    """Gives all samples to the first rank: statistics and gradients are those of the first rank."""
     layer = snn.BatchNormNeuron(nn.SyncBatchNorm(6), snn.LIF(tau=2.0)).to(x.device, torch.float64)
     alone = snn.BatchNormNeuron(nn.BatchNorm1d(6), snn.LIF(tau=2.0)).to(x.device, torch.float64)
     mine = (x if mesh.get_local_rank() == 0 else x[:, :0]).clone().requires_grad_()
@@ -104,7 +104,7 @@ def with_an_empty_batch(mesh, x, own):
 
 
 def product(mesh, homogeneous, kinds):
-    """A drawn matrix, dealt and whole: results, and gradients of weights and events."""
+    """Compares a drawn matrix that is distributed with a whole one: results, and gradients of weights and events."""
     from spikeforge.distributed import deal, event_product, gather, share
 
     rows, n = 13, 9
@@ -141,7 +141,7 @@ def product(mesh, homogeneous, kinds):
 
 
 def weight_of_one_connection(mesh, x, own):
-    """Each rank has one connection, which has a weight of its own: with other losses, other gradients."""
+    """Each rank has one connection with its own weight: different losses have different gradients."""
     from spikeforge.distributed import deal, event_product, share
 
     n, device = mesh.size(), mesh.device_type
@@ -156,7 +156,7 @@ def weight_of_one_connection(mesh, x, own):
 
 
 def second_derivatives(mesh, x, own):
-    """Of a product and of what all hear, where the losses of ranks add up; beside the whole matrix on one process."""
+    """Compares second derivatives of products and gathered values with those of one process; ranks' losses add."""
     from spikeforge.distributed import deal, event_product, gather, share
 
     rows, cols, device = 7, 5, mesh.device_type
@@ -191,16 +191,16 @@ def second_derivatives(mesh, x, own):
 
 
 def of_the_page(mesh, x, own):
-    """Its programs run as they stand, on this device and as many ranks."""
+    """Runs the programs of the page on this device and this number of ranks."""
     names, text = {}, code("a sharded call") + code("a dealt matrix")
     exec(text.replace('"cuda"', repr(mesh.device_type)).replace("(4,)", f"({mesh.size()},)"), names)
     assert names["spikes"].placements == names["x"].placements and names["tau"].grad.placements[0].is_shard(0)
-    arrives = 0.1 * torch.bincount(names["matrix"].indices, minlength=4000)[names["share"](4000, mesh)]  # of each of 32 samples
+    arrives = 0.1 * torch.bincount(names["matrix"].indices, minlength=4000)[names["share"](4000, mesh)]  # in each of 32 samples
     return difference([names["arriving"].detach()], [arrives.expand(32, -1)])
 
 
 def differences(rank, world_size, device):
-    """From one process, the largest of each kind."""
+    """Returns the largest difference from one process of each kind."""
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.manual_seed(0)
@@ -215,7 +215,7 @@ def differences(rank, world_size, device):
 
 @pytest.fixture(scope="module", params=["2 on cpu", "4 on cpu", pytest.param("2 on cuda", marks=pytest.mark.gpu)])
 def seen(request):
-    """Gathers it from all ranks."""
+    """Returns the largest difference over all ranks."""
     count, device = request.param.split(" on ")
     of_ranks = on_ranks(int(count), differences, int(count), device, backend="nccl" if device == "cuda" else "gloo")
     return {name: max(of_rank[name] for of_rank in of_ranks) for name in of_ranks[0]}
@@ -249,7 +249,7 @@ def test_second_derivatives_of_ranks_are_those_of_one_process(seen):
 
 
 def refusals(rank):
-    """The messages of wrong calls, each on this rank."""
+    """Returns the error messages of wrong calls on this rank."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from spikeforge.distributed import deal, event_product, gather, share
@@ -261,7 +261,7 @@ def refusals(rank):
         "share: count must be a whole number, but is None": lambda: share(None, mesh),
         "share: count must not be below 0, but is -1": lambda: share(-1, mesh),
         "gather: size must be a whole number, but is 4.0": lambda: gather(torch.ones(2), 4.0, mesh),
-        "event_product: matrix must be a result of deal, but is Connectivity": lambda: event_product(matrix, torch.ones(2), mesh),
+        "event_product: matrix must be returned by deal, but is Connectivity": lambda: event_product(matrix, torch.ones(2), mesh),
         "deal: matrix must be a whole one, but is a partition of deal": lambda: deal(deal(matrix, mesh), mesh),
     }
     return {expected: message_of(call) for expected, call in calls.items()}

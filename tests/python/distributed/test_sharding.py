@@ -1,5 +1,5 @@
-"""Operators on torch's DTensor: what ranks compute of their shards is what one process computes of the whole, and what
-is sharded over samples or neurons stays so."""
+"""Operators on torch's DTensor: the results of shards equal those of one process, and tensors sharded over samples or
+neurons stay sharded."""
 
 import pytest
 import torch
@@ -16,10 +16,10 @@ ADAPTIVE = """neuron adaptive(x; v, a; leak, gain) {
   a' = 0.75 * a + s
 }"""
 LIF = "neuron lif(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
-SIZES = {"T": 6, "B": 5, "C": 4, "H": 6, "W": 4, "K": 3, "1": 1}  # 5 and 6 leave ranks with unequal shares
+SIZES = {"T": 6, "B": 5, "C": 4, "H": 6, "W": 4, "K": 3, "1": 1}  # 5 and 6 are not divisible by all numbers of ranks
 PREDEFINED = ("lif", "integrate_and_fire", "qif", "eif", "izhikevich", "adaptive_lif")
 
-# name -> a function of tensors, the dimensions of each tensor, and the dimensions over which the first may stay sharded
+# name -> a function of tensors, the dimensions of each tensor, and the dimensions over which the first stays sharded
 CASES = {name: (lambda x, v, op=getattr(torch.ops.spikeforge, name): op(3 * x, v), "TBC BC", "BC") for name in PREDEFINED}
 CASES |= {
     "plif": (lambda x, w, v: torch.ops.spikeforge.plif(3 * x, w - 0.5, v), "TBC C BC", "BC"),
@@ -52,7 +52,7 @@ CASES |= {
     "max_pool2d_statistics": (
         lambda x, weight: tuple(t * weight.sum() for t in torch.ops.spikeforge.max_pool2d_statistics(x, [2], [2], weight=weight - 0.5)),
         "TBCHW C",
-        None,  # maxima stay where they are, statistics are of all samples
+        None,  # the statistics are over all samples
     ),
     "avg_pool2d": (lambda x: (torch.ops.spikeforge.avg_pool2d(x, [2], [2]),), "TBCHW", "TBC"),
     "delayed_linear": (
@@ -63,7 +63,7 @@ CASES |= {
     "linear of bits": (
         lambda x, weight: (torch.ops.spikeforge.linear(torch.ops.spikeforge.lif(3 * x, bits=1)[0], weight),),
         "TBC KC",
-        None,  # the product is torch's, which has rules of its own
+        None,  # torch shards the product by its own rules
     ),
 }
 
@@ -80,14 +80,14 @@ def gradients(function, tensors, weights):
 
 
 def like_placed(weight, result):
-    """Upstream gradients lie as the results do."""
+    """Returns the upstream gradient with the placements of the result."""
     if not hasattr(result, "placements") or any(placement.is_partial() for placement in result.placements):
         return weight
     return weight.redistribute(placements=result.placements)
 
 
 def compare(name, mesh, over):
-    """The largest difference of results and gradients, relative to the whole's; and their placements."""
+    """Returns the largest difference of results and gradients, relative to one process; and their placements."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     def placed(t, axes):
@@ -135,7 +135,7 @@ def every_shard_draws_numbers_of_its_own(mesh):
     (again,), _ = torch.ops.spikeforge.run(NOISY, [sharded(x, mesh, 1)], [], [place_whole(leak, mesh)], seed=seed)
     whole = s.detach().full_tensor()
     rows = {tuple(row.flatten().tolist()) for row in whole.unbind(1)}
-    s.sum().backward()  # recomputes the states with the same numbers
+    s.sum().backward()  # recomputes the states with the same random numbers
     return len(rows) == 8 and torch.equal(again.full_tensor(), whole)
 
 
@@ -168,7 +168,7 @@ def plain_tensors_beside_are_refused(mesh):
 
 
 def shapes_of_the_whole_are_refused_alike(mesh):
-    """A state, or a constant, that fits the shards and not the whole."""
+    """Passes a state or a constant with the shape of a shard instead of the whole."""
     ranks, messages = mesh.size(), []
     x = sharded(torch.rand(6, 5, 3 * ranks), mesh, 2)
     for wrong in ({"v": place_whole(torch.zeros(5, 3), mesh)}, {"tau": place_whole(torch.full((3,), 2.0), mesh)}):
@@ -189,7 +189,7 @@ def a_rank_without_neurons_has_no_constants(mesh):
 
 
 def second_derivatives_without_a_first_state(mesh):
-    """Of a voltage that starts at a constant, and of a recovery that starts at a parameter."""
+    """Tests a voltage with a constant initial value, and a recovery whose initial value is a parameter."""
 
     def second(x, neuron):
         y, *_ = getattr(torch.ops.spikeforge, neuron)(x)
@@ -249,7 +249,7 @@ def on_meshes(rank, world_size):
 
 @pytest.fixture(scope="module", params=[2, 4])
 def seen(request):
-    """The findings of each rank."""
+    """The results of each rank."""
     return on_ranks(request.param, on_meshes, request.param)
 
 

@@ -1,4 +1,4 @@
-"""Networks drawn by rule: the definition once more in Python's integers, degrees, distributions, threads, devices, errors."""
+"""Networks drawn by rule: a second implementation in Python integers, degrees, distributions, threads, devices, errors."""
 
 import math
 import types
@@ -14,7 +14,7 @@ from spikeforge import Projection, rules
 from test_draws import philox
 
 SQUARE = (slice(0, 60), slice(0, 60))
-APART = (slice(10, 50), slice(60, 160))  # of 160 neurons
+APART = (slice(10, 50), slice(60, 160))  # sources and targets, out of 160 neurons
 LAWS = dict(weight=rules.normal(2.0, 0.5), delay=rules.uniform(1, 20))
 
 
@@ -24,7 +24,7 @@ PLACES, NUMBERS, LINES = range(3)
 
 
 class Line:
-    """Of a projection of `width` places a line, without the place `own`, if that is not None."""
+    """Row or column `line` of a projection with `width` places, without the place `own` if that is not None."""
 
     def __init__(self, seed, number, line, width, own):
         self.seed, self.number, self.line, self.width, self.own = seed & (2**64 - 1), number, line, width, own
@@ -75,7 +75,7 @@ def line_of(connection, seed, number, lines, width, own_of):
 
 
 def redrawn(rule, sources, targets, seed, number=0):
-    """Rows of (column, weight's and delay's uniform number)."""
+    """Returns rows of (column, uniform number of the weight, uniform number of the delay)."""
     n, m = sources.stop - sources.start, targets.stop - targets.start
     shift = sources.start - targets.start
     own = lambda line, sign, width: line + sign * shift if not rule.autapses and 0 <= line + sign * shift < width else None
@@ -129,7 +129,7 @@ def test_connections_and_numbers_are_those_of_the_definition(rule):
         weights = [2 + 0.5 * NormalDist().inv_cdf(w) for row in rows for _, w, _ in row]
         delays = [math.floor(1 + 19 * d + 0.5) for row in rows for *_, d in row]
         torch.testing.assert_close(drawn.weights, torch.tensor(weights, dtype=torch.float64), rtol=0, atol=2e-6)
-        assert (drawn.delays.long() - torch.tensor(delays)).abs().sum() <= 1  # a float's rounding
+        assert (drawn.delays.long() - torch.tensor(delays)).abs().sum() <= 1  # rounding may change one delay
         assert drawn.delays.dtype == torch.uint8
         torch.ops.spikeforge.csr_check(drawn.indices, drawn.indptr, rows=160, cols=160, sorted=False)
 
@@ -161,7 +161,7 @@ def test_degrees_autapses_and_multapses_follow_the_rule(rule):
 # ---- distributions: at fixed seeds, within five standard deviations, or a Kolmogorov-Smirnov distance of probability 1e-4 ----
 
 def assert_uniform(counts, expected):
-    """Counts of cells that should be `expected`, by the normal limit of chi-square."""
+    """Chi-square test (in its normal limit) of counts that should all be `expected`."""
     chi = ((counts.double() - expected) ** 2 / expected).sum().item()
     freedom = counts.numel() - 1
     assert abs(chi - freedom) < 5 * math.sqrt(2 * freedom), (chi, freedom)
@@ -172,7 +172,7 @@ def assert_uniform(counts, expected):
 def test_every_pair_is_as_likely_with_multapses(rule):
     row, column = pairs(spikeforge.connect(2000, 2000, [Projection(slice(0, 1500), slice(0, 2000), rule)], seed=5))
     cells = (row // 50 * 40 + column // 50).bincount(minlength=1200)
-    own = 0 if rule.autapses else 50  # of those on the diagonal, which have fewer pairs
+    own = 0 if rule.autapses else 50  # cells on the diagonal have fewer pairs
     share = torch.full((30, 40), 2500.0).double()
     share.diagonal().sub_(own)
     expected = share.flatten() / share.sum() * 600_000
@@ -181,7 +181,7 @@ def test_every_pair_is_as_likely_with_multapses(rule):
 
 @pytest.mark.parametrize("rule", [rules.fixed_out_degree(2, multapses=False), rules.fixed_out_degree(3, multapses=False)], ids=text)
 def test_every_set_of_different_targets_is_as_likely(rule):
-    """Of 5 targets there are 10 sets of 2, which are drawn again where they meet, and 10 of 3, which are selected."""
+    """There are 10 sets of 2 of 5 targets, which are drawn again if equal, and 10 sets of 3, which are selected."""
     drawn = spikeforge.connect(50_000, 5, [Projection(slice(0, 50_000), slice(0, 5), rule)], seed=8)
     sets = (1 << drawn.indices.view(50_000, -1)).sum(1)
     assert_uniform(sets.bincount()[sets.unique()], 5000.0)
@@ -232,10 +232,10 @@ def test_weights_and_delays_are_independent_and_halves_are_rounded():
         assert torch.equal(spikeforge.connect(1, 1, [p], seed=6, dtype=dtype).weights, drawn.weights.to(dtype))
 
 
-# ---- what networks are made of ----
+# ---- networks ----
 
 def microcircuit():
-    """Several projections into the same rows, of every rule."""
+    """Returns projections of every rule, several of them into the same rows."""
     populations = [slice(0, 80), slice(80, 100), slice(100, 180), slice(180, 200)]
     made = []
     for i, (rule, (a, b)) in enumerate(zip(EVERY_RULE, ((a, b) for a in populations for b in populations))):
@@ -302,7 +302,7 @@ def test_arrays_are_taken_as_they_are():
 
 
 class Series:
-    """A column of pandas, whose flags are not those of an array."""
+    """Like a pandas Series, whose `flags` differ from those of an array."""
 
     flags = types.SimpleNamespace(allows_duplicate_labels=True)
 
@@ -335,7 +335,7 @@ ADDS = "neuron adds(x; n, v) { s = where(n == 0, 1, 0); return s; n' = n + 1; v'
 @pytest.mark.parametrize("way", LISTS)
 @pytest.mark.parametrize("count", [0, 1, 2, 15])
 def test_a_matrix_is_connected_by_the_lists_of_its_entries(count, way):
-    """Also where lists have one entry or none, whose strides say nothing."""
+    """Includes lists of one entry and none, whose strides are arbitrary."""
     chosen = np.random.default_rng(count)
     m = np.zeros((5, 4), dtype=np.int64)
     m.ravel()[chosen.choice(20, count, replace=False)] = chosen.integers(1, 9, count)
@@ -360,7 +360,7 @@ def test_a_matrix_is_connected_by_the_lists_of_its_entries(count, way):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_delays_that_are_no_whole_numbers_are_rounded(dtype):
-    """In an array as those of one number and of a law: halves go up."""
+    """Arrays are rounded like scalars and distributions: halves are rounded up."""
     given = torch.tensor([0.5, 1.0, 1.4921875, 1.5, 2.5, 16.125, 254.5, 255.5, 1000.0], dtype=dtype)
     delays = np.floor(given.double().numpy() + 0.5)
     to = list(range(len(given)))
@@ -398,7 +398,7 @@ WRONG = {
     "one_to_one needs as many targets as sources, 5, but has 4": dict(targets=slice(0, 4), rule=rules.one_to_one()),
     "the standard deviation of weight must not be negative, but is -1": dict(weight=rules.normal(0, -1)),
     "the numbers of weight's law must be finite, but are nan": dict(weight=math.nan),
-    "a uniform weight must be from a number to one that is not below it": dict(weight=rules.uniform(2, 1)),
+    "a uniform weight must have low <= high": dict(weight=rules.uniform(2, 1)),
     "weight must have low <= high": dict(weight=rules.normal(0, 1, low=2, high=1)),
     "weight is drawn again until it is from 9 to inf, where fewer than one in a thousand are": dict(weight=rules.normal(0, 1, low=9, redraw=True)),
     "a lognormal weight must have a finite number": dict(weight=rules.lognormal(0, 50)),

@@ -1,4 +1,4 @@
-"""Products whose results arrive later: beside dense float64 matrices, one for each delay."""
+"""Compares products with delays with dense float64 matrices, one for each delay."""
 
 import pytest
 import torch
@@ -20,13 +20,13 @@ def random_delays(m, kind, slots):
 
 
 def of_each_delay(m, weights, delays, slots):
-    """[slots, rows, cols]"""
+    """Returns dense matrices [slots, rows, cols], one for each delay."""
     values = weights.detach().cpu().double().expand(len(m.indices))
     return torch.stack([m.dense(torch.where(delays.cpu().long().expand(len(m.indices)) == d, values, 0.0)) if len(m.indices) else m.dense(values) for d in range(slots)])
 
 
 def delivered(matrices, x, buffer, step, transpose, values):
-    """The buffer afterwards; x is what entries are, or what they count where values is None."""
+    """Returns the buffer after the call. x contains entries, or, if values is None, their contributions."""
     result = list(buffer.detach().cpu().double() if values else buffer)
     x = contribution(x, values) if values else x
     for d, a in enumerate(matrices):
@@ -103,7 +103,7 @@ def test_ell(transpose, shared, device):
 @both_weights
 @pytest.mark.parametrize("slots, cols", [(6, 700), (300, 2300)], ids=["small ring", "ring beyond a cache"])
 def test_any_number_of_threads_gives_the_same_bits(slots, cols, shared):
-    """Threads own columns where those of a row ascend, and one of them does all where not."""
+    """Threads own columns if those of each row ascend; otherwise one thread processes all connections."""
     for sort in (True, False):
         m = from_lengths(torch.randint(0, 300, (700,)), cols, sort=sort)
         weights, delays = random_weights(m, shared, torch.float32), random_delays(m, "words", slots)
@@ -117,7 +117,7 @@ def test_any_number_of_threads_gives_the_same_bits(slots, cols, shared):
 
 
 def delivered_one_by_one(m, weights, x, delays, buffer, step, transpose):
-    """The float64 buffer to which each connection is added."""
+    """Returns the float64 buffer after each connection was added to it."""
     rows, cols = m.row_of_connections(), m.indices.long()
     entries = contribution(x, "event" if x.dtype == torch.bool else "graded").double()
     sent = entries[rows if transpose else cols] * weights.double()
@@ -127,7 +127,7 @@ def delivered_one_by_one(m, weights, x, delays, buffer, step, transpose):
 
 @both_orders
 def test_a_long_run_in_place_is_that_of_the_functional_form_and_of_dense_matrices(transpose, device):
-    """Spikes arrive as many steps after they were sent as their connection says; on a GPU the step advances there."""
+    """Spikes arrive after the delay of their connection; on a GPU, the step is a tensor on the device."""
     m, slots, steps = matrix("unsorted"), 7, 200
     weights, delays = random_weights(m, False, torch.float64), random_delays(m, "bytes", slots)
     matrices = of_each_delay(m, weights, delays, slots)
@@ -179,7 +179,7 @@ def small(device, shared, transpose, batch=(), slots=3, entries=None):
 @both_weights
 @both_orders
 def test_gradcheck_over_several_steps(transpose, shared, device):
-    """Graded events that are all above 0: there straight through is exact."""
+    """For graded events above 0, the straight-through gradient is exact."""
     for batch in ((), (2,)):
         m, weights, x, delays, buffer = small(device, shared, transpose, batch)
 
@@ -189,7 +189,7 @@ def test_gradcheck_over_several_steps(transpose, shared, device):
                 buffer = deliver(m, weights, x, delays, buffer, step, transpose=transpose, graded=True)
                 arrived, buffer = ops.take_arrivals(buffer, step)
                 arrivals.append(arrived * arrived)
-                step += 1  # what was saved is not what changes here
+                step += 1  # the saved step must not change
             return torch.stack(arrivals).sum(0), buffer
 
         assert torch.autograd.gradcheck(run, (weights, x, buffer), nondet_tol=1e-12)
@@ -273,7 +273,7 @@ def test_vmap(transpose, device):
     with Calls() as calls:
         together = torch.vmap(call, (None, 0, None, 0, None))(*given.values())
         torch.vmap(lambda x: ops.event_csrmv(weights, m.indices, m.indptr, x, **m.size, transpose=transpose))(x)
-    assert [name for name, *_ in calls.seen] == ["csr_deliver", "csr_product"]  # all maps at once
+    assert [name for name, *_ in calls.seen] == ["csr_deliver", "csr_product"]  # one call for all maps
     torch.testing.assert_close(together, each(x=0, b=0))
     torch.testing.assert_close(torch.vmap(call, (None, 0, None, None, None))(weights, x, delays, buffer[:, 0], step), torch.stack([call(weights, e, delays, buffer[:, 0], step) for e in x]))
     several = torch.randn(4, len(weights), dtype=torch.float64, device=device)
@@ -335,7 +335,7 @@ def test_drawn_delays_are_those_of_a_hash(delay_law, numbers, device):
 @both_orders
 @pytest.mark.parametrize("law, numbers", [("constant", [0.7]), ("uniform", [-0.5, 1.5]), ("normal", [0.25, 2.0])])
 def test_drawn_matrices(law, numbers, transpose, device):
-    """The drawn one as a stored one: its weights by unit vectors, its delays by where a weight of 1 arrives."""
+    """Reconstructs a drawn matrix as a stored one: weights from unit vectors, delays from arrivals of a weight of 1."""
     rows, cols, slots = 70, 300, 6
     where = dict(rows=rows, cols=cols, prob=0.15, seed=3)
     drawn = dict(delays=[2.0, 2.0], delay_law="normal")
@@ -375,7 +375,7 @@ def test_gradients_of_drawn_matrices(law, numbers, transpose, device):
     torch.testing.assert_close(mapped, torch.stack([run(weights, x, buffer), run(weights, 2 * x, buffer)]))
 
 
-# ---- what is refused ----
+# ---- errors ----
 
 def test_errors(device):
     m = matrix("random").to(device)
@@ -400,7 +400,7 @@ def test_errors(device):
     refused(ValueError, r"step must be 0-dimensional, but has shape \[1\]", step=step.view(1))
     refused(ValueError, "step must be 0 or more, but is -3", step=step - 3)
     refused(ValueError, "weights must have one element", weights=weights[:0])
-    with pytest.raises(ValueError, match="event_csrmv_delayed: a buffer that changes must have memory of its own"):
+    with pytest.raises(ValueError, match="event_csrmv_delayed: a buffer that is changed in place must not have"):
         deliver(m, **(right | dict(buffer=buffer[:1].expand(4, -1))), in_place=True, transpose=True)
     with pytest.raises(ValueError, match="take_arrivals: step must be 0 or more, but is -1"):
         ops.take_arrivals_(buffer, step - 1)
@@ -419,7 +419,7 @@ def test_errors(device):
     if device.type == "cuda":
         refused(ValueError, "delays must be on cuda:0, the device of indices, but is on cpu", delays=delays.cpu())
         after = deliver(m, **(right | dict(x=events + 1, step=torch.tensor(-1, device=device))), transpose=True)
-        assert torch.equal(after, buffer)  # the host does not wait to read it
+        assert torch.equal(after, buffer)  # an error would need a synchronization with the GPU
 
 
 @both_orders

@@ -1,4 +1,4 @@
-"""Gradients of event products, and what PyTorch asks of an operator."""
+"""Gradients of event products, and PyTorch's requirements for operators."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_gradcheck_of_float_products(transpose, shared, device):
         m, weights, x = small(device, shared, transpose, columns, batch)
         op = ops.csrmm if columns else ops.csrmv
         run = lambda w, x: op(w, m.indices, m.indptr, x, **m.size, transpose=transpose)
-        # On a GPU the products by columns are summed in any order.
+        # On a GPU, products by columns are summed in any order.
         assert torch.autograd.gradcheck(run, (weights, x), nondet_tol=1e-12)
         assert torch.autograd.gradgradcheck(run, (weights, x), nondet_tol=1e-12)
 
@@ -29,7 +29,7 @@ def test_gradcheck_of_float_products(transpose, shared, device):
 @both_weights
 @both_orders
 def test_the_gradient_of_events_is_that_of_the_float_product(transpose, shared, device):
-    """Straight through: also where there was no event, and for bool events the weights' gradient alone."""
+    """Entries without an event have a straight-through gradient too. For bool events, only weights have one."""
     for graded in (False, True):
         for columns in (False, True):
             m, weights, x = small(device, shared, transpose, columns)
@@ -133,7 +133,7 @@ def test_torch_func_differentiates(operator, device):
     each = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1)), in_dims=(None, 0))(weights, x)
     for a, e in zip(each, zip(*(expected(weights, one) for one in x))):
         torch.testing.assert_close(a, torch.stack(e))
-    if operator != "event_linear":  # whose second derivative is refused
+    if operator != "event_linear":  # event_linear has no second derivative
         hessian = torch.func.jacrev(torch.func.jacrev(loss, argnums=1), argnums=1)(weights, x[0])
         torch.testing.assert_close(hessian, torch.autograd.functional.hessian(lambda x: loss(weights, x), x[0]))
 

@@ -1,4 +1,4 @@
-"""Products of random matrices that are drawn at every call, and of events with dense weights."""
+"""Products of random matrices that are drawn in every call, and of events with dense weights."""
 
 import numpy as np
 import pytest
@@ -18,14 +18,14 @@ def mixed(x):
 
 
 def surprise(u):
-    """-log2((u + 1) / 2^32) in double precision: what the library's float arithmetic must come close to."""
+    """Returns -log2((u + 1) / 2^32) in double precision, which the library approximates in float."""
     return 32 - np.log2(u + 1.0) if u < 2**31 else -np.log1p(-(2**32 - 1 - u) / 2**32) / np.log(2)
 
 
 def connections(rows, cols, prob, seed):
-    """(row, column, uniform number) of every connection, as csrc/event/random_rows.h describes it, in Python's integers.
+    """Returns (row, column, uniform number) of every connection, as defined in csrc/kernels/event/random_rows.h.
 
-    None where a float's rounding may fall to either side.
+    Returns None if a rounding error in float may change the result.
     """
     golden = 0x9E3779B97F4A7C15
     width = 1 << int(np.ceil(np.log2(min(2**20, np.ceil(32 / prob)))))
@@ -50,7 +50,7 @@ def connections(rows, cols, prob, seed):
 
 
 def dense(weights, law, rows, cols, prob, seed):
-    """The matrix, by its product with every unit vector, from the shorter side."""
+    """Returns the matrix from its products with the unit vectors of the shorter side."""
     where = dict(rows=rows, cols=cols, prob=prob, seed=seed, law=law)
     if cols <= rows:
         return ops.jit_csrmm(weights, torch.eye(cols, dtype=torch.bool, device=weights.device), **where).cpu()
@@ -80,7 +80,7 @@ def test_connections_are_those_of_the_description(law):
 
 
 def test_connections_are_independent_and_as_probable_as_asked():
-    """Within five standard deviations: counts in all, in columns, and of connections side by side."""
+    """Tests within five standard deviations: the total count, counts per column, and counts of neighbouring pairs."""
     rows, cols, prob = 3000, 1000, 0.03
     a = dense(torch.ones(1), "constant", rows, cols, prob, 11)
     deviation = lambda n, p: 5 * (n * p * (1 - p)) ** 0.5
@@ -114,7 +114,7 @@ def test_weights_follow_their_law():
 
 
 def test_rare_connections_are_as_rare_as_asked():
-    """A piece of 2^20 columns has 0.1 of them on average, and 10^6 rows of few columns fewer."""
+    """On average a piece of 2^20 columns has 0.1 connections, and 10^6 rows of few columns have fewer."""
     y = ops.jit_csrmv(torch.ones(1), torch.ones(1, dtype=torch.bool), rows=10**7, cols=1, prob=1e-5, seed=3)
     assert 50 < float(y.sum()) < 150
     y = ops.jit_csrmv(torch.ones(1), torch.ones(2**20, dtype=torch.bool), rows=2000, cols=2**20, prob=1e-7, seed=4)
@@ -154,7 +154,7 @@ def test_weights_of_entries_without_an_event_have_no_influence(transpose, device
 
 @laws
 def test_a_gpu_draws_the_matrix_that_a_cpu_draws(law, cuda):
-    """Bit for bit: connections and weights."""
+    """Connections and weights have the same bits."""
     for rows, cols, prob in ((400, 3000, 0.01), (3000, 400, 0.5), (20, 70, 1.0)):
         for dtype in (torch.float32, torch.float64):
             drawn = [dense(numbers(law, dtype, device), law, rows, cols, prob, 17) for device in ("cpu", cuda)]

@@ -102,7 +102,7 @@ def test_an_infinite_weight_of_an_event_is_infinite(transpose, device):
 
 @both_orders
 def test_half_types_sum_in_float32_and_round_once(transpose, device):
-    """4096 times 1 and once 1 is 4097: float16 would have stopped at 2048, and rounds that to 4096."""
+    """4096 ones and a one are 4097, rounded to 4096 in float16; a sum in float16 would stop at 2048."""
     n = 4097
     column = Matrix(torch.zeros(n, dtype=torch.int32), torch.arange(n + 1), n, 1)
     row = Matrix(torch.arange(n, dtype=torch.int32), torch.tensor([0, n]), 1, n)
@@ -144,7 +144,7 @@ def test_ell(transpose, shared, device):
 
 @both_weights
 def test_large_matrices_in_several_threads(shared):
-    """The same number of threads gives the same bits; with one weight for all, any number."""
+    """The same number of threads gives the same bits; with a shared weight, any number does."""
     m = from_lengths(torch.randint(0, 300, (2000,)), 700)
     weights = random_weights(m, shared, torch.float32)
     for transpose in (False, True):
@@ -158,7 +158,7 @@ def test_large_matrices_in_several_threads(shared):
 
 
 def with_hubs(rows, every, length):
-    """Short rows, and a long one now and then."""
+    """Returns lengths of short rows, and a long row for each `every` rows."""
     lengths = torch.randint(0, 4, (rows,))
     lengths[::every] = length
     return lengths
@@ -192,7 +192,7 @@ def test_sizes_that_go_their_own_way(lengths, cols, shape, transpose, shared, de
 @pytest.mark.parametrize("columns", [1, 3, 40])
 @pytest.mark.parametrize("rows", [300, 40_000], ids=["few", "many"])
 def test_long_rows_that_wait_for_a_block(rows, columns, shared, device, monkeypatch):
-    """Up to 64 rows a block; 40,000 rows are more on any device."""
+    """A block has up to 64 rows, so 40,000 rows need more blocks than any device runs at once."""
     monkeypatch.setenv("SPIKEFORGE_EVENT_SCHEDULE", "blocks=1,long_row=16")
     lengths = torch.randint(0, 17, (rows,))
     lengths[::2] = torch.randint(17, 40, (rows // 2,))
@@ -204,7 +204,7 @@ def test_long_rows_that_wait_for_a_block(rows, columns, shared, device, monkeypa
 
 @both_weights
 def test_gathers_give_the_same_bits_every_time(shared, device):
-    """Also those of rows that wait for their block, in whichever order they come."""
+    """Includes rows that wait for a block and are processed in any order."""
     m = from_lengths(with_hubs(30_000, 100, 3000), 500)
     weights = random_weights(m, shared, torch.float32)
     for values in VARIANTS:
@@ -215,7 +215,7 @@ def test_gathers_give_the_same_bits_every_time(shared, device):
 
 @pytest.mark.parametrize("activity", [1.0, 0.2])
 def test_listed_tasks_are_added_in_place(activity, device, monkeypatch):
-    """Sums that are the results, where blocks find more tasks than they add at once."""
+    """The sums are the results themselves, and blocks find more tasks than they add at once."""
     monkeypatch.setenv("SPIKEFORGE_EVENT_SCHEDULE", "in_place_from=0,private_allowed=0")
     m = from_lengths(torch.randint(0, 600, (20_000,)), 300, sort=False)
     weights = random_weights(m, False, torch.float64)
@@ -323,7 +323,7 @@ def test_errors_are_the_same_where_shapes_alone_are_known():
 
 @both_orders
 def test_rows_that_lie_about_themselves_are_refused_on_the_cpu(transpose):
-    """On a GPU nothing is read by the host: test_verified.py has what is said there."""
+    """On a GPU, the host reads nothing; test_verified.py tests the errors there."""
     indices, weights = torch.tensor([0, 1, 2], dtype=torch.int32), torch.ones(3)
     for indptr in ([0, 900_000_000, 3], [0, -5, 3], [1, 2, 3], [0, 2, 9], [0, 2, 2]):
         for dtype in (torch.int32, torch.int64):

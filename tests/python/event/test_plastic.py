@@ -1,4 +1,4 @@
-"""Rules of plasticity as text: beside float64 loops of their equations, published figures, and within networks."""
+"""Plasticity rules as text: compared with float64 loops over their equations and published figures, and in networks."""
 
 import copy
 import math
@@ -19,21 +19,21 @@ def decayed(x, tau, target=0.0):
 
 
 class Equations:
-    """A rule's equations over all connections in each step, in float64: nothing is lazy, and delays look into the past."""
+    """Applies a rule's equations to all connections in each step, in float64, without lazy updates."""
 
-    before, after = {}, {}  # the traces, and where they start
+    before, after = {}, {}  # the traces, and their initial values
 
     def __init__(self, p, size, row, col, delay, weights):
         self.p, self.size, self.row, self.col, self.delay = p, size[1], row, col, delay
         self.w = weights.double().clone()
         self.c = torch.zeros_like(self.w)
-        self.seen = []  # of each step: traces of the neurons before, before their spikes and after them, and the spikes
+        self.seen = []  # for each step: presynaptic traces before and after spikes, and the spikes
         self.b = {key: torch.full((size[0],), start, dtype=torch.float64) for key, start in self.before.items()}
         self.a = {key: torch.full((size[1],), start, dtype=torch.float64) for key, start in self.after.items()}
         self.start = {key: value.clone() for key, value in self.b.items()}
 
     def past(self, which, key, t):
-        """Of each connection, at the step from which it sees the neuron before."""
+        """Returns the presynaptic value that each connection sees at step t, after its delay."""
         steps = t - self.delay
         values = torch.stack([step[which][key] for step in self.seen])
         return torch.where(steps >= 0, values[steps.clamp_min(0), self.row], self.start[key][self.row])
@@ -44,7 +44,7 @@ class Equations:
         return (steps >= 0) & fired[steps.clamp_min(0), self.row]
 
     def step(self, t, pre, post, reward=0.0):
-        """The current that arrives at each neuron after. Spikes before leave in this step; those with a delay of 0 arrive in it."""
+        """Returns the current of each postsynaptic neuron. Spikes leave in this step; those with a delay of 0 arrive in it."""
         self.decay()
         earlier = {key: value.clone() for key, value in self.b.items()}
         self.spike_before(pre)
@@ -230,10 +230,10 @@ def test_any_number_of_threads_gives_the_same_bits():
 # ---- published figures ----
 
 def test_a_pair_of_spikes_changes_a_weight_by_the_exponential_window():
-    """Bi and Poo 1998, as Song, Miller and Abbott wrote it: A exp(-|dt| / tau), which is up where the spike after follows."""
+    """Bi and Poo 1998, as in Song, Miller and Abbott: A exp(-|dt| / tau), positive if the presynaptic spike is first."""
     a_plus, a_minus, tau_plus, tau_minus = 0.8, 0.5, 17.0, 34.0
     rule = plasticity.pair_stdp(a_plus=a_plus, a_minus=a_minus, tau_plus=tau_plus, tau_minus=tau_minus, w_min=-10.0, w_max=10.0)
-    differences = torch.arange(-60, 61)  # a synapse for each
+    differences = torch.arange(-60, 61)  # one synapse for each
     n, begin = len(differences), 70
     plastic = spikeforge.Plastic(rule, torch.zeros(n, dtype=torch.float64), torch.arange(n, dtype=torch.int32), torch.arange(n + 1), rows=n, cols=n)
     for t in range(140):
@@ -244,10 +244,10 @@ def test_a_pair_of_spikes_changes_a_weight_by_the_exponential_window():
 
 
 def test_the_triplet_rule_depends_on_the_frequency_of_pairs_as_measured():
-    """60 pairs, 10 ms apart, at each frequency: what Sjöström and others measured in 2001, and the sums of the rule over all spikes."""
+    """60 pairs, 10 ms apart, at each frequency: measured by Sjöström et al. 2001, and computed as sums of the rule over all spikes."""
     rule = plasticity.triplet_stdp(w_min=-10.0, w_max=10.0)
     p = rule.params
-    measured = {  # frequency: (mean, standard error) where the spike after follows, and where it goes before
+    measured = {  # frequency: (mean, standard error) with the postsynaptic spike second, and first
         10: ((0.14, 0.10), (-0.41, 0.11)), 20: ((0.29, 0.14), (-0.34, 0.10)), 40: ((0.53, 0.11), (0.56, 0.32)), 50: ((0.56, 0.26), (0.75, 0.19)),
     }  # fmt: skip
     protocols = [(f, dt) for f in measured for dt in (10, -10)]
@@ -271,7 +271,7 @@ def test_the_triplet_rule_depends_on_the_frequency_of_pairs_as_measured():
 
 
 def test_short_term_plasticity_reaches_its_steady_state():
-    """Tsodyks, Pawelzik and Markram 1998: the fixed point of u and x at a regular rate, which depression and facilitation tell apart."""
+    """Tsodyks, Pawelzik and Markram 1998: the fixed point of u and x at a regular rate, for depression and for facilitation."""
     for use, tau_f, tau_d in ((0.5, 0.01, 800.0), (0.05, 1000.0, 100.0)):
         for interval in (5, 20, 100):
             plastic = spikeforge.Plastic(plasticity.tsodyks_markram(use=use, tau_f=tau_f, tau_d=tau_d), torch.full((1, 1), 2.0, dtype=torch.float64))
@@ -290,7 +290,7 @@ def test_synaptic_scaling_brings_neurons_to_their_rate():
     charge = torch.zeros(2, dtype=torch.float64)
     arrives = torch.zeros(2, dtype=torch.float64)
     for t in range(6000):
-        charge = charge + 0.1 * arrives  # an input of 1 makes a tenth of a spike
+        charge = charge + 0.1 * arrives  # an input of 1 adds a tenth of the charge for a spike
         fires = charge >= 1
         charge = charge - fires.double()
         arrives = plastic.send(torch.tensor([True]), fires, **({"scale": 10.0} if t % 10 == 0 else {}))
@@ -330,7 +330,7 @@ def test_a_network_learns_by_the_equations(name, delay, device):
     fired[recording.steps.cpu(), recording.neurons.cpu()] = True
     assert 0.05 < fired.double().mean() < 0.6
     arrives = torch.stack([expected.step(t, fired[t, :40], fired[t, 40:], 0.3 if name == "reward" else 0.0) for t in range(steps)])
-    # What a neuron of b got beyond its connections is the drive: whole numbers.
+    # The input of neurons of b without that of connections is the drive, which is an integer.
     driven = recording.states[0].cpu() - arrives
     torch.testing.assert_close(driven, driven.round(), rtol=0, atol=1e-9)
     assert arrives.abs().max() > 0.1
@@ -352,7 +352,7 @@ def test_a_network_that_learns_continues_from_its_state(delay, device):
     one.modulate(reward=0.5)
     spikeforge.simulate(one, 30)
     other, _, _, number = learning_network("reward", delay, **options)
-    other.load_state_dict(one.state_dict())  # signals are part of it
+    other.load_state_dict(one.state_dict())  # the state includes signals
     first, second = spikeforge.simulate(one, 30), spikeforge.simulate(other, 30)
     assert torch.equal(first.steps, second.steps) and torch.equal(first.neurons, second.neurons) and len(first.steps) > 0
     assert torch.equal(one.weights(number), other.weights(number))
@@ -367,7 +367,7 @@ def test_a_state_has_the_signals_that_the_network_was_given():
     reward = torch.linspace(0, 1, 30)
     one.modulate(reward=reward)
     state = one.state_dict()
-    reward.zero_()  # the caller's own
+    reward.zero_()  # changes only the caller's tensor
     for given, learns in ((state, True), (silent, False), ({key: value for key, value in state.items() if key != "signals"}, False)):
         other.load_state_dict(given)
         before = other.weights(number).clone()
@@ -376,7 +376,7 @@ def test_a_state_has_the_signals_that_the_network_was_given():
     other.modulate(reward=0.5)
     saved = other.state_dict()
     del state["signals"]
-    other.load_state_dict(state)  # of before there were any: they stay
+    other.load_state_dict(state)  # a state of an earlier version without signals: they are unchanged
     assert float(other.state_dict()["signals"]["reward"]) == 0.5
     other.load_state_dict(saved)
     for signals in ({}, None, {"reward": torch.tensor(math.nan)}, {"reward": torch.ones(4)}, {"reward": 1.0, "scale": 1.0}):
@@ -393,7 +393,7 @@ def test_a_state_has_the_signals_that_the_network_was_given():
 @pytest.mark.parametrize("delay", [3, rules.uniform(1, 7)], ids=["one", "each"])
 @pytest.mark.parametrize("name", RULES)
 def test_a_network_that_learns_is_the_same_by_operators(name, delay):
-    """Those by which a GPU steps; and either way goes on from where the other was."""
+    """Steps by operators, as on a GPU, are equivalent; each of the two continues from the states of the other."""
     one, _, b, number = learning_network(name, delay)
     other, *_ = learning_network(name, delay)
     cpp = torch.ops.spikeforge_simulation
@@ -401,8 +401,9 @@ def test_a_network_that_learns_is_the_same_by_operators(name, delay):
         if name == "reward":
             made.modulate(reward=torch.linspace(0, 0.4, 30))
     spikeforge.simulate(one, 25)
-    cpp.record(other._held, 25, True, [], [], [])
-    cpp.advance(other._held, 25)
+    cpp.uses_operators(other._held, True)
+    spikeforge.simulate(other, 25)
+    cpp.uses_operators(other._held, False)
     for _ in range(2):
         for (key, a), b in zip(one.learned(number).states.items(), other.learned(number).states.values()):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=key)
@@ -415,7 +416,7 @@ def test_a_network_that_learns_is_the_same_by_operators(name, delay):
 
 
 def test_signals_come_and_end_between_steps(device):
-    """A graph of steps knows where they are."""
+    """A CUDA graph of steps reads signals from memory."""
     made, *_, number = learning_network("reward", 2, device=device, deterministic=True)
     weights = [made.weights(number).clone()]
     for reward in (None, 0.5, None, 0.0):
@@ -439,7 +440,7 @@ def test_weights_of_a_network_may_be_written(device):
     spikeforge.simulate(made, 5)
     assert made.weights(number).numel() > 100
     if device.type == "cuda":
-        return  # a GPU's memory may not be given back under a graph
+        return  # on a GPU, the memory of weights belongs to a graph
     made.weights(number).untyped_storage().resize_(0)
     with pytest.raises(ValueError, match="Network: the weights of a built network may be written, but not resized"):
         spikeforge.simulate(made, 1)
@@ -448,7 +449,7 @@ def test_weights_of_a_network_may_be_written(device):
 # ---- texts and arguments ----
 
 def test_connections_go_on_from_their_state(device):
-    """Also where a state decays, and in a copy."""
+    """Includes decaying states, and a copy."""
     rule = spikeforge.synapse("synapse f(w; x; tau) { on pre { w' = w + x\n x' = x + 1 } decay w by tau\n decay x by tau }", tau=7.0)
     draw = lambda: [torch.rand(n, device=device) < 0.4 for n in (4, 3)]
     plastic = spikeforge.Plastic(rule, torch.rand(4, 3, dtype=torch.float64, device=device))
@@ -497,8 +498,8 @@ def test_a_state_that_is_refused_changes_nothing():
         refused(kind, "Plastic: the loaded state does not fit: " + words, lambda: plastic.load_state_dict(wrong))
         after = plastic.state_dict()
         assert all(map(torch.equal, after["states"] + after["traces"], before["states"] + before["traces"])) and after["step"] == before["step"]
-    plastic.load_state_dict(good)  # parameters may be other numbers
-    del good["rule"]  # as before rules were part of it
+    plastic.load_state_dict(good)  # parameters may have other values
+    del good["rule"]  # as in states of earlier versions
     plastic.load_state_dict(good)
 
 
@@ -645,7 +646,7 @@ def test_wrong_functions_of_a_rule_raise():
         with pytest.raises(error, match=words):
             spikeforge.synapse(type("r", (), {"states": "w", "traces": "x", **members}), **params)
 
-    refused(TypeError, r"r: on_pre takes v, which is not a name of the rule: w, x, k", {"k": 1}, on_pre=lambda v: {})
+    refused(TypeError, r"r: on_pre has an argument v, which the rule does not define; it has w, x, k", {"k": 1}, on_pre=lambda v: {})
     refused(TypeError, r"r: on_pre must return a dict of next values, such as \{'w': ...\}, but returns Value", on_pre=lambda w: w)
     refused(ValueError, "r: on_post returns a value of 'send'; it can return those of w, x$", on_post=lambda w: {"send": w})
     refused(ValueError, "r: on_spike is not an event; a rule has states, traces, signals, decay, on_pre, on_post, on_m, each_step", signals=["m"], on_spike=lambda w: {})
@@ -657,7 +658,7 @@ def test_wrong_functions_of_a_rule_raise():
     refused(TypeError, r"of shape \[3\] is used .* make it a parameter \(an argument of synapse\(\)\), or", on_pre=lambda x: {"x": x + torch.ones(3)})
     refused(ValueError, "r: its functions are not a legal rule: .*\"x\" is a trace of a neuron.* but no w", on_pre=lambda w, x: {"x": w})
     refused(ValueError, "r: its functions are not a legal rule: .*a synapse draws no random numbers", on_pre=lambda x: {"x": torch.rand_like(x)})
-    refused(ValueError, "r: its functions are not a legal rule: .*\"y\" is no state and no trace, and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
+    refused(ValueError, "r: its functions are not a legal rule: .*\"y\" is not a state or trace and cannot decay", decay={"y": 2}, on_pre=lambda x: {"x": x})
     with pytest.raises(TypeError, match="synapse: rule must be text or a class of functions, but is a int"):
         spikeforge.synapse(3)
 
@@ -668,14 +669,14 @@ REFUSED = {
     "synapse s(w; x) { on pre { x' = x }; on post { x' = x } }": "column 48: \"x\" is changed in on pre already",
     "synapse s(w; x) { on pre { x' = w } }": "column 28: \"x\" is a trace of a neuron, which sees traces of the same neuron and parameters, but no w",
     "synapse s(w; x) { on pre { x' = x }; each step { x' = 0 } }": "column 50: \"x\" is a trace, which only on pre, on post and decay can change",
-    "synapse s(w) { on now { } }": "column 19: \"now\" is no event",
+    "synapse s(w) { on now { } }": "column 19: \"now\" is not an event",
     "synapse s(w) { on pre { w' = w; w' = 0 } }": "column 33: w' has a value already",
     "synapse s(w) { on pre { }; on pre { } }": "column 31: each event may occur once in a synapse",
     "synapse s(w) { on pre { w' = w > 0 } }": "column 25: a state is a number, not a boolean",
     "synapse s(w) { on pre { w' = w + normal() } }": "a synapse draws no random numbers",
     "synapse s(w) { on post { send w } }": "column 26: send is legal in on pre only",
     "synapse s(w;; tau) { decay w by w }": "column 33: nothing above is called \"w\"",
-    "synapse s(w;; tau) { decay v by tau }": "column 28: \"v\" is no state and no trace, and cannot decay",
+    "synapse s(w;; tau) { decay v by tau }": "column 28: \"v\" is not a state or trace and cannot decay",
     "synapse s(w;;; pre) { }": "column 16: a signal cannot be called \"pre\"",
     "synapse s(w) { w' = 0 }": "column 16: expected on pre { ... }, on post { ... }, each step { ... } or decay name by tau, but found \"w\"",
     "neuron s(w) { return w }": "expected \"synapse\" at the beginning",
@@ -776,5 +777,5 @@ def test_the_operators_are_those_of_torch():
     assert all(torch.equal(a, b) for a, b in zip((*states, *traces), (*args[1], *args[2]))) and not torch.equal(states[0], before[0])
     for op in (ops.plastic_step, ops.plastic_step_):
         torch.library.opcheck(op.default, *call()[:1], call()[1])
-    with pytest.raises(ValueError, match="plastic_step: states and traces must have memory of their own each"):
+    with pytest.raises(ValueError, match="plastic_step: states and traces must not share memory"):
         ops.plastic_step_(args[0], args[1], [args[1][0][:70], args[2][1]], *args[3:], **options)

@@ -1,4 +1,4 @@
-"""Weights that change where neurons fire, and events as bits."""
+"""Spike-timing-dependent updates of weights, and packed events."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from events import TOLERANCE, from_lengths, matrix, ops, random_entries
 
 
 def expected_weights(m, weights, events, trace, of_rows, least, most):
-    """In float64, one connection at a time."""
+    """Returns the updated weights, computed in float64 one connection at a time."""
     result = weights.double().clone()
     active = events if events.dtype == torch.bool else events > 0
     for k, (i, j) in enumerate(zip(m.row_of_connections().tolist(), m.indices.tolist())):
@@ -54,13 +54,13 @@ def test_wrong_arguments_of_plasticity_raise(device):
     m = matrix("random").to(device)
     weights, events, trace = torch.ones(len(m.indices), device=device), torch.ones(m.rows, device=device), torch.ones(m.cols, device=device)
     call = lambda w=weights, e=events, t=trace, **o: ops.stdp_pre_(w, m.indices, m.indptr, e, t, **m.size, **o)
-    refused(ValueError, "stdp_pre: weights must have one element a connection", lambda: call(w=weights[:1]))
+    refused(ValueError, "stdp_pre: weights must have one element per connection", lambda: call(w=weights[:1]))
     refused(ValueError, r"stdp_pre: events must have shape \[rows\] = \[70\], but has \[90\]", lambda: call(e=trace))
     refused(ValueError, r"stdp_pre: trace must have shape \[cols\] = \[90\], but has \[70\]", lambda: call(t=events))
     refused(TypeError, "stdp_pre: trace must be Float, as the weights", lambda: call(t=trace.double()))
     refused(ValueError, "stdp_pre: w_min must not be above w_max, but they are 2 and 1", lambda: call(w_min=2.0, w_max=1.0))
     refused(ValueError, "stdp_pre: w_min must be a number, but is nan", lambda: call(w_min=float("nan")))
-    with pytest.raises(ValueError, match="stdp_pre: weights that change must have memory of their own each"):
+    with pytest.raises(ValueError, match="stdp_pre: weights that are changed in place must not have"):
         call(w=weights[:1].expand(len(weights)))
     assert weights.eq(1).all()
 
@@ -76,7 +76,7 @@ def test_slots_that_lead_nowhere_are_refused_on_the_cpu():
 
 
 def test_weights_may_be_used_as_a_trace(device):
-    """Row 0 doubles before row 1 reads it: every connection must see what was there before."""
+    """Row 0 is updated before row 1 reads the trace: every connection must read the initial values."""
     m = from_lengths([5, 5], 5)
     weights = torch.arange(1.0, 6.0, device=device).repeat(2)
     at = m.to(device)

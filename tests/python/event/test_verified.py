@@ -1,4 +1,4 @@
-"""Numbers of a matrix that are out of range are refused before anything is read with them, and a matrix is read for that once."""
+"""Out-of-range indices of a matrix are rejected before they are used, and a matrix is checked only once."""
 
 import time
 
@@ -16,7 +16,7 @@ def small():
 
 
 def products(m, **options):
-    """Every operator that reads a CSR matrix, in both orders."""
+    """Yields a call of every operator that reads a CSR matrix, in both orders."""
     weights, device = torch.ones(len(m.indices), device=m.indices.device), m.indices.device
     for transpose in (False, True):
         x = torch.ones(m.rows if transpose else m.cols, device=device)
@@ -72,7 +72,7 @@ def test_the_same_numbers_are_read_again_as_another_matrix():
     ops.csrmv(torch.ones(5), m.indices, m.indptr, x, **m.size)
     with pytest.raises(ValueError, match="indices must be from 0 to cols - 1 = 1, but"):
         ops.csrmv(torch.ones(5), m.indices, m.indptr, x[:2], rows=3, cols=2)
-    ops.csrmv(torch.ones(3), m.indices[2:], torch.tensor([0, 1, 2, 3]), x[:2], rows=3, cols=2)  # 1, 1, 0
+    ops.csrmv(torch.ones(3), m.indices[2:], torch.tensor([0, 1, 2, 3]), x[:2], rows=3, cols=2)  # reads only 1, 1, 0
     with pytest.raises(ValueError, match=r"indices\[1\], in row 1, is 2"):
         ops.csrmv(torch.ones(3), m.indices[:3], torch.tensor([0, 1, 2, 3]), x[:2], rows=3, cols=2)
     begins = torch.tensor([0, 1, 2, 3])  # as int32: 0 0 1 0 2 0 3 0
@@ -118,7 +118,7 @@ def test_a_matrix_is_read_once():
     later = sorted(seconds() for _ in range(20))[10]
     assert later < first / 5, f"the first call took {first * 1e3:.2f} ms, later ones {later * 1e3:.2f}"
     indices.add_(0)
-    ops.csr_check(indices, indptr, rows=1, cols=1)  # what it saw is remembered too
+    ops.csr_check(indices, indptr, rows=1, cols=1)  # csr_check also stores that the matrix is valid
     assert seconds() < first / 5
 
 
@@ -151,7 +151,7 @@ def test_unchecked_skips_the_check():
     for (_, checked), (_, unchecked) in zip(products(m), products(m, unchecked=True)):
         assert torch.equal(checked(), unchecked())
     m = small()
-    m.indices[3] = -1  # in row 2, which is not read where it did not fire
+    m.indices[3] = -1  # in row 2, which is not read without an event
     events = torch.tensor([1.0, 0.0, 0.0])
     with pytest.raises(ValueError, match="indices must be from 0"):
         ops.event_csrmv(torch.ones(5), m.indices, m.indptr, events, **m.size, transpose=True)
@@ -169,7 +169,7 @@ def test_unchecked_reaches_gradients_and_vmap():
     call = lambda w, e: ops.event_csrmv(w, m.indices, m.indptr, e, **m.size, transpose=True, unchecked=True)
     assert torch.vmap(call, (None, 0))(weights.detach(), events.detach().expand(2, 3)).tolist() == [[1, 0, 1]] * 2
     y = call(weights, events)
-    with pytest.raises(ValueError, match="event_csrmv: indices must be from 0"):  # the same call, checked
+    with pytest.raises(ValueError, match="event_csrmv: indices must be from 0"):  # the same call with the check
         ops.event_csrmv(weights, m.indices, m.indptr, events, **m.size, transpose=True)
     assert y.grad_fn is not None
     m.indices[3] = 1
@@ -205,7 +205,7 @@ def test_a_change_by_plasticity_is_a_new_version_of_the_weights():
 
 @pytest.mark.parametrize("through", ["the same storage", "another of the same memory"])
 def test_weights_may_share_memory_with_whatever_is_read(through):
-    """Every argument is read as it was before anything changed."""
+    """All arguments are read before anything changes."""
     m = small()
     rows, begins, slots = ops.csr_transpose(m.indices, m.indptr, **m.size)
     count = len(slots)
@@ -224,7 +224,7 @@ def test_weights_may_share_memory_with_whatever_is_read(through):
 
 
 def test_events_that_share_the_weights_memory_do_not_lead_past_the_check():
-    """Row 1 becomes an event while row 0 is worked on, and its slots lead out of the weights."""
+    """During row 0, row 1 becomes an event, whose slots are outside the weights."""
     weights = torch.tensor([1.0, 0.0, 0.0, 0.0])
     indices, indptr = torch.zeros(4, dtype=torch.int32), torch.tensor([0, 2, 4])
     slots = torch.tensor([0, 1, 2**20, -(2**20)])
@@ -236,7 +236,7 @@ def test_events_that_share_the_weights_memory_do_not_lead_past_the_check():
 # ---- on a GPU ----
 
 def synchronized(call):
-    """The result of the call, once all is done."""
+    """Returns the result of the call after synchronization."""
     result = call()
     torch.cuda.synchronize()
     return result
@@ -247,7 +247,7 @@ def test_a_gpu_reports_an_invalid_matrix_at_the_next_call(cuda):
         m = small()
         m.indices[3] = 2**31 - 1
         calls = list(products(m.to(cuda)))
-        result = synchronized(calls[i][1])  # nothing was read with it
+        result = synchronized(calls[i][1])  # no memory is read with the wrong index
         assert (result.isnan() | result.eq(0)).all()
         for _ in range(2):
             with pytest.raises(ValueError, match=rf"{name}: indices must be from 0 to cols - 1 = 2, but indices\[3\], in row 2, is 2147483647"):
@@ -291,7 +291,7 @@ def test_a_gpu_reads_a_changed_matrix_again(cuda):
 
 
 def test_a_gpu_is_not_waited_for(cuda):
-    """A call comes back while what was asked before it is still being computed."""
+    """A call returns while the GPU is still computing the previous work."""
     m = matrix("ragged").to(cuda)
     calls = [call for _, call in products(m)]
     for call in calls:
@@ -326,7 +326,7 @@ def test_matrices_on_several_streams(cuda):
 
 
 def test_a_matrix_in_a_cuda_graph(cuda):
-    """Captured with a matrix that was never seen, and with one that was."""
+    """Captures a graph with an unchecked and with a checked matrix."""
     for seen in (False, True):
         m = matrix("random").to(cuda)
         weights, x = torch.ones(1, device=cuda), torch.rand(m.cols, device=cuda)
@@ -355,7 +355,7 @@ def test_wrong_numbers_of_loihis_connections_on_a_gpu(cuda):
 
 
 def test_lengths_of_rows_of_a_large_matrix(device):
-    """A wrong number is found wherever it lies."""
+    """A wrong index is found at any position."""
     m = from_lengths(torch.full((1000,), 200), 500)
     for place in (0, 65_535, 65_536, 131_071, 199_999):
         wrong = Matrix(m.indices.clone(), m.indptr, m.rows, m.cols)
@@ -371,7 +371,7 @@ def test_lengths_of_rows_of_a_large_matrix(device):
 @pytest.mark.parametrize("byte", [2, 255])
 @pytest.mark.parametrize("size", [5, 70])
 def test_a_bool_of_any_byte_is_true_or_false(size, byte, transpose, device):
-    """torch's views make bools of bytes other than 0 and 1."""
+    """torch's views can create bools with bytes other than 0 and 1."""
     true = torch.full((size,), byte, dtype=torch.uint8, device=device).view(torch.bool)
     m = from_lengths(torch.full((size,), 3), size).to(device)
     fixed = torch.arange(size * 3, device=device).reshape(size, 3).int() % size
@@ -388,6 +388,6 @@ def test_a_bool_of_any_byte_is_true_or_false(size, byte, transpose, device):
     for call in calls:
         try:
             wanted = call(ones)
-        except (TypeError, NotImplementedError):  # a product that takes no bools takes none of other bytes
+        except (TypeError, NotImplementedError):  # the product does not support bool
             continue
         assert torch.equal(call(true), wanted)

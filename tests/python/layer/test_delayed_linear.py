@@ -1,4 +1,4 @@
-"""Learned delays against plain loops, and gradcheck."""
+"""Layers with learned delays, compared with plain loops, and gradcheck."""
 
 import math
 
@@ -15,7 +15,7 @@ MOST = 4
 
 
 def kernel(form, d, width, most=MOST):
-    """κ_k(d) for k = 0 .. most, [most + 1, *d.shape], from the papers' formulas."""
+    """Returns κ_k(d) for k = 0 .. most, [most + 1, *d.shape], by the formulas of the papers."""
     k = torch.arange(most + 1, dtype=d.dtype).view(-1, *[1] * d.dim())
     d = d.clamp(0, most)
     if form == "linear":
@@ -25,7 +25,7 @@ def kernel(form, d, width, most=MOST):
 
 
 def looped(x, w, d, b, form, width, past=None, most=MOST):
-    """Every synapse and every step by itself, in float64."""
+    """Loops over all synapses and steps, in float64."""
     x, w, d = x.double(), w.double(), d.double().expand(w.shape)
     all = torch.cat([torch.zeros(most, *x.shape[1:], dtype=x.dtype) if past is None else past.double(), x])
     k = kernel(form, d, width, most)
@@ -38,12 +38,12 @@ def looped(x, w, d, b, form, width, past=None, most=MOST):
 def numbers(per, dtype=torch.float64, device="cpu"):
     make = lambda *shape: torch.randn(shape).to(device, dtype)
     d = MOST * torch.rand((5,) if per == "input" else (3, 5))
-    d.view(-1)[0], d.view(-1)[1] = -1.5, MOST + 0.5  # beyond its bounds
+    d.view(-1)[0], d.view(-1)[1] = -1.5, MOST + 0.5  # delays outside their bounds
     return make(6, 2, 5), make(3, 5), d.to(device, torch.float32 if dtype in (torch.half, torch.bfloat16) else dtype), make(3), make(MOST, 2, 5)
 
 
 def assert_like(got, wanted, leaves, on_cpu, bound):
-    """Values, and gradients with a random upstream gradient, within `bound` of the largest."""
+    """Compares values, and gradients for a random upstream gradient, within `bound` of the largest."""
     upstream = torch.randn(wanted.shape).to(got.dtype)
     grads = torch.autograd.grad(got, leaves, upstream.to(got.device)), torch.autograd.grad(wanted, on_cpu, upstream.double())
     for one, want in ((got, wanted), *zip(*grads)):
@@ -68,9 +68,9 @@ def test_each_synapse_receives_its_delayed_input(form, per, dtype, device):
     assert_like(got, wanted, leaves, on_cpu, bound)
 
 
-# Samples that fill vectors and that do not, in one group and in several; spikes in few steps, and numbers in all steps;
-# delays longer than the steps that are processed at once; sequences about as long as tiles; long sequences of samples that
-# do not fill a warp.
+# Samples that fill vectors or not, in one group or several; spikes in few steps, and values in all steps; delays longer
+# than the steps that are processed at once; sequences about as long as tiles; long sequences of samples that do not
+# fill a warp.
 @pytest.mark.parametrize("form, width, shape, rate, dtype", [
     ("linear", 0.5, (37, 32, 21), 0.02, torch.float32),
     ("linear", 0.5, (37, 32, 21), 1.0, torch.float32),
@@ -168,7 +168,7 @@ def test_a_whole_delay_is_learned_to_the_right():
     assert torch.equal(y[2:], x[:-2]) and y[:2].abs().max() == 0
     y.sum().backward()
     assert torch.isclose(d.grad, x[: 8 - 3].sum() - x[: 8 - 2].sum()).all()
-    last = torch.full((1, 1), float(MOST), dtype=torch.float64, requires_grad=True)  # there is nothing to the right
+    last = torch.full((1, 1), float(MOST), dtype=torch.float64, requires_grad=True)  # the largest possible delay
     y = ops.delayed_linear(x, w, last, max_delay=MOST)
     assert torch.equal(y[MOST:], x[:-MOST])
     y.sum().backward()
@@ -245,7 +245,7 @@ def test_pieces_are_the_whole(per, device):
     layer = snn.DelayedLinear(5, 3, MOST, per=per, interpolation="gauss").to(device, torch.float64)
     x = torch.randn(9, 2, 5, dtype=torch.float64, device=device)
     whole, (state) = layer(x, None)
-    y1, first = layer(x[:2], None)  # shorter than the longest delay
+    y1, first = layer(x[:2], None)  # fewer steps than the longest delay
     y2, last = layer(x[2:], first)
     torch.testing.assert_close(torch.cat([y1, y2]), whole)
     assert torch.equal(last["x"], x[-MOST:]) and torch.equal(state["x"], last["x"])
@@ -316,7 +316,7 @@ def test_autocast_is_that_of_linear(device):
 
 
 def test_a_delay_is_found():
-    """x comes at random; the target is x three steps before: the delay moves there from afar."""
+    """x is random, and the target is x three steps earlier: a longer initial delay converges to 3."""
     torch.manual_seed(5)
     layer = snn.DelayedLinear(1, 1, 8, delay=6.5, interpolation="gauss", width=3.0, bias=False)
     optimizer = torch.optim.Adam([{"params": [layer.weight], "lr": 0.02}, {"params": [layer.delay], "lr": 0.1}])
@@ -396,7 +396,7 @@ def test_the_state_of_another_layer_is_refused():
 
 @every_form
 def test_a_convolution_of_one_pixel_is_a_linear_layer(form, device):
-    """Values, and gradients of x, weight, delay and bias; delays beyond their bounds too."""
+    """Compares values, and gradients of x, weight, delay and bias; includes delays outside their bounds."""
     x, w, d, b, past = numbers("synapse", device=device)
     conv = snn.DelayedConv1d(5, 3, 1, MOST, interpolation=form, width=0.8).to(device, torch.float64)
     with torch.no_grad():

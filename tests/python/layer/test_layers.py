@@ -1,6 +1,6 @@
-"""The layer around a neuron: batch_norm_run, channel_statistics, BatchNormNeuron and fuse.
+"""Fused layers of a neuron: batch_norm_run, channel_statistics, BatchNormNeuron and fuse.
 
-Oracles are torch.nn.BatchNorm followed by a loop over time in plain torch, in float64, and gradcheck."""
+The oracles are torch.nn.BatchNorm followed by a loop over time in plain torch, in float64, and gradcheck."""
 
 import copy
 import os
@@ -17,7 +17,7 @@ from conftest import REPOSITORY
 from documentation import code
 
 ops = torch.ops.spikeforge
-# Neurons for the operators of a step: smooth, so that finite differences are right; and with spikes.
+# Neurons for the operators: SMOOTH, for which finite differences are accurate, and neurons with spikes.
 SMOOTH = "neuron smooth(x; v; tau) { h = v + (x - v) / tau; s = sigmoid(4 * (h - 1)); return s; v' = (1 - s) * h }"
 SPIKING = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
 TWO = """neuron two(x, y; v, w; k) {
@@ -31,7 +31,7 @@ RESIDUALS = {"add": lambda s, r: s + r, "and": lambda s, r: s * r, "iand": lambd
 
 
 def batch_norm(x, weight, bias, eps=1e-5, channel_dim=2):
-    """And mean and biased variance, by their definitions."""
+    """Returns the normalised x, its mean and its biased variance, by their definitions."""
     others = [d for d in range(x.dim()) if d != channel_dim % x.dim()]
     mean = x.mean(others, keepdim=True)
     var = ((x - mean) ** 2).mean(others, keepdim=True)
@@ -56,7 +56,7 @@ def leaves(*shapes, dtype=torch.float64):
 
 
 def in_layout(x, layout):
-    """The same numbers, with the channels (dimension 2) last in memory, or in an order that no kernel reads in place."""
+    """Returns x with the channels (dimension 2) last in memory, or in an order that no kernel reads in place."""
     if layout == "channels_last":
         return x.movedim(2, -1).contiguous().movedim(-1, 2)
     return x if layout == "contiguous" else x.transpose(1, -1).contiguous().transpose(1, -1)
@@ -81,7 +81,7 @@ def test_statistics_are_those_of_float64(shape, dtype, layout, device):
 @pytest.mark.parametrize("outlier", [1e4, 3e6])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_statistics_do_not_cancel(layout, outlier, device):
-    """A mean of 1e4 deviations and an outlier where a sum begins: E[x^2] - E[x]^2 has no right digit in float32."""
+    """The mean is 1e4 deviations, and a sum starts at an outlier: E[x^2] - E[x]^2 has no correct digit in float32."""
     x = torch.randn(4, 8, 3, 20, 20) + 1e4
     for first in (x[0, 0, 1, 0, 0].item(), outlier):
         x[0, 0, 1, 0, 0] = first
@@ -130,7 +130,7 @@ def test_statistics_of_any_dimension_with_all_derivatives(channel_dim, device):
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("shape", [(4, 300, 16, 12, 12), (20, 512, 24, 8, 8), (3, 1200000, 2)])
 def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
-    """So large that threads take neurons in turns, and blocks share the sums of a channel."""
+    """The sizes make threads process several neurons, and several blocks share the sums of a channel."""
     x = in_layout(torch.randn(shape, device=cuda) * 2 + 3, layout).requires_grad_()
     weight, bias = (torch.rand(shape[2], device=cuda).requires_grad_() for _ in range(2))
     tau = torch.tensor(2.5, device=cuda, requires_grad=True)
@@ -146,7 +146,7 @@ def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
     for ours, theirs in zip(
         (found, last, *gradients), (*expected, *torch.autograd.grad(expected, wide, [u.double() for u in upstream]))
     ):
-        bound = 2e-5 if theirs.dim() else 1e-3  # of tau, a sum of millions of either sign
+        bound = 2e-5 if theirs.dim() else 1e-3  # the gradient of tau sums millions of terms of both signs
         assert (ours.double() - theirs).abs().max() <= bound * theirs.abs().max()
     run = lambda: ops.batch_norm_run(SMOOTH, [x], [torch.zeros(shape[1:], device=cuda)], [tau], weight, bias)[0][0]
     assert torch.equal(*(torch.autograd.grad(run(), x, upstream[0])[0] for _ in range(2)))
@@ -156,18 +156,18 @@ def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("shape", [
     (4, 32, 512, 7, 7),  # many channels in few neurons
-    (7, 5, 24, 9, 9),  # steps that are no power of two
+    (7, 5, 24, 9, 9),  # the number of steps is not a power of two
     (16, 4, 128, 28, 28),
-    (4, 64, 2, 40, 40),  # channels of which many blocks have a part
-    (3, 2, 3, 64, 64),  # ... and several strips
+    (4, 64, 2, 40, 40),  # several blocks per channel
+    (3, 2, 3, 64, 64),  # several blocks per channel, and several strips
     (4, 8, 20000),
     (4, 2, 64, 112, 112),  # more strips than blocks
-    (4, 2, 2, 1024, 1024),  # ... and many parts of a channel
-    (4, 1000, 5),  # rows that begin anywhere
+    (4, 2, 2, 1024, 1024),  # more strips than blocks, and several blocks per channel
+    (4, 1000, 5),  # unaligned rows
     (4, 40, 64, 112, 112),  # the backward pass runs the loop twice
 ])
 def test_a_ring_of_tiles_agrees_with_float64(shape, dtype, layout, cuda):
-    """However blocks share the sums of channels; and the same bits again."""
+    """Channels are shared by blocks in many ways. A second call gives the same bits."""
     x = in_layout(torch.randn(shape, device=cuda, dtype=dtype) * 2 + 3, layout).requires_grad_()
     weight, bias = (torch.rand(shape[2], device=cuda).requires_grad_() for _ in range(2))
     tau = torch.tensor(2.5, device=cuda, requires_grad=True)
@@ -198,7 +198,7 @@ FILTERS = """neuron filters(x; a, b, c, d, e) {
 @pytest.mark.parametrize("steps", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_few_steps_of_many_states(dtype, steps, device):
-    """Threads have few neurons then, and copy rows together: no more of them than there are steps."""
+    """Threads have few neurons, and copy rows together: at most as many threads as steps."""
     x = torch.randn(steps, 8, 64, 6, 6, device=device, dtype=dtype).requires_grad_()
     upstream = torch.randn_like(x)
     (found,), _, mean, var = ops.batch_norm_run(FILTERS, [x], [], [], last_states=False)
@@ -240,7 +240,7 @@ def test_a_number_that_is_none_stays_in_its_channel(bad, cuda):
 # --- the operator
 
 class Case:
-    """A call with a tensor for everything, and the same in plain torch. Of SMOOTH."""
+    """A call of SMOOTH in which all arguments are tensors, and the same computation in plain torch."""
 
     def __init__(self, device, mode=None, layout="contiguous", affine=True, dtype=torch.float64, shape=(4, 3, 5, 2, 6)):
         leaf = lambda *size: torch.randn(size, dtype=dtype, device=device)
@@ -274,7 +274,7 @@ def test_results_and_gradients_are_those_of_one_after_the_other(mode, layout, af
     together, apart = case.together(), case.apart()
     torch.testing.assert_close(together, apart, rtol=1e-10, atol=1e-10)
     upstream = [torch.randn_like(t) for t in apart]
-    for used in ([0, 1, 2, 3], [0], [1], [3], [2, 3]):  # of the results; the others have no gradient
+    for used in ([0, 1, 2, 3], [0], [1], [3], [2, 3]):  # indices of the results that have a gradient
         given, options = [upstream[i] for i in used], dict(retain_graph=True, materialize_grads=True)
         chosen = ([results[i] for i in used] for results in (together, apart))
         found, expected = (torch.autograd.grad(results, case.arguments, given, **options) for results in chosen)
@@ -351,7 +351,7 @@ def test_several_inputs_states_and_outputs_with_their_sequences(device):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_spikes_and_gradients_in_every_type(dtype, device):
-    """Against float64 on the rounded inputs; a spike may differ, and what comes after it, only near the threshold."""
+    """The reference is float64 with the rounded inputs. Spikes and later values may differ near the threshold."""
     case = Case(device, dtype=dtype, affine=False, shape=(6, 8, 16, 9, 9))
     wide = torch.float32
     weight, bias = torch.rand(16, dtype=wide, device=device) + 1, torch.rand(16, dtype=wide, device=device)
@@ -381,7 +381,7 @@ def test_spikes_and_gradients_in_every_type(dtype, device):
 
 
 def test_only_the_input_is_kept_for_the_backward_pass(device):
-    """T values a neuron, and no second tensor of x's size."""
+    """Autograd keeps T values per neuron, and no second tensor of the size of x."""
     x, kept = torch.randn(8, 4, 16, 10, 10, device=device, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         ops.batch_norm_run(SPIKING, [x], [], [torch.tensor(2.0)], torch.ones(16, device=device))
@@ -480,8 +480,8 @@ def wrong_calls():
         yield f"{name} must be Float for a Float x, but is Double", TypeError, {name: c.double()}
         yield f"{name} must be on cpu", ValueError, {name: c.to("meta")}
     yield r"mean must have shape \[5\]", ValueError, dict(mean=long, var=c)
-    yield "mean and var are given together, or neither", ValueError, dict(mean=c)
-    yield "mean and var are given together, or neither", ValueError, dict(var=c)
+    yield "pass both mean and var, or neither", ValueError, dict(mean=c)
+    yield "pass both mean and var, or neither", ValueError, dict(var=c)
     yield "eps must be finite and not below 0, but is -1", ValueError, dict(eps=-1.0)
     yield "eps must be finite and not below 0, but is nan", ValueError, dict(eps=float("nan"))
     yield "residual_mode must be add, and or iand, but is 'ADD'", ValueError, dict(residual_mode="ADD")
@@ -522,7 +522,7 @@ def test_the_page_of_layers(capsys):
 
 
 def layers(neuron, norm, device):
-    """One after the other, and the same fused."""
+    """Returns a normalisation and a neuron as separate layers, and fused."""
     apart = nn.Sequential(snn.TimeDistributed(norm), neuron).to(device)
     together = nn.Sequential(copy.deepcopy(apart))
     assert snn.fuse(together) == ["0.1"]
@@ -541,7 +541,7 @@ NEURONS = {
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("neuron", NEURONS)
 def test_fused_layers_train_as_those_they_are_made_of(neuron, momentum, device):
-    """Spikes, gradients and running statistics, over steps of an optimiser, and then in evaluation."""
+    """Compares spikes, gradients and running statistics over steps of an optimiser, and then in evaluation."""
     apart, together = layers(NEURONS[neuron](), nn.BatchNorm2d(6, momentum=momentum), device)
     nets = (apart, together)
     optimisers = [torch.optim.SGD(net.parameters(), 0.5) for net in nets]
@@ -621,7 +621,7 @@ def test_states_go_on_are_kept_and_are_named(device):
 
 
 def kernels(call):
-    """The names of what a call launches."""
+    """Returns the names of the kernels that a call launches."""
     call()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()
@@ -641,7 +641,7 @@ def test_under_autocast_too_the_launch_moves_running_statistics(cuda):
 def test_a_gradient_in_another_layout_is_copied_once_and_keeps_the_layout_of_x(cuda):
     layer = snn.BatchNormNeuron(nn.BatchNorm2d(32), snn.LIF(surrogate="atan"), residual="add").to(cuda)
     x, r = (in_layout(torch.randn(4, 8, 32, 14, 14, device=cuda), "channels_last").requires_grad_() for _ in range(2))
-    mean = torch.randn(4, 8, 32, 1, 1, device=cuda).expand_as(x)  # of a mean over images
+    mean = torch.randn(4, 8, 32, 1, 1, device=cuda).expand_as(x)  # the gradient of a mean over images
     arguments = [x, r, *layer.parameters()]
     y = layer(x, r)
     for upstream in (mean, mean.contiguous(), in_layout(mean, "other")):
@@ -724,7 +724,7 @@ def test_fuse_skips_layers_whose_results_would_change(device):
 def test_fuse_keeps_modes_and_objects_that_others_reference(device):
     inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     net = nn.Sequential(snn.TimeDistributed(nn.Linear(4, 4), nn.BatchNorm1d(4)), snn.LIF(), snn.TimeDistributed(inner), snn.LIF())
-    net[0].module[1].eval()  # frozen
+    net[0].module[1].eval()  # in evaluation mode
     assert snn.fuse(net.to(device)) == ["1", "3"]
     assert net[1].training and not net[1].norm.training and net[3].norm.training
     before = net[1].norm.running_mean.clone()
@@ -748,7 +748,7 @@ def test_both_ways_of_a_layer_refuse_and_count_alike(neuron, device):
     layer.eval()
     y = layer(x.requires_grad_())
     layer.train()(x.detach())
-    y.sum().backward()  # of the statistics that it had
+    y.sum().backward()  # with the statistics of the forward pass
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -781,13 +781,13 @@ def test_a_call_that_fails_leaves_running_statistics(neuron, through_time, devic
 # --- batch normalisation through time
 
 def bntt(kind, channels, steps, affine=True):
-    """Like that of snnTorch and SpikingJelly: a normalisation for each step; snnTorch's has no bias."""
+    """Returns a normalisation for each step, like that of snnTorch (without bias) and SpikingJelly."""
     snntorch = pytest.importorskip("snntorch", reason="snntorch is not installed")
     norms = {"1d": snntorch.BatchNormTT1d, "2d": snntorch.BatchNormTT2d}[kind](channels, steps, affine=affine)
     for norm in norms:
         if affine:
             nn.init.uniform_(norm.weight, 0.5, 3)
-        if kind == "2d":  # and one with a bias
+        if kind == "2d":  # with a bias, unlike snnTorch's
             norm.bias = nn.Parameter(torch.rand(channels))
     return norms
 
@@ -814,7 +814,7 @@ def test_normalisation_through_time_is_that_of_each_step_by_itself(kind, shape, 
     spikes, states = layer(x, store_states=True)
     assert torch.equal(spikes, y) and states["neuron.v"].shape == x.shape
     assert torch.equal(states["neuron.v"][-1], layer(x, None)[1]["neuron.v"])
-    assert torch.equal(layer(x[:3]), y[:3])  # the first steps
+    assert torch.equal(layer(x[:3]), y[:3])  # the first steps have the same results
 
 
 def test_normalisation_through_time_with_residual_and_scale(device):
@@ -878,8 +878,8 @@ print(ops.write_kernel_pack(sys.argv[1]), ops.records_kernels())
 
 
 def test_kernels_recorded_on_the_cpu_are_those_of_a_gpu(tmp_path):
-    """One launch each way; and for what takes more: the statistics' sums and what is made of them, the neuron forward, the
-    two passes that x's gradient takes, what is made of the sums between them, and the kernel that adds up what passes leave."""
+    """One kernel for each direction; and for larger layers: two for the statistics, one for the neuron's forward pass, two
+    for the passes of the gradient of x, one between them, and one that sums over blocks."""
     written = output_of(RECORD, tmp_path / "kernels.pack", env=os.environ | {"SPIKEFORGE_CACHE_DIR": "off"})
     assert written.split() == ["10", "False"]
 
@@ -929,13 +929,13 @@ assert ops.records_kernels()
 
 
 def test_the_kernels_of_a_gpu_are_right_on_the_cpu():
-    """Statistics as a neuron's gradients, and x's gradient in two passes, on the CPU."""
+    """Computes statistics with the neuron's gradients, and the gradient of x in two passes, on the CPU."""
     folders = str(REPOSITORY / "tests/python"), os.path.dirname(__file__), os.environ["PYTHONPATH"]
     output_of(AS_ON_A_GPU, env=os.environ | {"SPIKEFORGE_CACHE_DIR": "off", "PYTHONPATH": os.pathsep.join(folders)})
 
 
 def with_sync_batch_norm(rank):
-    """One process's results, of its share of the samples."""
+    """Returns the results of one process for its share of the samples."""
     torch.manual_seed(0)
     joined, upstream = torch.randn(2, 4, 6, 5, 3).unbind()
     share = slice(None), slice(0, 2) if rank == 0 else slice(2, 6)

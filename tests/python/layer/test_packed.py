@@ -1,6 +1,6 @@
-"""Spikes as bits: pack_spikes, unpack_spikes, linear, convolution and packed_activations.
+"""Packed spikes: pack_spikes, unpack_spikes, linear, convolution and packed_activations.
 
-Oracles are torch's own layers, whose bits must be these, and numbers written out one by one."""
+The oracles are torch's own layers, with the same bits, and explicit values."""
 
 import contextlib
 import gc
@@ -97,7 +97,7 @@ def test_wrong_packs_raise(words, error, call):
 # --- products
 
 def products():
-    """A name, the operator and torch's function, the shapes of x and weight, and the channels that come out."""
+    """Yields a name, the operator, torch's function, the shapes of x and weight, and the options."""
     yield "linear", ops.linear, nn.functional.linear, (4, 3, 7), (5, 7), {}
     yield "linear of nothing", ops.linear, nn.functional.linear, (2, 0), (3, 0), {}
     yield "linear to nothing", ops.linear, nn.functional.linear, (2, 3), (0, 3), {}
@@ -116,7 +116,7 @@ def test_products_and_gradients_have_the_bits_of_torch(name, op, function, shape
         x = counts(*shape, most=(1 << bits) - 1, device=device)
         w, b = torch.randn(weight, device=device), torch.randn(weight[0], device=device)
         results = []
-        if options:  # a number for all dimensions, as torch takes it
+        if options:  # one value for all dimensions, as in torch
             torch.testing.assert_close(op(x, w, None, 2, 1, groups=2), function(x, w, None, 2, 1, groups=2))
         for run in (lambda *t: op(*t, **options, bits=bits), lambda *t: function(*t, **options)):
             leaves = [t.clone().requires_grad_() for t in ((x, w, b) if has_bias else (x, w))]
@@ -158,7 +158,7 @@ def test_values_that_are_no_spikes_never_give_a_wrong_gradient(device):
     else:
         ops.linear(x, weight).sum().backward()
         assert weight.grad.isnan().all()
-    assert torch.equal(ops.linear(x, weight.detach()), nn.functional.linear(x, weight.detach()))  # nothing is kept
+    assert torch.equal(ops.linear(x, weight.detach()), nn.functional.linear(x, weight.detach()))  # without autograd
 
 
 def test_second_derivatives_are_refused_and_transforms_are_torchs(device):
@@ -207,7 +207,7 @@ def test_a_weight_that_nothing_reads_again_may_change(device):
 
 
 def test_a_product_under_autocast_leaves_torchs_their_gradients(device):
-    """Autocast keeps casts of weights, which must be differentiable for whoever asks next."""
+    """Autocast caches casts of weights, which must stay differentiable for the next operator."""
     x, weight = counts(4, 7, device=device), torch.randn(5, 7, device=device, requires_grad=True)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         y = ops.linear(x, weight) + nn.functional.linear(x, weight)
@@ -260,7 +260,7 @@ def network(device):
 
 @pytest.fixture(params=["now", "later"])
 def when(request, monkeypatch):
-    """When it is known what a tensor holds: at once, or as on a GPU."""
+    """Whether the contents of a tensor are known immediately, or later as on a GPU."""
     spikeforge.packed._Place.known.clear()
     if request.param == "later":
         monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
@@ -271,7 +271,7 @@ def decided(kept):
 
 
 def test_gradients_have_the_same_bits_and_spikes_are_kept_as_bits(device, monkeypatch, when):
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # the same gradient twice, to begin with
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # so that gradients are reproducible
     net, x = network(device), torch.randn(4, 6, 3, 8, 8, device=device)
     net(x).square().sum().backward()
     expected = [p.grad.clone() for p in net.parameters()]
@@ -317,7 +317,7 @@ def test_spikes_become_bits_counts_become_four_and_the_rest_stays(device, when):
 
 
 def test_the_contents_of_a_place_may_change(monkeypatch):
-    """A place that held spikes may hold counts, or other numbers; one that held others is looked at again in time."""
+    """Memory that contained spikes may contain counts or other values later; other values are checked again later."""
     monkeypatch.setattr(spikeforge.packed, "_is_checked_later", lambda t: True)
     spikeforge.packed._Place.known.clear()
     spikes, more, other = counts(40, 50), counts(40, 50, most=9), torch.randn(40, 50)

@@ -1,5 +1,5 @@
-"""Max pooling before the normalisation that it follows: max_pool2d(weight=), max_pool2d_statistics, and the layers that take
-them. The oracle is torch's normalisation, pooling and a neuron behind each other."""
+"""Max pooling moved before its normalisation: max_pool2d(weight=), max_pool2d_statistics, and the layers that use them. The
+oracle is torch's normalisation, pooling and a neuron in sequence."""
 
 import copy
 from functools import partial
@@ -24,7 +24,7 @@ WINDOWS = [(2, 2, 0), (3, 2, 1), (3, 1, 1), ((2, 3), (1, 2), (1, 0)), ((3, 1), (
 
 
 def by_torch(x, weight, window, ceil_mode=False):
-    """The numbers of x that the maxima of weight x are made of; mean and variance of x."""
+    """Returns the elements of x for which weight x is largest in a window, and the mean and variance of x."""
     sign = torch.where(weight < 0, -1.0, 1.0).to(x.dtype).view(-1, 1, 1)
     size, stride, padding = window
     y = functional.max_pool2d((sign * x).flatten(0, -4), size, stride, padding, ceil_mode=ceil_mode).unflatten(0, x.shape[:-3])
@@ -129,7 +129,7 @@ def norm_of(channels, kind=nn.BatchNorm2d, **options):
 
 
 def step(net, x, upstream):
-    """The output, and all gradients."""
+    """Returns the output, and all gradients."""
     x = x.clone().requires_grad_()
     y = net(x)
     return y.detach(), torch.autograd.grad(y, [x, *net.parameters()], upstream)
@@ -167,7 +167,7 @@ def test_a_layer_equals_its_three_parts_in_sequence(neuron, pool, layout, device
 
 
 def test_steps_and_processes_and_scale(device):
-    """Normalisation through time, SyncBatchNorm alone, tdBN."""
+    """Tests normalisation through time, SyncBatchNorm in one process, and tdBN."""
     x, pool = torch.randn(3, 2, 4, 6, 6, device=device), nn.MaxPool2d(2)
     norms = nn.ModuleList(norm_of(4) for _ in range(3)).to(device)
     layer = snn.BatchNormNeuron(copy.deepcopy(norms), snn.Neuron(SPIKING, tau=2.0).to(device), pool=pool)
@@ -205,7 +205,7 @@ def test_wrong_inputs_raise(device):
 
 
 class Stage(nn.Module):
-    """A convolution, a normalisation, a pooling and a neuron in a forward of its own."""
+    """A convolution, a normalisation, a pooling and a neuron, with a custom forward()."""
 
     def __init__(self, between):
         super().__init__()
@@ -249,7 +249,7 @@ def test_fuse_takes_a_pooling_that_nothing_else_looks_at(between, fused, recompu
 
 
 def test_fuse_looks_at_the_network_and_leaves_it_as_it_was():
-    """Objects in results, a step that is counted in a buffer, and a pooling with a forward of its own."""
+    """Tests results in objects, a buffer that counts steps, and a pooling with a custom forward()."""
 
     class Counting(Stage):
         def __init__(self):

@@ -1,5 +1,5 @@
-"""max_pool2d and avg_pool2d, and their modules. The oracle is torch's own pooling of images, whose maxima, and their
-places, must be these to the bit."""
+"""max_pool2d and avg_pool2d, and their modules. The oracle is torch's pooling of images, with the same bits and the
+same positions of maxima."""
 
 import itertools
 
@@ -24,7 +24,7 @@ WINDOWS = [
 
 
 def images(*shape, layout="plain", dtype=torch.float32, device="cpu", spikes=False):
-    """[..., C, H, W]; of few numbers, so that maxima occur more than once."""
+    """Returns [..., C, H, W] with few distinct values, so that maxima occur more than once."""
     x = torch.randint(0, 2, shape).to(device, dtype) if spikes else torch.randn(shape, device=device, dtype=torch.float64).to(dtype)
     if layout == "channels_last":
         return x.movedim(-3, -1).contiguous().movedim(-1, -3)
@@ -38,7 +38,7 @@ def pair(n):
 
 
 def by_torch(pool, x, *arguments, **options):
-    """torch's pooling of images with more dimensions before the channels."""
+    """Applies torch's pooling of images to x with additional leading dimensions."""
     y = pool(x.flatten(0, -4), *arguments, **options)
     return y.unflatten(0, x.shape[:-3])
 
@@ -69,7 +69,7 @@ def test_maxima_are_those_of_torch(window, ceil_mode, layout, channels, device):
         assert torch.equal(y, expected)
         upstream = torch.randint(-8, 9, y.shape, device=device).to(dtype)  # sums of these are exact
         assert torch.equal(gradient(y, x, upstream), gradient(expected, x, upstream))
-        assert torch.equal(max_pool(x.detach(), window, ceil_mode), expected)  # without the places
+        assert torch.equal(max_pool(x.detach(), window, ceil_mode), expected)  # without positions
         if layout != "other" and channels > 1 and y[0, 0, 0].numel() > 1:
             assert y.is_contiguous() == (layout == "plain") and y.movedim(-3, -1).is_contiguous() == (layout != "plain")
 
@@ -102,7 +102,7 @@ def test_nan_and_infinity_are_chosen_as_by_torch_on_the_cpu(layout, device):
         y, expected = max_pool(a, window).cpu(), by_torch(functional.max_pool2d, b, *window)
         assert torch.equal(y.isnan(), expected.isnan()) and torch.equal(y.nan_to_num(7), expected.nan_to_num(7))
         upstream = torch.randint(1, 9, y.shape).float()
-        if window[3] == 1:  # of a window that lies beside the image torch gives the gradient to a place outside of it
+        if window[3] == 1:  # torch gives the gradient of a window outside the image to a position outside
             assert torch.equal(gradient(y, a, upstream).cpu(), gradient(expected, b, upstream))
 
 
@@ -119,7 +119,7 @@ def test_tensors_that_begin_anywhere(device):
 
 
 def test_windows_that_begin_inside_and_end_outside(device):
-    """With ceil_mode an image may be smaller than a window, by less than a stride."""
+    """With ceil_mode, an image may be smaller than a window by less than a stride."""
     for shape, options in (((2, 1, 1, 7), ([2, 3], [2, 1], [0, 1])), ((2, 8, 1, 7), ([3, 3], [3, 1], [1, 1]))):
         x = torch.randn(shape, device=device, requires_grad=True)
         for ours, theirs in ((ops.max_pool2d, functional.max_pool2d), (ops.avg_pool2d, functional.avg_pool2d)):
@@ -214,7 +214,7 @@ def test_duals_that_want_a_gradient_too(device):
     assert torch.equal(rate.abs() <= tangent.abs().amax(), torch.ones_like(rate, dtype=torch.bool))
 
 
-# --- the rest of what an operator owes
+# --- other properties of operators
 
 @pytest.mark.parametrize("layout", ["plain", "channels_last"])
 def test_opcheck(layout, device):
@@ -259,7 +259,7 @@ def test_modules_are_those_of_torch_over_time(device):
 
 
 def test_kernels_recorded_on_the_cpu_are_those_of_a_gpu(tmp_path):
-    """Packs hold the kernels of pooling and of bits; see also tests/kernels/layer.cpp."""
+    """Packs contain the kernels of pooling and of bits; see also tests/kernels/layer.cpp."""
     program = """
 import sys, torch, spikeforge
 ops = torch.ops.spikeforge
@@ -314,4 +314,4 @@ graph(%grad : Tensor, %windows : int[], %height : int, %width : int):
 """)
     with pytest.raises(RuntimeError, match="max_pool2d_backward: which must be a tensor, but is undefined"):
         torch._C._create_function_from_graph("f", undefined)(grad, windows, 8, 9)
-    assert not ops.max_pool2d_backward(grad, which + 200, windows, 8, 8).any()  # places that no window has
+    assert not ops.max_pool2d_backward(grad, which + 200, windows, 8, 8).any()  # positions outside the windows

@@ -1,5 +1,5 @@
-"""Lava's other neurons, in floating point and in fixed point, against their equations in Python's own numbers, one neuron at
-a time; and that what they are differentiated by goes straight through."""
+"""Lava's other neurons, in floating point and in fixed point, compared with their equations in Python numbers, one neuron at
+a time; and their straight-through gradients."""
 
 import math
 import random
@@ -81,7 +81,7 @@ def sigma_delta_unit(a, s, p, fixed):
 
 
 def lif(a, s, p, fixed):
-    """With `interval` it is reset again and again, with `period` it waits after a spike; the third state counts."""
+    """Resets every `interval` steps, or waits `period` steps after a spike; the third state is the counter."""
     u, v, counter = (*s, 0)[:3]
     if "interval" in p:
         counter = (counter + 1) % p["interval"]
@@ -117,7 +117,7 @@ FLOATING = {
 
 
 def by_hand(step, states, p, xs, fixed):
-    """[T, N] for each input, to outputs and states [T, N]."""
+    """Applies `step` to inputs [T, N]. Returns outputs and states [T, N]."""
     columns = []
     for n in range(xs[0].shape[1]):
         s, rows = (0,) * states, []
@@ -162,7 +162,7 @@ def test_floating_point_is_its_equations(name, device, seeded):
 
 @pytest.mark.parametrize("text", ["lava", "loihi"])
 def test_a_delta_that_is_not_sent_has_the_gradient_of_one_that_is(text, device):
-    """Straight through the threshold: each change is as if it were sent, whole."""
+    """The gradient is straight-through: each change has the gradient of a change that is sent."""
     x = torch.tensor([[100.0], [101.0], [160.0]], device=device, requires_grad=True)
     params = [torch.tensor(40.0)] + ([torch.tensor(4.0), torch.tensor(2.0)] if text == "loihi" else [])
     source = ops.loihi_neuron("delta") if text == "loihi" else ops.lava_neuron("delta")
@@ -175,7 +175,7 @@ def test_a_delta_that_is_not_sent_has_the_gradient_of_one_that_is(text, device):
 
 
 def test_fixed_and_floating_point_have_the_same_gradients(device):
-    """An adaptive neuron in units of 512, and the same of doubles: the surrogates differ by the threshold's unit alone."""
+    """An adaptive neuron in units of 512, and in doubles: their surrogates differ only by the unit of the threshold."""
     k, p = 512, dict(du=0.25, dv=0.125, dtheta=0.25, dr=0.5, theta_0=1.0, theta_step=0.5, bias=0.25)
     torch.manual_seed(3)
     x = torch.randint(-k // 2, k, (15, 9)).double() / k

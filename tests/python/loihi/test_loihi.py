@@ -1,4 +1,4 @@
-"""Loihi's integer neurons and connections, bit for bit, against their equations in Python's own integers."""
+"""Loihi's integer neurons and connections have the bits of their equations in Python integers."""
 
 import random
 
@@ -18,7 +18,7 @@ every_kind = pytest.mark.parametrize("ternary, form", KINDS, ids=lambda v: v if 
 
 
 def rtz(x, bits):
-    """Divided by 2**bits, rounded toward zero."""
+    """Returns x / 2**bits, rounded toward zero."""
     return x // 2**bits if x >= 0 else -(-x // 2**bits)
 
 
@@ -27,7 +27,7 @@ def int32(x):
 
 
 def one_neuron(xs, u, v, counter, p, ternary, form):
-    """Spikes and states of all steps; p holds plain integers."""
+    """Returns spikes and states of all steps; p contains Python integers."""
     rows = []
     for x in xs:
         if form == "reset":
@@ -112,7 +112,7 @@ def draw_int32(shape, rng, values):
 
 
 def draw_x(shape, rng):
-    """16 bits; some large for long, so that u wraps around and v saturates."""
+    """Returns 16-bit inputs; some are large in many steps, so that u wraps around and v saturates."""
     kind = rng.choice(["small", "large", "edges"])
     value = {
         "small": lambda: rng.randint(-40, 60),
@@ -166,7 +166,7 @@ def test_a_neuron_has_the_bits_of_its_equations(ternary, form, tensors, device, 
 
 
 def test_the_edges_of_the_wrap_of_u_and_of_saturation(device):
-    """du = -1 keeps u; x moves it by 64. +2^23 stays, -2^23 becomes +2^23, one beyond wraps."""
+    """du = -1 keeps u; x changes it by 64. +2^23 stays, -2^23 becomes +2^23, and one more wraps around."""
     u = torch.tensor([M - 64, M - 64, 64 - M, 64 - M, M - 65, 65 - M], dtype=torch.int32)
     x = torch.tensor([[1, 2, -1, -2, 1, -1]], dtype=torch.int32)
     spikes, u, v = ops.loihi_lif(x.to(device), u.to(device), du=-1, dv=4095, vth=131071)
@@ -203,7 +203,7 @@ def test_chunks_are_one_run(ternary, form, device, seeded):
 @pytest.mark.parametrize("shape", [(2051,), (1 << 17,), (7, 300)])
 @every_kind
 def test_every_schedule_has_the_same_bits(ternary, form, shape, device, seeded):
-    """Neurons that repeat: many of them give what few gave, whatever way the loop was cut."""
+    """Neurons are repeated: many of them give the results of few, for any division of the loop."""
     rng = random.Random(seeded)
     x, states, params = draw_case(ternary, form, rng, (16,), 40, tensors=False)
     want = expected(x, states, params, ternary, form)
@@ -259,7 +259,7 @@ def shifted(x, exponent):
 
 
 def dense_by_hand(x, weight, delays, slots, weight_exp, bits):
-    """Lava's order: send the first slot, then fill the buffer. x [T][in]; the arrivals [T][out] and the buffer."""
+    """Uses Lava's order: sends the first slot, then fills the buffer. x [T][in]; returns [T][out] and the buffer."""
     buffer = [[0] * len(weight) for _ in range(slots)]
     sent = []
     for row in x:
@@ -345,12 +345,12 @@ def test_connections_in_chunks_and_batches_are_one_run(device):
 
 
 def test_sums_are_exact_modulo_2_32_for_many_messages(device):
-    """More messages than one product of double precision holds, and sums beyond int32."""
+    """There are more messages than one product in double precision sums exactly, and sums exceed int32."""
     x = torch.randint(-(2**31), 2**31, (9, 20000)).to(torch.int32)
     weight = ops.loihi_prepare_weights(torch.randint(-256, 256, (3, 20000)))
     want = (x.long() @ weight.long().t()).to(torch.int32)
     sparse = [t.to(device) for t in csr(weight.tolist())]
-    for count in (9, 2):  # rows together, and one by one
+    for count in (9, 2):  # several rows together, and one by one
         args = x[:count].to(device)
         y, _ = ops.loihi_dense(args, weight.to(device), delay=0, num_message_bits=32)
         assert torch.equal(y.cpu(), want[:count])
@@ -374,7 +374,7 @@ def test_connections_without_steps_inputs_or_outputs(device):
 
 def prepared_by_hand(weights, bits, mode):
     mode = mode or ("excitatory" if min(weights) >= 0 else "inhibitory" if max(weights) <= 0 else "mixed")
-    w = [int(value) for value in weights]  # toward zero
+    w = [int(value) for value in weights]  # rounds toward zero
     low, high = {"excitatory": (0, 255), "inhibitory": (-255, 0), "mixed": (-256, 255)}[mode]
     w = [max(low, min(high, value)) for value in w]
     step = 2 ** (8 - bits + (mode == "mixed"))
@@ -398,7 +398,7 @@ def test_weights_are_prepared_as_the_chip_holds_them(bits, mode, device, seeded)
 
 
 def test_a_floating_neuron_at_its_threshold_does_not_fire(device):
-    """The second is Lava's table of a neuron that its bias drives."""
+    """The second case is Lava's table of a neuron that is driven by its bias."""
     for x, bias, vth, fires in (([[1.0, 1.0000001]], 0.0, 1.0, [1]), ([[0.0]] * 10, 1.0, 4.0, [4, 9])):
         params = [torch.tensor(p) for p in (0.0, 0.0, bias, vth)]
         (spikes,), _ = ops.run(ops.lava_neuron("lif"), [torch.tensor(x, device=device)], [], params)
@@ -465,7 +465,7 @@ def test_a_parameter_out_of_its_range_is_refused_by_name(name):
     (lambda: ops.loihi_sparse_product(X, CSR[0].int(), *CSR[1:], 0), TypeError, "loihi_sparse_product: crow_indices must be Long, but is Int"),
     (lambda: ops.loihi_prepare_weights(W, num_weight_bits=9), ValueError, r"loihi_prepare_weights: num_weight_bits must be in \[1, 8\], but is 9"),
     (lambda: ops.loihi_prepare_weights(W, sign_mode="odd"), ValueError, "sign_mode must be mixed, excitatory or inhibitory"),
-    (lambda: ops.loihi_prepare_weights(W.float() + float("nan")), ValueError, "loihi_prepare_weights: weight has a NaN"),
+    (lambda: ops.loihi_prepare_weights(W.float() + float("nan")), ValueError, "loihi_prepare_weights: weight contains NaN"),
     (lambda: ops.loihi_quantize(W), TypeError, "loihi_quantize: weight must be floating point"),
     (lambda: ops.loihi_quantize(W.float(), tau=0.5), ValueError, "loihi_quantize: tau must be finite and >= 1, but is 0.5"),
     (lambda: ops.loihi_quantize(W.float() + 1, v_threshold=1e9), ValueError, r"loihi_quantize: no weight_exp in \[-8, 7\] fits"),
@@ -516,7 +516,7 @@ def test_opcheck_of_the_connections(device):
 
 
 class Chip(torch.nn.Module):
-    """Two layers, all states in and out."""
+    """Two layers, with all states as inputs and outputs."""
 
     def __init__(self):
         super().__init__()
@@ -556,7 +556,7 @@ def test_compile_export_and_torchscript_keep_the_operators(device):
 
 
 def test_a_cuda_graph_continues_from_the_last_replay(cuda):
-    """The phase of a periodic reset is a tensor, so a replay has its own."""
+    """The phase of a periodic reset is a tensor, so each replay has its own phase."""
     x = torch.randint(0, 40, (5, 70), dtype=torch.int32, device=cuda)
     states = [torch.zeros(70, dtype=torch.int32, device=cuda) for _ in range(3)]
     run = lambda x, states: ops.loihi_lif_reset(x, *states, vth=50, reset_interval=7, reset_offset=3)
@@ -591,7 +591,7 @@ def test_calls_run_on_the_current_stream(cuda):
     assert all_equal(got, want)
 
 
-# --- from float to fixed -------------------------------------------------------------------------------------------------
+# --- conversion from floating point to fixed point -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decay_input", [False, True])
@@ -618,7 +618,7 @@ def test_a_quantised_layer_is_near_the_float_one_by_its_errors(bits, decay_input
 
 @pytest.mark.parametrize("decay_input", [False, True])
 def test_a_layer_that_fits_exactly_gives_the_same_spikes(decay_input):
-    """Weights of seven bits and a power of two for tau: both arithmetics see the same numbers, while no product rounds."""
+    """With weights of seven bits and a power of two for tau, both have the same values, and no product is rounded."""
     weight = torch.randint(-127, 128, (12, 10)).double() / 64
     weight[0, 0] = 127 / 64
     x = torch.randint(0, 2, (1, 500, 10))
@@ -627,5 +627,5 @@ def test_a_layer_that_fits_exactly_gives_the_same_spikes(decay_input):
     spikes, _, _ = ops.loihi_lif(arriving, du=4095, dv=dv, bias_mant=mant, bias_exp=bias_exp, vth=vth)
     current = x.double() @ weight.t()
     want, _ = ops.lif(current, tau=2.0, decay_input=decay_input, v_threshold=1.0)
-    ties = current == (2.0 if decay_input else 1.0)  # at the threshold the float neuron fires, this one does not
+    ties = current == (2.0 if decay_input else 1.0)  # at the threshold, only the float neuron fires
     assert torch.equal(spikes.double()[~ties], want[~ties]) and 0.1 < want.mean() < 0.9

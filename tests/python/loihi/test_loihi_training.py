@@ -1,5 +1,5 @@
-"""Loihi's operators on floating-point tensors: the bits of the integers, and straight-through gradients, against a loop of
-torch in float64 whose rounding, wraps and spikes are functions with their own derivatives."""
+"""Loihi's operators on floating-point tensors have the bits of the integer operators, and straight-through gradients. The
+reference is a torch loop in float64, with custom derivatives for rounding, wraps and spikes."""
 
 import os
 import random
@@ -18,11 +18,11 @@ ops = torch.ops.spikeforge
 M = 2**23
 
 
-# --- the oracle ----------------------------------------------------------------------------------------------------------
+# --- the reference -------------------------------------------------------------------------------------------------------
 
 
 def with_slope(value, x, slope=1.0):
-    """value, whose derivative by x is the slope."""
+    """Returns value, with the derivative `slope` with respect to x."""
     return value.detach() + slope * (x - x.detach())
 
 
@@ -72,7 +72,7 @@ def loop(x, states, p, ternary, form, surrogate=("sigmoid", 4.0), detach_reset=F
 
 
 def leaves(dtype, device, x, states, params):
-    """The call's tensors as floats that require gradients, and those: the counter is none."""
+    """Returns the call's tensors as floats, and those of them that require gradients: all except the counter."""
     leaf = lambda t: t.to(device, dtype).requires_grad_()
     x, states = leaf(x), [t if t is None else leaf(t) if i < 2 else t.to(device, dtype) for i, t in enumerate(states)]
     of_its_own = lambda k, t: t.to(device) if k == "bias_exp" else leaf(t)
@@ -81,7 +81,7 @@ def leaves(dtype, device, x, states, params):
 
 
 def close(found, wanted, tolerance):
-    scale = wanted.abs().max().clamp_min(1e-6)  # in the tails of a surrogate its relative error is larger
+    scale = wanted.abs().max().clamp_min(1e-6)  # in the tails of a surrogate, the relative error is larger
     assert ((found.cpu().double() - wanted).abs().max() / scale) <= tolerance
 
 
@@ -111,7 +111,7 @@ def test_floats_have_the_bits_of_the_integers_and_the_gradients_of_the_loop(tern
         torch.autograd.backward(oracle, upstream)
         torch.autograd.backward(results[:3], [g.to(device, dtype) for g in upstream])
         for got, want in zip(wanted, leaves64, strict=True):
-            close(got.grad, want.grad if want.grad is not None else torch.zeros_like(want), 5e-6 if dtype is torch.float64 else 2e-5)  # surrogates are computed in haste
+            close(got.grad, want.grad if want.grad is not None else torch.zeros_like(want), 5e-6 if dtype is torch.float64 else 2e-5)
     assert fired > 0
 
 
@@ -125,7 +125,7 @@ def test_the_gradient_goes_straight_through_the_wrap_and_stops_where_v_saturates
 
 
 def test_samples_of_different_lengths_have_gradients(device):
-    """Steps behind a sample's end have none, and what is before it is as if it were alone."""
+    """Steps after a sample's end have no gradient; those before have the gradient of a separate call."""
     x = torch.randint(-20, 60, (7, 2, 3), device=device).float().requires_grad_()
     spikes, _, v = ops.loihi_lif(x, dv=500, vth=20, lengths=torch.tensor([7, 4], device=device))
     (spikes.sum() + v.sum()).backward()
@@ -140,7 +140,7 @@ def test_samples_of_different_lengths_have_gradients(device):
 
 
 def sent_by_loop(x, weight, delays, slots, weight_exp, bits, buffer=None):
-    """In float64, with the message's gradient straight through."""
+    """Returns the sent values in float64, with a straight-through gradient of the message."""
     arriving = torch.zeros(len(x) + slots, *x.shape[1:-1], weight.shape[0], dtype=torch.float64)
     if buffer is not None:
         arriving = arriving + torch.cat([buffer, torch.zeros_like(arriving[slots:])])
@@ -284,7 +284,7 @@ def test_weights_in_the_fewest_bits_give_the_same_product(seeded):
 
 
 def test_small_weights_of_both_signs_keep_their_signs(device):
-    """Truncated, all of them are 0, which says nothing of signs."""
+    """Truncated, all of them are 0, without a sign."""
     weight = torch.tensor([-1.4, 1.4, -0.6, 0.6], device=device)
     for scale in (1.0, 0.5):
         leaf = (scale * weight).requires_grad_()
@@ -351,7 +351,7 @@ def test_errors(call, error, words):
 
 
 def training_step(x, w, bias):
-    """A layer of float weights as the chip will have it, and its loss."""
+    """Returns the loss of a layer whose float weights are rounded as for the chip."""
     current, _ = ops.loihi_dense(x, ops.loihi_fake_quantize(w * 40), delay=0)
     spikes, u, v = ops.loihi_lif(current, du=2000, dv=300, bias_mant=bias, vth=30)
     return (spikes.mean(0) - 0.3).square().sum() + 1e-5 * v.sum()
@@ -415,6 +415,6 @@ print(ops.write_kernel_pack(sys.argv[2]))
 
 
 def test_the_kernels_of_training_compile_for_every_architecture(tmp_path):
-    """The forward and the backward kernel, without a GPU."""
+    """Compiles the forward and the backward kernel without a GPU."""
     environment = {**os.environ, "SPIKEFORGE_CACHE_DIR": "off"}
     assert int(output_of(PROGRAM, library_path(), tmp_path / "pack", env=environment)) == 2 * 4

@@ -1,4 +1,4 @@
-"""Lava's modules: in floating point against plain torch, in fixed point against the integers that they deploy."""
+"""Lava's modules: in floating point compared with plain torch, in fixed point with their deployed integers."""
 
 import copy
 
@@ -154,7 +154,7 @@ def test_a_network_with_a_loop_deploys(device):
 
 
 def test_wide_layers_learn_with_both_signs():
-    """Their weights are all below one of the chip's units at first."""
+    """Initially, all weights are below one of the chip's units."""
     layer = snn.LavaDense(5000, 10)
     layer(torch.ones(2, 1, 5000)).sum().backward()
     assert (layer.weight.detach() * layer.scale).abs().max() < 1 and layer.weight.grad.ne(0).all()
@@ -204,7 +204,7 @@ def test_a_deployed_network_keeps_flags_and_shared_modules():
     x = spikes_of(9, 2, 4)
     net = looped(stateful=True, persistent_state=True).eval()
     want = net(x)
-    chip = snn.deploy(net)  # in the midst of a sequence: it starts anew
+    chip = snn.deploy(net)  # within a sequence: the states are reset
     assert torch.equal(torch.cat([chip(x[:4].int()), chip(x[4:].int())]).float(), want) and want.any()
     assert not chip.training and not chip.lif.training and chip.lif.stateful and chip.lif.persistent_state
     assert "lif.v" in chip.state_dict()
@@ -220,7 +220,7 @@ def test_a_deployed_network_keeps_flags_and_shared_modules():
     (lambda: snn.LavaDense(3, 4, sign_mode="odd"), "LavaDense: .*sign_mode must be mixed"),
     (lambda: snn.LavaLIF(du=1.5), r"LavaLIF: du must be in \[0, 1\], but is 1.5"),
     (lambda: snn.LavaLIF(vth=0), "LavaLIF: vth must be above 0 and finite, but is 0"),
-    (lambda: snn.LavaLIF(vth=0.001), "LavaLIF: at scale 64, vth must be 1 of the chip's units or more, but is 0.001"),
+    (lambda: snn.LavaLIF(vth=0.001), "LavaLIF: at scale 64, vth must be at least 1 unit of the chip, but is 0.001"),
     (lambda: snn.LavaLIF(vth=float("inf")), "LavaLIF: vth must be above 0 and finite, but is inf"),
     (lambda: snn.LavaLIF(bias=1e9), r"LavaLIF: at scale 64, bias must be in \[-63.9844, 63.9844\], but has values from 1e\+09 to 1e\+09"),
     (lambda: snn.LavaLIF(bias=torch.tensor([0.0, torch.nan])), "LavaLIF: at scale 64, bias must be in"),

@@ -1,4 +1,4 @@
-"""The forward pass has the same bits however it is computed: device, threads, instruction set, vector width, checkpoints."""
+"""The forward pass has the same bits for any device, threads, instruction set, vector width and checkpoints."""
 
 import os
 import sys
@@ -52,10 +52,10 @@ def assert_same_forward(results, expected, what, neurons):
 
 
 def assert_same_gradients(results, expected, what):
-    """Not the same bits: a backward pass may be split in time. But those of the same spikes."""
+    """Gradients may differ in rounding, because a backward pass may be split in time, but belong to the same spikes."""
     for name, (outputs, gradients) in results.items():
         for i, (a, b) in enumerate(zip(gradients, expected[name][1])):
-            scale = b.double().abs().max()  # 0 for w_rest, where the state w is given
+            scale = b.double().abs().max()  # 0 for w_rest if the state w is given
             error = (a.double() - b.double()).abs().max()
             bound = max(BOUND[a.dtype], BOUND[outputs[1].dtype])
             assert error <= bound * scale, f"{what}: {name}: gradient {i}, up to {scale:.1e}, is off by {error:.1e}"
@@ -74,7 +74,7 @@ def test_any_number_of_threads(threads, on_cpu):
 
 @pytest.fixture(params=["default", "avx2", "avx512"])
 def level(request):
-    """An instruction set other than the best, which is what this process uses."""
+    """An instruction set other than the best one, which this process uses."""
     flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
     supported = ["default"] + ["avx2"] * ("avx2" in flags and "fma" in flags) + ["avx512"] * ("avx512bw" in flags)
     if request.param not in supported[:-1]:
@@ -97,8 +97,8 @@ def test_any_checkpoint_length(length, here, device, tmp_path):
 
 
 @pytest.mark.parametrize("variable, value", [
-    *(("PREFETCH", rows) for rows in (1, 8, 32)),  # 32 and more go through shared memory
-    *(("SEGMENTS", count) for count in (1, 2, 4, 16)),  # of 45 steps; 1: a thread walks them all
+    *(("PREFETCH", rows) for rows in (1, 8, 32)),  # from 32 on, through shared memory
+    *(("SEGMENTS", count) for count in (1, 2, 4, 16)),  # of 45 steps; 1: one thread processes all steps
     *(("VECTOR_WIDTH", neurons) for neurons in (1, 2, 4)),
 ])
 def test_any_schedule_of_a_gpu(variable, value, cuda, on_cuda, tmp_path):
@@ -115,17 +115,17 @@ def test_cpu_and_gpu(cuda, on_cpu, on_cuda):
 
 
 def one_step(neuron, dtype):
-    """From random states and parameters: a single step, so that no loop amplifies a difference."""
+    """Returns a single step from random states and parameters, so that no loop amplifies a difference."""
     torch.manual_seed(11)
     shape = (4, 3, 5000)
     v, w = random_states(neuron, shape, dtype, "cpu")
     params = random_parameters(neuron, shape, "per neuron", dtype, "cpu")
-    params["v_threshold"] = torch.full((), 100.0, dtype=dtype)  # what is compared is H
+    params["v_threshold"] = torch.full((), 100.0, dtype=dtype)  # no neuron fires, so v is H
     return Inputs(random_x(neuron, 1, shape, dtype, "cpu"), v, w, params)
 
 
 def ulps_apart(a, b):
-    """In units of the spacing of numbers around the larger of the value and 1, the size of what was added up."""
+    """Returns the error in units of the spacing of numbers near b, or near 1 if b is smaller."""
     return ((a - b).abs() / (torch.finfo(a.dtype).eps * b.abs().clamp(min=1))).max().item()
 
 
@@ -162,10 +162,10 @@ def test_exponentials_agree_between_cpu_and_gpu(cuda):
 
 @pytest.mark.parametrize("neuron", EXACT)
 def test_a_recomputed_step_has_the_bits_of_the_first(neuron, device):
-    """Each step's gradient is read back through a surrogate that shows on which side of the threshold H lies.
+    """The gradient of each step depends, through the surrogate, on which side of the threshold H is.
 
-    The backward pass knows H from recomputing it. Under a detached reset and with gradients into single steps only, the
-    gradient of x is leak where S was 0 and k where it was 1, times the charge's slope: a flipped spike would show.
+    The backward pass recomputes H. With a detached reset and gradients of single steps only, the gradient of x is leak
+    if S was 0, and k if S was 1, times the charge's slope, so that a changed spike changes the gradient.
     """
     steps = 45
     x = random_x(neuron, steps, SHAPE, torch.float32, device).requires_grad_()

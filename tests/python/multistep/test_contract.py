@@ -79,7 +79,7 @@ def test_every_operator_has_the_tag_for_compile():
 
 @functools.cache
 def why_inductor_fails(device):
-    """It needs a C++ compiler, and Triton on a GPU, which is no business of these operators."""
+    """Returns why Inductor cannot run: it needs a C++ compiler, and Triton on a GPU. Returns None if it runs."""
     torch._dynamo.reset()
     try:
         torch.compile(lambda x: x.sin() + 1, backend="inductor")(torch.rand(8, device=device))
@@ -139,7 +139,7 @@ def test_compile_takes_other_sizes_without_a_new_graph(neuron):
 
 
 def captured_graphs(neuron, inputs):
-    """The graphs that a compiler's backend gets, forward, backward and inference; and what the call returned."""
+    """Returns the graphs that a compiler's backend receives (forward, backward, inference), and the call's result."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
@@ -250,7 +250,7 @@ def test_a_scripted_function_runs_after_saving():
 
 @scripting
 def test_the_exported_torchscript_computes_the_network(tmp_path):
-    """The files that the C++ tests load."""
+    """Tests the files that the C++ tests load."""
     import export_torchscript
 
     export_torchscript.export(tmp_path)
@@ -269,7 +269,7 @@ def test_the_exported_torchscript_computes_the_network(tmp_path):
     assert 0 < spikes.mean() < 1 and grad_w.abs().max() > 0 and grad_tau != 0, "the files show something"
 
 
-# --- numbers and parameters ----------------------------------------------------------------------------------------
+# --- scalars and parameters ----------------------------------------------------------------------------------------
 
 
 def test_a_number_may_be_an_integer_or_a_numpy_scalar():
@@ -319,7 +319,7 @@ def test_vmap_is_a_loop(neuron, x_dim, v_dim, device):
 @pytest.mark.filterwarnings("error:There is a performance drop")
 @every_neuron
 def test_vmap_is_one_call_forward_and_one_backward(neuron, device):
-    x = random_x(neuron, 5, (3, 4), torch.float64, device)  # two dimensions of a step, the second mapped
+    x = random_x(neuron, 5, (3, 4), torch.float64, device)  # a step has two dimensions, the second is mapped
     op, more = operator(neuron), [torch.zeros((), dtype=x.dtype, device=device)] if neuron == "plif" else []
     with Calls() as forward:
         torch.func.vmap(lambda one: op(one, *more)[0], in_dims=2, out_dims=2)(x)
@@ -339,7 +339,7 @@ def test_vmap_is_one_call_forward_and_one_backward(neuron, device):
 
 
 def test_vmap_over_many_models(device):
-    """One x, and as many w and tau as there are models; beside tau, a number and a tensor."""
+    """Maps w and tau over models with one x; tau is tested with scalars and tensors too."""
     x = random_x("plif", 8, (3, 5), torch.float32, device)
     w = torch.linspace(-1, 1, 4, device=device).requires_grad_()
     got = torch.func.vmap(lambda w: ops.plif(x, w))(w)
@@ -372,7 +372,7 @@ def test_under_autocast_x_keeps_its_type(neuron, device):
             assert results[0].dtype == dtype and results[1].dtype == torch.float32
 
 
-# --- habits of PyTorch's users -------------------------------------------------------------------------------------
+# --- common usage of PyTorch ---------------------------------------------------------------------------------------
 
 
 def test_a_checkpointed_segment_has_the_same_gradient(device):

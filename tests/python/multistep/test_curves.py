@@ -1,6 +1,6 @@
-"""Fused layers train as the layers by themselves do: the same loss at each step, from the same seed.
+"""Fused layers have the same loss as separate layers in each step of training, from the same seed.
 
-In float64, where rounding decides no spike within 50 steps; the oracle is the network before it was fused."""
+In float64, so that rounding changes no spike in 50 steps. The oracle is the network before the fusion."""
 
 import copy
 
@@ -25,7 +25,7 @@ def network():
 
 
 def coloured(device):
-    """Of ten kinds, each a pattern of colours that is moved about and is noisy."""
+    """Returns images of ten classes: colour patterns, shifted and noisy."""
     labels = torch.arange(400) % 10
     patterns = torch.rand(10, 3, 8, 8).double()
     images = torch.stack([torch.roll(patterns[k], (int(i) % 3, int(i) % 5), (1, 2)) for i, k in enumerate(labels)])
@@ -55,4 +55,4 @@ def test_fused_layers_have_the_curve_of_layers_by_themselves(recompute, device):
     assert len(snn.fuse(fused, images[:2].expand(4, -1, -1, -1, -1), recompute=recompute)) == 3
     expected, found = losses(net, images, labels), losses(fused, images, labels)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
-    assert expected[-10:].mean() < 0.8 * expected[:5].mean()  # it learns
+    assert expected[-10:].mean() < 0.8 * expected[:5].mean()  # the loss decreases

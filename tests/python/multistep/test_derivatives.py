@@ -1,5 +1,5 @@
-"""Forward mode and second derivatives: those of a loop in plain torch operations, whose backward passes torch
-differentiates itself."""
+"""Forward mode and second derivatives. The reference is a loop in plain torch operations, whose backward pass torch
+differentiates."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ SMOOTH = {
 
 
 def pair(neuron, form, device, surrogate="atan", surrogate_args=(), store_v=False):
-    """The operator and the reference as functions of the same tensors, and these tensors."""
+    """Returns the operator and the reference as functions of the same tensors, and these tensors."""
     options, tensors, states = {**FORMS, **SMOOTH}[form]
     options = Options(**options, surrogate=surrogate, surrogate_args=surrogate_args)
     torch.manual_seed(3)
@@ -72,7 +72,7 @@ def close(actual, wanted, tolerance=1e-9):
 
 
 def second(function, values, towards):
-    """The derivative of <gradient of the loss, towards> by all values."""
+    """Returns the derivative of <gradient of the loss, towards> with respect to all values."""
     leaves = [t.clone().requires_grad_() for t in values]
     grads = torch.autograd.grad(loss_of(function(*leaves)), leaves, create_graph=True, allow_unused=True)
     total = sum((g * t).sum() for g, t in zip(grads, towards) if g is not None)
@@ -222,7 +222,7 @@ def test_narrow_types_keep_theirs(dtype, device):
 
 
 def test_gradients_have_tangents(device):
-    """Forward over reverse mode, on dual numbers that require a gradient."""
+    """Forward over reverse mode: dual numbers that require a gradient."""
     text = "neuron n(x; v; tau) { h = v + (x - v) / tau; s = sigmoid(4 * (h - 1)); return s; v' = (1 - s) * h }"
     arguments = [torch.randn(size, dtype=torch.float64, device=device) for size in ((5, 3), (3,))]
     arguments = [t.requires_grad_() for t in (*arguments, torch.tensor(2.5, dtype=torch.float64, device=device))]

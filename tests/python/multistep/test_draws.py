@@ -1,7 +1,7 @@
 """Random numbers in neurons: normal(), uniform(), bernoulli(p), poisson(rate), draw_once().
 
-The oracle is Philox4x32-10 once more, in numpy, by the counter that docs/neuron_text.md states, and the laws by their
-definitions. A neuron that draws must then do what one does that is handed these numbers as inputs, to the bit.
+The oracle is Philox4x32-10 in NumPy, with the counter that docs/neuron_text.md states, and the distributions by their
+definitions. A neuron that draws numbers has the bits of a neuron that receives them as inputs.
 """
 
 import math
@@ -47,7 +47,7 @@ def number(x, device="cpu"):
 
 
 def philox(counter, key):
-    """Four uint32 words of a counter of four: integers, or uint64 arrays."""
+    """Applies Philox4x32-10 to a counter of four uint32 words, which are integers or uint64 arrays."""
     (a, b, c, d), low, high = counter, key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
         first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
@@ -57,7 +57,7 @@ def philox(counter, key):
 
 
 def words(draw, steps, neurons, seed, offset, once, stream=0):
-    """[T, N] words of a draw."""
+    """Returns the words of a draw, [T, N]."""
     step = numpy.full(steps, 2**48 - 1) if once else (numpy.arange(steps) + offset) % 2**48
     step = step.astype(numpy.uint64)[:, None]
     neuron = numpy.arange(neurons, dtype=numpy.uint64)[None, :]
@@ -90,7 +90,7 @@ def bernoulli(dtype, draw, p, *where):
 
 
 def poisson(draw, rate, *where):
-    """By the sums of probabilities, for small rates."""
+    """Inverts sums of probabilities, for small rates."""
     bits = words(draw, *where) << numpy.uint64(32) | words(draw + 1, *where)
     u = ((bits >> numpy.uint64(12)).astype(numpy.float64) + 0.5) / 2**52
     sums = numpy.cumsum([math.exp(-rate + k * math.log(rate) - math.lgamma(k + 1)) for k in range(100)])
@@ -103,12 +103,12 @@ def run(text, x, params=(), seed=SEED, offset=None, states=(), **named):
 
 
 def drawn(text, dtype=torch.float32, steps=7, neurons=1001, device="cpu", seed=SEED, offset=OFFSET):
-    """The outputs of a text of one input."""
+    """Returns the outputs of a neuron text with one input."""
     x = torch.zeros(steps, neurons, dtype=dtype, device=device)
     return [y.cpu() for y in run(text, x, seed=seed, offset=offset)[0]]
 
 
-# --- which numbers ----------------------------------------------------------------------------------------------------
+# --- counters of draws ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -151,7 +151,7 @@ def test_a_drawing_neuron_equals_one_that_receives_the_random_numbers(device, dt
         assert (drew - given).abs().max() <= (1e-5 if dtype == torch.float32 else 1e-13) * given.abs().max()
 
 
-# --- whatever the way -------------------------------------------------------------------------------------------------
+# --- any backend and schedule -----------------------------------------------------------------------------------------
 
 
 def test_pieces_and_steps_are_the_whole_sequence(device):
@@ -333,7 +333,7 @@ def test_vmap_draws_for_each_map():
         torch.vmap(lambda s: ops.run(text, [x], [], [], seed=s)[0][0])(torch.arange(3))
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_wrong_draws_are_refused():

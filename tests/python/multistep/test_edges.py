@@ -1,4 +1,4 @@
-"""The edges at which a loop over time, memory and neurons goes wrong first."""
+"""Edge cases of loops over time, memory and neurons."""
 
 import math
 import os
@@ -146,7 +146,7 @@ def test_no_steps_of_more_neurons_than_any_memory_has_take_no_time(device):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(5, 0), (0, 4)], ids=str)
 def test_parameters_of_an_empty_layer_have_zero_gradients(neuron, kind, shape, device):
-    """And those without elements have no number to refuse."""
+    """Parameters without elements have no value to reject."""
     x = torch.empty(6, *shape, device=device, requires_grad=True)
     params = {name: t.requires_grad_() for name, t in random_parameters(neuron, shape, kind, torch.float32, device).items()}
     spikes, *states = call(neuron, Inputs(x, params=params), Options())
@@ -178,7 +178,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @every_neuron
 def test_strides_do_not_change_results(neuron, layout, device):
-    """Values and gradients are those of contiguous tensors, whatever the layout of x, v and the upstream gradients."""
+    """Values and gradients do not depend on the layouts of x, v and the upstream gradients."""
     shape, arrange = (2, 3, 4, 5), LAYOUTS[layout]
     plain = inputs_for(neuron, 18, shape, torch.float32, device, states=True)
     plain.params = random_parameters(neuron, shape, "per channel", torch.float32, device)
@@ -210,7 +210,7 @@ def test_strides_do_not_change_results(neuron, layout, device):
 
 @every_neuron
 def test_outputs_that_nobody_used_have_no_gradient(neuron, device):
-    """Any subset of the outputs may reach the loss: the others' gradients are undefined, not zeros."""
+    """For any subset of used outputs, the upstream gradients of the others are undefined, not zeros."""
     for store_v in (False, True):
         inputs = inputs_for(neuron, 18, (3, 7), torch.float64, device, states=True)
         inputs.params = {name: torch.full((7,), NUMBERS[name], dtype=torch.float64, device=device)
@@ -275,7 +275,7 @@ def test_derivatives_do_not_overflow_where_a_sigmoid_is_flat(w, device):
 
 
 def lif_by_hand(x, grad_spikes, grad_v_last):
-    """A LIF neuron and its gradient in Python's own floats: tau 2, hard reset to 0, sigmoid surrogate with alpha 4."""
+    """A LIF neuron and its gradient in Python floats: tau 2, hard reset to 0, sigmoid surrogate with alpha 4."""
     v, h, s = 0.0, [], []
     for x_t in x:
         h_t = v + (x_t - v) * 0.5
@@ -308,7 +308,7 @@ def test_a_hundred_thousand_steps(device):
 
 
 def test_a_million_steps_need_little_memory(device):
-    """In float16 with a state in float32; the loop's indices and checkpoints go as far."""
+    """Uses float16 with a state in float32, for which the loop's indices and checkpoints are sufficient."""
     x = torch.rand(1_000_000, 2, device=device, dtype=torch.float16).requires_grad_()
     spikes, v = ops.integrate_and_fire(x)
     spikes.sum().backward()
@@ -320,7 +320,7 @@ def test_a_million_steps_need_little_memory(device):
 
 @pytest.mark.parametrize("kind", ["one for all", "per channel", "per neuron"])
 def test_a_layer_of_20_000_neurons_learns_its_parameter_reproducibly(kind, device):
-    """The sum over batch and steps has the same bits in every run, and is right."""
+    """The sum over batch and steps is correct, and has the same bits in every run."""
     steps, batch, channels, width = 16, 4, 50, 400
     shape = {"one for all": (), "per channel": (channels, 1), "per neuron": (channels, width)}[kind]
     x = (0.7 + torch.randn(steps, batch, channels, width)).to(device)
@@ -339,13 +339,13 @@ def test_a_layer_of_20_000_neurons_learns_its_parameter_reproducibly(kind, devic
     wide = w.detach().cpu().double().expand(channels, width).clone().requires_grad_()
     expected = run("plif", x.cpu().double(), params={"w": wide})
     (per_neuron,) = torch.autograd.grad(expected.spikes.sum() + expected.v_last.sum(), wide)
-    near = ((expected.h - 1).abs() < 1e-5).any(0).any(0)  # of any neuron in the batch
+    near = ((expected.h - 1).abs() < 1e-5).any(0).any(0)  # for any sample of the batch
     want = per_neuron.sum_to_size(shape)
     if kind == "per neuron":
         error = ((gradient().cpu() - want).abs() * ~near).max() / want.abs().max()
     else:
         error = (gradient().cpu() - want).abs().max() / per_neuron.abs().sum_to_size(shape).max()
-    assert error < (1e-5 if kind == "per neuron" else 1e-4), f"error {error:.2e}"  # a sum includes the near neurons
+    assert error < (1e-5 if kind == "per neuron" else 1e-4), f"error {error:.2e}"  # sums include these neurons
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_more_than_2_31_elements(device):
     small = ops.lif(few)
     (wanted,) = torch.autograd.grad(small[0].sum(dtype=torch.float32), few)
     assert torch.equal(spikes[:, seen], small[0]) and torch.equal(v[seen], small[1])
-    torch.testing.assert_close(gradient[:, seen], wanted, rtol=1e-2, atol=1e-3)  # few neurons, another schedule
+    torch.testing.assert_close(gradient[:, seen], wanted, rtol=1e-2, atol=1e-3)  # fewer neurons have another schedule
 
 
 # --- streams, graphs, threads --------------------------------------------------------------------------------------
@@ -389,7 +389,7 @@ def test_each_call_runs_on_the_current_stream(cuda):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             torch.cuda._sleep(20_000_000)
-            late = torch.zeros_like(x).copy_(x)  # ready on this stream only, after the sleep
+            late = torch.zeros_like(x).copy_(x)  # valid on this stream only, after the sleep
             results.append(ops.lif(late))
     torch.cuda.synchronize()
     for result in results:
@@ -415,7 +415,7 @@ def test_a_cuda_graph_captures_and_replays_a_training_step(neuron, cuda):
 
 def test_a_call_does_not_wait_for_the_gpu(cuda):
     x = torch.rand(8, 1024, device=cuda, requires_grad=True)
-    tau = torch.tensor(2.0, requires_grad=True)  # on the CPU, beside x on the GPU
+    tau = torch.tensor(2.0, requires_grad=True)  # on the CPU, although x is on the GPU
     zero = torch.zeros((), device=cuda)
 
     def step():
@@ -459,12 +459,12 @@ print("equal")
 
 
 def test_eight_threads_may_make_the_first_call_at_once(device):
-    """Each of another operator; they get what one thread gets."""
+    """Each thread calls a different operator; the results are those of one thread."""
     environment = dict(os.environ, SPIKEFORGE_CACHE_DIR="off", PYTHONPATH=str(Path(__file__).parents[1]))
     assert output_of(EIGHT_THREADS, library_path(), device.type, env=environment, timeout=300) == "equal\n"
 
 
-# --- beside other devices ------------------------------------------------------------------------------------------
+# --- several devices -----------------------------------------------------------------------------------------------
 
 
 def test_a_number_tensor_on_the_cpu_is_legal_beside_a_gpu(cuda):

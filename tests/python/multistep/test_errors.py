@@ -1,4 +1,4 @@
-"""Every refusal once: it names the operator, the argument, what was expected and what came, and changes nothing."""
+"""Every error once: it names the operator, the argument, the expected and the actual value, and changes nothing."""
 
 import math
 
@@ -12,7 +12,7 @@ every_neuron = pytest.mark.parametrize("neuron", NEURONS)
 
 
 def arguments(neuron, dtype=torch.float32):
-    """The operator and what it takes beside x."""
+    """Returns the operator and its required arguments after x."""
     return getattr(ops, neuron), ([torch.zeros((), dtype=dtype)] if neuron == "plif" else [])
 
 
@@ -89,7 +89,7 @@ def test_a_surrogate_with_the_wrong_number_of_arguments(name):
 @pytest.mark.parametrize("shape", [(7,), (2, 3), (4, 5, 3), (5, 1, 1), (0,)], ids=str)
 @every_neuron
 def test_a_parameter_that_does_not_broadcast_against_a_step(neuron, shape):
-    """Against [5, 3], and without making it larger."""
+    """A parameter must broadcast to [5, 3], without extending it."""
     x = torch.rand(4, 5, 3)
     op, more = arguments(neuron)
     for name, default in NEURONS[neuron].params.items():
@@ -141,7 +141,7 @@ def test_an_argument_on_the_cpu_beside_a_gpu(cuda):
     refused(ValueError, ["lif: v must be on cpu", "cuda"], ops.lif, torch.rand(4, 3), torch.zeros(3, device=cuda))
 
 
-# --- the lowered operators, which a compiler or another language may call ------------------------------------------
+# --- the lowered operators, which compilers and other languages may call -------------------------------------------
 
 
 def lif_backward(**changes):

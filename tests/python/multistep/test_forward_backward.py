@@ -1,4 +1,4 @@
-"""Every form of every neuron in every type, with surrogates that are others for each: spikes, states and all gradients are
+"""Every form of every neuron in every type, with different surrogates for each: spikes, states and all gradients equal
 those of the reference."""
 
 import pytest
@@ -9,8 +9,8 @@ from cases import (
 )
 from reference import NEURONS, SURROGATES
 
-STEPS = 21  # more than one segment between checkpoints, the last one short
-SHAPE = (2, 3, 71)  # odd, and no multiple of a vector
+STEPS = 21  # several segments between checkpoints, the last one shorter
+SHAPE = (2, 3, 71)  # not a multiple of a vector
 
 every_form = pytest.mark.parametrize("neuron, form", [pytest.param(n, f, id=name) for n, f, name in FORMS])
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
@@ -19,7 +19,7 @@ both_spikes = pytest.mark.parametrize("spiking", [True, False], ids=["spikes", "
 
 
 def drive(neuron, surrogate, dtype, spiking, device):
-    """Few steps of weak inputs for the smooth form, whose neurons run away."""
+    """Returns few steps of weak inputs for the smooth form, whose neurons diverge."""
     steps = STEPS if spiking else 1 if SURROGATES[surrogate].grows else 5
     x = random_x(neuron, steps, SHAPE, dtype, device)
     return x if spiking else x / 2
@@ -49,11 +49,11 @@ def test_with_numbers_surrogates_equal_the_reference(neuron, form, dtype, spikin
 @every_dtype
 @every_form
 def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, spiking, device):
-    """Parameters of different shapes, beside states that are given, or start at v_reset and w_rest."""
+    """Parameters have different shapes; states are given, or start at v_reset and w_rest."""
     tally = Tally()
     for i, surrogate in some_of(enumerate(SURROGATES), device, neuron, form, dtype, spiking):
         options = Options(**form, surrogate=surrogate, surrogate_args=arguments_of(surrogate, dtype)[0], spiking=spiking)
-        kinds = [KINDS[(i + j * (i % 2)) % 3] for j in range(len(NEURONS[neuron].params))]  # the same, or each another
+        kinds = [KINDS[(i + j * (i % 2)) % 3] for j in range(len(NEURONS[neuron].params))]  # equal or different
         given = dtype if i % 2 else state_dtype(dtype)
         of_kind = {kind: random_parameters(neuron, SHAPE, kind, given, device) for kind in KINDS}
         params = {name: of_kind[kind][name] for name, kind in zip(NEURONS[neuron].params, kinds)}
@@ -71,7 +71,7 @@ def test_every_tensor_parameter_gets_its_gradient(neuron, form, dtype, spiking, 
 @pytest.mark.parametrize("dtype, lengths", [(torch.float64, (512, 301)), (torch.float32, (48, 37))])
 @every_neuron
 def test_long_sequences_of_few_neurons(neuron, dtype, lengths, neurons, device):
-    """A GPU computes the segments of such sequences side by side. The steps end within one of them, or they do not."""
+    """A GPU computes the segments of such sequences in parallel. The last segment is complete or incomplete."""
     tally = Tally()
     for steps, detach_reset in zip(lengths, (False, True)):
         params = random_parameters(neuron, (neurons,), "per neuron", dtype, device)
@@ -85,7 +85,7 @@ def test_long_sequences_of_few_neurons(neuron, dtype, lengths, neurons, device):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @every_neuron
 def test_a_gradient_asked_for_alone_is_right(neuron, dtype, device):
-    """Each input in turn is the only one that requires a gradient, beside parameters that are tensors or numbers."""
+    """Each input in turn is the only one with a gradient; parameters are tensors or scalars."""
     tally = Tally()
     for form in forms(neuron):
         options = Options(**form, surrogate="atan")

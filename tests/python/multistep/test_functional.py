@@ -1,4 +1,4 @@
-"""torch.func: gradients of a function, and of each sample."""
+"""torch.func: gradients of functions, and per-sample gradients."""
 
 import pytest
 import spikeforge.nn as snn
@@ -16,7 +16,7 @@ TRACED = "neuron leaky(x; v; beta) {\n  h = beta * v + x\n  s = spike(h - 1, sig
 
 @neuron(states={"v": 0.0})
 def leaky(x, v, *, beta):
-    """In Python's operations, which `loop` and `step` run as they are."""
+    """Uses Python operations only, which `loop` and `step` execute directly."""
     h = add_gradient(beta * v + torch.round(x), x, 0.5 * x)
     s = spike(h - 1, "atan")
     return s, {"v": select(s, 0.25 * h, h)}
@@ -32,7 +32,7 @@ def flat(results):
 
 
 def functions(device):
-    """Each family of operators as a function of tensors, with the tensors."""
+    """Returns each family of operators as a function of tensors, with the tensors."""
 
     def of_neuron(neuron):
         inputs = sample(neuron, device, tensors=True, dtype=torch.float64)
@@ -96,7 +96,7 @@ def test_grad_vjp_and_jacrev(family, device):
 
 @every_family
 def test_the_jacobian_of_all_results(family, device):
-    """jacrev maps the backward pass over the results' elements."""
+    """jacrev maps the backward pass over the elements of the results."""
     function, values = functions(device)[family]()
     small = tuple(t[:3] if i == 0 else t for i, t in enumerate(values))  # three steps
     last_state = lambda *values: function(*values)[-1]
@@ -107,7 +107,7 @@ def test_the_jacobian_of_all_results(family, device):
 @pytest.mark.filterwarnings("error:There is a performance drop")
 @every_family
 def test_gradients_of_each_sample(family, device):
-    """vmap of grad: samples are mapped over x's batch; parameters are shared, and have a gradient each sample."""
+    """vmap of grad maps over samples of x; shared parameters have one gradient per sample."""
     function, values = functions(device)[family]()
     x, *others = values
     samples = torch.stack([x, x + 0.25, x.flip(0)])
@@ -146,7 +146,7 @@ def test_forward_mode_of_the_functions_of_python(device):
 
 
 def test_the_functions_of_one_step_compile_whole():
-    """In torch's own operations, without forward mode, which torch.compile does not take of a function."""
+    """Uses torch operations without forward mode, since torch.compile does not support functions with a jvp."""
 
     def step(x, v):
         h = add_gradient(0.5 * v + torch.round(x), x, 0.5 * x)

@@ -1,4 +1,4 @@
-"""Traced neurons compiled by the machine's C++ compiler: when it is asked, and what happens when it fails."""
+"""Traced neurons compiled by the machine's C++ compiler: when it is called, and its failures."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ torch.save([r.detach() for r in result], sys.argv[2])
 
 @pytest.fixture
 def compiler(tmp_path):
-    """A C++ compiler that leaves a mark each time it is called."""
+    """A C++ compiler that records each call."""
     path = tmp_path / "compiler"
     path.write_text(f'#!/bin/sh\necho called >> "{tmp_path}/calls"\nexec "${{CXX:-c++}}" "$@"\n')
     path.chmod(0o755)
@@ -36,7 +36,7 @@ def compiler(tmp_path):
 
 
 def run(tmp_path, compiler):
-    """(results, calls of the compiler, what stood on standard error)"""
+    """Returns (results, number of compiler calls, standard error)."""
     import torch
 
     env = {**os.environ, "SPIKEFORGE_CACHE_DIR": str(tmp_path / "cache")}
@@ -60,7 +60,7 @@ def test_compiled_once_found_on_disk_afterwards_and_the_same_bits(tmp_path, comp
     assert calls == 0
     assert interpreted[0].sum() > 100
     compiled, calls, stderr = run(tmp_path, compiler)
-    assert calls == 2  # forward and backward; bfloat16 runs what float32 does
+    assert calls == 2  # forward and backward; bfloat16 uses the code of float32
     assert stderr == ""
     assert same(compiled, interpreted)
     again, calls, _ = run(tmp_path, compiler)
@@ -115,7 +115,7 @@ thread.join()
 
 
 def start(program, tmp_path, script):
-    """A process with a compiler that is this shell script, and its folder for temporary files."""
+    """Starts a process with this shell script as its compiler, and returns its folder for temporary files too."""
     path, folder = tmp_path / "compiler", tmp_path / "tmp"
     path.write_text(f'#!/bin/sh\ncd "{tmp_path}"\n{script}\n')
     path.chmod(0o755)
@@ -126,7 +126,7 @@ def start(program, tmp_path, script):
 
 
 def test_a_child_that_is_forked_while_a_thread_compiles_runs_the_same_neuron(tmp_path):
-    # The first call of the compiler lasts until the child has its result, the second fails immediately: the child interprets.
+    # The first call of the compiler ends after the child has its result, the second fails immediately: the child interprets.
     script = "[ -e calls ] && exit 1; touch calls; while [ ! -e answered ]; do sleep 0.02; done; exit 1"
     program, folder = start(CALL + CALL_IN_A_CHILD, tmp_path, script)
     try:
@@ -157,7 +157,7 @@ def test_a_child_that_outlives_a_killed_process_keeps_no_compiler_or_files(tmp_p
         program.kill()
         compiler = (tmp_path / "calls").read_text().strip()
         until(lambda: list(folder.iterdir()) == [] and not os.path.exists(f"/proc/{compiler}"))
-        os.kill(child, 0)  # it still lives
+        os.kill(child, 0)  # the child is still running
     finally:
         os.kill(child, signal.SIGKILL)
 

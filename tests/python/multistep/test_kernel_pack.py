@@ -1,4 +1,4 @@
-"""Kernel packs: recorded on the CPU, compiled without a GPU, found without NVRTC."""
+"""Kernel packs: recorded on the CPU, compiled without a GPU, loaded without NVRTC."""
 
 import os
 import subprocess
@@ -95,7 +95,7 @@ def test_a_damaged_kernel_is_not_used(pack, tmp_path):
     done = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=str(damaged))
     assert done.returncode == 0
     assert "a kernel in it is damaged" in done.stderr
-    assert (tmp_path / "again.pack").read_bytes() == pack.read_bytes()  # it was compiled again
+    assert (tmp_path / "again.pack").read_bytes() == pack.read_bytes()  # the damaged kernel was compiled again
 
 
 def change(content, at):
@@ -105,8 +105,8 @@ def change(content, at):
 @pytest.mark.parametrize(
     "content, words",
     [
-        (lambda c: b"", "it is no kernel pack"),
-        (lambda c: b"PK" + c[2:], "it is no kernel pack"),
+        (lambda c: b"", "it is not a kernel pack"),
+        (lambda c: b"PK" + c[2:], "it is not a kernel pack"),
         (lambda c: change(c, 9), "another build of spikeforge wrote it"),
         (lambda c: change(c, 20), "another build of spikeforge wrote it"),
         (lambda c: change(c, 38), "it is damaged"),
@@ -123,14 +123,14 @@ def test_a_file_that_is_no_good_pack_is_refused(pack, tmp_path, content, words):
 
 
 def test_errors(tmp_path):
-    os.mkfifo(tmp_path / "pipe.pack")  # which does not hang
+    os.mkfifo(tmp_path / "pipe.pack")  # opening a pipe must not block
     for error, words, op, argument in [
         (RuntimeError, "write_kernel_pack: call record_kernels first", ops.write_kernel_pack, "unused.pack"),
         (ValueError, 'record_kernels: an architecture is sm_ and a number, such as sm_90, not "sm90"', ops.record_kernels,
          ["sm90"]),
         (ValueError, "record_kernels: at least one architecture", ops.record_kernels, []),
         (ValueError, "it cannot be opened", ops.load_kernel_pack, "/no/such/file"),
-        (ValueError, "it cannot be opened: it is no plain file", ops.load_kernel_pack, str(tmp_path / "pipe.pack")),
+        (ValueError, "it cannot be opened: it is not a regular file", ops.load_kernel_pack, str(tmp_path / "pipe.pack")),
     ]:
         refused(error, words, lambda: op(argument))
     ops.record_kernels(["sm_90"])

@@ -1,4 +1,4 @@
-"""Layers whose last states nobody asks for: the same outputs and gradients, and no states. The oracle is the call that asks for them."""
+"""Layers whose last states are unused have the same outputs and gradients, without states. The oracle is the call with states."""
 
 import functools
 

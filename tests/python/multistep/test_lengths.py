@@ -1,8 +1,8 @@
-"""lengths and start: samples of a batch that end before T, or start anew on the way.
+"""lengths and start: samples of a batch that end before T, or restart within the sequence.
 
-The oracle runs each sample, and each of its stretches between two starts, by itself: in float64 by the plain loops of
-reference.py, or by the operator without lengths, whose bits must come back. What is behind a sample's end is NaN, in
-inputs and in upstream gradients: whoever reads it gives NaN.
+The oracle runs each sample, and each part between two starts, separately: in float64 by the loops of reference.py, or
+by the operator without lengths, whose bits must be the same. Values after a sample's end are NaN in inputs and upstream
+gradients, so that results that depend on them are NaN.
 """
 
 import pytest
@@ -38,20 +38,20 @@ def samples(device, lengths=LENGTHS, steps=STEPS, starts=True):
 
 
 def behind(t, lengths):
-    """t [T, B, ...], NaN behind each sample's end."""
+    """Returns t [T, B, ...] with NaN after each sample's end."""
     steps = torch.arange(t.shape[0], device=t.device).view(-1, 1)
     return t.masked_fill((steps >= lengths).view(*t.shape[:2], *[1] * (t.dim() - 2)), float("nan"))
 
 
 def stretches(b, lengths, start):
-    """[t0, t1) between starts, the first of which goes on from the given states unless it starts at once."""
+    """Returns the intervals [t0, t1) between starts; the first uses the given states unless it begins with a start."""
     begins = [t for t in range(int(lengths[b])) if start is not None and start[t, b]]
     begins = begins if begins[:1] == [0] else [0, *begins]
     return list(zip(begins, [*begins[1:], int(lengths[b])]))
 
 
 def joined(run, steps, lengths, start, given):
-    """run(b, t0, t1, states) of all stretches: sequences [T, B, ...], zero behind the ends, and the last states."""
+    """Applies run(b, t0, t1, states) to all intervals. Returns [T, B, ...], zero after ends, and the last states."""
     columns, last = [], []
     for b in range(len(lengths)):
         parts, states = [], None
@@ -70,7 +70,7 @@ def joined(run, steps, lengths, start, given):
 
 
 def assert_same(label, found, expected, bound, scale=None):
-    """Within the bound, or the same bits where it is None."""
+    """Compares within the bound, or bit for bit if the bound is None."""
     found, expected = found.detach().cpu(), expected.detach().cpu().nan_to_num(0)
     if bound is None:
         assert torch.equal(found, expected), label
@@ -79,7 +79,7 @@ def assert_same(label, found, expected, bound, scale=None):
 
 
 def assert_as_alone(found, expected, leaves, lengths, *, within=None, bound=1e-10, alone=None):
-    """The same results, to the bit or within a bound, and gradients. `alone` are the leaves of the expected results."""
+    """Compares results, bit for bit or within a bound, and gradients. `alone`: the leaves of the expected results."""
     for k, (y, e) in enumerate(zip(found, expected, strict=True)):
         assert_same(f"result {k}", y, e, within, torch.tensor(1.0))
     upstream = [torch.randn(y.shape, dtype=y.dtype) for y in expected]
@@ -95,7 +95,7 @@ def assert_as_alone(found, expected, leaves, lengths, *, within=None, bound=1e-1
 
 
 def of_neuron(value, b, shape):
-    """A parameter as sample b has it."""
+    """Returns the parameter of sample b."""
     return value.expand(shape)[b] if torch.is_tensor(value) and value.dim() else value
 
 
@@ -146,7 +146,7 @@ def test_samples_are_as_each_alone(neuron, device):
 
 @pytest.mark.parametrize("soft, store, states, starts", [(False, False, True, True), (True, True, False, True), (False, True, True, False)])
 def test_samples_of_many_neurons_are_as_each_alone(soft, store, states, starts, device):
-    """A tile of the CPU is of one sample, and a block of the GPU."""
+    """A tile of the CPU and a block of the GPU process neurons of one sample."""
     lengths, start = samples(device, starts=starts)
     options = Options(soft=soft, surrogate="atan")
     compare("lif", (40, 5), device, lengths, start, store=store, states=states, options=options, kind="per neuron")
@@ -217,7 +217,7 @@ def test_a_text_is_as_each_sample_alone(device):
 
 @pytest.mark.parametrize("batch, inner", [(130, 1), (70, 40), (70, 64), (66, 1100)])
 def test_a_batch_of_many_samples_is_as_one_without_lengths_up_to_its_ends(batch, inner, device):
-    """Several samples are a tile of the CPU, several tiles a thread's; results of the last one are written past its caches."""
+    """A tile has several samples, and a thread several tiles; the results of the last size use non-temporal stores."""
     torch.manual_seed(5)
     steps, text = 31, "neuron n(x; v) { h = 0.5 * v + x; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }"
     lengths = torch.randint(steps + 1, (batch,), device=device)
@@ -243,7 +243,7 @@ def test_a_batch_of_many_samples_is_as_one_without_lengths_up_to_its_ends(batch,
 
 
 def test_long_sequences_of_few_neurons_are_as_each_alone(device):
-    """On a GPU the backward pass computes segments side by side."""
+    """On a GPU, the backward pass computes segments in parallel."""
     steps, lengths = 300, torch.tensor((300, 41, 0, 128, 299, 7), dtype=torch.int32, device=device)
     start = (torch.rand(steps, 6) < 0.02).to(device)
     x = behind(random_x("izhikevich", steps, (6, 4), torch.float64, device), lengths).requires_grad_()
@@ -331,7 +331,7 @@ def test_vmap_over_samples(in_dims):
 
 @pytest.mark.parametrize("neuron", ["lif", "izhikevich"])
 def test_second_derivatives_if_states_restart_at_parameters(neuron):
-    """v_reset and w_rest are where a state begins again: a tensor each, and another number for each neuron."""
+    """States restart at v_reset and w_rest, which are tensors with one value per neuron."""
     lengths, start = samples("cpu", (7, 5, 0), steps=7)
     x = torch.randn(7, 3, 2, dtype=torch.float64)
     params = [torch.rand(2, dtype=torch.float64) * 0.4 + low for low in (2.0, -0.3, 0.1)]
@@ -402,7 +402,7 @@ def test_a_recurrent_layer_is_as_each_sample_alone(delay, width, device):
 
 
 def test_a_recurrent_layer_that_is_stepped_stores_zeros_after_the_ends():
-    """As under forward mode: what the sequence of states has there is no result, and has no gradient."""
+    """As in forward mode: values after an end are not results, and have no gradient."""
     text = "neuron filter(x; v) { h = 0.5 * v + x; return tanh(h); v' = h }"
     lengths, start = samples("cpu")
     x, w = torch.randn(STEPS, len(LENGTHS), 5, dtype=torch.float64), torch.randn(5, 5, dtype=torch.float64)
@@ -434,7 +434,7 @@ def test_a_network_tells_its_neurons(recurrent):
         y, after = net(x[t0:t1, b : b + 1], None)
         return [y.squeeze(1)], [s.squeeze(0) if s.shape[0] == 1 and s.dim() == 2 else s.squeeze(1) for s in after.values()]
 
-    keep = [b for b in range(len(LENGTHS)) if LENGTHS[b] > 0]  # a layer needs a step to know its output
+    keep = [b for b in range(len(LENGTHS)) if LENGTHS[b] > 0]  # a layer needs a step to determine its output's shape
     x, lengths, start = x[:, keep], lengths[keep], start[:, keep]
     start[0] = True
     y, after = net(x, None, lengths=lengths, start=start)
@@ -461,11 +461,11 @@ SHAPES = {"DelayedConv1d": (2, 6), "DelayedConv2d": (2, 5, 4)}
 
 @pytest.mark.parametrize("kind", DELAYS)
 def test_layers_with_delays_have_each_sample_alone(kind, device):
-    """Values, states and gradients, of x, the first state and the parameters; what is after an end is NaN."""
+    """Compares values, states, and gradients of x, the first state and the parameters; values after an end are NaN."""
     layer = DELAYS[kind]().to(device, torch.float64)
     lengths, start = samples(device, starts=layer.takes_start)
     if "Conv" in kind:
-        lengths.clamp_(min=1)  # a convolution needs a step to know its output
+        lengths.clamp_(min=1)  # a convolution needs a step to determine the shape of its output
     shape, batch = SHAPES.get(kind, (4,)), len(LENGTHS)
     depth = layer.longest if isinstance(layer, snn.Delay) else layer.max_delay
     x, before = (torch.randn(n, batch, *shape, dtype=torch.float64, device=device) for n in (STEPS, depth))
@@ -490,7 +490,7 @@ def test_a_delay_of_no_steps_gives_nothing_after_the_end():
 
 
 class Plain(torch.nn.Module):
-    """A module that knows nothing of states and samples."""
+    """A module without states, lengths and starts."""
 
     def __init__(self):
         super().__init__()
@@ -502,7 +502,7 @@ class Plain(torch.nn.Module):
 
 
 class Named(Plain):
-    """One that takes lengths of its own."""
+    """A module with an unrelated argument `lengths`."""
 
     def forward(self, x, lengths=None):
         return super().forward(x) * lengths
@@ -545,7 +545,7 @@ def test_call_tells_the_neurons_of_any_module():
 
 
 def test_a_network_continues_after_the_ends():
-    """Chunks of a stream, in which episodes start anew, give what the whole gives."""
+    """Chunks of a stream in which episodes restart give the results of one call."""
     net = net_of(recurrent=True)
     _, start = samples("cpu", (STEPS,) * 5)
     x = torch.randn(STEPS, 5, 4, dtype=torch.float64)
@@ -634,5 +634,5 @@ def test_modules_without_samples_refuse_lengths():
         snn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(2)), snn.LIF())(x, lengths=lengths)
     stepped = snn.Recurrent(snn.LIF(), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
     refused(ValueError, "accepts neither lengths nor start: .*stepped", lambda: stepped(x, lengths=lengths))
-    with pytest.raises(ValueError, match="must start at numbers"):
+    with pytest.raises(ValueError, match="must be scalars"):
         snn.LIF(v_reset=snn.Learnable(0.1), strict=True)(x, start=torch.zeros(4, 3, dtype=torch.bool))

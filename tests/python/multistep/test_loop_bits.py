@@ -1,6 +1,6 @@
-"""Spikes that the neuron's own pass writes as bits too, and products that read them.
+"""Spikes that the neuron's loop packs, and products that read them.
 
-Oracles are pack_spikes of the same output, and the gradients of the same call without bits."""
+The oracles are pack_spikes of the same output, and the gradients of the same call without bits."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ import spikeforge.nn as snn
 
 ops = torch.ops.spikeforge
 LEAKY = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
-COUNTS = "neuron counts(x) { return floor(x) }"  # whatever x has
+COUNTS = "neuron counts(x) { return floor(x) }"  # any values
 LAYOUTS = {
     "plain": lambda t: t,
     "channels last": lambda t: t.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, t.shape[:2]),
@@ -25,13 +25,13 @@ LAYOUTS = {
 @pytest.fixture(autouse=True)
 def same_numbers(monkeypatch):
     torch.manual_seed(8)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # the same gradient twice
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # so that gradients are reproducible
 
 
 def kept_bits(results):
-    """Outputs, and what the operator keeps of the first as bits."""
+    """Returns the first output, and the tensors in which the operator saves its bits."""
     outputs, kept = results[0], results[-1]
-    assert len(kept) == 3  # checkpoints come first
+    assert len(kept) == 3  # the first is the checkpoints
     return outputs[0], kept[1:]
 
 
@@ -76,7 +76,7 @@ def test_a_normalised_neuron_does_with_its_residual(layout, dtype, device):
 
 
 def test_large_results_and_all_threads_write_the_same_bits(device):
-    """Results that are written past the caches, where nobody reads them again."""
+    """The results are large enough for non-temporal stores."""
     x = torch.rand(5, 1 << 20, device=device) * 3
     for bits in (1, 4):
         assert_packed(ops.run_forward(LEAKY, [x, torch.tensor(2.0)], store_states=False, save=True, bits=bits), bits)
@@ -84,7 +84,7 @@ def test_large_results_and_all_threads_write_the_same_bits(device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_predefined_neurons_write_them_too(dtype, device):
-    """Seen by the gradient of a weight, of which each number is a sum of other spikes."""
+    """Compares the gradient of a weight, whose elements are sums of different spikes."""
     for n in (1, 7, 8, 72, 4104):
         x = torch.rand(5, 3, n, device=device).mul_(3).to(dtype).requires_grad_()
         weight = torch.zeros(1, n, device=device, dtype=dtype, requires_grad=True)
@@ -105,8 +105,8 @@ def test_no_steps_and_no_neurons_have_no_bits(device):
 
 
 def neurons(device):
-    """Bits, and functions of x [T, B, 8, H, W] and of bits. Predefined operators pack for themselves, once, where somebody
-    looks at calls on the way, as these tests do: what they are lowered to gives no bits."""
+    """Yields the number of bits, that of calls of pack_spikes, and functions of x [T, B, 8, H, W] and bits. Under a
+    dispatch mode, as here, predefined operators pack once, because their lowered operators return no bits."""
     norm = torch.rand(8, device=device) + 0.5, torch.rand(8, device=device)
     r = torch.randint(0, 2, (4, 3, 8, 6, 6), device=device).float()
     tau = torch.tensor(1.5, device=device)
@@ -114,12 +114,12 @@ def neurons(device):
     yield 1, 1, lambda x, bits: ops.lif(x, tau=1.5, surrogate="atan", bits=bits)[0]
     yield 1, 1, lambda x, bits: ops.izhikevich(x, tau=tau, surrogate="atan", bits=bits)[0]
     yield 1, 0, lambda x, bits: ops.batch_norm_run(LEAKY, [x], [], [tau], *norm, bits=bits)[0][0]
-    yield 1, 0, lambda x, bits: ops.batch_norm_run(LEAKY, [x], [], [tau], *norm, *norm, bits=bits)[0][0]  # statistics are given
+    yield 1, 0, lambda x, bits: ops.batch_norm_run(LEAKY, [x], [], [tau], *norm, *norm, bits=bits)[0][0]  # given statistics
     yield 4, 0, lambda x, bits: ops.batch_norm_run(LEAKY, [x], [], [tau], *norm, None, None, r, bits=bits)[0][0]
 
 
 def gradients(neuron, weight, kept, bits, change=lambda y: y):
-    """Of a neuron and a product behind it; and how often something was packed for it."""
+    """Returns the gradients of a neuron followed by a product, and the number of calls of pack_spikes."""
     torch.manual_seed(2)
     x = torch.randn(4, 3, 8, 6, 6, device=weight.device).mul_(2).requires_grad_()
     with Calls() as calls:
@@ -137,7 +137,7 @@ def test_a_product_takes_the_bits_of_the_neuron_before_it(device):
         assert (packed, then) == (1, own)
         assert all_equal(found, expected) and found[1].any() and found[0].any()
         x = torch.randn(4, 3, 8, 6, 6, device=device).mul_(2).requires_grad_()
-        with Calls() as calls:  # two products of the same, linear ones too
+        with Calls() as calls:  # three products of one output, one of them linear
             y = neuron(x, bits)
             ops.convolution(y.flatten(0, 1), weight, bits=bits)
             ops.linear(y, torch.randn(2, 6, device=device, requires_grad=True), bits=bits)
@@ -223,7 +223,7 @@ def test_wrong_bits_raise():
 
 
 def test_fuse_pairs_neurons_with_the_products_after_them(device):
-    """Spikes as one bit, their sums as four; nothing is packed by itself but what no neuron gives."""
+    """Spikes need one bit, and their sums four; only outputs of other layers are packed separately."""
     stem = snn.TimeDistributed(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8))
     net = nn.Sequential(stem, snn.LIF(surrogate="atan"), snn.MaxPool2d(2), *(Block("add") for _ in range(3))).to(device)
     nn.init.constant_(stem.module[1].bias, 1.0)
@@ -241,5 +241,5 @@ def test_fuse_pairs_neurons_with_the_products_after_them(device):
             y = net(x)
         losses.append((calls.count("pack_spikes"), torch.autograd.grad(weighted(y), list(net.parameters()))))
     (few, found), (many, expected) = losses
-    assert (few, many) == (1, 6)  # of the pooling
+    assert (few, many) == (1, 6)  # for the pooling
     assert all_equal(found, expected)

@@ -1,4 +1,4 @@
-"""Tensors that lie in memory in unusual ways give the same results as ordinary ones."""
+"""Unusual memory layouts of tensors do not change the results."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ NUMBERS = [2.0, 1.0, 0.0]
 
 
 def empty_views(device):
-    """Sequences of no steps, whose strides say nothing of where states may lie."""
+    """Returns sequences of no steps, whose strides do not determine the layout of states."""
     yield torch.randn(5, 1, device=device).expand(5, 3000)[:0]
     yield torch.randn(5, 3, 8, device=device)[:0, :, ::2]
     yield torch.randn(5, 8, 3, device=device).transpose(1, 2)[:0]

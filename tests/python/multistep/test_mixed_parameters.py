@@ -1,4 +1,4 @@
-"""Calls whose parameters are numbers, tensors or both: the overload `any`, which Python's calls take."""
+"""Calls whose parameters are scalars, tensors or both: the overload `any`, which calls from Python use."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ every_neuron = pytest.mark.parametrize("neuron", NEURONS)
 
 
 def mixed(neuron, device, dtype=torch.float32, gradients=False):
-    """Every second parameter a tensor, the others numbers: positional arguments, and keywords."""
+    """Returns arguments in which every second parameter is a tensor, as positional and keyword arguments."""
     tensors = random_parameters(neuron, SHAPE, "per channel", dtype, device)
     params = {name: (tensors if i % 2 else NUMBERS)[name] for i, name in enumerate(NEURONS[neuron].params) if name != "w"}
     x = random_x(neuron, 7, SHAPE, dtype, device).requires_grad_(gradients)
@@ -26,7 +26,7 @@ def as_tensors(neuron, params, device):
 
 @pytest.fixture
 def printed(monkeypatch):
-    """The tensors that are formatted while a test runs."""
+    """Records the tensors that are formatted during a test."""
     seen, plain = [], torch.Tensor.__repr__
 
     def count(self, **options):
@@ -134,7 +134,7 @@ def test_compiled_calls_take_both(device):
 
 @pytest.mark.parametrize("overload, whole", [("default", True), ("any", False)])
 def test_a_number_that_changes_becomes_a_symbol_of_the_graph(overload, whole, device):
-    """Where torch finds no type for it in `Any?`, it breaks the graph."""
+    """If torch finds no type for it in `Any?`, the graph breaks."""
     op = getattr(ops.lif, overload) if whole else ops.lif
     x = torch.randn(6, 5, device=device)
     compiled = torch.compile(lambda x, tau: op(x, tau=tau)[1] + 1, backend="aot_eager", fullgraph=whole)

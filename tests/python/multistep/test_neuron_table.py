@@ -1,4 +1,4 @@
-"""Neurons made from text in bounded memory: hundreds of them in a program, one between its forward and backward pass."""
+"""Neurons from text use bounded memory: hundreds in a program, one of them between its forward and backward pass."""
 
 import os
 import subprocess
@@ -41,6 +41,6 @@ assert at_once.equal(afterwards) and at_once.abs().sum() > 1
 def test_lack_of_memory_raises_a_clear_error():
     done = python("run(text(0), [torch.ones(2, 3)], [], [])", SPIKEFORGE_NEURONS_LIMIT_MB="0")
     assert done.returncode != 0
-    assert "run: there is no room for one neuron more" in done.stderr
+    assert "run: the memory limit of neurons is exceeded" in done.stderr
     assert "SPIKEFORGE_NEURONS_LIMIT_MB" in done.stderr
     assert "not legal" not in done.stderr

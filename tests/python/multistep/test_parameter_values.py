@@ -1,4 +1,4 @@
-"""Parameters that are tensors: how they lie in memory, in which type they come, and which values are refused."""
+"""Parameters as tensors: their memory layouts, their types, and illegal values."""
 
 import math
 
@@ -16,7 +16,7 @@ ILLEGAL = dict(
 
 
 def call(neuron, x, **params):
-    """With every parameter that is not given a number of its own."""
+    """Calls the neuron with a tensor for every other parameter."""
     given = {name: torch.tensor(NUMBERS[name], dtype=torch.float64).to(x) for name in NEURONS[neuron].params if name in NUMBERS}
     if neuron == "plif":
         given["w"] = torch.zeros((), dtype=x.dtype, device=x.device)
@@ -30,7 +30,7 @@ def some(name, shape, dtype=torch.float32):
     return (low + (high - low) * torch.rand(shape, dtype=torch.float64)).to(dtype)
 
 
-# --- how they lie in memory ----------------------------------------------------------------------------------------
+# --- memory layouts ------------------------------------------------------------------------------------------------
 
 # Shapes of neurons and of the parameter: one value for all, the same value for neighbours, a value for each neighbour, both, and
 # sizes within and beyond a tile.
@@ -41,7 +41,7 @@ PLACES = [
 
 
 def assert_broadcast_alike(run, x, small, tolerance):
-    """run(parameters) gives the same bits with each parameter expanded to all neurons; gradients are the sums."""
+    """Checks that run(parameters) has the same bits with expanded parameters, whose gradients sum to the given ones."""
     large = [p.detach().expand(x.shape[1:]).contiguous().requires_grad_() for p in small]
     results = [run(params) for params in (small, large)]
     assert all_equal(*results)
@@ -64,7 +64,7 @@ def test_a_parameter_that_broadcasts_is_one_of_every_neuron(neuron, shape, of_pa
 
 
 def test_a_traced_neuron_takes_parameters_as_they_lie(device):
-    """Each a tensor or a number of its own: what depends on no tensor is one number for all neurons."""
+    """Each parameter is a tensor or a scalar; values that depend on no tensor are computed once for all neurons."""
     text = """neuron n(x; v; tau, high, low) { h = v + (x - v) / tau; s = spike(h - high * 2, atan(2)); return s
     v' = select(s, low + 1, h) }"""
 
@@ -79,14 +79,14 @@ def test_a_traced_neuron_takes_parameters_as_they_lie(device):
             assert_broadcast_alike(run, x, params, 1e-4)
 
 
-# --- in which type they come ---------------------------------------------------------------------------------------
+# --- types ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("of_param", [(), (5,), (3, 1), (3, 5)], ids=str)
 @every_neuron
 def test_a_parameter_of_lower_precision_is_converted(neuron, of_param, given, device):
-    """As a sum of both would be: the result is that of the converted one, and its gradient has its own type."""
+    """The type is promoted as in a sum: results are those of the converted parameter; its gradient has its own type."""
     x = (3 * torch.rand(6, 3, 5, dtype=torch.float64)).to(device).requires_grad_()
     for name in NEURONS[neuron].params:
         if name not in RANGES:
@@ -123,7 +123,7 @@ def test_a_parameter_of_higher_precision_is_refused():
         call("lif", torch.rand(4, 3), tau=torch.full((3,), 2.0, dtype=torch.float64))
 
 
-# --- which values are refused: on the CPU ---------------------------------------------------------------------------
+# --- illegal values: on the CPU -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -136,7 +136,7 @@ def test_an_illegal_value_is_named(neuron, dtype):
         for bad in ILLEGAL.get(name, (math.nan,)):
             bad = torch.tensor(bad, dtype=dtype).item()
             if bad > 0 and math.isfinite(bad) and name == "tau" and dtype == torch.float64:
-                continue  # its reciprocal is a number
+                continue  # its reciprocal is finite
             words = [f"{neuron}: {name} must ", f"but is {bad:g}"]
             refused(ValueError, words, call, neuron, x, **{name: torch.tensor(bad, dtype=dtype)})
             channels, neurons = some(name, (3, 1), dtype), some(name, (2, 3, 40), dtype)
@@ -179,7 +179,7 @@ def test_a_compiled_graph_refuses_them_too():
 
 
 def test_a_traced_neuron_may_take_any_value():
-    """Its text does not say which are legal."""
+    """The text does not state which values are legal."""
     text = "neuron n(x; v; tau) { h = v + (x - v) / tau; return h; v' = h }"
     (out,), _ = ops.run(text, [torch.rand(4, 3)], [], [torch.tensor([math.nan, 0.0, 1.0])])
     assert out[:, 0].isnan().all() and out[:, 2].isfinite().all()
@@ -203,7 +203,7 @@ def test_loihis_tensors_are_checked():
     refused(ValueError, ["loihi_lif: du must be in [-1, 4095], but has values from 5 to 4096"], ops.loihi_lif, x, du=bad)
 
 
-# --- on a GPU: NaN spreads ------------------------------------------------------------------------------------------
+# --- illegal values: NaN on a GPU -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given_state", [False, True])

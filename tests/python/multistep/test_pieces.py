@@ -1,4 +1,4 @@
-"""Layers in pieces of the batch: results and gradients are those of the whole, which is never there."""
+"""Layers in pieces of the batch have the results and gradients of whole layers, whose product never exists."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ T, B, C, OUT, SIDE = 3, 5, 2, 4, 7
 
 
 def smooth(x, decay):
-    """The neuron and its last state, in torch."""
+    """Returns the neuron and its last state, in torch operations."""
     v, results = torch.full_like(x[0], 0.25), []
     for row in x:
         h = v * decay + row
@@ -84,7 +84,7 @@ def test_a_second_derivative_raises():
 
 
 class Largest(TorchDispatchMode):
-    """How many numbers the largest tensor has that an operator gives."""
+    """Records the number of elements of the largest tensor that an operator returns."""
 
     numbers = 0
 
@@ -106,7 +106,7 @@ def network(device):
     last = layer.Conv2d(8, 2, 3), layer.BatchNorm2d(2), node()
     net = nn.Sequential(*stem, *more, *last).double().to(device)
     for norm in (net[1], net[5], net[8]):
-        nn.init.constant_(norm.bias, 1.5)  # spikes
+        nn.init.constant_(norm.bias, 1.5)  # so that neurons fire
     functional.set_step_mode(net, "m")
     assert jelly is not None
     return net, functional
@@ -157,14 +157,14 @@ def test_a_network_in_pieces_takes_the_same_step(keep_states, device):
 
 
 def test_the_peak_of_a_training_step_is_that_of_smaller_images(monkeypatch):
-    """Counted without memory, as benchmarks/alive.py does: of SEW-ResNet18 the first layer takes most of it."""
+    """Counts memory without allocating it, as benchmarks/alive.py does; the first layer of SEW-ResNet18 needs most."""
     pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
     monkeypatch.syspath_prepend(str(REPOSITORY / "benchmarks"))
     import alive
 
     options = SimpleNamespace(steps=8, batch=16, size=64, classes=10, device="cpu", dtype="float32")
     peaks = {form: alive.counted("SEW-ResNet18", form, options).peak for form in ("recomputed", "in pieces")}
-    weights = 2 * 4 * 11.2e6  # gradients, and what they are made of
+    weights = 2 * 4 * 11.2e6  # gradients, and the tensors from which they are computed
     assert (peaks["in pieces"] - weights) < 0.6 * (peaks["recomputed"] - weights), peaks
 
 

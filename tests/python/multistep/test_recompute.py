@@ -1,6 +1,6 @@
-"""recompute=True: what a linear layer or convolution gives is made again in the backward pass, and not kept.
+"""recompute=True: the product of a linear layer or convolution is recomputed in the backward pass instead of kept.
 
-Oracles are the gradients of the same network without it, to the bit, and the bytes that autograd keeps, counted."""
+The oracles are the gradients of the same network without it, bit for bit, and the bytes that autograd keeps."""
 
 import copy
 import pickle
@@ -24,11 +24,11 @@ SPIKING = "neuron leaky(x; v; tau) { h = v + (x - v) / tau; s = spike(h - 1, ata
 @pytest.fixture(autouse=True)
 def seed(monkeypatch):
     torch.manual_seed(5)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # the same product twice
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # so that products are reproducible
 
 
 def kept_by(run):
-    """The result of run, and the bytes of the tensors that autograd keeps for it, each storage once."""
+    """Returns the result of run, and the bytes of the tensors that autograd keeps for it, each storage once."""
     kept = {}
 
     def note(t):
@@ -45,10 +45,10 @@ def spikes(*shape, most=1, device="cpu"):
 
 
 def of_convolution(device, residual=None, frozen=False):
-    """A layer as two functions of whether its product is recomputed and whether it has bits; and its parameters."""
+    """Returns a layer as a function of x, bits and recompute, and its parameters."""
     product, norm = nn.Conv2d(C, OUT, 3, 2, 1).to(device), nn.BatchNorm2d(OUT).to(device)
     layer = snn.BatchNormNeuron(norm.train(not frozen), snn.LIF(surrogate="atan"), recompute=True, residual=residual)
-    nn.init.constant_(norm.bias, 1.5)  # spikes
+    nn.init.constant_(norm.bias, 1.5)  # so that neurons fire
 
     def run(x, bits, recompute):
         y = ops.convolution(x.flatten(0, 1), product.weight, product.bias, 2, 1, bits=bits, recompute=recompute)
@@ -78,11 +78,11 @@ def test_gradients_have_the_same_bits_and_the_product_is_not_kept(kind, bits, de
     (y, before, expected), (got, after, gradients) = results
     assert torch.equal(got, y) and y.any()
     assert all_equal(gradients, expected) and gradients[0].any()
-    assert before - after == y.numel() * 4, (before, after)  # one number for each: it is kept no more
+    assert before - after == y.numel() * 4, (before, after)  # one float per element is no longer kept
 
 
 def test_bits_and_checkpoints_are_all_that_is_kept(device):
-    """An eighth of a byte for each number of the input, and a checkpoint of each neuron every few steps."""
+    """Autograd keeps one bit per element of the input, and a checkpoint per neuron every few steps."""
     run, _ = of_convolution(device)
     x = spikes(T, B, C, SIDE, SIDE, device=device).requires_grad_()
     y, kept = kept_by(lambda: run(x, 1, True))
@@ -99,17 +99,17 @@ def test_under_autocast_cast_tensors_are_recomputed(device):
             y, kept = kept_by(lambda: run(x, 1, recompute))
         assert y.dtype == torch.bfloat16
         gradients.append((kept, torch.autograd.grad(weighted(y.float()), parameters)))
-    assert gradients[0][0] - gradients[1][0] == (y.numel() - OUT) * 2  # the bias that was cast is kept
+    assert gradients[0][0] - gradients[1][0] == (y.numel() - OUT) * 2  # the cast bias is kept
     assert all_equal(gradients[0][1], gradients[1][1])
     y = run(x, 1, True)
-    with torch.autocast(device.type, torch.bfloat16):  # of the backward pass alone: nothing is cast
+    with torch.autocast(device.type, torch.bfloat16):  # only the backward pass, in which nothing is cast
         (found,) = torch.autograd.grad(weighted(y), parameters[0])
     (expected,) = torch.autograd.grad(weighted(run(x, 1, False)), parameters[0])
     assert torch.equal(found, expected)
 
 
 lif_of = lambda y: ops.lif(y, surrogate="atan")[0]
-USES = {  # functions of a product [T, B, OUT], and whether nothing keeps it then
+USES = {  # functions of a product [T, B, OUT], and whether the product is not kept
     "a neuron without normalisation": (lif_of, True),
     "statistics over processes": (lambda y: torch.cat(ops.channel_statistics(y)), True),
     "written to without being told": (lambda y: lif_of(y.detach().mul_(0.5) is None or y), False),
@@ -165,7 +165,7 @@ def test_operators_are_right_and_compile(device):
 
 
 class Block(nn.Module):
-    """SEW-ResNet's, with a shortcut that comes after its spikes."""
+    """A residual block of SEW-ResNet, whose shortcut is computed after its spikes."""
 
     def __init__(self, kind):
         super().__init__()
@@ -209,7 +209,7 @@ def test_a_network_of_any_forward_is_fused_with_its_residuals(device):
             y, expected = run(x), before(x)
             assert torch.equal(y, expected) and y.any(), kind
             got = torch.autograd.grad(weighted(y), list(run.parameters()))
-            for a in got:  # parameters come in another order
+            for a in got:  # parameters are in a different order
                 wanted = torch.autograd.grad(weighted(before(x)), list(before.parameters()))
                 assert any(a.shape == b.shape and torch.allclose(a, b, rtol=1e-8, atol=1e-10) for b in wanted), kind
         assert snn.fuse(net, x, recompute=True) == []
@@ -239,11 +239,11 @@ def test_the_input_of_a_product_decides_its_bits(device):
 
         def forward(self, x):
             go = lambda i, x: self.neurons[i](self.layers[i](x))
-            s = go(0, x)  # any number
+            s = go(0, x)  # any values
             t = go(1, s)  # 0 and 1
-            s = go(2, s + t)  # up to 2
+            s = go(2, s + t)  # 0, 1 and 2
             s = go(3, nn.functional.max_pool2d(s.flatten(0, 1), 2).unflatten(0, s.shape[:2]))
-            s = go(4, self.drop(s))  # in training scaled
+            s = go(4, self.drop(s))  # scaled during training
             s = go(5, 2 * s)
             s = go(6, nn.functional.dropout(s, 0.5, self.training))
             return go(7, torch.cat([s, s.clone()], 2)[:, :, :4] * t[:, :, :, :1, :1])

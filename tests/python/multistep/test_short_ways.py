@@ -1,5 +1,5 @@
-"""A call skips what it can: autograd's node where nothing wants a gradient, autograd's kernel of the backward operator where
-nothing differentiates the backward pass. What is skipped must not be missed."""
+"""Calls skip autograd's node if no argument requires a gradient, and autograd's kernel of the backward operator if the
+backward pass is not differentiated. Results do not depend on what is skipped."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ def drive(device, requires_grad=False):
     return random_x("lif", 20, (3, 5), torch.float32, device).requires_grad_(requires_grad)
 
 
-# --- nothing wants a gradient --------------------------------------------------------------------------------------
+# --- calls without a gradient --------------------------------------------------------------------------------------
 
 
 GUARDS = {"grad mode": contextlib.nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -60,7 +60,7 @@ def test_only_a_call_that_will_be_differentiated_writes_checkpoints(neuron, guar
 
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_result_without_a_gradient_is_an_ordinary_tensor(guard, device):
-    """It may be changed in place, and become a leaf."""
+    """The result may be changed in place, and become a leaf."""
     with GUARDS[guard]():
         spikes, v = ops.lif(drive(device))
         spikes.add_(1)
@@ -191,7 +191,7 @@ def test_a_saved_input_that_was_changed_is_noticed(device):
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("neuron", ["lif", "plif", "izhikevich"])
 def test_compiled_autograd(neuron, backend, device):
-    """The backward pass traced by itself, from an eager forward pass."""
+    """The backward pass is traced separately, after an eager forward pass."""
     from torch._dynamo import compiled_autograd
 
     inputs = sample(neuron, device, tensors=True, gradients=True)

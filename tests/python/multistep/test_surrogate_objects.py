@@ -1,4 +1,4 @@
-"""Surrogates as objects: their formulas, their names and numbers, and what neurons make of them."""
+"""Surrogates as objects: their formulas, names and arguments, and neurons that use them."""
 
 import copy
 import dataclasses
@@ -14,7 +14,7 @@ every = pytest.mark.parametrize("name", SURROGATES)
 
 
 def objects(name):
-    """With the defaults, and with other numbers."""
+    """Returns the surrogate with default and with other arguments."""
     kind = surrogate.SURROGATES[name]
     return [(kind(), SURROGATES[name].defaults), (kind(*SURROGATES[name].other), SURROGATES[name].other)]
 
@@ -119,7 +119,7 @@ NEURONS = [snn.IF, snn.LIF, snn.PLIF, snn.QIF, snn.EIF, snn.Izhikevich, snn.Adap
 @pytest.mark.parametrize("kind", NEURONS)
 @pytest.mark.parametrize("options", [{}, {"v_reset": None}, {"detach_reset": True}, {"v_threshold": torch.tensor(0.8)}])
 def test_a_neuron_with_a_custom_surrogate_has_the_bits_of_its_operator(kind, options, device):
-    """It is run as text. With the expression of a built-in surrogate, gradients agree too."""
+    """The neuron runs as text. With the expression of a built-in surrogate, gradients agree too."""
     options = dict(options)
     if kind in (snn.Izhikevich, snn.AdaptiveLIF):
         options["b"] = 0.3

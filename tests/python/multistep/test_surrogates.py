@@ -1,5 +1,5 @@
-"""The surrogates one by one, seen through a neuron of one step: with V = 0 and threshold 0, H is x, and the gradient of
-the spike is the surrogate's."""
+"""Each surrogate in a neuron of one step: with V = 0 and threshold 0, H is x, and the gradient of the spike is the
+surrogate."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from reference import SURROGATES
 IF = torch.ops.spikeforge.integrate_and_fire
 
 EVEN = set(SURROGATES) - {"s2nn", "leaky_k_relu", "log_tailed_relu", "triangular", "spike_rate_escape"}
-POSITIVE = set(SURROGATES) - {"squarewave_fourier", "triangular", "multi_gaussian"}  # or zero, everywhere
+POSITIVE = set(SURROGATES) - {"squarewave_fourier", "triangular", "multi_gaussian"}  # nonnegative everywhere
 
 each = pytest.mark.parametrize(
     "name, arguments",
@@ -28,7 +28,7 @@ def smooth_spike_of(name, arguments, x):
 
 
 def grid(name, dtype, device):
-    """A wave is compared over a few periods only: further out its phase is the rounding of x and of the period."""
+    """Periodic surrogates are compared for a few periods only: further out, the rounding of x determines the phase."""
     fine = torch.linspace(-12, 12, 20011, dtype=torch.float64)
     tails = torch.logspace(1, 4, 101, dtype=torch.float64)
     near_zero = torch.logspace(-9, -1, 101, dtype=torch.float64)
@@ -49,7 +49,7 @@ def away_from_jumps(name, arguments, x):
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=str)
 @each
 def test_every_surrogate_is_its_formula(name, arguments, dtype, bound, device):
-    """As good as its maximum, times the bound."""
+    """The error is relative to the maximum."""
     x = away_from_jumps(name, arguments, grid(name, dtype, device))
     expected = SURROGATES[name].gradient(x.cpu().double(), *arguments)
     error = (surrogate_of(name, arguments, x).cpu().double() - expected).abs() / expected.abs().max()
@@ -60,14 +60,14 @@ def test_every_surrogate_is_its_formula(name, arguments, dtype, bound, device):
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
 @each
 def test_surrogates_do_not_cancel_in_their_tails(name, arguments, dtype, bound, device):
-    """The relative error as far as abs(alpha x) = 10, where 4 s (1 - s) in float32 would be wrong by a third at 4."""
+    """Relative errors up to abs(alpha x) = 10; in float32, the error of 4 s (1 - s) would be one third at 4."""
     if name not in POSITIVE - {"piecewise_quadratic"}:
         pytest.skip("a relative error means nothing where its gradient comes to zero")
     x = away_from_jumps(name, arguments, grid(name, dtype, device))
     if arguments:
         x = x[(arguments[0] * x).abs() <= 10]
     expected = SURROGATES[name].gradient(x.cpu().double(), *arguments)
-    seen = expected > 1e-20  # beyond, the argument's own rounding is the error
+    seen = expected > 1e-20  # for smaller values, the rounding of the argument dominates
     error = ((surrogate_of(name, arguments, x).cpu().double() - expected) / expected).abs()[seen]
     assert error.max() <= bound, f"{name}: relative error {error.max():.2e} at x = {x.cpu()[seen][error.argmax()].item()}"
 
@@ -99,7 +99,7 @@ def test_every_primitive_is_its_formula(name, arguments, device):
     assert (right - left).abs().le(1e-8 * largest).all(), f"{name}{arguments} jumps"
 
 
-BOUNDARIES = [  # name, arguments, x, the gradient there
+BOUNDARIES = [  # name, arguments, x, gradient at x
     ("leaky_k_relu", (0.25, 2.0), 0.0, 2.0),
     ("leaky_k_relu", (0.25, 2.0), -1e-6, 0.25),
     ("log_tailed_relu", (0.25,), 0.0, 0.25),
@@ -130,7 +130,7 @@ def test_a_point_on_a_boundary_belongs_to_its_side(name, arguments, x, expected,
 
 @each
 def test_the_reference_itself_has_the_gradient_of_its_primitive(name, arguments):
-    """The judge is judged: the formula of each surrogate is the finite difference of its primitive."""
+    """Tests the reference: each surrogate is the finite difference of its primitive."""
     surrogate, step = SURROGATES[name], 1e-6
     x = torch.linspace(-6, 6, 4001, dtype=torch.float64) + 1.234e-4
     for kink in surrogate.kinks(*arguments):

@@ -17,7 +17,7 @@ if (os.cpu_count() or 1) < 2:
 
 
 def ran_elsewhere(call):
-    """Nanoseconds of the threads that are not this one, in a call when all of them sleep."""
+    """Returns the CPU time of other threads during a call, in nanoseconds, until all of them sleep."""
     me = threading.get_native_id()
 
     def others():
@@ -30,7 +30,7 @@ def ran_elsewhere(call):
 
     def call_and_settle():
         call()
-        time.sleep(0.1)  # threads wait busily for a while, and what one ran is told when it sleeps
+        time.sleep(0.1)  # threads spin for a while, and their time is updated when they sleep
 
     call_and_settle()
     before = others()

@@ -1,4 +1,4 @@
-"""Neurons of one's own: spikeforge::run on neuron text."""
+"""Custom neurons: spikeforge::run with neuron text."""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def text_of(name):
 
 
 def test_a_large_call_gives_the_bits_of_small_ones():
-    """Large results are written past the caches, by pieces of rows that need not begin on a cache line."""
+    """Large results are written with non-temporal stores, in pieces of rows that need not begin on a cache line."""
     steps, part = 18, 5003
     text = text_of("alif")
     for size in (2**17, 2**17 + 3):
@@ -41,7 +41,7 @@ def test_a_large_call_gives_the_bits_of_small_ones():
                 assert torch.equal(of_all[..., first:first + part], alone), f"from neuron {first} of {size}"
 
 
-# --- the gallery, step by step as its equations say ------------------------------------------------------------------
+# --- the example neurons, step by step from their equations ----------------------------------------------------------
 
 
 def spike(u, surrogate, *args):
@@ -164,7 +164,7 @@ every_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.__name
 
 
 def sample(cell, device, steps=19, shape=SHAPE, dtype=torch.float64, grad=True):
-    """Inputs, states and parameters; these 0-d, per channel and per neuron in turn."""
+    """Returns inputs, states and parameters; parameters are 0-d, per channel and per neuron in turn."""
     inputs, states, params = CELLS[cell]
     sizes = [(), (shape[1], *(1 for _ in shape[2:])) if len(shape) > 1 else shape, shape]
     state = state_dtype(dtype)
@@ -177,7 +177,7 @@ def sample(cell, device, steps=19, shape=SHAPE, dtype=torch.float64, grad=True):
 
 
 def loop(cell, inputs, states, params):
-    """Outputs and states of all steps."""
+    """Returns outputs and states of all steps."""
     kept = []
     for x in zip(*inputs):
         outputs, states = cell(*x, *states, *params)
@@ -210,7 +210,7 @@ def test_every_gallery_neuron_does_something(cell):
     assert outputs[-1].max() == 1 and outputs[-1].min() == 0, "it fires, and not always"
 
 
-# --- the predefined neurons as texts -----------------------------------------------------------------------------------
+# --- the predefined neurons as text ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("neuron, form", [pytest.param(neuron, form, id=name) for neuron, form, name in FORMS])
@@ -240,7 +240,7 @@ def test_a_predefined_neuron_as_text_has_its_bits(neuron, form, device):
             assert_close("a gradient", a, e, max(bound, 2e-3 if leaf.dtype == torch.float16 else 0))
 
 
-# --- what PyTorch asks of an operator ----------------------------------------------------------------------------------
+# --- requirements of PyTorch -------------------------------------------------------------------------------------------
 
 SMOOTH = """neuron smooth(x, y; v, w = 0.3; tau, b) {
   h = v + (x - v) / tau + tanh(y) * w

@@ -1,16 +1,16 @@
-"""Neurons enough for a thread of a GPU to take several in turns: results are those of the CPU, which takes none."""
+"""Enough neurons for a thread of a GPU to process several of them in a loop: results equal those of the CPU."""
 
 import pytest
 import torch
 from cases import BOUND, Inputs, Options, call, random_parameters, random_states, random_x, state_dtype
 
-SHAPE = (2048, 16, 5, 5)  # neurons that are no multiple of what is taken at once
+SHAPE = (2048, 16, 5, 5)  # the number of neurons is not a multiple of those processed at once
 IN_LAYOUT = {"plain": lambda x: x, "channels last": lambda x: x.movedim(-3, -1).contiguous().movedim(-1, -3)}
 
 
 @pytest.mark.parametrize("layout", IN_LAYOUT)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-@pytest.mark.parametrize("steps", [3, 4, 20])  # less than a segment, one, and several
+@pytest.mark.parametrize("steps", [3, 4, 20])  # shorter than a segment, one segment, and several
 @pytest.mark.parametrize("neuron, kind", [("lif", "per channel"), ("lif", "0-d"), ("izhikevich", "per channel")])
 def test_turns_change_nothing(neuron, kind, steps, dtype, layout, cuda):
     parameters = random_parameters(neuron, SHAPE, kind, state_dtype(dtype), "cpu")

@@ -1,4 +1,4 @@
-"""Networks stepped with delays: beside a dense loop in float64, resumed, recorded, refused."""
+"""Simulation of networks with delays: compared with a dense loop in float64, continued, recorded, and errors."""
 
 import copy
 import math
@@ -23,7 +23,7 @@ PAIR = spikeforge.plasticity.pair_stdp()
 
 
 def network(device="cpu", drive=True, seed=3, dtype=torch.float64):
-    """Two kinds of neuron, one of them with two inputs; every connection has a weight and a delay of its own."""
+    """Returns a network of two kinds of neuron, one with two inputs, with a weight and a delay per connection."""
     made = spikeforge.Network(seed=seed, dtype=dtype, device=device)
     a = made.populate("a", 60, LIF, states={"v": torch.linspace(0, 0.9, 60)}, leak=0.9)
     b = made.populate("b", 25, LIF, leak=torch.linspace(0.8, 0.95, 25))
@@ -51,7 +51,7 @@ def listed(recording):
 
 
 def dense_loop(made, steps):
-    """The same network without drive, by dense matrices, one for each delay: spikes, and v of all neurons."""
+    """Simulates the network without drive, with a dense matrix for each delay. Returns spikes, and v of all neurons."""
     m = made.build()
     row = torch.repeat_interleave(torch.arange(m.rows), m.indptr.diff())
     matrices = torch.zeros(10, m.rows, m.cols, dtype=torch.float64)
@@ -69,7 +69,7 @@ def dense_loop(made, steps):
         s = ((h >= 1) & (wait <= 0)).double()
         v = torch.where(wait > 0, v, torch.where(s > 0, 0.0, h))
         wait = torch.where(s > 0, 3.0, (wait - 1).clamp(min=0))
-        wait[85:] = 0  # its neurons are never refractory
+        wait[85:] = 0  # these neurons have no refractory period
         past.append(s)
         fired.append(s)
         voltages.append(v)
@@ -92,7 +92,7 @@ def test_a_network_is_its_dense_loop():
     assert listed(recording) == [tuple(pair) for pair in fired.nonzero().tolist()]
     torch.testing.assert_close(recording.states[0], voltages[:, :60], rtol=0, atol=1e-12)
     torch.testing.assert_close(recording.states[1], voltages[:, [85, 99]], rtol=0, atol=1e-12)
-    for _ in range(sys.modules["spikeforge.simulation"].SCANS_BEFORE_SORTING):  # of which the last ones sort
+    for _ in range(sys.modules["spikeforge.simulation"].SCANS_BEFORE_SORTING):  # the last scans use a sorted recording
         for p in (a, b, c):
             own = fired[:, p.neurons].nonzero()
             assert all(map(torch.equal, recording.of(p), own.unbind(1)))
@@ -111,7 +111,7 @@ def test_populations_without_neurons_are_distinguished():
 
 
 def assert_goes_on_where_it_was_saved(make):
-    """The spikes of all 90 steps are those of 37 and 53; and another network goes on from the state between them."""
+    """Runs of 37 and 53 steps equal a run of 90, also if another network continues from the saved state."""
     whole, made = listed(spikeforge.simulate(make()[0], 90)), make()[0]
     first = listed(spikeforge.simulate(made, 37))
     saved = made.state_dict()
@@ -167,7 +167,7 @@ def test_a_recording_that_does_not_fit_is_refused_before_the_first_step(device):
 def test_states_are_recorded_into_tensors_that_fit_alone(device):
     operators, neurons = torch.ops.spikeforge_simulation, [0, 59, 30]
     made, (a, _, _) = network(device)
-    simulate = lambda into: operators.simulate(made._held, 40, False, [0], ["v"], [torch.tensor(neurons)], into)
+    simulate = lambda into: operators.simulate(made._held, 40, False, [0], ["v"], [torch.tensor(neurons)], [], [], [], [], into)
     empty = lambda *sizes, **options: torch.empty(*sizes, **{"dtype": made.dtype, "device": device, **options})
     for into, words in (([], "into must have a tensor for each of 1 recorded states, but has 0"),
                         ([empty(40, 3), empty(40, 3)], "for each of 1 recorded states, but has 2"),
@@ -180,13 +180,10 @@ def test_states_are_recorded_into_tensors_that_fit_alone(device):
     simulate(into := [empty(40, 3)])
     other, (p, _, _) = network(device)
     torch.testing.assert_close(into[0], spikeforge.simulate(other, 40, states=[(p, "v", neurons)]).states[0])
-    operators.record(made._held, 5, False, [0], ["v"], [torch.tensor(neurons)])
-    with pytest.raises(ValueError, match="states must have a tensor for each of 1 recorded states, but has 0"):
-        operators.in_whole(made._held, torch.zeros(0, dtype=torch.int64, device=device), [])
 
 
 def runs_out_of_memory(rank):
-    """Records the spikes of neurons that fire in all steps but the first."""
+    """Records the spikes of neurons that fire in all steps except the first."""
     made = spikeforge.Network(seed=1)
     p = made.populate("p", 60000, "neuron n(x; v) { s = spike(v - 1, none); return s; v' = v + x }")
     made.inject(p, 1)
@@ -210,7 +207,7 @@ def test_a_network_whose_spikes_do_not_fit_has_the_state_of_its_last_step():
 
 
 def large_network():
-    """So many neurons that two threads share a step, in the first steps whatever they take."""
+    """Returns a network of enough neurons for two threads, which share the first steps without measurement."""
     made = spikeforge.Network(seed=3)
     many = made.populate("many", 2500, LIF, states={"v": torch.linspace(0, 1.2, 2500)}, leak=0.9)
     few = made.populate("few", 700, TWO_INPUTS)
@@ -281,11 +278,11 @@ def test_a_second_thread_is_refused():
         thread.start()
         return thread
 
-    with made._alone():  # between two pieces of a simulation
+    with made._alone():  # like another thread between two pieces of a simulation
         in_thread(lambda: spikeforge.simulate(made, 1)).join()
     assert len(failures) == 1 and "Network: another thread is using this network" in failures.pop()
     operators = torch.ops.spikeforge_simulation
-    stepping = in_thread(lambda: [operators.simulate(made._held, 5000, False, [], [], []) for _ in range(1000) if not failures])
+    stepping = in_thread(lambda: [operators.simulate(made._held, 5000, False, [], [], [], [], [], [], []) for _ in range(1000) if not failures])
     while stepping.is_alive() and not failures:
         use(lambda: operators.state(made._held))
     stepping.join()
@@ -296,7 +293,7 @@ def test_a_second_thread_is_refused():
 def test_a_simulation_is_interrupted_between_pieces():
     made = spikeforge.Network()
     made.populate("p", 3, LIF, leak=0.5)
-    # A process that a shell has started in the background ignores the signal.
+    # A process started in the background of a shell ignores the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -330,7 +327,7 @@ def test_populations_are_keys_and_found_when_copied():
 
 
 def test_drive_is_poisson():
-    """Of one rate for all, of another for each, and of a large one, which are drawn in different ways."""
+    """Tests a common rate, a rate per neuron, and a large rate, which use different algorithms."""
     each = torch.cat([torch.full((750,), 0.4), torch.full((750,), 2.9)])
     made = spikeforge.Network(seed=2)
     text = "neuron still(x; v) { n = v + x; return 0 * n; v' = n }"
@@ -349,14 +346,14 @@ def test_drive_is_poisson():
 
 
 def key_of(seed, layer):
-    """Of a network's drives, in layers in which none overlaps another."""
+    """Returns the key of a network's drives in this layer. Drives in one layer do not overlap."""
     low, high, *_ = philox([layer, 2, 0, 0x6E657477], seed)
     return int(low) | int(high) << 32
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_drive_equals_the_draws_of_poisson(dtype):
-    """Of the column, the step and the layer's key: common rates, others for each neuron, one drive over another."""
+    """Draws depend on column, step and the layer's key: common rates, rates per neuron, and overlapping drives."""
     made = spikeforge.Network(seed=19, dtype=dtype)
     text = "neuron still(x; v) { n = v + x; return 0 * n; v' = n }"
     sizes, rates = (300, 133, 40, 35), (0.125, 2.25, torch.arange(40) / 8, 12.0)
@@ -368,7 +365,7 @@ def test_drive_equals_the_draws_of_poisson(dtype):
     v = torch.cat(spikeforge.simulate(made, 40, states=[(p, "v", range(len(p))) for p in populations]).states, 1)
 
     def counts(rates, layer):
-        """[40, 508] from step 3 on."""
+        """Returns counts [40, 508] from step 3 on."""
         numbers = torch.zeros(40, 508).double()
         for rate in rates.unique()[rates.unique() > 0].tolist():
             of_rate = poisson(0, rate, 40, 508, key_of(19, layer), 3, False)
@@ -383,14 +380,14 @@ def test_drive_equals_the_draws_of_poisson(dtype):
 
 
 def test_a_gpu_gives_the_spikes_of_the_cpu(cuda):
-    """Also of what drives it: more steps than a graph, and some that are none of it."""
+    """Tests with and without drive, for more steps than a graph has, and a remainder."""
     for drive in (False, True):
         here, there = (spikeforge.simulate(network(device, drive=drive)[0], 90) for device in ("cpu", cuda))
         assert listed(here) == listed(there)
 
 
 def many(device, sending, dtype=torch.float64, **options):
-    """A network whose spikes a GPU sends in this way: by how many connections a neuron has, and how many of delay 1."""
+    """Returns a network whose number of connections, in total and with delay 1, makes a GPU choose `sending`."""
     made = spikeforge.Network(seed=11, dtype=dtype, device=device, **options)
     small = sending.startswith("own, ")
     size = {"own, resident": 150_000, "own, in turns": 450_000}.get(sending, 700)
@@ -411,7 +408,7 @@ def many(device, sending, dtype=torch.float64, **options):
 
 @pytest.mark.parametrize("sending", ["own, resident", "own, in turns", "own_and_later", "later", "together"])
 def test_a_gpu_gives_the_spikes_of_the_cpu_for_every_sending_rank(cuda, sending):
-    """In pieces of one step and of many, with states of neurons anywhere, some of them twice."""
+    """Runs pieces of one and of many steps, recording states of arbitrary neurons, some of them twice."""
     chosen = [0, 31, 32, 699, 5, 5]
     recorded = []
     for device in ("cpu", cuda):
@@ -444,15 +441,13 @@ def test_float16_weights_and_float32_states_keep_the_rates_on_a_gpu(cuda):
 
 
 def test_a_deterministic_network_is_replays_of_a_graph_that_is_kept(cuda):
-    """Until something else is recorded; and the last steps are none of it."""
+    """The graph is kept until other states are recorded; it is not used for the remaining steps."""
     made, (a, _) = many(cuda, "later", deterministic=True)
     pieces = [spikeforge.simulate(made, 40)]
-    graph = made._captured.graph
     pieces.append(spikeforge.simulate(made, 25))
-    assert graph is not None and made._captured.graph is graph
     saved = made.state_dict()
     pieces.append(spikeforge.simulate(made, 25, states=[(a, "v", [3])]))
-    assert made._captured.graph is not graph and pieces[-1].states[0].shape == (25, 1)
+    assert pieces[-1].states[0].shape == (25, 1)
     whole, *others = (listed(spikeforge.simulate(many(device, "later", deterministic=True)[0], 90)) for device in (cuda, cuda, "cpu"))
     assert sum(map(listed, pieces), []) == whole and others == [whole, whole]
     resumed, _ = many(cuda, "later", deterministic=True)
@@ -521,7 +516,7 @@ def test_illegal_networks_are_refused():
         spikeforge.Network(seed=seed)
 
 
-# Calls that a network of five neurons a and four b refuses, and in which words.
+# Illegal calls for a network of five neurons a and four b, and their error messages.
 REFUSED = [
     (ValueError, r"Network: a to b: a degree must be a whole number from 0 to 2\^31, but is -1", lambda net, a, b: net.project(a, b, rules.fixed_in_degree(-1))),
     (ValueError, "Network: a to b: a probability must be from 0 to 1, but is 2", lambda net, a, b: net.project(a, b, rules.fixed_probability(2.0))),
@@ -613,7 +608,7 @@ def test_a_state_starts_at_any_number_of_the_grammar(start):
 
 
 def test_threads_that_describe_a_network_do_not_overlap():
-    """Each call happens as a whole or is refused, whatever the interpreter switches to in the middle of it."""
+    """Each call is atomic or raises an error, for any switch between threads."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -646,7 +641,7 @@ def test_threads_that_describe_a_network_do_not_overlap():
 
 
 def test_arrays_that_a_network_was_given_are_not_kept():
-    """Of 2 million connections it has 9 bytes each once they are built, as of any others; while they are drawn at most 36 more."""
+    """After build(), each of 2 million connections needs 9 bytes, as without arrays; during the draw, at most 36 more."""
     code = f"""
 import ctypes, gc, resource, torch, spikeforge
 from spikeforge import rules
@@ -711,7 +706,7 @@ ON_THE_CPU = {
 
 @pytest.mark.parametrize("what", ON_THE_CPU)
 def test_numbers_that_an_object_keeps_for_itself_are_on_the_cpu(what):
-    """Whatever the default device is; on meta they would have no values."""
+    """The default device has no effect; on meta, they would have no values."""
     torch.set_default_device("meta")
     try:
         assert ON_THE_CPU[what]().device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Sequences in segments, computed once more in the backward pass: the values and gradients of one call over all steps."""
+"""Sequences in segments that are recomputed in the backward pass: the values and gradients of one call over all steps."""
 
 import weakref
 
@@ -60,7 +60,7 @@ def test_a_network_has_the_gradients_of_one_call(device):
 
 
 class Block(nn.Module):
-    """A module that knows nothing of states, whose second part is recurrent."""
+    """A module without a state argument, whose second part is recurrent."""
 
     def __init__(self):
         super().__init__()
@@ -87,14 +87,14 @@ def test_a_module_without_states_is_called_within_a_checkpoint(device, kind):
     assert torch.equal(y, expected) and 0 < y.mean() < 1
     tensors = x, *net.parameters()
     torch.testing.assert_close(gradients(y, *tensors), gradients(expected, *tensors), rtol=1e-12, atol=1e-12)
-    with snn.keep_state(net):  # states that are kept between calls are still refused
+    with snn.keep_state(net):  # states that are kept between calls still raise an error
         y = checkpoint(net, x, use_reentrant=False)
         with pytest.raises(RuntimeError, match=r"pass the states: y, state = net\(x, state\), or spikeforge.nn.call\(net, x, state\)"):
             y.sum().backward()
 
 
 def test_random_numbers_are_the_same_the_second_time(device):
-    """Those of a neuron that draws, and torch's: beside a loop over the segments that keeps everything."""
+    """Random numbers of neurons and of torch equal those of a loop over segments that keeps all tensors."""
     leak = torch.tensor(0.5, **F64, device=device, requires_grad=True)
     dropout = nn.Dropout(0.5)
 
@@ -135,7 +135,7 @@ def test_inputs_that_a_function_reads_are_not_kept_and_read_once_more():
 
 
 def test_nothing_of_a_segment_is_kept_but_its_states():
-    """The bytes that autograd saves while the sequence runs."""
+    """Counts the bytes that autograd saves during the sequence."""
     net, kept = network(), []
     x = torch.rand(400, 2, 4, **F64)
 
@@ -165,7 +165,7 @@ def test_truncated_gradients_are_those_of_detached_states():
 
 
 def test_truncation_leaves_the_gradient_of_the_states_before_the_first_step():
-    """That of a loop that detaches between segments."""
+    """The gradient is that of a loop that detaches states between segments."""
     lif, x = snn.LI(tau=3.0), torch.rand(20, 5, **F64)
     v = torch.rand(5, **F64, requires_grad=True)
     looped, _ = in_pieces(lif, x.split(5), {"v": v}, lambda y, state: detached(state))
@@ -176,7 +176,7 @@ def test_truncation_leaves_the_gradient_of_the_states_before_the_first_step():
 
 
 def test_a_run_may_write_into_its_arguments_and_a_caller_into_its_results():
-    """Into dicts and lists: each has its own."""
+    """Tensors in dicts and lists may be replaced: run and caller have separate containers."""
     x = torch.rand(12, 3, **F64).requires_grad_()
 
     def run(x, states):
@@ -196,7 +196,7 @@ def test_a_run_may_write_into_its_arguments_and_a_caller_into_its_results():
 
 @pytest.mark.parametrize("changed", ["inputs", "list", "state", "by the run"])
 def test_a_change_in_place_before_the_backward_pass_is_noticed(changed):
-    """As autograd notices it of what it saved."""
+    """A change raises the error that autograd raises for changed saved tensors."""
     x, v = torch.rand(12, 3, **F64), torch.zeros(3, **F64)
     weight = torch.ones(3, **F64, requires_grad=True)
 
@@ -219,7 +219,7 @@ def test_steps_that_segments_do_not_divide_are_dealt_to_the_later_ones():
 
 
 def test_running_statistics_move_twice_unless_the_second_run_ends_before():
-    """It ends with the last thing that the gradient needs: a BatchNormNeuron behind which there is nothing moves them once."""
+    """The recomputation stops at the last tensor that the gradient needs, before statistics of a last BatchNormNeuron."""
     x, norm = torch.rand(12, 4, 3, requires_grad=True), nn.BatchNorm1d
     for layers, moved in (
         ([snn.TimeDistributed(norm(3)), snn.LIF()], 6),

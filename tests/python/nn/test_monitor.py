@@ -1,4 +1,4 @@
-"""Monitors, counts and plots: they tell what a network does, and change nothing of it."""
+"""Monitors, counts and plots describe a network without changing its results."""
 
 import copy
 import io
@@ -24,7 +24,7 @@ TAU = 2.5
 
 
 class Block(nn.Module):
-    """A module of one's own, which knows nothing of states."""
+    """A custom module without a state argument."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 def looped():
-    """A network with a layer in a loop, one called once a step, and one called once for all steps."""
+    """Returns a network with a layer in a loop, one called once per step, and one called once for all steps."""
     net = composite(
         "in -> dense.in, dense.out -> once.in, once.out -> lif.in, lif.out -> lateral.in, lateral.out -> lif.in 2, "
         "lif.out -> out",
@@ -67,14 +67,14 @@ def test_it_records_the_values_of_the_equations(device):
     assert 0 < spikes.mean() < 1
     assert torch.equal(monitor["lif.out"], spikes) and torch.equal(monitor["out"], y)
     torch.testing.assert_close(monitor["lif.v"], v, rtol=1e-12, atol=1e-12)
-    assert current.min() < 0 and torch.equal(monitor["fc.out"], current)  # as it was before ReLU wrote into it
+    assert current.min() < 0 and torch.equal(monitor["fc.out"], current)  # the values before the in-place ReLU
     assert all(value.device == x.device and not value.requires_grad for _, value in monitor.items())
 
 
 def test_states_of_a_normalised_neuron_are_recorded(device):
     layer = snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(tau=TAU, surrogate="atan"), residual="add").to(device)
     net = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 3)), snn.BatchNormNeuron(nn.BatchNorm1d(3), snn.LIF(tau=TAU)))
-    assert Monitor.available(net.to(device))[-2:] == ["1.out", "1.neuron.v"]  # its parts are not called
+    assert Monitor.available(net.to(device))[-2:] == ["1.out", "1.neuron.v"]  # its submodules are not called
     x, r = torch.randn(6, 4, 3, device=device) + 1, torch.rand(6, 4, 3, device=device)
     with Monitor(layer, ["neuron.v", "out"]) as monitor:
         y = layer(x, r)
@@ -153,7 +153,7 @@ def test_results_and_gradients_are_those_without_it(kind, way, device):
         watched, watched_gradients = run()
     assert len(plain) == len(watched) and all(map(torch.equal, plain, watched))
     torch.testing.assert_close(gradients, watched_gradients, rtol=1e-6, atol=1e-6)
-    assert seen == [seen[0]] * len(seen)  # other hooks see what they saw
+    assert seen == [seen[0]] * len(seen)  # other hooks receive the same outputs
     if way != "step and state":
         _, states = module(x, store_states=True)
         for name in module.state_names:
@@ -174,7 +174,7 @@ def test_states_that_are_kept_stay_as_they_are(kind):
         assert after.keys() == kept.keys() and all(torch.equal(after[name], kept[name]) for name in kept)
         for name in module.state_names:
             assert torch.equal(monitor[name][-1], kept[name]) and len(monitor[name]) == len(x)
-            after[name].fill_(7)  # a recording shares no memory with what is kept
+            after[name].fill_(7)  # a recording does not share memory with states
             assert not (monitor[name] == 7).all()
 
 
@@ -308,7 +308,7 @@ def test_monitors_refuse_wrong_arguments():
 # --- count ------------------------------------------------------------------------------------------------------------
 
 def reached(layer, x):
-    """Pairs of a spike and an output that it reaches, by sending each spike alone through a layer of ones."""
+    """Counts pairs of a spike and an output that it reaches: sends each spike separately through a layer of ones."""
     ones = copy.deepcopy(layer).double()
     with torch.no_grad():
         ones.weight.fill_(1)
@@ -346,7 +346,7 @@ def test_operations_are_those_of_each_spike_sent_alone(kind, device):
     watched = copy.deepcopy(layer).to(device)
     with count(watched) as counted:
         watched(spikes.to(device))
-        watched(-spikes.to(device))  # inhibitory ones
+        watched(-spikes.to(device))  # inhibitory spikes
         assert counted.layers[0].accumulates == 2 * reached(layer, spikes)
         assert counted.multiply_accumulates == 0
         watched((spikes * 0.5).to(device))
@@ -535,7 +535,7 @@ def no_figures_left():
 
 
 def marks(ax):
-    """Step and row of each mark."""
+    """Returns step and row of each mark."""
     boxes = [path.get_extents() for path in ax.collections[0].get_paths()]
     return sorted((round((box.x0 + box.x1) / 2 - 0.5, 6), round((box.y0 + box.y1) / 2, 6)) for box in boxes)
 
@@ -595,7 +595,7 @@ def test_rates_are_means_over_neurons_and_window():
 def test_every_shape_is_drawn(shape, tmp_path):
     for dtype in (torch.bfloat16, torch.int32, torch.bool, torch.float64):
         spikes = torch.ones(shape, dtype=dtype)
-        with torch.device("meta"):  # no default device has a say
+        with torch.device("meta"):  # the default device has no effect
             axes = (plot.raster(spikes), plot.traces(spikes, spikes=spikes), plot.rates(spikes))
         for i, ax in enumerate(axes):
             ax.figure.savefig(tmp_path / f"{i}.png")

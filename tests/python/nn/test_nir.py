@@ -1,4 +1,4 @@
-"""Networks of Python as NIR graphs, and graphs as networks. tests/nir compares each file that spikeforge-nir runs as well."""
+"""Conversion between networks in Python and NIR graphs. tests/nir tests files that spikeforge-nir runs too."""
 
 import copy
 import os
@@ -37,7 +37,7 @@ def spread(net, seed=0):
 
 
 class Residual(nn.Module):
-    """Calls its parts one after the other, and adds what two of them give."""
+    """Calls its submodules one after the other, and adds the outputs of two of them."""
 
     def __init__(self):
         super().__init__()
@@ -279,12 +279,12 @@ def test_metadata_of_graphs_and_nodes_come_back(through, tmp_path):
     nir.write(tmp_path / "c.nir", graphs.to_graph(net, torch.zeros(3)))
     for file in ("b.nir", "c.nir"):
         found = metadata_in(tmp_path / file)
-        own = {name: found.pop(name) for name in list(found) if "/spikeforge" in name}  # beside the rest
+        own = {name: found.pop(name) for name in list(found) if "/spikeforge" in name}  # the additional metadata
         assert own == {"node/nodes/inner/nodes/lif/metadata/spikeforge": None, "node/nodes/inner/nodes/lif/metadata/spikeforge/reset": b"subtract"}
         assert found == expected
 
 
-CONSTANTS = {  # of a shape that broadcasts to (4, 2, 3), what r and the others are
+CONSTANTS = {  # `c` has a shape that broadcasts to (4, 2, 3), as r and the other fields
     "I": lambda c: nir.I(c),
     "LI": lambda c: nir.LI(c * DT * 3, 1 + 0 * c, 0.1 * c),
     "IF": lambda c: nir.IF(c / DT, 0.5 + c, 0.1 * c),
@@ -303,7 +303,7 @@ def test_constants_that_broadcast_are_saved_whole(name, shape, tmp_path):
     constants = 1 + np.arange(np.prod(shape, dtype=int)).reshape(shape) / 32
     node = CONSTANTS[name](constants)
     for field, value in vars(node).items():
-        if isinstance(value, np.generic):  # an operation on an array without dimensions gives a number
+        if isinstance(value, np.generic):  # NumPy returns scalars for operations on 0-dimensional arrays
             setattr(node, field, np.array(value))
     graph = chain_of({"input": nir.Input(np.array([4, 2, 3])), "n": node, "output": nir.Output(np.array([4, 2, 3]))})
     net = graphs.load(graph, dt=DT, shapes="tolerant", dtype=torch.float64)
@@ -322,7 +322,7 @@ def test_constants_that_broadcast_are_saved_whole(name, shape, tmp_path):
 def test_constants_that_were_changed_are_saved_whole_or_refused_by_name():
     graph = chain_of({"input": nir.Input(np.array([6])), "n": nir.I(np.array(1.0)), "output": nir.Output(np.array([6]))})
     net = graphs.load(graph, dt=DT, shapes="tolerant")
-    net.n.r = 2.0  # a number fits
+    net.n.r = 2.0  # a scalar is legal
     assert graphs.to_graph(net, torch.zeros(6)).nodes["n"].r.tolist() == [2.0] * 6
     net.n.r = torch.ones(1, 4)
     with pytest.raises(ValueError, match=r"node n: its parameters have shape \[1, 4\], but the input has shape \[6\]"):
@@ -371,7 +371,7 @@ def test_a_network_goes_to_a_gpu_and_back(name, tmp_path, cuda):
     x = torch.randn(12, 3, *shape, generator=torch.Generator().manual_seed(1)) + 0.3
     spikes = there(x.to(cuda))
     assert spikes.device.type == "cuda" and spikes.sum() > 5
-    assert (spikes.cpu() != here(x)).float().mean() < 0.01  # a product's last bits may move a spike
+    assert (spikes.cpu() != here(x)).float().mean() < 0.01  # rounding in a product may move a spike
     graphs.save(there, torch.zeros(shape, device=cuda), tmp_path / "a.nir", dt=DT)
     again = graphs.load(tmp_path / "a.nir", dt=DT, device=cuda)
     assert torch.equal(again(x.to(cuda)), spikes)
@@ -386,7 +386,7 @@ def read_by_snntorch(file):
     return pytest.importorskip("snntorch.import_nir", exc_type=ImportError).import_from_nir(nir.read(file))
 
 
-READERS = {  # the options of the neurons, the step that the library takes, the type of the numbers
+READERS = {  # the options of the neurons, the step of the library, the dtype
     "SpikingJelly": (read_by_spikingjelly, {}, DT, torch.float64),
     "snnTorch": (read_by_snntorch, {"strict": True}, 1e-4, torch.float32),
 }
@@ -410,7 +410,7 @@ def test_other_libraries_read_what_was_trained_here_and_fire_the_same(library, t
 
 @pytest.fixture
 def own_hdf5():
-    """The copy of h5py's libhdf5 that this package loads where the system has none."""
+    """The copy of libhdf5 in h5py, which this package loads if the system has none."""
     from spikeforge import _library
 
     with _library.hdf5_of_h5py() as file:
@@ -441,7 +441,7 @@ assert len([name for name in mapped if "hdf5_hl" not in name and "/h5py/" not in
 
 
 def plain(file, to):
-    """The same file without compression."""
+    """Writes the same file without compression."""
     import h5py
 
     def copy(group, into):

@@ -1,4 +1,4 @@
-"""Modules keep to torch's conventions: copies, files, types, compilers, hooks, parallel wrappers."""
+"""Modules follow torch's conventions: copies, files, types, compilers, hooks, parallel wrappers."""
 
 import copy
 import io
@@ -22,7 +22,7 @@ ONE_INPUT = TWO.replace("two(x, y;", "one(x;").replace(" + beta * y", " + beta")
 
 
 class Block(nn.Module):
-    """A module of one's own that knows nothing of states."""
+    """A custom module without a state argument."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ WITH_LAYERS = ("block", "Sequential", "Recurrent", "Composite")
 
 
 def agree(kind, got, want):
-    """Bit for bit, but where compilers and exporters may reorder the sums of a layer."""
+    """Compares bit for bit, except if compilers and exporters may reorder the sums of a layer."""
     return torch.allclose(got, want, atol=1e-5) if kind in WITH_LAYERS else torch.equal(got, want)
 
 
@@ -146,7 +146,7 @@ def test_modules_follow_types(kind, device):
 
 @pytest.mark.parametrize("kind", [kind for kind in MODULES if kind not in ("Delay", "Composite")] + list(DEFERRED))
 def test_the_default_device_is_of_new_parameters_alone(kind):
-    """On the device "meta", which has no values, as deferred initialisation has it; "cuda" is what people set."""
+    """Tests the default device "meta", which has no values (deferred initialisation), and "cuda", which users set."""
     make = MODULES.get(kind) or DEFERRED[kind]
     module, x = make(), torch.rand(6, 3, 5)
     expected, states = snn.call(module, x)
@@ -238,7 +238,7 @@ def test_exported(kind, device, tmp_path):
     assert agree(kind, got, want) and states_agree(kind, got_state, state)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind != "Composite"])  # it steps layers
+@pytest.mark.parametrize("kind", [kind for kind in MODULES if kind != "Composite"])  # it calls layers per step
 def test_exported_for_any_number_of_steps(kind):
     module, x = made(kind)
     module.requires_grad_(False)
@@ -304,7 +304,7 @@ def test_a_module_that_keeps_states_cannot_be_recomputed(use_reentrant):
 
 
 def test_replicas_of_data_parallel_take_their_own_parameters():
-    """The behaviour of DataParallel on several GPUs: replicas have other tensors in place of the parameters."""
+    """Emulates DataParallel on several GPUs: replicas have other tensors in place of the parameters."""
     for kind in ("LIF learned", "PLIF", "Neuron", "CubaLIF"):
         module, x = made(kind)
         replica = module._replicate_for_data_parallel()
@@ -328,7 +328,7 @@ def test_replicas_of_data_parallel_refuse_to_keep_states():
 
 
 def distributed_gradients(rank):
-    """Those of DistributedDataParallel, those of the whole batch in one process, and the names of the states."""
+    """Returns gradients of DistributedDataParallel, those of one process, and the names of states."""
     torch.manual_seed(0)
     lif = snn.LIF(tau=snn.Learnable(2.0, per_channel=4), surrogate="atan")
     net, x = snn.Sequential(snn.TimeDistributed(nn.Linear(5, 4)), lif), 2 * torch.rand(6, 4, 5)
@@ -340,7 +340,7 @@ def distributed_gradients(rank):
     return got, [p.grad for p in net.parameters()], list(snn.call(ddp, x)[1])
 
 
-@pytest.mark.long  # test_ddp.py asks more of it
+@pytest.mark.long  # test_ddp.py has more tests
 def test_gradients_of_distributed_data_parallel_are_those_of_the_whole_batch():
     for got, want, states in on_ranks(2, distributed_gradients):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
@@ -366,7 +366,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("kind", [*MODULES, *OTHERS])
 def test_results_can_be_detached_in_place(kind):
-    """No result is a view of a tensor that the caller has not seen. (That of TimeDistributed is one, as nn.Linear's.)"""
+    """No result is a view of a hidden tensor, except that of TimeDistributed, as for nn.Linear."""
     module, x = (MODULES | OTHERS)[kind](), torch.rand(6, 3, 5, requires_grad=True)
     step = torch.rand(3, 5, requires_grad=True)
     calls = [(lambda x: module(x), x), (lambda x: with_state(module, x, None), x), (lambda x: module(x), x[:1])]
@@ -379,7 +379,7 @@ def test_results_can_be_detached_in_place(kind):
 
 
 def test_results_of_a_step_that_others_hold_stay_as_they_are():
-    """A hook and autograd hold the output of a call; the caller of step() writes in its own result."""
+    """A hook and autograd keep the output of a call; the caller of step() changes its result in place."""
     seen = []
     lif = snn.LIF(surrogate="atan")
     lif.register_forward_hook(lambda module, args, y: seen.append(y.square().sum()))
@@ -395,7 +395,7 @@ def test_results_of_a_step_that_others_hold_stay_as_they_are():
 
 
 class Sigmoid(nn.Module):
-    """With a neuron, so that it is called on sequences; autograd keeps its output."""
+    """Contains a neuron, so that it is called on sequences; autograd keeps its output."""
 
     def __init__(self):
         super().__init__()

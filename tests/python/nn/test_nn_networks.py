@@ -1,4 +1,4 @@
-"""Containers and networks: the same as their parts by hand, whole, in pieces and step by step; and what they refuse."""
+"""Containers and networks equal their parts called separately: in one call, in pieces and step by step; and errors."""
 
 import copy
 import itertools
@@ -18,7 +18,7 @@ ops = torch.ops.spikeforge
 
 
 def in_all_ways(net, x):
-    """The outputs over all steps, which must not depend on how the steps are cut."""
+    """Returns the outputs of all steps, which must be the same for any division of the steps."""
     whole, last = net(x, None)
     assert torch.equal(net(x), whole)
     for sizes in ([1] * len(x), [2, 1, len(x) - 3]):
@@ -34,7 +34,7 @@ def in_all_ways(net, x):
 
 @torch.no_grad()
 def with_exact_products(net, x):
-    """Weights and x become 16ths: what order a matrix product has, which depends on its sizes, then changes no bit."""
+    """Rounds weights and x to 16ths, so that matrix products are exact in any order, which depends on their size."""
     for p in net.parameters():
         p.copy_((16 * p).round() / 16)
     return (16 * x).round() / 16
@@ -89,13 +89,13 @@ def test_time_distributed_is_one_call():
 
 
 class Doubled(nn.Module):
-    """A layer of one's own, and not torch's."""
+    """A custom layer, unknown to the library."""
 
     def forward(self, x):
         return x * len(x)
 
 
-PLAIN = {  # the shape of a step, and of how many calls a sequence of 3 steps is made
+PLAIN = {  # layer, shape of a step, number of calls for a sequence of 3 steps
     "Linear": (lambda: nn.Linear(5, 4), (2, 5), 1),
     "Linear without a batch": (lambda: nn.Linear(5, 4), (5,), 1),
     "activation": (lambda: nn.Softplus(), (2, 5), 1),
@@ -127,7 +127,7 @@ PLAIN = {  # the shape of a step, and of how many calls a sequence of 3 steps is
 
 @pytest.mark.parametrize("layer, shape", [(nn.LayerNorm((6, 3, 4)), (6, 3, 4)), (nn.Linear(6, 2), (6,))], ids=["LayerNorm", "Linear"])
 def test_a_layer_that_would_span_time_is_refused(layer, shape):
-    with pytest.raises(RuntimeError):  # in the words of torch, of one step
+    with pytest.raises(RuntimeError):  # torch's error for one step
         snn.Sequential(layer)(torch.rand(shape))
 
 
@@ -139,7 +139,7 @@ def trained(norm):
 
 @pytest.mark.parametrize("kind", PLAIN)
 def test_a_sequential_calls_layers_that_treat_each_step_alike_once(kind):
-    """Values and gradients beside a loop over the steps; a Composite calls all once a step; a Monitor sees sequences."""
+    """Compares values and gradients with a loop; a Composite calls all once per step; a Monitor sees sequences."""
     make, shape, expected_calls = PLAIN[kind]
     layer, calls = make().double(), []
     nets = [snn.Sequential(copy.deepcopy(layer), snn.LIF(v_threshold=0.2)) for _ in range(2)]
@@ -290,7 +290,7 @@ def test_a_recurrent_layer_reads_a_parametrised_weight_once_a_call_or_twice_wher
 
 
 def test_a_weight_whose_first_read_is_for_a_shape_has_its_gradient():
-    """The shape of what is in flight is found without gradients: that weight is not the one that later steps read."""
+    """Shapes of values in flight are computed without gradients; later steps must not reuse that weight."""
     net = excitation_and_inhibition(("there", "e", "back", "i"), (1, 1, 1, 1))
     x = 4 * torch.rand(6, 2, 3, dtype=torch.float64)
     want = torch.autograd.grad(net(x).sum(), net.there.weight)[0]
@@ -300,7 +300,7 @@ def test_a_weight_whose_first_read_is_for_a_shape_has_its_gradient():
 
 
 def excitation_and_inhibition(order, delays, *, from_rest=False, shape=None):
-    """e -> there -> i -> back -> e."""
+    """Returns a network e -> there -> i -> back -> e."""
     parts = {"e": snn.LIF(), "there": nn.Linear(3, 5), "i": snn.LIF(v_threshold=0.5), "back": nn.Linear(5, 3)}
     net = snn.Composite()
     for name in order:
@@ -328,7 +328,7 @@ def test_a_loop_needs_no_shape_and_takes_any_batch(delays, order, from_rest):
         whole = in_all_ways(net, x)
         for t in range(6):
             sent = {}
-            while len(sent) < 4:  # each part when what comes to it is known
+            while len(sent) < 4:  # each part after its inputs
                 for source, name in zip(("back", "e", "there", "i"), silent):
                     if name in sent or not (lines[source] or source in sent):
                         continue
@@ -467,7 +467,7 @@ def test_a_network_of_many_parts_is_planned_in_time():
     start = time.process_time()
     net = snn.Composite()
     net.add("hub", snn.IF())
-    for i in range(3000):  # many connections into and from one port
+    for i in range(3000):  # many connections to and from one port
         net.add(f"a{i}", snn.IF()), net.add(f"b{i}", snn.IF())
         for source, target in (("in", f"a{i}.in"), ("hub.out", f"b{i}.in"), (f"a{i}.out", "hub.in"), (f"b{i}.out", "out")):
             net.connect(source, target)
@@ -734,7 +734,7 @@ def test_loihis_modules_refuse_wrong_arguments(wrong, message):
     assert "\n" not in str(error.value)
 
 
-# --- what is refused, in a line --------------------------------------------------------------------------------------
+# --- errors of one line ----------------------------------------------------------------------------------------------
 
 def test_neurons_of_others_are_not_called_where_the_batch_would_pass_for_time():
     neuron = pytest.importorskip("spikingjelly.activation_based.neuron")
@@ -764,7 +764,7 @@ def test_the_names_of_version_0_1_still_work():
     with pytest.warns(DeprecationWarning, match="use spikeforge.nn.Composite"):
         assert snn.Network is snn.Composite
     net, x = snn.Recurrent(snn.LIF(), nn.Linear(4, 4)), torch.rand(5, 2, 4)
-    text = pickle.dumps(net, protocol=2)  # the protocol of torch.save
+    text = pickle.dumps(net, protocol=2)  # torch.save uses this protocol
     for name in ("composite", "plan"):
         text = text.replace(b"cspikeforge.nn.%s\n" % name.encode(), b"cspikeforge.nn.network\n")
     assert b"spikeforge.nn.network" in text and b"spikeforge.nn.plan" not in text

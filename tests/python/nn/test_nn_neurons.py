@@ -1,4 +1,4 @@
-"""Every neuron module against a slow loop over time in float64, its constants in all forms, and what it says to wrong calls."""
+"""Every neuron module compared with a slow loop over time in float64, its constants in all forms, and its errors."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ from spikeforge import surrogate
 from torch import nn
 
 PREDEFINED = {kind._op_name: kind for kind in vars(snn).values() if getattr(kind, "_op_name", None) in reference.NEURONS}
-OTHERS = {  # numbers that are not the defaults
+OTHERS = {  # values other than the defaults
     "tau": 2.7, "v_threshold": 0.85, "v_reset": -0.15, "v_c": 0.7, "a0": 1.2, "v_rest": -0.05, "delta_t": 0.9, "theta_rh": 0.6,
     "w_rest": 0.1, "tau_w": 3.1, "a": 0.2, "b": 0.15, "decay": 0.8, "w": -0.4,
 }  # fmt: skip
@@ -24,7 +24,7 @@ every = pytest.mark.parametrize("name", PREDEFINED)
 def test_every_predefined_neuron_has_a_module_and_its_text():
     assert set(PREDEFINED) == set(reference.NEURONS)
     for kind in PREDEFINED.values():
-        kind(strict=True)  # which runs as text
+        kind(strict=True)  # strict neurons run as text
 
 
 def constants(name, soft=False):
@@ -35,7 +35,7 @@ def constants(name, soft=False):
 
 
 def compare(module, name, x, params, soft=False, **options):
-    """Spikes, states and the gradients of x and of the parameters."""
+    """Compares spikes, states and the gradients of x and of the parameters."""
     given = {key: value for key, value in params.items() if value is not None}
     params = {key: value.double() if torch.is_tensor(value) else value for key, value in given.items()}
     learned = [value for value in params.values() if torch.is_tensor(value) and value.requires_grad]
@@ -158,7 +158,7 @@ def adaptive(x, v, a, *, tau, beta=0.2, rest=0.1):
 
 
 def test_a_traced_function_is_a_neuron():
-    """Its defaults stand where a parameter is not given, and its rule says where states start."""
+    """Missing parameters have the defaults of the function, and its rule gives the initial states."""
     traced = spikeforge.neuron(adaptive, states={"v": "rest", "a": 0.0})
     neuron = snn.Neuron(traced, tau=snn.Learnable(2.5), rest=torch.tensor(0.25))
     x = input_for().float()
@@ -192,7 +192,7 @@ def test_fake_tensors_leave_no_trace():
 
 @pytest.mark.parametrize("kind", [snn.Learnable, snn.Constant, torch.Tensor, nn.Parameter])
 def test_a_tensor_of_one_dimension_belongs_to_the_channels(kind, device):
-    """C and W are equal, so that broadcasting along W would go unseen."""
+    """C equals W, so that broadcasting along W would raise no error."""
     tau = torch.linspace(1.2, 6.0, 5)
     x = 2 * torch.rand(6, 2, 5, 3, 5, device=device)
     given = tau.clone() if kind is torch.Tensor else kind(tau.clone())
@@ -387,4 +387,4 @@ def test_time_constants_of_tensors_are_checked_where_a_neuron_runs_as_text(make,
     with torch.no_grad():
         getattr(module, name)[3] = value
     refused(ValueError, f"{name} must be finite and above 0, but is", lambda: module(x))
-    torch.vmap(module)(x[None])  # whose values have no numbers to look at
+    torch.vmap(module)(x[None])  # values under vmap cannot be checked

@@ -1,4 +1,4 @@
-"""States: none is kept unless asked for; handed on, kept, reset, detached, and what wrong ones are told."""
+"""States: not kept by default; passed, kept, reset, detached, and errors for illegal states."""
 
 import copy
 
@@ -14,7 +14,7 @@ every = pytest.mark.parametrize("kind", NEURONS)
 
 
 class Block(nn.Module):
-    """A module of one's own, which knows nothing of states."""
+    """A custom module without a state argument."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ def test_no_state_is_kept_unless_asked_for(kind, device):
     module, x = NEURONS[kind]().to(device), sequence().to(device)
     first = module(x)
     assert torch.equal(module(x), first) and snn.get_states(module) == {}
-    module(x[:, :2, :])  # another batch is no matter
+    module(x[:, :2, :])  # the batch size may change
     assert torch.equal(module(x), first)
 
 
@@ -102,7 +102,7 @@ LAYERS = {
 @pytest.mark.parametrize("detach", [False, True])
 @pytest.mark.parametrize("kind", [*NEURONS, *LAYERS])
 def test_states_kept_in_inference_mode_start_a_training_call(kind, detach):
-    """Beside a call that is passed the same states as ordinary tensors."""
+    """The reference is a call with the same states as ordinary tensors."""
     module, x = (NEURONS | LAYERS)[kind](), sequence()
     given = x[4:].clone().requires_grad_()
     want, _ = module(given, module(x[:4], None)[1])
@@ -167,7 +167,7 @@ def _compile(module, x):
 
 @pytest.mark.parametrize("leave", [_set, _load, _copy, _convert, _call_between, _compile])
 def test_states_left_by_inference_mode_start_a_training_call(leave):
-    """Whatever put them there. Inputs are whole eighths, so that float holds them."""
+    """Tests every way to set states. Inputs are multiples of 1/8, which float represents exactly."""
     module = snn.Sequential(snn.LIF(surrogate="atan", stateful=True, persistent_state=True), snn.LI(stateful=True, persistent_state=True)).double()
     x = (8 * sequence()).round().double() / 8
     given = x[4:].clone().requires_grad_()
@@ -210,7 +210,7 @@ def twice():
 
 
 def looped():
-    """Its loop is stepped, and other parts come before and after."""
+    """Returns a network with a loop, which is stepped, and other parts before and after it."""
     return composite(
         "in -> first.in, first.out -> lif.in, lif.out -> back.in, back.out -> lif.in 2, lif.out -> last.in 1, "
         "last.out -> li.in, li.out -> out",

@@ -1,4 +1,4 @@
-"""Online learning: traces against plain loops in float64, written from the papers' equations."""
+"""Online learning: traces compared with plain loops in float64, written from the equations of the papers."""
 
 import copy
 import gc
@@ -68,7 +68,7 @@ def test_eprop_of_a_layer_is_backpropagation_through_time(name, per_neuron, piec
 
 
 def test_ottt_is_its_paper(device):
-    """dL/dW = Σ_t (dL/ds[t] · surrogate · dh/dI) â[t], â[t] = λ â[t-1] + z[t]: Xiao et al. 2022, equations 8 and 9."""
+    """Xiao et al. 2022, equations 8 and 9: dL/dW = Σ_t (dL/ds[t] · surrogate · dh/dI) â[t], â[t] = λ â[t-1] + z[t]."""
     x = 1.5 * torch.randn(10, 3, 5, dtype=torch.float64)
     grad = torch.randn(10, 3, 4, dtype=torch.float64)
     w, b, (tau,) = leaves((2.0,))
@@ -98,7 +98,7 @@ def test_the_trace_of_an_input_is_the_leak():
     assert str(ops.trace_of_input(LIF)) == (
         "neuron lif(tangent0; tangent1; tau) { t1 = tangent1 + (tangent0 - tangent1) * (1 / tau); return t1; tangent1' = t1 }"
     )
-    # That of a neuron that is not affine follows the states that it has by itself.
+    # If the neuron is not affine, its trace depends on its states.
     x = torch.randn(7, 3, dtype=torch.float64)
     v, u = torch.full((3,), 0.1, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     for t in range(7):
@@ -106,7 +106,7 @@ def test_the_trace_of_an_input_is_the_leak():
         v = v + 0.5 * 0.3 * v * (v - 1.2)
     _, states = ops.run(ops.trace_of_input(QUADRATIC), [x], [], [torch.tensor(1.2, dtype=torch.float64)])
     torch.testing.assert_close(states[1], u, rtol=1e-12, atol=1e-12)
-    # A surrogate of one's own is silent with its spike.
+    # A custom surrogate is ignored, as its spike.
     own = spikeforge.neuron(states={"v": 0.0})(own_surrogate)
     assert "0.25" not in ops.trace_of_input(own.text)
 
@@ -187,7 +187,7 @@ def two_layers(dtype=torch.float64):
 
 @pytest.mark.parametrize("feedback", ["symmetric", "random"])
 def test_the_hidden_layer_learns_by_the_signal_of_its_step(feedback):
-    """Bellec et al. 2020: dE/dW_ji = Σ_t L_j[t] e_ji[t], L_j the gradient that step t sends back to s_j[t]."""
+    """Bellec et al. 2020: dE/dW_ji = Σ_t L_j[t] e_ji[t], in which L_j is the gradient of step t for s_j[t]."""
     net, x, grad = two_layers(), 2 * torch.randn(9, 3, 5, dtype=torch.float64), torch.randn(9, 3, 2, dtype=torch.float64)
     online = spikeforge.Online(net, feedback=feedback, generator=torch.Generator().manual_seed(3))
     out = pieces(net, online, x, grad)
@@ -202,7 +202,7 @@ def test_the_hidden_layer_learns_by_the_signal_of_its_step(feedback):
         signal = (grad[t] @ back[1]) / 3 @ back[0]
         of_h = 0.5 * e + 0.5 * x[t][:, None, :]  # dh/dw
         want = want + (signal[:, :, None] * sigma[:, :, None] * of_h).sum(0)
-        e = (1 - s - h * sigma)[:, :, None] * of_h  # of v = (1 - s) h
+        e = (1 - s - h * sigma)[:, :, None] * of_h  # derivative of v = (1 - s) h
         v = (1 - s) * h
     torch.testing.assert_close(first.weight.grad, want, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(out, net_over_time(net, x), rtol=1e-10, atol=1e-10)
@@ -234,7 +234,7 @@ def test_a_convolution_of_one_pixel_is_a_linear_layer(device):
 
 @pytest.mark.parametrize("rule", ["eprop", "ottt"])
 def test_some_samples_start_anew(rule):
-    """They then learn as those of a network that has seen nothing, and the others as if nothing had been."""
+    """These samples learn as in a new network, and the others as without the reset."""
     x, grad = 8 * torch.randn(6, 2, 5, dtype=torch.float64), torch.randn(6, 2, 6, dtype=torch.float64)
     one = snn.Recurrent(snn.LIF(), nn.Linear(6, 6)) if rule == "eprop" else snn.Neuron(QUADRATIC, c=1.2)
     net = nn.Sequential(nn.Linear(5, 6), one).double()
@@ -266,7 +266,7 @@ def test_a_module_may_stand_in_several_places():
 
 @pytest.mark.parametrize("rule", ["eprop", "ottt"])
 def test_what_is_between_the_pieces(rule):
-    """A call without gradients, in inference mode, of no steps, with a frozen constant, a copy: all go on alike."""
+    """Calls without gradients, in inference mode, of no steps, with a frozen constant, and of a copy continue alike."""
     tau = snn.Learnable(2.0, min=1.1, max=10.0) if rule == "eprop" else 2.0
     net = nn.Sequential(nn.Linear(5, 6), snn.LIF(tau=tau), nn.Linear(6, 2))
     x = 3 * torch.randn(4, 3, 5)
@@ -306,18 +306,18 @@ def test_more_batch_dimensions_start_anew():
         online(x)
         done = torch.tensor([True, False])
         online.reset(done)
-        done.zero_()  # the caller's own
+        done.zero_()  # changes only the caller's tensor
         torch.testing.assert_close(online(x)[:, 0], net(x)[:, 0])
         with pytest.raises(ValueError, match=r"samples of reset must be \[2\], the number of samples of the kept states, but are \[3\]"):
             online.reset(torch.ones(3, dtype=torch.bool))
-        online.reset(torch.ones(2, dtype=torch.bool))  # of which nothing is left
+        online.reset(torch.ones(2, dtype=torch.bool))  # resets all samples
         torch.testing.assert_close(online(x), net(x))
         with pytest.raises(ValueError, match=r"samples of reset were \[3\], but x has 2"):
             online.reset()
             online.reset(torch.ones(3, dtype=torch.bool))
             online(x)
         refused(TypeError, "bool tensor", lambda: online.reset([True, False]))
-    with pytest.raises(ValueError, match="the kept states are of 2; call reset"):
+    with pytest.raises(ValueError, match="the kept states have 2; call reset"):
         spikeforge_online = spikeforge.Online(net)
         spikeforge_online(x)
         spikeforge_online(x[:, :1])
@@ -338,7 +338,7 @@ def test_nothing_of_the_past_is_kept():
     online = spikeforge.Online(net)
 
     def steps(count):
-        """How many of the inputs live on, and how many tensors there are then."""
+        """Returns the number of inputs that are not freed, and the number of existing tensors."""
         alive = []
         for _ in range(count):
             x = torch.rand(1, 3, 5)
@@ -354,7 +354,7 @@ def test_nothing_of_the_past_is_kept():
 
 
 def test_operators(device):
-    """Traces of a compiled call are those of an eager one."""
+    """Traces of compiled and eager calls are equal."""
     w, b, (tau,) = leaves((2.0,), torch.float32, device)
     x = torch.randn(2, 3, 5, device=device)
 
@@ -384,7 +384,7 @@ def test_what_a_weight_gets_by_its_trace(batch, device):
         got = ops.eligibility_gradient(g.to(device, dtype), e.to(device, dtype))
         torch.testing.assert_close(got.cpu().double(), wanted, rtol=0, atol=bound * (1 + wanted.abs().max().item()))
     torch.library.opcheck(ops.eligibility_gradient.default, (g.to(device), e.to(device)))
-    # A gradient of the gradient goes by torch's own operators.
+    # The second derivative uses torch operators.
     if batch == (4,):
         w = torch.zeros(7, 9, dtype=torch.float64, requires_grad=True)
         upstream = g.clone().requires_grad_()
@@ -504,7 +504,7 @@ def test_a_copy_goes_on_and_a_state_dict_has_weights_alone(rule):
 
 
 def test_a_call_that_fails_leaves_an_online_network_as_it_was():
-    """Its traces and states, and the samples that begin anew."""
+    """Traces, states, and the samples to be reset are unchanged."""
     broken = spikeforge.Online(nn.Sequential(nn.Linear(5, 4), snn.LIF(), nn.Linear(4, 4), snn.LIF()))
     whole = spikeforge.Online(copy.deepcopy(broken.net))
     x, later = torch.rand(3, 2, 5), torch.rand(3, 2, 5)

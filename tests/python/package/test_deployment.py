@@ -1,7 +1,7 @@
-"""What Python saved runs in a program without Python (examples/deploy), and gives the same bits.
+"""Networks saved in Python run in a program without Python (examples/deploy), with the same bits.
 
-Every route, on a network of each kind: torch.jit.script and torch.jit.trace, torch.export saved and loaded, and a package
-of AOTInductor. The program is a process of its own, so a crash of it is a failure like any other."""
+Tests every format for a network of each kind: torch.jit.script and torch.jit.trace, torch.export, and a package of
+AOTInductor. The program runs in a separate process, so a crash fails the test."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ LEAKY = (
 
 
 class Table(torch.nn.Module):
-    """[rows, columns] -> [rows, 15]: every column is a step, and every row drives five neurons of each kind."""
+    """Maps [rows, columns] to [rows, 15]: every column is a step, and every row drives five neurons of each kind."""
 
     def __init__(self):
         super().__init__()
@@ -50,8 +50,8 @@ class Table(torch.nn.Module):
 
 
 class Recurrent(torch.nn.Module):
-    """[rows, 6] -> [rows, 12]: a neuron written as text, whose spikes come back through a layer one step later, and
-    PLIF behind it."""
+    """Maps [rows, 6] to [rows, 12]: a neuron written as text, with recurrent connections through a layer with a delay
+    of one step, and PLIF after it."""
 
     def __init__(self):
         super().__init__()
@@ -88,7 +88,7 @@ class Digits(digits.Network):
 
 
 def trained(kind):
-    """After a few steps, so that nothing has the value that it started with."""
+    """Returns the network after a few training steps, so that no value is its initial one."""
     network = kind()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_an_exported_network_has_the_same_bits_at_any_size(kind, device):
 
 
 class Remembering(torch.nn.Module):
-    """[T, rows, 5] -> spikes, and states that live from call to call."""
+    """Maps [T, rows, 5] to spikes, with states that are kept between calls."""
 
     def __init__(self):
         super().__init__()
@@ -195,7 +195,7 @@ class Remembering(torch.nn.Module):
 
 
 class Functional(Remembering):
-    """The same for torch.export: states go in and come out."""
+    """The same for torch.export, with states as arguments and results."""
 
     def forward(self, x, v, trace):
         outputs, states = torch.ops.spikeforge.run(

@@ -1,4 +1,4 @@
-"""The Python package: which library it loads, what it says when none fits, stubs, `python -m spikeforge info`, the wheel."""
+"""The Python package: library selection, errors without a matching library, stubs, `spikeforge info`, the wheel."""
 
 import ast
 import importlib.machinery
@@ -25,13 +25,13 @@ from spikeforge import _info, _library, ops
 
 PACKAGE = REPOSITORY / "python" / "spikeforge"
 MINOR = ".".join(torch.__version__.split(".")[:2])
-NAME = f"libspikeforge-torch{MINOR}{'' if torch.version.cuda else '-cpu'}.so"  # of this torch's library
+NAME = f"libspikeforge-torch{MINOR}{'' if torch.version.cuda else '-cpu'}.so"  # the library for this version of torch
 sys.path.insert(0, str(REPOSITORY / "scripts"))
 import wheel_policy  # noqa: E402
 
 
 def run(*command, check=True, **variables):
-    """Environment variables are set where they have a value, and unset where it is None."""
+    """Runs a command. Sets environment variables with a value, and unsets those that are None."""
     env = {name: value for name, value in (os.environ | variables).items() if value is not None}
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, env=env)
     assert done.returncode == 0 or not check, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
@@ -53,7 +53,7 @@ def compile_library(path, *options, source=""):
     return path
 
 
-# --- which library -----------------------------------------------------------------------------------------------------
+# --- library selection -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("torch_version, cuda, expected", [
@@ -78,7 +78,7 @@ def test_the_library_is_chosen_by_torchs_minor_version(tmp_path, torch_version, 
 
 @pytest.fixture
 def installed(tmp_path):
-    """The package as pip installs it, without a library: a copy in a folder that processes find first."""
+    """The package as installed by pip, without a library: a copy in a folder that precedes others in sys.path."""
     shutil.copytree(PACKAGE, tmp_path / "site" / "spikeforge", ignore=shutil.ignore_patterns("__pycache__", "lib"))
     info = tmp_path / "site" / f"spikeforge-{spikeforge.__version__}.dist-info"
     info.mkdir()
@@ -94,11 +94,11 @@ def import_it(installed, program="import spikeforge", **variables):
 
 
 def error_of(installed, program="import spikeforge", **variables):
-    """The one line of an ImportError."""
+    """Returns the message of the ImportError, which is one line."""
     done = import_it(installed, program, **variables)
     assert done.returncode != 0
     assert "undefined symbol" not in done.stderr
-    assert done.stderr.count("Traceback") == 1, done.stderr  # no chain of them
+    assert done.stderr.count("Traceback") == 1, done.stderr  # no chained exceptions
     return re.search(r"\nImportError: (.*)\n$", done.stderr)[1]
 
 
@@ -113,7 +113,7 @@ def test_an_installed_package_loads_the_library_of_this_torch_among_others(insta
 
 @pytest.fixture
 def error_here(monkeypatch, tmp_path):
-    """The line with which `load` fails in this process, as if it had no operators yet and the package these libraries."""
+    """Returns the error message of `load`, emulating a process without operators and a package with these libraries."""
     monkeypatch.delenv("SPIKEFORGE_LIBRARY", raising=False)
     monkeypatch.setattr(torch.ops, "spikeforge", None)
     monkeypatch.setattr(_library, "folders", lambda: [tmp_path])
@@ -211,7 +211,7 @@ def test_accelerate_stays_the_function_once_its_module_is_imported():
 
 def test_operators_are_torchs_own():
     assert ops.lif is torch.ops.spikeforge.lif
-    assert vars(ops)["run"] is torch.ops.spikeforge.run  # no detour at a call
+    assert vars(ops)["run"] is torch.ops.spikeforge.run  # the operator itself, without a wrapper
     assert "lif" in dir(ops) and "lif_backward" not in dir(ops)
     assert ops.lif_backward is torch.ops.spikeforge.lif_backward
     refused(AttributeError, "no operator event_csrv; did you mean event_csrmv?", lambda: ops.event_csrv)
@@ -359,7 +359,7 @@ def test_info_counts_the_kernel_that_was_compiled(cuda, tmp_path):
 
 @pytest.fixture
 def linked(tmp_path):
-    """Makes a library that needs what torch has, and what else it is told to."""
+    """Compiles a library linked to torch's libraries, and to further ones."""
     for name in ("torch_cuda", "cudart"):
         compile_library(tmp_path / "there" / f"lib{name}.so", f"-Wl,-soname,lib{name}.so")
     short_version = ".".join(spikeforge.__version__.split(".")[:2])
@@ -413,7 +413,7 @@ def of_torch(linked, torch):
 
 
 def packed(monkeypatch, tmp_path, libraries):
-    """The wheel that scripts/wheel builds from libraries, with a small package in place of what the build backend writes."""
+    """Builds a wheel from libraries with scripts/wheel, with a small package instead of the build backend's."""
     wheel, info = script("wheel"), f"spikeforge-{spikeforge.__version__}.dist-info"
     base = tmp_path / "base.whl"
     with zipfile.ZipFile(base, "w") as opened:
@@ -456,7 +456,7 @@ def test_a_wheel_that_promises_an_older_system_is_refused(linked, monkeypatch, t
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """A new virtual environment that has this Python's torch, and nothing of the source tree."""
+    """A new virtual environment with this Python's torch, and without the source tree."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", folder)
     python = folder / "bin" / "python"
@@ -487,7 +487,7 @@ def test_the_wheel_installs_in_seconds_and_works(environment, tmp_path):
 
 
 def test_pip_does_not_build_where_there_is_no_torch(tmp_path):
-    """CMake as pip runs it in an environment of its own, whose Python has no torch."""
+    """Runs CMake as pip does in an isolated environment, whose Python has no torch."""
     for tool in ("c++", "cmake", "ninja"):
         if shutil.which(tool) is None:
             pytest.skip(f"there is no {tool} on this machine")

@@ -1,4 +1,4 @@
-"""README.md and the pages of docs/ are right: their programs run as written, and their tables are those of the library."""
+"""README.md and docs/ are correct: their programs run as written, and their tables equal those of the library."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The pages for newcomers: the tour and the tutorials run as they stand, and the reference leaves no public name out."""
+"""The introductory pages: the tour and the tutorials run as written, and the reference contains all public names."""
 
 import ast
 import importlib
@@ -86,7 +86,7 @@ def test_the_reference_describes_each_argument_of_each_operator():
     undescribed = []
     for node in ast.parse((REPOSITORY / "python/spikeforge/ops.pyi").read_text()).body:
         text = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
-        if text is None:  # another overload of the one that has a docstring
+        if text is None:  # an overload without a docstring
             continue
         described = re.findall(r"^    (\w+): ", text.partition("\nArgs:\n")[2], re.MULTILINE)
         wanted = [argument.arg for argument in node.args.args + node.args.kwonlyargs]
@@ -98,7 +98,7 @@ def test_the_reference_describes_each_argument_of_each_operator():
 def test_the_reference_has_each_public_name(module):
     try:
         names = set(importlib.import_module(module).__all__)
-    except ImportError as error:  # NIR without HDF5
+    except ImportError as error:  # NIR needs HDF5
         pytest.skip(str(error))
     listed = {name.split(".")[-1] for name in re.findall(r"^\.\. auto(?:class|function):: ([\w.]+)", reference(), re.MULTILINE)}
     others = {"__version__", "COLORS", "demo", "distributed", "nir", "nn", "ops", "plasticity", "plot", "rules", "surrogate", "trace"}  # a number, colours, modules

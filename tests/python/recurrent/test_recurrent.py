@@ -1,4 +1,4 @@
-"""recurrent_run: neurons whose output comes back to them through a matrix.
+"""recurrent_run: neurons whose outputs are fed back through a matrix.
 
 The oracle is a loop over time in plain torch, in float64."""
 
@@ -94,7 +94,7 @@ def tensors(call):
 
 
 def gradients(results, call, seed=3):
-    """Of all results, with upstream gradients of their own."""
+    """Returns the gradients of all results, with a different upstream gradient for each."""
     outputs, states = results
     generator = torch.Generator().manual_seed(seed)
     total = 0
@@ -145,7 +145,7 @@ def test_types(dtype, device):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_the_gradient_of_the_matrix_is_a_product_of_spikes_and_gradients_where_few_fire(dtype):
-    """On the CPU the rows of those that fired are added, of more steps and samples than are listed at once."""
+    """On the CPU, the rows of neurons that fired are added, here for more steps and samples than one list holds."""
     torch.manual_seed(4)
     x = (torch.randn(60, 41, 70, dtype=torch.float64) - 0.3).to(dtype).requires_grad_()
     w = (torch.randn(70, 70, dtype=torch.float64) * 0.1).to(dtype).requires_grad_()
@@ -172,7 +172,7 @@ LAYERS += [(20, 150, 512), (20, 17, 1000), (18, 70, 1024)]
 
 
 def few_bits(call, dtype):
-    """Numbers so small and round that a half holds every sum: they are the same in any order."""
+    """Rounds values to few bits, so that half types represent every sum exactly, in any order."""
     coarse = lambda t, unit, most: (t.detach().double() / unit).round().clamp(-most, most) * unit  # noqa: E731
     unit = 1 / 16 if dtype == torch.bfloat16 else 1 / 128
     width = call["w"].shape[0]
@@ -193,7 +193,7 @@ def few_bits_on_a_gpu(shape, dtype, **options):
 
 
 def assert_as_on_a_cpu(call, dtype, least, samples={}, **options):
-    """Results to the bit; gradients, which are returned, within rounding. `samples` are lengths and starts."""
+    """Compares results bit for bit, and gradients, which it returns, within rounding. `samples`: lengths, starts."""
     on_cpu, on_gpu = copied(call, "cpu"), {name: t if t is None else t.cuda() for name, t in samples.items()}
     found = ops.recurrent_run(LEAKY[0], **call, **options, **on_gpu)
     expected = ops.recurrent_run(LEAKY[0], **on_cpu, **options, **samples)
@@ -221,7 +221,7 @@ def test_layers_on_a_gpu_fire_as_on_a_cpu(shape, dtype, cuda):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(70, 9, 99), (40, 260, 64), (37, 17, 250), (40, 70, 384), (70, 150, 512), (36, 11, 1000)], ids=str)
 def test_samples_and_delays_on_a_gpu_are_as_on_a_cpu(shape, dtype, delay, cuda):
-    """Samples end anywhere and start anew on the way; what lies behind their ends is NaN."""
+    """Samples have any ends and starts; values after their ends are NaN."""
     steps, batch, width = shape
     generator = torch.Generator().manual_seed(width)
     lengths = torch.randint(steps + 1, (batch,), generator=generator, dtype=torch.int32)
@@ -266,8 +266,8 @@ def test_values_that_are_no_spikes_and_matrices_of_any_layout(device):
 
 
 def test_spikes_of_the_forward_and_of_the_backward_pass_are_the_same(device):
-    """The backward pass recomputes the states with the rounded current: or else spikes would flip in it. Rect's derivative
-    is 1 where a neuron is close to its threshold and else 0, and a reset cuts the gradient: it counts what happened."""
+    """The backward pass recomputes states with the rounded current; otherwise spikes would change. Rect's derivative is 1
+    near the threshold and otherwise 0, and the reset is detached: the gradient counts these steps."""
     text = "neuron near(x; v) { h = 0.9 * v + x; s = spike(h - 1, rect(1)); return s; v' = select(detach(s), 0, h) }"
     x = (torch.randn(60, 8, 40, device=device) * 0.7).half().requires_grad_()
     w = (torch.randn(40, 40, device=device) * 0.3).half()

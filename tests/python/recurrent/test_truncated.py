@@ -1,5 +1,5 @@
-"""Random networks of stateful modules, run in pieces with truncated backpropagation, beside a plain loop over their
-steps that is written here."""
+"""Compares random networks of stateful modules, run in pieces with truncated backpropagation, with a plain loop over
+their steps."""
 
 import os
 import random
@@ -131,7 +131,7 @@ class Back:
 
 
 class Net:
-    """A Composite: without a delay its parts lead to later ones alone, with a delay to any."""
+    """A Composite: connections without a delay lead to later parts only, those with a delay to any part."""
 
     def __init__(self, draw, depth=0):
         kinds = [LIF, LI, Text, Linear, Linear, Delay, DelayedLinear, Row, Back] + [Net] * (depth == 0)

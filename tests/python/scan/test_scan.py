@@ -1,4 +1,4 @@
-"""run(scan=True): steps side by side, for neurons whose next states are affine in their states."""
+"""run(scan=True): steps computed in parallel, for neurons whose next states are affine in their states."""
 
 import pytest
 import torch
@@ -56,7 +56,7 @@ LONG = 4099
 
 
 def looped(step, inputs, states, params):
-    """The plain loop in float64."""
+    """Runs a plain loop in float64."""
     outputs, sequences = [], []
     for t in range(inputs[0].shape[0]):
         made, states = step(*(x[t] for x in inputs), *states, *params)
@@ -76,14 +76,14 @@ def drawn(name, steps, neurons, dtype, device, given):
 
 
 def close(result, expected, dtype, terms=1):
-    """`terms`: how many steps are summed in one number of float32."""
+    """Compares within a bound. `terms`: the number of steps that are summed in one float32 value."""
     bound = {torch.float64: 1e-10, torch.float32: 1e-5}.get(dtype, 1e-2) * max(1, terms / 1000)
     difference = (result.double().cpu() - expected.double().cpu()).abs().max().item()
     assert difference <= bound * max(1.0, expected.abs().max().item()), difference
 
 
 def check(name, steps, neurons, dtype, device, store):
-    """Results and gradients against the plain loop."""
+    """Compares results and gradients with the plain loop."""
     text, step, inputs, states, params, starts = drawn(name, steps, neurons, dtype, device, given=store)
     leaves = [t.requires_grad_() for t in (*inputs, *states, *params)]
     outputs, after = ops.run(text, inputs, states, params, store_states=store, scan=True)
@@ -107,7 +107,7 @@ def check(name, steps, neurons, dtype, device, store):
 
 @pytest.fixture
 def four_threads():
-    """Enough threads to make the CPU scan, however few cores there are."""
+    """Sets enough threads for the CPU to use a scan, for any number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     yield
@@ -229,7 +229,7 @@ def test_blocks_take_turns_on_a_gpu_and_the_results_are_the_same_every_time(cuda
 
 @pytest.mark.parametrize("steps, neurons", [(16384, 64), (5001, 3), (70001, 33)])
 def test_many_blocks_take_the_backward_pass_of_few_neurons(steps, neurons, cuda):
-    """For any cell: gradients as on the CPU, and the same every time."""
+    """For any cell, gradients equal those of the CPU and are reproducible."""
     torch.manual_seed(2)
     x, tau, up = torch.randn(steps, neurons) * 2, torch.full((neurons,), 4.0), torch.randn(steps, neurons)
 

@@ -1,4 +1,4 @@
-"""Neurons traced from Python functions: against the same function on tensors, hand-written loops, and SpikingJelly's FlexSN."""
+"""Neurons traced from Python functions, compared with the functions on tensors, loops, and SpikingJelly's FlexSN."""
 
 import copy
 import functools
@@ -51,7 +51,7 @@ def flat(result):
 
 
 def assert_alike(actual, expected, leaves, bound=1e-9):
-    """Two results with their gradients."""
+    """Compares two results and their gradients."""
     actual, expected = flat(actual), flat(expected)
     assert len(actual) == len(expected)
     for i, (a, e) in enumerate(zip(actual, expected)):
@@ -64,7 +64,7 @@ def doubles(*shape, low=-1.0, high=3.0, device="cpu"):
     return (low + (high - low) * torch.rand(shape, dtype=torch.float64)).to(device).requires_grad_()
 
 
-# --- the text ----------------------------------------------------------------------------------------------------------
+# --- neuron text -------------------------------------------------------------------------------------------------------
 
 
 def test_a_neuron_prints_as_it_was_written():
@@ -136,7 +136,7 @@ def test_the_kernels_can_be_looked_at():
     refused(TypeError, "dtype must be", lambda: alif.cuda_source(torch.long))
 
 
-# --- against equations -------------------------------------------------------------------------------------------------
+# --- equations ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_neuron_is_its_equations(device):
@@ -271,7 +271,7 @@ def random_expression(dice, names, depth):
     parts = [random_expression(dice, names, depth - 1) for _ in range(max(1, form.count("{}")))]
     if all(re.fullmatch(r"-?[\d.]+", part) for part in parts):
         parts[0] = dice.choice(names)
-    # torch's functions need tensors here, although numbers would be sufficient.
+    # torch's functions need tensors here, although scalars would be sufficient.
     return form.format(*(part if not re.fullmatch(r"-?[\d.]+", part) else f"({part} + 0 * {names[0]})" for part in parts))
 
 
@@ -291,7 +291,7 @@ def random_neuron(seed):
 
 def test_random_neurons_are_the_loops_of_their_functions(device):
     steps, wrong, flipped = 4, 0, 0
-    for seed in range(120 if device.type == "cpu" else 30):  # a GPU's kernels are compiled
+    for seed in range(120 if device.type == "cpu" else 30):  # fewer on a GPU, where kernels are compiled
         traced, source = random_neuron(seed)
         torch.manual_seed(seed)
         x, y = doubles(steps, 3, 4, device=device), doubles(steps, 3, 4, device=device)
@@ -371,7 +371,7 @@ def test_custom_gradients_and_a_reset_at_infinity():
         assert neuron(lambda x, y: select(spike(x, "atan"), 0.0, y), name="n")(*(torch.full((1, 2), z) for z in (2.0, math.inf)))[0].eq(0).all(), reset
 
 
-# Functions of an input x and a state v, and whether a gradient of their results reaches x.
+# Functions of an input x and a state v, and whether their results have a gradient with respect to x.
 GRADIENTS = {
     "a comparison": (lambda x, v: ((v + x > 1).float(), {"v": v + x}), False),
     "rounding": (lambda x, v: (torch.floor(v + x), {"v": v + x}), False),
@@ -382,7 +382,7 @@ GRADIENTS = {
     "a custom gradient": (lambda x, v: (add_gradient(where(x > 0, 1.0, 0.0), x, 0.5), {"v": v}), True),
     "a branch": (lambda x, v: (where(v > 1, x, 0.0), {"v": v + x}), True),
     "a state, a step later": (lambda x, v: (v, {"v": torch.relu(x)}), True),
-    "noise": (lambda x, v: (where(v > 0, 1.0, 0.0), {"v": torch.randn_like(v)}), True),  # no input to reach
+    "noise": (lambda x, v: (where(v > 0, 1.0, 0.0), {"v": torch.randn_like(v)}), True),  # no function of x
 }
 
 
@@ -406,7 +406,7 @@ def test_training_with_a_neuron_that_passes_no_gradient_is_warned_of(name):
 
 
 def test_a_neuron_that_passes_no_gradient_runs_as_any_other():
-    """A recurrence of it is one operator, which takes lengths, and warns."""
+    """A recurrent layer with it is one operator, which accepts lengths, and warns."""
     made = neuron(GRADIENTS["a comparison"][0], states={"v": 0.0}, name="made")
     net = spikeforge.nn.Recurrent(spikeforge.nn.Neuron(made), torch.nn.Linear(3, 3))
     assert "one operator over time" in repr(net)
@@ -452,7 +452,7 @@ class Hat(torch.autograd.Function):
 
 
 class Scaled(torch.autograd.Function):
-    """With setup_context, two gradients, and in-place operations."""
+    """A function with setup_context, two gradients, and in-place operations."""
 
     @staticmethod
     def forward(x, y, scale=2.0):
@@ -508,7 +508,7 @@ def test_threads_trace_side_by_side():
         def step(x, v):
             barrier.wait(timeout=60)
             u = doubles(5)
-            (given,) = torch.autograd.grad(Hat.apply(u, 2.0).sum(), u)  # torch's own, meanwhile
+            (given,) = torch.autograd.grad(Hat.apply(u, 2.0).sum(), u)  # torch's own call during the trace
             assert given.isfinite().all()
             h = v * float(i) + x
             return Hat.apply(h, float(i + 1)), h
@@ -520,7 +520,7 @@ def test_threads_trace_side_by_side():
     assert all(f"v * {i} + x" in text for i, text in enumerate(texts)), texts
 
 
-# --- Python in the function --------------------------------------------------------------------------------------------
+# --- Python in functions -----------------------------------------------------------------------------------------------
 
 
 def test_python_decides_on_numbers():
@@ -853,7 +853,7 @@ SPIKINGJELLY = {
 }
 
 
-FIRE = {}  # FlexSN takes no closures over modules
+FIRE = {}  # FlexSN does not support closures over modules
 
 
 def their_lif(x, v):
@@ -872,7 +872,7 @@ def spikingjelly():
 
 
 def assert_is_flexsn(core, num_states, inputs, static=(), **options):
-    """Spikes and states of equal bits, and the same gradients, by SpikingJelly's own loop on the CPU."""
+    """Checks that spikes and states have the bits, and the gradients, of SpikingJelly's loop on the CPU."""
     FlexSN, _ = spikingjelly()
     leaves = [*inputs, *static]
     # FlexSN does not copy its static inputs: a Parameter stays the same object.

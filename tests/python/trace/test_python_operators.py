@@ -1,4 +1,4 @@
-"""Operators that Python registers: spikeforge.custom_op."""
+"""Custom operators registered from Python: spikeforge.custom_op."""
 
 import ctypes
 import gc
@@ -25,7 +25,7 @@ EVENT_SUM = "Tensor events, Tensor indices, Tensor indptr, Tensor weight, SymInt
 
 @pytest.fixture
 def register():
-    """custom_op, for operators that go with the test."""
+    """custom_op for operators that are removed after the test."""
     made = []
 
     def make(*args, **kwargs):
@@ -39,7 +39,7 @@ def register():
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory):
-    """Functions of C, compiled by this machine's compiler: compiled(source, T="float")["name"]."""
+    """Compiles C functions with this machine's compiler: compiled(source, T="float")["name"]."""
     folder = tmp_path_factory.mktemp("functions")
 
     def make(source, **macros):
@@ -55,7 +55,7 @@ def compiled(tmp_path_factory):
     return make
 
 
-# --- an operator with several outputs, a dtype among its attributes, and kernels of every kind -----------------------------
+# --- an operator with several outputs, a dtype as an attribute, and kernels of every kind ----------------------------------
 
 SCHEMA = f"({EVENT_SUM}, *, ScalarType dtype=float) -> (Tensor y, Tensor delivered)"
 
@@ -65,7 +65,7 @@ def rows_of(indptr):
 
 
 def event_sum(events, indices, indptr, weight, columns, dtype):
-    """The sum of the rows whose event is not zero, and how many events each target received."""
+    """Returns the sum of the rows with a nonzero event, and the number of events of each target."""
     given = events[rows_of(indptr)]
     y = torch.zeros(columns, dtype=dtype, device=events.device).index_add(0, indices.long(), (given * weight).to(dtype))
     return y, torch.zeros(columns, dtype=torch.int32, device=events.device).index_add(0, indices.long(), (given != 0).int())
@@ -138,7 +138,7 @@ def cpu_function(kind, compiled):
     if kind == "function":
         return event_sum
     if kind == "source":
-        compiled("")  # skips where there is no compiler
+        compiled("")  # skips the test without a compiler
         return SOURCE
     return {torch.float32: compiled(FUNCTION, T="float").event_sum, torch.float64: compiled(FUNCTION, T="double").event_sum}
 
@@ -158,7 +158,7 @@ def operator(request, register, compiled):
 
 
 def arguments(device, dtype=torch.float32, gradients=False, rows=20, columns=7):
-    """Rows of different lengths, the first of them empty, some targets met twice."""
+    """Returns rows of different lengths, the first of them empty, with some repeated connections."""
     lengths = torch.randint(0, 6, (rows,))
     lengths[0] = 0
     indptr = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)]).int().to(device)
@@ -438,14 +438,14 @@ WRONG_PARTS = {
     "mine_py::f: shapes names z, which its schema": dict(shapes="z"),
     "mine_py::f: it has no kernel": dict(cpu=None),
     "mine_py::f: cpu must be a function, the address of one": dict(cpu=1.5),
-    "mine_py::f: cpu is one compiled function, which is for one dtype: name that of x in dtypes": dict(cpu=4096),
+    "mine_py::f: cpu is one compiled function, which has one dtype: declare that of x in dtypes": dict(cpu=4096),
     "mine_py::f: -1 is not the address of a function": dict(cpu={torch.float32: -1}),
     "mine_py::f: cuda must be CUDA source, a CudaKernel or a function": dict(cuda=3),
     "mine_py::f: the block of its CUDA kernel must be one to three ints": dict(cuda=CudaKernel("x", block=(1, 2, 3, 4))),
     "mine_py::f: its vjp, mine_py::missing, is not registered: register it first": dict(vjp="mine_py::missing"),
     "mine_py::f: differentiable names z, which its schema": dict(differentiable=["z"]),
     "mine_py::f: zero_results names result 3": dict(zero_results=[3]),
-    "mine_py::f: dtypes names n, which is no tensor": dict(dtypes={"n": torch.int8}),
+    "mine_py::f: dtypes names n, which is not a tensor": dict(dtypes={"n": torch.int8}),
     'mine_py::f: vmap must be a function, "batched" or None': dict(vmap=3),
     'on_missing_device must be "error" or "cpu", but is .gpu.': dict(on_missing_device="gpu"),
     "mine_py::f: it has no CPU function to run for missing devices": dict(cpu=None, cuda=identity, on_missing_device="cpu"),
@@ -487,15 +487,15 @@ WRONG_CALLS = {
     "its CPU function returned result 0 the dtype Double, but its shape function declares Float": dict(cpu=lambda x: (x.double(), x)),
     "its CPU function returned result 0 on meta, but its arguments are on cpu": dict(cpu=lambda x: (x.to("meta"), x)),
     "its shape function must describe 2 results, as its schema has, but describes 1": dict(shapes="x"),
-    "shapes must give the name of an argument, sizes": dict(shapes=lambda x: [3.5, x]),
+    "shapes must return the name of an argument, sizes": dict(shapes=lambda x: [3.5, x]),
     r"its shape function returns the shape \[-1\]: sizes must not be negative": dict(shapes=lambda x: [(-1,), x]),
     "x must be Float, but is Long": dict(dtypes={"x": torch.float32}, x=torch.ones(2, dtype=torch.long)),
     "has a kernel for CUDA only": dict(cpu=None, cuda=identity),
-    "its vjp must return 1 gradient|its vjp gave no gradient for x": dict(vjp=lambda *args: None),
+    "its vjp must return 1 gradient|its vjp returned no gradient for x": dict(vjp=lambda *args: None),
     "its vjp must return x a gradient of its shape": dict(vjp=lambda g, h, x: g[:1]),
-    "its vjp must return a tensor or None as the gradient of x, but gave a float": dict(vjp=lambda g, h, x: 2.0),
-    "its vjp must return 1 gradient, one for each differentiable argument, but gave 2": dict(vjp=lambda g, h, x: (g, h)),
-    "its vjp must return a tensor or None as the gradient of x, but gave a list of Tensor": dict(vjp=lambda g, h, x: [[g]]),
+    "its vjp must return a tensor or None as the gradient of x, but returned a float": dict(vjp=lambda g, h, x: 2.0),
+    "its vjp must return 1 gradient, one for each differentiable argument, but returned 2": dict(vjp=lambda g, h, x: (g, h)),
+    "its vjp must return a tensor or None as the gradient of x, but returned a list of Tensor": dict(vjp=lambda g, h, x: [[g]]),
     "mine_py::g has no vjp": dict(),
 }
 
@@ -567,7 +567,7 @@ def test_cuda_source_compiles_for_gpus_that_are_not_here(operator):
         operator.compile("sm_90", *arguments("cpu", dtype))
 
 
-# --- the guide, the example, the cost --------------------------------------------------------------------------------------
+# --- documentation, example, cost ------------------------------------------------------------------------------------------
 
 
 def test_the_guides_program_runs(capsys):

@@ -1,0 +1,42 @@
+// Input that the caller of some steps passes to neurons, in addition to drives and currents.
+#pragma once
+
+#include "csrc/simulation/internal/state.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace spikeforge::simulation {
+
+class ExternalInput {
+ public:
+  ExternalInput() = default;
+
+  // Throws TypeError or ValueError if an input does not fit the network or the number of steps.
+  ExternalInput(const NetworkState& state, std::int64_t steps, const std::vector<StepInput>& inputs);
+
+  bool empty() const { return !dense_.defined() && !columns_.defined(); }
+
+  // Adds the input of step `step` of the call to columns first, ..., last - 1, the first of which is at `to`. On the
+  // CPU.
+  template <class T> void add(std::int64_t step, std::int64_t first, std::int64_t last, T* to) const;
+
+  // Returns the input of steps first, ..., first + count - 1 as one tensor [count, columns of a range], and the first
+  // column of the range.
+  std::pair<at::Tensor, std::int64_t> rows(std::int64_t first, std::int64_t count) const;
+
+ private:
+  void add_dense(const NetworkState& state, const std::vector<StepInput>& inputs);
+  void add_events(const NetworkState& state, std::int64_t steps, const std::vector<StepInput>& inputs);
+
+  at::Tensor dense_;  // [steps, columns of the range], contiguous
+  std::int64_t first_ = 0;
+  // Events in the order of steps and columns: those of step t are starts_[t], ..., starts_[t + 1] - 1.
+  std::vector<std::int64_t> starts_;
+  at::Tensor columns_, values_;  // int64 [events], and the dtype of the network
+};
+
+}  // namespace spikeforge::simulation
