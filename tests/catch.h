@@ -29,6 +29,16 @@ inline auto has_text(const std::string& piece) {
 #endif
 }
 
+// Returns the message of the Error that `action` throws, or an empty string if it throws none.
+template <class Error, class Action> std::string message_of(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 }  // namespace spikeforge::test
 
 // Ends the test case and prints the reason.

@@ -3,6 +3,7 @@
 // functions as operators with a kernel, so that this file does not depend on Python, and all modes and transforms of
 // torch apply to a Python function as to any operator. Everything else is a CustomOp.
 #include "csrc/base/fork_safe_mutex.h"
+#include "csrc/base/hash.h"
 #include "csrc/custom_op/custom_op.h"
 #include "csrc/custom_op/internal/c_functions.h"
 #include "csrc/custom_op/internal/operator.h"
@@ -42,7 +43,7 @@ class CallKey {
   bool describe(const Arguments& in);
 
   bool operator==(const CallKey& other) const { return words_ == other.words_; }
-  std::size_t hash() const;
+  std::size_t hash() const { return hash64(words_.data(), words_.size() * sizeof words_[0]); }
 
  private:
   // Precedes each value in a key and has its type, so that 1 and true are different keys.
@@ -94,15 +95,6 @@ bool CallKey::add(const c10::IValue& value) {
   for (const at::Tensor& t : list)
     if (!add(t)) return false;
   return true;
-}
-
-std::size_t CallKey::hash() const {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const std::int64_t word : words_) {
-    hash = (hash ^ static_cast<std::uint64_t>(word)) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  }
-  return hash;
 }
 
 // The results of such a function. Stores at most `most` values, and is cleared when it is full.

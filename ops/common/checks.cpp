@@ -84,8 +84,7 @@ void check_leader(const Leader& leader) {
 void check_type(const Leader& leader, const char* name, const at::Tensor& t) {
   const c10::ScalarType type = leader.tensor.scalar_type();
   const c10::ScalarType state = state_type(type);
-  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, leader.op, ": ", name, " must be a dense tensor, but its layout is ",
-                   t.layout());
+  check_dense(leader.op, name, t);
   TORCH_CHECK_TYPE(t.scalar_type() == type || t.scalar_type() == state, leader.op, ": ", name, " must be ", type,
                    state == type ? std::string() : std::string(" or ") + toString(state), " for a ", type, " ",
                    leader.name, ", but is ", t.scalar_type());
@@ -94,6 +93,27 @@ void check_type(const Leader& leader, const char* name, const at::Tensor& t) {
 void check_device(const Leader& leader, const char* name, const at::Tensor& t) {
   TORCH_CHECK_VALUE(t.device() == leader.tensor.device(), leader.op, ": ", name, " must be on ", leader.tensor.device(),
                     ", the device of ", leader.name, ", but is on ", t.device());
+}
+
+void check_same_type(const Leader& leader, const char* name, const at::Tensor& t) {
+  TORCH_CHECK_TYPE(t.scalar_type() == leader.tensor.scalar_type(), leader.op, ": ", name, " must be ",
+                   leader.tensor.scalar_type(), ", the type of ", leader.name, ", but is ", t.scalar_type());
+}
+
+void check_floating(const char* op, const char* name, const at::Tensor& t) {
+  TORCH_CHECK_TYPE(is_supported(t.scalar_type()), op, ": ", name,
+                   " must be float16, bfloat16, float32 or float64, but is ", t.scalar_type());
+}
+
+void check_dense(const char* op, const char* name, const at::Tensor& t) {
+  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
+                   t.layout());
+}
+
+void check_dense_floating(const char* op, const char* name, const at::Tensor& t) {
+  TORCH_CHECK_TYPE(t.layout() == c10::kStrided && is_supported(t.scalar_type()), op, ": ", name,
+                   " must be a dense float16, bfloat16, float32 or float64 tensor, but is ", t.layout(), " ",
+                   t.scalar_type());
 }
 
 void check_state(const Leader& leader, const char* name, const at::Tensor& state) {

@@ -27,6 +27,12 @@ void check_leader(const Leader& leader);
 // Checks that a tensor is strided, and of the leader's type or the type of its states.
 void check_type(const Leader& leader, const char* name, const at::Tensor& t);
 void check_device(const Leader& leader, const char* name, const at::Tensor& t);
+// Checks that a tensor has the leader's type.
+void check_same_type(const Leader& leader, const char* name, const at::Tensor& t);
+// Check that kernels support a tensor's type, that it is strided, or both.
+void check_floating(const char* op, const char* name, const at::Tensor& t);
+void check_dense(const char* op, const char* name, const at::Tensor& t);
+void check_dense_floating(const char* op, const char* name, const at::Tensor& t);
 // Checks that a state is [*shape].
 void check_state(const Leader& leader, const char* name, const at::Tensor& state);
 // Checks that a parameter broadcasts against shape. Its type is the leader's, that of the leader's states or, if these

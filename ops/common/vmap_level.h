@@ -50,13 +50,17 @@ class VmapLevel {
     return at::functorch::makeBatched(t, place, id_);
   }
 
-  // Returns t with the mapped dimension as the second one, after time; t is expanded if it is not mapped.
-  at::Tensor second(const at::Tensor& t) const {
-    if (maps(t)) return first(t).movedim(0, 1);
+  // Returns t with the mapped dimension at `place`; t is expanded if it is not mapped.
+  at::Tensor folded(const at::Tensor& t, std::int64_t place) const {
+    if (!t.defined()) return t;
+    if (const auto* const batched = of(t)) return batched->value().movedim(batched->bdim(), place);
     c10::SymDimVector sizes(t.sym_sizes());
-    sizes.insert(sizes.begin() + 1, size_);
-    return t.unsqueeze(1).expand_symint(sizes);
+    sizes.insert(sizes.begin() + place, size_);
+    return t.unsqueeze(place).expand_symint(sizes);
   }
+
+  // The same with the second place, after time.
+  at::Tensor second(const at::Tensor& t) const { return folded(t, 1); }
   std::optional<at::Tensor> second(const std::optional<at::Tensor>& t) const {
     return t.has_value() ? std::optional(second(*t)) : std::nullopt;
   }
@@ -81,14 +85,13 @@ class VmapLevel {
 
   const c10::SymInt& size() const { return size_; }
 
- protected:
+ private:
   // Returns null if t is the same for all maps.
   const at::functorch::BatchedTensorImpl* of(const at::Tensor& t) const {
     const auto* const batched = at::functorch::maybeGetBatchedImpl(t);
     return batched != nullptr && batched->level() == id_ ? batched : nullptr;
   }
 
- private:
   c10::impl::ExcludeDispatchKeyGuard guard_{c10::DispatchKey::FuncTorchBatched};
   std::int64_t id_ = -1;
   c10::SymInt size_ = 1;

@@ -203,8 +203,7 @@ void check_ring(const char* op, const at::Tensor& weights, const at::Tensor& x, 
   TORCH_CHECK_VALUE(buffer.sym_sizes() == c10::SymIntArrayRef(sizes), op, ": buffer must have shape [slots, *batch, ",
                     options.transpose ? "cols" : "rows", "] = ", c10::SymIntArrayRef(sizes),
                     " to match events, but has ", buffer.sym_sizes());
-  TORCH_CHECK_VALUE(buffer.device() == x.device(), op, ": buffer must be on ", x.device(),
-                    ", the device of events, but is on ", buffer.device());
+  check_device({op, "events", x}, "buffer", buffer);
   check_step(op, step, buffer);
 }
 

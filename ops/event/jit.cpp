@@ -75,17 +75,14 @@ const char* jit_name(bool matrix) { return matrix ? "jit_csrmm" : "jit_csrmv"; }
 
 void check_jit(const char* op, const JitCall& call) {
   const auto& [weights, x, options, draw] = call;
-  TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,
-                   ": weights must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weights.layout(),
-                   " ", weights.scalar_type());
+  check_dense_floating(op, "weights", weights);
   const std::int64_t count = numbers_of(draw.distribution);
   TORCH_CHECK_VALUE(weights.dim() == 1 && weights.sym_size(0) == count, op, ": weights must have shape [", count,
                     "] under the law \"", name_of(draw.distribution), "\", but has ", weights.sym_sizes());
   check_size(op, options.rows, options.cols);
   TORCH_CHECK_VALUE(draw.prob >= 0 && draw.prob <= 1, op, ": prob must be from 0 to 1, but is ", draw.prob);
   check_entries(op, "events", x, options);
-  TORCH_CHECK_VALUE(x.device() == weights.device(), op, ": events must be on ", weights.device(),
-                    ", the device of weights, but is on ", x.device());
+  check_device({op, "weights", weights}, "events", x);
 }
 
 bool is_empty(const JitCall& call) {

@@ -47,9 +47,7 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
       "is ",
       x.layout(), " ", type);
   TORCH_CHECK_VALUE(!is_packed(x) || !graded, op, ": bits have no value that `graded` could use");
-  TORCH_CHECK_TYPE(weight.layout() == c10::kStrided && is_supported(weight.scalar_type()), op,
-                   ": weight must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weight.layout(),
-                   " ", weight.scalar_type());
+  check_dense_floating(op, "weight", weight);
   TORCH_CHECK_VALUE(weight.dim() == 2, op, ": weight must have shape [in, out], but has ", weight.sym_sizes());
   const c10::SymInt in = weight.sym_size(0);
   if (is_packed(x)) {
@@ -60,15 +58,14 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
     TORCH_CHECK_VALUE(x.dim() >= 1 && x.sym_size(-1) == in, op, ": events must have shape [..., in] with in = ", in,
                       ", the rows of weight, but has ", x.sym_sizes());
   }
-  TORCH_CHECK_VALUE(weight.device() == x.device(), op, ": weight must be on ", x.device(),
-                    ", the device of events, but is on ", weight.device());
+  const Leader leader{op, "events", x};
+  check_device(leader, "weight", weight);
   if (!bias.has_value()) return;
   TORCH_CHECK_TYPE(bias->scalar_type() == weight.scalar_type(), op, ": bias must be ", weight.scalar_type(),
                    ", as weight, but is ", bias->scalar_type());
   TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(1), op, ": bias must have shape [out] = [",
                     weight.sym_size(1), "], but has ", bias->sym_sizes());
-  TORCH_CHECK_VALUE(bias->device() == x.device(), op, ": bias must be on ", x.device(),
-                    ", the device of events, but is on ", bias->device());
+  check_device(leader, "bias", *bias);
 }
 
 // Returns the GPU kernel.

@@ -66,8 +66,7 @@ void check_states(const graph::Synapse& s, const PlasticArguments& call) {
                     decays ? " and, since a state decays, the steps of their last updates" : "", ", but ",
                     call.states.size(), " tensors are given");
   const c10::ScalarType type = call.states[0].scalar_type();
-  TORCH_CHECK_TYPE(is_supported(type), plastic_name, ": ", s.states[0].name,
-                   " must be float16, bfloat16, float32 or float64, but is ", type);
+  check_floating(plastic_name, s.states[0].name.c_str(), call.states[0]);
   for (std::size_t i = 0; i < wanted; ++i) {
     const at::Tensor& state = call.states[i];
     const std::string name = i < s.states.size() ? s.states[i].name : "the steps of states";

@@ -32,8 +32,7 @@ const char* ProductCall::name() const {
 }
 
 void check_same_device(const char* op, const char* name, const at::Tensor& t, const at::Tensor& indices) {
-  TORCH_CHECK_VALUE(t.device() == indices.device(), op, ": ", name, " must be on ", indices.device(),
-                    ", the device of indices, but is on ", t.device());
+  check_device({op, "indices", indices}, name, t);
 }
 
 void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols) {
@@ -92,9 +91,7 @@ void check_product(const char* op, const ProductCall& call) {
   const auto& [weights, indices, indptr, x, options] = call;
   const char* const argument = options.values != Values::number ? "events" : options.matrix ? "matrix" : "vector";
 
-  TORCH_CHECK_TYPE(weights.layout() == c10::kStrided && is_supported(weights.scalar_type()), op,
-                   ": weights must be a dense float16, bfloat16, float32 or float64 tensor, but is ", weights.layout(),
-                   " ", weights.scalar_type());
+  check_dense_floating(op, "weights", weights);
   check_matrix(op, indices, indptr, options.rows, options.cols);
   TORCH_CHECK_VALUE(weights.sym_numel() == 1 || weights.sym_sizes() == indices.sym_sizes(), op,
                     ": weights must have one element, shared by all connections, or the shape of indices, ",

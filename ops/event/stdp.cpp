@@ -62,8 +62,7 @@ void check_stdp(const StdpCall& call) {
   const bool post = slots != nullptr;
   const std::int64_t rows = post ? matrix_cols : matrix_rows;
   const std::int64_t cols = post ? matrix_rows : matrix_cols;
-  TORCH_CHECK_TYPE(is_supported(weights.scalar_type()), op,
-                   ": weights must be float16, bfloat16, float32 or float64, but is ", weights.scalar_type());
+  check_floating(op, "weights", weights);
   check_matrix(op, indices, indptr, rows, cols);
   TORCH_CHECK_VALUE(weights.sym_sizes() == indices.sym_sizes(), op, ": weights must have one element per connection, ",
                     indices.sym_sizes(), ", but has ", weights.sym_sizes(), "; a shared weight cannot change");

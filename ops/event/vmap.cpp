@@ -38,17 +38,6 @@ at::Tensor jit_product_batched(const JitCall& call) {
   });
 }
 
-// Returns x with the mapped dimension as the first one of the batch; x is expanded if it is not mapped.
-at::Tensor entries_of_all(const VmapLevel& level, const at::Tensor& x) {
-  if (level.maps(x)) return level.first(x);
-  c10::SymDimVector sizes(x.sym_sizes().begin(), x.sym_sizes().end());
-  sizes.insert(sizes.begin(), level.size());
-  return x.unsqueeze(0).expand_symint(sizes);
-}
-at::Tensor buffer_of_all(const VmapLevel& level, const at::Tensor& buffer) {
-  return entries_of_all(level, buffer).movedim(0, 1);
-}
-
 void check_buffer_is_mapped(const char* op, const VmapLevel& level, const at::Tensor& buffer) {
   TORCH_CHECK_VALUE(level.maps(buffer), op,
                     ": under vmap a buffer that is changed in place must be mapped, because the other arguments are");
@@ -92,7 +81,7 @@ template <class Call> at::Tensor deliver_batched(const Call& call) {
   if (maps_matrix(level, call))
     return level.each(
         [&](std::int64_t i) { return with_one(level, call, i, [](const Call& one) { return call_deliver(one); }); });
-  const at::Tensor entries = entries_of_all(level, call.product.x), buffer = buffer_of_all(level, call.buffer);
+  const at::Tensor entries = level.folded(call.product.x, 0), buffer = level.folded(call.buffer, 1);
   return level.mapped(call_deliver(call.with(entries, buffer)), 1);
 }
 
@@ -104,7 +93,7 @@ template <class Call> void deliver_batched_(const Call& call) {
     for (std::int64_t i = 0; i < count; ++i) with_one(level, call, i, [](const Call& one) { call_deliver_(one); });
     return;
   }
-  const at::Tensor entries = entries_of_all(level, call.product.x), buffer = buffer_of_all(level, call.buffer);
+  const at::Tensor entries = level.folded(call.product.x, 0), buffer = level.folded(call.buffer, 1);
   call_deliver_(call.with(entries, buffer));
 }
 
@@ -113,7 +102,7 @@ at::Tensor take_batched_(const at::Tensor& buffer, const at::Tensor& step) {
   check_buffer_is_mapped("take_arrivals", level, buffer);
   if (level.maps(step))
     return level.each([&](std::int64_t i) { return call_take_(level.one(buffer, i), level.one(step, i)); });
-  return level.mapped(call_take_(buffer_of_all(level, buffer), step));
+  return level.mapped(call_take_(level.folded(buffer, 1), step));
 }
 
 std::tuple<at::Tensor, at::Tensor> take_batched(const at::Tensor& buffer, const at::Tensor& step) {

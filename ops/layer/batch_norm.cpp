@@ -90,8 +90,7 @@ void check(const LayerCall& call) {
   if (call.residual.defined()) {
     TORCH_CHECK_VALUE(call.residual.sym_sizes() == x.sym_sizes(), call.op, ": residual must have shape ", x.sym_sizes(),
                       ", that of ", leader.name, ", but has ", call.residual.sym_sizes());
-    TORCH_CHECK_TYPE(call.residual.scalar_type() == x.scalar_type(), call.op, ": residual must be ", x.scalar_type(),
-                     ", the type of ", leader.name, ", but is ", call.residual.scalar_type());
+    check_same_type(leader, "residual", call.residual);
     check_device(leader, "residual", call.residual);
   }
   if (call.has_statistics()) return;

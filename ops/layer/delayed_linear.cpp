@@ -45,11 +45,6 @@ using autograd::variable_list;
 constexpr const char* op = "delayed_linear";
 constexpr const char* backward_op = "delayed_linear_backward";
 
-using Forward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, std::int64_t, std::string_view,
-                           double, const MaybeTensor&);
-using Backward = std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                         std::int64_t, std::string_view, double, const MaybeTensor&, c10::List<bool>);
-
 SPIKEFORGE_SCHEMAS(library) {
   library.def(
       "delayed_linear(Tensor x, Tensor weight, Tensor delay, Tensor? bias=None, *, int max_delay, str "
@@ -166,22 +161,20 @@ namespace {
 
 void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay, double width,
            const MaybeTensor& past) {
-  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
-                   x.scalar_type());
+  const Leader leader{op, "x", x};
+  check_floating(op, "x", x);
   TORCH_CHECK_VALUE(x.dim() >= 2, op, ": x must have shape [T, *batch, I], but has ", x.sym_sizes());
   TORCH_CHECK_VALUE(weight.dim() == 2 && weight.sym_size(1) == x.sym_size(-1), op, ": weight must have shape [O, ",
                     x.sym_size(-1), "], for x of shape ", x.sym_sizes(), ", but has ", weight.sym_sizes());
-  TORCH_CHECK_TYPE(weight.scalar_type() == x.scalar_type(), op, ": weight must be ", x.scalar_type(),
-                   ", the type of x, but is ", weight.scalar_type());
+  check_same_type(leader, "weight", weight);
   TORCH_CHECK_VALUE(
       delay.sym_sizes() == weight.sym_sizes() || (delay.dim() == 1 && delay.sym_size(0) == weight.sym_size(1)), op,
       ": delay must have the shape of weight, ", weight.sym_sizes(), ", or one for each input, [", weight.sym_size(1),
       "], but has ", delay.sym_sizes());
   TORCH_CHECK_TYPE(at::isFloatingType(delay.scalar_type()), op, ": delay must be of a floating type, but is ",
                    delay.scalar_type());
-  for (const auto& [name, tensor] : {std::pair{"weight", &weight}, {"delay", &delay}})
-    TORCH_CHECK_VALUE(tensor->device() == x.device(), op, ": ", name, " must be on ", x.device(),
-                      ", the device of x, but is on ", tensor->device());
+  check_device(leader, "weight", weight);
+  check_device(leader, "delay", delay);
   TORCH_CHECK_VALUE(max_delay >= 0 && max_delay <= longest, op, ": max_delay must be from 0 to ", longest, ", but is ",
                     max_delay);
   TORCH_CHECK_VALUE(std::isfinite(width) && width > 0, op, ": width must be above 0, but is ", width);
@@ -191,8 +184,7 @@ void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& dela
   TORCH_CHECK_VALUE(past->sym_sizes() == c10::SymIntArrayRef(shape) && past->device() == x.device(), op,
                     ": past must have shape ", shape, " on ", x.device(),
                     ", the inputs of the max_delay steps before, but has ", past->sym_sizes(), " on ", past->device());
-  TORCH_CHECK_TYPE(past->scalar_type() == x.scalar_type(), op, ": past must be ", x.scalar_type(),
-                   ", the type of x, but is ", past->scalar_type());
+  check_same_type(leader, "past", *past);
 }
 
 // Returns the previous steps and x, [max_delay + T, *batch, I].
@@ -301,8 +293,7 @@ std::vector<at::Tensor> backward(
   TORCH_CHECK_VALUE(grad.sym_sizes() == c10::SymIntArrayRef(shape) && grad.device() == x.device(), backward_op,
                     ": grad must have shape ", shape, " on ", x.device(), ", but has ", grad.sym_sizes(), " on ",
                     grad.device());
-  TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), backward_op, ": grad must be ", x.scalar_type(),
-                   ", the type of x, but is ", grad.scalar_type());
+  check_same_type({backward_op, "x", x}, "grad", grad);
   TORCH_CHECK_VALUE(
       needs_grad.size() == 4 && (past || !needs_grad.get(3)), backward_op,
       ": needs_grad must have 4 entries, of x, weight, delay and past, and the last be false without past");
@@ -321,14 +312,15 @@ std::vector<at::Tensor> backward(
 
 at::Tensor call_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& delay, std::int64_t max_delay,
                         std::string_view interpolation, double width, const MaybeTensor& past) {
-  static const auto handle = find_operator<Forward>("spikeforge::delayed_linear_forward");
+  static const auto handle = find_operator<decltype(forward<forward_by_torch>)>("spikeforge::delayed_linear_forward");
   return handle.call(x, weight, delay, max_delay, interpolation, width, past);
 }
 
 std::vector<at::Tensor> call_backward(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                                       const at::Tensor& delay, std::int64_t max_delay, std::string_view interpolation,
                                       double width, const MaybeTensor& past, const c10::List<bool>& needs_grad) {
-  static const auto handle = find_operator<Backward>("spikeforge::delayed_linear_backward");
+  static const auto handle =
+      find_operator<decltype(backward<backward_by_torch>)>("spikeforge::delayed_linear_backward");
   return handle.call(grad, x, weight, delay, max_delay, interpolation, width, past, needs_grad);
 }
 

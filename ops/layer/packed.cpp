@@ -35,10 +35,8 @@ SPIKEFORGE_SCHEMAS(library) {
 }
 
 void check_pack(const at::Tensor& x, std::int64_t bits) {
-  TORCH_CHECK_TYPE(is_supported(x.scalar_type()),
-                   "pack_spikes: x must be float16, bfloat16, float32 or float64, but is ", x.scalar_type());
-  TORCH_CHECK_TYPE(x.layout() == c10::kStrided, "pack_spikes: x must be a dense tensor, but its layout is ",
-                   x.layout());
+  check_floating("pack_spikes", "x", x);
+  check_dense("pack_spikes", "x", x);
   check_bits("pack_spikes", bits);
 }
 
@@ -83,8 +81,7 @@ void check_unpack(const at::Tensor& packed, const at::Tensor& valid, c10::SymInt
   TORCH_CHECK_TYPE(valid.scalar_type() == at::kBool && valid.dim() == 0, op,
                    ": valid must be bool and 0-dimensional, but is ", valid.scalar_type(), " of shape ",
                    valid.sym_sizes());
-  TORCH_CHECK_VALUE(valid.device() == packed.device(), op, ": valid must be on ", packed.device(),
-                    ", the device of packed, but is on ", valid.device());
+  check_device({op, "packed", packed}, "valid", valid);
   TORCH_CHECK_TYPE(is_supported(type), op, ": dtype must be float16, bfloat16, float32 or float64, but is ", type);
   TORCH_CHECK_VALUE(sizes.size() == strides.size(), op, ": size and stride must have as many entries, but have ",
                     sizes.size(), " and ", strides.size());

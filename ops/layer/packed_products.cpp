@@ -185,22 +185,18 @@ struct PackedConvolutionRule {
   }
 };
 
-void check_matches(const char* op, const char* name, const at::Tensor& t, const at::Tensor& x) {
-  TORCH_CHECK_TYPE(t.scalar_type() == x.scalar_type(), op, ": ", name, " must be ", x.scalar_type(),
-                   ", the type of x, but is ", t.scalar_type());
-  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
-                    ", the device of x, but is on ", t.device());
-}
-
 void check_tensors(const char* op, const at::Tensor& x, const at::Tensor& weight, const MaybeTensor& bias) {
   TORCH_CHECK_TYPE(is_supported(x.scalar_type()) && x.layout() == c10::kStrided, op,
                    ": x must be dense, and float16, bfloat16, float32 or float64, but is ", x.scalar_type(), ", ",
                    x.layout());
-  check_matches(op, "weight", weight, x);
+  const Leader leader{op, "x", x};
+  check_same_type(leader, "weight", weight);
+  check_device(leader, "weight", weight);
   if (!bias.has_value() || !bias->defined()) return;
   TORCH_CHECK_VALUE(bias->dim() == 1 && bias->sym_size(0) == weight.sym_size(0), op, ": bias must have shape [",
                     weight.sym_size(0), "], one element per output of weight, but has ", bias->sym_sizes());
-  check_matches(op, "bias", *bias, x);
+  check_same_type(leader, "bias", *bias);
+  check_device(leader, "bias", *bias);
 }
 
 // Returns torch's product, recorded by Rule with x as bits if the weight needs a gradient. `keep` saves the other
@@ -319,16 +315,12 @@ at::Tensor convolution_autograd(const at::Tensor& x, const at::Tensor& weight, c
 
 // ---- autocast: arguments are cast before autograd sees them, as torch's own products do ----
 
-using Linear = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, std::int64_t, bool);
-using Convolution = at::Tensor(const at::Tensor&, const at::Tensor&, const MaybeTensor&, at::IntArrayRef,
-                               at::IntArrayRef, at::IntArrayRef, std::int64_t, std::int64_t, bool);
-
 const auto& linear_op() {
-  static const auto handle = find_operator<Linear>("spikeforge::linear");
+  static const auto handle = find_operator<decltype(linear)>("spikeforge::linear");
   return handle;
 }
 const auto& convolution_op() {
-  static const auto handle = find_operator<Convolution>("spikeforge::convolution");
+  static const auto handle = find_operator<decltype(convolution)>("spikeforge::convolution");
   return handle;
 }
 
@@ -346,27 +338,16 @@ at::Tensor convolution_autocast(const at::Tensor& x, const at::Tensor& weight, c
                                recompute);
 }
 
-SPIKEFORGE_KERNELS(AutocastCPU, library) {
-  library.impl("linear", TORCH_FN(linear_autocast));
-  library.impl("convolution", TORCH_FN(convolution_autocast));
-}
-SPIKEFORGE_KERNELS(AutocastCUDA, library) {
-  library.impl("linear", TORCH_FN(linear_autocast));
-  library.impl("convolution", TORCH_FN(convolution_autocast));
+template <auto linear_kernel, auto convolution_kernel> void register_products(torch::Library& library) {
+  library.impl("linear", TORCH_FN(linear_kernel));
+  library.impl("convolution", TORCH_FN(convolution_kernel));
 }
 
-SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) {
-  library.impl("linear", TORCH_FN(linear));
-  library.impl("convolution", TORCH_FN(convolution));
-}
-SPIKEFORGE_KERNELS(FuncTorchBatched, library) {
-  library.impl("linear", TORCH_FN(linear));
-  library.impl("convolution", TORCH_FN(convolution));
-}
-SPIKEFORGE_KERNELS(Autograd, library) {
-  library.impl("linear", TORCH_FN(linear_autograd));
-  library.impl("convolution", TORCH_FN(convolution_autograd));
-}
+SPIKEFORGE_KERNELS(AutocastCPU, library) { register_products<linear_autocast, convolution_autocast>(library); }
+SPIKEFORGE_KERNELS(AutocastCUDA, library) { register_products<linear_autocast, convolution_autocast>(library); }
+SPIKEFORGE_KERNELS(CompositeExplicitAutograd, library) { register_products<linear, convolution>(library); }
+SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_products<linear, convolution>(library); }
+SPIKEFORGE_KERNELS(Autograd, library) { register_products<linear_autograd, convolution_autograd>(library); }
 
 }  // namespace
 }  // namespace spikeforge::ops::layers

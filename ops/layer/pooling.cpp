@@ -226,12 +226,10 @@ at::Tensor backward(const PoolCall& call, const at::Tensor& given, const at::Ten
   TORCH_CHECK_TYPE(call.is_mean || which.defined(), call.op, ": which must be a tensor, but is undefined");
   if (which.defined()) {
     TORCH_CHECK_TYPE(which.scalar_type() == at::kByte, call.op, ": which must be uint8, but is ", which.scalar_type());
-    TORCH_CHECK_TYPE(which.layout() == c10::kStrided, call.op, ": which must be a dense tensor, but its layout is ",
-                     which.layout());
+    check_dense(call.op, "which", which);
     TORCH_CHECK_VALUE(which.sym_sizes() == given.sym_sizes(), call.op, ": which must have shape ", given.sym_sizes(),
                       ", that of grad, but has ", which.sym_sizes());
-    TORCH_CHECK_VALUE(which.device() == given.device(), call.op, ": which must be on ", given.device(),
-                      ", the device of grad, but is on ", which.device());
+    check_device({call.op, "grad", given}, "which", which);
   }
   const bool channels_last = is_channels_last(which.defined() ? which : given);
   at::Tensor result = empty_images(given, channels_last, height, width, options_of(given));
@@ -296,8 +294,7 @@ at::Tensor statistics_backward(const at::Tensor& grad, const at::Tensor& which, 
                                const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope, Ints list) {
   constexpr const char* op = statistics_backward_op;
   check_images(op, "x", x);
-  TORCH_CHECK_TYPE(grad.scalar_type() == x.scalar_type(), op, ": grad must be ", x.scalar_type(),
-                   ", the type of x, but is ", grad.scalar_type());
+  check_same_type({op, "x", x}, "grad", grad);
   TORCH_CHECK_VALUE(grad.device() == x.device() && grad.dim() == x.dim() &&
                         grad.sym_sizes().slice(0, grad.dim() - 2) == x.sym_sizes().slice(0, x.dim() - 2),
                     op, ": grad must have the device and the leading dimensions of x, ", x.sym_sizes(), ", but has ",
@@ -342,21 +339,12 @@ SPIKEFORGE_KERNELS(CUDA, library) { register_all<run_cuda>(library); }
 
 // ---- calls through the dispatcher ----
 
-using MaxPool = at::Tensor(const at::Tensor&, Ints, Ints, Ints, Ints, bool, const MaybeTensor&);
-using MeanPool = at::Tensor(const at::Tensor&, Ints, Ints, Ints, bool, bool, Divisor);
-using WithPlaces = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, Ints, bool, const MaybeTensor&);
-using PoolStatistics = PooledStatistics(const at::Tensor&, Ints, Ints, Ints, bool, const MaybeTensor&);
-using StatisticsBackward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                      const at::Tensor&, const at::Tensor&, Ints);
-using MaxBackward = at::Tensor(const at::Tensor&, const at::Tensor&, Ints, c10::SymInt, c10::SymInt);
-using MeanBackward = at::Tensor(const at::Tensor&, Ints, bool, Divisor, c10::SymInt, c10::SymInt);
-
 const auto& max_pool_handle() {
-  static const auto handle = find_operator<MaxPool>("spikeforge::max_pool2d");
+  static const auto handle = find_operator<decltype(max_pool<nullptr>)>("spikeforge::max_pool2d");
   return handle;
 }
 const auto& mean_pool_handle() {
-  static const auto handle = find_operator<MeanPool>("spikeforge::avg_pool2d");
+  static const auto handle = find_operator<decltype(mean_pool<nullptr>)>("spikeforge::avg_pool2d");
   return handle;
 }
 
@@ -421,13 +409,7 @@ at::Tensor statistics_backward_batched(const at::Tensor& grad, const at::Tensor&
 at::Tensor max_backward_batched(const at::Tensor& grad, const at::Tensor& which, Ints list, c10::SymInt height,
                                 c10::SymInt width) {
   const VmapLevel level(grad, which);
-  const auto mapped = [&](const at::Tensor& t, const at::Tensor& like) {
-    if (level.maps(t)) return level.first(t);
-    std::vector<c10::SymInt> sizes = t.sym_sizes().vec();
-    sizes.insert(sizes.begin(), level.first(like).sym_size(0));
-    return t.unsqueeze(0).expand_symint(sizes);
-  };
-  return level.mapped(call_max_pool_backward(mapped(grad, which), mapped(which, grad),
+  return level.mapped(call_max_pool_backward(level.folded(grad, 0), level.folded(which, 0),
                                              Windows::of(max_backward_op, list), height, width));
 }
 
@@ -503,10 +485,8 @@ c10::SymInt out_size(const char* op, const Windows& windows, std::size_t dim, co
 }
 
 void check_images(const char* op, const char* name, const at::Tensor& x) {
-  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": ", name,
-                   " must be float16, bfloat16, float32 or float64, but is ", x.scalar_type());
-  TORCH_CHECK_TYPE(x.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
-                   x.layout());
+  check_floating(op, name, x);
+  check_dense(op, name, x);
   TORCH_CHECK_VALUE(x.dim() >= 3, op, ": ", name, " must be [..., C, H, W], but has shape ", x.sym_sizes());
 }
 
@@ -542,7 +522,8 @@ at::Tensor call_max_pool(const at::Tensor& x, const Windows& windows, bool ceil_
 
 Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bool ceil_mode,
                                  const MaybeTensor& weight) {
-  static const auto handle = find_operator<WithPlaces>("spikeforge::max_pool2d_with_places");
+  static const auto handle =
+      find_operator<decltype(max_pool_with_places<nullptr>)>("spikeforge::max_pool2d_with_places");
   auto [y, which] = handle.call(x, windows.list(), ceil_mode, weight);
   return {std::move(y), std::move(which)};
 }
@@ -550,13 +531,14 @@ Maxima call_max_pool_with_places(const at::Tensor& x, const Windows& windows, bo
 at::Tensor call_statistics_backward(const at::Tensor& grad, const at::Tensor& which, const at::Tensor& x,
                                     const at::Tensor& mean, const at::Tensor& offset, const at::Tensor& slope,
                                     const Windows& windows) {
-  static const auto handle = find_operator<StatisticsBackward>("spikeforge::max_pool2d_statistics_backward");
+  static const auto handle =
+      find_operator<decltype(statistics_backward<nullptr>)>("spikeforge::max_pool2d_statistics_backward");
   return handle.call(grad, which, x, mean, offset, slope, windows.list());
 }
 
 at::Tensor call_max_pool_backward(const at::Tensor& grad, const at::Tensor& which, const Windows& windows,
                                   const c10::SymInt& height, const c10::SymInt& width) {
-  static const auto handle = find_operator<MaxBackward>("spikeforge::max_pool2d_backward");
+  static const auto handle = find_operator<decltype(max_pool_backward<nullptr>)>("spikeforge::max_pool2d_backward");
   return handle.call(grad, which, windows.list(), height, width);
 }
 
@@ -567,7 +549,7 @@ at::Tensor call_mean_pool(const at::Tensor& x, const Windows& windows, bool ceil
 
 at::Tensor call_mean_pool_backward(const at::Tensor& grad, const Windows& windows, const MeanOptions& options,
                                    const c10::SymInt& height, const c10::SymInt& width) {
-  static const auto handle = find_operator<MeanBackward>("spikeforge::avg_pool2d_backward");
+  static const auto handle = find_operator<decltype(mean_pool_backward<nullptr>)>("spikeforge::avg_pool2d_backward");
   return handle.call(grad, windows.list(), options.counts_padding, options.divisor, height, width);
 }
 
@@ -581,7 +563,7 @@ at::Tensor max_pool2d(const at::Tensor& x, const MaxPool2d& options) {
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> max_pool2d_statistics(const at::Tensor& x, const MaxPool2d& options) {
-  static const auto handle = ops::find_operator<ops::layers::PoolStatistics>("spikeforge::max_pool2d_statistics");
+  static const auto handle = ops::find_operator<decltype(ops::layers::statistics)>("spikeforge::max_pool2d_statistics");
   for (const std::int64_t dilation : options.dilation)
     TORCH_CHECK_VALUE(dilation == 1, "max_pool2d_statistics: dilation must be 1, but is ", dilation);
   return handle.call(x, options.kernel_size, options.stride, options.padding, options.ceil_mode, options.weight);

@@ -45,46 +45,28 @@ struct KeptPool {
   }
 };
 
-template <class Linear> variable_list gradient(const at::Tensor& grad, const Linear& linear) {
-  return {grad.defined() ? linear(grad) : at::Tensor()};
+at::Tensor max_pool_gradient(const at::Tensor& grad, AutogradContext* ctx, const KeptPool& kept) {
+  return call_max_pool_backward(grad, ctx->get_saved_variables()[0], kept.windows, kept.height, kept.width);
 }
 
-struct MaxPoolRule {
-  static constexpr bool is_traceable = true;
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const KeptPool kept = KeptPool::of(ctx);
-    return gradient(grads[0], [&](const at::Tensor& grad) {
-      return call_max_pool_backward(grad, ctx->get_saved_variables()[0], kept.windows, kept.height, kept.width);
-    });
-  }
-};
+at::Tensor max_backward_gradient(const at::Tensor& grad, AutogradContext* ctx, const KeptPool& kept) {
+  return at_places(grad, ctx->get_saved_variables()[0], kept.windows);
+}
 
-struct MaxPoolBackwardRule {
-  static constexpr bool is_traceable = true;
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const KeptPool kept = KeptPool::of(ctx);
-    return gradient(
-        grads[0], [&](const at::Tensor& grad) { return at_places(grad, ctx->get_saved_variables()[0], kept.windows); });
-  }
-};
+at::Tensor mean_pool_gradient(const at::Tensor& grad, AutogradContext* /*ctx*/, const KeptPool& kept) {
+  return call_mean_pool_backward(grad, kept.windows, kept.mean, kept.height, kept.width);
+}
 
-struct MeanPoolRule {
-  static constexpr bool is_traceable = true;
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const KeptPool kept = KeptPool::of(ctx);
-    return gradient(grads[0], [&](const at::Tensor& grad) {
-      return call_mean_pool_backward(grad, kept.windows, kept.mean, kept.height, kept.width);
-    });
-  }
-};
+at::Tensor mean_backward_gradient(const at::Tensor& grad, AutogradContext* /*ctx*/, const KeptPool& kept) {
+  return call_mean_pool(grad, kept.windows, kept.ceil_mode, kept.mean);
+}
 
-struct MeanPoolBackwardRule {
+// The rule of an operator with this gradient.
+template <at::Tensor (*gradient)(const at::Tensor&, AutogradContext*, const KeptPool&)> struct PoolRule {
   static constexpr bool is_traceable = true;
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const KeptPool kept = KeptPool::of(ctx);
-    return gradient(grads[0], [&](const at::Tensor& grad) {
-      return call_mean_pool(grad, kept.windows, kept.ceil_mode, kept.mean);
-    });
+    if (!grads[0].defined()) return {at::Tensor()};
+    return {gradient(grads[0], ctx, KeptPool::of(ctx))};
   }
 };
 
@@ -138,7 +120,7 @@ std::tuple<at::Tensor, at::Tensor> with_places_autograd(const at::Tensor& x, Int
     if (ctx != nullptr) ctx->save_for_backward({which});
     return maxima.y;
   };
-  at::Tensor y = differentiable<MaxPoolRule>(
+  at::Tensor y = differentiable<PoolRule<max_pool_gradient>>(
       x, kept, run, [&](const at::Tensor& tangent) { return at_places(tangent, which, kept.windows); });
   return {std::move(y), std::move(which)};
 }
@@ -151,7 +133,7 @@ at::Tensor max_backward_autograd(const at::Tensor& grad, const at::Tensor& which
     if (ctx != nullptr) ctx->save_for_backward({which});
     return of(grad);
   };
-  return differentiable<MaxPoolBackwardRule>(grad, kept, run, of);
+  return differentiable<PoolRule<max_backward_gradient>>(grad, kept, run, of);
 }
 
 at::Tensor mean_pool_autograd(const at::Tensor& x, Ints kernel_size, Ints stride, Ints padding, bool ceil_mode,
@@ -162,7 +144,7 @@ at::Tensor mean_pool_autograd(const at::Tensor& x, Ints kernel_size, Ints stride
   kept.ceil_mode = ceil_mode;
   kept.mean = {counts_padding, divisor};
   const auto of = [&](const at::Tensor& t) { return call_mean_pool(t, kept.windows, ceil_mode, kept.mean); };
-  return differentiable<MeanPoolRule>(
+  return differentiable<PoolRule<mean_pool_gradient>>(
       x, kept, [&](AutogradContext*) { return of(x); }, of);
 }
 
@@ -177,7 +159,7 @@ at::Tensor mean_backward_autograd(const at::Tensor& grad, Ints list, bool counts
   const auto of = [&](const at::Tensor& t) {
     return call_mean_pool_backward(t, kept.windows, kept.mean, height, width);
   };
-  return differentiable<MeanPoolBackwardRule>(
+  return differentiable<PoolRule<mean_backward_gradient>>(
       grad, kept, [&](AutogradContext*) { return of(grad); }, of);
 }
 

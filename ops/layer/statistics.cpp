@@ -40,8 +40,7 @@ SPIKEFORGE_SCHEMAS(library) {
 // Returns the dimension counted from the front.
 std::int64_t check(const at::Tensor& x, std::int64_t channel_dim) {
   const Leader leader{statistics_op, "x", x};
-  TORCH_CHECK_TYPE(x.layout() == c10::kStrided, statistics_op, ": x must be a dense tensor, but its layout is ",
-                   x.layout());
+  check_dense(statistics_op, "x", x);
   check_leader(leader);
   const std::int64_t dim = dim_of_channels(leader, channel_dim);
   const auto numbers = x.sym_numel().maybe_as_int();

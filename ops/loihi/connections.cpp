@@ -1,4 +1,5 @@
 #include "ops/loihi/connections.h"
+#include "ops/common/checks.h"
 #include "ops/common/layout.h"
 #include "ops/common/library.h"
 #include "ops/loihi.h"
@@ -45,10 +46,8 @@ std::string python_name(c10::ScalarType type) {
 void check_integers(const char* op, const char* name, const at::Tensor& t, c10::ScalarType type, const at::Tensor& x) {
   TORCH_CHECK_TYPE(t.scalar_type() == type, op, ": ", name, " must be ", type, ", but is ", t.scalar_type(), "; pass ",
                    name, ".to(torch.", python_name(type), ")");
-  TORCH_CHECK_TYPE(t.layout() == c10::kStrided, op, ": ", name, " must be a dense tensor, but its layout is ",
-                   t.layout());
-  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
-                    ", the device of x, but is on ", t.device());
+  check_dense(op, name, t);
+  check_device({op, "x", x}, name, t);
 }
 
 void check_elements(const char* op, const char* name, const at::Tensor& t, std::int64_t least, std::int64_t most) {

@@ -123,8 +123,7 @@ Tensor recorded_product(const char* op, const variable_list& saved, const Sums& 
 
 Tensor float_product_autograd(const Tensor& x, const Tensor& weight, std::int64_t num_message_bits,
                               std::int64_t weight_exp, std::int64_t bits) {
-  using Signature = Tensor(const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
-  static const auto op = find_operator<Signature>("spikeforge::loihi_float_product");
+  static const auto op = find_operator<decltype(float_product)>("spikeforge::loihi_float_product");
   return recorded_product<FloatProductRule>("loihi_float_product", {x, weight}, {num_message_bits, weight_exp, bits},
                                             [&] { return op.call(x, weight, num_message_bits, weight_exp, bits); });
 }
@@ -132,9 +131,7 @@ Tensor float_product_autograd(const Tensor& x, const Tensor& weight, std::int64_
 Tensor float_sparse_product_autograd(const Tensor& x, const Tensor& crow_indices, const Tensor& col_indices,
                                      const Tensor& values, std::int64_t num_message_bits, std::int64_t weight_exp,
                                      std::int64_t bits) {
-  using Signature =
-      Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, std::int64_t, std::int64_t, std::int64_t);
-  static const auto op = find_operator<Signature>("spikeforge::loihi_float_sparse_product");
+  static const auto op = find_operator<decltype(float_sparse_product)>("spikeforge::loihi_float_sparse_product");
   return recorded_product<FloatSparseProductRule>(
       "loihi_float_sparse_product", {x, values, crow_indices, col_indices}, {num_message_bits, weight_exp, bits},
       [&] { return op.call(x, crow_indices, col_indices, values, num_message_bits, weight_exp, bits); });

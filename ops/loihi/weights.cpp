@@ -97,15 +97,13 @@ SPIKEFORGE_KERNELS(FuncTorchBatched, library) { register_fake_quantize(library);
 
 at::Tensor loihi_prepare_weights(const at::Tensor& weight, std::int64_t num_weight_bits,
                                  std::optional<std::string_view> sign_mode) {
-  using Signature = at::Tensor(const at::Tensor&, std::int64_t, std::optional<std::string_view>);
-  static const auto op = ops::find_operator<Signature>("spikeforge::loihi_prepare_weights");
+  static const auto op = ops::find_operator<decltype(loihi_prepare_weights)>("spikeforge::loihi_prepare_weights");
   return op.call(weight, num_weight_bits, sign_mode);
 }
 
 at::Tensor loihi_fake_quantize(const at::Tensor& weight, std::int64_t num_weight_bits,
                                std::optional<std::string_view> sign_mode, bool truncate) {
-  using Signature = at::Tensor(const at::Tensor&, std::int64_t, std::optional<std::string_view>, bool);
-  static const auto op = ops::find_operator<Signature>("spikeforge::loihi_fake_quantize");
+  static const auto op = ops::find_operator<decltype(loihi_fake_quantize)>("spikeforge::loihi_fake_quantize");
   return op.call(weight, num_weight_bits, sign_mode, truncate);
 }
 

@@ -44,14 +44,7 @@ class FoldingLevel : public VmapLevel {
       if (t.defined()) VmapLevel::find(t);
   }
 
-  // Returns t with the mapped dimension at `place`; t is expanded if it is not mapped.
-  at::Tensor folded(const at::Tensor& t, std::int64_t place) const {
-    if (!t.defined()) return t;
-    if (const auto* const batched = of(t)) return batched->value().movedim(batched->bdim(), place);
-    c10::SymDimVector sizes(t.sym_sizes().begin(), t.sym_sizes().end());
-    sizes.insert(sizes.begin() + place, size());
-    return t.unsqueeze(place).expand_symint(sizes);
-  }
+  using VmapLevel::folded;
   Folded folded(at::TensorList list, std::int64_t place) const {
     Folded result;
     for (const at::Tensor& t : list) result.push_back(folded(t, place));

@@ -21,10 +21,8 @@ void check_input(const Leader& leader, const char* name, const at::Tensor& input
   TORCH_CHECK_VALUE(input.sym_sizes() == first.sym_sizes(), leader.op, ": ", name, " must have shape ",
                     first.sym_sizes(), ", that of ", leader.name, ", but has ", input.sym_sizes(),
                     "; inputs do not broadcast: pass ", name, ".expand_as(", leader.name, ")");
-  TORCH_CHECK_TYPE(input.layout() == c10::kStrided, leader.op, ": ", name,
-                   " must be a dense tensor, but its layout is ", input.layout());
-  TORCH_CHECK_TYPE(input.scalar_type() == first.scalar_type(), leader.op, ": ", name, " must be ", first.scalar_type(),
-                   ", the type of ", leader.name, ", but is ", input.scalar_type());
+  check_dense(leader.op, name, input);
+  check_same_type(leader, name, input);
   check_device(leader, name, input);
 }
 

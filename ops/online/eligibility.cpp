@@ -66,8 +66,7 @@ void check_eligibility(const at::Tensor& state, const at::Tensor& leaf, const at
     TORCH_CHECK_VALUE(legal, op, ": a trace of shape ", trace.sym_sizes(), outer ? " of inputs" : "",
                       " fits no state of shape ", state.sym_sizes(), " and leaf of shape ", leaf.sym_sizes());
   };
-  TORCH_CHECK_TYPE(trace.scalar_type() == state.scalar_type(), op, ": trace must be ", state.scalar_type(),
-                   ", the type of the state, but is ", trace.scalar_type());
+  check_same_type({op, "the state", state}, "trace", trace);
   refuse(state.dim() >= 1 && trace.dim() == state.dim() + (of_synapses && !outer ? 1 : 0));
   const std::int64_t batches = state.dim() - 1;
   refuse(trace.sym_sizes().slice(0, batches) == state.sym_sizes().slice(0, batches));
@@ -110,10 +109,9 @@ void check_gradient(const at::Tensor& grad, const at::Tensor& trace) {
                         trace.sym_sizes().slice(0, static_cast<std::size_t>(grad.dim())) == grad.sym_sizes(),
                     op, ": trace must have shape [*batch, N, I], for grad of shape ", grad.sym_sizes(), ", but has ",
                     trace.sym_sizes());
-  TORCH_CHECK_TYPE(trace.scalar_type() == grad.scalar_type(), op, ": trace must be ", grad.scalar_type(),
-                   ", the type of grad, but is ", trace.scalar_type());
-  TORCH_CHECK_VALUE(trace.device() == grad.device(), op, ": trace must be on ", grad.device(),
-                    ", the device of grad, but is on ", trace.device());
+  const Leader leader{op, "grad", grad};
+  check_same_type(leader, "trace", trace);
+  check_device(leader, "trace", trace);
 }
 
 at::Tensor gradient_by_torch(const at::Tensor& grad, const at::Tensor& trace) {

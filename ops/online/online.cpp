@@ -94,13 +94,11 @@ void check_beside(const char* name, const at::Tensor& t, const at::Tensor& x) {
   TORCH_CHECK_TYPE(is_supported(t.scalar_type()) &&
                        (t.scalar_type() == x.scalar_type() || at::autocast::is_autocast_enabled(x.device().type())),
                    op, ": ", name, " must be ", x.scalar_type(), ", the type of x, but is ", t.scalar_type());
-  TORCH_CHECK_VALUE(t.device() == x.device(), op, ": ", name, " must be on ", x.device(),
-                    ", the device of x, but is on ", t.device());
+  check_device({op, "x", x}, name, t);
 }
 
 void check(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  TORCH_CHECK_TYPE(is_supported(x.scalar_type()), op, ": x must be float16, bfloat16, float32 or float64, but is ",
-                   x.scalar_type());
+  check_floating(op, "x", x);
   TORCH_CHECK_VALUE(x.dim() >= 2, op, ": x must have shape [T, *batch, I], but has ", x.sym_sizes());
   TORCH_CHECK_VALUE(weight.dim() == 2 && weight.sym_size(1) == x.sym_size(-1), op, ": weight must have shape [N, ",
                     x.sym_size(-1), "], for x of shape ", x.sym_sizes(), ", but has ", weight.sym_sizes());
@@ -131,12 +129,11 @@ List inputs_of(const TracedCell& cell, const Call& call, at::TensorList given) {
   at::Tensor& into = inputs[static_cast<std::size_t>(call.into)];
   at::Tensor current = at::linear(call.x, call.weight, maybe(call.bias));
   if (into.defined()) {
-    TORCH_CHECK_VALUE(into.sym_sizes() == current.sym_sizes(), op, ": inputs[", call.into, "] must have shape ",
-                      current.sym_sizes(), ", that of x times weight, but has ", into.sym_sizes());
-    TORCH_CHECK_TYPE(is_supported(into.scalar_type()), op, ": inputs[", call.into,
-                     "] must be float16, bfloat16, float32 or float64, but is ", into.scalar_type());
-    TORCH_CHECK_VALUE(into.device() == current.device(), op, ": inputs[", call.into, "] must be on ", current.device(),
-                      ", the device of x, but is on ", into.device());
+    const std::string name = c10::str("inputs[", call.into, "]");
+    TORCH_CHECK_VALUE(into.sym_sizes() == current.sym_sizes(), op, ": ", name, " must have shape ", current.sym_sizes(),
+                      ", that of x times weight, but has ", into.sym_sizes());
+    check_floating(op, name.c_str(), into);
+    check_device({op, "x", current}, name.c_str(), into);
     current = into + current;
   }
   into = std::move(current);
@@ -238,12 +235,11 @@ void check_traces(const Call& call, OnlineTraces rule) {
     if (!of_inputs) wanted.push_back(call.weight.sym_size(0));
     if (i < count) wanted.push_back(call.x.sym_size(-1));
     if (of_inputs && i >= count) wanted.emplace_back(1);
-    TORCH_CHECK_VALUE(trace.sym_sizes() == c10::SymIntArrayRef(wanted), op, ": traces[", i, "] must have shape ",
+    const std::string name = c10::str("traces[", i, "]");
+    TORCH_CHECK_VALUE(trace.sym_sizes() == c10::SymIntArrayRef(wanted), op, ": ", name, " must have shape ",
                       c10::SymIntArrayRef(wanted), ", but has ", trace.sym_sizes());
-    TORCH_CHECK_TYPE(trace.scalar_type() == state.scalar_type(), op, ": traces[", i, "] must be ", state.scalar_type(),
-                     ", the type of states, but is ", trace.scalar_type());
-    TORCH_CHECK_VALUE(trace.device() == call.x.device(), op, ": traces[", i, "] must be on ", call.x.device(),
-                      ", the device of x, but is on ", trace.device());
+    check_same_type({op, "states", state}, name.c_str(), trace);
+    check_device({op, "x", call.x}, name.c_str(), trace);
   }
 }
 

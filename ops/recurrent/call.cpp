@@ -30,7 +30,7 @@ void check_options(const char* name, const MultistepCall& call, const at::Tensor
   const c10::SymInt width = x.sym_size(-1);
   TORCH_CHECK_VALUE(w.dim() == 2 && w.sym_size(0) == width && w.sym_size(1) == width, name, ": w must have shape [",
                     width, ", ", width, "], from neuron to neuron of ", leader.name, ", but has ", w.sym_sizes());
-  TORCH_CHECK_TYPE(w.layout() == c10::kStrided, name, ": w must be a dense tensor, but its layout is ", w.layout());
+  check_dense(name, "w", w);
   TORCH_CHECK_TYPE(w.scalar_type() == x.scalar_type(), name, ": w must be ", x.scalar_type(), ", the type of ",
                    leader.name, ", but is ", w.scalar_type(), "; pass w.to(", leader.name, ".dtype)");
   check_device(leader, "w", w);
@@ -47,10 +47,8 @@ void check_spikes(const RecurrentCall& call) {
   TORCH_CHECK_VALUE(call.spikes.sym_sizes() == c10::SymIntArrayRef(shape), op, ": spikes must have shape ",
                     c10::SymIntArrayRef(shape), ", the last delay steps before the first one, but has ",
                     call.spikes.sym_sizes());
-  TORCH_CHECK_TYPE(call.spikes.layout() == c10::kStrided, op, ": spikes must be a dense tensor, but its layout is ",
-                   call.spikes.layout());
-  TORCH_CHECK_TYPE(call.spikes.scalar_type() == leader.tensor.scalar_type(), op, ": spikes must be ",
-                   leader.tensor.scalar_type(), ", the type of ", leader.name, ", but is ", call.spikes.scalar_type());
+  check_dense(op, "spikes", call.spikes);
+  check_same_type(leader, "spikes", call.spikes);
   check_device(leader, "spikes", call.spikes);
 }
 

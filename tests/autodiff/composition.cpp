@@ -35,12 +35,7 @@ Numbers stepped(const Cell& cell, const Numbers& x, const Numbers& states, const
 }
 
 std::string refusal(const char* text) {
-  try {
-    composition(graph::parse(text));
-  } catch (const graph::GraphError& error) {
-    return error.what();
-  }
-  return "";
+  return test::message_of<graph::GraphError>([&] { composition(graph::parse(text)); });
 }
 
 }  // namespace

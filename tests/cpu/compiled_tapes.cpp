@@ -131,12 +131,7 @@ class TemporaryFiles {
 std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
 
 std::string message_of_load(const cpu::HostCompiler& compiler, const std::string& text) {
-  try {
-    (void)compiler.load("test", text);
-  } catch (const std::runtime_error& e) {
-    return e.what();
-  }
-  return "";
+  return message_of<std::runtime_error>([&] { (void)compiler.load("test", text); });
 }
 
 }  // namespace
@@ -183,13 +178,8 @@ TEST_CASE("a loaded program keeps no descriptor, differs from those before, and 
 }
 
 TEST_CASE("a compiler that is not there, or fails, is an exception with its words") {
-  const auto message = [](const char* command, const char* text) -> std::string {
-    try {
-      cpu::HostCompiler(command).load("test", text);
-    } catch (const std::runtime_error& e) {
-      return e.what();
-    }
-    return "none";
+  const auto message = [](const char* command, const char* text) {
+    return message_of_load(cpu::HostCompiler(command), text);
   };
   CHECK(message("no-such-compiler", "").find("there is no compiler no-such-compiler") != std::string::npos);
   CHECK(message("/no/such/compiler", "").find("there is no compiler /no/such/compiler") != std::string::npos);

@@ -17,7 +17,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstdlib>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -58,18 +57,6 @@ inline TensorVector call(const std::string& name, std::vector<c10::IValue> argum
   TensorVector results;
   for (const c10::IValue& value : arguments) results.push_back(value.toTensor());
   return results;
-}
-
-// Returns the message of an error of this type.
-template <class Error = c10::Error, class Body> std::string message_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  } catch (const std::exception& other) {
-    return std::string("another type of error: ") + other.what();
-  }
-  return "";
 }
 
 inline bool has_nvrtc() {

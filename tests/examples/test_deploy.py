@@ -16,22 +16,12 @@ import zlib
 import numpy
 import pytest
 import torch
+from example import BUILD, deploy
 
 pytestmark = pytest.mark.long
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("SPIKEFORGE_BUILD_DIR", ROOT / "build/release"))
-LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", str(BUILD / "lib/libspikeforge.so"))
-torch.ops.load_library(LIBRARY)
+torch.ops.load_library(os.environ["SPIKEFORGE_LIBRARY"])
 warnings.simplefilter("ignore", DeprecationWarning)
-
-
-def deploy(*arguments, timeout=120, **environment):
-    program = BUILD / "bin/deploy"
-    if not program.exists():
-        pytest.fail(f"{program} is not built: cmake --build --preset release --target deploy")
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, timeout=timeout,
-                          env=dict(os.environ, **environment), text=True, errors="replace")
 
 
 def refused(words, *arguments, **more):

@@ -13,11 +13,10 @@ import subprocess
 import sys
 
 import pytest
+from example import BUILD, ROOT, prepare_digits
 
 pytestmark = pytest.mark.long
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("SPIKEFORGE_BUILD_DIR", ROOT / "build/release"))
 PROGRAMS = {
     "cpp": [str(BUILD / "bin/digits")],
     "python": [sys.executable, str(ROOT / "examples/python/digits.py")],
@@ -52,21 +51,9 @@ def run_here(arguments):
     return subprocess.CompletedProcess(arguments, stop.value.code or 0, output.getvalue(), errors.getvalue())
 
 
-@pytest.fixture(scope="session", autouse=True)
-def library():
-    if "SPIKEFORGE_LIBRARY" in os.environ:
-        yield
-    else:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SPIKEFORGE_LIBRARY", str(BUILD / "lib/libspikeforge.so"))
-            yield
-
-
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    path = tmp_path_factory.mktemp("data") / "digits.csv"
-    subprocess.run([sys.executable, ROOT / "scripts/prepare_digits.py", "--output", path], check=True, capture_output=True)
-    return path
+    return prepare_digits(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="session", params=sorted(PROGRAMS))

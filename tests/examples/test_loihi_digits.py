@@ -1,29 +1,24 @@
 """The example that trains in floating point and in Loihi's fixed point."""
 
 import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+from example import ROOT, prepare_digits
 
 pytestmark = pytest.mark.long
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def run(*options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    environment.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
     command = [sys.executable, str(ROOT / "examples/python/loihi_digits.py"), *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
 
 
 def test_training_in_fixed_point_is_as_good_as_in_floating_point_and_loses_nothing_when_deployed(tmp_path):
-    data = tmp_path / "digits.csv"
-    subprocess.run([sys.executable, str(ROOT / "scripts/prepare_digits.py"), "--output", str(data)], check=True)
-    done = run("--data", data, "--epochs", 8)
+    done = run("--data", prepare_digits(tmp_path), "--epochs", 8)
     assert done.returncode == 0, done.stderr
     floating, fixed = (float(number) for number in re.findall(r"([\d.]+)%", done.stdout))
     assert fixed > 90 and fixed > floating - 2, done.stdout

@@ -1,19 +1,16 @@
 """The cortical microcircuit: its program's output and plots, and its statistics compared with NumPy's and the paper's."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from example import load
+from example import ROOT, load
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples/microcircuit"
 
 

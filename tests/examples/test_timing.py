@@ -4,19 +4,16 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from example import load
+from example import ROOT, load
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples/timing"
 
 
 def run(*options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "MPLBACKEND": "Agg"}
-    environment.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
     command = [sys.executable, str(FOLDER / "run.py"), *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1500, env=environment)
     assert done.returncode == 0, done.stderr

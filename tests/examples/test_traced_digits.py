@@ -1,35 +1,22 @@
 """A network of neurons written as text trains, is saved, and runs in a C++ program that reads only the file."""
 
-import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+from example import ROOT, deploy, prepare_digits
 
 pytestmark = pytest.mark.long
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("SPIKEFORGE_BUILD_DIR", ROOT / "build/release"))
-LIBRARY = os.environ.get("SPIKEFORGE_LIBRARY", str(BUILD / "lib/libspikeforge.so"))
-
-
-def deploy(*arguments):
-    program = BUILD / "bin/deploy"
-    if not program.exists():
-        pytest.fail(f"{program} is not built: cmake --build --preset release --target deploy")
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The folder of a network trained for 3 epochs, and its accuracy in Python."""
     folder = tmp_path_factory.mktemp("traced_digits")
-    data = folder / "digits.csv"
-    subprocess.run([sys.executable, ROOT / "scripts/prepare_digits.py", "--output", data], check=True, capture_output=True)
+    data = prepare_digits(folder)
     command = [sys.executable, ROOT / "examples/traced_digits/train.py", "--epochs", "3", "--data", data, "--output", folder]
-    done = subprocess.run(command, env=dict(os.environ, SPIKEFORGE_LIBRARY=LIBRARY), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return folder, re.search(r"^accuracy ([\d.]+)%", done.stdout, re.MULTILINE)[1]
 
@@ -40,7 +27,7 @@ def test_three_epochs_reach_80_percent(trained):
 
 def test_the_saved_network_is_as_accurate_in_cpp(trained):
     folder, accuracy = trained
-    result = deploy(folder / "network.pt", folder / "held_out.csv", "--classes-last", "--batch", "64")
+    result = deploy(folder / "network.pt", folder / "held_out.csv", "--classes-last", "--batch", "64", timeout=300)
     assert re.search(rf"^accuracy +{accuracy}% of 359$", result.stdout, re.MULTILINE), result.stdout + result.stderr
 
 

@@ -93,16 +93,6 @@ inline const jit::Nvrtc* find_nvrtc() {
   return found ? &*found : nullptr;
 }
 
-// Returns the message of the Error that `action` throws, or an empty string if it throws none.
-template <class Error, class Action> std::string message_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace spikeforge::test
 
 #define REQUIRE_NVRTC_OR_SKIP() \

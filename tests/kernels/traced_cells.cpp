@@ -35,15 +35,6 @@ std::string chain(int divisions) {
                      divisions, divisions);
 }
 
-template <class Error, class Action> std::string words_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace
 
 TEST_CASE("a new neuron replaces the least recently used of those without a reference") {
@@ -86,7 +77,7 @@ TEST_CASE("derivatives of surrogates that leave no room are counted, not built")
   TracedCells cells(std::size_t{4} << 20);
   CHECK(cells.intern(text("abs", 3)) != nullptr);
   CHECK_THAT(
-      words_of<NoRoomForCell>([&] { cells.intern(text("abs", 300)); }),
+      message_of<NoRoomForCell>([&] { cells.intern(text("abs", 300)); }),
       has_text("the derivatives of the surrogates of neuron waves need") && has_text("SPIKEFORGE_NEURONS_LIMIT_MB"));
   // Constants have no derivative.
   CHECK(cells.intern(text("detach", 300)) != nullptr);
@@ -96,18 +87,18 @@ TEST_CASE("the error of a full table names the table and the solution") {
   TracedCells cells(room_for(2));
   const auto first = cells.intern(text_number(0));
   auto second = cells.intern(text_number(1));
-  const std::string words = words_of<NoRoomForCell>([&] { cells.intern(text_number(2)); });
+  const std::string words = message_of<NoRoomForCell>([&] { cells.intern(text_number(2)); });
   CHECK_THAT(words, has_text("the 2 neurons in use take") && has_text("SPIKEFORGE_NEURONS_LIMIT_MB"));
   CHECK(cells.intern(text_number(1)) == second);
   second.reset();
   CHECK(cells.intern(text_number(2)) != nullptr);
-  CHECK_THAT(words_of<NoRoomForCell>([] { TracedCells(100).intern(text_number(0)); }),
+  CHECK_THAT(message_of<NoRoomForCell>([] { TracedCells(100).intern(text_number(0)); }),
              has_text("the 0 neurons in use"));
 }
 
 TEST_CASE("a text that is not legal takes no room") {
   TracedCells cells(room_for(2));
-  CHECK(!words_of<graph::GraphError>([&] { cells.intern("neuron n(x) { return y }"); }).empty());
+  CHECK(!message_of<graph::GraphError>([&] { cells.intern("neuron n(x) { return y }"); }).empty());
   CHECK(cells.size() == 0);
   CHECK(cells.bytes() == 0);
 }
@@ -130,7 +121,7 @@ TEST_CASE("a neuron whose compilation would take minutes is refused in words, an
   const TracedCell usual(chain(150)), too_long(chain(400));
   CHECK(!usual.is_too_long());
   CHECK(usual.device_text({}).text.size() > 1000);
-  CHECK_THAT(words_of<graph::GraphError>([&] { (void)too_long.device_text({}); }),
+  CHECK_THAT(message_of<graph::GraphError>([&] { (void)too_long.device_text({}); }),
              has_text("a step of neuron chain and its derivative need about") && has_text("at most 8000") &&
                  has_text("run it on the CPU"));
 }

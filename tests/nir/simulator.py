@@ -9,6 +9,15 @@ import numpy as np
 TEXT = h5py.string_dtype()
 
 
+def put(group, **fields):
+    for name, value in fields.items():
+        if isinstance(value, str):
+            group.create_dataset(name, data=value, dtype=TEXT)
+        else:
+            group.create_dataset(name, data=value)
+    return group
+
+
 def write(graph, file, version="1.0.8"):
     """Writes the layout of the nir package without the package, which rejects some legal graphs."""
     with h5py.File(file, "w") as h5:
@@ -25,12 +34,7 @@ def _write_graph(group, graph):
         if kind == "NIRGraph":
             _write_graph(inner, fields)
             continue
-        inner.create_dataset("type", data=kind, dtype=TEXT)
-        for field, value in fields.items():
-            if isinstance(value, str):
-                inner.create_dataset(field, data=value, dtype=TEXT)
-            else:
-                inner.create_dataset(field, data=value)
+        put(inner, type=kind, **fields)
     edges = np.array([list(edge) for edge in graph["edges"]], dtype=object).reshape(-1, 2)
     group.create_dataset("edges", data=edges, dtype=TEXT)
 

@@ -10,18 +10,10 @@ import h5py
 import nir
 import numpy as np
 import pytest
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-LIBRARY = Path(os.environ.get("SPIKEFORGE_LIBRARY", REPOSITORY / "build" / "release" / "lib" / "libspikeforge.so"))
-TOOL = LIBRARY.resolve().parents[1] / "bin" / "spikeforge-nir"
-TEXT = h5py.string_dtype()
+from simulator import TEXT, put, write
+from test_network import LIBRARY, TOOL, tool
 
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason=f"there is no {TOOL}: built without HDF5?")
-
-
-def tool(*arguments, env=None):
-    command = [str(part) for part in (TOOL, *arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, timeout=60)
 
 
 def info(file, *options):
@@ -229,15 +221,6 @@ def test_files_of_all_hdf5_layouts_are_read(layout, tmp_path):
 
 
 # --- versions ----------------------------------------------------------------------------------------------------------
-
-
-def put(group, **fields):
-    for name, value in fields.items():
-        if isinstance(value, str):
-            group.create_dataset(name, data=value, dtype=TEXT)
-        else:
-            group.create_dataset(name, data=value)
-    return group
 
 
 def minimal(file, name="n", **fields):
@@ -603,13 +586,9 @@ def test_the_levels_of_nesting_are_limited(tmp_path):
 
 
 def test_parameters_broadcast_where_that_is_asked_for(tmp_path):
-    with h5py.File(tmp_path / "a.nir", "w") as file:
-        root = put(file.create_group("node"), type="NIRGraph")
-        root.create_dataset("edges", data=names([("in", "n"), ("n", "out")]), dtype=TEXT)
-        nodes = root.create_group("nodes")
-        put(nodes.create_group("in"), type="Input", shape=[3])
-        put(nodes.create_group("n"), **LIF | dict(tau=0.5, r=[2.0]))
-        put(nodes.create_group("out"), type="Output", shape=[7])
+    neuron = dict(tau=0.5, r=[2.0], v_leak=S, v_threshold=S)
+    nodes = {"in": ("Input", dict(shape=[3])), "n": ("LIF", neuron), "out": ("Output", dict(shape=[7]))}
+    write({"nodes": nodes, "edges": [("in", "n"), ("n", "out")]}, tmp_path / "a.nir")
     assert "node n, field r: expected shape [], that of tau, but it is [1]" in refusal(tmp_path / "a.nir")
     done = tool("check", tmp_path / "a.nir", "--shapes", "tolerant")
     assert done.returncode == 0
@@ -617,13 +596,9 @@ def test_parameters_broadcast_where_that_is_asked_for(tmp_path):
 
 
 def test_parameters_that_broadcast_are_written_whole(tmp_path):
-    with h5py.File(tmp_path / "a.nir", "w") as file:
-        root = put(file.create_group("node"), type="NIRGraph")
-        root.create_dataset("edges", data=names([("in", "n"), ("n", "out")]), dtype=TEXT)
-        nodes = root.create_group("nodes")
-        put(nodes.create_group("in"), type="Input", shape=[2, 3])
-        put(nodes.create_group("n"), **LIF | dict(tau=np.full((2, 3), 0.5), r=np.float32(2.0), v_leak=S, v_threshold=[[1.0], [2.0]]))
-        put(nodes.create_group("out"), type="Output", shape=[2, 3])
+    neuron = dict(tau=np.full((2, 3), 0.5), r=np.float32(2.0), v_leak=S, v_threshold=[[1.0], [2.0]])
+    nodes = {"in": ("Input", dict(shape=[2, 3])), "n": ("LIF", neuron), "out": ("Output", dict(shape=[2, 3]))}
+    write({"nodes": nodes, "edges": [("in", "n"), ("n", "out")]}, tmp_path / "a.nir")
     node = nir.read(convert(tmp_path / "a.nir", tmp_path / "b.nir")).nodes["n"]
     assert np.array_equal(node.r, np.full((2, 3), 2.0)) and node.r.dtype == np.float32
     assert np.array_equal(node.v_leak, np.stack([S, S])) and np.array_equal(node.v_threshold, [[1.0] * 3, [2.0] * 3])
@@ -650,12 +625,8 @@ def convert_of_lif(folder):
 
 
 def test_a_graph_without_an_input_is_reported(tmp_path):
-    with h5py.File(tmp_path / "a.nir", "w") as file:
-        root = put(file.create_group("node"), type="NIRGraph")
-        root.create_dataset("edges", data=names([("a", "b"), ("b", "a"), ("b", "c")]), dtype=TEXT)
-        nodes = root.create_group("nodes")
-        for name in "abc":
-            put(nodes.create_group(name), **LIF)
+    lif = "LIF", dict(tau=S, r=S, v_leak=S, v_threshold=S)
+    write({"nodes": dict.fromkeys("abc", lif), "edges": [("a", "b"), ("b", "a"), ("b", "c")]}, tmp_path / "a.nir")
     done = tool("check", tmp_path / "a.nir")
     verdict = "a.nir: sound, but it cannot be run: node /, field edges: there is no Input"
     assert done.returncode == 0 and verdict in done.stdout and "good" not in done.stdout, done.stdout
@@ -734,7 +705,7 @@ def test_another_hdf5_in_the_process_does_no_harm(tmp_path):
     libraries = list((Path(h5py.__file__).parents[1] / "h5py.libs").glob("libhdf5-*"))
     if len(libraries) != 1:
         pytest.skip("this h5py has no HDF5 of its own")
-    done = tool("check", tmp_path / "a.nir", env={"LD_PRELOAD": str(libraries[0])})
+    done = tool("check", tmp_path / "a.nir", env={**os.environ, "LD_PRELOAD": str(libraries[0])})
     assert done.returncode == 0 and "good" in done.stdout, done.stderr
     dynamic = subprocess.run(["nm", "-D", LIBRARY.with_name("libspikeforge_nir.so")], capture_output=True, text=True).stdout
     assert "spikeforge" in dynamic and not [line for line in dynamic.splitlines() if " H5" in line]
@@ -759,16 +730,7 @@ print(time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN).ru_
 def test_no_name_in_a_file_reaches_the_terminal_as_a_command(tmp_path):
     names = ["\x1b]0;title\x07", "\x9b2J", "\x7f"]
     for file, more in (("a.nir", []), ("b.nir", names)):
-        with h5py.File(tmp_path / file, "w") as opened:
-            opened["version"] = "1.0"
-            root = opened.create_group("node")
-            root["type"] = "NIRGraph"
-            nodes = root.create_group("nodes")
-            for name in ["input", *more]:
-                node = nodes.create_group(name)
-                node["type"] = "Input"
-                node["shape"] = np.array([3])
-            root.create_dataset("edges", data=np.empty((0, 2), dtype=object), dtype=TEXT)
+        write({"nodes": dict.fromkeys(["input", *more], ("Input", dict(shape=[3]))), "edges": []}, tmp_path / file)
     for arguments in (("diff", tmp_path / "a.nir", tmp_path / "b.nir"), ("diff", tmp_path / "b.nir", tmp_path / "a.nir"),
                       ("info", tmp_path / "b.nir"), ("info", tmp_path / "b.nir", "--json"), ("dot", tmp_path / "b.nir"), ("check", tmp_path / "b.nir")):
         done = tool(*arguments)

@@ -19,8 +19,8 @@ DT = 1e-3
 pytestmark = pytest.mark.skipif(not TOOL.exists(), reason=f"there is no {TOOL}: built without HDF5?")
 
 
-def tool(*arguments):
-    return subprocess.run([str(a) for a in (TOOL, *arguments)], capture_output=True, text=True, timeout=120)
+def tool(*arguments, **options):
+    return subprocess.run([str(a) for a in (TOOL, *arguments)], capture_output=True, text=True, timeout=120, **options)
 
 
 def run(file, x, folder, records=(), membranes=(), dtype="float64", inputs=None, **options):

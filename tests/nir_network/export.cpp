@@ -55,12 +55,7 @@ void check_round_trip(const nn::Part& part, const at::Tensor& x, nir::Report* re
 at::Tensor input(std::initializer_list<std::int64_t> shape) { return inputs(shape, c10::kFloat).abs() * 1.5; }
 
 std::string refused(const nn::Part& part, const at::Tensor& x) {
-  try {
-    nir::from_module(part, x, dt);
-  } catch (const nir::Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<nir::Error>([&] { nir::from_module(part, x, dt); });
 }
 
 }  // namespace

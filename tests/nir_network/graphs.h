@@ -77,12 +77,7 @@ inline nir::Graph network() {
 inline nir::ModuleOptions in_float64() { return {.dt = dt, .dtype = c10::kDouble}; }
 
 inline std::string refusal(const nir::Graph& graph, const nir::ModuleOptions& options = {.dt = dt}) {
-  try {
-    nir::to_module(graph, options);
-  } catch (const nir::Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of<nir::Error>([&] { nir::to_module(graph, options); });
 }
 
 }  // namespace spikeforge::test

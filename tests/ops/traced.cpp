@@ -76,18 +76,11 @@ TEST_CASE("a neuron prints its kernels where there is no GPU") {
 }
 
 TEST_CASE("a text that is not legal is a ValueError with its place") {
-  const auto message = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "nothing was thrown";
-  };
-  const std::string place = message([] { Neuron("neuron n(x) {\n  return x +\n}"); });
-  CHECK(place.find("line") != std::string::npos);
+  const std::string place = message_of<c10::ValueError>([] { Neuron("neuron n(x) {\n  return x +\n}"); });
+  CHECK(place.find("line 2, column 13: ") != std::string::npos);
   CHECK(place.find('^') != std::string::npos);
-  CHECK(message([] { leaky_neuron()({at::rand({3, 2})}); }).find("run(leaky): params must have 3 tensors") == 0);
+  const std::string words = message_of<c10::ValueError>([] { leaky_neuron()({at::rand({3, 2})}); });
+  CHECK(words.find("run(leaky): params must have 3 tensors") == 0);
 }
 
 }  // namespace spikeforge::test

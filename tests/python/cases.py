@@ -226,13 +226,6 @@ def some_of(items, device, *case):
     return list(items)[zlib.crc32(repr(case).encode()) % every :: every]
 
 
-def surrogate_arguments():
-    """Yields every surrogate with its defaults and with other arguments."""
-    for name, surrogate in SURROGATES.items():
-        yield name, ()
-        yield name, surrogate.other
-
-
 def arguments_of(surrogate, dtype):
     """Returns other arguments, and the defaults unless they are too steep for the type."""
     known = SURROGATES[surrogate]

@@ -114,8 +114,13 @@ def with_threads(counts, call):
     return results
 
 
+def printed_by(*command, **options):
+    """Runs a command, which must succeed, and returns its standard output."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 def output_of(program, *arguments, **options):
     """Runs a Python program in a new process, which must succeed, and returns its output."""
-    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed_by(sys.executable, "-c", program, *arguments, **options)

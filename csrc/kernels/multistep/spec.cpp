@@ -162,43 +162,6 @@ bool fits_one_segment(const KernelSpec& spec) {
   return spec.cell->params.size() <= most_params && !spec.loop.store_states;
 }
 
-}  // namespace
-
-std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
-  static_assert(std::has_unique_object_representations_v<LoopSpec> && std::has_unique_object_representations_v<Place>,
-                "equal specs must have equal bytes: no padding");
-  return hash64(&spec.loop, sizeof spec.loop) * 31 + hash64(spec.places.data(), spec.places.size() * sizeof(Place));
-}
-
-std::span<Place> params_of(KernelSpec& spec) { return PlacesOf(spec).params; }
-
-KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule) {
-  KernelSpec spec = common_spec(Direction::forward, launch, schedule);
-  spec.loop.save = launch.checkpoints != nullptr;
-  spec.loop.packed_bits = launch.packed.bits;
-  if (!spec.loop.save) spec.loop.schedule.checkpoint = 1;
-  // A spiking forward pass has neither a surrogate nor a gradient to detach.
-  spec.loop.form.detach_reset = false;
-  if (spec.loop.form.spiking) {
-    spec.loop.form.with_surrogate = false;
-    spec.loop.form.surrogate = {};
-  }
-  return spec;
-}
-
-KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule) {
-  KernelSpec spec = common_spec(Direction::backward, launch, schedule);
-  const PlacesOf places(spec);
-  for (std::size_t i = 0; i < places.inputs.size(); ++i) places.inputs[i].wanted = launch.grad_inputs[i] != nullptr;
-  for (std::size_t i = 0; i < places.outputs.size(); ++i) places.outputs[i].grad = kind_of(launch.grad_outputs[i]);
-  for (std::size_t s = 0; s < places.states.size(); ++s) {
-    places.states[s].grad = kind_of(launch.grad_states[s]);
-    places.states[s].wanted = launch.grad_initial[s] != nullptr;
-  }
-  for (std::size_t j = 0; j < places.params.size(); ++j) places.params[j].wanted = launch.grad_params[j] != nullptr;
-  return spec;
-}
-
 std::string print_members(const KernelSpec& spec, const CellText& cell) {
   const LoopSpec& loop = spec.loop;
   const Schedule& schedule = loop.schedule;
@@ -241,13 +204,51 @@ std::string print_members(const KernelSpec& spec, const CellText& cell) {
   return line.take();
 }
 
-std::string print_loop(const KernelSpec& spec, const CellText& cell) {
+}  // namespace
+
+std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
+  static_assert(std::has_unique_object_representations_v<LoopSpec> && std::has_unique_object_representations_v<Place>,
+                "equal specs must have equal bytes: no padding");
+  return hash64(&spec.loop, sizeof spec.loop) * 31 + hash64(spec.places.data(), spec.places.size() * sizeof(Place));
+}
+
+std::span<Place> params_of(KernelSpec& spec) { return PlacesOf(spec).params; }
+
+KernelSpec spec_of(const ForwardLaunch& launch, const Schedule& schedule) {
+  KernelSpec spec = common_spec(Direction::forward, launch, schedule);
+  spec.loop.save = launch.checkpoints != nullptr;
+  spec.loop.packed_bits = launch.packed.bits;
+  if (!spec.loop.save) spec.loop.schedule.checkpoint = 1;
+  // A spiking forward pass has neither a surrogate nor a gradient to detach.
+  spec.loop.form.detach_reset = false;
+  if (spec.loop.form.spiking) {
+    spec.loop.form.with_surrogate = false;
+    spec.loop.form.surrogate = {};
+  }
+  return spec;
+}
+
+KernelSpec spec_of(const BackwardLaunch& launch, const Schedule& schedule) {
+  KernelSpec spec = common_spec(Direction::backward, launch, schedule);
+  const PlacesOf places(spec);
+  for (std::size_t i = 0; i < places.inputs.size(); ++i) places.inputs[i].wanted = launch.grad_inputs[i] != nullptr;
+  for (std::size_t i = 0; i < places.outputs.size(); ++i) places.outputs[i].grad = kind_of(launch.grad_outputs[i]);
+  for (std::size_t s = 0; s < places.states.size(); ++s) {
+    places.states[s].grad = kind_of(launch.grad_states[s]);
+    places.states[s].wanted = launch.grad_initial[s] != nullptr;
+  }
+  for (std::size_t j = 0; j < places.params.size(); ++j) places.params[j].wanted = launch.grad_params[j] != nullptr;
+  return spec;
+}
+
+std::string print_loop(const KernelSpec& spec, const CellText& cell, const std::string& more) {
   codegen::Lines line;
   line += cell.text;
   line("");
   line("namespace spikeforge {{");
   line("struct Spec {{");
   line += print_members(spec, cell);
+  line += more;
   line("}};");
   line("}}  // namespace spikeforge");
   return line.take();

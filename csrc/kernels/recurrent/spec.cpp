@@ -90,19 +90,15 @@ jit::KernelSource print_source(const RecurrentSpec& spec) {
   const char* const name = forward ? "Forward" : "Backward";
   const std::string args = fmt::format("spikeforge::Recurrent{}Args<spikeforge::Spec::Cell>", name);
 
+  codegen::Lines members;
+  members("  using Half = {};", spec.step.loop.type == DType::f16 ? "f16" : "bf16");
+  members("  static constexpr recurrent::Geometry geometry = {{{}}};", fmt::join(numbers_of(spec.geometry), ", "));
+  members("  static constexpr int into = {};", spec.into);
+  members("  static constexpr bool vectors = {}, has_first = {};", spec.vectors, spec.has_first);
+
   codegen::Lines line;
   line("#include <spikeforge/cuda/recurrent/{}.cuh>", direction);
-  line += cell.text;
-  line("");
-  line("namespace spikeforge {{");
-  line("struct Spec {{");
-  line += print_members(spec.step, cell);
-  line("  using Half = {};", spec.step.loop.type == DType::f16 ? "f16" : "bf16");
-  line("  static constexpr recurrent::Geometry geometry = {{{}}};", fmt::join(numbers_of(spec.geometry), ", "));
-  line("  static constexpr int into = {};", spec.into);
-  line("  static constexpr bool vectors = {}, has_first = {};", spec.vectors, spec.has_first);
-  line("}};");
-  line("}}  // namespace spikeforge");
+  line += print_loop(spec.step, cell, members.take());
   line("");
   line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_recurrent_{}(", spec.geometry.block(),
        direction);

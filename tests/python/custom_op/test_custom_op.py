@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import REPOSITORY, library_path
 from documentation import PAGES, code
+from loops import printed_by
 
 OPERATORS = library_path().parent / "libspikeforge_example_operators.so"
 GUIDE = PAGES["docs/custom_operators.md"]
@@ -277,22 +278,16 @@ def test_it_runs_in_a_cuda_graph(cuda, mine):
 # --- the guide -----------------------------------------------------------------------------------------------------------
 
 
-def run(*command, cwd):
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.mark.long
 def test_the_guides_programs_build_and_run(installed_package, tmp_path):
     (tmp_path / "operators.cpp").write_text(code("operators.cpp of the guide"))
     (tmp_path / "CMakeLists.txt").write_text(code("CMakeLists.txt of the guide"))
     ccache = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={path}" for path in [shutil.which("ccache")] if path]
-    run("cmake", "-B", "build", f"-DCMAKE_PREFIX_PATH={installed_package}", *ccache, cwd=tmp_path)
-    run("cmake", "--build", "build", cwd=tmp_path)
+    printed_by("cmake", "-B", "build", f"-DCMAKE_PREFIX_PATH={installed_package}", *ccache, cwd=tmp_path)
+    printed_by("cmake", "--build", "build", cwd=tmp_path)
 
     program = code("Python program of the guide") + "\nassert torch.allclose(v.grad, 1.7 * (p := torch.sigmoid(1.7 * (v - 0.8) / noise)) * (1 - p) / noise)\n"
-    assert "adds" in run(sys.executable, "-c", program, cwd=tmp_path)
+    assert "adds" in printed_by(sys.executable, "-c", program, cwd=tmp_path)
 
 
 PUBLIC = (REPOSITORY / "csrc" / "custom_op" / "custom_op.h").read_text()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from conftest import REPOSITORY, library_path
+from loops import printed_by
 
 EXAMPLES = REPOSITORY / "examples" / "python"
 
@@ -19,9 +20,7 @@ def torchrun(*command, gpus=False):
     if not gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run([*start, *map(str, command)], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+    return printed_by(*start, *command, env=environment, timeout=300)
 
 
 @pytest.fixture(params=["gloo", "nccl"])
@@ -52,14 +51,13 @@ def test_gradients_are_those_of_the_joined_batch_and_states_belong_to_each_proce
 @pytest.mark.long
 def test_the_example_trains_in_two_processes_and_its_checkpoint_is_that_of_one(tmp_path):
     data = tmp_path / "digits.csv"
-    subprocess.run([sys.executable, REPOSITORY / "scripts" / "prepare_digits.py", "--output", data], check=True, capture_output=True)
+    printed_by(sys.executable, REPOSITORY / "scripts" / "prepare_digits.py", "--output", data)
     output = torchrun(EXAMPLES / "digits_ddp.py", "--data", data, "--output", tmp_path, "--epochs", 2, "--steps", 4)
     reached = re.search(r"^accuracy on the held-out digits: ([\d.]+)%", output, re.MULTILINE)[1]
     assert float(reached) > 70 and len(re.findall(r"^epoch", output, re.MULTILINE)) == 2, output
     environment = dict(os.environ, SPIKEFORGE_LIBRARY=str(library_path()))
     command = [sys.executable, EXAMPLES / "digits.py", "--load", tmp_path / "network_python.pt", "--data", data, "--device", "cpu"]
-    again = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert f"accuracy on the held-out digits: {reached}%" in again.stdout, again.stderr
+    assert f"accuracy on the held-out digits: {reached}%" in printed_by(*command, env=environment)
 
 
 def test_without_torchrun_it_prints_how_to_start_it():

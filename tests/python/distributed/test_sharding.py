@@ -1,13 +1,11 @@
 """Operators on torch's DTensor: the results of shards equal those of one process, and tensors sharded over samples or
 neurons stay sharded."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 import spikeforge  # noqa: F401, which registers the rules
+from loops import output_of
 from ranks import on_ranks
 
 ADAPTIVE = """neuron adaptive(x; v, a; leak, gain) {
@@ -281,5 +279,4 @@ def test_single_calls_are_sharded_as_the_rules_say(seen):
 
 def test_rules_are_there_whatever_is_imported_first():
     program = "import sys, spikeforge; before = set(sys.modules); import torch.distributed.tensor; print(set(sys.modules) - before)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "'spikeforge.distributed.sharding'" in done.stdout
+    assert "'spikeforge.distributed.sharding'" in output_of(program)

@@ -11,6 +11,7 @@ from loops import refused, with_threads
 
 import spikeforge
 from spikeforge import Projection, rules
+from test_draws import philox
 
 SQUARE = (slice(0, 60), slice(0, 60))
 APART = (slice(10, 50), slice(60, 160))  # sources and targets, out of 160 neurons
@@ -18,15 +19,6 @@ LAWS = dict(weight=rules.normal(2.0, 0.5), delay=rules.uniform(1, 20))
 
 
 # ---- the definition: csrc/kernels/event/connection_rules.h ----
-
-def philox(counter, key):
-    (a, b, c, d), low, high = counter, key & 0xFFFFFFFF, key >> 32
-    for _ in range(10):
-        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b, c, d = second >> 32 ^ b ^ low, second & 0xFFFFFFFF, first >> 32 ^ d ^ high, first & 0xFFFFFFFF
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return a, b, c, d
-
 
 PLACES, NUMBERS, LINES = range(3)
 

@@ -2,12 +2,10 @@
 same positions of maxima."""
 
 import itertools
-import subprocess
-import sys
 
 import pytest
 import torch
-from loops import refused
+from loops import output_of, refused
 from torch import nn
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.library import opcheck
@@ -273,9 +271,7 @@ packed, valid = ops.pack_spikes(torch.ones(100))
 ops.unpack_spikes(packed, valid, [100], [1], torch.float32)
 print(ops.write_kernel_pack(sys.argv[1]))
 """
-    result = subprocess.run([sys.executable, "-c", program, str(tmp_path / "pack")], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.split()[-1] == "6"
+    assert output_of(program, tmp_path / "pack").split()[-1] == "6"
 
 
 @pytest.mark.parametrize("arguments, words", [

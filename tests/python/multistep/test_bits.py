@@ -1,7 +1,6 @@
 """The forward pass has the same bits for any device, threads, instruction set, vector width and checkpoints."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from bits_worker import EXACT, SHAPE, results_on
 from cases import BOUND, Inputs, Options, call, random_parameters, random_states, random_x
 from conftest import require_cuda
+from loops import output_of, printed_by
 
 WORKER = Path(__file__).parents[1] / "bits_worker.py"
 ULPS = 4  # between backends, for functions such as exp
@@ -35,9 +35,7 @@ def here(device, request):
 
 def in_another_process(device, tmp_path, **environment):
     file = tmp_path / "results.pt"
-    command = [sys.executable, str(WORKER), device, str(file)]
-    done = subprocess.run(command, env=dict(os.environ, **environment), capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, f"{environment}: {done.stderr}"
+    printed_by(sys.executable, WORKER, device, file, env=dict(os.environ, **environment), timeout=900)
     return torch.load(file)
 
 
@@ -151,7 +149,7 @@ def one_steps():
 def test_exponentials_agree_between_instruction_sets(level, tmp_path):
     file = tmp_path / "h.pt"
     environment = dict(os.environ, SPIKEFORGE_CPU_CAPABILITY=level, PYTHONPATH=os.pathsep.join([str(WORKER.parent), str(Path(__file__).parent)]))
-    subprocess.run([sys.executable, "-c", ONE_STEP, str(file)], env=environment, check=True, timeout=300)
+    output_of(ONE_STEP, file, env=environment, timeout=300)
     for (neuron, inputs, here), there in zip(one_steps(), torch.load(file)):
         assert ulps_apart(there, here) <= ULPS, f"{neuron} {here.dtype}, {level}: {ulps_apart(there, here):.1f} ulp"
 

@@ -4,6 +4,7 @@ differentiates."""
 import pytest
 import torch
 from cases import Inputs, Options, call, numbers, random_parameters, random_states, random_x
+from loops import refused
 from reference import NEURONS, SURROGATES, Fire, Select, jvp, run
 from torch.autograd import forward_ad
 
@@ -280,8 +281,6 @@ def test_wrong_calls_end_in_the_same_words_as_without_tangents(change, words, de
     x, v = change(torch.rand(4, 3, 2, dtype=torch.float64, device=device), torch.rand(3, 2, dtype=torch.float64, device=device))
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(v, torch.ones_like(v))
-        with pytest.raises((TypeError, ValueError), match=words):
-            ops.lif(x, dual)
+        refused((TypeError, ValueError), words, lambda: ops.lif(x, dual))
         text = "neuron n(x; v) { h = v + x; return h; v' = h }"
-        with pytest.raises((TypeError, ValueError), match=words):
-            ops.run(text, [x], [dual], [])
+        refused((TypeError, ValueError), words, lambda: ops.run(text, [x], [dual], []))

@@ -13,6 +13,7 @@ import numpy
 import pytest
 import torch
 from cases import all_equal
+from loops import refused
 from torch.library import opcheck
 
 import spikeforge
@@ -46,16 +47,13 @@ def number(x, device="cpu"):
 
 
 def philox(counter, key):
-    """Applies Philox4x32-10 to four arrays of uint32."""
-    mask = numpy.uint64(0xFFFFFFFF)
-    c = [numpy.asarray(word, dtype=numpy.uint64) for word in counter]
-    low, high = numpy.uint64(key & 0xFFFFFFFF), numpy.uint64(key >> 32)
+    """Applies Philox4x32-10 to a counter of four uint32 words, which are integers or uint64 arrays."""
+    (a, b, c, d), low, high = counter, key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
-        first, second = numpy.uint64(0xD2511F53) * c[0], numpy.uint64(0xCD9E8D57) * c[2]
-        c = [(second >> numpy.uint64(32)) ^ c[1] ^ low, second & mask, (first >> numpy.uint64(32)) ^ c[3] ^ high,
-             first & mask]
-        low, high = (low + numpy.uint64(0x9E3779B9)) & mask, (high + numpy.uint64(0xBB67AE85)) & mask
-    return c
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = second >> 32 ^ b ^ low, second & 0xFFFFFFFF, first >> 32 ^ d ^ high, first & 0xFFFFFFFF
+        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
+    return a, b, c, d
 
 
 def words(draw, steps, neurons, seed, offset, once, stream=0):
@@ -328,8 +326,7 @@ def test_vmap_draws_for_each_map():
     assert not torch.equal(y[:, 0] - x[:, 0], y[:, 1] - x[:, 1])
     mapped = torch.vmap(lambda x: run(text, x)[0][0], in_dims=1)(x)
     assert torch.equal(mapped.transpose(0, 1), run(text, x)[0][0])
-    with pytest.raises(RuntimeError, match="random operation while in randomness error mode"):
-        torch.vmap(f, in_dims=1)(x)
+    refused(RuntimeError, "random operation while in randomness error mode", lambda: torch.vmap(f, in_dims=1)(x))
     with pytest.raises(NotImplementedError, match=r'run\(n\): torch.vmap with randomness="same" is not supported'):
         torch.vmap(f, in_dims=1, randomness="same")(x)
     with pytest.raises(NotImplementedError, match="torch.vmap over seeds"):
@@ -356,10 +353,8 @@ def test_wrong_draws_are_refused():
         ("neuron n(x) { return draw(normal(), 0.5) }", {}, ValueError, "the number of a draw is a whole one below 8192"),
         ("neuron n(x) { return poisson(1) + draw(normal(), 1) }", {}, ValueError, "another draw has number 1"),
     ]:
-        with pytest.raises(error, match=words):
-            ops.run(text, [x], [], [], **named)
-    with pytest.raises(ValueError, match="needs a seed"):
-        ops.run_forward(noisy, [x], store_states=False, save=False)
+        refused(error, words, lambda: ops.run(text, [x], [], [], **named))
+    refused(ValueError, "needs a seed", lambda: ops.run_forward(noisy, [x], store_states=False, save=False))
     with pytest.raises(NotImplementedError, match="draws random numbers, which only run"):
         ops.recurrent_run(noisy, [x], torch.zeros(3, 3), [], [])
 
@@ -391,5 +386,4 @@ def test_python_functions_draw():
     assert torch.equal(y, expected[0][0]) and torch.equal(states["v"], expected[1][0])
     with pytest.raises(TypeError, match="draw_once: x must be a draw"):
         spikeforge.neuron(lambda x: spikeforge.trace.draw_once(x), name="n")
-    with pytest.raises(TypeError, match="normal: draws only in the function of a traced neuron"):
-        spikeforge.trace.normal()
+    refused(TypeError, "normal: draws only in the function of a traced neuron", spikeforge.trace.normal)

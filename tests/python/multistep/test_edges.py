@@ -2,8 +2,6 @@
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from cases import (
 )
 from conftest import library_path
 from cuda_graphs import captured
+from loops import output_of
 from reference import NEURONS, run
 from spikeforge import surrogate
 
@@ -461,10 +460,8 @@ print("equal")
 
 def test_eight_threads_may_make_the_first_call_at_once(device):
     """Each thread calls a different operator; the results are those of one thread."""
-    command = [sys.executable, "-c", EIGHT_THREADS, str(library_path()), device.type]
     environment = dict(os.environ, SPIKEFORGE_CACHE_DIR="off", PYTHONPATH=str(Path(__file__).parents[1]))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stdout.strip() == "equal", done.stderr
+    assert output_of(EIGHT_THREADS, library_path(), device.type, env=environment, timeout=300) == "equal\n"
 
 
 # --- several devices -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import reference
 from cases import (
     BOUND, LOWERED_LIF, Inputs, Options, assert_within, gradients, prepare_call, random_parameters, random_states, random_x,
 )
+from loops import refused
 from reference import NEURONS
 
 import spikeforge.nn as snn
@@ -366,15 +367,12 @@ WRONG = [
 
 @pytest.mark.parametrize("wrong, error, message", WRONG)
 def test_wrong_samples_are_refused(wrong, error, message):
-    with pytest.raises(error, match=message):
-        ops.lif(torch.zeros(4, 3, 2), **wrong)
-    with pytest.raises(error, match=message):
-        ops.run("neuron same(x) { return x }", [torch.zeros(4, 3, 2)], [], [], **wrong)
+    refused(error, message, lambda: ops.lif(torch.zeros(4, 3, 2), **wrong))
+    refused(error, message, lambda: ops.run("neuron same(x) { return x }", [torch.zeros(4, 3, 2)], [], [], **wrong))
     with pytest.raises(error, match="^recurrent_run: " + message):
         x = torch.zeros(4, 3, 2)
         ops.recurrent_run(LEAKY, [x, x], torch.eye(2), [], [torch.tensor(2.0)], **wrong)
-    with pytest.raises(ValueError, match=r"must be \[T, B, \*shape\]"):
-        ops.lif(torch.zeros(4), lengths=torch.tensor(3))
+    refused(ValueError, r"must be \[T, B, \*shape\]", lambda: ops.lif(torch.zeros(4), lengths=torch.tensor(3)))
 
 
 # --- recurrent layers ----------------------------------------------------------------------------------------------
@@ -535,8 +533,7 @@ def test_call_tells_the_neurons_of_any_module():
     assert torch.equal(y, net.lif(net.layer(x), lengths=lengths))
     with pytest.raises(ValueError, match="Sequential: accepts neither lengths nor start: statistics"):
         snn.call(torch.nn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(4)), snn.LIF()), x, lengths=lengths)
-    with pytest.raises(TypeError, match="Plain: lengths must be a tensor, or a list of ints"):
-        snn.call(net, x, lengths=7)
+    refused(TypeError, "Plain: lengths must be a tensor, or a list of ints", lambda: snn.call(net, x, lengths=7))
     packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
     nested = torch.nested.nested_tensor([torch.randn(3, 4)], layout=torch.jagged)
     for ragged, kind in ((packed, "PackedSequence"), (nested, "nested tensor")):
@@ -591,8 +588,7 @@ def test_nested_tensors():
 def test_a_nested_tensor_of_another_layout_raises():
     nested = torch.nested.nested_tensor([torch.randn(n, 4) for n in (3, 5)], layout=torch.strided)
     for call in (snn.LIF(), net_of(recurrent=True), lambda x: snn.LIF()(x, None)):
-        with pytest.raises(ValueError, match="a nested tensor must be jagged"):
-            call(nested)
+        refused(ValueError, "a nested tensor must be jagged", lambda: call(nested))
     with pytest.raises(TypeError, match="lif: x must be a dense tensor, but is nested; pad its sequences, and pass lengths"):
         ops.lif(nested)
 
@@ -604,10 +600,8 @@ def test_lists_are_lengths_and_starts():
     assert torch.equal(net(x, lengths=[5, 2, 4], start=start.tolist()), expected)
     assert torch.equal(net(x, lengths=(5, 2, 4), start=start), expected)
     for wrong in (5, [1.5, 2.0, 3.0], [True, False, True], "abc", [[5, 2, 4]]):
-        with pytest.raises(TypeError, match="lengths must be a tensor, or a list of ints, but is"):
-            net(x, lengths=wrong)
-    with pytest.raises(TypeError, match="start must be a tensor, or a list of rows of bools, but is"):
-        net(x, start=[True] * 5)
+        refused(TypeError, "lengths must be a tensor, or a list of ints, but is", lambda: net(x, lengths=wrong))
+    refused(TypeError, "start must be a tensor, or a list of rows of bools, but is", lambda: net(x, start=[True] * 5))
 
 
 def test_a_loop_refuses_wrong_starts_as_neurons_do():
@@ -617,8 +611,7 @@ def test_a_loop_refuses_wrong_starts_as_neurons_do():
     behind.connect("in", "cell.in", delay=2)
     behind.connect("cell.out", "out")
     for net in (snn.Recurrent(snn.LIF(), torch.nn.Linear(8, 8)), behind):
-        with pytest.raises(TypeError, match="start must be bool, but is float32"):
-            net(x, start=torch.zeros(5, 3))
+        refused(TypeError, "start must be bool, but is float32", lambda: net(x, start=torch.zeros(5, 3)))
         for shape in ([4, 3], [5, 2], [3]):
             with pytest.raises(ValueError, match=r"start must have shape \[5, 3\], one for each step and sample, but has"):
                 net(x, start=torch.zeros(shape, dtype=torch.bool))
@@ -626,8 +619,7 @@ def test_a_loop_refuses_wrong_starts_as_neurons_do():
 
 def test_modules_without_samples_refuse_lengths():
     x, lengths = torch.randn(4, 3, 2), torch.tensor([1, 2, 4])
-    with pytest.raises(ValueError, match="accepts neither lengths nor start"):
-        snn.Latency(3)(x, lengths=lengths)
+    refused(ValueError, "accepts neither lengths nor start", lambda: snn.Latency(3)(x, lengths=lengths))
     with pytest.raises(ValueError, match="DelayedLinear: accepts lengths, but not start, .* pass each part as a separate sample"):
         snn.DelayedLinear(2, 2, 3)(x, start=torch.zeros(4, 3, dtype=torch.bool))
     for layer in (snn.Delay(1), snn.DelayedLinear(2, 2, 3)):
@@ -635,14 +627,12 @@ def test_modules_without_samples_refuse_lengths():
             layer(x, lengths=lengths, store_states=True)
         for wrong, error, message in WRONG:
             if "lengths" in wrong:
-                with pytest.raises(error, match=message.replace("dense ", "").replace("Float", "float32")):
-                    layer(x, **wrong)
+                refused(error, message.replace("dense ", "").replace("Float", "float32"), lambda: layer(x, **wrong))
     with pytest.raises(ValueError, match=r"lengths must have shape \[2\], one for each sample of x \[T, B, \*shape\], but has \[2\], for x of"):
         snn.DelayedLinear(2, 2, 3)(x[:, 0], lengths=lengths[:2])
     with pytest.raises(ValueError, match="accepts neither lengths nor start: .*statistics"):
         snn.Sequential(snn.TimeDistributed(torch.nn.BatchNorm1d(2)), snn.LIF())(x, lengths=lengths)
     stepped = snn.Recurrent(snn.LIF(), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
-    with pytest.raises(ValueError, match="accepts neither lengths nor start: .*stepped"):
-        stepped(x, lengths=lengths)
+    refused(ValueError, "accepts neither lengths nor start: .*stepped", lambda: stepped(x, lengths=lengths))
     with pytest.raises(ValueError, match="must be scalars"):
         snn.LIF(v_reset=snn.Learnable(0.1), strict=True)(x, start=torch.zeros(4, 3, dtype=torch.bool))

@@ -2,14 +2,13 @@
 
 import os
 import resource
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 from cases import LOWERED_LIF
 from conftest import library_path
+from loops import output_of
 
 ops = torch.ops.spikeforge
 NUMBERS = [2.0, 1.0, 0.0]
@@ -145,8 +144,7 @@ del held
 print(mapped())
 """
     environment = {"SPIKEFORGE_RESULT_CACHE_MB": megabytes}
-    done = subprocess.run([sys.executable, "-c", program, str(library_path())], env={**os.environ, **environment}, text=True,
-                          capture_output=True, check=True)
-    before, after = (int(word) / 1024 for word in done.stdout.split())
+    words = output_of(program, library_path(), env={**os.environ, **environment}).split()
+    before, after = (int(word) / 1024 for word in words)
     grown = after - before
     assert 350 < grown < 600 if kept else grown < 70, f"{grown} MiB more are mapped after eight results of 64 MiB are gone"

@@ -5,7 +5,6 @@ AOTInductor. The program runs in a separate process, so a crash fails the test."
 
 import json
 import shutil
-import subprocess
 import sys
 
 import numpy
@@ -14,6 +13,7 @@ import torch
 
 from cases import saved_and_loaded
 from conftest import REPOSITORY, library_path
+from loops import printed_by
 
 sys.path.insert(0, str(REPOSITORY / "examples" / "python"))
 import digits  # noqa: E402
@@ -138,10 +138,9 @@ def program():
 def scores_in_cpp(path, samples, folder, *options):
     numpy.save(folder / "samples.npy", samples.cpu().numpy())
     command = [program(), path, folder / "samples.npy", "--batch", str(len(samples)), "--scores", folder / "scores.csv", "--json"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    printed = printed_by(*command, *options, timeout=300)
     scores = torch.from_numpy(numpy.loadtxt(folder / "scores.csv", delimiter=",", dtype=numpy.float32, ndmin=2))
-    assert json.loads(done.stdout)["classes"] == scores.argmax(1).tolist()
+    assert json.loads(printed)["classes"] == scores.argmax(1).tolist()
     return scores
 
 

@@ -3,13 +3,13 @@
 import ast
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
 import reference
 import torch
 from documentation import PAGES, anchors, code, marked, prose, table
+from loops import printed_by
 
 import spikeforge.nn
 from spikeforge import surrogate
@@ -18,12 +18,6 @@ from conftest import REPOSITORY
 
 NEURONS = list(reference.NEURONS)
 COMMON = ["detach_reset", "surrogate", "surrogate_args", "spiking", "store_v", "bits", "lengths", "start"]
-
-
-def run(*command, cwd=REPOSITORY):
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, f"{' '.join(done.args)}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 # --- programs ----------------------------------------------------------------------------------------------------------
@@ -133,37 +127,37 @@ def build_against(prefix, program, folder):
     (folder / "main.cpp").write_text(program)
     (folder / "CMakeLists.txt").write_text(code("quick start, CMakeLists.txt"))
     ccache = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={path}" for path in [shutil.which("ccache")] if path]
-    run("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}", *ccache)
-    run("cmake", "--build", folder / "build")
+    printed_by("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}", *ccache)
+    printed_by("cmake", "--build", folder / "build")
     return folder / "build" / "example"
 
 
 @pytest.mark.long
 def test_the_cpp_program_builds_against_the_installed_package_and_learns(installed_package, tmp_path):
-    output = run(build_against(installed_package, code("quick start in C++"), tmp_path))
+    output = printed_by(build_against(installed_package, code("quick start in C++"), tmp_path))
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", output)]
     assert len(losses) == 5 and losses[-1] < losses[0], output
 
 
 @pytest.mark.long
 def test_the_program_of_a_network_runs_alike_in_pieces_and_is_drawn(installed_package, tmp_path):
-    output = run(build_against(installed_package, code("a network in C++"), tmp_path), cwd=tmp_path)
+    output = printed_by(build_against(installed_package, code("a network in C++"), tmp_path), cwd=tmp_path)
     assert "v after 60 steps" in output and "the same spikes" in output
-    run(sys.executable, REPOSITORY / "scripts" / "plot_monitor.py", tmp_path / "recording")
+    printed_by(sys.executable, REPOSITORY / "scripts" / "plot_monitor.py", tmp_path / "recording")
     assert (tmp_path / "recording" / "recording.png").stat().st_size > 10_000
 
 
 @pytest.mark.long
 def test_the_cpp_program_of_networks_of_populations_fires(installed_package, tmp_path):
-    spikes, excitatory = map(int, re.findall(r"\d+", run(build_against(installed_package, code("networks in C++"), tmp_path))))
+    spikes, excitatory = map(int, re.findall(r"\d+", printed_by(build_against(installed_package, code("networks in C++"), tmp_path))))
     assert 100 < excitatory < spikes < 100_000
 
 
 @pytest.mark.long
 def test_the_program_of_the_deployment_page_runs_what_its_script_saved(installed_package, tmp_path):
     (tmp_path / "save.py").write_text(code("save.py of deployment"))
-    run(sys.executable, tmp_path / "save.py", cwd=tmp_path)
-    output = run(build_against(installed_package, code("main.cpp of deployment"), tmp_path), cwd=tmp_path)
+    printed_by(sys.executable, tmp_path / "save.py", cwd=tmp_path)
+    output = printed_by(build_against(installed_package, code("main.cpp of deployment"), tmp_path), cwd=tmp_path)
     assert "the read-out after the last step" in output and "CPUFloatType{4,3}" in output
 
 

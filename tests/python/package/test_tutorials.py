@@ -5,12 +5,12 @@ import importlib
 import os
 import re
 import runpy
-import subprocess
 import sys
 
 import pytest
 import spikeforge
 from documentation import PAGES, code
+from loops import printed_by
 
 from conftest import REPOSITORY, library_path
 
@@ -37,9 +37,7 @@ def test_a_tutorial_runs_by_itself(name, tmp_path):
         else:
             pytest.importorskip(needed)
     own = {"MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "SPIKEFORGE_LIBRARY": str(library_path().absolute())}
-    command = [sys.executable, FOLDER / f"{name}.py"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    printed_by(sys.executable, FOLDER / f"{name}.py", cwd=tmp_path, env={**os.environ, **own})
 
 
 def test_the_tutorial_of_hierarchies_prints_its_table(monkeypatch, capsys):

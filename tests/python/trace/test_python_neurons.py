@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from cases import all_equal, assert_close, random_gradients
 from documentation import PAGES, code
+from loops import refused
 from reference import SURROGATES, Fire, Select
 
 import spikeforge
@@ -132,8 +133,7 @@ def test_a_number_is_printed_to_its_last_bit():
 
 def test_the_kernels_can_be_looked_at():
     assert "double" in alif.cuda_source(torch.float64) and "spikeforge_forward(" in alif.cuda_source()
-    with pytest.raises(TypeError, match="dtype must be"):
-        alif.cuda_source(torch.long)
+    refused(TypeError, "dtype must be", lambda: alif.cuda_source(torch.long))
 
 
 # --- equations ---------------------------------------------------------------------------------------------------------
@@ -659,10 +659,8 @@ def test_an_error_of_the_trace_names_the_line(case):
 def test_a_value_outlives_no_trace():
     kept = []
     neuron(lambda x: kept.append(x) or x, name="n")
-    with pytest.raises(TypeError, match="no meaning after its function has returned"):
-        kept[0] + 1
-    with pytest.raises(TypeError, match="n: .*a value of another trace"):
-        neuron(lambda x: x + kept[0], name="n")
+    refused(TypeError, "no meaning after its function has returned", lambda: kept[0] + 1)
+    refused(TypeError, "n: .*a value of another trace", lambda: neuron(lambda x: x + kept[0], name="n"))
 
 
 def good(x, v, *, tau=2.0):
@@ -696,8 +694,7 @@ SIGNATURES = [
 
 @pytest.mark.parametrize("options, function, error, words", SIGNATURES, ids=[words[:60] for *_, words in SIGNATURES])
 def test_a_function_of_another_form_is_refused_in_words(options, function, error, words):
-    with pytest.raises(error, match=words):
-        neuron(**options)(function)
+    refused(error, words, lambda: neuron(**options)(function))
 
 
 X = torch.rand(4, 3)
@@ -718,8 +715,7 @@ CALLS = [
 
 @pytest.mark.parametrize("call, error, words", CALLS, ids=[words[:50] for *_, words in CALLS])
 def test_a_wrong_call_raises_a_clear_error(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
+    refused(error, words, call)
 
 
 # --- calls -------------------------------------------------------------------------------------------------------------
@@ -835,10 +831,8 @@ def test_it_can_be_copied_and_pickled():
     assert (loaded.text, loaded.states, loaded.defaults) == (local.text, local.states, local.defaults)
     w = torch.rand(2)
     assert torch.equal(loaded(x, None, w)[0], local(x, None, w)[0])
-    with pytest.raises(ValueError, match="state w: the function of its initial value was not pickled"):
-        loaded(x)
-    with pytest.raises(ValueError, match="its function is not available"):
-        loaded.loop(x)
+    refused(ValueError, "state w: the function of its initial value was not pickled", lambda: loaded(x))
+    refused(ValueError, "its function is not available", lambda: loaded.loop(x))
 
 
 def test_vmap_is_a_loop():
@@ -964,8 +958,7 @@ def test_from_core_finds_its_inputs_and_says_what_does_not_fit():
         (lambda: from_core(lambda x, v: (WEIGHT[0] * x, v), 1), TypeError, "make it a parameter"),
     ]
     for call, error, words in wrong:
-        with pytest.raises(error, match=words):
-            call()
+        refused(error, words, call)
 
 
 @pytest.mark.parametrize("make", ["atan", "fast_sigmoid", "sigmoid", "straight_through_estimator", "spike_rate_escape"])
