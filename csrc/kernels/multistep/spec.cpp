@@ -162,6 +162,8 @@ bool fits_one_segment(const KernelSpec& spec) {
   return spec.cell->params.size() <= most_params && !spec.loop.store_states;
 }
 
+}  // namespace
+
 std::string print_members(const KernelSpec& spec, const CellText& cell) {
   const LoopSpec& loop = spec.loop;
   const Schedule& schedule = loop.schedule;
@@ -203,8 +205,6 @@ std::string print_members(const KernelSpec& spec, const CellText& cell) {
   line += lookup("bool", "wants_grad_param", places.params, wanted);
   return line.take();
 }
-
-}  // namespace
 
 std::size_t HashOfSpec::operator()(const KernelSpec& spec) const {
   static_assert(std::has_unique_object_representations_v<LoopSpec> && std::has_unique_object_representations_v<Place>,

@@ -82,8 +82,11 @@ std::string with_samples(const std::string& args, const LoopSpec& loop);
 // Returns the type of the kernel's argument.
 std::string arguments_of(const LoopSpec& loop);
 
-// Prints the spec's cell, and the loop's struct Spec in namespace spikeforge. Its members describe the cell, its types,
-// and the places of a call, for any loop that runs cells; `more` are further members.
+// Prints the members of a Spec that describe the cell, its types, and the places of a call, for any loop that runs
+// cells.
+std::string print_members(const KernelSpec& spec, const CellText& cell);
+
+// Prints the spec's cell, and the loop's struct Spec with these members and `more` in namespace spikeforge.
 std::string print_loop(const KernelSpec& spec, const CellText& cell, const std::string& more = {});
 
 }  // namespace spikeforge::kernels
