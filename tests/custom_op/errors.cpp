@@ -35,7 +35,7 @@ TEST_CASE("a schema that cannot be read, or not served, is refused in words") {
   says("spikeforge::bad(Tensor x) -> Tensor", "the namespace spikeforge is this library's own");
   says("test_custom::bad(int n) -> Tensor", "must have an argument of type Tensor");
   says("test_custom::bad(Tensor x) -> ()", "must have a result of type Tensor");
-  says("test_custom::bad(Tensor x) -> int", "every result must be a Tensor");
+  says("test_custom::bad(Tensor x) -> int", "every result must be a new Tensor");
   says("test_custom::bad(Tensor(a!) x) -> Tensor(a!)", "argument x is marked as changed");
   says("test_custom::bad(Tensor x) -> (Tensor x)", "x names a result and something else");
   says("test_custom::bad(Tensor x, Tensor x) -> Tensor", "two arguments are called x");

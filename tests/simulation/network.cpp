@@ -77,7 +77,7 @@ TEST_CASE("rates, currents, parameters and states change between steps") {
   CHECK(network.param(p, "leak").item<double>() == 0.25);
   network.set_drive(drive, 1000.0);
   network.silence(p, at::tensor({1}, at::kLong));
-  CHECK(network.step(1)[0].equal(at::tensor({1, 0, 1}, at::kBool)));
+  CHECK(network.step(1)[0].to(at::kLong).equal(at::tensor({1, 0, 1}, at::kLong)));
   CHECK_THROWS_WITH(network.set_drive(1, 1.0), has_text("there are 1 drives, but no number 1"));
 }
 

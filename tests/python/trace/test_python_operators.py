@@ -433,7 +433,7 @@ WRONG_PARTS = {
     'the schema "mine_py::f Tensor" cannot be read': dict(schema="mine_py::f Tensor"),
     "must begin with a namespace": dict(schema="f(Tensor x) -> Tensor"),
     "mine_py::f: its schema must have an argument of type Tensor": dict(schema="mine_py::f(int n) -> Tensor"),
-    "mine_py::f: every result must be a Tensor": dict(schema="mine_py::f(Tensor x) -> int"),
+    "mine_py::f: every result must be a new Tensor": dict(schema="mine_py::f(Tensor x) -> int"),
     "mine_py::f: shapes is missing: pass shapes=": dict(shapes=None),
     "mine_py::f: shapes names z, which its schema": dict(shapes="z"),
     "mine_py::f: it has no kernel": dict(cpu=None),
