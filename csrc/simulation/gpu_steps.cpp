@@ -56,6 +56,11 @@ constexpr std::int64_t steps_of_a_graph = 50;
 // than one all-gather after all steps.
 constexpr std::int64_t most_steps_for_peer_exchange = 5;
 
+// Returns the number of words that have a bit for each neuron.
+std::int64_t words_of(std::int64_t neurons) { return (neurons + 31) / 32; }
+
+bool are_bits(const at::Tensor& fired) { return fired.scalar_type() == at::kInt; }
+
 template <class T> at::Tensor on_device(const std::vector<T>& numbers, at::ScalarType type, c10::Device device) {
   at::Tensor t = at::empty({std::ssize(numbers)}, type);
   if (!numbers.empty()) std::memcpy(t.mutable_data_ptr(), numbers.data(), numbers.size() * sizeof(T));
@@ -73,11 +78,7 @@ std::unique_ptr<GpuSteps> GpuSteps::make(NetworkState& state, CallGuard& guard) 
 }
 
 GpuSteps::GpuSteps(NetworkState& state, CallGuard& guard)
-    : state_(state),
-      guard_(guard),
-      lists_(at::empty({3, state.size, 2}, state.options().dtype(at::kLong))),
-      counts_(at::empty({3}, state.options().dtype(at::kInt))) {
-  static_assert(sizeof(network::Spike) == 2 * sizeof(std::int64_t));
+    : state_(state), guard_(guard), counts_(at::empty({3}, state.options().dtype(at::kInt))) {
   make_groups();
   make_drives();
   const Connectivity& matrix = state.matrix;
@@ -95,6 +96,9 @@ GpuSteps::GpuSteps(NetworkState& state, CallGuard& guard)
     launch_.next_step = state.near.slice(0, 0, state.size).sum().item<std::int64_t>();
   else if (delays.numel() == 1 && delays.item<std::int64_t>() == 1)
     launch_.next_step = launch_.arguments.matrix.nnz;
+  if (a.matrix.nnz > 0)
+    launch_.least_delay = delays.slice(0, 0, static_cast<std::int64_t>(a.matrix.nnz)).min().item<std::int64_t>();
+  if (matrix.indices.numel() > 0) launch_.arriving = matrix.indices.max().item<std::int64_t>() / state.size + 1;
   a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
   a.matrix.indptr = matrix.indptr.const_data_ptr();
   a.matrix.rows = state.size;
@@ -112,7 +116,6 @@ GpuSteps::GpuSteps(NetworkState& state, CallGuard& guard)
   a.silenced = state.silenced.defined() ? reinterpret_cast<const unsigned char*>(state.silenced.const_data_ptr<bool>())
                                         : nullptr;
   a.spikes = state.spikes.mutable_data_ptr();
-  a.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
   a.counts = counts_.mutable_data_ptr<int>();
   a.whole = state.partition.whole();
   if (!state.partition.is_whole()) {
@@ -166,6 +169,9 @@ bool GpuSteps::plan() {
   const auto plan = kernels::plan_of(launch_, device);
   if (!plan) return false;
   plan_ = *plan;
+  static_assert(sizeof(network::Spike) == 2 * sizeof(std::int64_t));
+  lists_ = at::empty({plan_.lists(), plan_.most_listed(state_.size), 2}, state_.options().dtype(at::kLong));
+  launch_.arguments.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
   const c10::DeviceGuard guard(state_.ring.device());
   ops::stream_of(state_.ring);  // makes the device's context current
   kernel_ = &jit::KernelCache::get().get(print_source(launch_, plan_), jit::name_of_arch(device));
@@ -176,8 +182,12 @@ void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t ro
   const c10::DeviceGuard guard(state_.ring.device());
   if (launch_.arguments.matrix.nnz > 0 || peers_ != nullptr) counts_.zero_();  // counts spikes that are sent later
   launch_.arguments.steps = steps;
-  launch_.arguments.fired =
-      fired.defined() ? reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>()) : nullptr;
+  launch_.arguments.fired = nullptr;
+  launch_.arguments.bits = nullptr;
+  if (fired.defined() && are_bits(fired))
+    launch_.arguments.bits = reinterpret_cast<unsigned*>(fired.zero_().mutable_data_ptr<std::int32_t>());
+  else if (fired.defined())
+    launch_.arguments.fired = reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>());
   launch_.arguments.probe_row = row;
   launch_.arguments.input_row = row - first_of_input_;
   kernels::launch_network(launch_, plan_, *kernel_, ops::stream_of(state_.ring));
@@ -191,11 +201,11 @@ Spikes GpuSteps::run(const Steps& steps, bool spikes, const RecordedStates& stat
   SpikeLists lists(state_.device, state_.steps());
   record(states.probes, states.own);
   const std::int64_t most = std::min(steps.count, steps_of_a_launch());
-  const at::Tensor fired = spikes ? at::empty({most, state_.size}, state_.options().dtype(at::kBool)) : at::Tensor();
+  const at::Tensor fired = spikes ? spikes_of_steps(most) : at::Tensor();
   run_launches(
       steps, [&](std::int64_t, std::int64_t count) { return spikes ? fired.narrow(0, 0, count) : fired; },
       [&](const at::Tensor& here, std::int64_t done) {
-        if (spikes) lists.add(here, done, here.size(0));
+        if (spikes) are_bits(here) ? lists.add_bits(here, done) : lists.add(here, done, here.size(0));
       });
   return lists.take();
 }
@@ -243,9 +253,17 @@ void GpuSteps::set_input(const ExternalInput& input, std::int64_t first, std::in
 // Returns the number of steps of a launch: enough to make launch time negligible, and few enough to keep the memory for
 // spikes of all neurons small.
 std::int64_t GpuSteps::steps_of_a_launch() const {
-  constexpr std::int64_t least = 20, most = 1024, most_spikes = std::int64_t{1} << 27;
-  const std::int64_t steps = std::clamp(most_spikes / std::max<std::int64_t>(state_.size, 1), least, most);
+  constexpr std::int64_t least = 20, most_bytes = std::int64_t{1} << 27;
+  const std::int64_t most = exchange_ == nullptr ? 16384 : 1024;
+  const std::int64_t of_a_step = exchange_ == nullptr ? 4 * words_of(state_.size) : state_.size;
+  const std::int64_t steps = std::clamp(most_bytes / std::max<std::int64_t>(of_a_step, 1), least, most);
   return std::max(steps / at_once(), std::int64_t{1}) * at_once();
+}
+
+// Returns a tensor for spikes: bits, or bytes if they are copied after exchanges.
+at::Tensor GpuSteps::spikes_of_steps(std::int64_t steps) const {
+  if (exchange_ != nullptr) return at::empty({steps, state_.size}, state_.options().dtype(at::kBool));
+  return at::empty({steps, words_of(state_.size)}, state_.options().dtype(at::kInt));
 }
 
 void GpuSteps::launch(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
@@ -254,8 +272,7 @@ void GpuSteps::launch(std::int64_t steps, const at::Tensor& fired, std::int64_t 
     return;
   }
   const std::int64_t at_once = this->at_once();
-  if (!fired_in_graph_.defined())
-    fired_in_graph_ = at::empty({at_once, state_.size}, state_.options().dtype(at::kBool));
+  if (!fired_in_graph_.defined()) fired_in_graph_ = spikes_of_steps(at_once);
   for (std::int64_t done = 0; done < steps; done += at_once) {
     const std::int64_t count = std::min(at_once, steps - done);
     const at::Tensor here = fired_in_graph_.narrow(0, 0, count);

@@ -1,5 +1,6 @@
 // Steps of a network of populations, any number in one cooperative launch: a block owns neurons, and one grid barrier
-// ends a step (two, if spikes are sent together). With peer access between ranks, all ranks run at the same time.
+// ends a step (two, if spikes are sent together; rounds.cuh has fewer). With peer access between ranks, all ranks run
+// at the same time.
 //
 // In a step a thread takes the sums that arrive for its neuron out of the ring, adds current and drive, runs the
 // neuron's cell and publishes its spike. A spike's connections are read from memory and added to the slots in which
@@ -40,10 +41,11 @@ template <class Cell> struct GroupOf<Cell, true> { using type = WithDraws<GroupA
 
 // The compile-time choices of a kernel. resident: a block processes all of its neurons at once, and they stay in the
 // registers of their threads; at most `at_once` of them.
-template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_, bool has_peers_>
+template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_, bool has_peers_,
+          int arriving_ = 0>
 struct Plan {
   using Matrix = Matrix_;
-  static constexpr int drives = drives_, threads = threads_, at_once = at_once_;
+  static constexpr int drives = drives_, threads = threads_, at_once = at_once_, arriving = arriving_;
   static constexpr Sending sending = sending_;
   static constexpr bool resident = resident_, has_peers = has_peers_;
   static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
@@ -140,7 +142,6 @@ template <class Matrix> struct Sender {
       send<part>(row(i), warp % of_a_row * 32 + (threadIdx.x & 31), of_a_row * 32, now);
   }
 
- private:
   static __device__ __forceinline__ Spike load(const Spike* at) {
     const int4 words = __ldcg(reinterpret_cast<const int4*>(at));
     Spike spike;
@@ -235,6 +236,21 @@ template <class Plan> class PeerSpikes {
   const Int first_;
 };
 
+// Records a spike for the caller and for other ranks.
+__device__ __forceinline__ void record_spike(const Arguments& net, int t, Int neuron) {
+  if (net.bits != nullptr) atomicOr(net.bits + t * ((net.size + 31) / 32) + neuron / 32, 1u << neuron % 32);
+  if (net.received == nullptr) return;
+  const unsigned at = atomicAdd(net.received, 1u);
+  if (at < net.room) net.received[1 + at] = static_cast<unsigned>(t * net.size + neuron);
+}
+
+// The input of the caller of the steps.
+template <class F> __device__ __forceinline__ F given_input(const Arguments& net, int t, Int column) {
+  const Int place = column - net.input_column;
+  if (place < 0 || place >= net.input_columns) return 0;
+  return static_cast<const F*>(net.input)[(net.input_row + t) * net.input_columns + place];
+}
+
 // The recorded states of a block's neurons.
 template <class F> struct OwnProbes {
   Int first, last;
@@ -243,8 +259,8 @@ template <class F> struct OwnProbes {
   __device__ __forceinline__ OwnProbes(const Arguments& net, Int begin, Int end)
       : first(first_from(net, begin)), last(first_from(net, end)) {}
 
-  __device__ __forceinline__ void record(const Arguments& net, int t) const {
-    for (Int i = first + threadIdx.x; i < last; i += blockDim.x) {
+  __device__ __forceinline__ void record(const Arguments& net, int t, Int threads = blockDim.x) const {
+    for (Int i = first + threadIdx.x; i < last; i += threads) {
       const Probe& probe = net.probes[i];
       static_cast<F*>(probe.to)[(net.probe_row + t) * probe.stride] = *static_cast<const F*>(probe.from);
     }
@@ -420,7 +436,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       for (int c = 0; c < I; ++c) {
         slot(own, k)[c * net.size] = 0;
         if (net.current != nullptr) x[c] += static_cast<const F*>(net.current)[c * net.size + neuron];
-        if (net.input != nullptr) x[c] += input(t, c * net.size + neuron);
+        if (net.input != nullptr) x[c] += given_input<F>(net, t, c * net.size + neuron);
 #pragma unroll
         for (int d = 0; d < D; ++d) x[c] += own.driven[k].by[d][c];
       }
@@ -430,13 +446,6 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
       if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
       if (fires) publish(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
-    }
-
-    // The input of the caller of the steps.
-    __device__ __forceinline__ F input(int t, Int column) const {
-      const Int place = column - net.input_column;
-      if (place < 0 || place >= net.input_columns) return 0;
-      return static_cast<const F*>(net.input)[(net.input_row + t) * net.input_columns + place];
     }
 
     // Publishes the spike of neuron `i` of the turn.
@@ -450,10 +459,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
           peers.publish(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
         }
       }
-      if (net.received != nullptr) {
-        const unsigned at = atomicAdd(net.received, 1u);
-        if (at < net.room) net.received[1 + at] = static_cast<unsigned>(t * net.size + group.begin + base + i);
-      }
+      record_spike(net, t, group.begin + base + i);
     }
 
     __device__ __forceinline__ Spike row_of(Int base, int i) const {

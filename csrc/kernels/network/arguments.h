@@ -15,9 +15,12 @@ using Int = long long;
 //   own_and_later   that block the connections of delay 1, and all blocks the others in the next step
 //   later           all blocks in the next step: if no delay is 1
 //   together        all blocks in the same step, after an additional barrier: if many delays are 1
-enum class Sending : unsigned char { own, own_and_later, later, together };
+//   in_rounds       all blocks in the next round of steps, with one barrier per round (cuda/network/rounds.cuh): if no
+//                   delay is short
+enum class Sending : unsigned char { own, own_and_later, later, together, in_rounds };
 
-// The connections of a neuron that fired. The first `near` of them have delay 1.
+// The connections of a neuron that fired. The first `near` of them have delay 1; in rounds, `near` is the slot of the
+// step of the spike.
 struct Spike {
   Int first;
   int count, near;
@@ -71,12 +74,14 @@ struct Arguments {
   const void* current;         // [columns], or null
   void* spikes;                // [size]: the first output of the last step
   unsigned char* fired;        // [steps, size], or null
-  Spike* lists;                // [3, size]: the spikes of steps t with the same t % 3
+  unsigned* bits;              // [steps, (size + 31) / 32], 0 before the first step: the same as bits, or null
+  Spike* lists;                // [3, size]: the spikes of steps t with the same t % 3; or [2, round size] in rounds
   int* counts;                 // [3]: the numbers of their spikes, 0 before the first step
   const Probe* probes;         // ordered by neurons
   Int probe_count, probe_row;  // the row of the first step
   Int own_threads;             // the threads of a block that step neurons; the others send later connections
   Int pieces;                  // into which a row is divided among warps
+  Int round;                   // the steps of a round, for Sending::in_rounds
   // If the network has a part of the neurons of a larger one, of size `whole`: the index of each neuron in that
   // network, which selects its input, [size]; else null.
   const int* numbers;
@@ -119,7 +124,7 @@ struct NearArguments {
 
 static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
 static_assert(sizeof(NearArguments) == 6 * 8 &&
-                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 13 + 6 * most_drives + 8) * 8 &&
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 15 + 6 * most_drives + 8) * 8 &&
                   sizeof(ExchangeArguments) == sizeof(Arguments) + 9 * 8,
               "words without padding");
 

@@ -13,7 +13,7 @@ namespace spikeforge::kernels {
 namespace {
 
 const char* name_of(network::Sending sending) {
-  constexpr const char* names[] = {"own", "own_and_later", "later", "together"};
+  constexpr const char* names[] = {"own", "own_and_later", "later", "together", "in_rounds"};
   return names[static_cast<int>(sending)];
 }
 
@@ -55,8 +55,10 @@ class GroupWords : public ArgumentWords {
 }  // namespace
 
 jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& plan) {
+  const bool in_rounds = plan.is_in_rounds();
+  const char* const steps = in_rounds ? "GroupRounds" : "GroupSteps";
   codegen::Lines line;
-  line("#include <spikeforge/cuda/network/network.cuh>");
+  line("#include <spikeforge/cuda/network/{}.cuh>", in_rounds ? "rounds" : "network");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) {
     const ForwardLaunch& step = *launch.groups[g].launch;
     const KernelSpec spec = spec_of_step(step, plan.width_of(step.neurons));
@@ -77,21 +79,22 @@ jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& p
   line("using MatrixOfNetwork = {};", event::print_type(matrix_of(launch)));
   line("}}");
   line("namespace network {{");
-  line("using Kernel = Plan<event::MatrixOfNetwork, {}, Sending::{}, {}, {}, {}, {}>;", launch.drives,
-       name_of(plan.sending), plan.resident, plan.threads, plan.threads * plan.width, launch.has_peers());
+  line("using Kernel = Plan<event::MatrixOfNetwork, {}, Sending::{}, {}, {}, {}, {}, {}>;", launch.drives,
+       name_of(plan.sending), plan.resident, plan.threads, plan.threads * plan.width, launch.has_peers(),
+       in_rounds ? launch.arriving : 0);
   line("struct Args {{");
   line("  Arguments network;");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) line("  GroupOf<Spec{0}::Cell>::type group{0};", g);
   line("}};");
   line("extern \"C\" __global__ void __launch_bounds__({}, 1) spikeforge_network(const __grid_constant__ Args args) {{",
        plan.threads);
-  line("  __shared__ Shared<Kernel> shared;");
+  line("  __shared__ {}Shared<Kernel> shared;", in_rounds ? "Rounds" : "");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) {
     if (g + 1 < launch.groups.size())
-      line("  if (blockIdx.x < {}) return GroupSteps<Spec{}, Kernel>::run(args.network, args.group{}, shared);",
-           plan.groups[g + 1].first_block, g, g);
+      line("  if (blockIdx.x < {0}) return {1}<Spec{2}, Kernel>::run(args.network, args.group{2}, shared);",
+           plan.groups[g + 1].first_block, steps, g);
     else
-      line("  GroupSteps<Spec{0}, Kernel>::run(args.network, args.group{0}, shared);", g);
+      line("  {0}<Spec{1}, Kernel>::run(args.network, args.group{1}, shared);", steps, g);
   }
   line("}}");
   line("}}  // namespace network");
@@ -104,6 +107,7 @@ void launch_network(const NetworkLaunch& launch, const NetworkPlan& plan, const 
   network::Arguments arguments = launch.arguments;
   arguments.own_threads = plan.own_threads;
   arguments.pieces = plan.pieces;
+  arguments.round = plan.round;
   std::vector<std::byte> bytes(sizeof arguments);
   std::memcpy(bytes.data(), &arguments, sizeof arguments);
   for (std::size_t g = 0; g < launch.groups.size(); ++g) {

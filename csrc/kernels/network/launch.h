@@ -28,7 +28,9 @@ struct NetworkLaunch {
   std::span<const NetworkGroup> groups;
   event::Weights weights;
   event::Delays delays{};
-  std::int64_t next_step = 0;  // the number of connections of delay 1
+  std::int64_t next_step = 0;    // the number of connections of delay 1
+  std::int64_t least_delay = 1;  // of own connections
+  std::int64_t arriving = 0;     // connections lead to the first inputs of neurons, this many
   int drives = 0;
   network::Arguments arguments{};
 
@@ -42,11 +44,16 @@ struct NetworkPlan {
   std::int64_t threads = 0;  // of a block
   std::int64_t width = 1;    // neurons per thread, in groups of at least 32 * width neurons; else 1
   std::int64_t blocks = 0;
-  std::int64_t own_threads = 0, pieces = 1;  // network::Arguments
+  std::int64_t own_threads = 0, pieces = 1, round = 1;  // network::Arguments
   struct Share {
     std::int64_t first_block = 0, neurons = 0;  // of a block
   };
   std::vector<Share> groups;
+
+  bool is_in_rounds() const { return sending == network::Sending::in_rounds; }
+  // Returns the number of lists of spikes, and the spikes for which each has room.
+  std::int64_t lists() const { return is_in_rounds() ? 2 : 3; }
+  std::int64_t most_listed(std::int64_t neurons) const { return round * neurons; }
 
   // Returns the width for a group of this size.
   std::int64_t width_of(std::int64_t neurons) const { return neurons < 32 * width ? 1 : width; }

@@ -16,8 +16,17 @@ constexpr std::int64_t most_own = 512;
 
 std::int64_t whole_warps(std::int64_t threads) { return (threads + warp - 1) / warp * warp; }
 
+// Returns the number of steps of a round (cuda/network/rounds.cuh): half of the least delay, but no more than needed to
+// make the barrier short compared to the steps, and few enough to keep the lists for spikes of all neurons small.
+std::int64_t round_of(const NetworkLaunch& launch, std::int64_t neurons) {
+  constexpr std::int64_t most = 32, most_listed = std::int64_t{1} << 21;
+  if (launch.has_peers() || launch.arguments.matrix.nnz == 0) return 1;
+  return std::clamp<std::int64_t>(std::min(launch.least_delay / 2, most_listed / neurons), 1, most);
+}
+
 Sending sending_of(const NetworkLaunch& launch, std::int64_t neurons) {
   if (launch.has_peers()) return Sending::together;  // the spikes of all ranks are sent after one barrier
+  if (round_of(launch, neurons) > 1) return Sending::in_rounds;
   const std::int64_t of_a_row = launch.arguments.matrix.nnz / std::max<std::int64_t>(neurons, 1);
   if (of_a_row <= most_own) return Sending::own;
   if (launch.next_step == 0) return Sending::later;
@@ -64,6 +73,7 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
   for (const NetworkGroup& group : launch.groups) neurons += group.launch->neurons;
   NetworkPlan plan;
   plan.sending = sending_of(launch, neurons);
+  plan.round = round_of(launch, neurons);
 
   // Every group has at least one block. The other blocks are distributed in proportion to the numbers of neurons.
   const std::int64_t spare = device.multiprocessors - std::ssize(launch.groups);
@@ -80,7 +90,8 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
   // Warps without neurons send later connections. In small blocks, half of the warps are reserved for connections that
   // are sent immediately.
   constexpr std::int64_t to_send = 128, most_width = 8;
-  const bool is_sent_later = plan.sending == Sending::own_and_later || plan.sending == Sending::later;
+  const bool is_sent_later =
+      plan.sending == Sending::own_and_later || plan.sending == Sending::later || plan.is_in_rounds();
   const std::int64_t of_one = std::max<std::int64_t>(kept_numbers(launch), 1);
   for (const Threads& choice : choices) {
     const std::int64_t owners = choice.block - (is_sent_later ? to_send : 0);

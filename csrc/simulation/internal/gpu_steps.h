@@ -30,8 +30,8 @@ class GpuSteps final : public Engine {
   void set_input(const ExternalInput& input, std::int64_t first, std::int64_t count);
   GpuSteps(NetworkState& state, CallGuard& guard);
 
-  // Records spikes into `fired`, bool [`steps`, neurons] or undefined, and into rows from `row` on of the recorded
-  // states. Spikes between ranks or areas are exchanged after every block and at the end.
+  // Records spikes into `fired`, bits, bool [`steps`, neurons] or undefined, and into rows from `row` on of the
+  // recorded states. Spikes between ranks or areas are exchanged after every block and at the end.
   void launch(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
 
   // Repeats steps whose spikes exceeded the lists between ranks: `keep` is called before them, and `goes_back` after
@@ -42,6 +42,7 @@ class GpuSteps final : public Engine {
   // Returns the number of steps that run fastest in one launch; other numbers should be multiples of it.
   std::int64_t at_once() const;
   std::int64_t steps_of_a_launch() const;
+  at::Tensor spikes_of_steps(std::int64_t steps) const;
 
   // Sets the tensors into which `launch` records states: [rows, neurons of the probe] each.
   void record(const std::vector<Probe>& probes, const std::vector<at::Tensor>& states);
@@ -68,7 +69,7 @@ class GpuSteps final : public Engine {
   std::unique_ptr<GpuExchange> exchange_;
   // Several short blocks run as one replay of a graph.
   std::unique_ptr<LaunchGraph> graph_;
-  at::Tensor fired_in_graph_;  // bool [steps, neurons]
+  at::Tensor fired_in_graph_;
   std::vector<at::Tensor> kept_;
 };
 

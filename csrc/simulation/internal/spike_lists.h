@@ -3,6 +3,8 @@
 
 #include "csrc/simulation/internal/engine.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bitwise_left_shift.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -21,6 +23,16 @@ class SpikeLists {
     const at::Tensor places = fired.slice(0, 0, count).nonzero();
     steps_.push_back(places.select(1, 0).add(first_ + done));
     neurons_.push_back(places.select(1, 1));
+  }
+
+  // Lists the spikes of steps from number `done` of the call on. Bit n % 32 of element n / 32 of a row is neuron n.
+  void add_bits(const at::Tensor& fired, std::int64_t done) {
+    const at::Tensor words = fired.flatten(), places = words.nonzero().select(1, 0);
+    const at::Tensor masks = at::bitwise_left_shift(at::Scalar(1), at::arange(32, words.options()));
+    const at::Tensor bits = words.index_select(0, places).unsqueeze(1).bitwise_and(masks).nonzero();
+    const at::Tensor place = places.index_select(0, bits.select(1, 0));
+    steps_.push_back(place.div(fired.size(1), "floor").add(first_ + done));
+    neurons_.push_back(place.remainder(fired.size(1)).mul(32).add(bits.select(1, 1)));
   }
 
   Spikes take() const { return {at::cat(steps_), at::cat(neurons_)}; }

@@ -1,0 +1,435 @@
+// Steps of a network in rounds: if no delay is short, blocks run the steps of a round without waiting for each other,
+// and one grid barrier ends the round. Otherwise as network.cuh.
+//
+// The spikes of a round are listed, and all blocks send them while they run the next round. Rounds have R steps. A
+// spike of step t in round r, r R <= t < (r + 1) R, with delay d:
+//   - is visible after the barrier that ends round r + 1, and arrives at t + d >= r R + d. So 2 R must be at most the
+//     least delay.
+//   - is added to the slot of t + d while other blocks may run any step of round r + 1, and have completed round r. The
+//     slot was cleared before if step t + d - slots is in round r or earlier, for the latest t = (r + 1) R - 1. So the
+//     number of slots must be at least the largest delay.
+//
+// All sums of a round are complete when it begins, so that a thread loads them before the steps that need them.
+#pragma once
+
+#include "cuda/network/network.cuh"
+
+namespace spikeforge {
+namespace network {
+
+// The Poisson input of a round, for the neurons of a resident block that have a drive: as many steps as fit, from the
+// first on. Threads draw it while they wait for the other blocks.
+template <class Plan> struct RoundsShared {
+  using F = typename Plan::Matrix::Compute;
+  static constexpr bool draws = Plan::resident && Plan::drives > 0;
+  static constexpr int most_drawn = draws ? 12288 / static_cast<int>(sizeof(F)) : 1;
+
+  Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
+  F drawn[most_drawn];                            // [steps, inputs and drives, neurons]
+  unsigned short driven[draws ? most_drawn : 1];  // neurons, counted from the first of the block
+  int found;                                      // their number
+};
+
+template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
+  using Steps = GroupSteps<Spec, Plan>;
+  using Steps::I, Steps::O, Steps::W, Steps::D;
+  using typename Steps::Driven, typename Steps::F, typename Steps::Group, typename Steps::Matrix;
+  static constexpr int A = Plan::arriving < I ? Plan::arriving : I;  // inputs with connections
+  // Steps between the load of sums and their use. (1 to 8 take the same time on an H200.)
+  static constexpr int ahead = 2;
+
+  struct Round {
+    int number, first, last;  // steps first, ..., last - 1 of the launch
+    int slot;                 // of the first
+  };
+
+  // A thread's neurons (GroupSteps), and bits of those that it owns, and of those with a drive.
+  struct Turn : Steps::Turn {
+    const Int first;  // the number of neuron 0 in the network
+    const OwnProbes<F> probes;
+    unsigned owned = 0, driven = 0;
+    int drawn_at = 0;  // the index of its first driven neuron in RoundsShared::driven
+
+    __device__ __forceinline__ Turn(const Arguments& net, const Group& group, Int base, Int end)
+        : Steps::Turn(group, base, end),
+          first(group.begin + this->n.first),
+          probes(net, group.begin + base, group.begin + at_most(base + net.own_threads * W, end)) {
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        if (!this->has(k)) continue;
+        owned |= 1u << k;
+        if (is_driven(net, first + distance(k))) driven |= 1u << k;
+      }
+    }
+
+   private:
+    static __device__ __forceinline__ bool is_driven(const Arguments& net, Int neuron) {
+      bool is = false;
+#pragma unroll
+      for (int d = 0; d < D; ++d)
+#pragma unroll
+        for (int c = 0; c < I; ++c) is = is || net.drives[d].tables[c * net.size + neuron] != not_driven;
+      return is;
+    }
+  };
+
+  // The distance of a thread's neuron k from its neuron 0.
+  static __device__ constexpr int distance(int k) { return k * Steps::Neurons::stride; }
+
+  // A spike that has a place in the list, but is not yet stored there: the place comes from an atomic, which takes
+  // longer than a step.
+  struct Unlisted {
+    int place = -1;
+    int neuron, slot;
+  };
+
+  // The position of a thread in a round: its next step, the slots of that step and of the next load, and sums that were
+  // loaded for the next steps.
+  struct Progress {
+    int t, slot, loaded;
+    F arriving[ahead][W][room(A)];
+    Unlisted unlisted;
+  };
+
+  // A thread's part of a round.
+  struct Walk {
+    const Arguments& net;
+    const Group& group;
+    RoundsShared<Plan>& shared;
+    const Sender<Matrix>& sender;
+    const DoubleWord first_step;
+    const int last_step, own_threads;
+    const Int begin;      // the first neuron of the block
+    int drawn_steps = 0;  // of a round, RoundsShared
+
+    __device__ __forceinline__ void run(const Round& round, Turn& own) const {
+      Progress at{round.first, round.slot, round.slot};
+#pragma unroll
+      for (int u = 0; u < ahead; ++u)
+        if (round.first + u < round.last) load(own, at, u);
+      const bool is_plain = own.owned == (1u << W) - 1 && net.current == nullptr && net.input == nullptr &&
+                            net.silenced == nullptr && net.fired == nullptr && own.probes.first >= own.probes.last;
+      if (is_plain) run<true>(round, round.last <= last_step ? round.last : last_step, own, at);
+      run<false>(round, round.last, own, at);
+      list(round, at.unlisted);
+    }
+
+    // Lists the driven neurons of a resident block. Called by all threads.
+    __device__ __forceinline__ void find_driven(bool is_owner, Turn& own) {
+      if constexpr (RoundsShared<Plan>::draws) {
+        if (threadIdx.x == 0) shared.found = 0;
+        __syncthreads();
+        if (is_owner && own.driven != 0) {
+          own.drawn_at = atomicAdd(&shared.found, __popc(own.driven));
+          int at = own.drawn_at;
+#pragma unroll
+          for (int k = 0; k < W; ++k)
+            if ((own.driven >> k & 1) && at < shared.most_drawn)
+              shared.driven[at++] = static_cast<unsigned short>(own.n.neuron(k) - begin);
+        }
+        __syncthreads();
+        const int at_once = static_cast<int>(net.round), of_a_step = shared.found * D * I;
+        if (of_a_step > 0)
+          drawn_steps = of_a_step * at_once <= shared.most_drawn ? at_once : shared.most_drawn / of_a_step;
+      }
+    }
+
+    // Draws the input of the round that begins at step `first`. Called by all threads.
+    __device__ __forceinline__ void draw(int first) const {
+      if constexpr (RoundsShared<Plan>::draws) {
+        const int neurons = shared.found;
+        for (int i = threadIdx.x; i < drawn_steps * neurons; i += blockDim.x) {
+          const int step = i / neurons, at = i - step * neurons;
+          Driven input;
+          input.draw(net, group.begin + begin + shared.driven[at], first_step + first + step);
+#pragma unroll
+          for (int d = 0; d < D; ++d)
+#pragma unroll
+            for (int c = 0; c < I; ++c) shared.drawn[((step * D + d) * I + c) * neurons + at] = input.by[d][c];
+        }
+      }
+    }
+
+    __device__ __forceinline__ void keep_rows(const Turn& own) const {
+      if constexpr (Plan::keeps_rows) {
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+          if (own.owned >> k & 1) shared.rows[own.n.neuron(k) - begin] = sender.row_of(own.first + distance(k));
+      }
+    }
+
+   private:
+    // The distance of a slot from the first; a product of 32-bit numbers takes fewer instructions.
+    __device__ __forceinline__ unsigned long long start_of(int slot) const {
+      return static_cast<unsigned long long>(static_cast<unsigned>(slot)) * static_cast<unsigned>(net.columns);
+    }
+
+    __device__ __forceinline__ int next(int slot) const {
+      return slot + 1 == static_cast<int>(net.slots) ? 0 : slot + 1;
+    }
+
+    // Loads the sums of the next step that is not loaded.
+    __device__ __forceinline__ void load(const Turn& own, Progress& at, int u) const {
+      const F* const sums = static_cast<const F*>(net.ring) + start_of(at.loaded) + own.first;
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int c = 0; c < A; ++c) at.arriving[u][k][c] = __ldcg(sums + c * net.size + distance(k));
+      at.loaded = next(at.loaded);
+    }
+
+    // Runs steps at.t, ..., last - 1. A plain thread owns all of its neurons, which are neither recorded nor silenced
+    // and have no current or input of the caller, and does not run the last step of the launch.
+    template <bool is_plain>
+    __device__ __forceinline__ void run(const Round& round, int last, Turn& own, Progress& at) const {
+      while (at.t < last) {
+        F x[W][I];
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+#pragma unroll
+          for (int c = 0; c < I; ++c) x[k][c] = c < A ? at.arriving[0][k][c < A ? c : 0] : F(0);
+#pragma unroll
+        for (int u = 0; u + 1 < ahead; ++u)
+#pragma unroll
+          for (int k = 0; k < W; ++k)
+#pragma unroll
+            for (int c = 0; c < A; ++c) at.arriving[u][k][c] = at.arriving[u + 1][k][c];
+        if (at.t + ahead < round.last) load(own, at, ahead - 1);
+        step<is_plain>(round, own, x, at);
+        at.slot = next(at.slot);
+        ++at.t;
+      }
+    }
+
+    // Runs all of the thread's neurons, so that their instructions are interleaved, and discards the results of those
+    // that it does not own.
+    template <bool is_plain>
+    __device__ __forceinline__ void step(const Round& round, Turn& own, F (&x)[W][I], Progress& at) const {
+      const unsigned owned = is_plain ? (1u << W) - 1 : own.owned;
+      bool has_arrived = false;
+#pragma unroll
+      for (int k = 0; k < W; ++k)
+#pragma unroll
+        for (int c = 0; c < A; ++c) has_arrived = has_arrived || x[k][c] != 0;
+      if (has_arrived) {
+        F* const sums = static_cast<F*>(net.ring) + start_of(at.slot) + own.first;
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+#pragma unroll
+          for (int c = 0; c < A; ++c)
+            if (owned >> k & 1) sums[c * net.size + distance(k)] = 0;
+      }
+      if (!is_plain && net.current != nullptr) {
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+#pragma unroll
+          for (int c = 0; c < I; ++c)
+            x[k][c] += static_cast<const F*>(net.current)[c * net.size + own.first + distance(k)];
+      }
+      if (!is_plain && net.input != nullptr) {
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+#pragma unroll
+          for (int c = 0; c < I; ++c) x[k][c] += given_input<F>(net, at.t, c * net.size + own.first + distance(k));
+      }
+      if constexpr (D > 0)
+        if (own.driven != 0) drive(own, at.t, at.t - round.first, x);
+      F y[W][O];
+      bool any_fires = false;
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        own.cells.step(k, at.t, x[k], own.state[k], y[k]);
+        if (!is_plain && net.silenced != nullptr && y[k][0] > 0 && net.silenced[own.first + distance(k)] != 0)
+          y[k][0] = 0;
+        any_fires = any_fires || y[k][0] > 0;
+      }
+      if (!is_plain && net.fired != nullptr) {
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+          if (owned >> k & 1) net.fired[at.t * net.size + own.first + distance(k)] = y[k][0] > 0;
+      }
+      if (!is_plain && at.t == last_step) {
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+          if (owned >> k & 1) static_cast<F*>(net.spikes)[own.first + distance(k)] = y[k][0];
+      }
+      if (any_fires) {
+        unsigned fires = 0;
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+          if (y[k][0] > 0) fires |= 1u << k;
+        publish(round, at.t, at.slot, own, fires & owned, at.unlisted);
+      }
+      if (!is_plain && own.probes.first < own.probes.last) record(at.t, own);
+    }
+
+    // In a loop over the neurons with a drive, which may be few.
+    __device__ __forceinline__ void drive(const Turn& own, int t, int since_first, F (&x)[W][I]) const {
+      int at = own.drawn_at;
+#pragma unroll 1
+      for (unsigned driven = own.driven; driven != 0; driven &= driven - 1, ++at) {
+        const int drawn = __ffs(static_cast<int>(driven)) - 1;
+        Driven input;
+        if (since_first < drawn_steps)
+          load_drawn(since_first, at, input);
+        else
+          input.draw(net, own.first + distance(drawn), first_step + t);
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+#pragma unroll
+          for (int c = 0; c < I; ++c)
+#pragma unroll
+            for (int d = 0; d < D; ++d)
+              if (k == drawn) x[k][c] += input.by[d][c];
+      }
+    }
+
+    __device__ __forceinline__ void load_drawn(int step, int at, Driven& input) const {
+#pragma unroll
+      for (int d = 0; d < D; ++d)
+#pragma unroll
+        for (int c = 0; c < I; ++c) input.by[d][c] = shared.drawn[((step * D + d) * I + c) * shared.found + at];
+    }
+
+    __device__ __forceinline__ void publish(const Round& round, int t, int slot, const Turn& own, unsigned fires,
+                                            Unlisted& unlisted) const {
+      for (; fires != 0; fires &= fires - 1) {
+        const int k = __ffs(static_cast<int>(fires)) - 1;
+        const int neuron = static_cast<int>(own.n.neuron(k) - begin);
+        list(round, unlisted);
+        unlisted = {next_place(net.counts + round.number % 3), neuron, slot};
+        record_spike(net, t, own.first + distance(k));
+      }
+    }
+
+    __device__ __forceinline__ void list(const Round& round, Unlisted& unlisted) const {
+      if (unlisted.place < 0) return;
+      Spike spike = row_of(unlisted.neuron);
+      spike.near = unlisted.slot;
+      list_of(net, round.number)[unlisted.place] = spike;
+      unlisted.place = -1;
+    }
+
+    // Returns the connections of a neuron, counted from the first of the block.
+    __device__ __forceinline__ Spike row_of(int neuron) const {
+      if constexpr (Plan::keeps_rows)
+        return shared.rows[neuron];
+      else
+        return sender.row_of(group.begin + begin + neuron);
+    }
+
+    // atomicAdd(count, 1), of which the compiler would read the result at once.
+    static __device__ __forceinline__ int next_place(int* count) {
+      int place;
+      asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], 1;" : "=r"(place) : "l"(count) : "memory");
+      return place;
+    }
+
+    // Records states from memory, where other threads read them too.
+    __device__ __forceinline__ void record(int t, const Turn& own) const {
+      own.store(group);
+      wait_for_owners();
+      own.probes.record(net, t, own_threads);
+      wait_for_owners();
+    }
+    __device__ __forceinline__ void wait_for_owners() const {
+      asm volatile("bar.sync 1, %0;" ::"r"(own_threads) : "memory");
+    }
+  };
+
+  // The spikes of a round. There are two lists: one is written while the other is sent.
+  static __device__ __forceinline__ Spike* list_of(const Arguments& net, int round) {
+    return net.lists + round % 2 * (net.round * net.size);
+  }
+
+  // Sends the spikes of all blocks in a round, by `warps` warps, of which this is number `warp`. Few spikes are divided
+  // into more pieces than rows of average length need, because a row may be long.
+  static __device__ __forceinline__ void send_listed(const Sender<Matrix>& sender, int round, Int warp, Int warps) {
+    const Arguments& net = sender.net;
+    const Spike* const spikes = list_of(net, round);
+    const int coarse = static_cast<int>(net.pieces), fine = coarse < 8 ? 8 : coarse;
+    // The first spike is loaded before its existence is known.
+    Spike spike = sender.load(spikes + at_most(warp / fine, net.round * net.size - 1));
+    const Int count = __ldcg(net.counts + round % 3);
+    const int pieces = count * fine <= warps ? fine : coarse;
+    for (Int task = warp; task < count * pieces; task += warps) {
+      if (pieces != fine || task != warp) spike = sender.load(spikes + task / pieces);
+      sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
+                                      spike.near);
+    }
+  }
+
+  // A block's neurons, which stay in registers from the first round to the last.
+  struct Resident {
+    const Walk& walk;
+    Turn own;
+
+    __device__ __forceinline__ Resident(Walk& walk, Int end, bool is_owner)
+        : walk(walk), own(walk.net, walk.group, walk.begin, end) {
+      if (is_owner) walk.keep_rows(own);
+      walk.find_driven(is_owner, own);
+    }
+    __device__ __forceinline__ void run(const Round& round) { walk.run(round, own); }
+    __device__ __forceinline__ void end() const { own.store(walk.group); }
+  };
+
+  // The neurons of a block with more neurons than fit in the registers of its threads. They are loaded once per round.
+  struct InTurns {
+    const Walk& walk;
+    const Int last;
+
+    __device__ __forceinline__ InTurns(const Walk& walk, Int end, bool) : walk(walk), last(end) {}
+    __device__ __forceinline__ void run(const Round& round) const {
+      for (Int base = walk.begin; base < last; base += walk.own_threads * W) {
+        Turn own(walk.net, walk.group, base, last);
+        walk.run(round, own);
+        own.store(walk.group);
+      }
+    }
+    __device__ __forceinline__ void end() const {}
+  };
+  using Owned = typename event::Choose<Plan::resident, Resident, InTurns>::type;
+
+  static __device__ __forceinline__ void run(const Arguments& net, const Group& group, RoundsShared<Plan>& shared) {
+    const Int block = blockIdx.x - group.first_block;
+    const Int begin = at_most(block * group.share, group.neurons), end = at_most(begin + group.share, group.neurons);
+    const DoubleWord first_step = *net.step;
+    const int slots = static_cast<int>(net.slots), steps = static_cast<int>(net.steps);
+    const int own_threads = static_cast<int>(net.own_threads), at_once = static_cast<int>(net.round);
+    const Sender<Matrix> sender(net);
+    GridBarrier barrier;
+
+    const int own_warps = own_threads / 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const bool is_owner = warp < own_warps, all_send = own_warps == warps, is_sender = all_send || !is_owner;
+    const int first_sender = all_send ? 0 : own_warps;
+
+    Walk walk{net, group, shared, sender, first_step, steps - 1, own_threads, begin};
+    const auto send = [&](int round) {
+      if (is_sender)
+        send_listed(sender, round, static_cast<Int>(warp - first_sender) * gridDim.x + blockIdx.x,
+                    static_cast<Int>(warps - first_sender) * gridDim.x);
+    };
+    Owned owned(walk, end, is_owner);
+    walk.draw(0);
+    __syncthreads();
+    Round round{0, 0, 0, static_cast<int>(first_step % slots)};
+    for (; round.first < steps; ++round.number, round.first = round.last) {
+      round.last = round.first + at_once < steps ? round.first + at_once : steps;
+      if (round.number > 0) barrier.wait();
+      if (blockIdx.x == 0 && threadIdx.x == 0) net.counts[(round.number + 1) % 3] = 0;
+      if (is_owner) owned.run(round);
+      if (round.number > 0) send(round.number - 1);
+      barrier.arrive();
+      if (round.last < steps) walk.draw(round.last);
+      round.slot += round.last - round.first;
+      while (round.slot >= slots) round.slot -= slots;
+    }
+    barrier.wait();
+    send(round.number - 1);
+    if (is_owner) owned.end();
+    if (blockIdx.x == 0 && threadIdx.x == 0) *net.step = static_cast<Int>(first_step) + steps;
+  }
+};
+
+}  // namespace network
+}  // namespace spikeforge
