@@ -111,6 +111,29 @@ TEST_CASE("the sender of spikes follows from the length of rows and from delays 
   CHECK(!plan_of(made.launch, hopper).has_value());
 }
 
+TEST_CASE("a round has half the steps of the least delay, and its lists of spikes stay small") {
+  Network made(DType::f32, {{cortical, 138639}}, 109);
+  const auto round = [&](std::int64_t least_delay) {
+    made.launch.least_delay = least_delay;
+    const NetworkPlan plan = made.plan();
+    CHECK((plan.sending == Sending::in_rounds) == (plan.round > 1));
+    CHECK(plan.most_listed(138639) * plan.lists() <= std::int64_t{1} << 22);
+    return plan.round;
+  };
+  CHECK(round(1) == 1);
+  CHECK(round(3) == 1);
+  CHECK(round(4) == 2);
+  CHECK(round(18) == 9);
+  CHECK(round(1000) == 15);
+  made.launch.arguments.matrix.nnz = 0;
+  CHECK(round(18) == 1);
+  made.launch.arguments.matrix.nnz = 1000;
+  made.launch.arguments.peers.ranks = 2;
+  made.launch.arguments.whole = 2 * 138639;
+  CHECK(round(18) == 1);
+  CHECK(Network(DType::f32, {{cortical, 4000}}, 100).plan().sending == Sending::own);
+}
+
 TEST_CASE("kernels that send the spikes of other ranks compile for every architecture") {
   const std::string arch = GENERATE("sm_80", "sm_90", "sm_100", "sm_120");
   Network cortex(DType::f32, {{cortical, 77169}}, 3880);
@@ -151,6 +174,11 @@ TEST_CASE("kernels of networks compile for every architecture") {
   Network small(DType::f32, {{noisy, 3200}, {cortical, 800}}, 80);
   small.launch.weights.type = DType::f32;
   check(small, Sending::own);
+  for (Network* const made : {&cortex, &both, &large, &small}) {
+    made->launch.least_delay = 18;
+    made->launch.arriving = 1;
+    check(*made, Sending::in_rounds, 128);
+  }
   Network shared(DType::f32, {{cortical, 38585}, {noisy, 20}}, 3880);
   shared.launch.drives = 1;
   shared.launch.arguments.whole = 77210;

@@ -386,15 +386,27 @@ def test_a_gpu_gives_the_spikes_of_the_cpu(cuda):
         assert listed(here) == listed(there)
 
 
+DELAYS = {
+    "own, resident": rules.uniform(1, 5),
+    "own, in turns": rules.uniform(1, 5),
+    "own_and_later": rules.uniform(1, 9),
+    "later": rules.uniform(2, 300),
+    "together": 1,
+    "in_rounds": rules.uniform(5, 40),
+    "in_rounds, one delay": 18,
+    "in_rounds, resident": rules.uniform(13, 40),
+    "in_rounds, in turns": rules.uniform(6, 20),
+}
+
+
 def many(device, sending, dtype=torch.float64, **options):
-    """Returns a network whose number of connections, in total and with delay 1, makes a GPU choose `sending`."""
+    """Returns a network whose number of connections, and whose delays, make a GPU choose `sending`."""
     made = spikeforge.Network(seed=11, dtype=dtype, device=device, **options)
-    small = sending.startswith("own, ")
-    size = {"own, resident": 150_000, "own, in turns": 450_000}.get(sending, 700)
+    size = {"own, resident": 150_000, "in_rounds, resident": 120_000}.get(sending, 450_000 if sending.endswith("in turns") else 700)
     a = made.populate("a", size, LIF, states={"v": torch.linspace(0, 1.1, size)}, leak=0.9)
     b = made.populate("b", 1000, TWO_INPUTS)
-    delay = rules.uniform(1, 5) if small else {"own_and_later": rules.uniform(1, 9), "later": rules.uniform(2, 300), "together": 1}[sending]
-    degree = 5 if small else 600
+    delay = DELAYS[sending]
+    degree = 5 if size > 1000 else 600
     for source, target, mean, deviation in ((a, a, 0.02, 0.03), (a, b, 0.03, 0.02), (b, a, -0.01, 0.02)):
         weight = 0.1 if sending == "together" else rules.normal(mean, deviation)
         made.project(source, target, rules.fixed_out_degree(degree), weight=weight, delay=delay)
@@ -406,23 +418,26 @@ def many(device, sending, dtype=torch.float64, **options):
     return made, (a, b)
 
 
-@pytest.mark.parametrize("sending", ["own, resident", "own, in turns", "own_and_later", "later", "together"])
+@pytest.mark.parametrize("sending", DELAYS)
 def test_a_gpu_gives_the_spikes_of_the_cpu_for_every_sending_rank(cuda, sending):
-    """Runs pieces of one and of many steps, recording states of arbitrary neurons, some of them twice."""
+    """Runs one call and calls of odd lengths, recording states of arbitrary neurons, some of them twice."""
     chosen = [0, 31, 32, 699, 5, 5]
     recorded = []
-    for device in ("cpu", cuda):
+    for device, pieces in (("cpu", (127,)), (cuda, (127,)), (cuda, (1, 7, 19, 100))):
         made, (a, b) = many(device, sending)
         states = [(a, "v", chosen), (b, "v", [999, 0]), (a, "wait", [3])]
-        pieces = [spikeforge.simulate(made, n, states=states) for n in (1, 2, 57)]
-        recorded.append(([listed(p) for p in pieces], [p.states for p in pieces], made.state_dict()["tensors"]))
-    (spikes, voltages, state), (of_gpu, voltages_of_gpu, state_of_gpu) = recorded
-    assert of_gpu == spikes and len(spikes[-1]) > 1000 and len(spikes[0]) > 0
-    for here, there in (*zip(sum(voltages, []), sum(voltages_of_gpu, [])), *zip(state, state_of_gpu)):
-        torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-12)
+        calls = [spikeforge.simulate(made, n, states=states) for n in pieces]
+        spikes = torch.cat([c.steps << 20 | c.neurons for c in calls]).cpu().sort().values
+        recorded.append((spikes, [*map(torch.cat, zip(*(c.states for c in calls))), *made.state_dict()["tensors"]]))
+    (spikes, state), *of_gpu = recorded
+    assert (spikes >> 20 > 100).sum() > 500 and (spikes >> 20 == 0).any()
+    for spikes_of_gpu, state_of_gpu in of_gpu:
+        assert torch.equal(spikes_of_gpu, spikes)
+        for here, there in zip(state, state_of_gpu):
+            torch.testing.assert_close(there.cpu(), here, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("sending", ["own_and_later", "together"])
+@pytest.mark.parametrize("sending", ["own_and_later", "together", "in_rounds, one delay"])
 def test_a_gpu_continues_from_a_saved_state(cuda, sending):
     assert len(assert_goes_on_where_it_was_saved(lambda: many(cuda, sending))) > 1500
 
