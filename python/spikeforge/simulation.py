@@ -30,6 +30,7 @@ from spikeforge.rules import Law, Rule
 _CPP = torch.ops.spikeforge_simulation
 STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
 STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
+STEPS_UNINTERRUPTED_ON_GPU = 10000
 SECONDS_UNINTERRUPTED = 0.5
 SCANS_BEFORE_SORTING = 8  # scans of all spikes take about as long as sorting them once
 
@@ -711,8 +712,8 @@ def simulate(
 
     On a GPU, one kernel runs many steps. If the network is deterministic or learns (or has more kinds of neuron than
     the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph. Interrupts
-    are handled between pieces of half a second or 1000 steps: the network is then after the last complete piece, on all
-    processes of a group.
+    are handled between pieces of half a second, 1000 steps or, on a GPU, 10000 steps: the network is then after the last
+    complete piece, on all processes of a group.
 
     Memory for recorded states is allocated before the first step; each recorded spike takes 16 bytes. If spikes do not
     fit into memory, a network on the CPU without a group is after the last complete step, and the recording is lost.
@@ -767,8 +768,9 @@ def _by_pieces(
         yield from _by_equal_pieces(network, steps, requested, inputs)
         return
     is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
-    most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED
-    at_once, done = most if network.device.type == "cuda" else min(most, STEPS_OF_PROGRESS), 0
+    is_on_gpu = network.device.type == "cuda"
+    most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED_ON_GPU if is_on_gpu else STEPS_UNINTERRUPTED
+    at_once, done = most if is_on_gpu else min(most, STEPS_OF_PROGRESS), 0
     first, kept = _CPP.begin(network._held, steps, *requested)
     while done < max(steps, 1):
         count = min(at_once, steps - done)
