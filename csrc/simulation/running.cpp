@@ -608,6 +608,7 @@ void Running::load_state(at::TensorList state) {
       const bool is_part = ranks_ != nullptr && places.defined();
       own[i].tensor.copy_(is_part ? state[i].index_select(-1, places.to(state[i].device())) : state[i]);
     }
+    if (cpu_steps_ != nullptr) cpu_steps_->wake();
   });
   is_whole_ = true;
 }
