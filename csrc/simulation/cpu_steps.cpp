@@ -23,15 +23,17 @@ constexpr std::int64_t least_neurons = 1024;
 constexpr std::int64_t granule = 64;
 // The maximum number of steps of a block.
 constexpr std::int64_t most_steps = 32;
-// The maximum number of values per input of a batch in all steps of a block, which stay in the second-level cache; and
-// the minimum number of neurons, because calling the loop takes as long as some steps of so few.
-constexpr std::int64_t most_values = 16384;
+// The maximum number of values per input of a batch in all steps of a block, which stay in a cache near the processor;
+// and the minimum number of neurons, because calling the loop takes as long as some steps of so few.
+constexpr std::int64_t most_values = 4608;
 constexpr std::int64_t least_batch = 256;
 // The maximum number of neurons of a granule that are gathered, in blocks of many and of few steps: stepping all of
 // them takes less time than gathering more.
 constexpr int most_gathered = 32, most_gathered_of_few_steps = 4;
 constexpr std::int64_t few_steps = 8;
-// Steps between two tests for rest, and between two trials in networks in which no neuron rests.
+// A mark takes as long as reading and clearing this number of columns without arrivals.
+constexpr std::int64_t columns_of_mark = 16;
+// Steps between two tests for rest, and between two trials in networks in which marks do not pay off.
 constexpr std::int64_t test_period = 128, trial_period = 2048;
 // The maximum number of rows that the kernel processes one by one. It interleaves 16 rows or more, in an order that
 // depends on their begins.
@@ -140,6 +142,7 @@ void CpuSteps::find_restless() {
   awake_.resize(words);
   restless_.resize(words);
   driven_.resize(inputs * words);
+  arriving_.resize(inputs * words);
   last_arrivals_.resize(inputs * words);
   const auto set = [](std::uint64_t* to, std::int64_t begin, std::int64_t end) {
     for_each_granule(
@@ -328,18 +331,22 @@ void CpuSteps::run_block(Parts& parts) {
   told_.clear();
   fired_.resize(static_cast<std::size_t>(steps_));
   first_fired_ = step_;
-  any_rests_ = false;
+  needs_marks_ = false;
+  std::int64_t delivered = 0;
   for (std::vector<std::int64_t>& fired : fired_) fired.clear();
   for (const Part& part : parts) {
     for (std::size_t t = 0; t < fired_.size(); ++t)
       fired_[t].insert(fired_[t].end(), part.fired[t].begin(), part.fired[t].end());
-    any_rests_ |= part.any_rests;
+    needs_marks_ |= part.any_rests;
+    delivered += part.delivered;
   }
+  needs_marks_ |= delivered * columns_of_mark < running_.columns() * steps_;
 }
 
 template <class T> void CpuSteps::run_part(Part& part) {
-  deliver(part);
+  part.delivered = 0;
   part.any_rests = false;
+  deliver(part);
   for (std::int64_t t = 0; t < steps_; ++t) part.fired[static_cast<std::size_t>(t)].clear();
   for (const Cell& cell : groups_) run_cell<T>(cell, part);
 }
@@ -385,6 +392,7 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
       total += end - begin;
     }
     part.starts.push_back(total);
+    part.delivered += total;
     const cpu::Share share{part.rows.data(), part.begins.data(), part.starts.data(), std::ssize(part.rows), 0, total};
     const cpu::Prepared events{event::Values::event};
     if (total > 0) kernels_.deliver(matrix, weights_, events, share, ring);
@@ -394,15 +402,23 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
 
 // Marks the neurons to which the rows of the part have just delivered.
 void CpuSteps::mark(const Part& part, const event::Rows& matrix, std::int64_t input, std::int64_t last_arrival) {
-  std::int64_t* const last_arrivals = &last_arrivals_[static_cast<std::size_t>(input) * awake_.size()];
+  const std::size_t words = static_cast<std::size_t>(input) * awake_.size();
   for (std::size_t i = 0; i < part.begins.size(); ++i) {
     const std::int32_t* const columns = matrix.indices + part.begins[i];
     for (std::int64_t k = 0; k < part.starts[i + 1] - part.starts[i]; ++k) {
-      const std::int64_t neuron = columns[k] - input * running_.size();
-      awake_[static_cast<std::size_t>(neuron / granule)] |= std::uint64_t{1} << (neuron % granule);
-      last_arrivals[neuron / granule] = last_arrival;
+      const auto neuron = static_cast<std::size_t>(columns[k] - input * running_.size());
+      const std::uint64_t bit = std::uint64_t{1} << (neuron % granule);
+      awake_[neuron / granule] |= bit;
+      arriving_[words + neuron / granule] |= bit;
+      last_arrivals_[words + neuron / granule] = last_arrival;
     }
   }
+}
+
+// Clears marks of arrivals before the block.
+void CpuSteps::expire(std::size_t word, std::uint64_t neurons) {
+  for (std::size_t at = word; at < arriving_.size(); at += awake_.size())
+    if (last_arrivals_[at] < step_) arriving_[at] &= ~neurons;
 }
 
 // Runs the neurons of a cell that are awake.
@@ -419,6 +435,8 @@ template <class T> void CpuSteps::run_cell(const Cell& cell, Part& part) {
                      const std::uint64_t all = bits_of(begin, end);
                      std::uint64_t awake = awake_[word] & all;
                      part.any_rests |= awake != all;
+                     if (awake == 0) return;
+                     if (marks_) expire(word, all);
                      if (awake == all || std::popcount(awake) > gathered) return add(begin, end - begin);
                      for (; awake != 0; awake &= awake - 1)
                        add(static_cast<std::int64_t>(word) * granule + std::countr_zero(awake), 1);
@@ -514,20 +532,24 @@ template <class T> void CpuSteps::run_batch(const Cell& cell, Part& part) {
 template <class T> SequenceView CpuSteps::take(const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows) {
   static constexpr T zero = 0;
   const auto words = awake_.size() * static_cast<std::size_t>(input);
-  const auto arrives = [&](const Run& run) {
-    return !marks_ || any_granule(run, [&](std::size_t word) { return last_arrivals_[words + word] >= step_; });
-  };
-  const auto is_driven = [&](const Run& run) {
-    return !drives_.empty() && any_granule(run, [&](std::size_t word) { return driven_[words + word] != 0; });
-  };
+  const auto arrives = [&](const Run& run) { return !marks_ || any_of(&arriving_[words], run); };
+  const auto is_driven = [&](const Run& run) { return !drives_.empty() && any_of(&driven_[words], run); };
   const T* const current =
       running_.current_.defined() ? running_.current_.const_data_ptr<T>() + input * running_.size() : nullptr;
   const bool is_zero =
       current == nullptr && std::ranges::none_of(batch.runs, arrives) && std::ranges::none_of(batch.runs, is_driven);
   if (is_zero) return {&zero, 0, 0};
-  std::memset(rows, 0, static_cast<std::size_t>(steps_ * lanes) * sizeof(T));
+  const bool fills = !marks_ && batch.size == lanes;
+  if (!fills) std::memset(rows, 0, static_cast<std::size_t>(steps_ * lanes) * sizeof(T));
   for (const Run& run : batch.runs) {
-    if (arrives(run)) take_arrivals(run, input, lanes, rows + run.at);
+    const std::int64_t end = run.first + run.count;
+    if (!marks_)
+      take_arrivals(run.first, end, input, lanes, rows + run.at);
+    else
+      for_each_granule(run.first, end, [&](std::size_t word, std::int64_t from, std::int64_t to) {
+        if ((arriving_[words + word] & bits_of(from, to)) != 0)
+          take_arrivals(from, to, input, lanes, rows + run.at + from - run.first);
+      });
     for (std::int64_t t = 0; t < steps_ && current != nullptr; ++t)
       for (std::int64_t i = 0; i < run.count; ++i) rows[t * lanes + run.at + i] += current[run.first + i];
     if (!is_driven(run)) continue;
@@ -538,14 +560,15 @@ template <class T> SequenceView CpuSteps::take(const Batch& batch, std::int64_t 
 }
 
 // Moves the sums that arrive in the steps of the block to `rows`.
-template <class T> void CpuSteps::take_arrivals(const Run& run, std::int64_t input, std::int64_t lanes, T* rows) {
-  const auto count = static_cast<std::size_t>(run.count);
+template <class T>
+void CpuSteps::take_arrivals(std::int64_t first, std::int64_t last, std::int64_t input, std::int64_t lanes, T* rows) {
+  const auto count = static_cast<std::size_t>(last - first);
   const std::int64_t* const offsets = &offsets_[static_cast<std::size_t>(step_ % slots_)];
-  const std::int64_t column = input * running_.size() + run.first;
+  const std::int64_t column = input * running_.size() + first;
   for (std::int64_t t = 0; t < steps_; ++t) {
     T* const to = rows + t * lanes;
     T* const slot = static_cast<T*>(within_.ring.sums) + offsets[t] + column;
-    copy(slot, to, run.count);
+    copy(slot, to, last - first);
     if (count > 1 || !same_bits(*slot, T(0))) std::memset(slot, 0, count * sizeof(T));
     if (!running_.between_.defined()) continue;
     T* const other = static_cast<T*>(between_.ring.sums) + offsets[t] + column;
@@ -554,10 +577,11 @@ template <class T> void CpuSteps::take_arrivals(const Run& run, std::int64_t inp
   }
 }
 
-template <class Function> bool CpuSteps::any_granule(const Run& run, const Function& function) const {
+bool CpuSteps::any_of(const std::uint64_t* bits, const Run& run) {
   bool any = false;
-  for_each_granule(run.first, run.first + run.count,
-                   [&](std::size_t word, std::int64_t, std::int64_t) { any = any || function(word); });
+  for_each_granule(run.first, run.first + run.count, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
+    any |= (bits[word] & bits_of(begin, end)) != 0;
+  });
   return any;
 }
 
@@ -588,15 +612,14 @@ template <class T>
 void CpuSteps::let_rest(const Batch& batch, const T* before, std::int64_t lanes, const ForwardLaunch& last) {
   const auto* const spikes = static_cast<const T*>(last.outputs[0]);
   const auto arrives = [&](std::size_t word) {
-    bool any = false;
-    for (std::size_t at = word; at < last_arrivals_.size(); at += awake_.size())
-      any |= last_arrivals_[at] >= step_ + steps_ - 1;
-    return any;
+    std::uint64_t neurons = 0;
+    for (std::size_t at = word; at < arriving_.size(); at += awake_.size())
+      if (last_arrivals_[at] >= step_ + steps_ - 1) neurons |= arriving_[at];
+    return neurons;
   };
   for (const Run& run : batch.runs)
     for_each_granule(run.first, run.first + run.count, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
-      if (arrives(word)) return;
-      std::uint64_t moves = 0;
+      std::uint64_t moves = restless_[word] | arrives(word);
       for (std::int64_t neuron = begin; neuron < end; ++neuron) {
         const std::int64_t lane = run.at + neuron - run.first;
         bool is_same = !(spikes[lane] > 0);
@@ -605,7 +628,7 @@ void CpuSteps::let_rest(const Batch& batch, const T* before, std::int64_t lanes,
                                before[static_cast<std::int64_t>(s) * lanes + lane]);
         moves |= std::uint64_t{!is_same} << (neuron % granule);
       }
-      awake_[word] = (awake_[word] & ~bits_of(begin, end)) | ((moves | restless_[word]) & bits_of(begin, end));
+      awake_[word] = (awake_[word] & ~bits_of(begin, end)) | (moves & bits_of(begin, end));
     });
 }
 
@@ -613,16 +636,17 @@ void CpuSteps::let_rest(const Batch& batch, const T* before, std::int64_t lanes,
 void CpuSteps::begin_marks() {
   if (can_rest_ && !marks_ && step_ >= next_trial_) {
     marks_ = true;
-    std::ranges::fill(last_arrivals_, step_ + slots_);  // of spikes that were delivered without marks
+    std::ranges::fill(arriving_, ~std::uint64_t{0});  // of spikes that were delivered without marks
+    std::ranges::fill(last_arrivals_, step_ + slots_);
     end_of_trial_ = next_test_ = step_ + slots_ + 1;
   }
   tests_ = marks_ && step_ + steps_ > next_test_;
   if (tests_) next_test_ = step_ + steps_ + test_period;
 }
 
-// Ends marks after a trial without rest.
+// Ends marks after a trial in which they do not pay off.
 void CpuSteps::end_marks() {
-  if (!marks_ || tests_ || any_rests_ || step_ + steps_ <= end_of_trial_) return;
+  if (!marks_ || tests_ || needs_marks_ || step_ + steps_ <= end_of_trial_) return;
   marks_ = false;
   next_trial_ = step_ + trial_period;
 }

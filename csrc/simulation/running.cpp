@@ -292,9 +292,10 @@ void Running::make_rings(const Description& description, const Extent& own, cons
   }
   if (exchange_) exchange_->set_block(block_);
   const auto options = at::TensorOptions(description.dtype).device(device_);
-  buffer_ = at::zeros({all.most + 1, columns_}, options);
+  buffer_ = in_large_pages(at::zeros({all.most + 1, columns_}, options));
   const bool sums_are_ordered = description.options.device.is_cpu() || deterministic_;
-  if (any_within && any_between && sums_are_ordered) between_ = at::zeros({all.most + 1, columns_}, options);
+  if (any_within && any_between && sums_are_ordered)
+    between_ = in_large_pages(at::zeros({all.most + 1, columns_}, options));
 }
 
 Connectivity Running::connectivity() const {

@@ -14,8 +14,9 @@
 //
 // A neuron rests if a step without arrivals does not change the bits of its states and it does not fire. It is skipped
 // until a spike is delivered to it or a state is loaded: its next steps would be the same. Neurons with random input,
-// which draw random numbers, or in networks that learn never rest. Tests for rest, and marks of the neurons to which a
-// spike is delivered, take time. So if no neuron rests, both pause until the next trial.
+// which draw random numbers, or in networks that learn never rest. Marks of the columns to which a spike is delivered
+// wake neurons, and save reading columns without arrivals. They take time, so if no neuron rests and many spikes
+// arrive, they pause until the next trial.
 //
 // Spikes between areas or ranks are stored for as many steps as the shortest of their delays, sent to all ranks, and
 // then delivered, by steps and by neurons of the whole network. If some stay within areas, they have their own ring,
@@ -93,6 +94,7 @@ class CpuSteps {
     std::int64_t begin = 0, end = 0;
     std::vector<std::vector<std::int64_t>> fired;  // in each step of the block
     bool any_rests = false;
+    std::int64_t delivered = 0;  // values, at the beginning of the block
     Batch batch;
     // The rows with connections to columns of the part.
     std::vector<std::int32_t> rows;
@@ -135,16 +137,18 @@ class CpuSteps {
   void deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
                   std::int64_t input, std::int64_t last_arrival);
   void mark(const Part& part, const event::Rows& matrix, std::int64_t input, std::int64_t last_arrival);
+  void expire(std::size_t word, std::uint64_t neurons);
   void end_exchange_block();
   template <class T> void run_cell(const Cell& cell, Part& part);
   template <class T> void run_batch(const Cell& cell, Part& part);
+  static bool any_of(const std::uint64_t* bits, const Run& run);
   template <class T> SequenceView take(const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows);
-  template <class T> void take_arrivals(const Run& run, std::int64_t input, std::int64_t lanes, T* rows);
+  template <class T>
+  void take_arrivals(std::int64_t first, std::int64_t last, std::int64_t input, std::int64_t lanes, T* rows);
   void drive(std::int64_t first, std::int64_t last, std::int64_t step, void* to) const;
   template <class T> void let_rest(const Batch& batch, const T* before, std::int64_t lanes, const ForwardLaunch& last);
   void begin_marks();
   void end_marks();
-  template <class Function> bool any_granule(const Run& run, const Function& function) const;
   void record(std::int64_t row, const CpuRecord& record) const;
 
   Running& running_;
@@ -174,10 +178,11 @@ class CpuSteps {
   // A bit for each neuron, in words of neighbouring neurons.
   std::vector<std::uint64_t> awake_, restless_;  // stepped in this block; never at rest
   std::vector<std::uint64_t> driven_;            // [inputs, words]: columns with Poisson input
+  std::vector<std::uint64_t> arriving_;          // [inputs, words]: columns to which a spike is delivered
   std::vector<std::int64_t> last_arrivals_;      // [inputs, words]: no spike arrives after this step
   bool can_rest_ = false;                        // false: all neurons are restless
-  bool marks_ = false, tests_ = false;           // last_arrivals_ is valid; this block tests for rest
-  bool any_rests_ = false;                       // in this block
+  bool marks_ = false, tests_ = false;           // arriving_ is valid; this block tests for rest
+  bool needs_marks_ = false;                     // some neurons rest, or few spikes arrive
   std::int64_t end_of_trial_ = 0, next_trial_ = 0, next_test_ = 0;
 };
 
