@@ -175,9 +175,10 @@ void make_rings(NetworkState& state, const Description& description, const Exten
                                            all.least_between);
   }
   const auto options = at::TensorOptions(description.dtype).device(state.device);
-  state.ring = at::zeros({all.most + 1, state.columns}, options);
+  state.ring = in_large_pages(at::zeros({all.most + 1, state.columns}, options));
   const bool sums_are_ordered = description.options.device.is_cpu() || state.is_deterministic;
-  if (any_within && any_between && sums_are_ordered) state.between = at::zeros({all.most + 1, state.columns}, options);
+  if (any_within && any_between && sums_are_ordered)
+    state.between = in_large_pages(at::zeros({all.most + 1, state.columns}, options));
 }
 
 }  // namespace

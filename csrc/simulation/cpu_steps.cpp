@@ -4,12 +4,15 @@
 #include "ops/multistep/cpu_tiles.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/min.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 namespace spikeforge::simulation {
@@ -17,7 +20,22 @@ namespace {
 
 // The minimum number of neurons per thread: fewer take about as long as starting a parallel region.
 constexpr std::int64_t least_neurons = 1024;
-constexpr std::int64_t granule = 64;  // parts begin on cache lines
+// The neurons of a word of bits. Parts begin on whole words, and thus on cache lines.
+constexpr std::int64_t granule = 64;
+// The maximum number of steps of a block.
+constexpr std::int64_t most_steps = 32;
+// The maximum number of values per input of a batch in all steps of a block, which stay in a cache near the processor;
+// and the minimum number of neurons, because calling the loop takes as long as some steps of so few.
+constexpr std::int64_t most_values = 4608;
+constexpr std::int64_t least_batch = 256;
+// The maximum number of neurons of a granule that are gathered, in blocks of many and of few steps: stepping all of
+// them takes less time than gathering more.
+constexpr int most_gathered = 32, most_gathered_of_few_steps = 4;
+constexpr std::int64_t few_steps = 8;
+// A mark takes as long as reading and clearing this number of columns without arrivals.
+constexpr std::int64_t columns_of_mark = 16;
+// Steps between two tests for rest, and between two trials in networks in which marks do not pay off.
+constexpr std::int64_t test_period = 128, trial_period = 2048;
 // The maximum number of rows that the kernel processes one by one. It interleaves 16 rows or more, in an order that
 // depends on their begins.
 constexpr std::int64_t most_rows = 15;
@@ -26,6 +44,32 @@ std::vector<double> numbers_of(const at::Tensor& t) {
   const at::Tensor numbers = t.to(at::kDouble);
   const auto* const begin = numbers.const_data_ptr<double>();
   return {begin, begin + numbers.numel()};
+}
+
+// Returns the bits of the neurons [begin, end) of a granule.
+std::uint64_t bits_of(std::int64_t begin, std::int64_t end) {
+  return ~std::uint64_t{0} >> (granule - (end - begin)) << (begin % granule);
+}
+
+// Calls f(word, begin, end) for each granule of the neurons [begin, end), with the part of them that it contains.
+template <class F> void for_each_granule(std::int64_t begin, std::int64_t end, F&& f) {
+  for (std::int64_t next = begin; begin < end; begin = next) {
+    next = std::min((begin / granule + 1) * granule, end);
+    f(static_cast<std::size_t>(begin / granule), begin, next);
+  }
+}
+
+// Copies values; most runs have one.
+template <class T> void copy(const T* from, T* to, std::int64_t count) {
+  if (count == 1)
+    *to = *from;
+  else
+    std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+template <class T> bool same_bits(T a, T b) {
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  return std::bit_cast<Bits>(a) == std::bit_cast<Bits>(b);
 }
 
 at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
@@ -43,11 +87,12 @@ CpuSteps::Cell::Cell(const Group& group, const GroupPart& part, std::vector<at::
   scratch_bytes = program.loop.forward_scratch(launch(), program.context, program.largest_tile);
 }
 
-void CpuSteps::Cell::run(std::int64_t first, std::int64_t last) const {
-  void* const scratch = ops::thread_scratch(scratch_bytes);
-  const std::int64_t stop = std::min(last, end) - begin;
-  for (std::int64_t tile = std::max(first, begin) - begin; tile < stop; tile += program.largest_tile)
-    program.loop.forward(launch(), program.context, tile, std::min(tile + program.largest_tile, stop), scratch);
+void CpuSteps::Batch::add(std::int64_t first, std::int64_t count) {
+  if (!runs.empty() && runs.back().first + runs.back().count == first)
+    runs.back().count += count;
+  else
+    runs.push_back({first, count, size});
+  size += count;
 }
 
 CpuSteps::CpuSteps(NetworkState& state, CallGuard& guard)
@@ -56,8 +101,7 @@ CpuSteps::CpuSteps(NetworkState& state, CallGuard& guard)
       kernels_(cpu::event_kernels()),
       poisson_(cpu::poisson_kernels()),
       slots_(state.ring.size(0)),
-      arriving_(at::zeros({state.columns}, state.options())),
-      offsets_(static_cast<std::size_t>(2 * slots_)) {
+      offsets_(static_cast<std::size_t>(slots_ + std::max(slots_, most_steps))) {
   const Connectivity& matrix = state.matrix;
   const auto* const begins = matrix.indptr.const_data_ptr<std::int64_t>();
   const auto rows_from = [&](std::int64_t first, std::int64_t rows) -> event::Rows {
@@ -84,6 +128,53 @@ CpuSteps::CpuSteps(NetworkState& state, CallGuard& guard)
   for (std::size_t i = 0; i < offsets_.size(); ++i) offsets_[i] = static_cast<std::int64_t>(i) % slots_ * state.columns;
   make_groups();
   make_drives();
+  find_least_delay();
+  find_restless();
+  wake();
+}
+
+void CpuSteps::find_least_delay() {
+  const at::Tensor& delays = state_.matrix.delays;
+  const std::int64_t nnz = within_.matrix.nnz;
+  least_delay_ = most_steps;
+  if (nnz == 0) return;
+  const at::Tensor within = delays.numel() == 1 ? delays : delays.narrow(0, 0, nnz);
+  least_delay_ = std::min(least_delay_, within.min().item<std::int64_t>());
+}
+
+void CpuSteps::find_restless() {
+  const std::int64_t size = state_.size;
+  const auto words = static_cast<std::size_t>((size + granule - 1) / granule);
+  const auto inputs = static_cast<std::size_t>(state_.inputs);
+  awake_.resize(words);
+  restless_.resize(words);
+  driven_.resize(inputs * words);
+  given_.resize(inputs * words);
+  arriving_.resize(inputs * words);
+  last_arrivals_.resize(inputs * words);
+  const auto set = [](std::uint64_t* to, std::int64_t begin, std::int64_t end) {
+    for_each_granule(
+        begin, end, [&](std::size_t word, std::int64_t first, std::int64_t last) { to[word] |= bits_of(first, last); });
+  };
+  for (const Cell& cell : groups_)
+    if (cell.launch().cell->draws || !state_.plastic.empty()) set(restless_.data(), cell.begin, cell.end);
+  for (const PoissonDrive& drive : drives_)
+    for (std::size_t column = 0; column < drive.rates.size(); ++column) {
+      if (drive.rates[column] == 0) continue;
+      const auto neuron = static_cast<std::int64_t>(column) % size;
+      set(restless_.data(), neuron, neuron + 1);
+      set(&driven_[column / static_cast<std::size_t>(size) * words], neuron, neuron + 1);
+    }
+  for_each_granule(0, size, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
+    can_rest_ |= (restless_[word] & bits_of(begin, end)) != bits_of(begin, end);
+  });
+}
+
+void CpuSteps::wake() {
+  for_each_granule(0, state_.size,
+                   [&](std::size_t word, std::int64_t begin, std::int64_t end) { awake_[word] = bits_of(begin, end); });
+  marks_ = false;
+  next_trial_ = 0;
 }
 
 void CpuSteps::make_groups() {
@@ -93,7 +184,7 @@ void CpuSteps::make_groups() {
       const std::int64_t first = group.begin + part.first;
       std::vector<at::Tensor> inputs;
       for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
-        inputs.push_back(arriving_.narrow(0, static_cast<std::int64_t>(k) * size + first, part.size).unsqueeze(0));
+        inputs.push_back(state_.ring.narrow(0, 0, 1).narrow(1, static_cast<std::int64_t>(k) * size + first, part.size));
       groups_.emplace_back(group, part, std::move(inputs), state_.spikes.narrow(0, first, part.size).unsqueeze(0));
     }
 }
@@ -154,7 +245,7 @@ CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
     Part& part = parts[static_cast<std::size_t>(p)];
     part.begin = boundary(p);
     part.end = boundary(p + 1);
-    part.fired.reserve(static_cast<std::size_t>(part.end - part.begin));
+    part.fired.resize(most_steps);
     part.rows.reserve(most_rows);
     part.begins.reserve(most_rows);
     part.starts.reserve(most_rows + 1);
@@ -168,13 +259,7 @@ void CpuSteps::prepare() {
   if (threads == threads_) return;
   shared_ = divided(threads);
   alone_ = divided(1);
-  fired_.reserve(static_cast<std::size_t>(state_.size));
   threads_ = threads;
-}
-
-void CpuSteps::set_step(std::int64_t step) {
-  step_ = step;
-  for (Cell& cell : groups_) cell.launch().draws.offset_number = step;
 }
 
 Spikes CpuSteps::run(const Steps& steps, bool spikes, const RecordedStates& states) {
@@ -189,10 +274,19 @@ void CpuSteps::step(const Steps& steps, const at::Tensor& fired) {
 }
 
 // Applies the spikes that arrive at learning connections.
-void CpuSteps::arrive(std::int64_t step) {
+void CpuSteps::arrive() {
   if (state_.plastic.empty()) return;
-  void* const slot = state_.ring.select(0, step % slots_).mutable_data_ptr();
-  for (PlasticConnections& plastic : state_.plastic) plastic.arrive(step, slot);
+  void* const slot = state_.ring.select(0, step_ % slots_).mutable_data_ptr();
+  for (PlasticConnections& plastic : state_.plastic) plastic.arrive(step_, slot);
+}
+
+// Returns a number that changes if an operation of torch writes states or sums.
+std::uint64_t CpuSteps::version() const {
+  std::uint64_t version = state_.ring._version();
+  if (state_.between.defined()) version += state_.between._version();
+  for (const Group& group : state_.groups)
+    for (const at::Tensor& state : group.states) version += state._version();
+  return version;
 }
 
 void CpuSteps::run_steps(const Steps& call, const CpuRecord& record) {
@@ -204,37 +298,49 @@ void CpuSteps::run_steps(const Steps& call, const CpuRecord& record) {
   const bool is_shared = guard_.is_shared();
   if (is_shared && block > 0) guard_.exchange().expect(first, first + steps);
   for (PlasticConnections& plastic : state_.plastic) plastic.loaded();
-  first_of_block_ = first_step_ = first;
-  std::int64_t step = first;
+  if (const std::uint64_t now = version(); now != version_) {
+    wake();
+    version_ = now;
+  }
+  step_ = first_of_exchange_ = first_step_ = first;
   try {
-    while (step < first + steps) {
+    while (step_ < first + steps) {
       guard_.set_between_steps(false);
       const Clock::time_point begun = Clock::now();
-      set_step(step);
-      arrive(step);
-      run_step(choice_.shares() ? shared_ : alone_);
-      for (PlasticConnections& plastic : state_.plastic) plastic.fire(step, fired_);
-      choice_.took(Clock::now() - begun);
+      steps_ = steps_of_block(first + steps - step_, !record.states.probes.empty());
+      begin_marks();
+      mark_input();
+      arrive();
+      run_block(choice_.shares() ? shared_ : alone_);
+      for (PlasticConnections& plastic : state_.plastic) plastic.fire(step_, fired_.back());
+      choice_.took((Clock::now() - begun) / steps_);
+      end_marks();
+      const std::int64_t row = step_ - first;
+      step_ += steps_;
       if (block > 0) {
-        block_.push_back(fired_);
-        if (std::ssize(block_) == block || step + 1 == first + steps) end_block();
+        to_exchange_.insert(to_exchange_.end(), fired_.begin(), fired_.end());
+        if (std::ssize(to_exchange_) == block || step_ == first + steps) end_exchange_block();
       }
       guard_.end_step(/*is_last=*/false);
-      this->record(step - first, step, record);
-      ++step;
+      this->record(row, record);
     }
   } catch (...) {
-    if (guard_.is_between_steps()) end(step + 1);
+    if (guard_.is_between_steps()) end(step_);
     throw;
   }
-  end(step);
+  end(step_);
+}
+
+std::int64_t CpuSteps::steps_of_block(std::int64_t left, bool records_states) const {
+  if (records_states || !state_.plastic.empty()) return 1;
+  const std::int64_t steps = std::min(left, least_delay_), exchange = state_.block;
+  return exchange == 0 ? steps : std::min(steps, exchange - std::ssize(to_exchange_));
 }
 
 // Delivers all spikes, so that the tensors of a state are complete between calls.
 void CpuSteps::end(std::int64_t step) {
   guard_.set_between_steps(false);
-  if (!block_.empty()) end_block();
-  set_step(step);
+  if (!to_exchange_.empty()) end_exchange_block();
   deliver(alone_.front());
   fired_.clear();
   told_.clear();
@@ -242,61 +348,69 @@ void CpuSteps::end(std::int64_t step) {
   guard_.set_between_steps(true);
 }
 
-// Sends the spikes of the block, and stores those of all ranks for delivery.
-void CpuSteps::end_block() {
-  first_told_ = first_of_block_;
-  first_of_block_ += std::ssize(block_);
-  told_.swap(block_);
-  block_.clear();
+// Sends the spikes since the last exchange, and stores those of all ranks for delivery.
+void CpuSteps::end_exchange_block() {
+  first_told_ = first_of_exchange_;
+  first_of_exchange_ += std::ssize(to_exchange_);
+  told_.swap(to_exchange_);
+  to_exchange_.clear();
   if (!guard_.is_shared()) return;
   std::vector<std::vector<std::int64_t>> all(told_.size());
   guard_.exchange().run(first_told_, told_, all, guard_.others_throw_too());
   told_.swap(all);
 }
 
-void CpuSteps::run_step(Parts& parts) {
-  const bool is_double = arriving_.scalar_type() == at::kDouble;
+void CpuSteps::run_block(Parts& parts) {
+  const bool is_double = state_.options().dtype() == at::kDouble;
   at::parallel_for(0, std::ssize(parts), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t p = begin; p < end; ++p) {
       Part& part = parts[static_cast<std::size_t>(p)];
       is_double ? run_part<double>(part) : run_part<float>(part);
     }
   });
-  fired_.clear();
   told_.clear();
-  for (const Part& part : parts) fired_.insert(fired_.end(), part.fired.begin(), part.fired.end());
+  fired_.resize(static_cast<std::size_t>(steps_));
+  first_fired_ = step_;
+  needs_marks_ = false;
+  std::int64_t delivered = 0;
+  for (std::vector<std::int64_t>& fired : fired_) fired.clear();
+  for (const Part& part : parts) {
+    for (std::size_t t = 0; t < fired_.size(); ++t)
+      fired_[t].insert(fired_[t].end(), part.fired[t].begin(), part.fired[t].end());
+    needs_marks_ |= part.any_rests;
+    delivered += part.delivered;
+  }
+  needs_marks_ |= delivered * columns_of_mark < state_.columns * steps_;
 }
 
 template <class T> void CpuSteps::run_part(Part& part) {
+  part.delivered = 0;
+  part.any_rests = false;
   deliver(part);
-  const std::int64_t size = state_.size;
-  for (std::int64_t column = 0; column < state_.columns; column += size) {
-    take<T>(column + part.begin, column + part.end);
-    drive(column + part.begin, column + part.end);
-  }
-  for (const Cell& cell : groups_) cell.run(part.begin, part.end);
-  list_fired<T>(part);
+  for (std::int64_t t = 0; t < steps_; ++t) part.fired[static_cast<std::size_t>(t)].clear();
+  for (const Cell& cell : groups_) run_cell<T>(cell, part);
 }
 
-// Delivers the spikes of the previous step, and those of the previous block, to the part's neurons.
-void CpuSteps::deliver(Part& part) const {
-  deliver(part, fired_, within_, step_ - 1);
+// Delivers the spikes of the last block, and those of the last exchange, to the part's neurons.
+void CpuSteps::deliver(Part& part) {
+  for (std::size_t i = 0; i < fired_.size(); ++i)
+    deliver(part, fired_[i], within_, first_fired_ + static_cast<std::int64_t>(i));
   for (std::size_t i = 0; i < told_.size(); ++i)
     deliver(part, told_[i], between_, first_told_ + static_cast<std::int64_t>(i));
 }
 
-void CpuSteps::deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step) const {
+void CpuSteps::deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step) {
   if (fired.empty() || way.matrix.nnz == 0) return;
   event::Ring ring = way.ring;
   ring.offsets = &offsets_[static_cast<std::size_t>(step % slots_)];
-  const std::int64_t size = state_.size;
-  for (std::int64_t column = 0; column < state_.columns; column += size)
-    deliver_to(part, fired, way, ring, column + part.begin, column + part.end);
+  for (std::int64_t input = 0; input < state_.inputs; ++input)
+    deliver_to(part, fired, way, ring, input, step + slots_ - 1);
 }
 
 void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
-                          std::int64_t first, std::int64_t last) const {
+                          std::int64_t input, std::int64_t last_arrival) {
   const event::Rows& matrix = way.matrix;
+  const std::int64_t first = input * state_.size + part.begin, last = input * state_.size + part.end;
   const bool are_all = first == 0 && last == matrix.cols;
   for (std::size_t next = 0; next < fired.size();) {
     part.rows.clear();
@@ -318,75 +432,302 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
       total += end - begin;
     }
     part.starts.push_back(total);
+    part.delivered += total;
     const cpu::Share share{part.rows.data(), part.begins.data(), part.starts.data(), std::ssize(part.rows), 0, total};
     const cpu::Prepared events{event::Values::event};
     if (total > 0) kernels_.deliver(matrix, weights_, events, share, ring);
+    if (marks_) mark(part, matrix, input, last_arrival);
   }
 }
 
-// Reads the sums that arrive in this step, and adds the constant current.
-template <class T> void CpuSteps::take(std::int64_t first, std::int64_t last) const {
+// Marks the neurons to which the rows of the part have just delivered.
+void CpuSteps::mark(const Part& part, const event::Rows& matrix, std::int64_t input, std::int64_t last_arrival) {
+  const std::size_t words = static_cast<std::size_t>(input) * awake_.size();
+  for (std::size_t i = 0; i < part.begins.size(); ++i) {
+    const std::int32_t* const columns = matrix.indices + part.begins[i];
+    for (std::int64_t k = 0; k < part.starts[i + 1] - part.starts[i]; ++k) {
+      const auto neuron = static_cast<std::size_t>(columns[k] - input * state_.size);
+      const std::uint64_t bit = std::uint64_t{1} << (neuron % granule);
+      awake_[neuron / granule] |= bit;
+      arriving_[words + neuron / granule] |= bit;
+      last_arrivals_[words + neuron / granule] = last_arrival;
+    }
+  }
+}
+
+// Clears marks of arrivals before the block.
+void CpuSteps::expire(std::size_t word, std::uint64_t neurons) {
+  for (std::size_t at = word; at < arriving_.size(); at += awake_.size())
+    if (last_arrivals_[at] < step_) arriving_[at] &= ~neurons;
+}
+
+// Runs the neurons of a cell that are awake.
+template <class T> void CpuSteps::run_cell(const Cell& cell, Part& part) {
+  const std::int64_t fits = std::max(least_batch, most_values / steps_ / granule * granule);
+  const std::int64_t capacity = std::min(fits, cell.program.largest_tile);
+  const int gathered = steps_ < few_steps ? most_gathered_of_few_steps : most_gathered;
+  const auto add = [&](std::int64_t first, std::int64_t count) {
+    if (part.batch.size + count > capacity) run_batch<T>(cell, part);
+    part.batch.add(first, count);
+  };
+  for_each_granule(std::max(part.begin, cell.begin), std::min(part.end, cell.end),
+                   [&](std::size_t word, std::int64_t begin, std::int64_t end) {
+                     const std::uint64_t all = bits_of(begin, end);
+                     std::uint64_t awake = awake_[word] & all;
+                     part.any_rests |= awake != all;
+                     if (awake == 0) return;
+                     if (marks_) expire(word, all);
+                     if (awake == all || std::popcount(awake) > gathered) return add(begin, end - begin);
+                     for (; awake != 0; awake &= awake - 1)
+                       add(static_cast<std::int64_t>(word) * granule + std::countr_zero(awake), 1);
+                   });
+  if (part.batch.size > 0) run_batch<T>(cell, part);
+}
+
+template <class T> void CpuSteps::run_batch(const Cell& cell, Part& part) {
+  Batch& batch = part.batch;
+  const bool is_one = batch.runs.size() == 1;
+  const std::int64_t first = batch.runs.front().first - cell.begin;
+  const std::int64_t lanes = is_one ? batch.size : (batch.size + granule - 1) / granule * granule;
+  ForwardLaunch launch = cell.launch();
+  const auto inputs = std::ssize(launch.inputs), states = std::ssize(launch.states), params = std::ssize(launch.params);
+  const std::int64_t rows = (inputs + 1) * steps_ + 2 * states + params;
+  auto* const scratch =
+      static_cast<char*>(ops::thread_scratch(cell.scratch_bytes + static_cast<std::size_t>(rows * lanes) * sizeof(T)));
+  T* unused = reinterpret_cast<T*>(scratch + cell.scratch_bytes);
+  const auto take_rows = [&](std::int64_t count) { return std::exchange(unused, unused + count * lanes); };
+
+  // The lanes after the last neuron repeat the first one.
+  const auto gather = [&](const T* from) {
+    T* const row = take_rows(1);
+    for (const Run& run : batch.runs) copy(from + run.first - cell.begin, row + run.at, run.count);
+    std::fill(row + batch.size, row + lanes, row[0]);
+    return row;
+  };
+  const auto scatter = [&](const T* row, T* to) {
+    for (const Run& run : batch.runs) copy(row + run.at, to + run.first - cell.begin, run.count);
+  };
+
+  c10::SmallVector<SequenceView, 4> views;
+  for (std::int64_t k = 0; k < inputs; ++k) views.push_back(take<T>(batch, k, lanes, take_rows(steps_)));
+  c10::SmallVector<StateView, 8> before(launch.initial.begin(), launch.initial.end());
+  c10::SmallVector<void*, 8> after;
+  for (StateView& state : before) {
+    T* const own = static_cast<T*>(launch.states[after.size()]);
+    after.push_back(is_one ? own + first : gather(own));
+    state.data = after.back();
+  }
+  c10::SmallVector<ParamView, 8> values(launch.params.begin(), launch.params.end());
+  for (ParamView& value : values) {
+    if (value.count == 1) continue;
+    const T* const own = static_cast<const T*>(value.data);
+    value.data = is_one ? own + first : gather(own);
+    value.count = lanes;
+  }
+  T* const last_spikes = state_.spikes.mutable_data_ptr<T>() + cell.begin;
+  const bool in_place = is_one && steps_ == 1;
+  T* const spikes = in_place ? last_spikes + first : take_rows(steps_);
+  c10::SmallVector<void*, 4> outputs(launch.outputs.begin(), launch.outputs.end());
+
+  launch.neurons = lanes;
+  launch.inputs = views;
+  launch.initial = before;
+  launch.states = after;
+  launch.params = values;
+  launch.outputs = outputs;
+  launch.draws.first += first;  // all neurons of a cell that draws are awake, so that it has one run
+  const auto forward = [&](std::int64_t from, std::int64_t steps) {
+    launch.steps = steps;
+    launch.draws.offset_number = step_ + from;
+    outputs[0] = spikes + from * lanes;
+    cell.program.loop.forward(launch, cell.program.context, 0, lanes, scratch);
+    for (SequenceView& view : views) view.data = static_cast<const T*>(view.data) + steps * view.time_stride;
+  };
+  if (tests_) {
+    if (steps_ > 1) forward(0, steps_ - 1);
+    T* const kept = take_rows(states);
+    for (std::int64_t s = 0; s < states; ++s) copy(static_cast<const T*>(after[s]), kept + s * lanes, lanes);
+    forward(steps_ - 1, 1);
+    let_rest(batch, kept, lanes, launch);
+  } else {
+    forward(0, steps_);
+  }
+
+  const auto neuron_of = [&](std::int64_t lane) {
+    const auto run = std::ranges::upper_bound(batch.runs, lane, {}, &Run::at) - 1;
+    return run->first + lane - run->at;
+  };
+  if (state_.silenced.defined()) {
+    const bool* const silenced = state_.silenced.const_data_ptr<bool>();
+    for (std::int64_t lane = 0; lane < batch.size; ++lane)
+      for (std::int64_t t = 0; t < steps_ && silenced[neuron_of(lane)]; ++t) spikes[t * lanes + lane] = 0;
+  }
+  for (std::int64_t s = 0; s < states && !is_one; ++s)
+    scatter(static_cast<const T*>(after[s]), static_cast<T*>(cell.launch().states[s]));
+  if (!in_place) scatter(spikes + (steps_ - 1) * lanes, last_spikes);
+  for (std::int64_t t = 0; t < steps_; ++t)
+    ops::for_each_fired(spikes + t * lanes, 0, batch.size,
+                        [&](std::int64_t lane) { part.fired[static_cast<std::size_t>(t)].push_back(neuron_of(lane)); });
+  batch.runs.clear();
+  batch.size = 0;
+}
+
+// Returns the input of the batch in all steps of the block: arrivals, current, input of the caller and drive. They are
+// in `rows`, [steps, lanes], unless all are zero.
+template <class T> SequenceView CpuSteps::take(const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows) {
+  static constexpr T zero = 0;
+  const auto words = awake_.size() * static_cast<std::size_t>(input);
+  const auto arrives = [&](const Run& run) { return !marks_ || any_of(&arriving_[words], run); };
+  const auto is_driven = [&](const Run& run) { return !drives_.empty() && any_of(&driven_[words], run); };
+  const T* const current =
+      state_.current.defined() ? state_.current.const_data_ptr<T>() + input * state_.size : nullptr;
+  const auto is_given = [&](const Run& run) { return !input_->empty() && any_of(&given_[words], run); };
+  const bool is_zero = current == nullptr && std::ranges::none_of(batch.runs, arrives) &&
+                       std::ranges::none_of(batch.runs, is_driven) && std::ranges::none_of(batch.runs, is_given);
+  if (is_zero) return {&zero, 0, 0};
+  const bool fills = !marks_ && batch.size == lanes;
+  if (!fills) std::memset(rows, 0, static_cast<std::size_t>(steps_ * lanes) * sizeof(T));
+  for (const Run& run : batch.runs) {
+    const std::int64_t end = run.first + run.count;
+    if (!marks_)
+      take_arrivals(run.first, end, input, lanes, rows + run.at);
+    else
+      for_each_granule(run.first, end, [&](std::size_t word, std::int64_t from, std::int64_t to) {
+        if ((arriving_[words + word] & bits_of(from, to)) != 0)
+          take_arrivals(from, to, input, lanes, rows + run.at + from - run.first);
+      });
+    for (std::int64_t t = 0; t < steps_ && current != nullptr; ++t)
+      for (std::int64_t i = 0; i < run.count; ++i) rows[t * lanes + run.at + i] += current[run.first + i];
+    const std::int64_t column = input * state_.size + run.first;
+    for (std::int64_t t = 0; t < steps_ && is_given(run); ++t)
+      input_->add(step_ + t - first_step_, column, column + run.count, rows + t * lanes + run.at);
+    for (std::int64_t t = 0; t < steps_ && is_driven(run); ++t)
+      drive(column, column + run.count, step_ + t, rows + t * lanes + run.at);
+  }
+  return {rows, lanes, 1};
+}
+
+// Moves the sums that arrive in the steps of the block to `rows`.
+template <class T>
+void CpuSteps::take_arrivals(std::int64_t first, std::int64_t last, std::int64_t input, std::int64_t lanes, T* rows) {
   const auto count = static_cast<std::size_t>(last - first);
-  const std::int64_t place = step_ % slots_ * state_.columns + first;
-  T* const slot = static_cast<T*>(within_.ring.sums) + place;
-  T* const to = arriving_.mutable_data_ptr<T>() + first;
-  if (state_.between.defined()) {
-    T* const other = static_cast<T*>(between_.ring.sums) + place;
-    for (std::size_t i = 0; i < count; ++i) slot[i] += other[i];
+  const std::int64_t* const offsets = &offsets_[static_cast<std::size_t>(step_ % slots_)];
+  const std::int64_t column = input * state_.size + first;
+  for (std::int64_t t = 0; t < steps_; ++t) {
+    T* const to = rows + t * lanes;
+    T* const slot = static_cast<T*>(within_.ring.sums) + offsets[t] + column;
+    copy(slot, to, last - first);
+    if (count > 1 || !same_bits(*slot, T(0))) std::memset(slot, 0, count * sizeof(T));
+    if (!state_.between.defined()) continue;
+    T* const other = static_cast<T*>(between_.ring.sums) + offsets[t] + column;
+    for (std::size_t i = 0; i < count; ++i) to[i] += other[i];
     std::memset(other, 0, count * sizeof(T));
   }
-  if (state_.current.defined()) {
-    const T* const current = state_.current.const_data_ptr<T>() + first;
-    for (std::size_t i = 0; i < count; ++i) to[i] = slot[i] + current[i];
-  } else {
-    std::memcpy(to, slot, count * sizeof(T));
-  }
-  std::memset(slot, 0, count * sizeof(T));
-  if (!input_->empty()) input_->add(step_ - first_step_, first, last, to);
 }
 
-void CpuSteps::drive(std::int64_t first, std::int64_t last) const {
-  const DType type = ops::dtype_of(arriving_.scalar_type());
-  char* const arriving = static_cast<char*>(arriving_.mutable_data_ptr());
+bool CpuSteps::any_of(const std::uint64_t* bits, const Run& run) {
+  bool any = false;
+  for_each_granule(run.first, run.first + run.count, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
+    any |= (bits[word] & bits_of(begin, end)) != 0;
+  });
+  return any;
+}
+
+// Adds the Poisson input of columns [first, last) in a step.
+void CpuSteps::drive(std::int64_t first, std::int64_t last, std::int64_t step, void* to) const {
+  const DType type = ops::dtype_of(state_.ring.scalar_type());
   const auto bytes = static_cast<std::int64_t>(size_of(type));
   for (const PoissonDrive& drive : drives_) {
     const auto ends_before = [](const PoissonRun& run, std::int64_t column) { return run.end <= column; };
     auto run = std::lower_bound(drive.runs.begin(), drive.runs.end(), first, ends_before);
     for (; run != drive.runs.end() && run->begin < last; ++run) {
       const std::int64_t begin = std::max(first, run->begin), end = std::min(last, run->end);
-      const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step_),
+      const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step),
                                     static_cast<std::uint64_t>(run->whole + begin - run->begin)};
-      void* const to = arriving + begin * bytes;
+      void* const x = static_cast<char*>(to) + (begin - first) * bytes;
       if (run->of_all)
-        poisson_.add(*run->of_all, draws, type, end - begin, to);
+        poisson_.add(*run->of_all, draws, type, end - begin, x);
       else
         poisson_.add_each({&drive.rates[static_cast<std::size_t>(begin)], &drive.none[static_cast<std::size_t>(begin)],
                            &drive.weights[static_cast<std::size_t>(begin)]},
-                          draws, type, end - begin, to);
+                          draws, type, end - begin, x);
     }
   }
 }
 
-template <class T> void CpuSteps::list_fired(Part& part) const {
-  part.fired.clear();
-  ops::for_each_fired(state_.spikes.const_data_ptr<T>(), part.begin, part.end,
-                      [&](std::int64_t i) { part.fired.push_back(i); });
-  if (!state_.silenced.defined()) return;
-  const bool* const silenced = state_.silenced.const_data_ptr<bool>();
-  T* const spikes = state_.spikes.mutable_data_ptr<T>();
-  std::erase_if(part.fired, [&](std::int64_t i) {
-    if (silenced[i]) spikes[i] = 0;
-    return silenced[i];
+// Finds the neurons of the batch that rest. `before` has their states before the last step, which `last` has run.
+template <class T>
+void CpuSteps::let_rest(const Batch& batch, const T* before, std::int64_t lanes, const ForwardLaunch& last) {
+  const auto* const spikes = static_cast<const T*>(last.outputs[0]);
+  const auto arrives = [&](std::size_t word) {
+    std::uint64_t neurons = 0;
+    for (std::size_t at = word; at < arriving_.size(); at += awake_.size())
+      if (last_arrivals_[at] >= step_ + steps_ - 1) neurons |= arriving_[at];
+    return neurons;
+  };
+  for (const Run& run : batch.runs)
+    for_each_granule(run.first, run.first + run.count, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
+      std::uint64_t moves = restless_[word] | arrives(word);
+      for (std::size_t at = word; at < given_.size(); at += awake_.size()) moves |= given_[at];
+      for (std::int64_t neuron = begin; neuron < end; ++neuron) {
+        const std::int64_t lane = run.at + neuron - run.first;
+        bool is_same = !(spikes[lane] > 0);
+        for (std::size_t s = 0; s < last.states.size(); ++s)
+          is_same &= same_bits(static_cast<const T*>(last.states[s])[lane],
+                               before[static_cast<std::int64_t>(s) * lanes + lane]);
+        moves |= std::uint64_t{!is_same} << (neuron % granule);
+      }
+      awake_[word] = (awake_[word] & ~bits_of(begin, end)) | (moves & bits_of(begin, end));
+    });
+}
+
+// Wakes the neurons to which the caller passes input in this block.
+void CpuSteps::mark_input() {
+  if (input_->empty() && !any_given_) return;
+  std::ranges::fill(given_, std::uint64_t{0});
+  any_given_ = !input_->empty();
+  const auto words = static_cast<std::int64_t>(awake_.size());
+  input_->for_each_range(step_ - first_step_, steps_, [&](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {  // ranges may cover several inputs
+      const std::int64_t input = begin / state_.size, stop = std::min(end, (input + 1) * state_.size);
+      for_each_granule(begin - input * state_.size, stop - input * state_.size,
+                       [&](std::size_t word, std::int64_t from, std::int64_t to) {
+                         given_[static_cast<std::size_t>(input * words) + word] |= bits_of(from, to);
+                         awake_[word] |= bits_of(from, to);
+                       });
+      begin = stop;
+    }
   });
 }
 
-void CpuSteps::record(std::int64_t row, std::int64_t step, const CpuRecord& record) const {
-  if (record.spikes != nullptr) {
-    record.spikes->neurons.insert(record.spikes->neurons.end(), fired_.begin(), fired_.end());
-    record.spikes->steps.insert(record.spikes->steps.end(), fired_.size(), step);
+// Begins trials and tests before a block.
+void CpuSteps::begin_marks() {
+  if (can_rest_ && !marks_ && step_ >= next_trial_) {
+    marks_ = true;
+    std::ranges::fill(arriving_, ~std::uint64_t{0});  // of spikes that were delivered without marks
+    std::ranges::fill(last_arrivals_, step_ + slots_);
+    end_of_trial_ = next_test_ = step_ + slots_ + 1;
   }
-  if (record.fired != nullptr)
-    for (const std::int64_t neuron : fired_) record.fired[row * state_.size + neuron] = true;
+  tests_ = marks_ && step_ + steps_ > next_test_;
+  if (tests_) next_test_ = step_ + steps_ + test_period;
+}
+
+// Ends marks after a trial in which they do not pay off.
+void CpuSteps::end_marks() {
+  if (!marks_ || tests_ || needs_marks_ || step_ + steps_ <= end_of_trial_) return;
+  marks_ = false;
+  next_trial_ = step_ + trial_period;
+}
+
+void CpuSteps::record(std::int64_t row, const CpuRecord& record) const {
+  for (std::size_t t = 0; record.spikes != nullptr && t < fired_.size(); ++t) {
+    record.spikes->neurons.insert(record.spikes->neurons.end(), fired_[t].begin(), fired_[t].end());
+    record.spikes->steps.insert(record.spikes->steps.end(), fired_[t].size(),
+                                first_fired_ + static_cast<std::int64_t>(t));
+  }
+  for (std::size_t t = 0; record.fired != nullptr && t < fired_.size(); ++t)
+    for (const std::int64_t neuron : fired_[t])
+      record.fired[(row + static_cast<std::int64_t>(t)) * state_.size + neuron] = true;
   for (std::size_t k = 0; k < record.states.probes.size(); ++k) {
     const Probe& probe = record.states.probes[k];
     const at::Tensor& state = probe.group->states[probe.state];

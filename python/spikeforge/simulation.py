@@ -716,8 +716,8 @@ def simulate(
     complete piece, on all processes of a group.
 
     Memory for recorded states is allocated before the first step; each recorded spike takes 16 bytes. If spikes do not
-    fit into memory, a network on the CPU without a group is after the last complete step, and the recording is lost.
-    After any other failure in the middle of a step, call :meth:`Network.load_state_dict`.
+    fit into memory, a network on the CPU without a group is after the last complete block of steps, and the recording
+    is lost. After any other failure in the middle of a step, call :meth:`Network.load_state_dict`.
 
     Args:
         steps: the number of steps.

@@ -9,9 +9,10 @@ namespace {
 constexpr int fours = 64;  // groups of four words that are drawn together
 constexpr int lanes = 16;
 
-// Draws the random words of 4 * fours neurons, from neuron 4 * four on.
-void draw_words(const PoissonDraws& draws, std::uint64_t four, unsigned draw, std::uint32_t* words) {
-  for (int i = 0; i < fours; ++i) {
+// Draws the random words of at least `count` neurons, from neuron 4 * four on.
+void draw_words(const PoissonDraws& draws, std::uint64_t four, unsigned draw, std::int64_t count,
+                std::uint32_t* words) {
+  for (int i = 0; 4 * i < count; ++i) {
     const PhiloxWords drawn =
         words_of(draws.key, four + static_cast<std::uint64_t>(i), draws.step, /*once=*/false, draw, /*stream=*/0);
     for (int k = 0; k < 4; ++k) words[4 * i + k] = drawn.word[k];
@@ -59,7 +60,7 @@ template <class T> void add_typed(const PoissonInput& input, const PoissonDraws&
   const T weight = static_cast<T>(input.weight);
   std::uint32_t words[4 * fours + lanes] = {};
   for_pieces(draws, n, [&](std::uint64_t index, std::int64_t before, std::int64_t at, std::int64_t count) {
-    draw_words(draws, index / 4, 0, words);
+    draw_words(draws, index / 4, 0, before + count, words);
     for (std::int64_t i = 0; i < count; i += lanes) {
       std::int32_t numbers[lanes];
       const bool are_exact = count_below(words + before + i, input, numbers);
@@ -79,8 +80,8 @@ template <class T> void add_typed(const PoissonInput& input, const PoissonDraws&
 template <class T> void add_each_typed(const PoissonInputs& inputs, const PoissonDraws& draws, std::int64_t n, T* x) {
   std::uint32_t high[4 * fours], low[4 * fours];
   for_pieces(draws, n, [&](std::uint64_t index, std::int64_t before, std::int64_t at, std::int64_t count) {
-    draw_words(draws, index / 4, 0, high);
-    draw_words(draws, index / 4, 1, low);
+    draw_words(draws, index / 4, 0, before + count, high);
+    draw_words(draws, index / 4, 1, before + count, low);
     for (std::int64_t i = 0; i < count; ++i) {
       const DoubleWord bits = DoubleWord{high[before + i]} << 32 | low[before + i];
       const double rate = inputs.rates[at + i];

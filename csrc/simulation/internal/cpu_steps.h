@@ -1,10 +1,22 @@
-// Steps of a network on the CPU: at most one parallel region per step, and no tensor is created in a step.
+// Steps of a network on the CPU, in blocks: one parallel region per block, in which no tensor is created.
 //
-// A thread owns neurons, and the columns of their inputs. In a step it first adds the contributions of the last step's
-// spikes to its columns, which it finds in every row because columns ascend; then it reads the sums for this step, adds
-// current and drive, steps its neurons and lists those that fired. A spike is in flight for at least one step, so the
-// only data that a thread reads from other threads is the list of spikes. A column's terms are added in the order of
-// the rows: any number of threads gives the same bits.
+// A block has as many steps as the shortest delay within areas and ranks, at most most_steps. A spike of the block
+// arrives after the block, so the input of all its steps is complete before its first step, and a thread can run
+// the steps without the others. Blocks have one step if a connection has a delay of one step, if states are recorded,
+// or if connections learn.
+//
+// A thread owns neurons, and the columns of their inputs. In a block it first adds the contributions of the last
+// block's spikes to its columns, which it finds in every row because columns ascend. Then it runs its neurons, in
+// batches that fit in the cache: it reads the sums of all steps, adds current and drive, runs the loop of the cell over
+// the steps, and lists the neurons that fired. The only data that a thread reads from other threads is the list of
+// spikes. A column's terms are added in the order of steps and rows: any number of threads, and any blocks, give the
+// same bits.
+//
+// A neuron rests if a step without arrivals does not change the bits of its states and it does not fire. It is skipped
+// until a spike is delivered to it or a state is loaded: its next steps would be the same. Neurons with random input,
+// which draw random numbers, or in networks that learn never rest. Marks of the columns to which a spike is delivered
+// wake neurons, and save reading columns without arrivals. They take time, so if no neuron rests and many spikes
+// arrive, they pause until the next trial.
 //
 // Spikes between areas or ranks are stored for as many steps as the shortest of their delays, sent to all ranks, and
 // then delivered, by steps and by neurons of the whole network. If some stay within areas, they have their own ring,
@@ -46,7 +58,7 @@ class CpuSteps final : public Engine {
   // Allocates the memory for torch's current number of threads.
   void prepare() override;
 
-  // After an exception from recording, an unshared network is in the state of its last complete step.
+  // After an exception from recording, an unshared network is in the state of its last complete block.
   Spikes run(const Steps& steps, bool spikes, const RecordedStates& states) override;
   void step(const Steps& steps, const at::Tensor& fired) override;
 
@@ -54,12 +66,9 @@ class CpuSteps final : public Engine {
   void always_share() { choice_.always_share(); }
 
  private:
-  // Neurons begin, ..., end - 1, whose cell runs step by step on the same memory.
+  // Neurons begin, ..., end - 1. Its launch is one step of all of them, in the network's tensors.
   struct Cell : GroupCall {
     Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output);
-
-    // Runs one step of the neurons in [first, last).
-    void run(std::int64_t first, std::int64_t last) const;
 
     std::int64_t begin = 0, end = 0;
 
@@ -67,10 +76,26 @@ class CpuSteps final : public Engine {
     std::size_t scratch_bytes = 0;
   };
 
+  // Neighbouring neurons, and the position of the first one in its batch.
+  struct Run {
+    std::int64_t first = 0, count = 0, at = 0;
+  };
+  // Neurons of a cell that run the steps of a block together. The states of one run stay in the network's tensors;
+  // those of several runs are gathered, and scattered after the block.
+  struct Batch {
+    std::vector<Run> runs;
+    std::int64_t size = 0;
+
+    void add(std::int64_t first, std::int64_t count);
+  };
+
   // The neurons of a thread.
   struct Part {
     std::int64_t begin = 0, end = 0;
-    std::vector<std::int64_t> fired;
+    std::vector<std::vector<std::int64_t>> fired;  // in each step of the block
+    bool any_rests = false;
+    std::int64_t delivered = 0;  // values, at the beginning of the block
+    Batch batch;
     // The rows with connections to columns of the part.
     std::vector<std::int32_t> rows;
     std::vector<std::int64_t> begins, starts;
@@ -96,25 +121,40 @@ class CpuSteps final : public Engine {
   };
 
   void run_steps(const Steps& steps, const CpuRecord& record);
-  void arrive(std::int64_t step);
+  void arrive();
+  std::uint64_t version() const;
+  void wake();
+  void mark_input();
   void make_groups();
   void make_drives();
   std::vector<PoissonRun> runs_of(const PoissonDrive& drive);
 
+  void find_least_delay();
+  void find_restless();
+
   Parts divided(std::int64_t threads) const;
   void end(std::int64_t step);
-  void run_step(Parts& parts);
-  void set_step(std::int64_t step);
+  std::int64_t steps_of_block(std::int64_t left, bool records_states) const;
+  void run_block(Parts& parts);
   template <class T> void run_part(Part& part);
-  void deliver(Part& part) const;
-  void deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step) const;
+  void deliver(Part& part);
+  void deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step);
   void deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
-                  std::int64_t first, std::int64_t last) const;
-  void end_block();
-  template <class T> void take(std::int64_t first, std::int64_t last) const;
-  void drive(std::int64_t first, std::int64_t last) const;
-  template <class T> void list_fired(Part& part) const;
-  void record(std::int64_t row, std::int64_t step, const CpuRecord& record) const;
+                  std::int64_t input, std::int64_t last_arrival);
+  void mark(const Part& part, const event::Rows& matrix, std::int64_t input, std::int64_t last_arrival);
+  void expire(std::size_t word, std::uint64_t neurons);
+  void end_exchange_block();
+  template <class T> void run_cell(const Cell& cell, Part& part);
+  template <class T> void run_batch(const Cell& cell, Part& part);
+  static bool any_of(const std::uint64_t* bits, const Run& run);
+  template <class T> SequenceView take(const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows);
+  template <class T>
+  void take_arrivals(std::int64_t first, std::int64_t last, std::int64_t input, std::int64_t lanes, T* rows);
+  void drive(std::int64_t first, std::int64_t last, std::int64_t step, void* to) const;
+  template <class T> void let_rest(const Batch& batch, const T* before, std::int64_t lanes, const ForwardLaunch& last);
+  void begin_marks();
+  void end_marks();
+  void record(std::int64_t row, const CpuRecord& record) const;
 
   NetworkState& state_;
   CallGuard& guard_;
@@ -123,21 +163,38 @@ class CpuSteps final : public Engine {
   event::Weights weights_;
   Way within_, between_;
   const std::int64_t slots_;
-  at::Tensor arriving_;  // [columns]
   std::deque<Cell> groups_;
   std::vector<PoissonDrive> drives_;
   std::map<double, std::vector<std::uint32_t>> thresholds_;  // by rates
   Parts shared_, alone_;                                     // the neurons divided among threads, and as one part
   std::int64_t threads_ = 0;
   ThreadChoice choice_;
-  std::vector<std::int64_t> offsets_;  // of the slots by delay, listed twice so that any slot can be the first
-  std::vector<std::int64_t> fired_;    // the spikes of the last step, not yet delivered
-  // The own neurons that fired in each step of the block from first_of_block_ on; and the spikes of the last block,
-  // which are not yet delivered.
-  std::vector<std::vector<std::int64_t>> block_, told_;
-  std::int64_t first_of_block_ = 0, first_told_ = 0;
-  std::int64_t step_ = 0, first_step_ = 0;  // the second is the first of the call
-  const ExternalInput* input_ = nullptr;    // of the call
+  std::vector<std::int64_t> offsets_;  // of the slots by delay, repeated so that any slot can be the first
+  std::int64_t least_delay_ = 0;       // the steps of a block, if nothing needs fewer
+  std::int64_t step_ = 0, steps_ = 0;  // the first step of the block, and their number
+  std::int64_t first_step_ = 0;        // of the call
+  const ExternalInput* input_ = nullptr;
+  std::uint64_t version_ = 0;  // of the states in which awake_ was found
+
+  // The spikes of the last block, which are not yet delivered, by steps from first_fired_ on.
+  std::vector<std::vector<std::int64_t>> fired_;
+  std::int64_t first_fired_ = 0;
+  // The own neurons that fired in each step since the last exchange, from first_of_exchange_ on; and the spikes that
+  // the last exchange received, which are not yet delivered.
+  std::vector<std::vector<std::int64_t>> to_exchange_, told_;
+  std::int64_t first_of_exchange_ = 0, first_told_ = 0;
+
+  // A bit for each neuron, in words of neighbouring neurons.
+  std::vector<std::uint64_t> awake_, restless_;  // stepped in this block; never at rest
+  std::vector<std::uint64_t> driven_;            // [inputs, words]: columns with Poisson input
+  std::vector<std::uint64_t> given_;             // [inputs, words]: columns with input of the caller, in this block
+  std::vector<std::uint64_t> arriving_;          // [inputs, words]: columns to which a spike is delivered
+  std::vector<std::int64_t> last_arrivals_;      // [inputs, words]: no spike arrives after this step
+  bool any_given_ = false;                       // false: given_ is 0
+  bool can_rest_ = false;                        // false: all neurons are restless
+  bool marks_ = false, tests_ = false;           // arriving_ is valid; this block tests for rest
+  bool needs_marks_ = false;                     // some neurons rest, or few spikes arrive
+  std::int64_t end_of_trial_ = 0, next_trial_ = 0, next_test_ = 0;
 };
 
 }  // namespace spikeforge::simulation

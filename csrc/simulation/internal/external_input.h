@@ -25,6 +25,17 @@ class ExternalInput {
   // CPU.
   template <class T> void add(std::int64_t step, std::int64_t first, std::int64_t last, T* to) const;
 
+  // Calls f(begin, end) for ranges of columns that contain all input of steps first, ..., first + count - 1. On the
+  // CPU.
+  template <class F> void for_each_range(std::int64_t first, std::int64_t count, F&& f) const {
+    if (dense_.defined()) f(first_, first_ + dense_.size(1));
+    if (!has_events()) return;
+    const auto* const columns = columns_.const_data_ptr<std::int64_t>();
+    const auto at = static_cast<std::size_t>(first);
+    for (std::int64_t i = starts_[at]; i < starts_[at + static_cast<std::size_t>(count)]; ++i)
+      f(columns[i], columns[i] + 1);
+  }
+
   // Returns the input of steps first, ..., first + count - 1 as one tensor [count, columns of a range], and the first
   // column of the range.
   std::pair<at::Tensor, std::int64_t> rows(std::int64_t first, std::int64_t count) const;
