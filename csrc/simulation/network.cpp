@@ -1,6 +1,7 @@
 #include "csrc/simulation/network.h"
 #include "csrc/simulation/internal/description.h"
 #include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/internal/spike_output.h"
 #include "csrc/simulation/internal/undifferentiated.h"
 #include "ops/common/checks.h"
 #include "ops/common/connect_projection.h"
@@ -243,6 +244,7 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
     const auto found = given.find(key);
     TORCH_CHECK_VALUE(found != given.end() || initial, "Network: the parameter ", key, " of ", name, " is not given");
     PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
+  simulation::check_spike_output(name, described.cell->graph);
     simulation::check_size(name, key, value, size);
     return PerNeuron(simulation::copied(value.tensor()));
   };

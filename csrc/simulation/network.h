@@ -114,7 +114,8 @@ class SPIKEFORGE_API Network {
   Network& operator=(Network&&) noexcept;
   ~Network();
 
-  // Adds `size` neurons; a neuron fires when its first output is above 0. Projections and drives target their inputs.
+  // Adds `size` neurons; a neuron fires when its first output is above 0. Throws ValueError if that output is known to
+  // be graded (spike_output.h). Projections and drives target their inputs.
   // `params` has every parameter of the neuron, `states` the initial values that differ from those of the neuron. Each
   // rank has an equal share of the neurons, assigned round-robin, but all populations of an area are on one rank.
   // Spikes between areas, and to and from populations without an area, are summed separately from those within an area,

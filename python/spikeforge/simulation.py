@@ -265,8 +265,8 @@ class Network:
         """Adds a population of ``size`` neurons.
 
         Args:
-            neuron: neuron text (``docs/neuron_text.md``) or a function decorated by ``@spikeforge.neuron``. Its first
-                output is the spike; projections and drive go ``into`` one of its inputs.
+            neuron: neuron text (``docs/neuron_text.md``) or a function decorated by ``@spikeforge.neuron``. It fires
+                when its first output is above 0; projections and drive go ``into`` one of its inputs.
             states: initial values of states, scalars or tensors [size]; by default those of the neuron's header.
             params: the neuron's parameters, scalars or tensors [size], by any name but ``states`` and ``area``.
             area: all populations of one area are on one process, if a ``group`` shares the network. Without an area,
@@ -400,6 +400,10 @@ class Network:
 
         Args:
             steps: the number of steps.
+
+        Raises:
+            ValueError, TypeError: if a name, a size or a value is not legal, or the first output is known to be graded,
+                such as a membrane potential (``docs/networks.md``). The network does not change.
             inputs: see :func:`simulate`.
 
         Returns:

@@ -559,6 +559,46 @@ REFUSED = [
 
 @pytest.mark.parametrize("error, words, call", REFUSED, ids=range(len(REFUSED)))
 def test_a_call_that_is_refused_has_not_happened(error, words, call):
+def neuron(output, more="", states="v", params=""):
+    return f"neuron n(x, y; {states}; {params}) {{ h = 0.9 * v + x; s = spike(h - 1, none); o = {output}; return o; v' = select(s, 0, h) {more} }}"
+
+
+GRADED = {  # a first output, other next states, states, and the words of the error
+    "a potential": ("h", "", "v", "a graded function of the state v"),
+    "a rate": ("sigmoid(h - 1)", "", "v", "a graded function of the state v"),
+    "a graded spike": ("s * h", "", "v", "a graded function of the state v"),
+    "a potential above a threshold": ("where(h > 1, h, 0)", "", "v", "a graded function of the state v"),
+    "a filtered spike": ("t", "; t' = 0.9 * t + i; i' = 0.5 * i + y", "v, t, i", "a graded function of the state t"),
+    "a state of a state": ("t", "; t' = maximum(v, 0)", "v, t", "a graded function of the state t"),
+    "a scaled spike": ("0.25 * s", "", "v", "0 or 1, but may be 0.25: all spikes are equal; scale the weights instead"),
+    "a sum of spikes": ("s + spike(y - 1, none)", "", "v", "may be 2"),
+    "a chosen number": ("where(h > 1, 0.5, 0)", "", "v", "may be 0.5"),
+    "a number": ("0.25", "", "v", "may be 0.25"),
+}
+NOT_GRADED = {  # parameters are those of the text
+    "a spike": "s", "a condition": "where(h > 1, 1, 0)", "either": "maximum(s, spike(y - 1, none))", "both": "s * spike(y - 1, none)", "not": "1 - s", "none": "0 * h", "never": "0 * x",
+    "an input": "x", "two inputs": "x - 2 * y", "a random number": "uniform() - 0.9", "a count": "poisson(0.2)", "a random spike": "bernoulli(sigmoid(h))", "a parameter": "p * s", "a sign": "sign(h - 1)",
+    "a whole number": "floor(h)", "a held input": "t", "a gated input": "x * w", "the last spike": "u", "a wait": "w", "a strict spike": "spike_strict(h - 1, none)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("output", GRADED)
+def test_a_graded_output_is_refused(output):
+    text, more, states, words = GRADED[output]
+    net = spikeforge.Network()
+    refused(ValueError, "Network: the first output of the neuron of a must be a spike.*" + words, lambda: net.populate("a", 3, neuron(text, more, states)))
+    assert net.size == 0 and net.populate("a", 3, neuron("s")).start == 0
+
+
+@pytest.mark.parametrize("output", NOT_GRADED)
+def test_an_output_above_0_that_may_be_a_spike_is_one(output):
+    text = neuron(NOT_GRADED[output], "; t' = select(s, x, t); w' = select(s, 3, maximum(w - 1, 0)); u' = s", "v, t, w, u", "p")
+    net = spikeforge.Network(seed=1)
+    p = net.populate("a", 50, text, states={"w": 1.0}, p=2.5)
+    fired = spikeforge.simulate(net, 40, inputs={p: torch.randn(40, 50), (p, "y"): torch.randn(40, 50).abs()}).of(p)[0]
+    assert (len(fired) == 0) == (output in ("none", "never"))
+
+
     def made():
         net = spikeforge.Network(seed=1)
         return net, net.populate("a", 5, LIF, leak=0.9), net.populate("b", 4, TWO_INPUTS)
