@@ -75,9 +75,10 @@ class SPIKEFORGE_API PerNeuron {
 };
 using NamedNumbers = std::map<std::string, PerNeuron>;
 
-// `into` is the name of an input of the targets' neuron; the default is the first input.
+// `into` is the name of an input of the targets' neuron; the default is the first input. Neurons for which a tensor of
+// weights is 0 have no input from the drive, and its rates there are ignored.
 struct DriveOptions {
-  double weight = 1;
+  PerNeuron weight = 1;
   std::string into = {};
 };
 

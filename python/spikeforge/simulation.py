@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import check_dtype, check_number, check_seed, check_text, check_whole, tensor_of
+from spikeforge._numbers import check_dtype, check_seed, check_text, check_whole, tensor_of
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
@@ -353,7 +353,7 @@ class Network:
             return learns
 
     def drive(
-        self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None
+        self, targets: Population, rate: float | Tensor, *, weight: float | Tensor = 1.0, into: str | None = None
     ) -> Drive:
         """Adds Poisson input: in each step a neuron receives ``weight`` times a Poisson number of mean ``rate``.
 
@@ -362,13 +362,13 @@ class Network:
 
         Args:
             rate: spikes per step, a scalar or [size]; ``rate_hz * dt_ms / 1000`` for steps of ``dt_ms``.
-            weight: the input per spike.
+            weight: the input per spike, a scalar or [size]. A neuron whose weight in a tensor is 0 is not driven.
             into: the input of the targets' neuron; by default its first.
         """
         number, into = self._number(targets), check_text("Network: into", into or "")
-        weight = check_number(f"Network: the weight of what drives {targets.name}", weight)
+        weights = tensor_of(f"Network: the weight of what drives {targets.name}", weight)
         rates = tensor_of(f"Network: the rate that drives {targets.name}", rate)
-        return Drive(self, _CPP.drive(self._held, number, rates, weight, into), targets.name)
+        return Drive(self, _CPP.drive(self._held, number, rates, weights, into), targets.name)
 
     def inject(self, targets: Population, current: float | Tensor, *, into: str | None = None) -> Current:
         """Adds a constant to an input in each step: a scalar or [size].

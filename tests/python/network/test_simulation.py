@@ -551,7 +551,8 @@ REFUSED = [
     (TypeError, "Network: rate of a must be dense, but is Sparse", lambda net, a, b: net.drive(a, torch.ones(5).to_sparse())),
     (TypeError, "Network: the neuron of c must be neuron text .* or a traced function, but is a LIF", lambda net, a, b: net.populate("c", 5, spikeforge.nn.LIF())),
     (TypeError, "Network: leak of c must be a number, or numbers .*, but is None", lambda net, a, b: net.populate("c", 5, LIF, leak=None)),
-    (TypeError, "Network: the weight of what drives a must be a number, but is tensor", lambda net, a, b: net.drive(a, 1.0, weight=torch.ones(5))),
+    (TypeError, "Network: the weight of what drives a must be a number, or numbers .*, but is 'x'", lambda net, a, b: net.drive(a, 1.0, weight="x")),
+    (ValueError, r"Network: weight of a must be a number or have shape \[5\]", lambda net, a, b: net.drive(a, 1.0, weight=torch.ones(4))),
     (ValueError, "Network: rate of a must be a number or have shape", lambda net, a, b: net.drive(a, [1.0, 2.0])),
     (TypeError, "Network: the current of a must be a number, or numbers .*, but is 'x'", lambda net, a, b: net.inject(a, "x")),
 ]
