@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import check_dtype, check_seed, check_text, check_whole, tensor_of
+from spikeforge._drawing import Ends, seed_of
+from spikeforge._numbers import check_dtype, check_indices, check_number, check_seed, check_text, check_whole, tensor_of
+from spikeforge._warnings import warn_caller
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
@@ -36,7 +38,11 @@ SCANS_BEFORE_SORTING = 8  # scans of all spikes take about as long as sorting th
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Population:
-    """Neurons ``start`` to ``stop - 1`` of a network: one neuron model, with parameters for each neuron."""
+    """Neurons ``start`` to ``stop - 1`` of a network: one neuron model, with parameters for each neuron.
+
+    ``population[index]`` is a :class:`Part`: the index is a slice, a neuron, a list or a tensor of neurons, or a mask,
+    bool [size]. Negative indices count from the end.
+    """
 
     name: str
     start: int
@@ -62,6 +68,82 @@ class Values(MutableMapping[str, Any]):
     """The states or parameters of a population, by name.
 
     Before the network is built, the values that :meth:`Network.populate` received. Afterwards, tensors [size]: a state
+    def __getitem__(self, index: slice | int | Sequence[int] | Tensor) -> Part:
+        size, what = len(self), f"Network: the index of {self.name}"
+        if isinstance(index, slice):
+            chosen = range(*index.indices(size))
+            name = f"{chosen.start}:{chosen.stop}" + (f":{chosen.step}" if chosen.step != 1 else "")
+            end = chosen.start + len(chosen) * chosen.step
+            indices = torch.arange(chosen.start, end, chosen.step, device="cpu")
+            return Part(f"{self.name}[{name}]", self, indices)
+        numbers = tensor_of(what, index, dtype=None).cpu()
+        if numbers.dtype == torch.bool:
+            if numbers.shape != (size,):
+                raise IndexError(f"{what} is a mask, which must have shape [{size}], but has {list(numbers.shape)}")
+            numbers = numbers.nonzero().flatten()
+        if numbers.dim() == 0 or not numbers.numel():
+            numbers = numbers.reshape(-1).to(numbers.dtype if numbers.numel() else torch.long)
+        try:
+            numbers = check_indices(what, torch.where(numbers < 0, numbers + size, numbers), size)
+        except ValueError as error:
+            raise IndexError(str(error)) from None
+        if len(numbers.unique()) != len(numbers):
+            raise ValueError(f"{what} must have each neuron once, but one is repeated")
+        first = ", ".join(map(str, numbers[:NEURONS_IN_A_NAME].tolist()))
+        return Part(f"{self.name}[{first}{', ...' if len(numbers) > NEURONS_IN_A_NAME else ''}]", self, numbers)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """Some neurons of a population, ``population[index]``, in the order of the index.
+
+    Attributes:
+        indices: int64 [neurons], on the CPU: the neurons, counted within the population.
+    """
+
+    name: str
+    population: Population
+    indices: Tensor
+    _copies: dict[torch.device, Tensor] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"Part({self.name!r}, {len(self)} neurons)"
+
+    @property
+    def neurons(self) -> Tensor:
+        """The neurons, counted within the network: int64 [neurons]."""
+        return self.indices + self.population.start
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Returns values [..., neurons of the part] as [..., neurons of the population], with zeros elsewhere."""
+        at = self._copies.get(values.device)
+        if at is None:  # a copy to a GPU synchronises
+            at = self._copies[values.device] = self.indices.to(values.device)
+        return values.new_zeros(*values.shape[:-1], len(self.population)).index_copy_(-1, at, values)
+
+
+Neurons = Population | Part
+
+
+def _within(what: str, neurons: Neurons, chosen: Any) -> Tensor:
+    """Converts neurons, counted within a part, to neurons of the population. Those of a population are not checked."""
+    numbers = tensor_of(what, chosen, dtype=None)
+    numbers = numbers if numbers.numel() else numbers.long()
+    return neurons.indices[check_indices(what, numbers.cpu(), len(neurons))] if isinstance(neurons, Part) else numbers
+
+
+def _spread(what: str, neurons: Neurons, value: Any) -> Tensor:
+    """Converts a scalar, or one value for each neuron, to the same of the population, with zeros outside a part."""
+    numbers = tensor_of(what, value)
+    if isinstance(neurons, Population):
+        return numbers
+    if numbers.shape not in (torch.Size(), torch.Size([len(neurons)])):
+        raise ValueError(f"{what} must be a number or have shape [{len(neurons)}], but has {list(numbers.shape)}")
+    return neurons.spread(numbers.to_dense().expand(len(neurons)))
+
     shares memory with the network, and a parameter is a copy. An assigned scalar or tensor [size] is used from the next
     step on. If a process group shares the network, states are those of this process's neurons.
 
@@ -120,23 +202,25 @@ class Values(MutableMapping[str, Any]):
 class Drive:
     """Poisson input that :meth:`Network.drive` added."""
 
-    def __init__(self, network: Network, number: int, targets: str):
+    def __init__(self, network: Network, number: int, targets: Neurons):
         self._held, self._number, self._targets = network._held, number, targets
 
     def set_rate(self, rate: float | Tensor) -> None:
         """Sets the rate of the following steps, spikes per step: a scalar or [size]."""
-        _CPP.set_drive(self._held, self._number, tensor_of(f"Network: the rate that drives {self._targets}", rate))
+        what = f"Network: the rate that drives {self._targets.name}"
+        _CPP.set_drive(self._held, self._number, _spread(what, self._targets, rate))
 
 
 class Current:
     """Constant input that :meth:`Network.inject` added."""
 
-    def __init__(self, network: Network, number: int, targets: str):
+    def __init__(self, network: Network, number: int, targets: Neurons):
         self._held, self._number, self._targets = network._held, number, targets
 
     def set_current(self, current: float | Tensor) -> None:
         """Sets the input of the following steps: a scalar or [size]."""
-        _CPP.set_current(self._held, self._number, tensor_of(f"Network: the current of {self._targets}", current))
+        what = f"Network: the current of {self._targets.name}"
+        _CPP.set_current(self._held, self._number, _spread(what, self._targets, current))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,8 +260,12 @@ class Recording:
     states: list[Tensor]
     span: range = range(0)
 
-    def of(self, population: Population) -> tuple[Tensor, Tensor]:
-        """Returns steps and neurons of a population's spikes; its first neuron is 0."""
+    def of(self, population: Neurons) -> tuple[Tensor, Tensor]:
+        """Returns steps and neurons of the spikes of a population or a part, int64 [spikes]; its first neuron is 0."""
+        if isinstance(population, Part):
+            steps, neurons = self.of(population.population)
+            places = population.spread(torch.arange(1, len(population) + 1, device=neurons.device))[neurons]
+            return steps[places > 0], places[places > 0] - 1
         scans = self.__dict__["_scans"] = self.__dict__.get("_scans", 0) + 1
         if scans <= SCANS_BEFORE_SORTING:
             here = (self.neurons >= population.start) & (self.neurons < population.stop)
@@ -307,11 +395,18 @@ class Network:
         return made
 
     def project(
-        self, sources: Population, targets: Population, rule: Rule, *,
+        self, sources: Neurons, targets: Neurons, rule: Rule, *,
         weight: float | Law | Tensor | Sequence[float] = 1.0, delay: float | Law | Tensor | Sequence[float] = 1,
         into: str | None = None, plasticity: Synapse | None = None,
     ) -> int | None:  # fmt: skip
-        """Connects two populations; see :class:`spikeforge.Projection`.
+        """Connects two populations or parts of populations; see :class:`spikeforge.Projection`.
+
+        A rule on a part draws from the part alone: a fixed in-degree is the number of sources in the part. Such
+        connections are drawn at once and stored as with the rule ``arrays``.
+
+        Raises:
+            ValueError, TypeError: if a name, a size or a value is not legal, or the first output is known to be graded,
+                such as a membrane potential (``docs/networks.md``). The network does not change.
 
         Args:
             delay: in steps, rounded to whole numbers, at least 1: bound a law that may return less by ``low``.
@@ -331,7 +426,15 @@ class Network:
                 f"{plasticity!r}"
             )
         ends = self._number(sources), self._number(targets)
-        drawn = Drawn.of(f"Network: {sources.name} to {targets.name}", rule, weight, delay, self.device)
+        where, number, parts = f"Network: {sources.name} to {targets.name}", len(self._projections), (sources, targets)
+
+        def drawn_ends() -> Ends:
+            source, target = (p if isinstance(p, Part) else p[:] for p in parts)
+            seed, places = seed_of(self.seed, number), (source.indices, target.indices)
+            return Ends(where, source.neurons, target.neurons, seed, self.device, places)
+
+        are_parts = any(isinstance(p, Part) for p in parts)
+        drawn = Drawn.of(where, rule, weight, delay, self.device, drawn_ends, are_parts)
         learning = (
             (plasticity.text, list(plasticity.params), list(plasticity.params.values())) if plasticity else ("", [], [])
         )
@@ -344,7 +447,7 @@ class Network:
         )
         with self._alone():
             described_by = drawn.amount, drawn.choices, drawn.laws, drawn.numbers, drawn.arrays
-            learns = _CPP.project(self._held, *ends, rule.rule, *described_by, into, *learning)
+            learns = _CPP.project(self._held, *ends, drawn.rule.rule, *described_by, into, *learning)
             self._projections.append(described)
             if plasticity is None:
                 return None
@@ -353,7 +456,7 @@ class Network:
             return learns
 
     def drive(
-        self, targets: Population, rate: float | Tensor, *, weight: float | Tensor = 1.0, into: str | None = None
+        self, targets: Neurons, rate: float | Tensor, *, weight: float | Tensor = 1.0, into: str | None = None
     ) -> Drive:
         """Adds Poisson input: in each step a neuron receives ``weight`` times a Poisson number of mean ``rate``.
 
@@ -366,31 +469,32 @@ class Network:
             into: the input of the targets' neuron; by default its first.
         """
         number, into = self._number(targets), check_text("Network: into", into or "")
-        weights = tensor_of(f"Network: the weight of what drives {targets.name}", weight)
-        rates = tensor_of(f"Network: the rate that drives {targets.name}", rate)
-        return Drive(self, _CPP.drive(self._held, number, rates, weights, into), targets.name)
+        weights = _spread(f"Network: the weight of what drives {targets.name}", targets, weight)
+        rates = _spread(f"Network: the rate that drives {targets.name}", targets, rate)
+        return Drive(self, _CPP.drive(self._held, number, rates, weights, into), targets)
 
-    def inject(self, targets: Population, current: float | Tensor, *, into: str | None = None) -> Current:
+    def inject(self, targets: Neurons, current: float | Tensor, *, into: str | None = None) -> Current:
         """Adds a constant to an input in each step: a scalar or [size].
 
         Currents can be added between steps, and :meth:`Current.set_current` of the result changes the value."""
         number, into = self._number(targets), check_text("Network: into", into or "")
-        currents = tensor_of(f"Network: the current of {targets.name}", current)
-        return Current(self, _CPP.inject(self._held, number, currents, into), targets.name)
+        currents = _spread(f"Network: the current of {targets.name}", targets, current)
+        return Current(self, _CPP.inject(self._held, number, currents, into), targets)
 
-    def silence(self, population: Population, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True):
+    def silence(self, population: Neurons, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True):
         """Suppresses the spikes of neurons from the next step on: they are neither sent nor recorded.
 
         Their states change as before. Builds the network.
 
         Args:
-            neurons: whole numbers, counted within the population; by default all its neurons.
+            neurons: whole numbers, counted within the population or part; by default all its neurons.
             silent: False ends the suppression.
         """
         number = self._number(population)
         chosen = range(len(population)) if neurons is None else neurons
-        numbers = tensor_of(f"Network: the neurons of {population.name} to silence", chosen, dtype=None)
-        _CPP.silence(self._held, number, numbers if numbers.numel() else numbers.long(), bool(silent))
+        what = f"Network: the neurons of {population.name} to silence"
+        numbers = _within(what, population, chosen)
+        _CPP.silence(self._held, number, numbers, bool(silent))
 
     def step(self, steps: int = 1, inputs: Inputs | None = None) -> Tensor:
         """Runs some steps, and returns their spikes; for closed loops.
@@ -400,10 +504,6 @@ class Network:
 
         Args:
             steps: the number of steps.
-
-        Raises:
-            ValueError, TypeError: if a name, a size or a value is not legal, or the first output is known to be graded,
-                such as a membrane potential (``docs/networks.md``). The network does not change.
             inputs: see :func:`simulate`.
 
         Returns:
@@ -614,8 +714,7 @@ def _requested(network: Network, spikes: bool, probes: Any) -> Requested:
         population, state, chosen = probe
         populations.append(network._number(population))
         states.append(check_text(f"simulate: the state of {population.name} to record", state))
-        numbers = tensor_of(f"simulate: neurons of {population.name}", chosen, dtype=None).cpu()
-        neurons.append(numbers if numbers.numel() else numbers.long())
+        neurons.append(_within(f"simulate: neurons of {population.name}", population, chosen).cpu())
     return bool(spikes), populations, states, neurons
 
 
@@ -629,7 +728,7 @@ class _Given:
     """The inputs of a call, in the form of the operators' arguments."""
 
     def __init__(self) -> None:
-        self.populations: list[Population] = []
+        self.populations: list[Neurons] = []
         self.numbers: list[int] = []
         self.names: list[str] = []
         self.are_events: list[bool] = []
@@ -638,9 +737,10 @@ class _Given:
     def of(self, first: int, count: int) -> tuple[list[int], list[str], list[bool], list[Tensor]]:
         """Returns the input of steps ``first`` to ``first + count - 1``."""
         tensors: list[Tensor] = []
-        for values, *events in self.tensors:
+        for population, (values, *events) in zip(self.populations, self.tensors):
             if not events:
-                tensors.append(values[first : first + count] if values.dim() else values)
+                part = values[first : first + count] if values.dim() else values
+                tensors.append(population.spread(part) if isinstance(population, Part) else part)
                 continue
             steps, neurons = events
             if first == 0 and (not steps.numel() or bool(steps[-1] < count)):
@@ -653,8 +753,7 @@ class _Given:
     def check(self, steps: int) -> None:
         """Raises ValueError for inputs that would be refused after the first piece of steps."""
         for population, (values, *events) in zip(self.populations, self.tensors):
-            if not events and (values.dim() != 2 or len(values) != steps):
-                shape = [steps, len(population)]
+            if not events and list(values.shape) != (shape := [steps, len(population)]):
                 raise ValueError(
                     f"simulate: the input of {population.name} must have shape {shape}, steps and neurons, but has "
                     f"{list(values.shape)}"
@@ -705,9 +804,10 @@ def _read_inputs(network: Network, inputs: Inputs | None) -> _Given:
 def simulate(
     network: Network,
     steps: int,
+            neurons = population.indices[neurons] if isinstance(population, Part) else neurons
     *,
     spikes: bool = True,
-    states: Sequence[tuple[Population, str, Tensor | Sequence[int]]] = (),
+    states: Sequence[tuple[Neurons, str, Tensor | Sequence[int]]] = (),
     inputs: Inputs | None = None,
     progress: bool = False,
 ) -> Recording:
@@ -726,11 +826,11 @@ def simulate(
         steps: the number of steps.
         spikes: record spikes.
         states: (population, name of a state, neurons) triples to record after each step; neurons are whole numbers,
-            counted within the population.
-        inputs: input in addition to drives and currents: a dict from a population, or (population, name of an input),
-            to a tensor [steps, size] in the units of that input; or to events, a tuple of steps (from 0, the first step
-            of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by default 1.
-            Events of the same neuron and step are added.
+            counted within the population or part.
+        inputs: input in addition to drives and currents: a dict from a population or part, or (population, name of an
+            input), to a tensor [steps, size] in the units of that input; or to events, a tuple of steps (from 0, the
+            first step of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by
+            default 1. Events of the same neuron and step are added.
         progress: show a progress bar on a terminal.
 
     Raises:
@@ -763,9 +863,7 @@ def simulate(
 Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
 
 
-def _by_pieces(
-    network: Network, steps: int, requested: Requested, inputs: _Given, progress: bool
-) -> Iterator[Piece]:
+def _by_pieces(network: Network, steps: int, requested: Requested, inputs: _Given, progress: bool) -> Iterator[Piece]:
     """Runs pieces of about half a second, after a first, short one."""
     if network.group is not None:  # its processes must run the same pieces
         yield from _by_equal_pieces(network, steps, requested, inputs)

@@ -749,6 +749,10 @@ ON_THE_CPU = {
 def test_numbers_that_an_object_keeps_for_itself_are_on_the_cpu(what):
     """The default device has no effect; on meta, they would have no values."""
     torch.set_default_device("meta")
+    made.project(a[:3], b[[1, 2]], rules.fixed_in_degree([2, 1], autapses=False))
+    made.project(a, a, rules.symmetric(0.5))
+    made.project(a, b[1:], rules.distance(lambda d: d * 0, [[0.0]] * 5, [[1.0]] * 4))
+    made.drive(a[1:], 0.5, weight=[0.1] * 4)
     try:
         assert ON_THE_CPU[what]().device.type == "cpu"
     finally:
