@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
 from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
+
+if TYPE_CHECKING:
+    import neo
 
 _CPP = torch.ops.spikeforge_simulation
 STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
@@ -279,6 +282,40 @@ class Recording:
 
     @functools.cached_property
     def _by_neuron(self) -> tuple[Tensor, Tensor]:
+    def spike_trains(self, population: Neurons, dt: Any) -> list[neo.SpikeTrain]:
+        """Returns the spikes of each neuron of a population or a part as ``neo.SpikeTrain``, for neo and Elephant.
+
+        A spike of step t is at time ``t * dt``. Trains begin at the first step of the call and end after the last.
+
+        Args:
+            dt: the duration of a step, a ``quantities`` time, or a number of milliseconds.
+
+        Raises:
+            ImportError: if neo is not installed.
+            ValueError: if dt is not a positive time.
+        """
+        try:
+            import neo
+            import quantities
+        except ImportError as error:
+            raise ImportError(f"Recording.spike_trains needs neo: pip install neo ({error})") from None
+        what = "Recording.spike_trains: dt, a time or a number of milliseconds,"
+        try:
+            given = dt if isinstance(dt, quantities.Quantity) else check_number(what, dt) * quantities.ms
+            unit, step = given.units, float(given)
+            given.rescale(quantities.ms)
+        except (TypeError, ValueError):
+            raise ValueError(f"{what} must be a scalar time, but is {dt!r:.60}") from None
+        if not 0 < step < math.inf:
+            raise ValueError(f"{what} must be positive and finite, but is {dt!r:.60}")
+        steps, neurons = (t.cpu() for t in self.of(population))
+        of_each = steps[neurons.argsort(stable=True)].split(neurons.bincount(minlength=len(population)).tolist())
+        span = {"t_start": self.span.start * step, "t_stop": self.span.stop * step}
+        return [
+            neo.SpikeTrain(times.numpy() * step, units=unit, name=f"{population.name}[{i}]", **span)
+            for i, times in enumerate(of_each)
+        ]
+
         """Returns the neurons in ascending order, and their positions in the recording."""
         return self.neurons.sort(stable=True)
 
