@@ -36,6 +36,8 @@ _CPP = torch.ops.spikeforge_simulation
 STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
 STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
 SECONDS_UNINTERRUPTED = 0.5
+STEPS_UNCHECKED = 1000  # fewest steps between two searches for states that are not finite
+NEURONS_IN_A_NAME = 4  # of a part of a population
 SCANS_BEFORE_SORTING = 8  # scans of all spikes take about as long as sorting them once
 
 
@@ -66,11 +68,6 @@ class Population:
     def neurons(self) -> slice:
         return slice(self.start, self.stop)
 
-
-class Values(MutableMapping[str, Any]):
-    """The states or parameters of a population, by name.
-
-    Before the network is built, the values that :meth:`Network.populate` received. Afterwards, tensors [size]: a state
     def __getitem__(self, index: slice | int | Sequence[int] | Tensor) -> Part:
         size, what = len(self), f"Network: the index of {self.name}"
         if isinstance(index, slice):
@@ -147,6 +144,11 @@ def _spread(what: str, neurons: Neurons, value: Any) -> Tensor:
         raise ValueError(f"{what} must be a number or have shape [{len(neurons)}], but has {list(numbers.shape)}")
     return neurons.spread(numbers.to_dense().expand(len(neurons)))
 
+
+class Values(MutableMapping[str, Any]):
+    """The states or parameters of a population, by name.
+
+    Before the network is built, the values that :meth:`Network.populate` received. Afterwards, tensors [size]: a state
     shares memory with the network, and a parameter is a copy. An assigned scalar or tensor [size] is used from the next
     step on. If a process group shares the network, states are those of this process's neurons.
 
@@ -157,20 +159,20 @@ def _spread(what: str, neurons: Neurons, value: Any) -> Tensor:
 
     def __init__(self, network: Network, kind: str, initial: dict[str, Any]):
         self._network = weakref.ref(network)
-        self._kind, self._initial = kind, initial
+        self._kind, self.initial = kind, initial
         self._number = len(network.populations)
 
     def _held(self, name: str) -> Any:
         """Returns the C++ network if it is built, else None."""
-        if name not in self._initial:
-            raise KeyError(f"the population has no {self._kind} {name}; it has {', '.join(self._initial) or 'none'}")
+        if name not in self.initial:
+            raise KeyError(f"the population has no {self._kind} {name}; it has {', '.join(self.initial) or 'none'}")
         network = self._network()
         return network._held if network is not None and _CPP.is_built(network._held) else None
 
     def __getitem__(self, name: str) -> Any:
         held = self._held(name)
         if held is None:
-            return self._initial[name]
+            return self.initial[name]
         return (_CPP.state_of if self._kind == "state" else _CPP.param_of)(held, self._number, name)
 
     def __setitem__(self, name: str, value: float | Tensor) -> None:
@@ -193,10 +195,10 @@ def _spread(what: str, neurons: Neurons, value: Any) -> Tensor:
         raise TypeError(f"Network: a {self._kind} cannot be deleted")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._initial)
+        return iter(self.initial)
 
     def __len__(self) -> int:
-        return len(self._initial)
+        return len(self.initial)
 
     def __repr__(self) -> str:
         return repr(dict(self))
@@ -280,8 +282,6 @@ class Recording:
             here = places[first:last].sort().values
         return self.steps[here], self.neurons[here] - population.start
 
-    @functools.cached_property
-    def _by_neuron(self) -> tuple[Tensor, Tensor]:
     def spike_trains(self, population: Neurons, dt: Any) -> list[neo.SpikeTrain]:
         """Returns the spikes of each neuron of a population or a part as ``neo.SpikeTrain``, for neo and Elephant.
 
@@ -316,6 +316,8 @@ class Recording:
             for i, times in enumerate(of_each)
         ]
 
+    @functools.cached_property
+    def _by_neuron(self) -> tuple[Tensor, Tensor]:
         """Returns the neurons in ascending order, and their positions in the recording."""
         return self.neurons.sort(stable=True)
 
@@ -377,6 +379,8 @@ class Network:
         self._signals: dict[str, Tensor] = {}  # the last values of the signals of these rules
         self._numbers: dict[tuple[str, int, int, str], int] = {}  # indices of populations
         self._in_use = threading.RLock()
+        self._checked_until = 0  # the step up to which states were searched for values that are not finite
+        self._warned_of: set[tuple[int, str]] = set()  # states that were not finite
 
     @property
     def size(self) -> int:
@@ -396,6 +400,10 @@ class Network:
             params: the neuron's parameters, scalars or tensors [size], by any name but ``states`` and ``area``.
             area: all populations of one area are on one process, if a ``group`` shares the network. Without an area,
                 every process has an equal part of the population. Tensors hold the values of all neurons in any case.
+
+        Raises:
+            ValueError, TypeError: if a name, a size or a value is not legal, or the first output is known to be graded,
+                such as a membrane potential (``docs/networks.md``). The network does not change.
         """
         check_text("Network: the name of a population", name)
         check_text(f"Network: the area of {name}", area)
@@ -440,10 +448,6 @@ class Network:
 
         A rule on a part draws from the part alone: a fixed in-degree is the number of sources in the part. Such
         connections are drawn at once and stored as with the rule ``arrays``.
-
-        Raises:
-            ValueError, TypeError: if a name, a size or a value is not legal, or the first output is known to be graded,
-                such as a membrane potential (``docs/networks.md``). The network does not change.
 
         Args:
             delay: in steps, rounded to whole numbers, at least 1: bound a law that may return less by ``low``.
@@ -694,8 +698,29 @@ class Network:
         finally:
             self._in_use.release()
 
-    def _number(self, population: Population) -> int:
-        """Returns the index of a population, or of a copy of it."""
+    def _warn_of_states(self, span: range) -> None:
+        """Warns of states that became infinite or NaN, once of each, after at least ``STEPS_UNCHECKED`` steps."""
+        first = self._checked_until = min(self._checked_until, span.start)
+        if span.stop - first < STEPS_UNCHECKED:
+            return
+        self._checked_until = span.stop
+        names = [(i, name) for i, p in enumerate(self.populations) for name in p.states]
+        names = [each for each in names if each not in self._warned_of]
+        finite = [self.populations[i].states[name].isfinite().all() for i, name in names]
+        for (i, name), is_finite in zip(names, torch.stack(finite).tolist() if finite else ()):
+            p = self.populations[i]
+            if is_finite or not tensor_of("", p.states.initial[name]).isfinite().all():
+                continue
+            self._warned_of.add((i, name))
+            warn_caller(
+                f"simulate: the state {name} of {p.name} is not finite after steps {first} to {span.stop - 1}: a "
+                "neuron diverges, or has infinite input",
+                RuntimeWarning,
+            )
+
+    def _number(self, neurons: Neurons) -> int:
+        """Returns the index of a population, or of a copy of it, or of the population of a part."""
+        population = neurons.population if isinstance(neurons, Part) else neurons
         if not isinstance(population, Population):
             raise TypeError(f"Network: a population must be a result of populate(), but is {population!r}")
         if (number := self._numbers.get(_key(population))) is None:
@@ -780,6 +805,7 @@ class _Given:
                 tensors.append(population.spread(part) if isinstance(population, Part) else part)
                 continue
             steps, neurons = events
+            neurons = population.indices[neurons] if isinstance(population, Part) else neurons
             if first == 0 and (not steps.numel() or bool(steps[-1] < count)):
                 tensors += values, steps, neurons
                 continue
@@ -841,7 +867,6 @@ def _read_inputs(network: Network, inputs: Inputs | None) -> _Given:
 def simulate(
     network: Network,
     steps: int,
-            neurons = population.indices[neurons] if isinstance(population, Part) else neurons
     *,
     spikes: bool = True,
     states: Sequence[tuple[Neurons, str, Tensor | Sequence[int]]] = (),
@@ -851,9 +876,11 @@ def simulate(
     """Runs a network for some steps, and continues where the last call ended.
 
     On a GPU, one kernel runs many steps. If the network is deterministic or learns (or has more kinds of neuron than
-    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph. Interrupts
-    are handled between pieces of half a second or 1000 steps: the network is then after the last complete piece, on all
-    processes of a group.
+    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph.
+    Interrupts are handled between pieces of half a second or 1000 steps: the network is then after the last complete
+    piece, on all processes of a group.
+
+    After 1000 steps or more, a RuntimeWarning names each state that has become infinite or NaN, once.
 
     Memory for recorded states is allocated before the first step; each recorded spike takes 16 bytes. If spikes do not
     fit into memory, a network on the CPU without a group is after the last complete step, and the recording is lost.
@@ -892,6 +919,7 @@ def simulate(
             if progress and done:
                 _show(done, steps, time.perf_counter() - begun)
         when, neurons = (torch.cat(each) for each in zip(*recorded))
+        network._warn_of_states(range(first, first + steps))
         return Recording(when, neurons, kept, range(first, first + steps))
 
 

@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -558,8 +559,6 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("error, words, call", REFUSED, ids=range(len(REFUSED)))
-def test_a_call_that_is_refused_has_not_happened(error, words, call):
 def neuron(output, more="", states="v", params=""):
     return f"neuron n(x, y; {states}; {params}) {{ h = 0.9 * v + x; s = spike(h - 1, none); o = {output}; return o; v' = select(s, 0, h) {more} }}"
 
@@ -600,6 +599,8 @@ def test_an_output_above_0_that_may_be_a_spike_is_one(output):
     assert (len(fired) == 0) == (output in ("none", "never"))
 
 
+@pytest.mark.parametrize("error, words, call", REFUSED, ids=range(len(REFUSED)))
+def test_a_call_that_is_refused_has_not_happened(error, words, call):
     def made():
         net = spikeforge.Network(seed=1)
         return net, net.populate("a", 5, LIF, leak=0.9), net.populate("b", 4, TWO_INPUTS)
@@ -646,6 +647,29 @@ def test_a_state_starts_at_any_number_of_the_grammar(start):
     assert (p.start, p.stop, q.start, q.stop) == (0, 3, 3, 5) and repr(p.states["v"]) == repr(wanted)
     found = [spikeforge.simulate(net, 1, states=[(q, "v", [1])]).states[0][0, 0], spikeforge.nn.Neuron(text)(torch.zeros(1, 2), None)[1]["v"][0]]
     torch.testing.assert_close(torch.stack(found), torch.full((2,), wanted), equal_nan=True)
+
+
+def test_a_state_that_becomes_infinite_is_warned_of_once(device):
+    """A state that is infinite from the start, such as the time of the last spike, is not."""
+    text = "neuron n(x; v, last = -inf) { s = spike(v - 1e300, none); return s; v' = 1.5 * v + x; last' = last }"
+    net = spikeforge.Network(dtype=torch.float64, device=device)
+    quiet, loud = net.populate("quiet", 3, text), net.populate("loud", 3, text)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        spikeforge.simulate(net, 999)
+        spikeforge.simulate(net, 1500)
+        net.inject(loud, torch.tensor([0, 0, 1.0]))
+        spikeforge.simulate(net, 400, spikes=False)
+        net.step(100)
+        spikeforge.simulate(net, 499, spikes=False)
+        assert not caught
+        spikeforge.simulate(net, 1500, spikes=False)  # infinite after 1750 steps of input
+        spikeforge.simulate(net, 1500, spikes=False)
+        assert [str(w.message) for w in caught] == ["simulate: the state v of loud is not finite after steps 2499 to 4997: a neuron diverges, or has infinite input"]
+        assert caught[0].category is RuntimeWarning and caught[0].filename == __file__
+        quiet.states["v"] = math.nan
+        spikeforge.simulate(net, 1000, spikes=False)
+        assert len(caught) == 2 and "the state v of quiet is not finite after steps 6498 to 7497" in str(caught[1].message)
 
 
 def test_threads_that_describe_a_network_do_not_overlap():
@@ -725,6 +749,10 @@ def network_of_numbers():
     made.inject(a, 0.1)
     number = made.project(a, b, rules.arrays([0], [1]), weight=[0.5], delay=[2.0], plasticity=spikeforge.plasticity.reward_stdp())
     made.project(a, b, rules.arrays([], []))
+    made.project(a[:3], b[[1, 2]], rules.fixed_in_degree([2, 1], autapses=False))
+    made.project(a, a, rules.symmetric(0.5))
+    made.project(a, b[1:], rules.distance(lambda d: d * 0, [[0.0]] * 5, [[1.0]] * 4))
+    made.drive(a[1:], 0.5, weight=[0.1] * 4)
     spikeforge.simulate(made, 3, states=[(a, "v", [0, 1])])
     saved = made.state_dict()
     made.modulate(reward=1.0)
@@ -749,10 +777,6 @@ ON_THE_CPU = {
 def test_numbers_that_an_object_keeps_for_itself_are_on_the_cpu(what):
     """The default device has no effect; on meta, they would have no values."""
     torch.set_default_device("meta")
-    made.project(a[:3], b[[1, 2]], rules.fixed_in_degree([2, 1], autapses=False))
-    made.project(a, a, rules.symmetric(0.5))
-    made.project(a, b[1:], rules.distance(lambda d: d * 0, [[0.0]] * 5, [[1.0]] * 4))
-    made.drive(a[1:], 0.5, weight=[0.1] * 4)
     try:
         assert ON_THE_CPU[what]().device.type == "cpu"
     finally:
