@@ -91,7 +91,7 @@ Described drives_of(const Description& d) {
   for (const DescribedDrive& drive : d.drives) {
     Digest digest;
     add_targets(digest, drive.targets);
-    all.digests.push_back(digest.add(drive.rates).add(drive.weight).sum());
+    all.digests.push_back(digest.add(drive.rates).add(drive.weights).sum());
     all.names.push_back("of " + drive.population.name);
   }
   return all;

@@ -8,7 +8,9 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -185,25 +187,30 @@ void make_rings(NetworkState& state, const Description& description, const Exten
 
 void set_drives(NetworkState& state, const Description& description) {
   state.drives.clear();
-  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> taken;  // columns with input in each layer
+  std::vector<at::Tensor> taken;  // bool: columns with input in each layer
   for (const DescribedDrive& described : description.drives) {
     const Targets& to = described.targets;
     const std::int64_t begin = to.input * state.partition.whole() + to.begin, end = begin + to.end - to.begin;
-    const auto is_free = [&](const auto& columns) {
-      return std::ranges::all_of(columns,
-                                 [&](const auto& other) { return other.second <= begin || end <= other.first; });
+    const at::Tensor is_driven =
+        (described.weights.dim() == 0 ? at::ones({}, at::kBool) : described.weights.ne(0)).expand({end - begin});
+    const auto is_free = [&](const at::Tensor& columns) {
+      return !columns.slice(0, begin, end).logical_and(is_driven).any().item<bool>();
     };
     const auto layer = static_cast<std::size_t>(std::ranges::find_if(taken, is_free) - taken.begin());
     if (layer == taken.size()) {
-      taken.emplace_back();
+      taken.push_back(at::zeros({state.inputs * state.partition.whole()}, at::kBool));
       state.drives.push_back({.rates = at::zeros({state.columns}, state.ring.options()),
                               .weights = at::zeros({state.columns}, state.ring.options()),
                               .seed = seed_of(description.options.seed, Stream::drive, layer)});
     }
-    taken[layer].emplace_back(begin, end);
+    taken[layer].slice(0, begin, end).logical_or_(is_driven);
     const OwnColumns own = own_columns(to, state);
-    state.drives[layer].rates.slice(0, own.begin, own.end).copy_(own.of(described.rates));
-    state.drives[layer].weights.slice(0, own.begin, own.end).fill_(described.weight);
+    const auto set = [&](const at::Tensor& all, const at::Tensor& values) {
+      const at::Tensor to = all.slice(0, own.begin, own.end);
+      to.copy_(at::where(own.of(is_driven).to(to.device()), own.of(values).to(to.options()), to));
+    };
+    set(state.drives[layer].rates, described.rates);
+    set(state.drives[layer].weights, described.weights);
   }
 }
 

@@ -160,7 +160,7 @@ std::tuple<double, double> weight_bounds(const std::string& rule, at::ArrayRef<d
   return ops::plastic::weight_bounds(ops::plastic::rule_of(rule, "Plastic")->synapse, params);
 }
 
-std::int64_t drive(const Held& held, std::int64_t targets, const at::Tensor& rate, double weight,
+std::int64_t drive(const Held& held, std::int64_t targets, const at::Tensor& rate, const at::Tensor& weight,
                    const std::string& into) {
   return static_cast<std::int64_t>(held->network.drive(population(held, targets), rate, {weight, into}));
 }
@@ -329,7 +329,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
               TORCH_FN(read_synapse));
   library.def("weight_bounds(str rule, float[] params) -> (float, float)", TORCH_FN(weight_bounds));
   library.def("in_large_pages(Tensor t) -> Tensor", TORCH_FN(in_large_pages));
-  define<drive>(library, "drive", ", int targets, Tensor rate, float weight, str into) -> int");
+  define<drive>(library, "drive", ", int targets, Tensor rate, Tensor weight, str into) -> int");
   define<set_drive>(library, "set_drive", ", int drive, Tensor rate) -> ()");
   define<inject>(library, "inject", ", int targets, Tensor current, str into) -> int");
   define<set_current>(library, "set_current", ", int current, Tensor value) -> ()");

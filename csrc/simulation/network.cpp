@@ -1,6 +1,7 @@
 #include "csrc/simulation/network.h"
 #include "csrc/simulation/internal/description.h"
 #include "csrc/simulation/internal/running.h"
+#include "csrc/simulation/internal/spike_output.h"
 #include "csrc/simulation/internal/undifferentiated.h"
 #include "ops/common/checks.h"
 #include "ops/common/connect_projection.h"
@@ -173,6 +174,13 @@ at::Tensor rates_of(const Description& description, const Population& targets, c
   return rates;
 }
 
+// Returns a copy of the weights of a drive, which are finite.
+at::Tensor weights_of(const Description& description, const Population& targets, const PerNeuron& weight) {
+  check_size(targets.name, "weight", weight, targets.size());
+  check_finite("the weight of what drives " + targets.name, weight.tensor().detach(), description.dtype);
+  return weight.tensor().detach().to(c10::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
+}
+
 // Returns a copy of a current, which is finite.
 at::Tensor current_of(const Description& description, const Population& targets, const PerNeuron& current) {
   check_size(targets.name, "current", current, targets.size());
@@ -236,6 +244,7 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
       .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}, .area = area};
   const Cell& cell = *described.cell;
   simulation::check_columns(*description_, name, size, cell);
+  simulation::check_spike_output(name, described.cell->graph);
   const std::vector<std::string> known_params = simulation::names_of_params(cell);
   simulation::check_names(name, "state", states, cell.states);
   simulation::check_names(name, "parameter", params, known_params);
@@ -314,9 +323,8 @@ std::size_t Network::drive(const Population& targets, const PerNeuron& rate, con
   const simulation::Undifferentiated mode;
   const Targets to = simulation::targets_of(*description_, targets, options.into);
   at::Tensor rates = simulation::rates_of(*description_, targets, rate);
-  simulation::check_finite("the weight of what drives " + targets.name, at::scalar_tensor(options.weight, at::kDouble),
-                           description_->dtype);
-  description_->drives.push_back({targets, to, std::move(rates), options.weight});
+  description_->drives.push_back(
+      {targets, to, std::move(rates), simulation::weights_of(*description_, targets, options.weight)});
   if (running_ != nullptr) running_->set_inputs(*description_);
   return description_->drives.size() - 1;
 }

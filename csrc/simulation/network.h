@@ -75,9 +75,10 @@ class SPIKEFORGE_API PerNeuron {
 };
 using NamedNumbers = std::map<std::string, PerNeuron>;
 
-// `into` is the name of an input of the targets' neuron; the default is the first input.
+// `into` is the name of an input of the targets' neuron; the default is the first input. Neurons for which a tensor of
+// weights is 0 have no input from the drive, and its rates there are ignored.
 struct DriveOptions {
-  double weight = 1;
+  PerNeuron weight = 1;
   std::string into = {};
 };
 
@@ -114,7 +115,8 @@ class SPIKEFORGE_API Network {
   Network& operator=(Network&&) noexcept;
   ~Network();
 
-  // Adds `size` neurons; a neuron fires when its first output is above 0. Projections and drives target their inputs.
+  // Adds `size` neurons; a neuron fires when its first output is above 0. Throws ValueError if that output is known to
+  // be graded (spike_output.h). Projections and drives target their inputs.
   // `params` has every parameter of the neuron, `states` the initial values that differ from those of the neuron. Each
   // rank has an equal share of the neurons, assigned round-robin, but all populations of an area are on one rank.
   // Spikes between areas, and to and from populations without an area, are summed separately from those within an area,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from spikeforge._drawing import Ends, as_arrays, seed_of
 from spikeforge._numbers import check_dtype, check_number, check_seed, check_whole, is_number, tensor_of
 from spikeforge.rules import Law, Rule, constant
 
@@ -76,9 +77,15 @@ def connect(
     for i, p in enumerate(projections):
         if not isinstance(p, Projection):
             raise TypeError(f"connect: projection {i} must be a spikeforge.Projection, but is {p!r:.60}")
-        drawn = Drawn.of(f"connect: projection {i}", p.rule, p.weight, p.delay, device or "cpu")
+        where, ranges = f"connect: projection {i}", (*_ends(i, "sources", p.sources), *_ends(i, "targets", p.targets))
+
+        def ends(where=where, ranges=ranges, i=i) -> Ends:
+            sources, targets = (torch.arange(*each, device="cpu") for each in (ranges[:2], ranges[2:]))
+            return Ends(where, sources, targets % max(rows, 1), seed_of(seed, i), device or "cpu")
+
+        drawn = Drawn.of(where, p.rule, p.weight, p.delay, device or "cpu", ends)
         lists["rules"].append(drawn.rule.rule)
-        lists["ranges"] += [*_ends(i, "sources", p.sources), *_ends(i, "targets", p.targets)]
+        lists["ranges"] += ranges
         lists["amounts"].append(drawn.amount)
         for name in ("choices", "laws", "numbers", "arrays"):
             lists[name] += getattr(drawn, name)
@@ -108,12 +115,19 @@ class Drawn:
     arrays: list[Tensor]
 
     @classmethod
-    def of(cls, where: str, rule: Any, weight: Any, delay: Any, device: torch.device | str) -> Drawn:
-        """Checks the parts of a projection. Raises TypeError with a message that begins with ``where``."""
+    def of(
+        cls, where: str, rule: Any, weight: Any, delay: Any, device: torch.device | str, ends: Callable[[], Ends],
+        are_parts: bool = False,
+    ) -> Drawn:  # fmt: skip
+        """Checks the arguments of a projection, and draws rules that the operators do not have, or of parts.
+
+        Raises ValueError and TypeError with a message that begins with ``where``."""
         if not isinstance(rule, Rule):
             raise TypeError(
                 f"{where}: rule must be one of spikeforge.rules, such as rules.all_to_all(), but is {rule!r}"
             )
+        if are_parts or rule.draw is not None:
+            rule, weight, delay = as_arrays(rule, weight, delay, ends())
         arrays = [t for t in (rule.sources, rule.targets) if t is not None]
         laws = [
             value if isinstance(value, Law) else _law(f"{where}: {name}", value, arrays)

@@ -2,6 +2,7 @@
 
 rules.all_to_all()  rules.one_to_one()  rules.fixed_probability(p)  rules.fixed_out_degree(k)
 rules.fixed_in_degree(k)  rules.fixed_total(k)  rules.arrays(sources, targets)
+rules.matrix(weights)  rules.pairwise_poisson(mean)  rules.symmetric(p)  rules.distance(kernel, sources, targets)
 rules.constant(x)  rules.uniform(low, high)  rules.normal(mean, deviation)  rules.lognormal(mean, deviation)
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from spikeforge import _drawing
 from spikeforge._numbers import tensor_of
 
 
@@ -63,6 +66,7 @@ class Rule:
     multapses: bool = True
     sources: Tensor | None = None
     targets: Tensor | None = None
+    draw: _drawing.Draw | None = None  # draws the connections in Python
 
 
 def all_to_all(*, autapses: bool = True) -> Rule:
@@ -85,9 +89,16 @@ def fixed_out_degree(degree: int, *, autapses: bool = True, multapses: bool = Tr
     return Rule("fixed_out_degree", degree, autapses, multapses)
 
 
-def fixed_in_degree(degree: int, *, autapses: bool = True, multapses: bool = True) -> Rule:
-    """Connects every target with ``degree`` random sources, distinct unless ``multapses``."""
-    return Rule("fixed_in_degree", degree, autapses, multapses)
+def fixed_in_degree(degree: int | Tensor | Sequence[int], *, autapses: bool = True, multapses: bool = True) -> Rule:
+    """Connects every target with ``degree`` random sources, distinct unless ``multapses``.
+
+    Args:
+        degree: a whole number, or one for each target, [targets].
+    """
+    if isinstance(degree, Sequence) or getattr(degree, "ndim", 0) > 0:
+        degrees = tensor_of("rules.fixed_in_degree: degrees", degree, dtype=None).cpu()
+        return Rule("fixed_in_degree", 0, autapses, multapses, draw=_drawing.in_degrees(degrees))
+    return Rule("fixed_in_degree", degree, autapses, multapses)  # type: ignore[arg-type]
 
 
 def fixed_total(connections: int, *, autapses: bool = True) -> Rule:
@@ -104,6 +115,69 @@ def arrays(sources: Tensor | Sequence[int], targets: Tensor | Sequence[int]) -> 
     With this rule, weight and delay may be tensors, arrays or lists with one value for each connection.
     """
     return Rule("arrays", sources=_indices("sources", sources), targets=_indices("targets", targets))
+
+
+def matrix(
+    weights: Tensor | Sequence[Sequence[float]], delays: Tensor | Sequence[Sequence[float]] | None = None
+) -> Rule:
+    """Connects source i with target j where ``weights[i, j]`` is not 0.
+
+    Args:
+        weights: [sources, targets], a dense or sparse tensor, an array or a list; entries of a sparse tensor at the
+            same place are added. A bool matrix has no weights: they are those of the projection.
+        delays: [sources, targets], in steps, dense or sparse; by default those of the projection.
+    """
+    steps = None if delays is None else tensor_of("rules.matrix: delays", delays)
+    return Rule("matrix", draw=_drawing.matrix(tensor_of("rules.matrix: weights", weights), steps))
+
+
+def pairwise_poisson(mean: float, *, autapses: bool = True) -> Rule:
+    """Connects every pair of source and target by a Poisson number of connections with this mean."""
+    return Rule("pairwise_poisson", mean, autapses, draw=_drawing.pairwise_poisson)
+
+
+def symmetric(probability: float) -> Rule:
+    """Connects every pair of different neurons of one population in both directions, or not at all.
+
+    Each pair is connected independently with this probability. Weights and delays of both directions are drawn
+    separately.
+    """
+    return Rule("symmetric", probability, draw=_drawing.symmetric)
+
+
+def distance(
+    kernel: Callable[[Tensor], Tensor], sources: Tensor, targets: Tensor, *,
+    period: float | Sequence[float] | Tensor | None = None, autapses: bool = True,
+) -> Rule:  # fmt: skip
+    """Connects every pair of source and target independently, with a probability that depends on their distance.
+
+    Args:
+        kernel: returns the probability, from 0 to 1, for each element of a tensor of distances, float64 of any shape
+            [sources of a block, targets]; it is called several times.
+        sources, targets: positions [sources, dimensions] and [targets, dimensions], in the unit of the distance.
+        period: the size of a space with periodic boundaries, a scalar or [dimensions]: distances are then those of the
+            nearest images. By default space has no boundaries.
+
+    The time is proportional to the number of pairs.
+
+    Raises:
+        ValueError: if positions are not matrices with equal numbers of dimensions, or the period is not positive.
+    """
+    at = [
+        tensor_of(f"rules.distance: {name}", t).cpu().double()
+        for name, t in (("sources", sources), ("targets", targets))
+    ]
+    if at[0].dim() != 2 or at[1].dim() != 2 or at[0].shape[1] != at[1].shape[1]:
+        raise ValueError(
+            "rules.distance: sources and targets must have shapes [sources, dimensions] and [targets, dimensions], but "
+            f"have {list(at[0].shape)} and {list(at[1].shape)}"
+        )
+    size = None if period is None else tensor_of("rules.distance: period", period).cpu().double()
+    if size is not None and (size.shape not in (torch.Size(), at[0].shape[1:]) or not (size > 0).all()):
+        raise ValueError(
+            f"rules.distance: period must be positive, a number or one for each dimension, but is {period!r:.60}"
+        )
+    return Rule("distance", autapses=autapses, draw=_drawing.distance(kernel, at[0], at[1], size))
 
 
 def _indices(name: str, given: Any) -> Tensor:

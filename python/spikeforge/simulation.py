@@ -15,29 +15,40 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import check_dtype, check_number, check_seed, check_text, check_whole, tensor_of
+from spikeforge._drawing import Ends, seed_of
+from spikeforge._numbers import check_dtype, check_indices, check_number, check_seed, check_text, check_whole, tensor_of
+from spikeforge._warnings import warn_caller
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
 from spikeforge.nn.text import read_header
 from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
+if TYPE_CHECKING:
+    import neo
+
 _CPP = torch.ops.spikeforge_simulation
 STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
 STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
 STEPS_UNINTERRUPTED_ON_GPU = 10000
 SECONDS_UNINTERRUPTED = 0.5
+STEPS_UNCHECKED = 1000  # fewest steps between two searches for states that are not finite
+NEURONS_IN_A_NAME = 4  # of a part of a population
 SCANS_BEFORE_SORTING = 8  # scans of all spikes take about as long as sorting them once
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Population:
-    """Neurons ``start`` to ``stop - 1`` of a network: one neuron model, with parameters for each neuron."""
+    """Neurons ``start`` to ``stop - 1`` of a network: one neuron model, with parameters for each neuron.
+
+    ``population[index]`` is a :class:`Part`: the index is a slice, a neuron, a list or a tensor of neurons, or a mask,
+    bool [size]. Negative indices count from the end.
+    """
 
     name: str
     start: int
@@ -58,6 +69,82 @@ class Population:
     def neurons(self) -> slice:
         return slice(self.start, self.stop)
 
+    def __getitem__(self, index: slice | int | Sequence[int] | Tensor) -> Part:
+        size, what = len(self), f"Network: the index of {self.name}"
+        if isinstance(index, slice):
+            chosen = range(*index.indices(size))
+            name = f"{chosen.start}:{chosen.stop}" + (f":{chosen.step}" if chosen.step != 1 else "")
+            end = chosen.start + len(chosen) * chosen.step
+            indices = torch.arange(chosen.start, end, chosen.step, device="cpu")
+            return Part(f"{self.name}[{name}]", self, indices)
+        numbers = tensor_of(what, index, dtype=None).cpu()
+        if numbers.dtype == torch.bool:
+            if numbers.shape != (size,):
+                raise IndexError(f"{what} is a mask, which must have shape [{size}], but has {list(numbers.shape)}")
+            numbers = numbers.nonzero().flatten()
+        if numbers.dim() == 0 or not numbers.numel():
+            numbers = numbers.reshape(-1).to(numbers.dtype if numbers.numel() else torch.long)
+        try:
+            numbers = check_indices(what, torch.where(numbers < 0, numbers + size, numbers), size)
+        except ValueError as error:
+            raise IndexError(str(error)) from None
+        if len(numbers.unique()) != len(numbers):
+            raise ValueError(f"{what} must have each neuron once, but one is repeated")
+        first = ", ".join(map(str, numbers[:NEURONS_IN_A_NAME].tolist()))
+        return Part(f"{self.name}[{first}{', ...' if len(numbers) > NEURONS_IN_A_NAME else ''}]", self, numbers)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """Some neurons of a population, ``population[index]``, in the order of the index.
+
+    Attributes:
+        indices: int64 [neurons], on the CPU: the neurons, counted within the population.
+    """
+
+    name: str
+    population: Population
+    indices: Tensor
+    _copies: dict[torch.device, Tensor] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __repr__(self) -> str:
+        return f"Part({self.name!r}, {len(self)} neurons)"
+
+    @property
+    def neurons(self) -> Tensor:
+        """The neurons, counted within the network: int64 [neurons]."""
+        return self.indices + self.population.start
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Returns values [..., neurons of the part] as [..., neurons of the population], with zeros elsewhere."""
+        at = self._copies.get(values.device)
+        if at is None:  # a copy to a GPU synchronises
+            at = self._copies[values.device] = self.indices.to(values.device)
+        return values.new_zeros(*values.shape[:-1], len(self.population)).index_copy_(-1, at, values)
+
+
+Neurons = Population | Part
+
+
+def _within(what: str, neurons: Neurons, chosen: Any) -> Tensor:
+    """Converts neurons, counted within a part, to neurons of the population. Those of a population are not checked."""
+    numbers = tensor_of(what, chosen, dtype=None)
+    numbers = numbers if numbers.numel() else numbers.long()
+    return neurons.indices[check_indices(what, numbers.cpu(), len(neurons))] if isinstance(neurons, Part) else numbers
+
+
+def _spread(what: str, neurons: Neurons, value: Any) -> Tensor:
+    """Converts a scalar, or one value for each neuron, to the same of the population, with zeros outside a part."""
+    numbers = tensor_of(what, value)
+    if isinstance(neurons, Population):
+        return numbers
+    if numbers.shape not in (torch.Size(), torch.Size([len(neurons)])):
+        raise ValueError(f"{what} must be a number or have shape [{len(neurons)}], but has {list(numbers.shape)}")
+    return neurons.spread(numbers.to_dense().expand(len(neurons)))
+
 
 class Values(MutableMapping[str, Any]):
     """The states or parameters of a population, by name.
@@ -73,20 +160,20 @@ class Values(MutableMapping[str, Any]):
 
     def __init__(self, network: Network, kind: str, initial: dict[str, Any]):
         self._network = weakref.ref(network)
-        self._kind, self._initial = kind, initial
+        self._kind, self.initial = kind, initial
         self._number = len(network.populations)
 
     def _held(self, name: str) -> Any:
         """Returns the C++ network if it is built, else None."""
-        if name not in self._initial:
-            raise KeyError(f"the population has no {self._kind} {name}; it has {', '.join(self._initial) or 'none'}")
+        if name not in self.initial:
+            raise KeyError(f"the population has no {self._kind} {name}; it has {', '.join(self.initial) or 'none'}")
         network = self._network()
         return network._held if network is not None and _CPP.is_built(network._held) else None
 
     def __getitem__(self, name: str) -> Any:
         held = self._held(name)
         if held is None:
-            return self._initial[name]
+            return self.initial[name]
         return (_CPP.state_of if self._kind == "state" else _CPP.param_of)(held, self._number, name)
 
     def __setitem__(self, name: str, value: float | Tensor) -> None:
@@ -109,10 +196,10 @@ class Values(MutableMapping[str, Any]):
         raise TypeError(f"Network: a {self._kind} cannot be deleted")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._initial)
+        return iter(self.initial)
 
     def __len__(self) -> int:
-        return len(self._initial)
+        return len(self.initial)
 
     def __repr__(self) -> str:
         return repr(dict(self))
@@ -121,23 +208,25 @@ class Values(MutableMapping[str, Any]):
 class Drive:
     """Poisson input that :meth:`Network.drive` added."""
 
-    def __init__(self, network: Network, number: int, targets: str):
+    def __init__(self, network: Network, number: int, targets: Neurons):
         self._held, self._number, self._targets = network._held, number, targets
 
     def set_rate(self, rate: float | Tensor) -> None:
         """Sets the rate of the following steps, spikes per step: a scalar or [size]."""
-        _CPP.set_drive(self._held, self._number, tensor_of(f"Network: the rate that drives {self._targets}", rate))
+        what = f"Network: the rate that drives {self._targets.name}"
+        _CPP.set_drive(self._held, self._number, _spread(what, self._targets, rate))
 
 
 class Current:
     """Constant input that :meth:`Network.inject` added."""
 
-    def __init__(self, network: Network, number: int, targets: str):
+    def __init__(self, network: Network, number: int, targets: Neurons):
         self._held, self._number, self._targets = network._held, number, targets
 
     def set_current(self, current: float | Tensor) -> None:
         """Sets the input of the following steps: a scalar or [size]."""
-        _CPP.set_current(self._held, self._number, tensor_of(f"Network: the current of {self._targets}", current))
+        what = f"Network: the current of {self._targets.name}"
+        _CPP.set_current(self._held, self._number, _spread(what, self._targets, current))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +266,12 @@ class Recording:
     states: list[Tensor]
     span: range = range(0)
 
-    def of(self, population: Population) -> tuple[Tensor, Tensor]:
-        """Returns steps and neurons of a population's spikes; its first neuron is 0."""
+    def of(self, population: Neurons) -> tuple[Tensor, Tensor]:
+        """Returns steps and neurons of the spikes of a population or a part, int64 [spikes]; its first neuron is 0."""
+        if isinstance(population, Part):
+            steps, neurons = self.of(population.population)
+            places = population.spread(torch.arange(1, len(population) + 1, device=neurons.device))[neurons]
+            return steps[places > 0], places[places > 0] - 1
         scans = self.__dict__["_scans"] = self.__dict__.get("_scans", 0) + 1
         if scans <= SCANS_BEFORE_SORTING:
             here = (self.neurons >= population.start) & (self.neurons < population.stop)
@@ -189,6 +282,40 @@ class Recording:
             ).tolist()
             here = places[first:last].sort().values
         return self.steps[here], self.neurons[here] - population.start
+
+    def spike_trains(self, population: Neurons, dt: Any) -> list[neo.SpikeTrain]:
+        """Returns the spikes of each neuron of a population or a part as ``neo.SpikeTrain``, for neo and Elephant.
+
+        A spike of step t is at time ``t * dt``. Trains begin at the first step of the call and end after the last.
+
+        Args:
+            dt: the duration of a step, a ``quantities`` time, or a number of milliseconds.
+
+        Raises:
+            ImportError: if neo is not installed.
+            ValueError: if dt is not a positive time.
+        """
+        try:
+            import neo
+            import quantities
+        except ImportError as error:
+            raise ImportError(f"Recording.spike_trains needs neo: pip install neo ({error})") from None
+        what = "Recording.spike_trains: dt, a time or a number of milliseconds,"
+        try:
+            given = dt if isinstance(dt, quantities.Quantity) else check_number(what, dt) * quantities.ms
+            unit, step = given.units, float(given)
+            given.rescale(quantities.ms)
+        except (TypeError, ValueError):
+            raise ValueError(f"{what} must be a scalar time, but is {dt!r:.60}") from None
+        if not 0 < step < math.inf:
+            raise ValueError(f"{what} must be positive and finite, but is {dt!r:.60}")
+        steps, neurons = (t.cpu() for t in self.of(population))
+        of_each = steps[neurons.argsort(stable=True)].split(neurons.bincount(minlength=len(population)).tolist())
+        span = {"t_start": self.span.start * step, "t_stop": self.span.stop * step}
+        return [
+            neo.SpikeTrain(times.numpy() * step, units=unit, name=f"{population.name}[{i}]", **span)
+            for i, times in enumerate(of_each)
+        ]
 
     @functools.cached_property
     def _by_neuron(self) -> tuple[Tensor, Tensor]:
@@ -253,6 +380,8 @@ class Network:
         self._signals: dict[str, Tensor] = {}  # the last values of the signals of these rules
         self._numbers: dict[tuple[str, int, int, str], int] = {}  # indices of populations
         self._in_use = threading.RLock()
+        self._checked_until = 0  # the step up to which states were searched for values that are not finite
+        self._warned_of: set[tuple[int, str]] = set()  # states that were not finite
 
     @property
     def size(self) -> int:
@@ -266,12 +395,16 @@ class Network:
         """Adds a population of ``size`` neurons.
 
         Args:
-            neuron: neuron text (``docs/neuron_text.md``) or a function decorated by ``@spikeforge.neuron``. Its first
-                output is the spike; projections and drive go ``into`` one of its inputs.
+            neuron: neuron text (``docs/neuron_text.md``) or a function decorated by ``@spikeforge.neuron``. It fires
+                when its first output is above 0; projections and drive go ``into`` one of its inputs.
             states: initial values of states, scalars or tensors [size]; by default those of the neuron's header.
             params: the neuron's parameters, scalars or tensors [size], by any name but ``states`` and ``area``.
             area: all populations of one area are on one process, if a ``group`` shares the network. Without an area,
                 every process has an equal part of the population. Tensors hold the values of all neurons in any case.
+
+        Raises:
+            ValueError, TypeError: if a name, a size or a value is not legal, or the first output is known to be graded,
+                such as a membrane potential (``docs/networks.md``). The network does not change.
         """
         check_text("Network: the name of a population", name)
         check_text(f"Network: the area of {name}", area)
@@ -308,11 +441,14 @@ class Network:
         return made
 
     def project(
-        self, sources: Population, targets: Population, rule: Rule, *,
+        self, sources: Neurons, targets: Neurons, rule: Rule, *,
         weight: float | Law | Tensor | Sequence[float] = 1.0, delay: float | Law | Tensor | Sequence[float] = 1,
         into: str | None = None, plasticity: Synapse | None = None,
     ) -> int | None:  # fmt: skip
-        """Connects two populations; see :class:`spikeforge.Projection`.
+        """Connects two populations or parts of populations; see :class:`spikeforge.Projection`.
+
+        A rule on a part draws from the part alone: a fixed in-degree is the number of sources in the part. Such
+        connections are drawn at once and stored as with the rule ``arrays``.
 
         Args:
             delay: in steps, rounded to whole numbers, at least 1: bound a law that may return less by ``low``.
@@ -332,7 +468,15 @@ class Network:
                 f"{plasticity!r}"
             )
         ends = self._number(sources), self._number(targets)
-        drawn = Drawn.of(f"Network: {sources.name} to {targets.name}", rule, weight, delay, self.device)
+        where, number, parts = f"Network: {sources.name} to {targets.name}", len(self._projections), (sources, targets)
+
+        def drawn_ends() -> Ends:
+            source, target = (p if isinstance(p, Part) else p[:] for p in parts)
+            seed, places = seed_of(self.seed, number), (source.indices, target.indices)
+            return Ends(where, source.neurons, target.neurons, seed, self.device, places)
+
+        are_parts = any(isinstance(p, Part) for p in parts)
+        drawn = Drawn.of(where, rule, weight, delay, self.device, drawn_ends, are_parts)
         learning = (
             (plasticity.text, list(plasticity.params), list(plasticity.params.values())) if plasticity else ("", [], [])
         )
@@ -345,7 +489,7 @@ class Network:
         )
         with self._alone():
             described_by = drawn.amount, drawn.choices, drawn.laws, drawn.numbers, drawn.arrays
-            learns = _CPP.project(self._held, *ends, rule.rule, *described_by, into, *learning)
+            learns = _CPP.project(self._held, *ends, drawn.rule.rule, *described_by, into, *learning)
             self._projections.append(described)
             if plasticity is None:
                 return None
@@ -354,7 +498,7 @@ class Network:
             return learns
 
     def drive(
-        self, targets: Population, rate: float | Tensor, *, weight: float = 1.0, into: str | None = None
+        self, targets: Neurons, rate: float | Tensor, *, weight: float | Tensor = 1.0, into: str | None = None
     ) -> Drive:
         """Adds Poisson input: in each step a neuron receives ``weight`` times a Poisson number of mean ``rate``.
 
@@ -363,35 +507,36 @@ class Network:
 
         Args:
             rate: spikes per step, a scalar or [size]; ``rate_hz * dt_ms / 1000`` for steps of ``dt_ms``.
-            weight: the input per spike.
+            weight: the input per spike, a scalar or [size]. A neuron whose weight in a tensor is 0 is not driven.
             into: the input of the targets' neuron; by default its first.
         """
         number, into = self._number(targets), check_text("Network: into", into or "")
-        weight = check_number(f"Network: the weight of what drives {targets.name}", weight)
-        rates = tensor_of(f"Network: the rate that drives {targets.name}", rate)
-        return Drive(self, _CPP.drive(self._held, number, rates, weight, into), targets.name)
+        weights = _spread(f"Network: the weight of what drives {targets.name}", targets, weight)
+        rates = _spread(f"Network: the rate that drives {targets.name}", targets, rate)
+        return Drive(self, _CPP.drive(self._held, number, rates, weights, into), targets)
 
-    def inject(self, targets: Population, current: float | Tensor, *, into: str | None = None) -> Current:
+    def inject(self, targets: Neurons, current: float | Tensor, *, into: str | None = None) -> Current:
         """Adds a constant to an input in each step: a scalar or [size].
 
         Currents can be added between steps, and :meth:`Current.set_current` of the result changes the value."""
         number, into = self._number(targets), check_text("Network: into", into or "")
-        currents = tensor_of(f"Network: the current of {targets.name}", current)
-        return Current(self, _CPP.inject(self._held, number, currents, into), targets.name)
+        currents = _spread(f"Network: the current of {targets.name}", targets, current)
+        return Current(self, _CPP.inject(self._held, number, currents, into), targets)
 
-    def silence(self, population: Population, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True):
+    def silence(self, population: Neurons, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True):
         """Suppresses the spikes of neurons from the next step on: they are neither sent nor recorded.
 
         Their states change as before. Builds the network.
 
         Args:
-            neurons: whole numbers, counted within the population; by default all its neurons.
+            neurons: whole numbers, counted within the population or part; by default all its neurons.
             silent: False ends the suppression.
         """
         number = self._number(population)
         chosen = range(len(population)) if neurons is None else neurons
-        numbers = tensor_of(f"Network: the neurons of {population.name} to silence", chosen, dtype=None)
-        _CPP.silence(self._held, number, numbers if numbers.numel() else numbers.long(), bool(silent))
+        what = f"Network: the neurons of {population.name} to silence"
+        numbers = _within(what, population, chosen)
+        _CPP.silence(self._held, number, numbers, bool(silent))
 
     def step(self, steps: int = 1, inputs: Inputs | None = None) -> Tensor:
         """Runs some steps, and returns their spikes; for closed loops.
@@ -554,8 +699,29 @@ class Network:
         finally:
             self._in_use.release()
 
-    def _number(self, population: Population) -> int:
-        """Returns the index of a population, or of a copy of it."""
+    def _warn_of_states(self, span: range) -> None:
+        """Warns of states that became infinite or NaN, once of each, after at least ``STEPS_UNCHECKED`` steps."""
+        first = self._checked_until = min(self._checked_until, span.start)
+        if span.stop - first < STEPS_UNCHECKED:
+            return
+        self._checked_until = span.stop
+        names = [(i, name) for i, p in enumerate(self.populations) for name in p.states]
+        names = [each for each in names if each not in self._warned_of]
+        finite = [self.populations[i].states[name].isfinite().all() for i, name in names]
+        for (i, name), is_finite in zip(names, torch.stack(finite).tolist() if finite else ()):
+            p = self.populations[i]
+            if is_finite or not tensor_of("", p.states.initial[name]).isfinite().all():
+                continue
+            self._warned_of.add((i, name))
+            warn_caller(
+                f"simulate: the state {name} of {p.name} is not finite after steps {first} to {span.stop - 1}: a "
+                "neuron diverges, or has infinite input",
+                RuntimeWarning,
+            )
+
+    def _number(self, neurons: Neurons) -> int:
+        """Returns the index of a population, or of a copy of it, or of the population of a part."""
+        population = neurons.population if isinstance(neurons, Part) else neurons
         if not isinstance(population, Population):
             raise TypeError(f"Network: a population must be a result of populate(), but is {population!r}")
         if (number := self._numbers.get(_key(population))) is None:
@@ -611,8 +777,7 @@ def _requested(network: Network, spikes: bool, probes: Any) -> Requested:
         population, state, chosen = probe
         populations.append(network._number(population))
         states.append(check_text(f"simulate: the state of {population.name} to record", state))
-        numbers = tensor_of(f"simulate: neurons of {population.name}", chosen, dtype=None).cpu()
-        neurons.append(numbers if numbers.numel() else numbers.long())
+        neurons.append(_within(f"simulate: neurons of {population.name}", population, chosen).cpu())
     return bool(spikes), populations, states, neurons
 
 
@@ -626,7 +791,7 @@ class _Given:
     """The inputs of a call, in the form of the operators' arguments."""
 
     def __init__(self) -> None:
-        self.populations: list[Population] = []
+        self.populations: list[Neurons] = []
         self.numbers: list[int] = []
         self.names: list[str] = []
         self.are_events: list[bool] = []
@@ -635,11 +800,13 @@ class _Given:
     def of(self, first: int, count: int) -> tuple[list[int], list[str], list[bool], list[Tensor]]:
         """Returns the input of steps ``first`` to ``first + count - 1``."""
         tensors: list[Tensor] = []
-        for values, *events in self.tensors:
+        for population, (values, *events) in zip(self.populations, self.tensors):
             if not events:
-                tensors.append(values[first : first + count] if values.dim() else values)
+                part = values[first : first + count] if values.dim() else values
+                tensors.append(population.spread(part) if isinstance(population, Part) else part)
                 continue
             steps, neurons = events
+            neurons = population.indices[neurons] if isinstance(population, Part) else neurons
             if first == 0 and (not steps.numel() or bool(steps[-1] < count)):
                 tensors += values, steps, neurons
                 continue
@@ -650,8 +817,7 @@ class _Given:
     def check(self, steps: int) -> None:
         """Raises ValueError for inputs that would be refused after the first piece of steps."""
         for population, (values, *events) in zip(self.populations, self.tensors):
-            if not events and (values.dim() != 2 or len(values) != steps):
-                shape = [steps, len(population)]
+            if not events and list(values.shape) != (shape := [steps, len(population)]):
                 raise ValueError(
                     f"simulate: the input of {population.name} must have shape {shape}, steps and neurons, but has "
                     f"{list(values.shape)}"
@@ -704,16 +870,18 @@ def simulate(
     steps: int,
     *,
     spikes: bool = True,
-    states: Sequence[tuple[Population, str, Tensor | Sequence[int]]] = (),
+    states: Sequence[tuple[Neurons, str, Tensor | Sequence[int]]] = (),
     inputs: Inputs | None = None,
     progress: bool = False,
 ) -> Recording:
     """Runs a network for some steps, and continues where the last call ended.
 
     On a GPU, one kernel runs many steps. If the network is deterministic or learns (or has more kinds of neuron than
-    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph. Interrupts
-    are handled between pieces of half a second, 1000 steps or, on a GPU, 10000 steps: the network is then after the last
-    complete piece, on all processes of a group.
+    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph.
+    Interrupts are handled between pieces of half a second, 1000 steps or, on a GPU, 10000 steps: the network is then
+    after the last complete piece, on all processes of a group.
+
+    After 1000 steps or more, a RuntimeWarning names each state that has become infinite or NaN, once.
 
     Memory for recorded states is allocated before the first step; each recorded spike takes 16 bytes. If spikes do not
     fit into memory, a network on the CPU without a group is after the last complete block of steps, and the recording
@@ -723,11 +891,11 @@ def simulate(
         steps: the number of steps.
         spikes: record spikes.
         states: (population, name of a state, neurons) triples to record after each step; neurons are whole numbers,
-            counted within the population.
-        inputs: input in addition to drives and currents: a dict from a population, or (population, name of an input),
-            to a tensor [steps, size] in the units of that input; or to events, a tuple of steps (from 0, the first step
-            of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by default 1.
-            Events of the same neuron and step are added.
+            counted within the population or part.
+        inputs: input in addition to drives and currents: a dict from a population or part, or (population, name of an
+            input), to a tensor [steps, size] in the units of that input; or to events, a tuple of steps (from 0, the
+            first step of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by
+            default 1. Events of the same neuron and step are added.
         progress: show a progress bar on a terminal.
 
     Raises:
@@ -752,6 +920,7 @@ def simulate(
             if progress and done:
                 _show(done, steps, time.perf_counter() - begun)
         when, neurons = (torch.cat(each) for each in zip(*recorded))
+        network._warn_of_states(range(first, first + steps))
         return Recording(when, neurons, kept, range(first, first + steps))
 
 
@@ -760,9 +929,7 @@ def simulate(
 Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
 
 
-def _by_pieces(
-    network: Network, steps: int, requested: Requested, inputs: _Given, progress: bool
-) -> Iterator[Piece]:
+def _by_pieces(network: Network, steps: int, requested: Requested, inputs: _Given, progress: bool) -> Iterator[Piece]:
     """Runs pieces of about half a second, after a first, short one."""
     if network.group is not None:  # its processes must run the same pieces
         yield from _by_equal_pieces(network, steps, requested, inputs)

@@ -75,10 +75,11 @@ TEST_CASE("rates, currents, parameters and states change between steps") {
   CHECK_FALSE(network.step(1).any().item<bool>());
   CHECK(network.state(p, "v").eq(0.125).all().item<bool>());
   CHECK(network.param(p, "leak").item<double>() == 0.25);
+  network.drive(p, 1000.0, {.weight = at::tensor({0.0, 0.0, -1e6})});
   network.set_drive(drive, 1000.0);
   network.silence(p, at::tensor({1}, at::kLong));
-  CHECK(network.step(1)[0].to(at::kLong).equal(at::tensor({1, 0, 1}, at::kLong)));
-  CHECK_THROWS_WITH(network.set_drive(1, 1.0), has_text("there are 1 drives, but no number 1"));
+  CHECK(network.step(1)[0].to(at::kLong).equal(at::tensor({1, 0, 0}, at::kLong)));
+  CHECK_THROWS_WITH(network.set_drive(2, 1.0), has_text("there are 2 drives, but no number 2"));
 }
 
 TEST_CASE("a network goes on where its state was saved, and pieces of any length are the whole") {
@@ -148,6 +149,10 @@ TEST_CASE("what only C++ can say wrongly of a network is refused") {
   CHECK_THROWS_WITH(network.drive({"e", 0, 5}, 1.0), has_text("e, neurons 0 to 5, is no population of this network"));
   CHECK_THROWS_WITH(network.project(p, p, {.rule = "some"}),
                     has_text("Network: p to p: a rule must be \"all_to_all\""));
+  CHECK_THROWS_WITH(network.drive(p, 1.0, {.weight = at::ones({4})}),
+                    has_text("Network: weight of p must be a number or have shape [3], but has [4]"));
+  CHECK_THROWS_WITH(network.populate("q", 3, Neuron("neuron n(x; v) { return v; v' = 0.9 * v + x }")),
+                    has_text("Network: the first output of the neuron of q must be a spike"));
   CHECK_THROWS_WITH(Network({.dtype = at::kHalf}), has_text("but are Half and Half"));
   network.project(p, p, {});
   CHECK(network.build().indices.numel() == 9);

@@ -48,8 +48,7 @@ struct DescribedPlastic : DescribedConnections {
 struct DescribedDrive {
   Population population;
   Targets targets;
-  at::Tensor rates;  // float64, on the CPU: [], or one for each neuron
-  double weight = 1;
+  at::Tensor rates, weights;  // float64, on the CPU: [], or one for each neuron
 };
 
 struct DescribedCurrent {

@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -566,10 +567,51 @@ REFUSED = [
     (TypeError, "Network: rate of a must be dense, but is Sparse", lambda net, a, b: net.drive(a, torch.ones(5).to_sparse())),
     (TypeError, "Network: the neuron of c must be neuron text .* or a traced function, but is a LIF", lambda net, a, b: net.populate("c", 5, spikeforge.nn.LIF())),
     (TypeError, "Network: leak of c must be a number, or numbers .*, but is None", lambda net, a, b: net.populate("c", 5, LIF, leak=None)),
-    (TypeError, "Network: the weight of what drives a must be a number, but is tensor", lambda net, a, b: net.drive(a, 1.0, weight=torch.ones(5))),
+    (TypeError, "Network: the weight of what drives a must be a number, or numbers .*, but is 'x'", lambda net, a, b: net.drive(a, 1.0, weight="x")),
+    (ValueError, r"Network: weight of a must be a number or have shape \[5\]", lambda net, a, b: net.drive(a, 1.0, weight=torch.ones(4))),
     (ValueError, "Network: rate of a must be a number or have shape", lambda net, a, b: net.drive(a, [1.0, 2.0])),
     (TypeError, "Network: the current of a must be a number, or numbers .*, but is 'x'", lambda net, a, b: net.inject(a, "x")),
 ]
+
+
+def neuron(output, more="", states="v", params=""):
+    return f"neuron n(x, y; {states}; {params}) {{ h = 0.9 * v + x; s = spike(h - 1, none); o = {output}; return o; v' = select(s, 0, h) {more} }}"
+
+
+GRADED = {  # a first output, other next states, states, and the words of the error
+    "a potential": ("h", "", "v", "a graded function of the state v"),
+    "a rate": ("sigmoid(h - 1)", "", "v", "a graded function of the state v"),
+    "a graded spike": ("s * h", "", "v", "a graded function of the state v"),
+    "a potential above a threshold": ("where(h > 1, h, 0)", "", "v", "a graded function of the state v"),
+    "a filtered spike": ("t", "; t' = 0.9 * t + i; i' = 0.5 * i + y", "v, t, i", "a graded function of the state t"),
+    "a state of a state": ("t", "; t' = maximum(v, 0)", "v, t", "a graded function of the state t"),
+    "a scaled spike": ("0.25 * s", "", "v", "0 or 1, but may be 0.25: all spikes are equal; scale the weights instead"),
+    "a sum of spikes": ("s + spike(y - 1, none)", "", "v", "may be 2"),
+    "a chosen number": ("where(h > 1, 0.5, 0)", "", "v", "may be 0.5"),
+    "a number": ("0.25", "", "v", "may be 0.25"),
+}
+NOT_GRADED = {  # parameters are those of the text
+    "a spike": "s", "a condition": "where(h > 1, 1, 0)", "either": "maximum(s, spike(y - 1, none))", "both": "s * spike(y - 1, none)", "not": "1 - s", "none": "0 * h", "never": "0 * x",
+    "an input": "x", "two inputs": "x - 2 * y", "a random number": "uniform() - 0.9", "a count": "poisson(0.2)", "a random spike": "bernoulli(sigmoid(h))", "a parameter": "p * s", "a sign": "sign(h - 1)",
+    "a whole number": "floor(h)", "a held input": "t", "a gated input": "x * w", "the last spike": "u", "a wait": "w", "a strict spike": "spike_strict(h - 1, none)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("output", GRADED)
+def test_a_graded_output_is_refused(output):
+    text, more, states, words = GRADED[output]
+    net = spikeforge.Network()
+    refused(ValueError, "Network: the first output of the neuron of a must be a spike.*" + words, lambda: net.populate("a", 3, neuron(text, more, states)))
+    assert net.size == 0 and net.populate("a", 3, neuron("s")).start == 0
+
+
+@pytest.mark.parametrize("output", NOT_GRADED)
+def test_an_output_above_0_that_may_be_a_spike_is_one(output):
+    text = neuron(NOT_GRADED[output], "; t' = select(s, x, t); w' = select(s, 3, maximum(w - 1, 0)); u' = s", "v, t, w, u", "p")
+    net = spikeforge.Network(seed=1)
+    p = net.populate("a", 50, text, states={"w": 1.0}, p=2.5)
+    fired = spikeforge.simulate(net, 40, inputs={p: torch.randn(40, 50), (p, "y"): torch.randn(40, 50).abs()}).of(p)[0]
+    assert (len(fired) == 0) == (output in ("none", "never"))
 
 
 @pytest.mark.parametrize("error, words, call", REFUSED, ids=range(len(REFUSED)))
@@ -620,6 +662,29 @@ def test_a_state_starts_at_any_number_of_the_grammar(start):
     assert (p.start, p.stop, q.start, q.stop) == (0, 3, 3, 5) and repr(p.states["v"]) == repr(wanted)
     found = [spikeforge.simulate(net, 1, states=[(q, "v", [1])]).states[0][0, 0], spikeforge.nn.Neuron(text)(torch.zeros(1, 2), None)[1]["v"][0]]
     torch.testing.assert_close(torch.stack(found), torch.full((2,), wanted), equal_nan=True)
+
+
+def test_a_state_that_becomes_infinite_is_warned_of_once(device):
+    """A state that is infinite from the start, such as the time of the last spike, is not."""
+    text = "neuron n(x; v, last = -inf) { s = spike(v - 1e300, none); return s; v' = 1.5 * v + x; last' = last }"
+    net = spikeforge.Network(dtype=torch.float64, device=device)
+    quiet, loud = net.populate("quiet", 3, text), net.populate("loud", 3, text)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        spikeforge.simulate(net, 999)
+        spikeforge.simulate(net, 1500)
+        net.inject(loud, torch.tensor([0, 0, 1.0]))
+        spikeforge.simulate(net, 400, spikes=False)
+        net.step(100)
+        spikeforge.simulate(net, 499, spikes=False)
+        assert not caught
+        spikeforge.simulate(net, 1500, spikes=False)  # infinite after 1750 steps of input
+        spikeforge.simulate(net, 1500, spikes=False)
+        assert [str(w.message) for w in caught] == ["simulate: the state v of loud is not finite after steps 2499 to 4997: a neuron diverges, or has infinite input"]
+        assert caught[0].category is RuntimeWarning and caught[0].filename == __file__
+        quiet.states["v"] = math.nan
+        spikeforge.simulate(net, 1000, spikes=False)
+        assert len(caught) == 2 and "the state v of quiet is not finite after steps 6498 to 7497" in str(caught[1].message)
 
 
 def test_threads_that_describe_a_network_do_not_overlap():
@@ -699,6 +764,10 @@ def network_of_numbers():
     made.inject(a, 0.1)
     number = made.project(a, b, rules.arrays([0], [1]), weight=[0.5], delay=[2.0], plasticity=spikeforge.plasticity.reward_stdp())
     made.project(a, b, rules.arrays([], []))
+    made.project(a[:3], b[[1, 2]], rules.fixed_in_degree([2, 1], autapses=False))
+    made.project(a, a, rules.symmetric(0.5))
+    made.project(a, b[1:], rules.distance(lambda d: d * 0, [[0.0]] * 5, [[1.0]] * 4))
+    made.drive(a[1:], 0.5, weight=[0.1] * 4)
     spikeforge.simulate(made, 3, states=[(a, "v", [0, 1])])
     saved = made.state_dict()
     made.modulate(reward=1.0)

@@ -51,6 +51,8 @@ assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1
     ({"plasticity in Python": "assert (network.weights(learns) != first).sum() > 100 and len(arrives) == 50"},
      "weights changed"),
     ({"networks in Python": "assert 800 < len(steps) < 30_000 and network.size == 1000"}, "v of the first is"),
+    ({"a network in a closed loop": "assert position != 0 and muscles.params['leak'].eq(0.95).all()"}, "position"),
+    ({"parts of populations": "assert len(recording.steps) > len(steps) > 0 and neurons.max() < 10"}, ""),
     ({"surrogates in Python": "of_both = [torch.autograd.grad(each.sum(), x)[0] for each in (spikes, same)]; "
                               "assert torch.equal(spikes, same) and torch.equal(*of_both); "
                               "assert isinstance(layer.surrogate, surrogate.ATan)"}, ""),
