@@ -116,7 +116,8 @@ class _Traced:
         for p in arguments:
             if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name not in known:
                 raise TypeError(
-                    f"{what} has an argument {p}, which the rule does not define; it has {', '.join(known) or 'no names'}"
+                    f"{what} has an argument {p}, which the rule does not define; it has "
+                    f"{', '.join(known) or 'no names'}"
                 )
         recording = Recording(what, getattr(function, "__code__", None), "a parameter (an argument of synapse())")
         values = {name: Value(recording.argument(name), recording) for name in known}
