@@ -6,15 +6,14 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spikeforge._numbers import check_indices, check_number, is_number, tensor_of
 
-if TYPE_CHECKING:
-    from spikeforge.rules import Rule
+Rule = Any  # spikeforge.rules.Rule; that module imports this one
 
 PAIRS_AT_ONCE = 2**20  # pairs of neurons whose distances are in memory at the same time
 
@@ -99,7 +98,7 @@ def by_operator(rule: Rule, ends: Ends) -> Connections:
     return sources.to(row.device)[row], targets.to(row.device)[indices.long() - first], None, None
 
 
-Draw = Callable[["Rule", Ends], Connections]  # the sources, targets, weights and delays that a rule draws
+Draw = Callable[[Rule, Ends], Connections]  # the sources, targets, weights and delays that a rule draws
 
 
 def in_degrees(degrees: Tensor) -> Draw:

@@ -65,7 +65,8 @@ TEST_CASE("a step has the spikes of a simulation with the same inputs") {
 
 TEST_CASE("rates, currents, parameters and states change between steps") {
   Network network({.seed = 1, .dtype = at::kDouble});
-  const Neuron neuron("neuron n(x; v; leak) { h = leak * v + x; s = spike(h - 1, none); return s; v' = select(s, 0, h) }");
+  const Neuron neuron(
+      "neuron n(x; v; leak) { h = leak * v + x; s = spike(h - 1, none); return s; v' = select(s, 0, h) }");
   const Population p = network.populate("p", 3, neuron, {{"leak", 0.5}});
   const std::size_t drive = network.drive(p, 0.0), current = network.inject(p, 2.0);
   CHECK(network.step(1).all().item<bool>());
