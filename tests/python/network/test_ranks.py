@@ -197,7 +197,7 @@ def test_an_interrupt_of_one_rank_leaves_all_at_the_same_step():
 def test_a_rank_that_is_gone_is_missed_in_a_line():
     with pytest.raises(pytest.fail.Exception) as failed:
         on_ranks(2, rank_networks.dies)
-    missed = r"RuntimeError: Network: rank 0 of 2 did not get (the spikes of steps \d+ to \d+|the steps to simulate) of all others, one of which has failed"
+    missed = r"RuntimeError: Network: rank 0 of 2 did not get (the spikes of steps \d+ to \d+|the steps to simulate) of all others, one of which failed"
     assert re.search(missed, str(failed.value))
     assert "rank 1: the process ended without a word" in str(failed.value)
 
