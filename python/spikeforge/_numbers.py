@@ -88,16 +88,17 @@ def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) 
         ) from None
 
 
-def check_indices(what: str, numbers: Tensor, size: int) -> Tensor:
-    """Returns indices below ``size`` as int64 [count]. Raises TypeError or ValueError for anything else."""
+def check_indices(what: str, numbers: Tensor, size: int, least: int = 0) -> Tensor:
+    """Returns indices from ``least`` to ``size - 1`` as int64 [count]. Raises TypeError or ValueError for others."""
     if numbers.dtype not in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
         raise TypeError(f"{what} must be whole numbers, but are {numbers.dtype}")
     if numbers.dim() != 1:
         raise ValueError(f"{what} must have one dimension, but have shape {list(numbers.shape)}")
-    wrong = numbers[(numbers < 0) | (numbers >= size)]
+    numbers = numbers.long()
+    wrong = numbers[(numbers < least) | (numbers >= size)]
     if len(wrong):
-        raise ValueError(f"{what} must be from 0 to {size - 1}, but one is {int(wrong[0])}")
-    return numbers.long()
+        raise ValueError(f"{what} must be from {least} to {size - 1}, but one is {int(wrong[0])}")
+    return numbers
 
 
 def operand(value: float) -> str:

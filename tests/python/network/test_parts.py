@@ -16,7 +16,7 @@ STILL = "neuron still(x; v) { n = v + x; return 0 * n; v' = n }"
 MASK = torch.arange(40) % 3 == 0
 INDICES = {
     "slice": slice(10, 20), "to the end": slice(-5, None), "beyond the end": slice(35, 99), "steps": slice(1, 30, 4), "reversed": slice(None, None, -1),
-    "none": slice(3, 3), "crossed": slice(9, 3), "tensor": torch.tensor([3, 5, 1]), "int32": torch.tensor([7, -1], dtype=torch.int32), "list": [8, 2], "array": np.array([4, 30]),
+    "none": slice(3, 3), "crossed": slice(9, 3), "tensor": torch.tensor([3, 5, 1]), "int32": torch.tensor([7, -1], dtype=torch.int32), "int8": torch.tensor([-1, -40, 7], dtype=torch.int8), "uint8": torch.tensor([39, 0], dtype=torch.uint8), "list": [8, 2], "array": np.array([4, 30]),
     "mask": MASK, "array of bool": MASK.numpy(), "one": 17, "last": -1, "NumPy's whole number": np.int64(3), "empty list": [], "no mask": MASK & False,
 }  # fmt: skip
 
@@ -50,8 +50,8 @@ def test_an_index_selects_the_neurons_of_numpy(index):
 
 
 WRONG_INDICES = [
-    (IndexError, "Network: the index of a must be from 0 to 39, but one is 40", [3, 40]),
-    (IndexError, "Network: the index of a must be from 0 to 39, but one is -1", -41),
+    (IndexError, "Network: the index of a must be from -40 to 39, but one is 40", [3, 40]),
+    (IndexError, "Network: the index of a must be from -40 to 39, but one is -41", -41),
     (ValueError, "Network: the index of a must have each neuron once, but one is repeated", [3, 5, 3]),
     (ValueError, "each neuron once", torch.tensor([39, -1])),
     (IndexError, r"Network: the index of a is a mask, which must have shape \[40\], but has \[39\]", torch.ones(39) > 0),

@@ -520,7 +520,7 @@ def test_illegal_networks_are_refused():
         (TypeError, "neurons of a must be whole numbers, .*but are Bool; of a mask pass", lambda: spikeforge.simulate(made, 1, states=[(a, "v", torch.ones(60) > 0)])),
         (TypeError, "neurons of a must be whole numbers, .*but are Float", lambda: spikeforge.simulate(made, 1, states=[(a, "v", [0.5])])),
         (RuntimeError, "populate must come before the network is built", lambda: made.populate("d", 5, LIF, leak=1.0)),
-        (TypeError, "states are float32 or, with float64 weights, float64", lambda: spikeforge.Network(dtype=torch.float16)),
+        (TypeError, "dtype and weight_dtype must both be float64, or dtype float32", lambda: spikeforge.Network(dtype=torch.float16)),
         (TypeError, "but are Float and Int", lambda: spikeforge.Network(dtype=torch.float32, weight_dtype=torch.int32)),
         (ValueError, "device must be a CPU or a GPU, but is meta", lambda: spikeforge.Network(device="meta")),
         (ValueError, r"connect: rows must be from 0 to 2\^31 - 1, but is 2147483648", lambda: spikeforge.connect(2**31, 2**31, [])),
