@@ -116,7 +116,8 @@ def main():
     def show(name, found):
         found["real_time_factor"] = found["microseconds"] / fly.DT / 1000
         lines.append(dict(name=name, **found))
-        print(f"{name:12}{found['microseconds']:10.1f} us a step, real-time factor {found['real_time_factor']:8.4f}; {found['spikes']} spikes in {found.get('steps', steps)} steps", flush=True)
+        print(f"{name:12}{found['microseconds']:10.1f} us a step, real-time factor {found['real_time_factor']:8.4f}; "
+              f"{found['spikes']} spikes in {found.get('steps', steps)} steps", flush=True)
 
     show("spikeforge", ours(*case, options.device, options.rounds))
     show("torch loop", loop(*case, options.device, options.rounds))

@@ -133,9 +133,9 @@ def main():
     recordings = [brain.trial(options.milliseconds, seed) for seed in range(options.seed, options.seed + options.trials)]
     rates = brain.mean_rates(recordings)
     spent = time.perf_counter() - begun
-    factor = spent / (options.trials * options.milliseconds / 1000)
-    print(f"{options.trials} trials of {options.milliseconds:g} ms in {spent:.2f} s: real-time factor {factor:.3f}, {factor * fly.DT * 1000:.1f} us a step; "
-          f"{int((rates.mean(0) > 0).sum())} neurons fired")
+    factor = spent * 1000 / (options.trials * options.milliseconds)
+    print(f"{options.trials} trials of {options.milliseconds:g} ms in {spent:.2f} s: real-time factor {factor:.3f}, "
+          f"{factor * fly.DT * 1000:.1f} us a step; {int((rates.mean(0) > 0).sum())} neurons fired")
 
     is_activated = torch.zeros(len(connectome.ids), dtype=torch.bool).index_fill_(0, chosen, True)
     table(connectome, rates, is_activated, options.shown)
