@@ -58,10 +58,11 @@ class Connectome:
     def neurons(self, ids):
         """Returns the neurons with these ids."""
         ids = torch.as_tensor(ids, dtype=torch.int64).reshape(-1)
-        found, is_known = _find(self.ids.numpy(), ids.numpy())
+        ascending, order = self.ids.sort()
+        found, is_known = map(torch.from_numpy, _find(ascending.numpy(), ids.numpy()))
         if not is_known.all():
-            raise ValueError(f"{self.name} has no neuron with the id {ids[~torch.from_numpy(is_known)][0]}")
-        return torch.from_numpy(found)
+            raise ValueError(f"{self.name} has no neuron with the id {ids[~is_known][0]}")
+        return order[found]
 
 
 def flywire(folder, columns=None):
@@ -171,7 +172,8 @@ def _read(path, columns, select=lambda *arrays: arrays):
 
 
 def _find(ids, wanted):
-    """Returns the position of each wanted id, and whether it exists."""
-    order = np.argsort(ids)
-    places = order[np.searchsorted(ids, wanted, sorter=order).clip(max=len(ids) - 1)] if len(ids) else np.zeros_like(wanted)
-    return places, (ids[places] == wanted) if len(ids) else np.zeros(len(wanted), bool)
+    """Returns the position of each wanted id among ascending ids, and whether it exists."""
+    if len(ids) == 0:
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+    places = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+    return places, ids[places] == wanted

@@ -118,7 +118,7 @@ def write(path, **columns):
 
 
 def write_flywire(folder, suffix):
-    ids = [720575940596125868, 720575940597856265, 720575940597944841]
+    ids = [720575940597944841, 720575940596125868, 720575940597856265]
     write(folder / f"Completeness_783{suffix}", index=ids, Completed=[True] * 3)
     write(
         folder / f"Connectivity_783{suffix}", Presynaptic_ID=[ids[2], ids[0]], Presynaptic_Index=[2, 0], Postsynaptic_Index=[1, 2],
@@ -143,6 +143,17 @@ def test_a_stand_in_is_read_back_equal(tmp_path, suffix):
     read = connectomes.flywire(tmp_path, {"source": "pre", "target": "post", "synapses": "count"})
     for name in ("ids", "sources", "targets", "synapses"):
         assert torch.equal(getattr(read, name), getattr(made, name))
+
+
+def test_names_of_male_cns_may_be_categories(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    classes = arrow.array(["vnc_motor", None, "cb_sensory"]).dictionary_encode()
+    write(tmp_path / "body-annotations-male-cns-v1.0.feather", bodyId=[1, 2, 3], superclass=classes)
+    transmitters = arrow.array(["gaba", "gaba", "acetylcholine"]).dictionary_encode()
+    write(tmp_path / "body-neurotransmitters-male-cns-v1.0.feather", body=[1, 2, 3], consensus_nt=transmitters)
+    write(tmp_path / "connectome-weights-male-cns-v1.0.feather", body_pre=[1, 3], body_post=[3, 1], weight=[4, 5])
+    read = connectomes.male_cns(tmp_path)
+    assert read.ids.tolist() == [1, 3] and read.synapses.tolist() == [-4, 5]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".feather", ".parquet"])
