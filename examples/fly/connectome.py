@@ -69,8 +69,13 @@ def flywire(folder, columns=None):
     """Reads ``*Connectivity_783`` and ``*Completeness_783`` (.parquet, .feather or .csv) of Shiu et al."""
     columns = _named(FLYWIRE, columns)
     (ids,) = _read(_file(folder, "*Completeness_783"), [columns["id"]])
-    connections = _read(_file(folder, "*Connectivity_783"), [columns[key] for key in ("source", "target", "synapses")])
-    return Connectome("FlyWire v783", *(torch.from_numpy(each.astype(np.int64)) for each in (ids, *connections)))
+    table = _file(folder, "*Connectivity_783")
+    sources, targets, synapses = _read(table, [columns[key] for key in ("source", "target", "synapses")])
+    highest = max(sources.max(initial=0), targets.max(initial=0))
+    if highest >= len(ids):
+        raise ValueError(f"{table.name} has the index {highest}, but the table of neurons has {len(ids)} rows")
+    arrays = ids, sources, targets, synapses
+    return Connectome("FlyWire v783", *(torch.from_numpy(each.astype(np.int64)) for each in arrays))
 
 
 def male_cns(folder, columns=None):

@@ -182,6 +182,8 @@ def test_a_missing_table_or_column_and_an_unknown_id_are_named(tmp_path):
         connectomes.flywire(tmp_path, {"sources": "pre"})
     with pytest.raises(ValueError, match="FlyWire v783 has no neuron with the id 12"):
         connectomes.flywire(tmp_path).neurons([12])
+    with pytest.raises(ValueError, match="Connectivity_783.csv has the index 7, but the table of neurons has 3 rows"):
+        connectomes.flywire(tmp_path, {"source": "Connectivity"})
     write(tmp_path / "Completeness_783.parquet", index=[1])
     with pytest.raises(FileNotFoundError, match="several tables Completeness_783.csv, Completeness_783.parquet; one is needed"):
         connectomes.flywire(tmp_path)
