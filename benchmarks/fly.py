@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 
 import torch
 
@@ -32,6 +33,7 @@ import network as fly  # noqa: E402
 import spikeforge  # noqa: E402
 
 STEPS_OF_LOOP = 500
+warnings.filterwarnings("ignore", message="Sparse")  # sparse CSR tensors are in beta state
 
 
 def clock(device):
@@ -57,7 +59,7 @@ def ours(connectome, activated, inputs, steps, device, rounds):
 def loop(connectome, activated, inputs, steps, device, rounds):
     """The same equations with a dense state, a sparse product for each step, and a ring of pending input."""
     size, delay = len(connectome.ids), round(fly.T_DLY / fly.DT)
-    weights = torch.sparse_coo_tensor(torch.stack([connectome.targets, connectome.sources]), fly.W_SYN * connectome.synapses.float(), (size, size))
+    weights = torch.sparse_coo_tensor(torch.stack([connectome.targets, connectome.sources]), fly.W_SYN * connectome.synapses, (size, size))
     weights = weights.coalesce().to_sparse_csr().to(device)
     waiting = torch.full((size,), round(fly.T_RFC / fly.DT) - 1.0)
     waiting[activated] = 0
@@ -75,7 +77,7 @@ def loop(connectome, activated, inputs, steps, device, rounds):
             v = torch.where(s | is_refractory, fly.V_RST, h + poisson[t])
             g = torch.where(s | is_refractory, 0, fly.A * g + pending[t % (delay + 1)])
             wait = torch.where(s, waiting, (wait - 1).clamp(min=0))
-            pending[(t + delay) % (delay + 1)] = weights @ s.float()
+            pending[(t + delay) % (delay + 1)] = weights @ s.to(v.dtype)
             fired[t] = s
         times.append((clock(device) - begun) / steps * 1e6)
     return dict(microseconds=min(times[1:]), spikes=int(fired.sum()), steps=steps)

@@ -112,14 +112,15 @@ def stand_in(scale=1.0, seed=1):
     generator = torch.Generator().manual_seed(seed)
     size, count = round(scale * NEURONS), round(scale * CONNECTIONS)
 
+    of = {"generator": generator, "dtype": torch.float64}
+
     def draw(deviation):
-        shares = torch.exp(deviation * torch.randn(size, generator=generator, dtype=torch.float64)).cumsum(0)
-        return torch.searchsorted(shares, shares[-1] * torch.rand(count, generator=generator, dtype=torch.float64))
+        shares = torch.exp(deviation * torch.randn(size, **of)).cumsum(0)
+        return torch.searchsorted(shares, shares[-1] * torch.rand(count, **of))
 
     sources, targets = draw(1.0), draw(0.9)
-    normal = torch.randn(count, generator=generator, dtype=torch.float64)
-    synapses = torch.exp(LOG_MEAN + LOG_DEVIATION * normal).long().clamp(1, MOST_SYNAPSES)
-    is_inhibitory = torch.rand(size, generator=generator) < INHIBITORY_SHARE
+    synapses = torch.exp(LOG_MEAN + LOG_DEVIATION * torch.randn(count, **of)).long().clamp(1, MOST_SYNAPSES)
+    is_inhibitory = torch.rand(size, **of) < INHIBITORY_SHARE
     synapses = torch.where(is_inhibitory[sources], -synapses, synapses)
     return Connectome(f"a stand-in of {scale:g} of FlyWire v783", torch.arange(size), sources, targets, synapses)
 

@@ -79,6 +79,6 @@ class Fly:
 def draw(rates, steps, generator):
     """Returns steps and neurons of input spikes: in each step at most one, with probability rate dt."""
     neurons = rates.nonzero().flatten()
-    fires = torch.rand(steps, len(neurons), generator=generator) < rates[neurons] * DT / 1000
-    when, which = fires.nonzero(as_tuple=True)
+    numbers = torch.rand(steps, len(neurons), generator=generator, dtype=torch.float64)
+    when, which = (numbers < rates[neurons] * DT / 1000).nonzero(as_tuple=True)
     return when, neurons[which]
