@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Activates and silences neurons of the fly's brain, and shows the neurons that fire most:
+"""Activates and silences neurons of the fly's brain, and shows which others fire most:
 
     python examples/fly/run.py                                            # a stand-in, a twentieth of the brain
     python examples/fly/run.py --flywire ~/Drosophila_brain_model         # the 21 sugar-sensing neurons of Shiu et al.
@@ -37,13 +37,14 @@ def activated(options, connectome):
 
 
 def table(connectome, rates, is_activated, shown):
-    """Prints the neurons with the highest mean rate."""
-    mean, deviation = rates.mean(0), rates.std(0, correction=0)
+    """Prints the mean rate of activated neurons, and those of the most active others, with deviations over trials."""
     print(f"{'neuron':>20}{'rate (1/s)':>12}{'± over trials':>15}")
+    row = lambda name, of: print(f"{name:>20}{of.mean():12.1f}{of.std(correction=0):15.1f}")
+    row("mean of activated", rates[:, is_activated].mean(1))
+    mean = torch.where(is_activated, 0, rates.mean(0))
     for neuron in mean.argsort(descending=True, stable=True)[:shown].tolist():
         if mean[neuron] > 0:
-            note = "  activated" if is_activated[neuron] else ""
-            print(f"{connectome.ids[neuron]:20}{mean[neuron]:12.1f}{deviation[neuron]:15.1f}{note}")
+            row(int(connectome.ids[neuron]), rates[:, neuron])
 
 
 def write(path, connectome, rates):
@@ -77,7 +78,7 @@ def plot(path, recording, rates, is_activated, milliseconds):
         bars.plot(mean[order][shown], place[order][shown], ".", color=colour)
     raster.set(xlabel="time (ms)", ylabel="neurons that fired, by rate", xlim=(0, milliseconds))
     raster.invert_yaxis()
-    raster.legend(frameon=False, loc="lower right")
+    raster.legend(loc="lower right", markerscale=5)
     bars.set(xlabel="mean rate (1/s)")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
@@ -110,7 +111,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="of the first trial; the others follow")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--double", action="store_true", help="float64 rather than float32")
-    parser.add_argument("--shown", type=positive, default=30, help="rows of the table (default: 30)")
+    parser.add_argument("--shown", type=positive, default=20, help="rows of the table (default: 20)")
     parser.add_argument("--csv", type=pathlib.Path, default=ROOT / "build/fly.csv", help="file for the rates")
     parser.add_argument("--plot", type=pathlib.Path, default=ROOT / "build/fly.png", help="file for the picture")
     parser.add_argument("--json", type=pathlib.Path, help="file for the figures, for programs")
