@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Measures the fly's brain of examples/fly: spikeforge, a loop of PyTorch's operators, and Brian2 if --brian is passed.
+
+    python benchmarks/fly.py --scale 0.05 --threads 1 --brian PYTHON     # PYTHON has Brian2
+    python benchmarks/fly.py --device cuda --scale 1 --json benchmarks/results/fly_h200.json
+    python benchmarks/fly.py --flywire ~/Drosophila_brain_model
+
+All three receive the same input spikes, 150/s of each of 21 neurons, and record all spikes. It prints microseconds per
+step of 0.1 ms, the best of --rounds, and the real-time factor: the time of a simulation divided by the simulated time.
+Brian2 (C++ standalone, float64) runs once, and its time is that of the simulation alone. The loop multiplies a sparse
+matrix by the spikes in each step, and runs for at most 500 steps.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+os.environ.setdefault("SPIKEFORGE_LIBRARY", str(ROOT / "build/release/lib/libspikeforge.so"))
+sys.path[:0] = [str(ROOT / "python"), str(ROOT / "examples/fly")]
+
+import connectome as connectomes  # noqa: E402
+import network as fly  # noqa: E402
+
+import spikeforge  # noqa: E402
+
+STEPS_OF_LOOP = 500
+warnings.filterwarnings("ignore", message="Sparse")  # sparse CSR tensors are in beta state
+
+
+def clock(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def ours(connectome, activated, inputs, steps, device, rounds):
+    begun = clock(device)
+    brain = fly.Fly(connectome, device=device)
+    brain.activate(activated)
+    built, times = clock(device) - begun, []
+    given = {(brain.neurons, "poisson"): (*inputs, fly.F_POI * fly.W_SYN)}
+    for _ in range(rounds + 1):  # the first one compiles
+        brain.network.load_state_dict(brain.resting)
+        begun = clock(device)
+        recording = spikeforge.simulate(brain.network, steps, inputs=given)
+        times.append((clock(device) - begun) / steps * 1e6)
+    return dict(microseconds=min(times[1:]), spikes=len(recording.steps), built=built)
+
+
+def loop(connectome, activated, inputs, steps, device, rounds):
+    """The same equations with a dense state, a sparse product for each step, and a ring of pending input."""
+    size, delay = len(connectome.ids), round(fly.T_DLY / fly.DT)
+    weights = torch.sparse_coo_tensor(torch.stack([connectome.targets, connectome.sources]), fly.W_SYN * connectome.synapses, (size, size))
+    weights = weights.coalesce().to_sparse_csr().to(device)
+    waiting = torch.full((size,), round(fly.T_RFC / fly.DT) - 1.0)
+    waiting[activated] = 0
+    waiting, steps = waiting.to(device), min(steps, STEPS_OF_LOOP)
+    early = inputs[0] < steps
+    poisson = torch.zeros(steps, size).index_put_((inputs[0][early], inputs[1][early]), torch.tensor(fly.F_POI * fly.W_SYN)).to(device)
+    times = []
+    for _ in range(rounds + 1):
+        v, g, wait = torch.full((size,), fly.V_0, device=device), torch.zeros(size, device=device), torch.zeros(size, device=device)
+        pending, fired = torch.zeros(delay + 1, size, device=device), torch.zeros(steps, size, dtype=torch.bool, device=device)
+        begun = clock(device)
+        for t in range(steps):
+            h = fly.V_0 + fly.B * (v - fly.V_0) + fly.C * g
+            s, is_refractory = h > fly.V_TH, wait > 0
+            v = torch.where(s | is_refractory, fly.V_RST, h + poisson[t])
+            g = torch.where(s | is_refractory, 0, fly.A * g + pending[t % (delay + 1)])
+            wait = torch.where(s, waiting, (wait - 1).clamp(min=0))
+            pending[(t + delay) % (delay + 1)] = weights @ s.to(v.dtype)
+            fired[t] = s
+        times.append((clock(device) - begun) / steps * 1e6)
+    return dict(microseconds=min(times[1:]), spikes=int(fired.sum()), steps=steps)
+
+
+def brian(python, connectome, activated, inputs, steps, threads):
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = os.path.join(folder, "network.npz")
+        np.savez(given, size=len(connectome.ids), sources=connectome.sources, targets=connectome.targets, synapses=connectome.synapses,
+                 input_steps=inputs[0], input_neurons=inputs[1], activated=activated, steps=steps)
+        command = [python, str(ROOT / "benchmarks/brian_fly.py"), given, "--standalone", "--threads", str(threads)]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    connectomes.add_options(parser)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--milliseconds", type=float, default=300)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--brian", metavar="PYTHON", help="a Python that has Brian2")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+
+    connectome = connectomes.chosen(options)
+    activated = connectome.neurons(connectomes.SUGAR) if options.flywire else connectome.hubs(21)
+    rates, steps = torch.zeros(len(connectome.ids)), round(options.milliseconds / fly.DT)
+    rates[activated] = fly.R_POI
+    inputs = fly.draw(rates, steps, torch.Generator().manual_seed(0))
+    case = connectome, activated, inputs, steps
+    print(f"{connectome.name}: {len(connectome.ids)} neurons, {len(connectome.sources)} connections")
+    lines = []
+
+    def show(name, found):
+        found["real_time_factor"] = found["microseconds"] / fly.DT / 1000
+        lines.append(dict(name=name, **found))
+        print(f"{name:12}{found['microseconds']:10.1f} us a step, real-time factor {found['real_time_factor']:8.4f}; "
+              f"{found['spikes']} spikes in {found.get('steps', steps)} steps", flush=True)
+
+    show("spikeforge", ours(*case, options.device, options.rounds))
+    show("torch loop", loop(*case, options.device, options.rounds))
+    if options.brian:
+        show("Brian2", brian(options.brian, *case, options.threads))
+    if options.json:
+        device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+        figures = dict(connectome=connectome.name, neurons=len(connectome.ids), connections=len(connectome.sources), device=device,
+                       threads=options.threads, torch=torch.__version__, lines=lines)
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
