@@ -69,11 +69,12 @@ synapses = torch.exp(0.3 + 1.41 * torch.randn(CONNECTIONS)).floor().clamp(min=1)
 synapses[inhibits[sources]] *= -1
 
 # %%
-# The network has one population. All spikes arrive after 1.8 ms. The state after ``build()`` is kept, because each trial
+# The network has one population. All spikes arrive after 1.8 ms, and a refractory neuron waits for 21
+# steps after that of its spike. The state after ``build()`` is kept, because each trial
 # begins with it.
 
 network = spikeforge.Network()
-brain = network.populate("brain", NEURONS, NEURON, refractory=21)
+brain = network.populate("brain", NEURONS, NEURON, refractory=torch.full((NEURONS,), 21.0))
 network.project(brain, brain, rules.arrays(sources, targets), weight=0.275 * synapses, delay=18, into="synapses")
 network.build()
 resting = network.state_dict()

@@ -41,7 +41,8 @@ class Fly:
     """The network of a connectome, in which neurons are activated and silenced."""
 
     def __init__(self, connectome, dtype=torch.float32, device="cpu"):
-        size, waiting = len(connectome.ids), round(T_RFC / DT) - 1
+        size = len(connectome.ids)
+        waiting = torch.full((size,), round(T_RFC / DT) - 1.0)  # steps, which activate() changes for some neurons
         self.network = spikeforge.Network(dtype=dtype, device=device)
         self.neurons = self.network.populate("neurons", size, NEURON, refractory=waiting)
         self.network.project(
