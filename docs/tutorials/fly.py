@@ -69,9 +69,8 @@ synapses = torch.exp(0.3 + 1.41 * torch.randn(CONNECTIONS)).floor().clamp(min=1)
 synapses[inhibits[sources]] *= -1
 
 # %%
-# The network has one population. All spikes arrive after 1.8 ms, and a refractory neuron waits for 21
-# steps after that of its spike. The state after ``build()`` is kept, because each trial
-# begins with it.
+# The network has one population. All spikes arrive after 1.8 ms, and a neuron is refractory for 21 steps after that of
+# its spike. The state after ``build()`` is kept, because each trial begins with it.
 
 network = spikeforge.Network()
 brain = network.populate("brain", NEURONS, NEURON, refractory=torch.full((NEURONS,), 21.0))
