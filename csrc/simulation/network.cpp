@@ -364,7 +364,7 @@ at::Tensor Network::state(const Population& population, const std::string& name)
 
 at::Tensor Network::param(const Population& population, const std::string& name) {
   const simulation::Undifferentiated mode;
-  return running().state().param_of(population, name).clone();
+  return running().state().param_of(population, name);
 }
 
 void Network::set_param(const Population& population, const std::string& name, const PerNeuron& value) {

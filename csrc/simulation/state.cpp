@@ -5,6 +5,7 @@
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -96,7 +97,8 @@ at::Tensor NetworkState::param_of(const Population& population, const std::strin
   const Group& group = group_with(number);
   const Slice& slice = partition[number];
   const at::Tensor& all = group.params[place_of(name, "parameter", population, names_of_params(*group.cell))];
-  return all.dim() == 0 ? all : all.narrow(0, slice.first - group.begin, slice.size());
+  if (all.dim() == 0) return at::full({slice.size()}, all.item(), options());
+  return all.narrow(0, slice.first - group.begin, slice.size()).clone();
 }
 
 void NetworkState::set_param(const Population& population, const std::string& name, const at::Tensor& value) {

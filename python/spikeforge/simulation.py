@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import neo
 
 _CPP = torch.ops.spikeforge_simulation
+_STEP = _CPP.step.default._op  # saves half of the time of a small step
 STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
 STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
 STEPS_UNINTERRUPTED_ON_GPU = 10000
@@ -556,7 +557,7 @@ class Network:
         """
         steps, given = check_whole("step: steps", steps), _read_inputs(self, inputs)
         given.check(steps)
-        return _CPP.step(self._held, steps, *given.of(0, steps))
+        return _STEP(self._held, steps, *given.of(0, steps))
 
     def build(self) -> Connectivity:
         """Draws the connections; the first :func:`simulate` does so otherwise. Nothing can be added afterwards.

@@ -75,7 +75,7 @@ TEST_CASE("rates, currents, parameters and states change between steps") {
   network.state(p, "v").fill_(0.5);
   CHECK_FALSE(network.step(1).any().item<bool>());
   CHECK(network.state(p, "v").eq(0.125).all().item<bool>());
-  CHECK(network.param(p, "leak").item<double>() == 0.25);
+  CHECK(network.param(p, "leak").equal(at::full({3}, 0.25, at::kDouble)));
   network.drive(p, 1000.0, {.weight = at::tensor({0.0, 0.0, -1e6})});
   network.set_drive(drive, 1000.0);
   network.silence(p, at::tensor({1}, at::kLong));

@@ -85,8 +85,7 @@ struct NetworkState {
   // Returns a copy of the connections with the rows and columns of the whole network.
   Connectivity connectivity() const;
 
-  // Returns a state of own neurons of a population, which shares memory with the network, and a parameter, which may be
-  // 0-dimensional.
+  // Returns a state of own neurons of a population, which shares memory with the network, and a copy of a parameter.
   at::Tensor state_of(const Population& population, const std::string& name) const;
   at::Tensor param_of(const Population& population, const std::string& name) const;
   void set_param(const Population& population, const std::string& name, const at::Tensor& value);
