@@ -487,7 +487,7 @@ HOSTILE = {
     "complex": (field(S + 1j), "node n, field scale: it is of a compound type"),
     "compound": (field(np.zeros(3, [("a", "f4"), ("b", "i4")])), "node n, field scale: it is of a compound type"),
     "array type": (field(np.zeros(3, [("a", "f4", 3)])), "node n, field scale: it is of a compound type"),
-    "committed type": (committed, "its type is an object of its own"),
+    "committed type": (committed, "its type is a separate object"),
     "vlen numbers": (field(np.array([S, S[:1]], object), dtype=h5py.vlen_dtype(float)), "node n, field scale: it is of a type of variable length"),
     "opaque": (field(np.zeros(3, "V5")), "node n, field scale: it is of an opaque type"),
     "null": (field(h5py.Empty("f4")), "node n, field scale: it is empty"),
