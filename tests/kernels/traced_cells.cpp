@@ -88,7 +88,7 @@ TEST_CASE("the error of a full table names the table and the solution") {
   const auto first = cells.intern(text_number(0));
   auto second = cells.intern(text_number(1));
   const std::string words = message_of<NoRoomForCell>([&] { cells.intern(text_number(2)); });
-  CHECK_THAT(words, has_text("the 2 neurons in use take") && has_text("SPIKEFORGE_NEURONS_LIMIT_MB"));
+  CHECK_THAT(words, has_text("the 2 neurons in use need") && has_text("SPIKEFORGE_NEURONS_LIMIT_MB"));
   CHECK(cells.intern(text_number(1)) == second);
   second.reset();
   CHECK(cells.intern(text_number(2)) != nullptr);
