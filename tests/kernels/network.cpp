@@ -151,8 +151,8 @@ TEST_CASE("kernels of networks compile for every architecture") {
   const auto check = [&](Network& made, Sending expected, int most_spilled = 0) {
     const NetworkPlan plan = made.plan(device);
     CHECK(plan.sending == expected);
-    // With 80 registers per thread, numbers that a neuron reads once per step are spilled; in rounds, also the sums that
-    // are loaded ahead (observed: 164 bytes).
+    // With 80 registers per thread, numbers that a neuron reads once per step are spilled; in rounds, also the sums
+    // that are loaded ahead (observed: 164 bytes).
     const int of_80_registers = plan.is_in_rounds() ? 192 : 128;
     check_compiles(arch, print_source(made.launch, plan), plan.threads == 768 ? of_80_registers : most_spilled);
   };
