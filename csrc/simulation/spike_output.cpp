@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t most_levels = 16;
 
-// What is known about a value of the graph.
+// The possible values of a node of the graph.
 struct Known {
   std::vector<double> levels;           // all values that it may have; empty: unknown, and only then the others apply
   bool is_continuous = false;           // it depends on an input or a random number, other than through levels
