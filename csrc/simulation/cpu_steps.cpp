@@ -559,8 +559,9 @@ template <class T> void CpuSteps::run_batch(const Cell& cell, Part& part) {
   };
   if (state_.silenced.defined()) {
     const bool* const silenced = state_.silenced.const_data_ptr<bool>();
-    for (std::int64_t lane = 0; lane < batch.size; ++lane)
-      for (std::int64_t t = 0; t < steps_ && silenced[neuron_of(lane)]; ++t) spikes[t * lanes + lane] = 0;
+    for (const Run& run : batch.runs)
+      for (std::int64_t i = 0; i < run.count; ++i)
+        for (std::int64_t t = 0; t < steps_ && silenced[run.first + i]; ++t) spikes[t * lanes + run.at + i] = 0;
   }
   for (std::int64_t s = 0; s < states && !is_one; ++s)
     scatter(static_cast<const T*>(after[s]), static_cast<T*>(cell.launch().states[s]));
@@ -599,9 +600,10 @@ template <class T> SequenceView CpuSteps::take(const Batch& batch, std::int64_t 
     for (std::int64_t t = 0; t < steps_ && current != nullptr; ++t)
       for (std::int64_t i = 0; i < run.count; ++i) rows[t * lanes + run.at + i] += current[run.first + i];
     const std::int64_t column = input * state_.size + run.first;
-    for (std::int64_t t = 0; t < steps_ && is_given(run); ++t)
+    const bool has_given = is_given(run), has_drive = is_driven(run);
+    for (std::int64_t t = 0; t < steps_ && has_given; ++t)
       input_->add(step_ + t - first_step_, column, column + run.count, rows + t * lanes + run.at);
-    for (std::int64_t t = 0; t < steps_ && is_driven(run); ++t)
+    for (std::int64_t t = 0; t < steps_ && has_drive; ++t)
       drive(column, column + run.count, step_ + t, rows + t * lanes + run.at);
   }
   return {rows, lanes, 1};
