@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
-import math
-import sys
 import threading
 import time
-import weakref
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spikeforge._drawing import Ends, seed_of
-from spikeforge._numbers import check_dtype, check_indices, check_number, check_seed, check_text, check_whole, tensor_of
+from spikeforge._inputs import Inputs, read_inputs
+from spikeforge._numbers import check_dtype, check_seed, check_text, check_whole, tensor_of
+from spikeforge._populations import Neurons, Part, Population, Values, spread, within
+from spikeforge._recording import Recording, requested
+from spikeforge._running import by_pieces, show_progress
 from spikeforge._warnings import warn_caller
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
@@ -29,180 +29,9 @@ from spikeforge.nn.text import read_header
 from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
-if TYPE_CHECKING:
-    import neo
-
 _CPP = torch.ops.spikeforge_simulation
 _STEP = _CPP.step.default._op  # saves half of the time of a small step
-STEPS_OF_PROGRESS = 100  # steps between two updates of the progress bar
-STEPS_UNINTERRUPTED = 1000  # most steps in one operator call, during which Python handles no signal
-STEPS_UNINTERRUPTED_ON_GPU = 10000
-SECONDS_UNINTERRUPTED = 0.5
 STEPS_UNCHECKED = 1000  # fewest steps between two searches for states that are not finite
-NEURONS_IN_A_NAME = 4  # of a part of a population
-SCANS_BEFORE_SORTING = 8  # scans of all spikes take about as long as sorting them once
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Population:
-    """Neurons ``start`` to ``stop - 1`` of a network: one neuron model, with parameters for each neuron.
-
-    ``population[index]`` is a :class:`Part`: the index is a slice, a neuron, a list or a tensor of neurons, or a mask,
-    bool [size]. Negative indices count from the end.
-    """
-
-    name: str
-    start: int
-    stop: int
-    text: str
-    inputs: tuple[str, ...]
-    states: Values
-    params: Values
-    area: str = ""
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __repr__(self) -> str:
-        return f"Population({self.name!r}, neurons {self.start}:{self.stop})"
-
-    @property
-    def neurons(self) -> slice:
-        return slice(self.start, self.stop)
-
-    def __getitem__(self, index: slice | int | Sequence[int] | Tensor) -> Part:
-        size, what = len(self), f"Network: the index of {self.name}"
-        if isinstance(index, slice):
-            chosen = range(*index.indices(size))
-            name = f"{chosen.start}:{chosen.stop}" + (f":{chosen.step}" if chosen.step != 1 else "")
-            end = chosen.start + len(chosen) * chosen.step
-            indices = torch.arange(chosen.start, end, chosen.step, device="cpu")
-            return Part(f"{self.name}[{name}]", self, indices)
-        numbers = tensor_of(what, index, dtype=None).cpu()
-        if numbers.dtype == torch.bool:
-            if numbers.shape != (size,):
-                raise IndexError(f"{what} is a mask, which must have shape [{size}], but has {list(numbers.shape)}")
-            numbers = numbers.nonzero().flatten()
-        numbers = numbers.reshape(-1) if numbers.dim() == 0 else numbers if numbers.numel() else numbers.long()
-        try:
-            numbers = check_indices(what, numbers, size, least=-size) % max(size, 1)
-        except ValueError as error:
-            raise IndexError(str(error)) from None
-        if len(numbers.unique()) != len(numbers):
-            raise ValueError(f"{what} must have each neuron once, but one is repeated")
-        first = ", ".join(map(str, numbers[:NEURONS_IN_A_NAME].tolist()))
-        return Part(f"{self.name}[{first}{', ...' if len(numbers) > NEURONS_IN_A_NAME else ''}]", self, numbers)
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Part:
-    """Some neurons of a population, ``population[index]``, in the order of the index.
-
-    Attributes:
-        indices: int64 [neurons], on the CPU: the neurons, counted within the population.
-    """
-
-    name: str
-    population: Population
-    indices: Tensor
-    _copies: dict[torch.device, Tensor] = dataclasses.field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __repr__(self) -> str:
-        return f"Part({self.name!r}, {len(self)} neurons)"
-
-    @property
-    def neurons(self) -> Tensor:
-        """The neurons, counted within the network: int64 [neurons]."""
-        return self.indices + self.population.start
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Returns values [..., neurons of the part] as [..., neurons of the population], with zeros elsewhere."""
-        at = self._copies.get(values.device)
-        if at is None:  # a copy to a GPU synchronises
-            at = self._copies[values.device] = self.indices.to(values.device)
-        return values.new_zeros(*values.shape[:-1], len(self.population)).index_copy_(-1, at, values)
-
-
-Neurons = Population | Part
-
-
-def _within(what: str, neurons: Neurons, chosen: Any) -> Tensor:
-    """Converts neurons, counted within a part, to neurons of the population. Those of a population are not checked."""
-    numbers = tensor_of(what, chosen, dtype=None)
-    numbers = numbers if numbers.numel() else numbers.long()
-    return neurons.indices[check_indices(what, numbers.cpu(), len(neurons))] if isinstance(neurons, Part) else numbers
-
-
-def _spread(what: str, neurons: Neurons, value: Any) -> Tensor:
-    """Converts a scalar, or one value for each neuron, to the same of the population, with zeros outside a part."""
-    numbers = tensor_of(what, value)
-    if isinstance(neurons, Population):
-        return numbers
-    if numbers.shape not in (torch.Size(), torch.Size([len(neurons)])):
-        raise ValueError(f"{what} must be a number or have shape [{len(neurons)}], but has {list(numbers.shape)}")
-    return neurons.spread(numbers.to_dense().expand(len(neurons)))
-
-
-class Values(MutableMapping[str, Any]):
-    """The states or parameters of a population, by name.
-
-    Before the network is built, the values that :meth:`Network.populate` received. Afterwards, tensors [size]: a state
-    shares memory with the network, and a parameter is a copy. An assigned scalar or tensor [size] is used from the next
-    step on. If a process group shares the network, states are those of this process's neurons.
-
-    Raises:
-        KeyError: if there is no state or parameter of this name.
-        RuntimeError: if a value is assigned before the network is built.
-    """
-
-    def __init__(self, network: Network, kind: str, initial: dict[str, Any]):
-        self._network = weakref.ref(network)
-        self._kind, self.initial = kind, initial
-        self._number = len(network.populations)
-
-    def _held(self, name: str) -> Any:
-        """Returns the C++ network if it is built, else None."""
-        if name not in self.initial:
-            raise KeyError(f"the population has no {self._kind} {name}; it has {', '.join(self.initial) or 'none'}")
-        network = self._network()
-        return network._held if network is not None and _CPP.is_built(network._held) else None
-
-    def __getitem__(self, name: str) -> Any:
-        held = self._held(name)
-        if held is None:
-            return self.initial[name]
-        return (_CPP.state_of if self._kind == "state" else _CPP.param_of)(held, self._number, name)
-
-    def __setitem__(self, name: str, value: float | Tensor) -> None:
-        held = self._held(name)
-        if held is None:
-            raise RuntimeError(f"Network: the {self._kind} {name} can be assigned after build() or the first step")
-        given = tensor_of(f"Network: the {self._kind} {name}", value)
-        if self._kind == "parameter":
-            _CPP.set_param(held, self._number, name, given)
-            return
-        state = _CPP.state_of(held, self._number, name)
-        if given.shape not in (torch.Size(), state.shape):
-            raise ValueError(
-                f"Network: the state {name} must be a scalar or have shape {list(state.shape)}, but has "
-                f"{list(given.shape)}"
-            )
-        state.copy_(given)
-
-    def __delitem__(self, name: str) -> None:
-        raise TypeError(f"Network: a {self._kind} cannot be deleted")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.initial)
-
-    def __len__(self) -> int:
-        return len(self.initial)
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
 
 
 class Drive:
@@ -214,7 +43,7 @@ class Drive:
     def set_rate(self, rate: float | Tensor) -> None:
         """Sets the rate of the following steps, spikes per step: a scalar or [size]."""
         what = f"Network: the rate that drives {self._targets.name}"
-        _CPP.set_drive(self._held, self._number, _spread(what, self._targets, rate))
+        _CPP.set_drive(self._held, self._number, spread(what, self._targets, rate))
 
 
 class Current:
@@ -226,7 +55,7 @@ class Current:
     def set_current(self, current: float | Tensor) -> None:
         """Sets the input of the following steps: a scalar or [size]."""
         what = f"Network: the current of {self._targets.name}"
-        _CPP.set_current(self._held, self._number, _spread(what, self._targets, current))
+        _CPP.set_current(self._held, self._number, spread(what, self._targets, current))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,80 +76,6 @@ class Learned:
     delays: Tensor
     states: dict[str, Tensor]
     traces: dict[str, Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Recording:
-    """The spikes and states that a call of :func:`simulate` recorded.
-
-    Attributes:
-        steps, neurons: int64 [spikes], the step and the neuron of each spike, ordered by step. If the network has a
-            group, the spikes of this process's neurons; :meth:`Network.gather` returns all.
-        states: a tensor [steps of the call, chosen neurons] for each requested (population, state, neurons); the same
-            on all processes.
-        span: the steps of the call.
-    """
-
-    steps: Tensor
-    neurons: Tensor
-    states: list[Tensor]
-    span: range = range(0)
-
-    def of(self, population: Neurons) -> tuple[Tensor, Tensor]:
-        """Returns steps and neurons of the spikes of a population or a part, int64 [spikes]; its first neuron is 0."""
-        if isinstance(population, Part):
-            steps, neurons = self.of(population.population)
-            places = population.spread(torch.arange(1, len(population) + 1, device=neurons.device))[neurons]
-            return steps[places > 0], places[places > 0] - 1
-        scans = self.__dict__["_scans"] = self.__dict__.get("_scans", 0) + 1
-        if scans <= SCANS_BEFORE_SORTING:
-            here = (self.neurons >= population.start) & (self.neurons < population.stop)
-        else:
-            neurons, places = self._by_neuron
-            first, last = torch.searchsorted(
-                neurons, torch.tensor([population.start, population.stop], device=neurons.device)
-            ).tolist()
-            here = places[first:last].sort().values
-        return self.steps[here], self.neurons[here] - population.start
-
-    def spike_trains(self, population: Neurons, dt: Any) -> list[neo.SpikeTrain]:
-        """Returns the spikes of each neuron of a population or a part as ``neo.SpikeTrain``, for neo and Elephant.
-
-        A spike of step t is at time ``t * dt``. Trains begin at the first step of the call and end after the last.
-
-        Args:
-            dt: the duration of a step, a ``quantities`` time, or a number of milliseconds.
-
-        Raises:
-            ImportError: if neo is not installed.
-            ValueError: if dt is not a positive time.
-        """
-        try:
-            import neo
-            import quantities
-        except ImportError as error:
-            raise ImportError(f"Recording.spike_trains needs neo: pip install neo ({error})") from None
-        what = "Recording.spike_trains: dt, a time or a number of milliseconds,"
-        try:
-            given = dt if isinstance(dt, quantities.Quantity) else check_number(what, dt) * quantities.ms
-            unit, step = given.units, float(given)
-            given.rescale(quantities.ms)
-        except (TypeError, ValueError):
-            raise ValueError(f"{what} must be a scalar time, but is {dt!r:.60}") from None
-        if not 0 < step < math.inf:
-            raise ValueError(f"{what} must be positive and finite, but is {dt!r:.60}")
-        steps, neurons = (t.cpu() for t in self.of(population))
-        of_each = steps[neurons.argsort(stable=True)].split(neurons.bincount(minlength=len(population)).tolist())
-        span = {"t_start": self.span.start * step, "t_stop": self.span.stop * step}
-        return [
-            neo.SpikeTrain(times.numpy() * step, units=unit, name=f"{population.name}[{i}]", **span)
-            for i, times in enumerate(of_each)
-        ]
-
-    @functools.cached_property
-    def _by_neuron(self) -> tuple[Tensor, Tensor]:
-        """Returns the neurons in ascending order, and their positions in the recording."""
-        return self.neurons.sort(stable=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -511,8 +266,8 @@ class Network:
             into: the input of the targets' neuron; by default its first.
         """
         number, into = self._number(targets), check_text("Network: into", into or "")
-        weights = _spread(f"Network: the weight of what drives {targets.name}", targets, weight)
-        rates = _spread(f"Network: the rate that drives {targets.name}", targets, rate)
+        weights = spread(f"Network: the weight of what drives {targets.name}", targets, weight)
+        rates = spread(f"Network: the rate that drives {targets.name}", targets, rate)
         return Drive(self, _CPP.drive(self._held, number, rates, weights, into), targets)
 
     def inject(self, targets: Neurons, current: float | Tensor, *, into: str | None = None) -> Current:
@@ -520,7 +275,7 @@ class Network:
 
         Currents can be added between steps, and :meth:`Current.set_current` of the result changes the value."""
         number, into = self._number(targets), check_text("Network: into", into or "")
-        currents = _spread(f"Network: the current of {targets.name}", targets, current)
+        currents = spread(f"Network: the current of {targets.name}", targets, current)
         return Current(self, _CPP.inject(self._held, number, currents, into), targets)
 
     def silence(self, population: Neurons, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True):
@@ -535,7 +290,7 @@ class Network:
         number = self._number(population)
         chosen = range(len(population)) if neurons is None else neurons
         what = f"Network: the neurons of {population.name} to silence"
-        numbers = _within(what, population, chosen)
+        numbers = within(what, population, chosen)
         _CPP.silence(self._held, number, numbers, bool(silent))
 
     def step(self, steps: int = 1, inputs: Inputs | None = None) -> Tensor:
@@ -555,7 +310,7 @@ class Network:
         Raises:
             NotImplementedError: if a process group shares the network.
         """
-        steps, given = check_whole("step: steps", steps), _read_inputs(self, inputs)
+        steps, given = check_whole("step: steps", steps), read_inputs(self, inputs)
         given.check(steps)
         return _STEP(self._held, steps, *given.of(0, steps))
 
@@ -767,104 +522,6 @@ def _first_difference(key: str, given: Any, own: Any) -> str:
     )
 
 
-def _requested(network: Network, spikes: bool, probes: Any) -> Requested:
-    populations, states, neurons = [], [], []
-    for probe in probes:
-        if not isinstance(probe, Sequence) or len(probe) != 3:
-            raise TypeError(
-                f"simulate: states must be a list of (population, name of a state, neurons), but one is {probe!r:.80}"
-            )
-        population, state, chosen = probe
-        populations.append(network._number(population))
-        states.append(check_text(f"simulate: the state of {population.name} to record", state))
-        neurons.append(_within(f"simulate: neurons of {population.name}", population, chosen).cpu())
-    return bool(spikes), populations, states, neurons
-
-
-Requested = tuple[bool, list[int], list[str], list[Tensor]]  # spikes; population, state and neurons of each probe
-
-
-Inputs = Mapping[Any, Any]  # see simulate
-
-
-class _Given:
-    """The inputs of a call, in the form of the operators' arguments."""
-
-    def __init__(self) -> None:
-        self.populations: list[Neurons] = []
-        self.numbers: list[int] = []
-        self.names: list[str] = []
-        self.are_events: list[bool] = []
-        self.tensors: list[tuple[Tensor, ...]] = []  # values, or values, steps and neurons sorted by steps
-
-    def of(self, first: int, count: int) -> tuple[list[int], list[str], list[bool], list[Tensor]]:
-        """Returns the input of steps ``first`` to ``first + count - 1``."""
-        tensors: list[Tensor] = []
-        for population, (values, *events) in zip(self.populations, self.tensors):
-            if not events:
-                part = values[first : first + count] if values.dim() else values
-                tensors.append(population.spread(part) if isinstance(population, Part) else part)
-                continue
-            steps, neurons = events
-            neurons = population.indices[neurons] if isinstance(population, Part) else neurons
-            if first == 0 and (not steps.numel() or bool(steps[-1] < count)):
-                tensors += values, steps, neurons
-                continue
-            begin, end = torch.searchsorted(steps, torch.tensor([first, first + count])).tolist()
-            tensors += values[begin:end] if values.dim() else values, steps[begin:end] - first, neurons[begin:end]
-        return self.numbers, self.names, self.are_events, tensors
-
-    def check(self, steps: int) -> None:
-        """Raises ValueError for inputs that would be refused after the first piece of steps."""
-        for population, (values, *events) in zip(self.populations, self.tensors):
-            if not events and list(values.shape) != (shape := [steps, len(population)]):
-                raise ValueError(
-                    f"simulate: the input of {population.name} must have shape {shape}, steps and neurons, but has "
-                    f"{list(values.shape)}"
-                )
-            for what, numbers, end in zip(("steps", "neurons"), events, (steps, len(population))):
-                if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
-                    wrong = int(numbers.min()) if int(numbers.min()) < 0 else int(numbers.max())
-                    raise ValueError(
-                        f"simulate: the input of {population.name} must have {what} from 0 to {end - 1}, but one is "
-                        f"{wrong}"
-                    )
-
-
-def _read_inputs(network: Network, inputs: Inputs | None) -> _Given:
-    given = _Given()
-    if inputs is None:
-        return given
-    if not isinstance(inputs, Mapping):
-        raise TypeError(f"simulate: inputs must be a dict of populations and values, but are {inputs!r:.60}")
-    for key, value in inputs.items():
-        population, name = key if isinstance(key, tuple) and len(key) == 2 else (key, "")
-        given.numbers.append(network._number(population))
-        given.populations.append(population)
-        what = f"simulate: the input of {population.name}"
-        given.names.append(check_text(what, name))
-        given.are_events.append(isinstance(value, tuple))
-        if not isinstance(value, tuple):
-            given.tensors.append((tensor_of(what, value),))
-            continue
-        if len(value) not in (2, 3):
-            raise TypeError(f"{what} must be a tensor or (steps, neurons, weights), but is {value!r:.60}")
-        steps, neurons = (tensor_of(f"{what}: events", each, dtype=None).cpu() for each in value[:2])
-        weights = tensor_of(f"{what}: weights", value[2]) if len(value) == 3 else torch.ones((), device="cpu")
-        for each in (steps, neurons):
-            if each.dim() != 1 or each.numel() != steps.numel() or weights.numel() not in (1, steps.numel()):
-                raise ValueError(
-                    f"{what} must have as many steps as neurons and weights, but has shapes {list(steps.shape)}, "
-                    f"{list(neurons.shape)} and {list(weights.shape)}"
-                )
-            if each.numel() and (each.is_floating_point() or each.is_complex() or each.dtype == torch.bool):
-                raise TypeError(f"{what}: steps and neurons must be whole numbers, but are {each.dtype}")
-        order = steps.argsort(stable=True)
-        weights = weights[order.to(weights.device)] if weights.dim() else weights
-        given.tensors.append((weights, steps.long()[order], neurons.long()[order]))
-    return given
-
-
 def simulate(
     network: Network,
     steps: int,
@@ -908,72 +565,17 @@ def simulate(
     steps = check_whole("simulate: steps", steps)
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
-    requested = _requested(network, spikes, states)
-    given = _read_inputs(network, inputs)
+    probes = requested(network, spikes, states)
+    given = read_inputs(network, inputs)
     given.check(steps)
     with network._alone():
         recorded, begun, done = [], time.perf_counter(), 0
-        for piece in _by_pieces(network, steps, requested, given, progress):
+        for piece in by_pieces(network, steps, probes, given, progress):
             count, first, when, neurons, kept = piece
             recorded.append((when, neurons))
             done += count
             if progress and done:
-                _show(done, steps, time.perf_counter() - begun)
+                show_progress(done, steps, time.perf_counter() - begun)
         when, neurons = (torch.cat(each) for each in zip(*recorded))
         network._warn_of_states(range(first, first + steps))
         return Recording(when, neurons, kept, range(first, first + steps))
-
-
-# A piece of a simulation: its number of steps, the first step of the call, steps and neurons of its spikes, and the
-# states of all steps of the call, which are allocated before the first one.
-Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
-
-
-def _by_pieces(network: Network, steps: int, requested: Requested, inputs: _Given, progress: bool) -> Iterator[Piece]:
-    """Runs pieces of about half a second, after a first, short one."""
-    if network.group is not None:  # its processes must run the same pieces
-        yield from _by_equal_pieces(network, steps, requested, inputs)
-        return
-    is_shown = progress and sys.stderr.isatty() and network.device.type == "cpu"
-    is_on_gpu = network.device.type == "cuda"
-    most = STEPS_OF_PROGRESS if is_shown else STEPS_UNINTERRUPTED_ON_GPU if is_on_gpu else STEPS_UNINTERRUPTED
-    at_once, done = most if is_on_gpu else min(most, STEPS_OF_PROGRESS), 0
-    first, kept = _CPP.begin(network._held, steps, *requested)
-    while done < max(steps, 1):
-        count = min(at_once, steps - done)
-        begun = time.perf_counter()
-        when, neurons, *_ = _CPP.simulate(
-            network._held, count, *requested, *inputs.of(done, count), _rows(kept, done, count)
-        )
-        yield count, first, when, neurons, kept
-        done += max(count, 1)
-        spent = time.perf_counter() - begun
-        at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
-
-
-def _by_equal_pieces(network: Network, steps: int, requested: Requested, inputs: _Given) -> Iterator[Piece]:
-    if steps <= STEPS_UNINTERRUPTED:  # one call: processes compare their calls once
-        when, neurons, kept, first = _CPP.simulate(network._held, steps, *requested, *inputs.of(0, steps))
-        yield steps, first, when, neurons, kept
-        return
-    first, kept = _CPP.begin(network._held, steps, *requested)
-    for done in range(0, steps, STEPS_UNINTERRUPTED):
-        count = min(STEPS_UNINTERRUPTED, steps - done)
-        when, neurons, *_ = _CPP.simulate(
-            network._held, count, *requested, *inputs.of(done, count), _rows(kept, done, count)
-        )
-        yield count, first, when, neurons, kept
-
-
-def _rows(states: list[Tensor], done: int, count: int) -> list[Tensor]:
-    return [t[done : done + count] for t in states]
-
-
-def _show(done: int, steps: int, seconds: float) -> None:
-    if not sys.stderr.isatty():
-        return
-    filled = 40 * done // steps
-    left = math.ceil(seconds / done * (steps - done))
-    end = "\n" if done == steps else ""
-    bar = f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{steps} steps, {left} s left "
-    print(bar, end=end, file=sys.stderr, flush=True)

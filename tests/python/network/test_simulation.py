@@ -17,7 +17,7 @@ from loops import output_of, refused, with_threads
 import spikeforge
 from rank_networks import LIF, TWO_INPUTS
 from ranks import limited_memory, on_ranks
-from spikeforge import rules
+from spikeforge import _recording, rules
 from test_draws import philox, poisson
 
 PAIR = spikeforge.plasticity.pair_stdp()
@@ -93,7 +93,7 @@ def test_a_network_is_its_dense_loop():
     assert listed(recording) == [tuple(pair) for pair in fired.nonzero().tolist()]
     torch.testing.assert_close(recording.states[0], voltages[:, :60], rtol=0, atol=1e-12)
     torch.testing.assert_close(recording.states[1], voltages[:, [85, 99]], rtol=0, atol=1e-12)
-    for _ in range(sys.modules["spikeforge.simulation"].SCANS_BEFORE_SORTING):  # the last scans use a sorted recording
+    for _ in range(_recording.SCANS_BEFORE_SORTING):  # the last scans use a sorted recording
         for p in (a, b, c):
             own = fired[:, p.neurons].nonzero()
             assert all(map(torch.equal, recording.of(p), own.unbind(1)))
