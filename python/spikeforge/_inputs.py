@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import check_text, tensor_of
+from spikeforge._numbers import check_indices, check_text, tensor_of
 from spikeforge._populations import Neurons, Part
 
 Network = Any  # spikeforge.simulation.Network; that module imports this one
@@ -30,7 +30,7 @@ class GivenInputs:
         tensors: list[Tensor] = []
         for population, (values, *events) in zip(self.populations, self.tensors):
             if not events:
-                part = values[first : first + count] if values.dim() else values
+                part = values[first : first + count]
                 tensors.append(population.spread(part) if isinstance(population, Part) else part)
                 continue
             steps, neurons = events
@@ -42,24 +42,12 @@ class GivenInputs:
             tensors += values[begin:end] if values.dim() else values, steps[begin:end] - first, neurons[begin:end]
         return self.numbers, self.names, self.are_events, tensors
 
-    def check(self, steps: int) -> None:
-        """Raises ValueError for inputs that would be refused after the first piece of steps."""
-        for population, (values, *events) in zip(self.populations, self.tensors):
-            if not events and list(values.shape) != (shape := [steps, len(population)]):
-                raise ValueError(
-                    f"simulate: the input of {population.name} must have shape {shape}, steps and neurons, but has "
-                    f"{list(values.shape)}"
-                )
-            for what, numbers, end in zip(("steps", "neurons"), events, (steps, len(population))):
-                if numbers.numel() and not 0 <= int(numbers.min()) <= int(numbers.max()) < end:
-                    wrong = int(numbers.min()) if int(numbers.min()) < 0 else int(numbers.max())
-                    raise ValueError(
-                        f"simulate: the input of {population.name} must have {what} from 0 to {end - 1}, but one is "
-                        f"{wrong}"
-                    )
 
+def read_inputs(network: Network, inputs: Inputs | None, steps: int) -> GivenInputs:
+    """Reads the inputs of a call of this many steps.
 
-def read_inputs(network: Network, inputs: Inputs | None) -> GivenInputs:
+    Checks shapes and ranges of the whole call, because an operator receives one piece of it. Operators check the rest.
+    """
     given = GivenInputs()
     if inputs is None:
         return given
@@ -72,22 +60,29 @@ def read_inputs(network: Network, inputs: Inputs | None) -> GivenInputs:
         what = f"simulate: the input of {population.name}"
         given.names.append(check_text(what, name))
         given.are_events.append(isinstance(value, tuple))
-        if not isinstance(value, tuple):
-            given.tensors.append((tensor_of(what, value),))
+        if isinstance(value, tuple):
+            given.tensors.append(_read_events(what, value, {"steps": steps, "neurons": len(population)}))
             continue
-        if len(value) not in (2, 3):
-            raise TypeError(f"{what} must be a tensor or (steps, neurons, weights), but is {value!r:.60}")
-        steps, neurons = (tensor_of(f"{what}: events", each, dtype=None).cpu() for each in value[:2])
-        weights = tensor_of(f"{what}: weights", value[2]) if len(value) == 3 else torch.ones((), device="cpu")
-        for each in (steps, neurons):
-            if each.dim() != 1 or each.numel() != steps.numel() or weights.numel() not in (1, steps.numel()):
-                raise ValueError(
-                    f"{what} must have as many steps as neurons and weights, but has shapes {list(steps.shape)}, "
-                    f"{list(neurons.shape)} and {list(weights.shape)}"
-                )
-            if each.numel() and (each.is_floating_point() or each.is_complex() or each.dtype == torch.bool):
-                raise TypeError(f"{what}: steps and neurons must be whole numbers, but are {each.dtype}")
-        order = steps.argsort(stable=True)
-        weights = weights[order.to(weights.device)] if weights.dim() else weights
-        given.tensors.append((weights, steps.long()[order], neurons.long()[order]))
+        values = tensor_of(what, value)
+        if list(values.shape) != (shape := [steps, len(population)]):
+            raise ValueError(f"{what} must have shape {shape}, steps and neurons, but has {list(values.shape)}")
+        given.tensors.append((values,))
     return given
+
+
+def _read_events(what: str, value: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns weights, steps and neurons of events, in the order of steps."""
+    if len(value) not in (2, 3):
+        raise TypeError(f"{what} must be a tensor or (steps, neurons, weights), but is {value!r:.60}")
+    steps, neurons = (
+        check_indices(f"{what}: {name}", tensor_of(f"{what}: {name}", numbers, dtype=None).cpu(), size)
+        for numbers, (name, size) in zip(value, sizes.items())
+    )
+    weights = tensor_of(f"{what}: weights", value[2]) if len(value) == 3 else torch.ones((), device="cpu")
+    if len(steps) != len(neurons) or weights.numel() not in (1, len(steps)):
+        raise ValueError(
+            f"{what} must have as many steps as neurons and weights, but has shapes {list(steps.shape)}, "
+            f"{list(neurons.shape)} and {list(weights.shape)}"
+        )
+    order = steps.argsort(stable=True)
+    return weights[order.to(weights.device)] if weights.dim() else weights, steps[order], neurons[order]

@@ -89,8 +89,11 @@ def tensor_of(what: str, value: Any, dtype: torch.dtype | None = torch.float64) 
 
 
 def check_indices(what: str, numbers: Tensor, size: int, least: int = 0) -> Tensor:
-    """Returns indices from ``least`` to ``size - 1`` as int64 [count]. Raises TypeError or ValueError for others."""
-    if numbers.dtype not in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
+    """Returns indices from ``least`` to ``size - 1`` as int64 [count]. Raises TypeError or ValueError for others.
+
+    An empty tensor may have any type: an empty list becomes one of float32.
+    """
+    if numbers.numel() and (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool):
         raise TypeError(f"{what} must be whole numbers, but are {numbers.dtype}")
     if numbers.dim() != 1:
         raise ValueError(f"{what} must have one dimension, but have shape {list(numbers.shape)}")

@@ -58,9 +58,9 @@ class Population:
             if numbers.shape != (size,):
                 raise IndexError(f"{what} is a mask, which must have shape [{size}], but has {list(numbers.shape)}")
             numbers = numbers.nonzero().flatten()
-        numbers = numbers.reshape(-1) if numbers.dim() == 0 else numbers if numbers.numel() else numbers.long()
         try:
-            numbers = check_indices(what, numbers, size, least=-size) % max(size, 1)
+            listed = numbers.reshape(-1) if numbers.dim() == 0 else numbers
+            numbers = check_indices(what, listed, size, least=-size) % max(size, 1)
         except ValueError as error:
             raise IndexError(str(error)) from None
         if len(numbers.unique()) != len(numbers):

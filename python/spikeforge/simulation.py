@@ -310,9 +310,8 @@ class Network:
         Raises:
             NotImplementedError: if a process group shares the network.
         """
-        steps, given = check_whole("step: steps", steps), read_inputs(self, inputs)
-        given.check(steps)
-        return _STEP(self._held, steps, *given.of(0, steps))
+        steps = check_whole("step: steps", steps)
+        return _STEP(self._held, steps, *read_inputs(self, inputs, steps).of(0, steps))
 
     def build(self) -> Connectivity:
         """Draws the connections; the first :func:`simulate` does so otherwise. Nothing can be added afterwards.
@@ -566,8 +565,7 @@ def simulate(
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
     probes = requested(network, spikes, states)
-    given = read_inputs(network, inputs)
-    given.check(steps)
+    given = read_inputs(network, inputs, steps)
     with network._alone():
         recorded, begun, done = [], time.perf_counter(), 0
         for piece in by_pieces(network, steps, probes, given, progress):

@@ -234,7 +234,7 @@ WRONG = [
     (ValueError, r"Network: the neurons of a\[3:9\] to silence must be from 0 to 5, but one is 6", lambda net, a: net.silence(a[3:9], [6])),
     (ValueError, r"simulate: neurons of a\[3:9\] must be from 0 to 5, but one is -1", lambda net, a: spikeforge.simulate(net, 3, states=[(a[3:9], "v", [-1])])),
     (ValueError, r"simulate: the input of a\[3:9\] must have shape \[3, 6\], steps and neurons, but has \[3, 40\]", lambda net, a: net.step(3, {a[3:9]: torch.ones(3, 40)})),
-    (ValueError, r"simulate: the input of a\[3:9\] must have neurons from 0 to 5, but one is 6", lambda net, a: net.step(3, {a[3:9]: ([0], [6])})),
+    (ValueError, r"simulate: the input of a\[3:9\]: neurons must be from 0 to 5, but one is 6", lambda net, a: net.step(3, {a[3:9]: ([0], [6])})),
     (ValueError, "is not a population of this network", lambda net, a: net.drive(spikeforge.Network().populate("z", 9, STILL)[:3], 1.0)),
 ]  # fmt: skip
 
