@@ -8,7 +8,9 @@
 All three receive the same input spikes, 150/s of each of 21 neurons, and record all spikes. It prints microseconds per
 step of 0.1 ms, the best of --rounds, and the real-time factor: the time of a simulation divided by the simulated time.
 Brian2 (C++ standalone, float64) runs once, and its time is that of the simulation alone. The loop multiplies a sparse
-matrix by the spikes in each step, and runs for at most 500 steps.
+matrix by the spikes in each step, and runs for at most 500 steps. Three more lines show spikeforge with drives instead
+of given spikes, recorded and not; a closed loop, which passes input and reads spikes every 150 steps; and --copies
+trials at once.
 """
 
 import argparse
@@ -33,6 +35,7 @@ import network as fly  # noqa: E402
 import spikeforge  # noqa: E402
 
 STEPS_OF_LOOP = 500
+STEPS_OF_TICK = 150  # between input and read-out in the closed loop
 warnings.filterwarnings("ignore", message="Sparse")  # sparse CSR tensors are in beta state
 
 
@@ -42,18 +45,46 @@ def clock(device):
     return time.perf_counter()
 
 
-def ours(connectome, activated, inputs, steps, device, rounds):
-    begun = clock(device)
-    brain = fly.Fly(connectome, device=device)
-    brain.activate(activated)
-    built, times = clock(device) - begun, []
-    given = {(brain.neurons, "poisson"): (*inputs, fly.F_POI * fly.W_SYN)}
+def best(brain, steps, device, rounds, run):
+    times = []
     for _ in range(rounds + 1):  # the first one compiles
         brain.network.load_state_dict(brain.resting)
         begun = clock(device)
-        recording = spikeforge.simulate(brain.network, steps, inputs=given)
+        spikes = run()
         times.append((clock(device) - begun) / steps * 1e6)
-    return dict(microseconds=min(times[1:]), spikes=len(recording.steps), built=built)
+    return dict(microseconds=min(times[1:]), spikes=spikes)
+
+
+def ours(connectome, activated, inputs, steps, device, rounds, copies):
+    """Returns the figures of each way to run the network, by name."""
+    begun = clock(device)
+    brain = fly.Fly(connectome, device=device, trials=copies)
+    brain.activate(activated)
+    network, built = brain.network, clock(device) - begun
+    measured = lambda run: best(brain, steps, device, rounds, run)
+    given = {(brain.neurons, "poisson"): (*inputs, fly.F_POI * fly.W_SYN)}
+    record = lambda **options: len(spikeforge.simulate(network, steps, **options).steps)
+    if copies > 1:
+        return {f"{copies} copies": dict(measured(lambda: record(inputs=given)), built=built)}
+    found = {"spikeforge": dict(measured(lambda: record(inputs=given)), built=built)}
+    ticks = steps // STEPS_OF_TICK
+    rows = torch.zeros(ticks, STEPS_OF_TICK, len(activated))
+    where = torch.full((len(connectome.ids),), -1).index_copy_(0, activated, torch.arange(len(activated)))
+    early = inputs[0] < ticks * STEPS_OF_TICK
+    rows.view(-1, len(activated)).index_put_((inputs[0][early], where[inputs[1][early]]), torch.tensor(fly.F_POI * fly.W_SYN))
+    rows, part = rows.to(device), brain.neurons[activated]
+
+    def closed_loop():
+        count = torch.zeros((), dtype=torch.long, device=device)
+        for tick in range(ticks):
+            count += network.step(STEPS_OF_TICK, {(part, "poisson"): rows[tick]}).sum()
+        return int(count)
+
+    found["closed loop"] = measured(closed_loop)
+    network.drive(part, fly.R_POI * fly.DT / 1000, weight=fly.F_POI * fly.W_SYN, into="poisson")
+    found["drive"] = measured(record)
+    found["unrecorded"] = measured(lambda: record(spikes=False))
+    return found
 
 
 def loop(connectome, activated, inputs, steps, device, rounds):
@@ -101,6 +132,8 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--milliseconds", type=float, default=300)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--copies", type=int, default=32, help="trials at once; 0: none")
+    parser.add_argument("--no-peers", action="store_true", help="without the loop")
     parser.add_argument("--brian", metavar="PYTHON", help="a Python that has Brian2")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
@@ -121,8 +154,11 @@ def main():
         print(f"{name:12}{found['microseconds']:10.1f} us a step, real-time factor {found['real_time_factor']:8.4f}; "
               f"{found['spikes']} spikes in {found.get('steps', steps)} steps", flush=True)
 
-    show("spikeforge", ours(*case, options.device, options.rounds))
-    show("torch loop", loop(*case, options.device, options.rounds))
+    for copies in (1, options.copies):
+        for name, found in (ours(*case, options.device, options.rounds, copies) if copies else {}).items():
+            show(name, found)
+    if not options.no_peers:
+        show("torch loop", loop(*case, options.device, options.rounds))
     if options.brian:
         show("Brian2", brian(options.brian, *case, options.threads))
     if options.json:

@@ -129,14 +129,14 @@ std::int64_t check_alike(const Description& d) {
                                    "other dtypes, devices or `deterministic`"};
   constexpr std::size_t plain = std::size(names);
   std::vector<Described> kinds;
-  const std::vector<Numbers> received = gather_notices(*d.options.ranks, {Topic::build}, d.options.device, [&] {
-                                          kinds = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
-                                          Numbers own{of_build(), d.options.seed, of_options(d)};
-                                          for (const Described& kind : kinds)
-                                            own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
-                                          own.push_back(++last_number);
-                                          return own;
-                                        }).numbers;
+  const std::vector<Numbers> received =
+      gather_notices(*d.options.ranks, {Topic::build}, d.options.device, [&] {
+        kinds = {populations_of(d), projections_of(d), drives_of(d), currents_of(d)};
+        Numbers own{of_build(), Digest().add(d.options.seed).add(d.noise_seed(0)).sum(), of_options(d)};
+        for (const Described& kind : kinds) own.insert(own.end(), {std::ssize(kind.digests), kind.sum()});
+        own.push_back(++last_number);
+        return own;
+      }).numbers;
   constexpr const char* rest = ": all ranks must describe the same network";
   for (std::size_t rank = 1; rank < received.size(); ++rank) {
     const std::vector<std::int64_t>&theirs = received[rank], &first = received[0];

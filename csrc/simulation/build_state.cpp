@@ -26,26 +26,29 @@ namespace {
 // of connections.
 enum class Stream : unsigned { group = 1, drive = 2, plastic = 3 };
 
-at::Tensor seed_of(std::int64_t seed, Stream stream, std::size_t number) {
+std::int64_t seed_of(std::int64_t seed, Stream stream, std::size_t number) {
   const PhiloxWords words = philox({{static_cast<unsigned>(number), static_cast<unsigned>(stream), 0, 0x6e657477U}},
                                    static_cast<unsigned long long>(seed));
   const auto key = static_cast<unsigned long long>(words.word[1]) << 32 | words.word[0];
-  return at::scalar_tensor(static_cast<std::int64_t>(key), at::kLong);
+  return static_cast<std::int64_t>(key);
 }
 
-at::Tensor spread(const PerNeuron& value, std::int64_t size, const at::TensorOptions& options) {
-  return value.tensor().detach().to(options).expand({size});
+// Returns the seeds of the random numbers that copies draw.
+std::vector<at::Tensor> seeds_of(const Description& description, Stream stream, std::size_t number) {
+  std::vector<at::Tensor> seeds;
+  for (std::int64_t copy = 0; copy < description.options.copies; ++copy)
+    seeds.push_back(at::scalar_tensor(seed_of(description.noise_seed(copy), stream, number), at::kLong));
+  return seeds;
 }
 
 // Returns the values of own neurons.
 PerNeuron own_of(const PerNeuron& value, const Population& population, const Slice& slice) {
-  if (value.is_number()) return value;
-  return value.tensor().narrow(0, slice.begin - population.begin, slice.size());
+  return OwnColumns{0, slice.size(), slice.begin - population.begin}.of(value.tensor());
 }
 
 // Returns a value of several neighbouring populations: 0-dimensional if it is the same for all, else one element per
-// neuron.
-at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std::int64_t>& sizes,
+// neuron of all copies.
+at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std::int64_t>& sizes, std::int64_t copies,
                     const at::TensorOptions& options, bool may_be_one) {
   const auto is_same = [&](const PerNeuron& value) {
     return value.is_number() && value.tensor().item<double>() == values[0].tensor().item<double>();
@@ -53,8 +56,9 @@ at::Tensor gathered(const std::vector<PerNeuron>& values, const std::vector<std:
   if (may_be_one && values[0].is_number() && std::ranges::all_of(values, is_same))
     return values[0].tensor().detach().to(options.device(c10::kCPU));
   std::vector<at::Tensor> parts;
-  for (std::size_t i = 0; i < values.size(); ++i) parts.push_back(spread(values[i], sizes[i], options));
-  return at::cat(parts).contiguous();
+  for (std::size_t i = 0; i < values.size(); ++i)
+    parts.push_back(values[i].tensor().detach().to(options).expand({copies, sizes[i]}));
+  return at::cat(parts, 1).flatten().contiguous();
 }
 
 constexpr std::int64_t most_block = 1024;  // the maximum number of steps without an exchange
@@ -110,20 +114,20 @@ void make_groups(NetworkState& state, const Description& description) {
                 .cell = alike.cell,
                 .states = {},
                 .params = {},
-                .seed = {}};
+                .seeds = {}};
     std::vector<std::int64_t> sizes;
     for (std::size_t i = first; i < last; ++i) sizes.push_back(state.partition[i].size());
     const auto gather = [&](std::vector<PerNeuron> DescribedPopulation::*list, std::size_t k, bool may_be_one) {
       std::vector<PerNeuron> values;
       for (std::size_t i = first; i < last; ++i)
         values.push_back(own_of((description.neurons[i].*list)[k], state.populations[i], state.partition[i]));
-      return gathered(values, sizes, options, may_be_one);
+      return gathered(values, sizes, state.copies, options, may_be_one);
     };
     for (std::size_t k = 0; k < alike.states.size(); ++k)
       group.states.push_back(gather(&DescribedPopulation::states, k, false));
     for (std::size_t k = 0; k < alike.params.size(); ++k)
       group.params.push_back(gather(&DescribedPopulation::params, k, true));
-    if (group.cell->draws) group.seed = seed_of(description.options.seed, Stream::group, state.groups.size());
+    if (group.cell->draws) group.seeds = seeds_of(description, Stream::group, state.groups.size());
     state.groups.push_back(std::move(group));
     state.group_of.resize(last, state.groups.size() - 1);
   }
@@ -132,12 +136,12 @@ void make_groups(NetworkState& state, const Description& description) {
 void connect_part(NetworkState& state, const Description& description, const std::vector<Projection>& projections) {
   const std::int64_t whole = state.partition.whole(), inputs = description.inputs();
   ConnectivityPart part{
-      .columns = at::full({inputs * whole}, -1, at::kInt), .first_rows = {}, .rows = state.size + whole + 1};
-  part.columns.index_copy_(0, state.partition.whole_columns(inputs), at::arange(state.columns, at::kInt));
+      .columns = at::full({inputs * whole}, -1, at::kInt), .first_rows = {}, .rows = state.copy_size + whole + 1};
+  part.columns.index_copy_(0, state.partition.whole_columns(inputs), at::arange(state.copy_columns, at::kInt));
   part.columns = part.columns.to(description.options.device);
   for (const DescribedProjection& p : description.projections) {
     const bool stays = stays_within(description, p.sources, p.targets);
-    part.first_rows.push_back(stays ? state.partition[p.sources].first : state.size + p.how.sources.begin);
+    part.first_rows.push_back(stays ? state.partition[p.sources].first : state.copy_size + p.how.sources.begin);
   }
   state.matrix = spikeforge::connect_part(whole, inputs * whole, projections, part, description.options.seed,
                                           description.weight_dtype, description.options.device);
@@ -156,8 +160,8 @@ void draw_connections(NetworkState& state, const Description& description) {
     return stays_within(description, p.sources, p.targets);
   });
   if (all_stay && description.ranks() == 1)
-    state.matrix = spikeforge::connect(state.size, state.columns, projections, options.seed, description.weight_dtype,
-                                       options.device);
+    state.matrix = spikeforge::connect(state.copy_size, state.copy_columns, projections, options.seed,
+                                       description.weight_dtype, options.device);
   else
     connect_part(state, description, projections);
   if (options.device.is_cpu()) sort_rows(state.matrix);
@@ -191,22 +195,22 @@ void set_drives(NetworkState& state, const Description& description) {
   for (const DescribedDrive& described : description.drives) {
     const Targets& to = described.targets;
     const std::int64_t begin = to.input * state.partition.whole() + to.begin, end = begin + to.end - to.begin;
-    const at::Tensor is_driven =
-        (described.weights.dim() == 0 ? at::ones({}, at::kBool) : described.weights.ne(0)).expand({end - begin});
+    const at::Tensor is_driven = (described.weights.dim() == 0 ? at::ones({}, at::kBool) : described.weights.ne(0))
+                                     .expand({state.copies, end - begin});
     const auto is_free = [&](const at::Tensor& columns) {
-      return !columns.slice(0, begin, end).logical_and(is_driven).any().item<bool>();
+      return !columns.slice(1, begin, end).logical_and(is_driven).any().item<bool>();
     };
     const auto layer = static_cast<std::size_t>(std::ranges::find_if(taken, is_free) - taken.begin());
     if (layer == taken.size()) {
-      taken.push_back(at::zeros({state.inputs * state.partition.whole()}, at::kBool));
+      taken.push_back(at::zeros({state.copies, state.inputs * state.partition.whole()}, at::kBool));
       state.drives.push_back({.rates = at::zeros({state.columns}, state.ring.options()),
                               .weights = at::zeros({state.columns}, state.ring.options()),
-                              .seed = seed_of(description.options.seed, Stream::drive, layer)});
+                              .seeds = seeds_of(description, Stream::drive, layer)});
     }
-    taken[layer].slice(0, begin, end).logical_or_(is_driven);
+    taken[layer].slice(1, begin, end).logical_or_(is_driven);
     const OwnColumns own = own_columns(to, state);
     const auto set = [&](const at::Tensor& all, const at::Tensor& values) {
-      const at::Tensor to = all.slice(0, own.begin, own.end);
+      const at::Tensor to = state.of_columns(all, own);
       to.copy_(at::where(own.of(is_driven).to(to.device()), own.of(values).to(to.options()), to));
     };
     set(state.drives[layer].rates, described.rates);
@@ -219,7 +223,7 @@ void set_currents(NetworkState& state, const Description& description) {
   state.current = at::zeros({state.columns}, state.options());
   for (const DescribedCurrent& described : description.currents) {
     const OwnColumns own = own_columns(described.targets, state);
-    state.current.slice(0, own.begin, own.end).add_(own.of(described.current).to(state.ring.options()));
+    state.of_columns(state.current, own).add_(own.of(described.current).to(state.ring.options()));
   }
 }
 
@@ -231,8 +235,8 @@ NetworkState build_state(const Description& description, CallGuard& guard) {
     make_groups(state, description);
     draw_connections(state, description);
     const Connectivity& matrix = state.matrix;
-    const bool has_between = matrix.indptr.numel() - 1 > state.size;
-    own = {matrix, has_between ? matrix.indptr[state.size].item<std::int64_t>() : matrix.indices.numel()};
+    const bool has_between = matrix.indptr.numel() - 1 > state.copy_size;
+    own = {matrix, has_between ? matrix.indptr[state.copy_size].item<std::int64_t>() : matrix.indices.numel()};
     return own.numbers();
   }));
   guard.gather_notices(Topic::built, [&]() -> Numbers {
@@ -242,10 +246,10 @@ NetworkState build_state(const Description& description, CallGuard& guard) {
     state.spikes = at::zeros({state.size}, state.options());
     set_drives(state, description);
     set_currents(state, description);
-    for (const DescribedPlastic& plastic : description.plastic) {
-      const at::Tensor seed = seed_of(description.options.seed, Stream::plastic, state.plastic.size());
-      state.plastic.emplace_back(plastic, description, state.columns, seed.item<std::int64_t>());
-    }
+    for (std::size_t i = 0; i < description.plastic.size(); ++i)
+      for (std::int64_t copy = 0; copy < state.copies; ++copy)
+        state.plastic.emplace_back(description.plastic[i], description, state.copy_columns,
+                                   seed_of(description.options.seed, Stream::plastic, i));
     return {};
   });
   return state;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -81,8 +82,12 @@ at::Tensor tensor_of(const std::vector<std::int64_t>& numbers) {
 }  // namespace
 
 CpuSteps::Cell::Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs,
-                     const at::Tensor& output)
-    : GroupCall(group, part, std::move(inputs), output, {}), begin(group.begin + part.first), end(begin + part.size) {
+                     const at::Tensor& output, std::int64_t shift)
+    : GroupCall(group, part, std::move(inputs), output,
+                group.seeds.empty() ? at::Tensor() : group.seeds[static_cast<std::size_t>(part.copy)], {}),
+      begin(part.begin),
+      end(part.begin + part.size),
+      shift(shift) {
   program = cpu::program_of(launch());
   scratch_bytes = program.loop.forward_scratch(launch(), program.context, program.largest_tile);
 }
@@ -109,7 +114,7 @@ CpuSteps::CpuSteps(NetworkState& state, CallGuard& guard)
             .indptr = begins + first,
             .wide_indptr = true,
             .rows = rows,
-            .cols = state.columns,
+            .cols = state.copy_columns,
             .nnz = begins[first + rows] - begins[first]};
   };
   weights_ = {matrix.weights.const_data_ptr(), ops::dtype_of(matrix.weights.scalar_type()),
@@ -121,9 +126,9 @@ CpuSteps::CpuSteps(NetworkState& state, CallGuard& guard)
             .wide_delays = matrix.delays.scalar_type() == at::kInt,
             .same_delay = matrix.delays.numel() == 1};
   };
-  within_ = {rows_from(0, state.size), ring_of(state.ring)};
+  within_ = {rows_from(0, state.copy_size), ring_of(state.ring)};
   if (state.block > 0)
-    between_ = {rows_from(state.size, state.partition.whole()),
+    between_ = {rows_from(state.copy_size, state.partition.whole()),
                 ring_of(state.between.defined() ? state.between : state.ring)};
   for (std::size_t i = 0; i < offsets_.size(); ++i) offsets_[i] = static_cast<std::int64_t>(i) % slots_ * state.columns;
   make_groups();
@@ -161,9 +166,11 @@ void CpuSteps::find_restless() {
   for (const PoissonDrive& drive : drives_)
     for (std::size_t column = 0; column < drive.rates.size(); ++column) {
       if (drive.rates[column] == 0) continue;
-      const auto neuron = static_cast<std::int64_t>(column) % size;
+      const auto [copy, within] = std::lldiv(static_cast<long long>(column), state_.copy_columns);
+      const auto [input, place] = std::lldiv(within, state_.copy_size);
+      const std::int64_t neuron = copy * state_.copy_size + place;
       set(restless_.data(), neuron, neuron + 1);
-      set(&driven_[column / static_cast<std::size_t>(size) * words], neuron, neuron + 1);
+      set(&driven_[static_cast<std::size_t>(input) * words], neuron, neuron + 1);
     }
   for_each_granule(0, size, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
     can_rest_ |= (restless_[word] & bits_of(begin, end)) != bits_of(begin, end);
@@ -178,24 +185,28 @@ void CpuSteps::wake() {
 }
 
 void CpuSteps::make_groups() {
-  const std::int64_t size = state_.size;
+  std::vector<std::pair<const Group*, GroupPart>> parts;
   for (const Group& group : state_.groups)
-    for (const GroupPart& part : state_.parts_of(group)) {
-      const std::int64_t first = group.begin + part.first;
-      std::vector<at::Tensor> inputs;
-      for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
-        inputs.push_back(state_.ring.narrow(0, 0, 1).narrow(1, static_cast<std::int64_t>(k) * size + first, part.size));
-      groups_.emplace_back(group, part, std::move(inputs), state_.spikes.narrow(0, first, part.size).unsqueeze(0));
+    for (const GroupPart& part : state_.parts_of(group)) parts.emplace_back(&group, part);
+  std::ranges::sort(parts, {}, [](const auto& each) { return each.second.begin; });  // the order of spikes in lists
+  for (const auto& [group, part] : parts) {
+    const std::int64_t shift = part.copy * (state_.copy_columns - state_.copy_size);
+    std::vector<at::Tensor> inputs;
+    for (std::size_t k = 0; k < group->cell->inputs.size(); ++k) {
+      const std::int64_t column = part.begin + shift + static_cast<std::int64_t>(k) * state_.copy_size;
+      inputs.push_back(state_.ring.narrow(0, 0, 1).narrow(1, column, part.size));
     }
+    const at::Tensor spikes = state_.spikes.narrow(0, part.begin, part.size).unsqueeze(0);
+    groups_.emplace_back(*group, part, std::move(inputs), spikes, shift);
+  }
 }
 
 void CpuSteps::make_drives() {
   for (const PoissonLayer& layer : state_.drives) {
-    PoissonDrive drive{.key = static_cast<std::uint64_t>(layer.seed.item<std::int64_t>()),
-                       .runs = {},
-                       .rates = numbers_of(layer.rates),
-                       .none = {},
-                       .weights = numbers_of(layer.weights)};
+    PoissonDrive drive{
+        .keys = {}, .runs = {}, .rates = numbers_of(layer.rates), .none = {}, .weights = numbers_of(layer.weights)};
+    for (const at::Tensor& seed : layer.seeds)
+      drive.keys.push_back(static_cast<std::uint64_t>(seed.item<std::int64_t>()));
     drive.runs = runs_of(drive);
     const auto has_each = std::ranges::any_of(drive.runs, [](const PoissonRun& run) { return !run.of_all; });
     for (std::size_t i = 0; has_each && i < drive.rates.size(); ++i)
@@ -206,7 +217,7 @@ void CpuSteps::make_drives() {
 
 std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
   std::vector<PoissonRun> runs;
-  const at::Tensor columns = state_.partition.whole_columns(state_.inputs);
+  const at::Tensor columns = state_.partition.whole_columns(state_.inputs).repeat({state_.copies});
   const auto* const whole = columns.const_data_ptr<std::int64_t>();
   const auto are_neighbours = [&](std::int64_t i, std::int64_t j) { return whole[j] - whole[i] == j - i; };
   const auto same = [&](std::int64_t i, std::int64_t j) {
@@ -218,10 +229,11 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
     while (end < state_.columns && same(begin, end)) ++end;
     const double rate = drive.rates[static_cast<std::size_t>(begin)];
     if (rate == 0) continue;
+    const std::uint64_t key = drive.keys[static_cast<std::size_t>(begin / state_.copy_columns)];
     if (end - begin >= cpu::least_tabled && cpu::is_inverted(rate)) {
       const auto [table, is_new] = thresholds_.try_emplace(rate);
       if (is_new) table->second = cpu::poisson_thresholds(rate);
-      runs.push_back({begin, end, whole[begin],
+      runs.push_back({begin, end, whole[begin], key,
                       cpu::PoissonInput{.rate = rate,
                                         .weight = drive.weights[static_cast<std::size_t>(begin)],
                                         .thresholds = table->second.data(),
@@ -230,7 +242,7 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
                are_neighbours(runs.back().begin, begin)) {
       runs.back().end = end;
     } else {
-      runs.push_back({begin, end, whole[begin], std::nullopt});
+      runs.push_back({begin, end, whole[begin], key, std::nullopt});
     }
   }
   return runs;
@@ -238,7 +250,7 @@ std::vector<CpuSteps::PoissonRun> CpuSteps::runs_of(const PoissonDrive& drive) {
 
 CpuSteps::Parts CpuSteps::divided(std::int64_t threads) const {
   const std::int64_t size = state_.size;
-  const std::int64_t count = std::clamp<std::int64_t>(size / least_neurons, 1, threads);
+  const std::int64_t count = std::clamp<std::int64_t>(size / least_neurons, 1, std::max(threads, state_.copies));
   Parts parts(static_cast<std::size_t>(count));
   const auto boundary = [&](std::int64_t p) { return p == count ? size : size * p / count / granule * granule; };
   for (std::int64_t p = 0; p < count; ++p) {
@@ -276,8 +288,11 @@ void CpuSteps::step(const Steps& steps, const at::Tensor& fired) {
 // Applies the spikes that arrive at learning connections.
 void CpuSteps::arrive() {
   if (state_.plastic.empty()) return;
-  void* const slot = state_.ring.select(0, step_ % slots_).mutable_data_ptr();
-  for (PlasticConnections& plastic : state_.plastic) plastic.arrive(step_, slot);
+  const at::Tensor slot = state_.ring.select(0, step_ % slots_);
+  for (std::size_t i = 0; i < state_.plastic.size(); ++i) {
+    const std::int64_t copy = static_cast<std::int64_t>(i) % state_.copies;
+    state_.plastic[i].arrive(step_, slot.slice(0, copy * state_.copy_columns).mutable_data_ptr());
+  }
 }
 
 // Returns a number that changes if an operation of torch writes states or sums.
@@ -312,7 +327,8 @@ void CpuSteps::run_steps(const Steps& call, const CpuRecord& record) {
       mark_input();
       arrive();
       run_block(choice_.shares() ? shared_ : alone_);
-      for (PlasticConnections& plastic : state_.plastic) plastic.fire(step_, fired_.back());
+      for (std::size_t i = 0; i < state_.plastic.size(); ++i)
+        state_.plastic[i].fire(step_, fired_.back(), static_cast<std::int64_t>(i) % state_.copies * state_.copy_size);
       choice_.took((Clock::now() - begun) / steps_);
       end_marks();
       const std::int64_t row = step_ - first;
@@ -341,7 +357,7 @@ std::int64_t CpuSteps::steps_of_block(std::int64_t left, bool records_states) co
 void CpuSteps::end(std::int64_t step) {
   guard_.set_between_steps(false);
   if (!to_exchange_.empty()) end_exchange_block();
-  deliver(alone_.front());
+  for (Part& part : alone_) deliver(part);
   fired_.clear();
   told_.clear();
   state_.step.fill_(step);
@@ -362,12 +378,16 @@ void CpuSteps::end_exchange_block() {
 
 void CpuSteps::run_block(Parts& parts) {
   const bool is_double = state_.options().dtype() == at::kDouble;
-  at::parallel_for(0, std::ssize(parts), 1, [&](std::int64_t begin, std::int64_t end) {
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t p = begin; p < end; ++p) {
       Part& part = parts[static_cast<std::size_t>(p)];
       is_double ? run_part<double>(part) : run_part<float>(part);
     }
-  });
+  };
+  if (&parts == &shared_)
+    at::parallel_for(0, std::ssize(parts), 1, run);
+  else
+    run(0, std::ssize(parts));
   told_.clear();
   fired_.resize(static_cast<std::size_t>(steps_));
   first_fired_ = step_;
@@ -403,14 +423,26 @@ void CpuSteps::deliver(Part& part, const std::vector<std::int64_t>& fired, const
   if (fired.empty() || way.matrix.nnz == 0) return;
   event::Ring ring = way.ring;
   ring.offsets = &offsets_[static_cast<std::size_t>(step % slots_)];
-  for (std::int64_t input = 0; input < state_.inputs; ++input)
-    deliver_to(part, fired, way, ring, input, step + slots_ - 1);
+  const auto bytes = static_cast<std::int64_t>(state_.ring.element_size());
+  for (std::int64_t copy = state_.copy_of(part.begin); copy <= state_.copy_of(part.end - 1); ++copy) {
+    const std::int64_t first = copy * state_.copy_size;
+    std::span<const std::int64_t> own(fired);
+    if (state_.copies > 1) {
+      const auto begin = std::ranges::lower_bound(fired, first);
+      own = {begin, std::lower_bound(begin, fired.end(), first + state_.copy_size)};
+    }
+    ring.sums = static_cast<char*>(way.ring.sums) + copy * state_.copy_columns * bytes;
+    for (std::int64_t input = 0; input < state_.inputs; ++input)
+      deliver_to(part, own, way, ring, {input, first}, step + slots_ - 1);
+  }
 }
 
-void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
-                          std::int64_t input, std::int64_t last_arrival) {
+void CpuSteps::deliver_to(Part& part, std::span<const std::int64_t> fired, const Way& way, const event::Ring& ring,
+                          const Input& input, std::int64_t last_arrival) {
   const event::Rows& matrix = way.matrix;
-  const std::int64_t first = input * state_.size + part.begin, last = input * state_.size + part.end;
+  const std::int64_t size = state_.copy_size, start = input.number * size;
+  const std::int64_t first = start + std::max<std::int64_t>(part.begin - input.first, 0),
+                     last = start + std::min(part.end - input.first, size);
   const bool are_all = first == 0 && last == matrix.cols;
   for (std::size_t next = 0; next < fired.size();) {
     part.rows.clear();
@@ -418,7 +450,7 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
     part.starts.clear();
     std::int64_t total = 0;
     for (; next < fired.size() && std::ssize(part.rows) < most_rows; ++next) {
-      const std::int64_t row = fired[next];
+      const std::int64_t row = fired[next] - input.first;
       std::int64_t begin = matrix.begin(row), end = matrix.end(row);
       if (!are_all) {
         const std::int32_t* const to = std::lower_bound(matrix.indices + begin, matrix.indices + end, last);
@@ -441,12 +473,13 @@ void CpuSteps::deliver_to(Part& part, const std::vector<std::int64_t>& fired, co
 }
 
 // Marks the neurons to which the rows of the part have just delivered.
-void CpuSteps::mark(const Part& part, const event::Rows& matrix, std::int64_t input, std::int64_t last_arrival) {
-  const std::size_t words = static_cast<std::size_t>(input) * awake_.size();
+void CpuSteps::mark(const Part& part, const event::Rows& matrix, const Input& input, std::int64_t last_arrival) {
+  const std::size_t words = static_cast<std::size_t>(input.number) * awake_.size();
+  const std::int64_t shift = input.first - input.number * state_.copy_size;
   for (std::size_t i = 0; i < part.begins.size(); ++i) {
     const std::int32_t* const columns = matrix.indices + part.begins[i];
     for (std::int64_t k = 0; k < part.starts[i + 1] - part.starts[i]; ++k) {
-      const auto neuron = static_cast<std::size_t>(columns[k] - input * state_.size);
+      const auto neuron = static_cast<std::size_t>(columns[k] + shift);
       const std::uint64_t bit = std::uint64_t{1} << (neuron % granule);
       awake_[neuron / granule] |= bit;
       arriving_[words + neuron / granule] |= bit;
@@ -509,7 +542,7 @@ template <class T> void CpuSteps::run_batch(const Cell& cell, Part& part) {
   };
 
   c10::SmallVector<SequenceView, 4> views;
-  for (std::int64_t k = 0; k < inputs; ++k) views.push_back(take<T>(batch, k, lanes, take_rows(steps_)));
+  for (std::int64_t k = 0; k < inputs; ++k) views.push_back(take<T>(cell, batch, k, lanes, take_rows(steps_)));
   c10::SmallVector<StateView, 8> before(launch.initial.begin(), launch.initial.end());
   c10::SmallVector<void*, 8> after;
   for (StateView& state : before) {
@@ -575,13 +608,14 @@ template <class T> void CpuSteps::run_batch(const Cell& cell, Part& part) {
 
 // Returns the input of the batch in all steps of the block: arrivals, current, input of the caller and drive. They are
 // in `rows`, [steps, lanes], unless all are zero.
-template <class T> SequenceView CpuSteps::take(const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows) {
+template <class T>
+SequenceView CpuSteps::take(const Cell& cell, const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows) {
   static constexpr T zero = 0;
   const auto words = awake_.size() * static_cast<std::size_t>(input);
   const auto arrives = [&](const Run& run) { return !marks_ || any_of(&arriving_[words], run); };
   const auto is_driven = [&](const Run& run) { return !drives_.empty() && any_of(&driven_[words], run); };
-  const T* const current =
-      state_.current.defined() ? state_.current.const_data_ptr<T>() + input * state_.size : nullptr;
+  const std::int64_t shift = cell.shift + input * state_.copy_size;  // of a column from the index of its neuron
+  const T* const current = state_.current.defined() ? state_.current.const_data_ptr<T>() + shift : nullptr;
   const auto is_given = [&](const Run& run) { return !input_->empty() && any_of(&given_[words], run); };
   const bool is_zero = current == nullptr && std::ranges::none_of(batch.runs, arrives) &&
                        std::ranges::none_of(batch.runs, is_driven) && std::ranges::none_of(batch.runs, is_given);
@@ -591,15 +625,15 @@ template <class T> SequenceView CpuSteps::take(const Batch& batch, std::int64_t 
   for (const Run& run : batch.runs) {
     const std::int64_t end = run.first + run.count;
     if (!marks_)
-      take_arrivals(run.first, end, input, lanes, rows + run.at);
+      take_arrivals(shift + run.first, run.count, lanes, rows + run.at);
     else
       for_each_granule(run.first, end, [&](std::size_t word, std::int64_t from, std::int64_t to) {
         if ((arriving_[words + word] & bits_of(from, to)) != 0)
-          take_arrivals(from, to, input, lanes, rows + run.at + from - run.first);
+          take_arrivals(shift + from, to - from, lanes, rows + run.at + from - run.first);
       });
     for (std::int64_t t = 0; t < steps_ && current != nullptr; ++t)
       for (std::int64_t i = 0; i < run.count; ++i) rows[t * lanes + run.at + i] += current[run.first + i];
-    const std::int64_t column = input * state_.size + run.first;
+    const std::int64_t column = shift + run.first;
     const bool has_given = is_given(run), has_drive = is_driven(run);
     for (std::int64_t t = 0; t < steps_ && has_given; ++t)
       input_->add(step_ + t - first_step_, column, column + run.count, rows + t * lanes + run.at);
@@ -609,21 +643,19 @@ template <class T> SequenceView CpuSteps::take(const Batch& batch, std::int64_t 
   return {rows, lanes, 1};
 }
 
-// Moves the sums that arrive in the steps of the block to `rows`.
-template <class T>
-void CpuSteps::take_arrivals(std::int64_t first, std::int64_t last, std::int64_t input, std::int64_t lanes, T* rows) {
-  const auto count = static_cast<std::size_t>(last - first);
+// Moves the sums of columns that arrive in the steps of the block to `rows`.
+template <class T> void CpuSteps::take_arrivals(std::int64_t column, std::int64_t count, std::int64_t lanes, T* rows) {
+  const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
   const std::int64_t* const offsets = &offsets_[static_cast<std::size_t>(step_ % slots_)];
-  const std::int64_t column = input * state_.size + first;
   for (std::int64_t t = 0; t < steps_; ++t) {
     T* const to = rows + t * lanes;
     T* const slot = static_cast<T*>(within_.ring.sums) + offsets[t] + column;
-    copy(slot, to, last - first);
-    if (count > 1 || !same_bits(*slot, T(0))) std::memset(slot, 0, count * sizeof(T));
+    copy(slot, to, count);
+    if (count > 1 || !same_bits(*slot, T(0))) std::memset(slot, 0, bytes);
     if (!state_.between.defined()) continue;
     T* const other = static_cast<T*>(between_.ring.sums) + offsets[t] + column;
-    for (std::size_t i = 0; i < count; ++i) to[i] += other[i];
-    std::memset(other, 0, count * sizeof(T));
+    for (std::int64_t i = 0; i < count; ++i) to[i] += other[i];
+    std::memset(other, 0, bytes);
   }
 }
 
@@ -644,7 +676,7 @@ void CpuSteps::drive(std::int64_t first, std::int64_t last, std::int64_t step, v
     auto run = std::lower_bound(drive.runs.begin(), drive.runs.end(), first, ends_before);
     for (; run != drive.runs.end() && run->begin < last; ++run) {
       const std::int64_t begin = std::max(first, run->begin), end = std::min(last, run->end);
-      const cpu::PoissonDraws draws{drive.key, static_cast<std::uint64_t>(step),
+      const cpu::PoissonDraws draws{run->key, static_cast<std::uint64_t>(step),
                                     static_cast<std::uint64_t>(run->whole + begin - run->begin)};
       void* const x = static_cast<char*>(to) + (begin - first) * bytes;
       if (run->of_all)
@@ -690,13 +722,14 @@ void CpuSteps::mark_input() {
   any_given_ = !input_->empty();
   const auto words = static_cast<std::int64_t>(awake_.size());
   input_->for_each_range(step_ - first_step_, steps_, [&](std::int64_t begin, std::int64_t end) {
-    while (begin < end) {  // ranges may cover several inputs
-      const std::int64_t input = begin / state_.size, stop = std::min(end, (input + 1) * state_.size);
-      for_each_granule(begin - input * state_.size, stop - input * state_.size,
-                       [&](std::size_t word, std::int64_t from, std::int64_t to) {
-                         given_[static_cast<std::size_t>(input * words) + word] |= bits_of(from, to);
-                         awake_[word] |= bits_of(from, to);
-                       });
+    while (begin < end) {  // ranges may cover several inputs of a copy
+      const std::int64_t size = state_.copy_size, inputs_before = begin / size;
+      const std::int64_t copy = inputs_before / state_.inputs, input = inputs_before % state_.inputs;
+      const std::int64_t stop = std::min(end, (inputs_before + 1) * size), shift = copy * size - inputs_before * size;
+      for_each_granule(begin + shift, stop + shift, [&](std::size_t word, std::int64_t from, std::int64_t to) {
+        given_[static_cast<std::size_t>(input * words) + word] |= bits_of(from, to);
+        awake_[word] |= bits_of(from, to);
+      });
       begin = stop;
     }
   });

@@ -57,10 +57,10 @@ template <class Result, class... Args, Result (*kernel)(const Held&, Args...)> s
 
 // `group` is the name of a process group in torch.distributed, or empty.
 Held network(std::int64_t seed, at::ScalarType dtype, at::ScalarType weight_dtype, c10::Device device,
-             bool deterministic, const std::string& group) {
+             bool deterministic, const std::string& group, std::int64_t copies, std::vector<std::int64_t> noise_seeds) {
   std::shared_ptr<Ranks> ranks = group.empty() ? nullptr : ranks_of_name(group);
-  return c10::make_intrusive<HeldNetwork>(
-      NetworkOptions{seed, dtype, weight_dtype, device, deterministic, std::move(ranks)});
+  return c10::make_intrusive<HeldNetwork>(NetworkOptions{seed, dtype, weight_dtype, device, deterministic,
+                                                         std::move(ranks), copies, std::move(noise_seeds)});
 }
 
 NamedNumbers named(const Strings& names, const Lists& numbers) {
@@ -118,8 +118,8 @@ std::int64_t project(const Held& held, std::int64_t sources, std::int64_t target
 
 // Returns copies, except of states and traces.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>, std::vector<at::Tensor>> learned(
-    const Held& held, std::int64_t projection) {
-  const Learned now = held->network.learned(static_cast<std::size_t>(projection));
+    const Held& held, std::int64_t projection, std::int64_t copy) {
+  const Learned now = held->network.learned(static_cast<std::size_t>(projection), copy);
   std::vector<at::Tensor> states, traces;
   for (const auto& [name, state] : now.states) states.push_back(state.detach());
   for (const auto& [name, trace] : now.traces) traces.push_back(trace.clone());
@@ -191,8 +191,9 @@ void set_param(const Held& held, std::int64_t of, const std::string& name, const
   held->network.set_param(population(held, of), name, value);
 }
 
-void silence(const Held& held, std::int64_t of, const at::Tensor& neurons, bool silent) {
-  held->network.silence(population(held, of), neurons, silent);
+void silence(const Held& held, std::int64_t of, const at::Tensor& neurons, bool silent,
+             std::optional<std::int64_t> copy) {
+  held->network.silence(population(held, of), neurons, silent, copy);
 }
 
 // Returns copies, except of the weights, which share memory with those that the steps read.
@@ -254,7 +255,8 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
   return requested;
 }
 
-// `tensors` has the values of each input, followed by the steps and neurons of events.
+// `tensors` has the values of each input, followed by the steps, neurons and copies of events; copies without elements
+// are all copies.
 std::vector<StepInput> inputs(const Held& held, c10::IntArrayRef populations, const Strings& into,
                               const c10::List<bool>& are_events, const Lists& tensors) {
   std::vector<StepInput> all;
@@ -264,6 +266,8 @@ std::vector<StepInput> inputs(const Held& held, c10::IntArrayRef populations, co
     if (!are_events.get(i)) continue;
     input.steps = tensors.get(next++);
     input.neurons = tensors.get(next++);
+    const at::Tensor& copies = tensors.get(next++);
+    if (copies.numel() > 0) input.copies = copies;
   }
   return all;
 }
@@ -275,22 +279,29 @@ std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::i
                                                         const Lists& neurons) {
   Running& running = held->network.running();
   RecordedStates recorded = running.begin(steps, probes(held, populations, states, neurons), /*own=*/false);
+  for (at::Tensor& state : recorded.whole) state = running.state().by_copies(state);
   return {running.state().steps(), std::move(recorded.whole)};
 }
 
-// Returns the steps and neurons of spikes, the recorded states, and the number of steps before the call. If `into` is
-// given, states are written there.
-std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t> simulate(
+// Returns the steps and neurons of spikes, the recorded states, the number of steps before the call, and the copies of
+// spikes (no elements if there is one copy). If `into` is given, states are written there.
+std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t, at::Tensor> simulate(
     const Held& held, std::int64_t steps, bool spikes, c10::IntArrayRef populations, const Strings& states,
     const Lists& neurons, c10::IntArrayRef input_populations, const Strings& input_names,
     const c10::List<bool>& are_events, const Lists& input_tensors, const std::optional<Lists>& into) {
+  std::optional<std::vector<at::Tensor>> rows;
+  if (into) rows = into->vec();
+  const bool has_copies = held->network.options().copies > 1;
+  for (std::size_t i = 0; has_copies && rows && i < rows->size(); ++i) (*rows)[i] = (*rows)[i].flatten(1);
   Recording recording =
       held->network.running().simulate(steps,
                                        {spikes, probes(held, populations, states, neurons),
                                         inputs(held, input_populations, input_names, are_events, input_tensors)},
-                                       into ? std::optional(into->vec()) : std::nullopt);
+                                       std::move(rows));
   if (into) recording.states.clear();
-  return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step};
+  if (!has_copies) recording.copies = recording.steps.new_empty({0});
+  return {std::move(recording.steps), std::move(recording.neurons), std::move(recording.states), recording.first_step,
+          std::move(recording.copies)};
 }
 
 // Returns the spikes of all neurons, bool [steps, neurons].
@@ -310,8 +321,8 @@ template <auto kernel> void define(torch::Library& library, const char* name, co
 SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torch::Library& library, C10_UID) {
   library.class_<HeldNetwork>("Network");
   library.def(
-      "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic, str group) -> "
-      "__torch__.torch.classes.spikeforge_simulation.Network",
+      "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic, str group, "
+      "int copies=1, int[] noise_seeds=[]) -> __torch__.torch.classes.spikeforge_simulation.Network",
       TORCH_FN(network));
   define<populate>(
       library, "populate",
@@ -321,9 +332,9 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
       library, "project",
       ", int sources, int targets, str rule, float amount, bool[] choices, str[] laws, float[] numbers, Tensor[] "
       "arrays, str into, str plasticity, str[] param_names, float[] params) -> int");
-  define<learned>(
-      library, "learned",
-      ", int projection) -> (Tensor indices, Tensor indptr, Tensor delays, Tensor[] states, Tensor[] traces)");
+  define<learned>(library, "learned",
+                  ", int projection, int copy=0) -> (Tensor indices, Tensor indptr, Tensor delays, Tensor[] states, "
+                  "Tensor[] traces)");
   define<modulate>(library, "modulate", ", str[] signals, Tensor[] values) -> ()");
   library.def("read_synapse(str text) -> (str, str[], str[], str[], str[], float[], float[], int[], bool, bool, str)",
               TORCH_FN(read_synapse));
@@ -337,7 +348,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define<state_of>(library, "state_of", ", int population, str name) -> Tensor");
   define<param_of>(library, "param_of", ", int population, str name) -> Tensor");
   define<set_param>(library, "set_param", ", int population, str name, Tensor value) -> ()");
-  define<silence>(library, "silence", ", int population, Tensor neurons, bool silent) -> ()");
+  define<silence>(library, "silence", ", int population, Tensor neurons, bool silent, int? copy=None) -> ()");
   define<build>(library, "build", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
   define<connectivity>(library, "connectivity", ") -> (Tensor indices, Tensor indptr, Tensor weights, Tensor delays)");
   define<share>(library, "share", ") -> (int, int, int, int, int, float)");
@@ -352,7 +363,8 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define<begin>(library, "begin", recorded + ") -> (int first_step, Tensor[] states)");
   define<simulate>(library, "simulate",
                    recorded + input +
-                       ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step)");
+                       ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step, "
+                       "Tensor copies)");
   define<uses_operators>(library, "uses_operators", ", bool uses) -> ()");
 }
 

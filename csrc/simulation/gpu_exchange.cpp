@@ -69,9 +69,9 @@ GpuExchange::GpuExchange(NetworkState& state, CallGuard& guard, const kernels::N
   const Connectivity& matrix = state.matrix;
   network::Arguments& net = arguments_.network;
   net = steps.arguments;
-  net.matrix.indptr = matrix.indptr.const_data_ptr<std::int64_t>() + state.size;
+  net.matrix.indptr = matrix.indptr.const_data_ptr<std::int64_t>() + state.copy_size;
   net.matrix.rows = net.whole = state.partition.whole();
-  net.matrix.nnz = matrix.indices.numel() - matrix.indptr[state.size].item<std::int64_t>();
+  net.matrix.nnz = matrix.indices.numel() - matrix.indptr[state.copy_size].item<std::int64_t>();
   net.near = nullptr;
   arguments_.numbers = numbers_.const_data_ptr<int>();
   arguments_.neurons = static_cast<const network::Int*>(neurons_.const_data_ptr());
@@ -151,7 +151,7 @@ PeerExchange::PeerExchange(NetworkState& state, CallGuard& guard, SharedMemory m
             .rank = ranks_->rank(),
             .memory = static_cast<char* const*>(addresses_.const_data_ptr()),
             .room = room,
-            .has_own = state.matrix.indptr[state.size].item<std::int64_t>() > 0 ? 1 : 0,
+            .has_own = state.matrix.indptr[state.copy_size].item<std::int64_t>() > 0 ? 1 : 0,
             .exchanges = static_cast<network::Int*>(exchanges_.mutable_data_ptr()),
             .wait = static_cast<unsigned long long>(std::chrono::nanoseconds(ranks_->patience()).count()),
             .missing = missing_.mutable_data_ptr<int>()};

@@ -2,8 +2,11 @@
 #include "csrc/cpu/network/poisson_input.h"
 #include "csrc/simulation/internal/spike_lists.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/DeviceGuard.h>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
@@ -14,7 +17,6 @@
 #include <cstring>
 #include <map>
 #include <span>
-#include <tuple>
 #include <utility>
 
 namespace spikeforge::simulation {
@@ -91,24 +93,26 @@ GpuSteps::GpuSteps(NetworkState& state, CallGuard& guard)
   launch_.delays = delays.numel() == 1                 ? event::Delays::one
                    : delays.scalar_type() == at::kByte ? event::Delays::bytes
                                                        : event::Delays::words;
-  a.matrix.nnz = state.block == 0 ? matrix.indices.numel() : matrix.indptr[state.size].item<std::int64_t>();
+  a.matrix.nnz = state.block == 0 ? matrix.indices.numel() : matrix.indptr[state.copy_size].item<std::int64_t>();
   if (state.near.defined())
-    launch_.next_step = state.near.slice(0, 0, state.size).sum().item<std::int64_t>();
+    launch_.next_step = state.near.slice(0, 0, state.copy_size).sum().item<std::int64_t>();
   else if (delays.numel() == 1 && delays.item<std::int64_t>() == 1)
     launch_.next_step = launch_.arguments.matrix.nnz;
   if (a.matrix.nnz > 0)
     launch_.least_delay = delays.slice(0, 0, static_cast<std::int64_t>(a.matrix.nnz)).min().item<std::int64_t>();
-  if (matrix.indices.numel() > 0) launch_.arriving = matrix.indices.max().item<std::int64_t>() / state.size + 1;
+  if (matrix.indices.numel() > 0) launch_.arriving = matrix.indices.max().item<std::int64_t>() / state.copy_size + 1;
   a.matrix.indices = matrix.indices.const_data_ptr<std::int32_t>();
   a.matrix.indptr = matrix.indptr.const_data_ptr();
-  a.matrix.rows = state.size;
-  a.matrix.cols = state.columns;
+  a.matrix.rows = state.copy_size;
+  a.matrix.cols = state.copy_columns;
   a.matrix.weights = launch_.weights.data;
   a.matrix.delays = delays.const_data_ptr();
   a.matrix.delay_bytes = delays.element_size();
   a.near = state.near.defined() ? state.near.const_data_ptr<int>() : nullptr;
   a.size = state.size;
   a.columns = state.columns;
+  a.copy_size = state.copy_size;
+  a.copy_columns = state.copy_columns;
   a.slots = state.ring.size(0);
   a.ring = state.ring.mutable_data_ptr();
   a.step = static_cast<network::Int*>(state.step.mutable_data_ptr());
@@ -133,14 +137,21 @@ GpuSteps::GpuSteps(NetworkState& state, CallGuard& guard)
 }
 
 void GpuSteps::make_groups() {
-  for (const Group& group : state_.groups)
-    for (const GroupPart& part : state_.parts_of(group)) {
-      const std::int64_t first = group.begin + part.first;
-      const at::Tensor own = state_.spikes.narrow(0, first, part.size).unsqueeze(0);
-      const GroupCall& call =
-          calls_.emplace_back(group, part, std::vector<at::Tensor>(group.cell->inputs.size(), own), own, state_.step);
-      groups_.push_back({&call.launch(), first});
+  for (const Group& group : state_.groups) {
+    std::vector<GroupPart> parts = state_.parts_of(group);
+    if (state_.copies > 1 && !parts.empty()) {  // the kernel divides the copies
+      parts.resize(1);
+      parts[0].size *= state_.copies;
     }
+    at::Tensor seed = group.seeds.empty() ? at::Tensor() : group.seeds[0];
+    if (state_.copies > 1 && seed.defined()) seed = at::stack(group.seeds).to(state_.device).select(0, 0);
+    for (const GroupPart& part : parts) {
+      const at::Tensor own = at::empty({1, part.size}, state_.options());  // not read
+      const std::vector<at::Tensor> inputs(group.cell->inputs.size(), own);
+      const GroupCall& call = calls_.emplace_back(group, part, inputs, own, seed, state_.step);
+      groups_.push_back({&call.launch(), part.begin});
+    }
+  }
 }
 
 void GpuSteps::make_drives() {
@@ -153,13 +164,15 @@ void GpuSteps::make_drives() {
     const at::Tensor none = on_device(found.none, at::kDouble, device),
                      tables = on_device(found.tables, at::kInt, device),
                      thresholds = on_device(found.thresholds, at::kInt, device);
-    rate_tables_.insert(rate_tables_.end(), {none, tables, thresholds});
+    const at::Tensor keys = at::stack(layer.seeds).to(device);
+    rate_tables_.insert(rate_tables_.end(), {none, tables, thresholds, keys});
     launch_.arguments.drives[d] = {.rates = layer.rates.const_data_ptr(),
                                    .none = none.const_data_ptr<double>(),
                                    .weights = layer.weights.const_data_ptr(),
                                    .tables = tables.const_data_ptr<int>(),
                                    .thresholds = static_cast<const unsigned*>(thresholds.const_data_ptr()),
-                                   .key = static_cast<unsigned long long>(layer.seed.item<std::int64_t>())};
+                                   .key = static_cast<unsigned long long>(layer.seeds[0].item<std::int64_t>()),
+                                   .keys = static_cast<const unsigned long long*>(keys.const_data_ptr())};
   }
 }
 
@@ -222,7 +235,9 @@ template <class Place, class Listed>
 void GpuSteps::run_launches(const Steps& steps, const Place& fired, const Listed& listed) {
   constexpr std::int64_t most_numbers = std::int64_t{1} << 25;  // of a tensor of the input of a launch
   std::int64_t most = steps_of_a_launch();
-  if (steps.input.has_events()) most = std::clamp<std::int64_t>(most_numbers / state_.columns, 1, most);
+  if (steps.input.has_events())
+    most = std::clamp<std::int64_t>(most_numbers / std::max<std::int64_t>(steps.input.columns().listed.numel(), 1), 1,
+                                    most);
   for (std::int64_t done = 0; done < steps.count;) {
     const std::int64_t count = std::min(most, steps.count - done);
     const at::Tensor here = fired(done, count);
@@ -242,12 +257,16 @@ void GpuSteps::set_input(const ExternalInput& input, std::int64_t first, std::in
   network::Arguments& a = launch_.arguments;
   a.input = nullptr;
   if (input.empty()) return;
-  std::tie(input_, a.input_column) = input.rows(first, count);
-  if (!input_.defined()) return;
-  input_ = input_.contiguous();
+  input_ = input.rows(first, count);
   first_of_input_ = first;
   a.input = input_.const_data_ptr();
   a.input_columns = input_.size(1);
+  if (places_.defined() && input.columns() == columns_of_input_) return;
+  const at::Tensor columns = input.indices();
+  places_ = at::full({state_.columns}, -1, state_.options().dtype(at::kInt));
+  places_.index_copy_(0, columns, at::arange(columns.numel(), places_.options()));
+  columns_of_input_ = input.columns();
+  a.places = places_.const_data_ptr<int>();
 }
 
 // Returns the number of steps of a launch: enough to make launch time negligible, and few enough to keep the memory for
@@ -336,7 +355,7 @@ void GpuSteps::record(const std::vector<Probe>& probes, const std::vector<at::Te
     auto* const to = static_cast<char*>(states[k].mutable_data_ptr());
     const auto* const from = static_cast<const char*>(state.const_data_ptr());
     for (std::int64_t i = 0; i < chosen.numel(); ++i)
-      all.push_back({.neuron = probe.group->begin + neurons[i],
+      all.push_back({.neuron = state_.neuron_of(*probe.group, neurons[i]),
                      .from = from + neurons[i] * bytes,
                      .to = to + i * bytes,
                      .stride = chosen.numel()});

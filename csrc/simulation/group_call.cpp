@@ -17,14 +17,14 @@ std::vector<at::Tensor> of_part(const std::vector<at::Tensor>& tensors, const Gr
 }  // namespace
 
 GroupCall::GroupCall(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs,
-                     const at::Tensor& output, const at::Tensor& offset)
+                     const at::Tensor& output, const at::Tensor& seed, const at::Tensor& offset)
     : inputs_(std::move(inputs)), states_(of_part(group.states, part)), params_(of_part(group.params, part)) {
   call_.cell = group.cell.get();
   call_.inputs = inputs_;
   call_.states = states_;
   call_.params = params_;
-  call_.seed = group.seed.value_or(at::Tensor());
-  if (group.seed) call_.offset = offset;
+  call_.seed = seed;
+  if (seed.defined()) call_.offset = offset;
   prepared_ = ops::prepare(call_);
   results_.outputs.resize(group.cell->outputs.size());  // the other outputs are discarded
   results_.outputs[0] = output;

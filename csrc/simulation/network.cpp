@@ -46,10 +46,11 @@ namespace {
 void check_columns(const Description& description, const std::string& name, std::int64_t size, const Cell& cell) {
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   const std::int64_t inputs = std::max(description.inputs(), std::ssize(cell.inputs));
-  const std::int64_t most_neurons = most / inputs;
+  const std::int64_t copies = description.options.copies, most_neurons = most / inputs / copies;
   TORCH_CHECK_VALUE(size <= most_neurons - description.size(), "Network: ", name, " has ", size,
                     " neurons, but a network whose neurons have ", inputs, " inputs has at most ", most_neurons,
-                    ", and this one has ", description.size());
+                    copies > 1 ? c10::str(" in each of ", copies, " copies") : "", ", and this one has ",
+                    description.size());
 }
 
 // Returns a copy of an argument, because the caller may write into it later.
@@ -65,14 +66,18 @@ void check_finite(const std::string& what, const at::Tensor& numbers, at::Scalar
                     numbers.masked_select(are_finite.logical_not())[0].item<double>());
 }
 
-void check_size(const std::string& population, const std::string& name, const PerNeuron& value, std::int64_t size) {
+void check_size(const std::string& population, const std::string& name, const PerNeuron& value, std::int64_t size,
+                std::int64_t copies) {
   const at::Tensor& t = value.tensor();
   TORCH_CHECK_TYPE(t.layout() == at::kStrided, "Network: ", name, " of ", population, " must be dense, but is ",
                    t.layout());
   TORCH_CHECK_TYPE(at::isFloatingType(t.scalar_type()) || at::isIntegralType(t.scalar_type(), /*includeBool=*/true),
                    "Network: ", name, " of ", population, " must be real numbers, but is ", t.scalar_type());
-  TORCH_CHECK_VALUE(value.is_number() || (t.dim() == 1 && t.size(0) == size), "Network: ", name, " of ", population,
-                    " must be a number or have shape [", size, "], but has ", t.sizes());
+  const bool is_of_copies = copies > 1 && t.dim() == 2 && t.size(0) == copies && (t.size(1) == 1 || t.size(1) == size);
+  TORCH_CHECK_VALUE(value.is_number() || (t.dim() == 1 && t.size(0) == size) || is_of_copies, "Network: ", name, " of ",
+                    population, " must be a number or have shape [", size, "]",
+                    copies > 1 ? c10::str(", [", copies, ", 1] or [", copies, ", ", size, "]") : "", ", but has ",
+                    t.sizes());
 }
 
 void check_names(const std::string& population, const char* kind, const NamedNumbers& given,
@@ -162,7 +167,7 @@ void check_weights(const std::string& names, const Projection& how, const graph:
 
 // Returns a copy of the rates of a drive, which are finite and not negative.
 at::Tensor rates_of(const Description& description, const Population& targets, const PerNeuron& rate) {
-  check_size(targets.name, "rate", rate, targets.size());
+  check_size(targets.name, "rate", rate, targets.size(), description.options.copies);
   at::Tensor rates = rate.tensor().detach().to(c10::kCPU, at::kDouble).clone().contiguous();
   const auto* const numbers = rates.const_data_ptr<double>();
   const double most =
@@ -176,14 +181,14 @@ at::Tensor rates_of(const Description& description, const Population& targets, c
 
 // Returns a copy of the weights of a drive, which are finite.
 at::Tensor weights_of(const Description& description, const Population& targets, const PerNeuron& weight) {
-  check_size(targets.name, "weight", weight, targets.size());
+  check_size(targets.name, "weight", weight, targets.size(), description.options.copies);
   check_finite("the weight of what drives " + targets.name, weight.tensor().detach(), description.dtype);
   return weight.tensor().detach().to(c10::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
 }
 
 // Returns a copy of a current, which is finite.
 at::Tensor current_of(const Description& description, const Population& targets, const PerNeuron& current) {
-  check_size(targets.name, "current", current, targets.size());
+  check_size(targets.name, "current", current, targets.size(), description.options.copies);
   check_finite("the current of " + targets.name, current.tensor().detach(), description.dtype);
   return copied(current.tensor());
 }
@@ -225,6 +230,14 @@ Network::Network(const NetworkOptions& options) : description_(std::make_unique<
                     "Network: device must be a CPU or a GPU, but is ", options.device);
   TORCH_CHECK_VALUE(options.device.is_cpu() || at::hasCUDA(), "Network: device is ", options.device,
                     ", but there is no GPU that torch can use");
+  constexpr std::int64_t most_copies = std::int64_t{1} << 20;
+  TORCH_CHECK_VALUE(0 < options.copies && options.copies <= most_copies, "Network: copies must be from 1 to ",
+                    most_copies, ", but are ", options.copies);
+  TORCH_CHECK_VALUE(options.noise_seeds.empty() || std::ssize(options.noise_seeds) == options.copies,
+                    "Network: noise_seeds must have one seed for each of ", options.copies, " copies, but has ",
+                    options.noise_seeds.size());
+  TORCH_CHECK_NOT_IMPLEMENTED(options.copies == 1 || options.ranks == nullptr,
+                              "Network: a network that ranks share has one copy, but copies is ", options.copies);
   description_->options.device = ops::numbered(options.device);
   description_->dtype = dtype;
   description_->weight_dtype = weights;
@@ -239,6 +252,8 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
                              const NamedNumbers& params, const NamedNumbers& states, const std::string& area) {
   TORCH_CHECK(running_ == nullptr, "Network: populate must come before the network is built or simulated");
   TORCH_CHECK_VALUE(size >= 0, "Network: the size of ", name, " must not be negative, but is ", size);
+  TORCH_CHECK_NOT_IMPLEMENTED(area.empty() || description_->options.copies == 1, "Network: ", name,
+                              " is in an area, but networks with areas have one copy");
   const simulation::Undifferentiated mode;
   DescribedPopulation described{
       .neuron = neuron, .cell = ops::cell_of(neuron.text(), "Network"), .states = {}, .params = {}, .area = area};
@@ -252,7 +267,7 @@ Population Network::populate(const std::string& name, std::int64_t size, const N
     const auto found = given.find(key);
     TORCH_CHECK_VALUE(found != given.end() || initial, "Network: the parameter ", key, " of ", name, " is not given");
     PerNeuron value = found != given.end() ? found->second : PerNeuron(*initial);
-    simulation::check_size(name, key, value, size);
+    simulation::check_size(name, key, value, size, description_->options.copies);
     return PerNeuron(simulation::copied(value.tensor()));
   };
   for (const graph::State& state : described.cell->graph.signature().states)
@@ -290,13 +305,14 @@ std::size_t Network::project(const Population& sources, const Population& target
   return description_->plastic.size() - 1;
 }
 
-Learned Network::learned(std::size_t projection) {
+Learned Network::learned(std::size_t projection, std::int64_t copy) {
   const simulation::Undifferentiated mode;
   Running& now = running();
   now.guard().check_is_whole();
-  TORCH_CHECK_VALUE(projection < now.state().plastic.size(), "Network: ", now.state().plastic.size(),
+  TORCH_CHECK_VALUE(projection < description_->plastic.size(), "Network: ", description_->plastic.size(),
                     " projections learn, so that there is no number ", projection);
-  return now.state().plastic[projection].learned(now.state().steps());
+  now.state().check_copy(copy);
+  return now.state().plastic_of(projection, copy).learned(now.state().steps());
 }
 
 void Network::modulate(const NamedNumbers& signals) {
@@ -305,13 +321,18 @@ void Network::modulate(const NamedNumbers& signals) {
   std::vector<std::tuple<simulation::PlasticConnections*, std::size_t, at::Tensor>> found;
   for (const auto& [signal, value] : signals) {
     const std::size_t before = found.size();
-    for (std::size_t i = 0; i < now.state().plastic.size(); ++i) {
-      const graph::Synapse& rule = now.state().plastic[i].synapse();
+    for (std::size_t i = 0; i < description_->plastic.size(); ++i) {
+      const graph::Synapse& rule = description_->plastic[i].rule->synapse;
       const auto at = std::ranges::find(rule.signals, signal);
       if (at == rule.signals.end()) continue;
       const NeuronRange& targets = description_->plastic[i].how.targets;
-      simulation::check_size("the rule " + rule.name, signal, value, targets.end - targets.begin);
-      found.emplace_back(&now.state().plastic[i], static_cast<std::size_t>(at - rule.signals.begin()), value.tensor());
+      const std::int64_t copies = now.state().copies;
+      simulation::check_size("the rule " + rule.name, signal, value, targets.end - targets.begin, copies);
+      for (std::int64_t copy = 0; copy < copies; ++copy) {
+        at::Tensor own = value.has_copies() ? value.tensor().select(0, copy) : value.tensor();
+        if (own.numel() == 1) own = own.reshape({});
+        found.emplace_back(&now.state().plastic_of(i, copy), static_cast<std::size_t>(at - rule.signals.begin()), own);
+      }
     }
     TORCH_CHECK_VALUE(found.size() > before, "Network: no projection learns by a rule with the signal ", signal);
     simulation::check_finite(signal, value.tensor().detach(), description_->dtype);
@@ -369,13 +390,14 @@ at::Tensor Network::param(const Population& population, const std::string& name)
 
 void Network::set_param(const Population& population, const std::string& name, const PerNeuron& value) {
   const simulation::Undifferentiated mode;
-  simulation::check_size(population.name, name, value, population.size());
+  simulation::check_size(population.name, name, value, population.size(), description_->options.copies);
   running().set_param(population, name, value.tensor().detach());
 }
 
-void Network::silence(const Population& population, const at::Tensor& neurons, bool silent) {
+void Network::silence(const Population& population, const at::Tensor& neurons, bool silent,
+                      std::optional<std::int64_t> copy) {
   const simulation::Undifferentiated mode;
-  running().silence(population, neurons, silent);
+  running().silence(population, neurons, silent, copy);
 }
 
 at::Tensor Network::step(std::int64_t steps, const std::vector<StepInput>& inputs) {

@@ -41,7 +41,7 @@ class Running;
 }  // namespace simulation
 
 struct NetworkOptions {
-  std::int64_t seed = 0;                                      // of connections, drives, and neurons that draw numbers
+  std::int64_t seed = 0;                                      // of connections, and of random input by default
   std::optional<at::ScalarType> dtype = std::nullopt;         // of states and values in flight: float32 or float64
   std::optional<at::ScalarType> weight_dtype = std::nullopt;  // e.g. float16 to halve their memory; by default dtype
   c10::Device device = c10::kCPU;
@@ -50,6 +50,11 @@ struct NetworkOptions {
   // incoming connections. Calls that build or simulate the network, state() and load_state() are collective
   // (docs/scaling.md). Null: one process.
   std::shared_ptr<Ranks> ranks = nullptr;
+  // Copies of the network with the same connections, which run together, such as trials or values of a parameter. A
+  // copy has the results of a network of one copy with its noise seed. Connections that learn differ between copies.
+  std::int64_t copies = 1;
+  // The seeds of drives, and of neurons that draw random numbers: one for each copy. By default seed, seed + 1, ...
+  std::vector<std::int64_t> noise_seeds = {};
 };
 
 // Neurons begin, ..., end - 1 of a network, which differ only in their indices.
@@ -61,13 +66,15 @@ struct Population {
   bool operator==(const Population&) const = default;
 };
 
-// A number for all neurons of a population, or a tensor [size].
+// A number for all neurons of a population, or a tensor [size]. If the network has copies, [copies, 1] and
+// [copies, size] are also allowed.
 class SPIKEFORGE_API PerNeuron {
  public:
   PerNeuron(double number);       // NOLINT(google-explicit-constructor)
   PerNeuron(at::Tensor numbers);  // NOLINT(google-explicit-constructor)
 
   bool is_number() const { return numbers_.dim() == 0; }
+  bool has_copies() const { return numbers_.dim() == 2; }
   const at::Tensor& tensor() const { return numbers_; }  // 0-dimensional for a scalar
 
  private:
@@ -96,14 +103,15 @@ struct Learned {
   std::vector<std::pair<std::string, at::Tensor>> traces;  // [sources] or [targets] each
 };
 
-// Input of neurons in the steps of one call, in addition to drives and currents: a tensor `values`, [steps, size]; or
-// events, at `steps` (of the call, from 0) and `neurons` (of the population), both [events], with `values` [events] or
-// a 0-dimensional one for all. Several inputs of one neuron in a step are added.
+// Input of neurons in the steps of one call, in addition to drives and currents: a tensor `values`, [steps, size] for
+// all copies or [steps, copies, size]; or events, at `steps` (of the call, from 0), `neurons` (of the population) and
+// `copies` (undefined: all), all [events], with `values` [events] or a 0-dimensional one for all. Several inputs of one
+// neuron in a step are added.
 struct StepInput {
   Population population;
   std::string into = {};  // the name of an input of the neuron; the default is the first
   at::Tensor values;
-  at::Tensor steps = {}, neurons = {};
+  at::Tensor steps = {}, neurons = {}, copies = {};
 };
 
 struct Recording;
@@ -135,8 +143,8 @@ class SPIKEFORGE_API Network {
   std::size_t project(const Population& sources, const Population& targets, const Projection& how,
                       const Plasticity& plasticity, const std::string& into = {});
 
-  // Returns the state of a plastic projection after the last step. Builds the network.
-  Learned learned(std::size_t projection);
+  // Returns the state of a plastic projection of a copy after the last step. Builds the network.
+  Learned learned(std::size_t projection, std::int64_t copy = 0);
 
   // Sets the signal with this name, from the next step until the next call, for all rules that use it: a scalar, or one
   // value for each target if all projections with this signal have the same number of targets. If all values are 0, the
@@ -155,19 +163,21 @@ class SPIKEFORGE_API Network {
   std::size_t inject(const Population& targets, const PerNeuron& current, const std::string& into = {});
   void set_current(std::size_t current, const PerNeuron& value);
 
-  // Runs steps as simulate does, and returns the spikes, bool [steps, size()], on the network's device. It is faster
-  // than simulate for few steps, and does not synchronise with a GPU unless an input has events.
+  // Runs steps as simulate does, and returns the spikes on the network's device: bool [steps, size()], or [steps,
+  // copies, size()] if there are copies. It is faster than simulate for few steps, and does not synchronise with a GPU
+  // unless an input has events.
   at::Tensor step(std::int64_t steps, const std::vector<StepInput>& inputs = {});
 
   // Returns a state of the neurons of a population (with ranks, of own neurons), which shares memory with the network,
-  // and a copy of a parameter. Both build the network.
+  // and a copy of a parameter: [size], or [copies, size] if there are copies. Both build the network.
   at::Tensor state(const Population& population, const std::string& name);
   at::Tensor param(const Population& population, const std::string& name);
   void set_param(const Population& population, const std::string& name, const PerNeuron& value);
 
-  // Suppresses the spikes of neurons, int64 [count], indices within the population: they are neither sent nor recorded.
-  // Their states change as before. If `silent` is false, ends that.
-  void silence(const Population& population, const at::Tensor& neurons, bool silent = true);
+  // Suppresses the spikes of neurons, int64 [count], indices within the population, in one copy or in all: they are
+  // neither sent nor recorded. Their states change as before. If `silent` is false, ends that.
+  void silence(const Population& population, const at::Tensor& neurons, bool silent = true,
+               std::optional<std::int64_t> copy = {});
 
   bool is_built() const { return running_ != nullptr; }
 
@@ -181,7 +191,7 @@ class SPIKEFORGE_API Network {
   // neurons. The columns of a row ascend.
   Connectivity connectivity();
 
-  std::int64_t size() const;  // neurons
+  std::int64_t size() const;  // neurons of a copy
   std::int64_t step();        // the number of steps so far
   const std::vector<Population>& populations() const;
   const NetworkOptions& options() const;  // as passed, with dtypes filled in
@@ -217,15 +227,18 @@ struct SimulateOptions {
 };
 
 struct Recording {
-  // int64 [spikes]: the step and the neuron of each spike, sorted by steps and then by neurons. With several ranks,
+  // int64 [spikes]: the step and the neuron of each spike, sorted by steps, copies and neurons. With several ranks,
   // they are the spikes of this rank's neurons.
   at::Tensor steps, neurons;
-  std::vector<at::Tensor> states;  // [steps, selected neurons] for each probe, after each step; the same on
-                                   // all ranks
+  // [steps, selected neurons] for each probe, or [steps, copies, selected neurons], after each step; the same on all
+  // ranks.
+  std::vector<at::Tensor> states;
   std::int64_t first_step = 0, step_count = 0;  // the steps of the call
+  at::Tensor copies = {};                       // int64 [spikes]: the copy of each spike; undefined without copies
 
-  // Returns the steps and neurons of the spikes of a population, with indices from 0.
-  SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> of(const Population& population) const;
+  // Returns the steps and neurons of the spikes of a population, with indices from 0, in one copy or in all.
+  SPIKEFORGE_API std::pair<at::Tensor, at::Tensor> of(const Population& population,
+                                                      std::optional<std::int64_t> copy = {}) const;
 };
 
 // Runs a network from the end of the last call. Throws ValueError for negative steps, and for a state or a neuron that

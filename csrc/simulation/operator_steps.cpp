@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gt.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
@@ -61,8 +62,7 @@ template <class Recorded> void OperatorSteps::run_pieces(const Steps& steps, con
 void OperatorSteps::set_input(const ExternalInput& input, std::int64_t first, std::int64_t count) {
   if (!input_.defined()) input_ = at::empty({steps_at_once, state_.columns}, state_.options());
   input_.zero_();
-  const auto [rows, column] = input.rows(first, count);
-  if (rows.defined()) input_.slice(0, 0, count).slice(1, column, column + rows.size(1)).copy_(rows);
+  input_.slice(0, 0, count).index_copy_(1, input.indices(), input.rows(first, count));
 }
 
 // Allocates tensors for the recording of a piece, and keeps those of an earlier call with equal probes, and its graph.
@@ -107,50 +107,73 @@ void OperatorSteps::make_whole_drives() {
     return at::zeros({state_.inputs * state_.partition.whole()}, own.options()).index_copy_(0, own_columns_, own);
   };
   for (const PoissonLayer& drive : state_.drives)
-    whole_drives_.push_back({.rates = spread(drive.rates), .weights = spread(drive.weights), .seed = drive.seed});
+    whole_drives_.push_back({.rates = spread(drive.rates), .weights = spread(drive.weights), .seeds = drive.seeds});
 }
 
-// Adds the drive. The drive of own neurons equals their part of the drive of the whole network.
+// Adds the drive of each copy. The drive of own neurons equals their part of the drive of the whole network.
 at::Tensor OperatorSteps::driven(const at::Tensor& arriving) {
-  at::Tensor x = arriving;
+  if (state_.drives.empty()) return arriving;
+  std::vector<at::Tensor> copies = arriving.unbind(0);
   if (!state_.partition.is_whole() && state_.size > 0 && !own_columns_.defined()) make_whole_drives();
   for (const PoissonLayer& drive : state_.partition.is_whole() ? state_.drives : whole_drives_) {
-    const auto draw = [&](const at::Tensor& to, const at::Tensor& weights, const at::Tensor& rates) {
-      return std::get<0>(
-          poisson_({to.unsqueeze(0)}, {}, {weights, rates}, false, false, {}, {}, drive.seed, state_.step))[0][0];
+    const auto draw = [&](std::size_t copy, const at::Tensor& to, const at::Tensor& weights, const at::Tensor& rates) {
+      return std::get<0>(poisson_({to.unsqueeze(0)}, {}, {weights, rates}, false, false, {}, {}, drive.seeds[copy],
+                                  state_.step))[0][0];
     };
-    x = state_.partition.is_whole()
-            ? draw(x, drive.weights, drive.rates)
-            : x.add(draw(at::zeros_like(drive.rates), drive.weights, drive.rates).index_select(0, own_columns_));
+    if (!state_.partition.is_whole()) {
+      const at::Tensor drawn = draw(0, at::zeros_like(drive.rates), drive.weights, drive.rates);
+      copies[0] = copies[0].add(drawn.index_select(0, own_columns_));
+      continue;
+    }
+    const std::vector<at::Tensor> weights = drive.weights.chunk(state_.copies),
+                                  rates = drive.rates.chunk(state_.copies);
+    for (std::size_t copy = 0; copy < copies.size(); ++copy)
+      copies[copy] = draw(copy, copies[copy].contiguous(), weights[copy], rates[copy]);
   }
-  return x;
+  return copies.size() == 1 ? copies[0].unsqueeze(0) : at::stack(copies);
 }
 
 void OperatorSteps::advance(const at::Tensor& input) {
-  at::Tensor arriving = take_arrivals_(state_.ring, state_.step);
-  for (PlasticConnections& plastic : state_.plastic) plastic.operators().arrive(state_.step, arriving);
+  const auto of_copies = [&](const at::Tensor& t) { return t.view({state_.copies, t.size(0) / state_.copies}); };
+  at::Tensor arriving = of_copies(take_arrivals_(state_.ring, state_.step));
+  for (std::size_t i = 0; i < state_.plastic.size(); ++i)
+    state_.plastic[i].operators().arrive(state_.step, arriving[static_cast<std::int64_t>(i) % state_.copies]);
   if (state_.between.defined()) arriving.add_(take_arrivals_(state_.between, state_.step));
-  if (state_.current.defined()) arriving.add_(state_.current);
-  if (input.defined()) arriving.add_(input);
-  arriving = driven(arriving);
-  const at::Tensor inputs = arriving.view({state_.inputs, 1, state_.size});
+  if (state_.current.defined()) arriving.add_(of_copies(state_.current));
+  if (input.defined()) arriving.add_(of_copies(input));
+  const at::Tensor inputs = driven(arriving).view({state_.copies, state_.inputs, state_.copy_size});
+  const at::Tensor spikes = of_copies(state_.spikes);
   for (const Group& group : state_.groups) {
     if (group.size() == 0) continue;
     TORCH_CHECK_NOT_IMPLEMENTED(!group.cell->draws || state_.partition.is_whole(),
                                 "Network: neurons that draw random numbers are shared by ranks on the CPU, and on GPUs "
                                 "where sums need not be deterministic, but not so far by operators");
-    std::vector<at::Tensor> mine;
-    for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
-      mine.push_back(inputs.select(0, static_cast<std::int64_t>(k)).narrow(1, group.begin, group.size()));
-    const std::optional<at::Tensor> offset = group.seed ? std::optional(state_.step) : std::nullopt;
-    const auto [outputs, states] =
-        group.neuron(mine, group.states, group.params, false, false, {}, {}, group.seed, offset);
-    state_.spikes.narrow(0, group.begin, group.size()).copy_(outputs[0][0]);
-    for (std::size_t k = 0; k < states.size(); ++k) group.states[k].copy_(states[k]);  // graphs use the addresses
+    // Copies with random numbers are stepped one by one, because they have different seeds.
+    const std::int64_t at_once = group.seeds.empty() ? state_.copies : 1, size = group.size();
+    for (std::int64_t copy = 0; copy < state_.copies; copy += at_once) {
+      const auto of_neurons = [&](const at::Tensor& t) {
+        return t.dim() == 0 ? t : t.narrow(0, copy * size, at_once * size);
+      };
+      std::vector<at::Tensor> mine, before, params;
+      for (std::size_t k = 0; k < group.cell->inputs.size(); ++k)
+        mine.push_back(inputs.select(1, static_cast<std::int64_t>(k))
+                           .narrow(0, copy, at_once)
+                           .narrow(1, group.begin, size)
+                           .reshape({1, at_once * size}));
+      for (const at::Tensor& state : group.states) before.push_back(of_neurons(state));
+      for (const at::Tensor& param : group.params) params.push_back(of_neurons(param));
+      std::optional<at::Tensor> seed, offset;
+      if (!group.seeds.empty()) seed = group.seeds[static_cast<std::size_t>(copy)];
+      if (!group.seeds.empty()) offset = state_.step;
+      const auto [outputs, states] = group.neuron(mine, before, params, false, false, {}, {}, seed, offset);
+      spikes.narrow(0, copy, at_once).narrow(1, group.begin, size).copy_(outputs[0][0].view({at_once, size}));
+      for (std::size_t k = 0; k < states.size(); ++k) before[k].copy_(states[k]);  // graphs use the addresses
+    }
   }
   if (state_.silenced.defined()) state_.spikes.masked_fill_(state_.silenced, 0);
   deliver();
-  for (PlasticConnections& plastic : state_.plastic) plastic.operators().fire(state_.step, state_.spikes);
+  for (std::size_t i = 0; i < state_.plastic.size(); ++i)
+    state_.plastic[i].operators().fire(state_.step, spikes[static_cast<std::int64_t>(i) % state_.copies]);
   state_.step.add_(1);
 }
 
@@ -160,14 +183,14 @@ void OperatorSteps::advance(const at::Tensor& input) {
 void OperatorSteps::deliver() {
   const std::int64_t rows = state_.matrix.indptr.numel() - 1;
   const Connections connections{state_.matrix.weights, state_.matrix.indices, state_.matrix.indptr, rows,
-                                state_.columns};
+                                state_.copy_columns};
   const bool has_own_weights = state_.matrix.weights.numel() != 1;
   const auto send = [&](const at::Tensor& x, const at::Tensor& ring) {
     event_mv_delayed_(
-        connections, x, state_.matrix.delays, ring, state_.step,
+        connections, state_.by_copies(x), state_.matrix.delays, state_.by_copies(ring), state_.step,
         {.transpose = true, .graded = has_own_weights && state_.block > 0, .deterministic = state_.is_deterministic});
   };
-  if (rows == state_.size) return send(state_.spikes, state_.ring);
+  if (rows == state_.copy_size) return send(state_.spikes, state_.ring);
   const std::int64_t whole = state_.partition.whole();
   const at::Tensor fired = state_.spikes.gt(0).to(state_.spikes.scalar_type());
   const at::Tensor of_all = guard_.ranks() == nullptr ? fired : joined_spikes(fired);

@@ -198,7 +198,7 @@ void PlasticConnections::arrive(std::int64_t step, void* columns) {
   step_->arrive(now, segments_, static_cast<char*>(columns) + first_column_ * bytes);
 }
 
-void PlasticConnections::fire(std::int64_t step, const std::vector<std::int64_t>& fired) {
+void PlasticConnections::fire(std::int64_t step, const std::vector<std::int64_t>& fired, std::int64_t first) {
   const std::int64_t slot = step % (longest_ + 1);
   std::vector<std::int32_t>& rows = lists_[static_cast<std::size_t>(slot)];
   rows.clear();
@@ -207,7 +207,8 @@ void PlasticConnections::fire(std::int64_t step, const std::vector<std::int64_t>
   fired_columns_.clear();
   const NeuronRange& sources = described_.how.sources;
   const NeuronRange& targets = described_.how.targets;
-  for (const std::int64_t neuron : fired) {
+  for (const std::int64_t number : fired) {
+    const std::int64_t neuron = number - first;
     if (sources.begin <= neuron && neuron < sources.end) {
       rows.push_back(static_cast<std::int32_t>(neuron - sources.begin));
       flags[neuron - sources.begin] = true;

@@ -142,7 +142,13 @@ Recording Running::in_whole(const RecordedStates& states, Spikes own) {
     guard_.join(Topic::recorded_states, states.probes[k].most, states.whole[k], states.own[k], states.probes[k].places);
   if (!state_.partition.is_whole())
     own.neurons = state_.partition.numbers().to(own.neurons.device()).index_select(0, own.neurons);
-  return {std::move(own.steps), std::move(own.neurons), states.whole};
+  Recording recording{.steps = std::move(own.steps), .neurons = std::move(own.neurons), .states = {}};
+  for (const at::Tensor& state : states.whole) recording.states.push_back(state_.by_copies(state));
+  if (state_.copies > 1) {
+    recording.copies = recording.neurons.floor_divide(std::max<std::int64_t>(state_.copy_size, 1));
+    recording.neurons = recording.neurons - recording.copies * state_.copy_size;
+  }
+  return recording;
 }
 
 Recording Running::simulate(std::int64_t steps, const SimulateOptions& options,
@@ -179,7 +185,7 @@ at::Tensor Running::step(std::int64_t steps, const std::vector<StepInput>& input
   at::Tensor fired =
       state_.device.is_cpu() ? at::zeros({steps, state_.size}, options) : at::empty({steps, state_.size}, options);
   guard_.take_steps([&] { engine().step({steps, input}, fired); });
-  return fired;
+  return state_.by_copies(fired);
 }
 
 void Running::reset_engines() {
@@ -198,7 +204,8 @@ void Running::set_param(const Population& population, const std::string& name, c
   reset_engines();
 }
 
-void Running::silence(const Population& population, const at::Tensor& neurons, bool silent) {
+void Running::silence(const Population& population, const at::Tensor& neurons, bool silent,
+                      std::optional<std::int64_t> copy) {
   const Slice& slice = state_.partition[state_.number_of(population)];
   TORCH_CHECK_TYPE(at::isIntegralType(neurons.scalar_type(), /*includeBool=*/false) && neurons.dim() == 1,
                    "silence: neurons of ", population.name, " must be whole numbers in a tensor [count]");
@@ -206,11 +213,13 @@ void Running::silence(const Population& population, const at::Tensor& neurons, b
   const bool exist = numbers.numel() == 0 || (numbers.min().item<std::int64_t>() >= 0 &&
                                               numbers.max().item<std::int64_t>() < population.size());
   TORCH_CHECK_VALUE(exist, "silence: neurons of ", population.name, " must be from 0 to ", population.size() - 1);
+  if (copy) state_.check_copy(*copy);
   const bool is_first = !state_.silenced.defined();
   if (is_first) state_.silenced = at::zeros({state_.size}, state_.options().dtype(at::kBool));
   const at::Tensor places = numbers.add(population.begin - slice.begin);
   const at::Tensor own = places.masked_select(places.ge(0).logical_and_(places.lt(slice.size())));
-  state_.silenced.index_fill_(0, own.add(slice.first).to(state_.device), silent ? 1 : 0);
+  const at::Tensor all = state_.silenced.view({state_.copies, state_.copy_size});
+  (copy ? all.narrow(0, *copy, 1) : all).index_fill_(1, own.add(slice.first).to(state_.device), silent ? 1 : 0);
   if (is_first) reset_engines();
 }
 

@@ -62,11 +62,12 @@ Recording gathered(const Network& network, const Recording& own) {
   const auto in_order = [&](const at::Tensor& t) {
     return t.index_select(0, std::get<1>(sorted)).to(own.steps.device());
   };
-  return {in_order(spikes[0]), in_order(spikes[1]), own.states, own.first_step, own.step_count};
+  return {in_order(spikes[0]), in_order(spikes[1]), own.states, own.first_step, own.step_count, {}};
 }
 
-std::pair<at::Tensor, at::Tensor> Recording::of(const Population& population) const {
-  const at::Tensor here = neurons.ge(population.begin).logical_and_(neurons.lt(population.end));
+std::pair<at::Tensor, at::Tensor> Recording::of(const Population& population, std::optional<std::int64_t> copy) const {
+  at::Tensor here = neurons.ge(population.begin).logical_and_(neurons.lt(population.end));
+  if (copy && copies.defined()) here = here.logical_and_(copies.eq(*copy));
   return {steps.masked_select(here), neurons.masked_select(here).sub_(population.begin)};
 }
 

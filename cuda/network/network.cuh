@@ -26,10 +26,17 @@ namespace network {
 // min of portable.h is for floating-point types.
 __device__ __forceinline__ Int at_most(Int x, Int most) { return x < most ? x : most; }
 
-// Consecutive neurons of one cell, divided among blocks, `share` neurons each.
+// The copy of a neuron. Indices are less than 2^31.
+__device__ __forceinline__ Int copy_of(const Arguments& net, Int neuron) {
+  return static_cast<unsigned>(neuron) / static_cast<unsigned>(net.copy_size);
+}
+
+// Consecutive neurons of one cell. Those of a copy are divided into `chunks` of `share` neurons, the last of which may
+// be shorter, and the chunks of all copies are divided among blocks. Elements of states and parameters are those of
+// copy 0, followed by those of copy 1, and so on.
 template <class Cell> struct GroupArguments {
-  Int neurons, begin;  // the number of neurons, and the index of the first in the network
-  Int first_block, share;
+  Int neurons, begin;  // the number of neurons in all copies, and the index of the first in the network
+  Int first_block, blocks, share, chunks;
   double constants[max_surrogate_args];
   Rows x[Cell::n_inputs];                     // not read: inputs are in the ring
   const void* initial[room(Cell::n_states)];  // the states themselves
@@ -42,12 +49,12 @@ template <class Cell> struct GroupOf<Cell, true> { using type = WithDraws<GroupA
 // The compile-time choices of a kernel. resident: a block processes all of its neurons at once, and they stay in the
 // registers of their threads; at most `at_once` of them.
 template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_, bool has_peers_,
-          int arriving_ = 0>
+          bool has_copies_, int arriving_ = 0>
 struct Plan {
   using Matrix = Matrix_;
   static constexpr int drives = drives_, threads = threads_, at_once = at_once_, arriving = arriving_;
   static constexpr Sending sending = sending_;
-  static constexpr bool resident = resident_, has_peers = has_peers_;
+  static constexpr bool resident = resident_, has_peers = has_peers_, has_copies = has_copies_;
   static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
   static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
   static constexpr bool keeps_rows = resident && at_once <= threads;  // the connections of this many neurons fit
@@ -65,7 +72,7 @@ template <class Plan> struct Shared {
 // The connections of a spike that are sent: all, those of delay 1, or the others.
 enum class Part { all, next_step, after_next };
 
-template <class Matrix> struct Sender {
+template <class Matrix, bool has_copies = false> struct Sender {
   using F = typename Matrix::Compute;
   static constexpr int unroll = 4;
 
@@ -82,15 +89,21 @@ template <class Matrix> struct Sender {
 
   __device__ __forceinline__ Spike row_of(Int neuron) const {
     if (net.matrix.nnz == 0) return {};
-    const Int first = Matrix::begin(net.matrix, neuron);
-    const int count = static_cast<int>(Matrix::begin(net.matrix, neuron + 1) - first);
-    return {first, count, net.near != nullptr ? net.near[neuron] : 0};
+    const Int copy = has_copies ? copy_of(net, neuron) : 0, row = neuron - copy * net.copy_size;
+    const Int first = Matrix::begin(net.matrix, row);
+    const int count = static_cast<int>(Matrix::begin(net.matrix, row + 1) - first);
+    return {copy << copy_shift | first, count, net.near != nullptr ? net.near[row] : 0};
   }
 
   // Sends every `stride`-th connection from `lane` on, for a spike in the step with slot `now`. Loads are in flight
   // together.
   template <Part part> __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
-    F* const ring = static_cast<F*>(net.ring);
+    F* ring = static_cast<F*>(net.ring);
+    Int first = spike.first;
+    if constexpr (has_copies) {
+      ring += (first >> copy_shift) * net.copy_columns;
+      first &= (Int{1} << copy_shift) - 1;
+    }
     const int slots = static_cast<int>(net.slots);
     const int end = part == Part::next_step ? spike.near : spike.count;
     for (int i = lane + (part == Part::after_next ? spike.near : 0); i < end; i += unroll * stride) {
@@ -99,7 +112,7 @@ template <class Matrix> struct Sender {
 #pragma unroll
       for (int u = 0; u < unroll; ++u) {
         const bool is_there = i + u * stride < end;
-        const Int k = spike.first + i + u * stride;
+        const Int k = first + i + u * stride;
         column[u] = is_there ? __ldcs(net.matrix.indices + k) : -1;
         weight[u] = Matrix::homogeneous ? shared : is_there ? Matrix::weight(net.matrix, k) : F(0);
         if constexpr (part == Part::next_step)
@@ -246,9 +259,8 @@ __device__ __forceinline__ void record_spike(const Arguments& net, int t, Int ne
 
 // The input of the caller of the steps.
 template <class F> __device__ __forceinline__ F given_input(const Arguments& net, int t, Int column) {
-  const Int place = column - net.input_column;
-  if (place < 0 || place >= net.input_columns) return 0;
-  return static_cast<const F*>(net.input)[(net.input_row + t) * net.input_columns + place];
+  const int place = net.places[column];
+  return place < 0 ? F(0) : static_cast<const F*>(net.input)[(net.input_row + t) * net.input_columns + place];
 }
 
 // The recorded states of a block's neurons.
@@ -286,7 +298,32 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Neurons;
   using Group = GroupArguments<Cell>;  // followed by draws if the cell draws
   using Matrix = typename Plan::Matrix;
+  using Sender = network::Sender<Matrix, Plan::has_copies>;
   static constexpr int D = Plan::drives;
+
+  // Elements begin, ..., end - 1 of the group, which are in the same copy. Element e is neuron e + offset, and its
+  // first input is column e + offset + shift.
+  struct Chunk {
+    Int copy, begin, end, offset, shift;
+
+    __device__ __forceinline__ Chunk(const Arguments& net, const Group& group, Int number)
+        : copy(0), offset(group.begin), shift(0) {
+      Int first = 0, neurons = group.neurons;
+      if constexpr (Plan::has_copies) {
+        copy = number / group.chunks;
+        number -= copy * group.chunks;
+        neurons = group.neurons / (net.size / net.copy_size);
+        first = copy * neurons;
+        offset += copy * (net.copy_size - neurons);
+        shift = copy * (net.copy_columns - net.copy_size);
+      }
+      begin = first + at_most(number * group.share, neurons);
+      end = first + at_most((number + 1) * group.share, neurons);
+    }
+  };
+  static __device__ __forceinline__ Int chunks_of(const Arguments& net, const Group& group) {
+    return Plan::has_copies ? group.chunks * (net.size / net.copy_size) : group.blocks;
+  }
 
   // The external input of a neuron in a step.
   struct Driven {
@@ -295,27 +332,29 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ Driven() : by{} {}
 
     __device__ __forceinline__ void draw(const Arguments& net, Int neuron, DoubleWord step) {
+      const Int copy = Plan::has_copies ? copy_of(net, neuron) : 0, place = neuron - copy * net.copy_size;
 #pragma unroll
       for (int d = 0; d < D; ++d)
 #pragma unroll
         for (int c = 0; c < I; ++c) {
           const Drive& drive = net.drives[d];
-          const Int column = c * net.size + neuron;
-          const Int index = net.numbers == nullptr ? column : c * net.whole + net.numbers[neuron];
+          const Int of_copy = c * net.copy_size + place, column = copy * net.copy_columns + of_copy;
+          const Int index = net.numbers == nullptr ? of_copy : c * net.whole + net.numbers[neuron];
+          const DoubleWord key = Plan::has_copies ? drive.keys[copy] : drive.key;
           const int table = drive.tables[column];
           by[d][c] = 0;
           if (table == not_driven) continue;
-          by[d][c] =
-              static_cast<const F*>(drive.weights)[column] * static_cast<F>(number(drive, column, index, step, table));
+          by[d][c] = static_cast<const F*>(drive.weights)[column] *
+                     static_cast<F>(number(drive, key, column, index, step, table));
         }
     }
 
    private:
     // Equals poisson(rate) of neuron text, with draws 0 and 1, for the neuron with this index.
-    static __device__ __forceinline__ double number(const Drive& drive, Int column, Int index, DoubleWord step,
-                                                    int table) {
+    static __device__ __forceinline__ double number(const Drive& drive, DoubleWord key, Int column, Int index,
+                                                    DoubleWord step, int table) {
       const auto word = [&](unsigned draw) {
-        return chosen(words_of(drive.key, static_cast<DoubleWord>(index) / 4, step, false, draw, 0),
+        return chosen(words_of(key, static_cast<DoubleWord>(index) / 4, step, false, draw, 0),
                       static_cast<Word>(index % 4));
       };
       const Word high = word(0);
@@ -338,26 +377,47 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     }
   };
 
-  // A thread's neurons in a turn of the block, from index `base` of the group on. Threads without neurons also run,
+  // A thread's neurons in a turn of the block, from element `base` of a chunk on. Threads without neurons also run,
   // because all must arrive at a barrier; they read the neurons of other threads.
   struct Turn {
-    const Int base, end;
+    const Int base, end, offset, shift;  // as in Chunk
     const Neurons n;
     const Cells cells;
     F state[W][room(S)];
     Driven driven[W];
+    // What does not change in a launch: currents, and bits of the neurons to which the caller passes input, and of
+    // those that are silenced.
+    F current[W][I];
+    unsigned given = 0, silenced = 0;
 
-    __device__ __forceinline__ Turn(const Group& group, Int base, Int end)
-        : base(base), end(end), n(neurons(group, base)), cells(group, n) {
+    __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base)
+        : base(base),
+          end(chunk.end),
+          offset(chunk.offset),
+          shift(chunk.shift),
+          n(neurons(group, base)),
+          cells(cells_of(net, group, chunk, n)) {
       Base::load_initial(group, cells, n, state);
+#pragma unroll
+      for (int k = 0; k < W; ++k) {
+        const Int neuron = this->neuron(k);
+        if (net.silenced != nullptr && net.silenced[neuron] != 0) silenced |= 1u << k;
+#pragma unroll
+        for (int c = 0; c < I; ++c) {
+          const Int column = c * net.copy_size + shift + neuron;
+          current[k][c] = net.current != nullptr ? static_cast<const F*>(net.current)[column] : F(0);
+          if (net.input != nullptr && net.places[column] >= 0) given |= 1u << k;
+        }
+      }
     }
 
     __device__ __forceinline__ bool has(int k) const { return n.own(k) && n.neuron(k) < end; }
+    __device__ __forceinline__ Int neuron(int k) const { return offset + n.neuron(k); }
 
-    __device__ __forceinline__ void draw(const Arguments& net, const Group& group, DoubleWord step) {
+    __device__ __forceinline__ void draw(const Arguments& net, DoubleWord step) {
 #pragma unroll
       for (int k = 0; k < W; ++k)
-        if (has(k)) driven[k].draw(net, group.begin + n.neuron(k), step);
+        if (has(k)) driven[k].draw(net, neuron(k), step);
     }
 
     __device__ __forceinline__ void store(const Group& group) const {
@@ -378,6 +438,19 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
         return {at_most(start, group.neurons - Neurons::span) + (threadIdx.x & 31), start};
       }
     }
+
+    // A copy has its own seed, and draws the numbers of the same neuron in copy 0.
+    static __device__ __forceinline__ Cells cells_of(const Arguments& net, const Group& group, const Chunk& chunk,
+                                                     const Neurons& n) {
+      if constexpr (Plan::has_copies && DrawsOf<Cell>::any) {
+        typename GroupOf<Cell>::type own = static_cast<const typename GroupOf<Cell>::type&>(group);
+        own.draws.seed += chunk.copy;
+        own.draws.first -= chunk.copy * (group.neurons / (net.size / net.copy_size));
+        return Cells(static_cast<const Group&>(own), n);
+      } else {
+        return Cells(group, n);
+      }
+    }
   };
 
   // A thread's part of the loop over time.
@@ -385,7 +458,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     const Arguments& net;
     const Group& group;
     Shared<Plan>& shared;
-    const Sender<Matrix>& sender;
+    const Sender& sender;
     const PeerSpikes<Plan> peers;
     int now;       // the slot that arrives
     int turn = 0;  // the number of turns so far
@@ -396,21 +469,21 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       for (int k = 0; k < W; ++k)
 #pragma unroll
         for (int c = 0; c < I; ++c)
-          if (own.has(k)) x[k][c] = __ldcg(slot(own, k) + c * net.size);
+          if (own.has(k)) x[k][c] = __ldcg(slot(own, k) + c * net.copy_size);
 #pragma unroll
       for (int k = 0; k < W; ++k)
         if (own.has(k)) step(t, own, k, x[k]);
     }
 
     // Sends the connections of the neurons that fired, without a grid barrier.
-    __device__ __forceinline__ void send_own(Int base, int own_threads) {
+    __device__ __forceinline__ void send_own(const Turn& own, int own_threads) {
       if constexpr (Plan::has_own) {
         constexpr Part part = Plan::sending == Sending::own ? Part::all : Part::next_step;
         if (threadIdx.x == 0) shared.found[(turn + 1) % 3] = 0;
         asm volatile("bar.sync 1, %0;" ::"r"(own_threads) : "memory");
         const unsigned short* const who = fired();
         sender.template send_own<part>(
-            shared.found[turn % 3], [&](int i) { return row_of(base, who[i]); }, now, threadIdx.x / 32,
+            shared.found[turn % 3], [&](int i) { return row_of(own, who[i]); }, now, threadIdx.x / 32,
             own_threads / 32);
         ++turn;
       }
@@ -420,93 +493,110 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       if constexpr (Plan::keeps_rows) {
 #pragma unroll
         for (int k = 0; k < W; ++k)
-          if (own.has(k)) shared.rows[own.n.neuron(k) - own.base] = sender.row_of(group.begin + own.n.neuron(k));
+          if (own.has(k)) shared.rows[own.n.neuron(k) - own.base] = sender.row_of(own.neuron(k));
       }
     }
 
    private:
     __device__ __forceinline__ F* slot(const Turn& own, int k) const {
-      return static_cast<F*>(net.ring) + now * net.columns + group.begin + own.n.neuron(k);
+      return static_cast<F*>(net.ring) + now * net.columns + own.shift + own.neuron(k);
     }
 
     __device__ __forceinline__ void step(int t, Turn& own, int k, F (&x)[I]) const {
-      const Int neuron = group.begin + own.n.neuron(k);
+      const Int neuron = own.neuron(k);
       F y[O];
 #pragma unroll
       for (int c = 0; c < I; ++c) {
-        slot(own, k)[c * net.size] = 0;
-        if (net.current != nullptr) x[c] += static_cast<const F*>(net.current)[c * net.size + neuron];
-        if (net.input != nullptr) x[c] += given_input<F>(net, t, c * net.size + neuron);
+        slot(own, k)[c * net.copy_size] = 0;
+        if (net.current != nullptr) x[c] += own.current[k][c];
+        if (own.given >> k & 1) x[c] += given_input<F>(net, t, c * net.copy_size + own.shift + neuron);
 #pragma unroll
         for (int d = 0; d < D; ++d) x[c] += own.driven[k].by[d][c];
       }
       own.cells.step(k, t, x, own.state[k], y);
-      if (net.silenced != nullptr && y[0] > 0 && net.silenced[neuron] != 0) y[0] = 0;
+      if (own.silenced >> k & 1) y[0] = y[0] > 0 ? F(0) : y[0];
       const bool fires = y[0] > 0;
       if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
       if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
-      if (fires) publish(t, own.base, static_cast<int>(own.n.neuron(k) - own.base));
+      if (fires) publish(t, own, static_cast<int>(own.n.neuron(k) - own.base));
     }
 
     // Publishes the spike of neuron `i` of the turn.
-    __device__ __forceinline__ void publish(int t, Int base, int i) const {
+    __device__ __forceinline__ void publish(int t, const Turn& own, int i) const {
+      const Int neuron = own.offset + own.base + i;
       if constexpr (Plan::has_own) fired()[atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(i);
       if constexpr (Plan::sending != Sending::own) {
         const int list = t % 3, at = atomicAdd(net.counts + list, 1);
-        if (!Plan::has_peers || net.peers.has_own != 0) net.lists[list * net.size + at] = row_of(base, i);
-        if constexpr (Plan::has_peers) {
-          const Int neuron = group.begin + base + i;
+        if (!Plan::has_peers || net.peers.has_own != 0) net.lists[list * net.size + at] = row_of(own, i);
+        if constexpr (Plan::has_peers)
           peers.publish(t, at, net.numbers != nullptr ? net.numbers[neuron] : static_cast<int>(neuron));
-        }
       }
-      record_spike(net, t, group.begin + base + i);
+      record_spike(net, t, neuron);
     }
 
-    __device__ __forceinline__ Spike row_of(Int base, int i) const {
+    __device__ __forceinline__ Spike row_of(const Turn& own, int i) const {
       if constexpr (Plan::keeps_rows)
         return shared.rows[i];
       else
-        return sender.row_of(group.begin + base + i);
+        return sender.row_of(own.offset + own.base + i);
     }
 
     __device__ __forceinline__ unsigned short* fired() const { return shared.fired[Plan::resident ? 0 : turn % 2]; }
   };
 
-  // A block's neurons, which stay in registers from the first step to the last.
+  // A block's neurons, one chunk, which stay in registers from the first step to the last.
   struct Resident {
     Walk& walk;
     Turn own;
+    const OwnProbes<F> probes;
     const DoubleWord first_step;
 
-    __device__ __forceinline__ Resident(Walk& walk, Int begin, Int end, DoubleWord first_step)
-        : walk(walk), own(walk.group, begin, end), first_step(first_step) {
+    __device__ __forceinline__ Resident(Walk& walk, Int block, DoubleWord first_step)
+        : Resident(walk, Chunk(walk.net, walk.group, block), first_step) {}
+    __device__ __forceinline__ Resident(Walk& walk, const Chunk& chunk, DoubleWord first_step)
+        : walk(walk),
+          own(walk.net, walk.group, chunk, chunk.begin),
+          probes(walk.net, chunk.offset + chunk.begin, chunk.offset + chunk.end),
+          first_step(first_step) {
       walk.keep_rows(own);
-      own.draw(walk.net, walk.group, first_step);
+      own.draw(walk.net, first_step);
     }
     __device__ __forceinline__ void step(int t, int own_threads) {
       walk.step(t, own);
       if (walk.net.probe_count > 0) own.store(walk.group);
-      walk.send_own(own.base, own_threads);
+      walk.send_own(own, own_threads);
     }
-    __device__ __forceinline__ void prepare(int t) { own.draw(walk.net, walk.group, first_step + t); }
+    __device__ __forceinline__ void record(int t) const { probes.record(walk.net, t); }
+    __device__ __forceinline__ void prepare(int t) { own.draw(walk.net, first_step + t); }
     __device__ __forceinline__ void end() const { own.store(walk.group); }
   };
 
-  // The neurons of a block with more neurons than fit in the registers of its threads, which process them in a loop.
+  // The neurons of a block with more neurons than fit in the registers of its threads, which process them in a loop, or
+  // with more than one chunk.
   struct InTurns {
     Walk& walk;
-    const Int begin, last;
+    const Int block;
     const DoubleWord first_step;
 
-    __device__ __forceinline__ InTurns(Walk& walk, Int begin, Int end, DoubleWord first_step)
-        : walk(walk), begin(begin), last(end), first_step(first_step) {}
+    __device__ __forceinline__ InTurns(Walk& walk, Int block, DoubleWord first_step)
+        : walk(walk), block(block), first_step(first_step) {}
     __device__ __forceinline__ void step(int t, int own_threads) {
-      for (Int base = begin; base < last; base += own_threads * W) {
-        Turn own(walk.group, base, last);
-        own.draw(walk.net, walk.group, first_step + t);
-        walk.step(t, own);
-        own.store(walk.group);
-        walk.send_own(base, own_threads);
+      for (Int number = block; number < chunks_of(walk.net, walk.group); number += walk.group.blocks) {
+        const Chunk chunk(walk.net, walk.group, number);
+        for (Int base = chunk.begin; base < chunk.end; base += own_threads * W) {
+          Turn own(walk.net, walk.group, chunk, base);
+          own.draw(walk.net, first_step + t);
+          walk.step(t, own);
+          own.store(walk.group);
+          walk.send_own(own, own_threads);
+        }
+      }
+    }
+    __device__ __forceinline__ void record(int t) const {
+      if (walk.net.probe_count == 0) return;
+      for (Int number = block; number < chunks_of(walk.net, walk.group); number += walk.group.blocks) {
+        const Chunk chunk(walk.net, walk.group, number);
+        OwnProbes<F>(walk.net, chunk.offset + chunk.begin, chunk.offset + chunk.end).record(walk.net, t);
       }
     }
     __device__ __forceinline__ void prepare(int) const {}
@@ -515,14 +605,11 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   using Owned = typename event::Choose<Plan::resident, Resident, InTurns>::type;
 
   static __device__ __forceinline__ void run(const Arguments& net, const Group& group, Shared<Plan>& shared) {
-    const Int block = blockIdx.x - group.first_block;
-    const Int begin = at_most(block * group.share, group.neurons), end = at_most(begin + group.share, group.neurons);
     const DoubleWord first_step = *net.step;
     const int slots = static_cast<int>(net.slots), steps = static_cast<int>(net.steps);
     const int own_threads = static_cast<int>(net.own_threads);
     const bool is_owner = static_cast<int>(threadIdx.x) < own_threads;
-    const Sender<Matrix> sender(net);
-    const OwnProbes<F> probes(net, group.begin + begin, group.begin + end);
+    const Sender sender(net);
     GridBarrier barrier;
     if (threadIdx.x < 3) shared.found[threadIdx.x] = 0;
     __syncthreads();
@@ -537,8 +624,9 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       sender.template send_listed<part>(list, slot, later_warp, static_cast<Int>(later_warps) * gridDim.x);
     };
 
-    Walk walk{net, group, shared, sender, PeerSpikes<Plan>(net.peers), static_cast<int>(first_step % slots)};
-    Owned owned(walk, begin, end, first_step);
+    const int first_slot = static_cast<int>(first_step % slots);
+    Walk walk{net, group, shared, sender, PeerSpikes<Plan>(net.peers), first_slot};
+    Owned owned(walk, blockIdx.x - group.first_block, first_step);
     int before = walk.now;
     for (int t = 0; t < steps; ++t) {
       if (t > 0) barrier.wait();
@@ -556,7 +644,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
           walk.peers.send(sender, t, __ldcg(net.counts + t % 3), shared.received, walk.now, own_warp, all_warps);
       }
       barrier.arrive();
-      probes.record(net, t);
+      owned.record(t);
       if (t + 1 < steps) owned.prepare(t + 1);
       before = walk.now;
       walk.now = walk.now + 1 == slots ? 0 : walk.now + 1;

@@ -33,7 +33,7 @@ template <class Plan> struct RoundsShared {
 template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
   using Steps = GroupSteps<Spec, Plan>;
   using Steps::I, Steps::O, Steps::W, Steps::D;
-  using typename Steps::Driven, typename Steps::F, typename Steps::Group, typename Steps::Matrix;
+  using typename Steps::Chunk, typename Steps::Driven, typename Steps::F, typename Steps::Group, typename Steps::Sender;
   static constexpr int A = Plan::arriving < I ? Plan::arriving : I;  // inputs with connections
   // Steps between the load of sums and their use. (1 to 8 take the same time on an H200.)
   static constexpr int ahead = 2;
@@ -45,30 +45,31 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 
   // A thread's neurons (GroupSteps), and bits of those that it owns, and of those with a drive.
   struct Turn : Steps::Turn {
-    const Int first;  // the number of neuron 0 in the network
+    const Int first, column;  // the index of neuron 0 in the network, and the column of its first input
     const OwnProbes<F> probes;
     unsigned owned = 0, driven = 0;
     int drawn_at = 0;  // the index of its first driven neuron in RoundsShared::driven
 
-    __device__ __forceinline__ Turn(const Arguments& net, const Group& group, Int base, Int end)
-        : Steps::Turn(group, base, end),
-          first(group.begin + this->n.first),
-          probes(net, group.begin + base, group.begin + at_most(base + net.own_threads * W, end)) {
+    __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base)
+        : Steps::Turn(net, group, chunk, base),
+          first(chunk.offset + this->n.first),
+          column(first + chunk.shift),
+          probes(net, chunk.offset + base, chunk.offset + at_most(base + net.own_threads * W, chunk.end)) {
 #pragma unroll
       for (int k = 0; k < W; ++k) {
         if (!this->has(k)) continue;
         owned |= 1u << k;
-        if (is_driven(net, first + distance(k))) driven |= 1u << k;
+        if (is_driven(net, column + distance(k))) driven |= 1u << k;
       }
     }
 
    private:
-    static __device__ __forceinline__ bool is_driven(const Arguments& net, Int neuron) {
+    static __device__ __forceinline__ bool is_driven(const Arguments& net, Int column) {
       bool is = false;
 #pragma unroll
       for (int d = 0; d < D; ++d)
 #pragma unroll
-        for (int c = 0; c < I; ++c) is = is || net.drives[d].tables[c * net.size + neuron] != not_driven;
+        for (int c = 0; c < I; ++c) is = is || net.drives[d].tables[c * net.copy_size + column] != not_driven;
       return is;
     }
   };
@@ -96,10 +97,10 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     const Arguments& net;
     const Group& group;
     RoundsShared<Plan>& shared;
-    const Sender<Matrix>& sender;
+    const Sender& sender;
     const DoubleWord first_step;
     const int last_step, own_threads;
-    const Int begin;      // the first neuron of the block
+    const int begin;      // the first neuron of a resident block
     int drawn_steps = 0;  // of a round, RoundsShared
 
     __device__ __forceinline__ void run(const Round& round, Turn& own) const {
@@ -107,8 +108,8 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 #pragma unroll
       for (int u = 0; u < ahead; ++u)
         if (round.first + u < round.last) load(own, at, u);
-      const bool is_plain = own.owned == (1u << W) - 1 && net.current == nullptr && net.input == nullptr &&
-                            net.silenced == nullptr && net.fired == nullptr && own.probes.first >= own.probes.last;
+      const bool is_plain = own.owned == (1u << W) - 1 && net.current == nullptr && own.given == 0 &&
+                            own.silenced == 0 && net.fired == nullptr && own.probes.first >= own.probes.last;
       if (is_plain) run<true>(round, round.last <= last_step ? round.last : last_step, own, at);
       run<false>(round, round.last, own, at);
       list(round, at.unlisted);
@@ -125,7 +126,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 #pragma unroll
           for (int k = 0; k < W; ++k)
             if ((own.driven >> k & 1) && at < shared.most_drawn)
-              shared.driven[at++] = static_cast<unsigned short>(own.n.neuron(k) - begin);
+              shared.driven[at++] = static_cast<unsigned short>(own.neuron(k) - begin);
         }
         __syncthreads();
         const int at_once = static_cast<int>(net.round), of_a_step = shared.found * D * I;
@@ -141,7 +142,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
         for (int i = threadIdx.x; i < drawn_steps * neurons; i += blockDim.x) {
           const int step = i / neurons, at = i - step * neurons;
           Driven input;
-          input.draw(net, group.begin + begin + shared.driven[at], first_step + first + step);
+          input.draw(net, begin + shared.driven[at], first_step + first + step);
 #pragma unroll
           for (int d = 0; d < D; ++d)
 #pragma unroll
@@ -154,7 +155,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
       if constexpr (Plan::keeps_rows) {
 #pragma unroll
         for (int k = 0; k < W; ++k)
-          if (own.owned >> k & 1) shared.rows[own.n.neuron(k) - begin] = sender.row_of(own.first + distance(k));
+          if (own.owned >> k & 1) shared.rows[own.neuron(k) - begin] = sender.row_of(own.first + distance(k));
       }
     }
 
@@ -170,11 +171,11 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 
     // Loads the sums of the next step that is not loaded.
     __device__ __forceinline__ void load(const Turn& own, Progress& at, int u) const {
-      const F* const sums = static_cast<const F*>(net.ring) + start_of(at.loaded) + own.first;
+      const F* const sums = static_cast<const F*>(net.ring) + start_of(at.loaded) + own.column;
 #pragma unroll
       for (int k = 0; k < W; ++k)
 #pragma unroll
-        for (int c = 0; c < A; ++c) at.arriving[u][k][c] = __ldcg(sums + c * net.size + distance(k));
+        for (int c = 0; c < A; ++c) at.arriving[u][k][c] = __ldcg(sums + c * net.copy_size + distance(k));
       at.loaded = next(at.loaded);
     }
 
@@ -212,25 +213,26 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 #pragma unroll
         for (int c = 0; c < A; ++c) has_arrived = has_arrived || x[k][c] != 0;
       if (has_arrived) {
-        F* const sums = static_cast<F*>(net.ring) + start_of(at.slot) + own.first;
+        F* const sums = static_cast<F*>(net.ring) + start_of(at.slot) + own.column;
 #pragma unroll
         for (int k = 0; k < W; ++k)
 #pragma unroll
           for (int c = 0; c < A; ++c)
-            if (owned >> k & 1) sums[c * net.size + distance(k)] = 0;
+            if (owned >> k & 1) sums[c * net.copy_size + distance(k)] = 0;
       }
       if (!is_plain && net.current != nullptr) {
 #pragma unroll
         for (int k = 0; k < W; ++k)
 #pragma unroll
           for (int c = 0; c < I; ++c)
-            x[k][c] += static_cast<const F*>(net.current)[c * net.size + own.first + distance(k)];
+            x[k][c] += static_cast<const F*>(net.current)[c * net.copy_size + own.column + distance(k)];
       }
-      if (!is_plain && net.input != nullptr) {
+      if (!is_plain && own.given != 0) {
 #pragma unroll
         for (int k = 0; k < W; ++k)
 #pragma unroll
-          for (int c = 0; c < I; ++c) x[k][c] += given_input<F>(net, at.t, c * net.size + own.first + distance(k));
+          for (int c = 0; c < I; ++c)
+            if (own.given >> k & 1) x[k][c] += given_input<F>(net, at.t, c * net.copy_size + own.column + distance(k));
       }
       if constexpr (D > 0)
         if (own.driven != 0) drive(own, at.t, at.t - round.first, x);
@@ -239,8 +241,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 #pragma unroll
       for (int k = 0; k < W; ++k) {
         own.cells.step(k, at.t, x[k], own.state[k], y[k]);
-        if (!is_plain && net.silenced != nullptr && y[k][0] > 0 && net.silenced[own.first + distance(k)] != 0)
-          y[k][0] = 0;
+        if (!is_plain && (own.silenced >> k & 1) && y[k][0] > 0) y[k][0] = 0;
         any_fires = any_fires || y[k][0] > 0;
       }
       if (!is_plain && net.fired != nullptr) {
@@ -295,7 +296,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
                                             Unlisted& unlisted) const {
       for (; fires != 0; fires &= fires - 1) {
         const int k = __ffs(static_cast<int>(fires)) - 1;
-        const int neuron = static_cast<int>(own.n.neuron(k) - begin);
+        const int neuron = static_cast<int>(own.neuron(k));
         list(round, unlisted);
         unlisted = {next_place(net.counts + round.number % 3), neuron, slot};
         record_spike(net, t, own.first + distance(k));
@@ -310,12 +311,11 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
       unlisted.place = -1;
     }
 
-    // Returns the connections of a neuron, counted from the first of the block.
     __device__ __forceinline__ Spike row_of(int neuron) const {
       if constexpr (Plan::keeps_rows)
-        return shared.rows[neuron];
+        return shared.rows[neuron - begin];
       else
-        return sender.row_of(group.begin + begin + neuron);
+        return sender.row_of(neuron);
     }
 
     // atomicAdd(count, 1), of which the compiler would read the result at once.
@@ -344,7 +344,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 
   // Sends the spikes of all blocks in a round, by `warps` warps, of which this is number `warp`. Few spikes are divided
   // into more pieces than rows of average length need, because a row may be long.
-  static __device__ __forceinline__ void send_listed(const Sender<Matrix>& sender, int round, Int warp, Int warps) {
+  static __device__ __forceinline__ void send_listed(const Sender& sender, int round, Int warp, Int warps) {
     const Arguments& net = sender.net;
     const Spike* const spikes = list_of(net, round);
     const int coarse = static_cast<int>(net.pieces), fine = coarse < 8 ? 8 : coarse;
@@ -359,13 +359,13 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     }
   }
 
-  // A block's neurons, which stay in registers from the first round to the last.
+  // A block's neurons, one chunk, which stay in registers from the first round to the last.
   struct Resident {
     const Walk& walk;
     Turn own;
 
-    __device__ __forceinline__ Resident(Walk& walk, Int end, bool is_owner)
-        : walk(walk), own(walk.net, walk.group, walk.begin, end) {
+    __device__ __forceinline__ Resident(Walk& walk, const Chunk& chunk, bool is_owner)
+        : walk(walk), own(walk.net, walk.group, chunk, chunk.begin) {
       if (is_owner) walk.keep_rows(own);
       walk.find_driven(is_owner, own);
     }
@@ -373,17 +373,21 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     __device__ __forceinline__ void end() const { own.store(walk.group); }
   };
 
-  // The neurons of a block with more neurons than fit in the registers of its threads. They are loaded once per round.
+  // The neurons of a block with more neurons than fit in the registers of its threads, or with more than one chunk.
+  // They are loaded once per round.
   struct InTurns {
     const Walk& walk;
-    const Int last;
 
-    __device__ __forceinline__ InTurns(const Walk& walk, Int end, bool) : walk(walk), last(end) {}
+    __device__ __forceinline__ InTurns(const Walk& walk, const Chunk&, bool) : walk(walk) {}
     __device__ __forceinline__ void run(const Round& round) const {
-      for (Int base = walk.begin; base < last; base += walk.own_threads * W) {
-        Turn own(walk.net, walk.group, base, last);
-        walk.run(round, own);
-        own.store(walk.group);
+      const Int block = blockIdx.x - walk.group.first_block;
+      for (Int number = block; number < Steps::chunks_of(walk.net, walk.group); number += walk.group.blocks) {
+        const Chunk chunk(walk.net, walk.group, number);
+        for (Int base = chunk.begin; base < chunk.end; base += walk.own_threads * W) {
+          Turn own(walk.net, walk.group, chunk, base);
+          walk.run(round, own);
+          own.store(walk.group);
+        }
       }
     }
     __device__ __forceinline__ void end() const {}
@@ -391,25 +395,25 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
   using Owned = typename event::Choose<Plan::resident, Resident, InTurns>::type;
 
   static __device__ __forceinline__ void run(const Arguments& net, const Group& group, RoundsShared<Plan>& shared) {
-    const Int block = blockIdx.x - group.first_block;
-    const Int begin = at_most(block * group.share, group.neurons), end = at_most(begin + group.share, group.neurons);
+    const Chunk chunk(net, group, blockIdx.x - group.first_block);  // the only one of a resident block
     const DoubleWord first_step = *net.step;
     const int slots = static_cast<int>(net.slots), steps = static_cast<int>(net.steps);
     const int own_threads = static_cast<int>(net.own_threads), at_once = static_cast<int>(net.round);
-    const Sender<Matrix> sender(net);
+    const Sender sender(net);
     GridBarrier barrier;
 
     const int own_warps = own_threads / 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const bool is_owner = warp < own_warps, all_send = own_warps == warps, is_sender = all_send || !is_owner;
     const int first_sender = all_send ? 0 : own_warps;
 
+    const int begin = static_cast<int>(chunk.offset + chunk.begin);
     Walk walk{net, group, shared, sender, first_step, steps - 1, own_threads, begin};
     const auto send = [&](int round) {
       if (is_sender)
         send_listed(sender, round, static_cast<Int>(warp - first_sender) * gridDim.x + blockIdx.x,
                     static_cast<Int>(warps - first_sender) * gridDim.x);
     };
-    Owned owned(walk, end, is_owner);
+    Owned owned(walk, chunk, is_owner);
     walk.draw(0);
     __syncthreads();
     Round round{0, 0, 0, static_cast<int>(first_step % slots)};

@@ -38,12 +38,12 @@ neuron shiu(synapses, poisson; v = {V_0}, g, wait; refractory) {{
 
 
 class Fly:
-    """The network of a connectome, in which neurons are activated and silenced."""
+    """The network of a connectome, in which neurons are activated and silenced. Trials are copies of the network."""
 
-    def __init__(self, connectome, dtype=torch.float32, device="cpu"):
+    def __init__(self, connectome, dtype=torch.float32, device="cpu", trials=1):
         size = len(connectome.ids)
         waiting = torch.full((size,), round(T_RFC / DT) - 1.0)  # steps, which activate() changes for some neurons
-        self.network = spikeforge.Network(dtype=dtype, device=device)
+        self.network = spikeforge.Network(dtype=dtype, device=device, copies=trials)
         self.neurons = self.network.populate("neurons", size, NEURON, refractory=waiting)
         self.network.project(
             self.neurons, self.neurons, rules.arrays(connectome.sources, connectome.targets),
@@ -56,25 +56,30 @@ class Fly:
         """Gives neurons random input spikes, spikes/s, each of which makes the neuron fire; ends their refractory period."""
         self.rates[neurons] = rate
         refractory = self.neurons.params["refractory"]
-        refractory[neurons] = 0
+        refractory[..., neurons] = 0
         self.neurons.params["refractory"] = refractory
 
     def silence(self, neurons):
         """Suppresses the spikes of neurons."""
         self.network.silence(self.neurons, neurons)
 
-    def trial(self, milliseconds, seed=0):
-        """Simulates from the resting state, and returns the recording. The seed draws the input spikes."""
-        steps = round(milliseconds / DT)
+    def run(self, milliseconds, seed=0):
+        """Simulates all trials from the resting state, and returns the recording. Trial k draws its input spikes with
+        seed + k."""
+        steps, trials = round(milliseconds / DT), self.network.copies
         self.network.load_state_dict(self.resting)
-        generator = torch.Generator().manual_seed(seed)
-        when, which = draw(self.rates, steps, generator)
-        return spikeforge.simulate(self.network, steps, inputs={(self.neurons, "poisson"): (when, which, F_POI * W_SYN)})
+        drawn = [draw(self.rates, steps, torch.Generator().manual_seed(seed + k)) for k in range(trials)]
+        when, which = (torch.cat(each) for each in zip(*drawn))
+        trial = torch.arange(trials).repeat_interleave(torch.tensor([len(steps) for steps, _ in drawn]))
+        events = when, which, F_POI * W_SYN, trial
+        return spikeforge.simulate(self.network, steps, inputs={(self.neurons, "poisson"): events})
 
-    def mean_rates(self, recordings):
-        """Returns the spikes/s of each neuron in each recording, [recordings, neurons]."""
-        counts = [torch.bincount(each.neurons.cpu(), minlength=len(self.neurons)) for each in recordings]
-        return torch.stack([count * (1000 / (len(each.span) * DT)) for count, each in zip(counts, recordings)])
+    def mean_rates(self, recording):
+        """Returns the spikes/s of each neuron in each trial, [trials, neurons]."""
+        trials, size = self.network.copies, len(self.neurons)
+        places = recording.neurons if recording.copies is None else recording.copies * size + recording.neurons
+        counts = torch.bincount(places.cpu(), minlength=trials * size)
+        return counts.view(trials, size) * (1000 / (len(recording.span) * DT))
 
 
 def draw(rates, steps, generator):

@@ -59,7 +59,7 @@ def write(path, connectome, rates):
                 rows.writerow([int(connectome.ids[neuron]), f"{mean[neuron]:g}", *(f"{r:g}" for r in rates[:, neuron].tolist())])
 
 
-def plot(path, recording, rates, is_activated, milliseconds):
+def plot(path, recording, population, rates, is_activated, milliseconds):
     """Draws the spikes of the first trial, neurons in the order of their rates, and the rates of all trials."""
     import matplotlib
 
@@ -70,7 +70,7 @@ def plot(path, recording, rates, is_activated, milliseconds):
     order = mean.argsort(descending=True, stable=True)[: int((mean > 0).sum())]
     place = torch.full_like(mean, -1).index_copy_(0, order, torch.arange(len(order)).to(mean))
     figure, (raster, bars) = pyplot.subplots(1, 2, figsize=(11, 6), width_ratios=[3, 1], sharey=True, layout="constrained")
-    steps, neurons = recording.steps.cpu(), recording.neurons.cpu()
+    steps, neurons = (t.cpu() for t in recording.of(population, copy=0))
     for kind, colour, label in ((is_activated, "#b5472f", "activated"), (~is_activated, "#2b6ca3", "others")):
         here = kind[neurons]
         raster.plot(steps[here] * fly.DT, place[neurons[here]], ".", markersize=2, color=colour, label=label, rasterized=True)
@@ -123,7 +123,7 @@ def main():
         chosen, silenced = activated(options, connectome), connectome.neurons(options.silence)
     except (ImportError, OSError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    brain = fly.Fly(connectome, torch.float64 if options.double else torch.float32, options.device)
+    brain = fly.Fly(connectome, torch.float64 if options.double else torch.float32, options.device, options.trials)
     brain.activate(chosen, options.rate)
     brain.silence(silenced)
     built = time.perf_counter() - begun
@@ -131,8 +131,8 @@ def main():
           f"{len(chosen)} activated, {len(silenced)} silenced")
 
     begun = time.perf_counter()
-    recordings = [brain.trial(options.milliseconds, seed) for seed in range(options.seed, options.seed + options.trials)]
-    rates = brain.mean_rates(recordings)
+    recording = brain.run(options.milliseconds, options.seed)
+    rates = brain.mean_rates(recording)
     spent = time.perf_counter() - begun
     factor = spent * 1000 / (options.trials * options.milliseconds)
     print(f"{options.trials} trials of {options.milliseconds:g} ms in {spent:.2f} s: real-time factor {factor:.3f}, "
@@ -141,7 +141,7 @@ def main():
     is_activated = torch.zeros(len(connectome.ids), dtype=torch.bool).index_fill_(0, chosen, True)
     table(connectome, rates, is_activated, options.shown)
     write(options.csv, connectome, rates)
-    plot(options.plot, recordings[0], rates, is_activated, options.milliseconds)
+    plot(options.plot, recording, brain.neurons, rates, is_activated, options.milliseconds)
     print(f"rates: {options.csv}\npicture: {options.plot}")
     if options.json:
         fired = rates.mean(0).nonzero().flatten().tolist()

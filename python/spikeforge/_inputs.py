@@ -23,7 +23,8 @@ class GivenInputs:
         self.numbers: list[int] = []
         self.names: list[str] = []
         self.are_events: list[bool] = []
-        self.tensors: list[tuple[Tensor, ...]] = []  # values, or values, steps and neurons sorted by steps
+        # Values; or values, steps, neurons and copies, sorted by steps. Copies without elements are all copies.
+        self.tensors: list[tuple[Tensor, ...]] = []
 
     def of(self, first: int, count: int) -> tuple[list[int], list[str], list[bool], list[Tensor]]:
         """Returns the input of steps ``first`` to ``first + count - 1``."""
@@ -33,13 +34,14 @@ class GivenInputs:
                 part = values[first : first + count]
                 tensors.append(population.spread(part) if isinstance(population, Part) else part)
                 continue
-            steps, neurons = events
+            steps, neurons, copies = events
             neurons = population.indices[neurons] if isinstance(population, Part) else neurons
             if first == 0 and (not steps.numel() or bool(steps[-1] < count)):
-                tensors += values, steps, neurons
+                tensors += values, steps, neurons, copies
                 continue
             begin, end = torch.searchsorted(steps, torch.tensor([first, first + count])).tolist()
             tensors += values[begin:end] if values.dim() else values, steps[begin:end] - first, neurons[begin:end]
+            tensors.append(copies[begin:end])
         return self.numbers, self.names, self.are_events, tensors
 
 
@@ -61,28 +63,33 @@ def read_inputs(network: Network, inputs: Inputs | None, steps: int) -> GivenInp
         given.names.append(check_text(what, name))
         given.are_events.append(isinstance(value, tuple))
         if isinstance(value, tuple):
-            given.tensors.append(_read_events(what, value, {"steps": steps, "neurons": len(population)}))
+            sizes = {"steps": steps, "neurons": len(population), "copies": network.copies}
+            given.tensors.append(_read_events(what, value, sizes))
             continue
-        values = tensor_of(what, value)
-        if list(values.shape) != (shape := [steps, len(population)]):
-            raise ValueError(f"{what} must have shape {shape}, steps and neurons, but has {list(values.shape)}")
+        values, shape = tensor_of(what, value), [steps, len(population)]
+        of_copies = [steps, network.copies, len(population)]
+        if list(values.shape) != shape and (network.copies == 1 or list(values.shape) != of_copies):
+            also = f" or {of_copies}, steps, copies and neurons" if network.copies > 1 else ""
+            raise ValueError(f"{what} must have shape {shape}, steps and neurons,{also} but has {list(values.shape)}")
         given.tensors.append((values,))
     return given
 
 
-def _read_events(what: str, value: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns weights, steps and neurons of events, in the order of steps."""
-    if len(value) not in (2, 3):
-        raise TypeError(f"{what} must be a tensor or (steps, neurons, weights), but is {value!r:.60}")
-    steps, neurons = (
+def _read_events(what: str, value: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns weights, steps, neurons and copies of events, in the order of steps."""
+    if len(value) not in (2, 3, 4):
+        raise TypeError(f"{what} must be a tensor or (steps, neurons, weights, copies), but is {value!r:.60}")
+    indices = [
         check_indices(f"{what}: {name}", tensor_of(f"{what}: {name}", numbers, dtype=None).cpu(), size)
-        for numbers, (name, size) in zip(value, sizes.items())
-    )
-    weights = tensor_of(f"{what}: weights", value[2]) if len(value) == 3 else torch.ones((), device="cpu")
-    if len(steps) != len(neurons) or weights.numel() not in (1, len(steps)):
+        for numbers, (name, size) in zip((*value[:2], *value[3:]), sizes.items())
+    ]
+    steps, neurons, *copies = indices
+    weights = tensor_of(f"{what}: weights", value[2]) if len(value) > 2 else torch.ones((), device="cpu")
+    if any(len(each) != len(steps) for each in indices) or weights.numel() not in (1, len(steps)):
         raise ValueError(
-            f"{what} must have as many steps as neurons and weights, but has shapes {list(steps.shape)}, "
-            f"{list(neurons.shape)} and {list(weights.shape)}"
+            f"{what} must have as many steps as neurons, weights and copies, but has shapes "
+            f"{', '.join(str(list(each.shape)) for each in (steps, neurons, weights, *copies))}"
         )
     order = steps.argsort(stable=True)
-    return weights[order.to(weights.device)] if weights.dim() else weights, steps[order], neurons[order]
+    weights = weights[order.to(weights.device)] if weights.dim() else weights
+    return weights, steps[order], neurons[order], copies[0][order] if copies else steps.new_empty(0)

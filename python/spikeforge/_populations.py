@@ -116,17 +116,19 @@ def spread(what: str, neurons: Neurons, value: Any) -> Tensor:
     numbers = tensor_of(what, value)
     if isinstance(neurons, Population):
         return numbers
-    if numbers.shape not in (torch.Size(), torch.Size([len(neurons)])):
-        raise ValueError(f"{what} must be a number or have shape [{len(neurons)}], but has {list(numbers.shape)}")
-    return neurons.spread(numbers.to_dense().expand(len(neurons)))
+    size, has_copies = len(neurons), numbers.dim() == 2  # the number of copies is checked later
+    if numbers.dim() and numbers.shape[-1] != size and not (has_copies and numbers.shape[1] == 1) or numbers.dim() > 2:
+        raise ValueError(f"{what} must be a number or have shape [{size}], but has {list(numbers.shape)}")
+    return neurons.spread(numbers.to_dense().expand(*numbers.shape[:-1], size))
 
 
 class Values(MutableMapping[str, Any]):
     """The states or parameters of a population, by name.
 
-    Before the network is built, the values that :meth:`Network.populate` received. Afterwards, tensors [size]: a state
-    shares memory with the network, and a parameter is a copy. An assigned scalar or tensor [size] is used from the next
-    step on. If a process group shares the network, states are those of this process's neurons.
+    Before the network is built, the values that :meth:`Network.populate` received. Afterwards, tensors [size], or
+    [copies, size] if the network has copies: a state shares memory with the network, and a parameter is not shared. An
+    assigned scalar or tensor ([size], [copies, 1] or [copies, size]) is used from the next step on. If a process group
+    shares the network, states are those of this process's neurons.
 
     Raises:
         KeyError: if there is no state or parameter of this name.
@@ -160,7 +162,10 @@ class Values(MutableMapping[str, Any]):
             _CPP.set_param(held, self._number, name, given)
             return
         state = _CPP.state_of(held, self._number, name)
-        if given.shape not in (torch.Size(), state.shape):
+        shapes = [torch.Size(), state.shape]
+        if state.dim() == 2:  # of copies
+            shapes += [state.shape[1:], torch.Size([len(state), 1])]
+        if given.shape not in shapes:
             raise ValueError(
                 f"Network: the state {name} must be a scalar or have shape {list(state.shape)}, but has "
                 f"{list(given.shape)}"

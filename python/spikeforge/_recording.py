@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from spikeforge._numbers import check_number, check_text
+from spikeforge._numbers import check_number, check_text, check_whole
 from spikeforge._populations import Neurons, Part, within
 
 if TYPE_CHECKING:
@@ -28,20 +28,30 @@ class Recording:
     """The spikes and states that a call of :func:`simulate` recorded.
 
     Attributes:
-        steps, neurons: int64 [spikes], the step and the neuron of each spike, ordered by step. If the network has a
-            group, the spikes of this process's neurons; :meth:`Network.gather` returns all.
-        states: a tensor [steps of the call, chosen neurons] for each requested (population, state, neurons); the same
-            on all processes.
+        steps, neurons: int64 [spikes], the step and the neuron of each spike, ordered by step and copy. If the network
+            has a group, the spikes of this process's neurons; :meth:`Network.gather` returns all.
+        states: a tensor [steps of the call, chosen neurons] for each requested (population, state, neurons), or [steps
+            of the call, copies, chosen neurons] if the network has copies; the same on all processes.
         span: the steps of the call.
+        copies: int64 [spikes], the copy of each spike, or None if the network has one copy.
+        copy_count: the number of copies.
     """
 
     steps: Tensor
     neurons: Tensor
     states: list[Tensor]
     span: range = range(0)
+    copies: Tensor | None = None
+    copy_count: int = 1
 
-    def of(self, population: Neurons) -> tuple[Tensor, Tensor]:
-        """Returns steps and neurons of the spikes of a population or a part, int64 [spikes]; its first neuron is 0."""
+    def of(self, population: Neurons, copy: int | None = None) -> tuple[Tensor, Tensor]:
+        """Returns steps and neurons of the spikes of a population or a part, int64 [spikes]; its first neuron is 0.
+
+        Args:
+            copy: the copy of the network; by default all.
+        """
+        if copy is not None:
+            return self._of_copy(copy).of(population)
         if isinstance(population, Part):
             steps, neurons = self.of(population.population)
             places = population.spread(torch.arange(1, len(population) + 1, device=neurons.device))[neurons]
@@ -57,18 +67,30 @@ class Recording:
             here = places[first:last].sort().values
         return self.steps[here], self.neurons[here] - population.start
 
-    def spike_trains(self, population: Neurons, dt: Any) -> list[neo.SpikeTrain]:
+    def _of_copy(self, copy: int) -> Recording:
+        """Returns the spikes of a copy."""
+        if not 0 <= check_whole("Recording: copy", copy) < self.copy_count:
+            raise ValueError(f"Recording: copy must be from 0 to {self.copy_count - 1}, but is {copy}")
+        if self.copies is None:
+            return self
+        here = self.copies == copy
+        return Recording(self.steps[here], self.neurons[here], [], self.span)
+
+    def spike_trains(self, population: Neurons, dt: Any, copy: int | None = None) -> list[neo.SpikeTrain]:
         """Returns the spikes of each neuron of a population or a part as ``neo.SpikeTrain``, for neo and Elephant.
 
         A spike of step t is at time ``t * dt``. Trains begin at the first step of the call and end after the last.
 
         Args:
             dt: the duration of a step, a ``quantities`` time, or a number of milliseconds.
+            copy: the copy of the network; needed if there are several.
 
         Raises:
             ImportError: if neo is not installed.
-            ValueError: if dt is not a positive time.
+            ValueError: if dt is not a positive time, or there are several copies and ``copy`` is None.
         """
+        if copy is None and self.copy_count > 1:
+            raise ValueError(f"Recording.spike_trains: copy must be given, because there are {self.copy_count} copies")
         try:
             import neo
             import quantities
@@ -83,7 +105,7 @@ class Recording:
             raise ValueError(f"{what} must be a scalar time, but is {dt!r:.60}") from None
         if not 0 < step < math.inf:
             raise ValueError(f"{what} must be positive and finite, but is {dt!r:.60}")
-        steps, neurons = (t.cpu() for t in self.of(population))
+        steps, neurons = (t.cpu() for t in self.of(population, copy))
         of_each = steps[neurons.argsort(stable=True)].split(neurons.bincount(minlength=len(population)).tolist())
         span = {"t_start": self.span.start * step, "t_stop": self.span.stop * step}
         return [

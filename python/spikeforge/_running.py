@@ -23,9 +23,9 @@ STEPS_UNINTERRUPTED_ON_GPU = 10000
 SECONDS_UNINTERRUPTED = 0.5
 
 
-# A piece of a simulation: its number of steps, the first step of the call, steps and neurons of its spikes, and the
-# states of all steps of the call, which are allocated before the first one.
-Piece = tuple[int, int, Tensor, Tensor, list[Tensor]]
+# A piece of a simulation: its number of steps, the first step of the call, the steps, neurons and copies of its spikes,
+# and the states of all steps of the call, which are allocated before the first one.
+Piece = tuple[int, int, tuple[Tensor, Tensor, Tensor], list[Tensor]]
 
 
 def by_pieces(
@@ -43,10 +43,10 @@ def by_pieces(
     while done < max(steps, 1):
         count = min(at_once, steps - done)
         begun = time.perf_counter()
-        when, neurons, *_ = _CPP.simulate(
+        when, neurons, _, _, copies = _CPP.simulate(
             network._held, count, *requested, *inputs.of(done, count), _rows(kept, done, count)
         )
-        yield count, first, when, neurons, kept
+        yield count, first, (when, neurons, copies), kept
         done += max(count, 1)
         spent = time.perf_counter() - begun
         at_once = max(1, min(most, round(at_once * SECONDS_UNINTERRUPTED / max(spent, 1e-6))))
@@ -54,16 +54,16 @@ def by_pieces(
 
 def _by_equal_pieces(network: Network, steps: int, requested: Requested, inputs: GivenInputs) -> Iterator[Piece]:
     if steps <= STEPS_UNINTERRUPTED:  # one call: processes compare their calls once
-        when, neurons, kept, first = _CPP.simulate(network._held, steps, *requested, *inputs.of(0, steps))
-        yield steps, first, when, neurons, kept
+        when, neurons, kept, first, copies = _CPP.simulate(network._held, steps, *requested, *inputs.of(0, steps))
+        yield steps, first, (when, neurons, copies), kept
         return
     first, kept = _CPP.begin(network._held, steps, *requested)
     for done in range(0, steps, STEPS_UNINTERRUPTED):
         count = min(STEPS_UNINTERRUPTED, steps - done)
-        when, neurons, *_ = _CPP.simulate(
+        when, neurons, _, _, copies = _CPP.simulate(
             network._held, count, *requested, *inputs.of(done, count), _rows(kept, done, count)
         )
-        yield count, first, when, neurons, kept
+        yield count, first, (when, neurons, copies), kept
 
 
 def _rows(states: list[Tensor], done: int, count: int) -> list[Tensor]:

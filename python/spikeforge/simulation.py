@@ -105,11 +105,17 @@ class Network:
     over a connection of delay d is input of step t + d. Tensor arguments are copied. One thread at a time can use it.
 
     Args:
-        seed: the seed of connections, drive, and neurons that draw random numbers.
+        seed: the seed of connections, and by default that of drive and of neurons that draw random numbers.
         dtype: the type of states, weights and pending input; by default torch's default dtype.
         weight_dtype: the type of the weights, e.g. float16 to halve their memory; by default ``dtype``.
         device: a CPU or a GPU.
         deterministic: on a GPU, compute the same bits at every run.
+        copies: the number of copies of the network, which have the same connections and run together, such as trials
+            or values of a parameter. Values for each neuron may differ between copies: they may have shape [copies, 1]
+            or [copies, size] wherever a tensor [size] is allowed. Connections that learn differ between copies. Cannot
+            be combined with ``group``.
+        noise_seeds: the seeds of drive, and of neurons that draw random numbers, one for each copy; by default
+            ``seed``, ``seed + 1``, ... A copy has the bits of a network of one copy with its noise seed.
         group: processes of ``torch.distributed`` that share the network, such as ``torch.distributed.group.WORLD``
             (docs/scaling.md). All describe the same network, and make the same calls of :meth:`build`,
             :func:`simulate`, :meth:`gather`, :meth:`state_dict` and :meth:`load_state_dict`; each has a share of the
@@ -118,7 +124,8 @@ class Network:
 
     def __init__(
         self, *, seed: int = 0, dtype: torch.dtype | None = None, weight_dtype: torch.dtype | None = None,
-        device: torch.device | str = "cpu", deterministic: bool = False, group: Any = None,
+        device: torch.device | str = "cpu", deterministic: bool = False, group: Any = None, copies: int = 1,
+        noise_seeds: Sequence[int] | None = None,
     ):  # fmt: skip
         self.seed = check_seed("Network: seed", seed)
         self.dtype = check_dtype("Network: dtype", dtype) or torch.get_default_dtype()
@@ -127,9 +134,13 @@ class Network:
         self.deterministic = deterministic
         self.populations: list[Population] = []
         self.group = group
+        self.copies = check_whole("Network: copies", copies)
+        seeds = [check_seed("Network: a noise seed", seed) for seed in noise_seeds or ()]
         self._held = _CPP.network(
-            self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group)
-        )
+            self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group),
+            self.copies, seeds,
+        )  # fmt: skip
+        self.noise_seeds = seeds or [check_seed("", (self.seed + copy) % 2**64) for copy in range(self.copies)]
         self._projections: list[str] = []  # descriptions, which state_dict() compares
         self._rules: list[Synapse] = []  # of the projections that learn
         self._signals: dict[str, Tensor] = {}  # the last values of the signals of these rules
@@ -140,7 +151,7 @@ class Network:
 
     @property
     def size(self) -> int:
-        """The number of neurons."""
+        """The number of neurons of a copy."""
         return self.populations[-1].stop if self.populations else 0
 
     def populate(
@@ -278,7 +289,10 @@ class Network:
         currents = spread(f"Network: the current of {targets.name}", targets, current)
         return Current(self, _CPP.inject(self._held, number, currents, into), targets)
 
-    def silence(self, population: Neurons, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True):
+    def silence(
+        self, population: Neurons, neurons: Tensor | Sequence[int] | None = None, *, silent: bool = True,
+        copy: int | None = None,
+    ) -> None:  # fmt: skip
         """Suppresses the spikes of neurons from the next step on: they are neither sent nor recorded.
 
         Their states change as before. Builds the network.
@@ -286,12 +300,14 @@ class Network:
         Args:
             neurons: whole numbers, counted within the population or part; by default all its neurons.
             silent: False ends the suppression.
+            copy: the copy of the network; by default all.
         """
         number = self._number(population)
         chosen = range(len(population)) if neurons is None else neurons
         what = f"Network: the neurons of {population.name} to silence"
         numbers = within(what, population, chosen)
-        _CPP.silence(self._held, number, numbers, bool(silent))
+        copy = None if copy is None else check_whole("Network: copy", copy)
+        _CPP.silence(self._held, number, numbers, bool(silent), copy)
 
     def step(self, steps: int = 1, inputs: Inputs | None = None) -> Tensor:
         """Runs some steps, and returns their spikes; for closed loops.
@@ -304,8 +320,8 @@ class Network:
             inputs: see :func:`simulate`.
 
         Returns:
-            bool [steps, neurons of the network], on the network's device. ``spikes[:, population.neurons]`` are those
-            of a population.
+            bool [steps, neurons of the network], or [steps, copies, neurons] if there are copies, on the network's
+            device. ``spikes[..., population.neurons]`` are those of a population.
 
         Raises:
             NotImplementedError: if a process group shares the network.
@@ -325,20 +341,23 @@ class Network:
         inputs = max((len(p.inputs) for p in self.populations), default=1)
         return Connectivity(indices, indptr, weights, delays, rows=self.size, cols=self.size * inputs)
 
-    def learned(self, projection: int) -> Learned:
-        """Returns the connections of the learning projection with this index of :meth:`project`; builds the network."""
+    def learned(self, projection: int, copy: int = 0) -> Learned:
+        """Returns the connections of the learning projection with this index of :meth:`project`, in a copy of the
+        network; builds the network."""
         if isinstance(projection, bool) or not isinstance(projection, int) or not 0 <= projection < len(self._rules):
             raise ValueError(
                 f"Network: projection must be an index that project() returned, below {len(self._rules)}, but is "
                 f"{projection!r}"
             )
         rule = self._rules[projection]
-        indices, indptr, delays, states, traces = _CPP.learned(self._held, projection)
+        indices, indptr, delays, states, traces = _CPP.learned(
+            self._held, projection, check_whole("Network: copy", copy)
+        )
         return Learned(indices, indptr, delays, dict(zip(rule.states, states)), dict(zip(rule.traces, traces)))
 
-    def weights(self, projection: int) -> Tensor:
-        """Returns the weights [connections] of a learning projection; they share memory with the network."""
-        return next(iter(self.learned(projection).states.values()))
+    def weights(self, projection: int, copy: int = 0) -> Tensor:
+        """Returns the weights [connections] of a learning projection in a copy; they share memory with the network."""
+        return next(iter(self.learned(projection, copy).states.values()))
 
     def modulate(self, /, **signals: float | Tensor) -> None:
         """Sets signals of the rules of projections, from the next step on; builds the network.
@@ -416,6 +435,7 @@ class Network:
                 "Network: a state must be a result of state_dict(), a list of tensors and a dict, but this one has "
                 f"{tensors!r:.60} and {given!r:.60}"
             )
+        given = {"copies": 1, "noise_seeds": [self.seed], **given}  # not in states of version 0.2
         for key, value in own.items():
             if key not in given or given[key] != value:
                 difference = _first_difference(key, given.get(key), value)
@@ -429,6 +449,8 @@ class Network:
     def _fingerprint(self) -> dict[str, Any]:
         return {
             "seed": self.seed,
+            "copies": self.copies,
+            "noise_seeds": self.noise_seeds,
             "populations": [
                 f"{p.name}, neurons {p.start}:{p.stop}, {p.text}" + (f", area {p.area}" if p.area else "")
                 for p in self.populations
@@ -549,9 +571,10 @@ def simulate(
         states: (population, name of a state, neurons) triples to record after each step; neurons are whole numbers,
             counted within the population or part.
         inputs: input in addition to drives and currents: a dict from a population or part, or (population, name of an
-            input), to a tensor [steps, size] in the units of that input; or to events, a tuple of steps (from 0, the
-            first step of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by
-            default 1. Events of the same neuron and step are added.
+            input), to a tensor [steps, size] in the units of that input, or [steps, copies, size]; or to events, a
+            tuple of steps (from 0, the first step of the call), neurons (from 0), weights and copies, each [events].
+            The weights may be a scalar, by default 1; without copies, the events are input of all copies. Events of the
+            same neuron and step are added.
         progress: show a progress bar on a terminal.
 
     Raises:
@@ -569,11 +592,12 @@ def simulate(
     with network._alone():
         recorded, begun, done = [], time.perf_counter(), 0
         for piece in by_pieces(network, steps, probes, given, progress):
-            count, first, when, neurons, kept = piece
-            recorded.append((when, neurons))
+            count, first, here, kept = piece
+            recorded.append(here)
             done += count
             if progress and done:
                 show_progress(done, steps, time.perf_counter() - begun)
-        when, neurons = (torch.cat(each) for each in zip(*recorded))
+        when, neurons, copies = (torch.cat(each) for each in zip(*recorded))
         network._warn_of_states(range(first, first + steps))
-        return Recording(when, neurons, kept, range(first, first + steps))
+        of_spikes = copies if network.copies > 1 else None
+        return Recording(when, neurons, kept, range(first, first + steps), of_spikes, network.copies)

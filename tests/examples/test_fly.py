@@ -73,7 +73,7 @@ def small():
 def test_a_spike_arrives_after_the_delay_and_a_refractory_period_separates_spikes():
     brain = fly.Fly(small(), torch.float64)
     brain.activate([0], rate=1000)
-    recording = brain.trial(1000)
+    recording = brain.run(1000)
     first, second = (recording.steps[recording.neurons == neuron] for neuron in (0, 1))
     assert second[0] > first[0] + 18
     assert first.diff().min() == 2  # input of the step in which it fires is lost
@@ -81,21 +81,26 @@ def test_a_spike_arrives_after_the_delay_and_a_refractory_period_separates_spike
 
 
 def test_trials_with_a_seed_are_equal_and_begin_at_rest():
-    brain = fly.Fly(small(), torch.float64)
-    brain.activate([0])
-    recordings = [brain.trial(300, seed) for seed in (3, 4, 3)]
-    spikes = [list(zip(each.steps.tolist(), each.neurons.tolist())) for each in recordings]
-    assert spikes[0] == spikes[2] != spikes[1]
-    rates = brain.mean_rates(recordings)
+    def spikes_of_trials(brain, seed):
+        recording = brain.run(300, seed)
+        trials = [recording.of(brain.neurons, copy=k) for k in range(brain.network.copies)]
+        return [list(zip(steps.tolist(), neurons.tolist())) for steps, neurons in trials], brain.mean_rates(recording)
+
+    one, three = fly.Fly(small(), torch.float64), fly.Fly(small(), torch.float64, trials=3)
+    for brain in (one, three):
+        brain.activate([0])
+    expected = [spikes_of_trials(one, seed)[0][0] for seed in (3, 4, 5, 3)]
+    spikes, rates = spikes_of_trials(three, 3)
+    assert spikes == expected[:3] and expected[0] == expected[3] != expected[1]
     assert rates.shape == (3, 3) and rates[0, 0] == sum(neuron == 0 for _, neuron in spikes[0]) / 0.3
 
 
 def test_a_silenced_neuron_excites_nothing():
     brain = fly.Fly(small(), torch.float64)
     brain.activate([0])
-    assert brain.mean_rates([brain.trial(500)])[0].gt(0).tolist() == [True, True, True]
+    assert brain.mean_rates(brain.run(500))[0].gt(0).tolist() == [True, True, True]
     brain.silence([1])
-    assert brain.mean_rates([brain.trial(500)])[0].gt(0).tolist() == [True, False, False]
+    assert brain.mean_rates(brain.run(500))[0].gt(0).tolist() == [True, False, False]
 
 
 def test_a_stand_in_has_the_numbers_of_flywire():

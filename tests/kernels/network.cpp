@@ -52,7 +52,7 @@ struct Network {
     }
     launch = {
         .type = type, .groups = groups, .weights = {somewhere(), DType::f16, false}, .delays = event::Delays::bytes};
-    launch.arguments.size = neurons;
+    launch.arguments.size = launch.arguments.copy_size = neurons;
     launch.arguments.matrix.nnz = neurons * of_a_row;
   }
   Network(const Network&) = delete;
@@ -85,10 +85,30 @@ TEST_CASE("every neuron of a network has a block, and no block more than the lar
       CHECK(plan.groups[g].neurons % 32 == 0);
       CHECK(blocks[g] * plan.groups[g].neurons >= neurons[g]);
       CHECK((blocks[g] - 1) * plan.groups[g].neurons < neurons[g]);
+      CHECK(plan.groups[g].blocks == blocks[g]);
+      CHECK(plan.groups[g].chunks == blocks[g]);
       if (plan.resident) CHECK(plan.groups[g].neurons <= plan.own_threads * plan.width_of(neurons[g]));
     }
     CHECK(plan.own_threads <= plan.threads);
   }
+}
+
+TEST_CASE("the chunks of all copies have all neurons, and are divided evenly among blocks") {
+  for (const std::int64_t copies : {2, 32, 100, 131, 150, 1000})
+    for (const std::int64_t size : {1, 100, 4000, 138639}) {
+      Network made(DType::f32, {{cortical, copies * size}}, 10);
+      made.launch.arguments.copy_size = size;
+      const NetworkPlan plan = made.plan();
+      const NetworkPlan::Share& share = plan.groups[0];
+      INFO(copies << " copies of " << size << " neurons");
+      CHECK(plan.blocks <= hopper.multiprocessors);
+      CHECK(share.neurons % 32 == 0);
+      CHECK(share.chunks * share.neurons >= size);
+      CHECK((share.chunks - 1) * share.neurons < size);
+      if (plan.resident) CHECK(share.blocks == share.chunks * copies);
+      const std::int64_t of_a_block = (share.chunks * copies + share.blocks - 1) / share.blocks;
+      if (size > 1000) CHECK(of_a_block * share.neurons * plan.blocks < 2 * copies * size);
+    }
 }
 
 TEST_CASE("the sender of spikes follows from the length of rows and from delays of one step") {
@@ -117,14 +137,14 @@ TEST_CASE("a round has half the steps of the least delay, and its lists of spike
     made.launch.least_delay = least_delay;
     const NetworkPlan plan = made.plan();
     CHECK((plan.sending == Sending::in_rounds) == (plan.round > 1));
-    CHECK(plan.most_listed(138639) * plan.lists() <= std::int64_t{1} << 22);
+    CHECK(plan.most_listed(138639) * plan.lists() <= std::int64_t{1} << 26);
     return plan.round;
   };
   CHECK(round(1) == 1);
   CHECK(round(3) == 1);
   CHECK(round(4) == 2);
   CHECK(round(18) == 9);
-  CHECK(round(1000) == 15);
+  CHECK(round(1000) == 32);
   made.launch.arguments.matrix.nnz = 0;
   CHECK(round(18) == 1);
   made.launch.arguments.matrix.nnz = 1000;
@@ -181,6 +201,14 @@ TEST_CASE("kernels of networks compile for every architecture") {
     made->launch.arriving = 1;
     check(*made, Sending::in_rounds, arch == "sm_120" ? 448 : 128);  // doubles of two kinds of neuron, on sm_120
   }
+  Network copies(DType::f32, {{cortical, 32 * 138639}}, 0);
+  copies.launch.drives = 1;
+  copies.launch.arguments.copy_size = 138639;
+  copies.launch.arguments.matrix.nnz = 138639 * 109;
+  check(copies, Sending::own);
+  copies.launch.least_delay = 18;
+  copies.launch.arriving = 1;
+  check(copies, Sending::in_rounds);
   Network shared(DType::f32, {{cortical, 38585}, {noisy, 20}}, 3880);
   shared.launch.drives = 1;
   shared.launch.arguments.whole = 77210;

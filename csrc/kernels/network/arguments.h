@@ -20,15 +20,17 @@ using Int = long long;
 enum class Sending : unsigned char { own, own_and_later, later, together, in_rounds };
 
 // The connections of a neuron that fired. The first `near` of them have delay 1; in rounds, `near` is the slot of the
-// step of the spike.
+// step of the spike. If the network has copies, the upper bits of `first` are the neuron's copy.
 struct Spike {
   Int first;
   int count, near;
 };
+constexpr int copy_shift = 40;
 
 // Poisson input, [columns] each: `rates` and `weights` in the type of the network, `none` the probability of no event.
 // For a rate of many columns, there are thresholds, which start at the index in `tables`: a number is above k if the
-// upper word of its random bits is above threshold k; if they are equal, the lower word decides.
+// upper word of its random bits is above threshold k; if they are equal, the lower word decides. `key` is that of copy
+// 0.
 struct Drive {
   const void* rates;
   const double* none;
@@ -36,6 +38,7 @@ struct Drive {
   const int* tables;  // or no_table; not_driven if the rate is 0
   const unsigned* thresholds;
   unsigned long long key;
+  const unsigned long long* keys;  // [copies]
 };
 constexpr int no_table = -1, not_driven = -2;
 
@@ -64,11 +67,13 @@ struct Peers {
 };
 constexpr int most_peers = 32;
 
-// Columns are inputs: column k size + j is input k of neuron j.
+// Columns are inputs. Neuron j of copy c has index c copy_size + j, and its input k is column c copy_columns +
+// k copy_size + j. Copies have the same matrix, whose rows and columns are those of copy 0.
 struct Arguments {
-  event::ProductArguments matrix;  // indices, indptr, weights, delays
-  const int* near;                 // [size], if each connection has a separate delay
-  Int steps, size, columns, slots;
+  event::ProductArguments matrix;   // indices, indptr, weights, delays
+  const int* near;                  // [size], if each connection has a separate delay
+  Int steps, size, columns, slots;  // size and columns of all copies
+  Int copy_size, copy_columns;
   void* ring;                  // [slots, columns]
   Int* step;                   // number of earlier steps; incremented at the end
   const void* current;         // [columns], or null
@@ -91,10 +96,10 @@ struct Arguments {
   unsigned* received;
   Int room;
   const unsigned char* silenced;  // [size], not 0 if the spikes of the neuron are suppressed; or null
-  // Input of the caller, or null: [steps, input_columns], for the columns from input_column on. The first step reads
-  // row input_row.
+  // Input of the caller, or null: [steps, input_columns]. The first step reads row input_row.
   const void* input;
-  Int input_columns, input_column, input_row;
+  Int input_columns, input_row;
+  const int* places;  // [columns]: the place of a column in a row of the input, or -1
   Drive drives[most_drives];
   Peers peers;
 };
@@ -122,9 +127,9 @@ struct NearArguments {
   int* near;  // [rows]
 };
 
-static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 6 * 8 && sizeof(Probe) == 4 * 8, "no padding");
+static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 7 * 8 && sizeof(Probe) == 4 * 8, "no padding");
 static_assert(sizeof(NearArguments) == 6 * 8 &&
-                  sizeof(Arguments) == sizeof(event::ProductArguments) + (5 + 8 + 15 + 6 * most_drives + 8) * 8 &&
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (7 + 8 + 15 + 7 * most_drives + 8) * 8 &&
                   sizeof(ExchangeArguments) == sizeof(Arguments) + 9 * 8,
               "words without padding");
 

@@ -14,8 +14,9 @@
 
 namespace spikeforge::kernels {
 
-// Neighbouring neurons of one cell, starting at index `begin` of the network: a launch of one step, whose states are
-// both initial values and results, and whose inputs and outputs are not read.
+// Neighbouring neurons of one cell in all copies, starting at index `begin` of the network: a launch of one step, whose
+// states are both initial values and results, and whose inputs and outputs are not read. A cell that draws random
+// numbers has a seed for each copy in the GPU's memory, if there are several.
 struct NetworkGroup {
   const ForwardLaunch* launch = nullptr;
   std::int64_t begin = 0;
@@ -35,6 +36,8 @@ struct NetworkLaunch {
   network::Arguments arguments{};
 
   bool has_peers() const { return arguments.peers.ranks > 0; }
+  bool has_copies() const { return arguments.size != arguments.copy_size; }
+  std::int64_t copies() const { return has_copies() ? arguments.size / arguments.copy_size : 1; }
 };
 
 // The distribution of a network over a GPU: the only place that chooses it, with the reasons.
@@ -45,8 +48,9 @@ struct NetworkPlan {
   std::int64_t width = 1;    // neurons per thread, in groups of at least 32 * width neurons; else 1
   std::int64_t blocks = 0;
   std::int64_t own_threads = 0, pieces = 1, round = 1;  // network::Arguments
+  // The neurons of a copy in a group are divided into chunks, and the chunks of all copies among blocks.
   struct Share {
-    std::int64_t first_block = 0, neurons = 0;  // of a block
+    std::int64_t first_block = 0, blocks = 0, neurons = 0, chunks = 1;  // neurons of a chunk
   };
   std::vector<Share> groups;
 

@@ -36,6 +36,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace spikeforge::simulation {
@@ -68,9 +69,11 @@ class CpuSteps final : public Engine {
  private:
   // Neurons begin, ..., end - 1. Its launch is one step of all of them, in the network's tensors.
   struct Cell : GroupCall {
-    Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output);
+    Cell(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output,
+         std::int64_t shift);
 
     std::int64_t begin = 0, end = 0;
+    std::int64_t shift = 0;  // the column of a neuron's first input, minus the index of the neuron
 
     cpu::Program program;
     std::size_t scratch_bytes = 0;
@@ -89,7 +92,7 @@ class CpuSteps final : public Engine {
     void add(std::int64_t first, std::int64_t count);
   };
 
-  // The neurons of a thread.
+  // Neurons of a thread: all, or, if there are copies, about those of one, which fit better in its cache.
   struct Part {
     std::int64_t begin = 0, end = 0;
     std::vector<std::vector<std::int64_t>> fired;  // in each step of the block
@@ -109,13 +112,19 @@ class CpuSteps final : public Engine {
     event::Ring ring;
   };
 
-  // Poisson input of neighbouring columns, the first of which is column `whole` of the whole network.
+  // An input of the neurons of a copy, the first of which is neuron `first`.
+  struct Input {
+    std::int64_t number = 0, first = 0;
+  };
+
+  // Poisson input of neighbouring columns of a copy, the first of which is column `whole` of the whole network.
   struct PoissonRun {
     std::int64_t begin = 0, end = 0, whole = 0;
+    std::uint64_t key = 0;
     std::optional<cpu::PoissonInput> of_all;  // if all have the same rate
   };
   struct PoissonDrive {
-    std::uint64_t key = 0;
+    std::vector<std::uint64_t> keys;  // of the copies
     std::vector<PoissonRun> runs;
     std::vector<double> rates, none, weights;  // [columns]
   };
@@ -139,17 +148,17 @@ class CpuSteps final : public Engine {
   template <class T> void run_part(Part& part);
   void deliver(Part& part);
   void deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step);
-  void deliver_to(Part& part, const std::vector<std::int64_t>& fired, const Way& way, const event::Ring& ring,
-                  std::int64_t input, std::int64_t last_arrival);
-  void mark(const Part& part, const event::Rows& matrix, std::int64_t input, std::int64_t last_arrival);
+  void deliver_to(Part& part, std::span<const std::int64_t> fired, const Way& way, const event::Ring& ring,
+                  const Input& input, std::int64_t last_arrival);
+  void mark(const Part& part, const event::Rows& matrix, const Input& input, std::int64_t last_arrival);
   void expire(std::size_t word, std::uint64_t neurons);
   void end_exchange_block();
   template <class T> void run_cell(const Cell& cell, Part& part);
   template <class T> void run_batch(const Cell& cell, Part& part);
   static bool any_of(const std::uint64_t* bits, const Run& run);
-  template <class T> SequenceView take(const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows);
   template <class T>
-  void take_arrivals(std::int64_t first, std::int64_t last, std::int64_t input, std::int64_t lanes, T* rows);
+  SequenceView take(const Cell& cell, const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows);
+  template <class T> void take_arrivals(std::int64_t column, std::int64_t count, std::int64_t lanes, T* rows);
   void drive(std::int64_t first, std::int64_t last, std::int64_t step, void* to) const;
   template <class T> void let_rest(const Batch& batch, const T* before, std::int64_t lanes, const ForwardLaunch& last);
   void begin_marks();
@@ -166,7 +175,7 @@ class CpuSteps final : public Engine {
   std::deque<Cell> groups_;
   std::vector<PoissonDrive> drives_;
   std::map<double, std::vector<std::uint32_t>> thresholds_;  // by rates
-  Parts shared_, alone_;                                     // the neurons divided among threads, and as one part
+  Parts shared_, alone_;                                     // the neurons divided among threads, and for one thread
   std::int64_t threads_ = 0;
   ThreadChoice choice_;
   std::vector<std::int64_t> offsets_;  // of the slots by delay, repeated so that any slot can be the first

@@ -70,6 +70,12 @@ struct Description {
 
   std::int64_t size() const { return populations.empty() ? 0 : populations.back().end; }
   std::int64_t inputs() const;  // the maximum number of inputs of a neuron; at least 1
+  // Returns the seed of the random numbers that a copy draws.
+  std::int64_t noise_seed(std::int64_t copy) const {
+    const std::vector<std::int64_t>& seeds = options.noise_seeds;
+    const auto given = static_cast<std::uint64_t>(options.seed), number = static_cast<std::uint64_t>(copy);
+    return seeds.empty() ? static_cast<std::int64_t>(given + number) : seeds[static_cast<std::size_t>(copy)];
+  }
   std::int64_t rank() const { return options.ranks == nullptr ? 0 : options.ranks->rank(); }
   std::int64_t ranks() const { return options.ranks == nullptr ? 1 : options.ranks->size(); }
   // Returns the index of this population. Throws ValueError if it belongs to another network.

@@ -11,6 +11,14 @@
 
 namespace spikeforge::simulation {
 
+// The columns with input: a range of each copy, or `listed`, int64 [columns], ascending, on the CPU.
+struct InputColumns {
+  std::int64_t first = 0, width = 0;
+  at::Tensor listed = {};
+
+  bool operator==(const InputColumns& other) const;
+};
+
 class ExternalInput {
  public:
   ExternalInput() = default;
@@ -21,14 +29,15 @@ class ExternalInput {
   bool empty() const { return !dense_.defined() && !has_events(); }
   bool has_events() const { return columns_.defined(); }
 
-  // Adds the input of step `step` of the call to columns first, ..., last - 1, the first of which is at `to`. On the
-  // CPU.
+  // Adds the input of step `step` of the call to columns first, ..., last - 1 of a copy, the first of which is at `to`.
+  // On the CPU.
   template <class T> void add(std::int64_t step, std::int64_t first, std::int64_t last, T* to) const;
 
   // Calls f(begin, end) for ranges of columns that contain all input of steps first, ..., first + count - 1. On the
   // CPU.
   template <class F> void for_each_range(std::int64_t first, std::int64_t count, F&& f) const {
-    if (dense_.defined()) f(first_, first_ + dense_.size(1));
+    for (std::int64_t copy = 0; dense_.defined() && copy < copies_; ++copy)
+      f(copy * copy_columns_ + first_, copy * copy_columns_ + first_ + dense_.size(2));
     if (!has_events()) return;
     const auto* const columns = columns_.const_data_ptr<std::int64_t>();
     const auto at = static_cast<std::size_t>(first);
@@ -36,19 +45,26 @@ class ExternalInput {
       f(columns[i], columns[i] + 1);
   }
 
-  // Returns the input of steps first, ..., first + count - 1 as one tensor [count, columns of a range], and the first
-  // column of the range.
-  std::pair<at::Tensor, std::int64_t> rows(std::int64_t first, std::int64_t count) const;
+  // Returns the columns with input, the same as indices on the network's device, int64 [columns with input], and the
+  // input of steps first, ..., first + count - 1 as a tensor [count, columns with input].
+  const InputColumns& columns() const;
+  at::Tensor indices() const;
+  at::Tensor rows(std::int64_t first, std::int64_t count) const;
 
  private:
+  at::Tensor indices_of_range(std::int64_t first, std::int64_t width, c10::Device device) const;
   void add_dense(const NetworkState& state, const std::vector<StepInput>& inputs);
   void add_events(const NetworkState& state, std::int64_t steps, const std::vector<StepInput>& inputs);
 
-  at::Tensor dense_;  // [steps, columns of the range], contiguous
-  std::int64_t first_ = 0;
+  std::int64_t copies_ = 1, copy_columns_ = 0;
+  at::Tensor dense_;        // [steps, copies, columns of a range], contiguous
+  std::int64_t first_ = 0;  // the first column of the range within a copy
   // Events in the order of steps and columns: those of step t are starts_[t], ..., starts_[t + 1] - 1.
   std::vector<std::int64_t> starts_;
-  at::Tensor columns_, values_;  // int64 [events], and the dtype of the network
+  at::Tensor columns_, values_;  // int64 [events], on the CPU, and the dtype of the network
+  c10::Device device_{c10::kCPU};
+  mutable InputColumns with_input_;              // found at the first use
+  mutable at::Tensor places_, places_of_dense_;  // of events and of dense columns among the listed columns
 };
 
 }  // namespace spikeforge::simulation

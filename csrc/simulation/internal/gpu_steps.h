@@ -59,7 +59,9 @@ class GpuSteps final : public Engine {
   std::deque<GroupCall> calls_;
   std::vector<kernels::NetworkGroup> groups_;
   std::vector<at::Tensor> rate_tables_;  // memory that drives point to
-  at::Tensor lists_, counts_, probes_, numbers_, input_;
+  at::Tensor lists_, counts_, probes_, numbers_;
+  at::Tensor input_, places_;  // of the caller, and the places of columns in it
+  InputColumns columns_of_input_;
   std::int64_t first_of_input_ = 0;  // the step of the call for the first row of input_
   kernels::NetworkLaunch launch_;
   kernels::NetworkPlan plan_;

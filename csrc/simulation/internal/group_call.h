@@ -11,10 +11,10 @@ namespace spikeforge::simulation {
 
 class GroupCall {
  public:
-  // Inputs and output are [1, neurons of the part]. `offset` is the number of steps before, on the network's device, or
-  // undefined if the launch sets it.
+  // Inputs and output are [1, neurons of the part]. `seed` is undefined if the neurons do not draw random numbers.
+  // `offset` is the number of steps before, on the network's device, or undefined if the launch sets it.
   GroupCall(const Group& group, const GroupPart& part, std::vector<at::Tensor> inputs, const at::Tensor& output,
-            const at::Tensor& offset);
+            const at::Tensor& seed, const at::Tensor& offset);
   GroupCall(const GroupCall&) = delete;
   GroupCall& operator=(const GroupCall&) = delete;
 

@@ -24,7 +24,7 @@ class PlasticOperators;
 
 class PlasticConnections {
  public:
-  // Draws the connections of a network with this number of columns.
+  // Draws the connections of a network with this number of columns, or of a copy.
   PlasticConnections(const DescribedPlastic& described, const Description& description, std::int64_t columns,
                      std::int64_t seed);
   PlasticConnections(const PlasticConnections&) = delete;
@@ -36,8 +36,9 @@ class PlasticConnections {
 
   // Applies the spikes that arrive in this step, and adds their sent values to `columns`, the slot of the step.
   void arrive(std::int64_t step, void* columns);
-  // Applies the neurons that fired in this step, in ascending order; then signals and "each step".
-  void fire(std::int64_t step, const std::vector<std::int64_t>& fired);
+  // Applies the neurons that fired in this step, in ascending order; then signals and "each step". The neurons of the
+  // copy are those from `first` on.
+  void fire(std::int64_t step, const std::vector<std::int64_t>& fired, std::int64_t first);
 
   // Sets a signal for the following steps. Undefined: the signal is absent.
   void set_signal(std::size_t number, const at::Tensor& value);

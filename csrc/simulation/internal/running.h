@@ -48,8 +48,8 @@ class Running {
   void set_inputs(const Description& description);
   // Sets a parameter of a population: a 0-dimensional tensor, or one value for each neuron.
   void set_param(const Population& population, const std::string& name, const at::Tensor& value);
-  // Suppresses the spikes of neurons of a population, or ends that.
-  void silence(const Population& population, const at::Tensor& neurons, bool silent);
+  // Suppresses the spikes of neurons of a population in a copy or in all, or ends that.
+  void silence(const Population& population, const at::Tensor& neurons, bool silent, std::optional<std::int64_t> copy);
 
   // Returns and sets the tensors that change in a step; the second is the number of steps so far. Loading a state makes
   // a failed network usable again.

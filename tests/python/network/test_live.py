@@ -259,7 +259,7 @@ WRONG = {
     "columns": (lambda n: {n.a: ([[0, 1]], [1])}, ValueError, r"the input of a: steps must have one dimension, but have shape \[1, 2\]"),
     "lengths": (lambda n: {n.a: ([0, 1], [1])}, ValueError, "as many steps as neurons"),
     "fractions": (lambda n: {n.a: ([0.5], [1])}, TypeError, "the input of a: steps must be whole numbers, but are torch.float32"),
-    "weights": (lambda n: {n.a: ([0, 1], [1, 2], [1.0, 2.0, 3.0])}, ValueError, "as many steps as neurons and weights"),
+    "weights": (lambda n: {n.a: ([0, 1], [1, 2], [1.0, 2.0, 3.0])}, ValueError, "as many steps as neurons, weights and copies"),
     "complex": (lambda n: {n.a: torch.zeros(5, 40, dtype=torch.complex64)}, TypeError, "must be real numbers"),
     "one of three": (lambda n: {n.a: (torch.tensor([1]),)}, TypeError, "must be a tensor or"),
 }

@@ -26,10 +26,14 @@ def one_population(device="cpu", size=40, **options):
     return made, made.populate("a", size, EXACT, leak=0.75)
 
 
-def entries(made):
-    """Returns the source and the target of each connection, sorted."""
+def ends(made):
+    """Returns the source and the target of each connection, in the order of the matrix."""
     m = made.build()
-    return sorted(zip(torch.repeat_interleave(m.indptr.diff().cpu()).tolist(), m.indices.tolist()))
+    return zip(torch.repeat_interleave(m.indptr.diff().cpu()).tolist(), m.indices.tolist())
+
+
+def entries(made):
+    return sorted(ends(made))
 
 
 @pytest.mark.parametrize("index", INDICES)
@@ -132,7 +136,7 @@ def built_with_parts(seed, device="cpu", parts=True):
     for s, t, rule in ((a[3:9], b[MASK[:30]], rules.fixed_probability(0.5)), (a[[1, 2]], b, rules.fixed_total(9)), (a[[1, 2]], b, rules.fixed_total(9))) if parts else ():
         made.project(s, t, rule, weight=rules.normal(0.1, 0.1), delay=rules.uniform(1, 5))
     m = made.build()
-    return made, sorted(zip(entries(made), m.weights.tolist(), m.delays.tolist()))
+    return made, sorted(zip(ends(made), m.weights.tolist(), m.delays.tolist()))
 
 
 def test_the_seed_determines_the_connections_of_parts(device):
