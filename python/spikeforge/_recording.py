@@ -30,15 +30,22 @@ class Recording:
     Attributes:
         steps, neurons: int64 [spikes], the step and the neuron of each spike, ordered by step. If the network has a
             group, the spikes of this process's neurons; :meth:`Network.gather` returns all.
-        states: a tensor [steps of the call, chosen neurons] for each requested (population, state, neurons); the same
-            on all processes.
+        states: a tensor [recorded steps, chosen neurons] for each requested (population, state, neurons); the same on
+            all processes. Row i is the state after step ``state_steps[i]``.
         span: the steps of the call.
+        every: the distance of the steps after which states were recorded.
     """
 
     steps: Tensor
     neurons: Tensor
     states: list[Tensor]
     span: range = range(0)
+    every: int = 1
+
+    @property
+    def state_steps(self) -> range:
+        """The steps after which states were recorded: steps ``every``, ``2 * every``, ... of the call."""
+        return self.span[self.every - 1 :: self.every]
 
     def of(self, population: Neurons) -> tuple[Tensor, Tensor]:
         """Returns steps and neurons of the spikes of a population or a part, int64 [spikes]; its first neuron is 0."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from spikeforge._inputs import Inputs, read_inputs
 from spikeforge._numbers import check_dtype, check_seed, check_text, check_whole, tensor_of
 from spikeforge._populations import Neurons, Part, Population, Values, spread, within
 from spikeforge._recording import Recording, requested
-from spikeforge._running import by_pieces, show_progress
+from spikeforge._running import Run, show_progress
 from spikeforge._warnings import warn_caller
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
@@ -365,7 +366,7 @@ class Network:
             raise TypeError(f"Network: gather takes a Recording of simulate(), but this is {recording!r:.60}")
         span = recording.span
         steps, neurons = _CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span))
-        return Recording(steps, neurons, recording.states, span)
+        return dataclasses.replace(recording, steps=steps, neurons=neurons)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that changes in a step, and a description of the network for :meth:`load_state_dict`.
@@ -527,6 +528,7 @@ def simulate(
     *,
     spikes: bool = True,
     states: Sequence[tuple[Neurons, str, Tensor | Sequence[int]]] = (),
+    every: int = 1,
     inputs: Inputs | None = None,
     progress: bool = False,
 ) -> Recording:
@@ -546,8 +548,10 @@ def simulate(
     Args:
         steps: the number of steps.
         spikes: record spikes.
-        states: (population, name of a state, neurons) triples to record after each step; neurons are whole numbers,
-            counted within the population or part.
+        states: (population, name of a state, neurons) triples to record; neurons are whole numbers, counted within the
+            population or part.
+        every: record states after steps ``every``, ``2 * every``, ... of the call, at least 1;
+            ``Recording.state_steps`` are their indices. Steps are run in pieces of at most 64 MB of states.
         inputs: input in addition to drives and currents: a dict from a population or part, or (population, name of an
             input), to a tensor [steps, size] in the units of that input; or to events, a tuple of steps (from 0, the
             first step of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by
@@ -555,7 +559,8 @@ def simulate(
         progress: show a progress bar on a terminal.
 
     Raises:
-        ValueError: if a state or a neuron does not exist, an input has another shape, or steps is negative.
+        ValueError: if a state or a neuron does not exist, an input has another shape, steps is negative, or every is
+            below 1.
         TypeError: if neurons are not whole numbers, such as a mask.
         RuntimeError: if another thread is using the network, processes of a group make different calls or one of them
             failed, recorded states do not fit into memory, or an earlier call failed in the middle of a step.
@@ -564,16 +569,21 @@ def simulate(
     steps = check_whole("simulate: steps", steps)
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
+    every = check_whole("simulate: every", every)
+    if every < 1:
+        raise ValueError(f"simulate: every must be at least 1, but is {every}")
     probes = requested(network, spikes, states)
     given = read_inputs(network, inputs, steps)
+    is_shown = progress and sys.stderr.isatty()
+    run = Run(network, steps, probes, given, every, is_shown=is_shown)
     with network._alone():
-        recorded, begun, done = [], time.perf_counter(), 0
-        for piece in by_pieces(network, steps, probes, given, progress):
-            count, first, when, neurons, kept = piece
+        begun, recorded = time.perf_counter(), []
+        run.begin()
+        for done, when, neurons, _ in run.pieces():
             recorded.append((when, neurons))
-            done += count
-            if progress and done:
+            if is_shown and done:
                 show_progress(done, steps, time.perf_counter() - begun)
         when, neurons = (torch.cat(each) for each in zip(*recorded))
-        network._warn_of_states(range(first, first + steps))
-        return Recording(when, neurons, kept, range(first, first + steps))
+        span = range(run.first, run.first + steps)
+        network._warn_of_states(span)
+        return Recording(when, neurons, run.states, span, every)
