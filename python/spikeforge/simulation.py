@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
 import sys
 import threading
 import time
@@ -21,8 +22,9 @@ from spikeforge._drawing import Ends, seed_of
 from spikeforge._inputs import Inputs, read_inputs
 from spikeforge._numbers import check_dtype, check_seed, check_text, check_whole, tensor_of
 from spikeforge._populations import Neurons, Part, Population, Values, spread, within
-from spikeforge._recording import Recording, requested
+from spikeforge._recording import Recording, milliseconds, requested
 from spikeforge._running import Run, show_progress
+from spikeforge._sonata import SonataWriter
 from spikeforge._warnings import warn_caller
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
@@ -531,6 +533,8 @@ def simulate(
     every: int = 1,
     inputs: Inputs | None = None,
     progress: bool = False,
+    output_dir: str | os.PathLike[str] | None = None,
+    dt: Any = None,
 ) -> Recording:
     """Runs a network for some steps, and continues where the last call ended.
 
@@ -557,14 +561,21 @@ def simulate(
             first step of the call), neurons (from 0) and weights, each [events] or, for the weights, a scalar, by
             default 1. Events of the same neuron and step are added.
         progress: show a progress bar on a terminal.
+        output_dir: a folder, to which spikes and states are written while the network runs, instead of into memory:
+            ``spikes.h5``, and ``<state>_report.h5`` for each name of a state (``docs/networks.md``). Existing files are
+            replaced.
+        dt: with ``output_dir``, the duration of a step: a ``quantities`` time, or a number of milliseconds.
 
     Raises:
-        ValueError: if a state or a neuron does not exist, an input has another shape, steps is negative, or every is
-            below 1.
+        ValueError: if a state or a neuron does not exist, an input has another shape, steps is negative, every is
+            below 1, dt is not a positive time, or names or entries of states do not fit into files.
         TypeError: if neurons are not whole numbers, such as a mask.
         RuntimeError: if another thread is using the network, processes of a group make different calls or one of them
             failed, recorded states do not fit into memory, or an earlier call failed in the middle of a step.
         MemoryError: if recorded spikes do not fit into memory.
+        ImportError: if ``output_dir`` is given, but h5py is not installed.
+        OSError: if a file cannot be written; the network is after the last complete piece.
+        NotImplementedError: if ``output_dir`` is given, and a process group shares the network.
     """
     steps = check_whole("simulate: steps", steps)
     if steps < 0:
@@ -575,15 +586,28 @@ def simulate(
     probes = requested(network, spikes, states)
     given = read_inputs(network, inputs, steps)
     is_shown = progress and sys.stderr.isatty()
-    run = Run(network, steps, probes, given, every, is_shown=is_shown)
+    if (output_dir is None) != (dt is None):
+        raise ValueError("simulate: output_dir needs dt, the duration of a step, and dt needs output_dir")
+    writer = None
+    if output_dir is not None:
+        if network.group is not None:
+            raise NotImplementedError("simulate: output_dir is not supported for a network with a process group")
+        writer = SonataWriter(output_dir, milliseconds("simulate", dt), network, probes)
+    run = Run(network, steps, probes, given, every, writer is None, is_shown)
     with network._alone():
         begun, recorded = time.perf_counter(), []
         run.begin()
-        for done, when, neurons, _ in run.pieces():
-            recorded.append((when, neurons))
-            if is_shown and done:
-                show_progress(done, steps, time.perf_counter() - begun)
+        with writer.open(run.first, every) if writer else contextlib.nullcontext():
+            for done, when, neurons, rows in run.pieces():
+                if writer:
+                    writer.write(when, neurons, rows)
+                else:
+                    recorded.append((when, neurons))
+                if is_shown and done:
+                    show_progress(done, steps, time.perf_counter() - begun)
+        if writer:
+            recorded.append((torch.empty(0, dtype=torch.long, device=network.device),) * 2)
         when, neurons = (torch.cat(each) for each in zip(*recorded))
         span = range(run.first, run.first + steps)
         network._warn_of_states(span)
-        return Recording(when, neurons, run.states, span, every)
+        return Recording(when, neurons, run.states, span, every, writer.paths if writer else ())

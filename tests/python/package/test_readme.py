@@ -84,6 +84,16 @@ def test_the_programs_of_learning_online_run(capsys):
     assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
 
 
+def test_the_program_of_files_reads_what_a_simulation_wrote(monkeypatch, tmp_path):
+    pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in ("networks in Python", "files of a simulation"):
+        exec(code(block), names)
+    assert names["v"].shape == (200, 2) and len(names["neurons"]) == len(names["times"]) > 100
+    assert 100 <= names["times"][0] <= names["times"][-1] < 300  # ms; the first 1000 steps were in memory
+
+
 def test_the_table_of_lavas_other_neurons_names_their_arguments():
     for names, arguments, fixed in table("other neurons of Lava"):
         for name in re.findall(r"`(\w+)`", names):
