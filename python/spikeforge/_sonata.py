@@ -38,6 +38,7 @@ class SonataWriter:
         self._h5py, self._folder, self._dt = h5py, Path(os.fspath(folder)), dt
         self._populations: list[Population] = network.populations
         self._records_spikes, self._probes = requested[0], list(zip(*requested[1:]))
+        self._files: dict[str, Any] = {}  # by name
         self._spikes: list[Any] = []  # a group of HDF5 for each population
         self._reports: list[Any] = []  # and for each probe
 
@@ -53,7 +54,7 @@ class SonataWriter:
         self._check()
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            files = {path.name: stack.enter_context(self._create(path)) for path in self.paths}
+            files = self._files = {path.name: stack.enter_context(self._create(path)) for path in self.paths}
             if self._records_spikes:
                 self._spikes = [self._add_spikes(files["spikes.h5"], p.name) for p in self._populations]
             for number, state, neurons in self._probes:
@@ -138,8 +139,8 @@ class SonataWriter:
         for report in self._reports:
             start, _, step = report["mapping/time"]
             report["mapping/time"][1] = start + len(report["data"]) * step
-        for group in (*self._spikes, *self._reports):
-            group.file.flush()
+        for file in self._files.values():
+            file.flush()
 
 
 def _append(dataset: Any, rows: Tensor) -> None:
