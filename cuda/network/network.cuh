@@ -300,29 +300,46 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   using Matrix = typename Plan::Matrix;
   using Sender = network::Sender<Matrix, Plan::has_copies>;
   static constexpr int D = Plan::drives;
+  static constexpr bool keeps_currents = Plan::resident && W <= 2;  // in registers, of which more neurons leave none
 
   // Elements begin, ..., end - 1 of the group, which are in the same copy. Element e is neuron e + offset, and its
   // first input is column e + offset + shift.
   struct Chunk {
-    Int copy, begin, end, offset, shift;
+    Int begin, end;
+    int copy, offset, shift;
 
     __device__ __forceinline__ Chunk(const Arguments& net, const Group& group, Int number)
-        : copy(0), offset(group.begin), shift(0) {
+        : copy(0), offset(static_cast<int>(group.begin)), shift(0) {
       Int first = 0, neurons = group.neurons;
       if constexpr (Plan::has_copies) {
-        copy = number / group.chunks;
+        copy = static_cast<int>(number) / static_cast<int>(group.chunks);
         number -= copy * group.chunks;
-        neurons = group.neurons / (net.size / net.copy_size);
+        neurons = neurons_of_copy(net, group);
         first = copy * neurons;
-        offset += copy * (net.copy_size - neurons);
-        shift = copy * (net.copy_columns - net.copy_size);
+        offset += copy * static_cast<int>(net.copy_size - neurons);
+        shift = copy * static_cast<int>(net.copy_columns - net.copy_size);
       }
       begin = first + at_most(number * group.share, neurons);
       end = first + at_most((number + 1) * group.share, neurons);
     }
   };
-  static __device__ __forceinline__ Int chunks_of(const Arguments& net, const Group& group) {
-    return Plan::has_copies ? group.chunks * (net.size / net.copy_size) : group.blocks;
+  static __device__ __forceinline__ int neurons_of_copy(const Arguments& net, const Group& group) {
+    return static_cast<int>(group.neurons) / copies(net);
+  }
+  static __device__ __forceinline__ int copies(const Arguments& net) {
+    return static_cast<int>(net.size) / static_cast<int>(net.copy_size);
+  }
+
+  // Calls f for each chunk of a block of the group. Without copies, a block has one.
+  template <class Visit>
+  static __device__ __forceinline__ void for_each_chunk(const Arguments& net, const Group& group, Int block,
+                                                        const Visit& f) {
+    if constexpr (Plan::has_copies) {
+      for (Int number = block; number < group.chunks * copies(net); number += group.blocks)
+        f(Chunk(net, group, number));
+    } else {
+      f(Chunk(net, group, block));
+    }
   }
 
   // The external input of a neuron in a step.
@@ -380,14 +397,15 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   // A thread's neurons in a turn of the block, from element `base` of a chunk on. Threads without neurons also run,
   // because all must arrive at a barrier; they read the neurons of other threads.
   struct Turn {
-    const Int base, end, offset, shift;  // as in Chunk
+    const Int base, end;
+    const int offset, shift;  // as in Chunk
     const Neurons n;
     const Cells cells;
     F state[W][room(S)];
     Driven driven[W];
     // What does not change in a launch: currents, and bits of the neurons to which the caller passes input, and of
     // those that are silenced.
-    F current[W][I];
+    F current[keeps_currents ? W : 1][I];
     unsigned given = 0, silenced = 0;
 
     __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base)
@@ -405,7 +423,8 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
 #pragma unroll
         for (int c = 0; c < I; ++c) {
           const Int column = c * net.copy_size + shift + neuron;
-          current[k][c] = net.current != nullptr ? static_cast<const F*>(net.current)[column] : F(0);
+          if constexpr (keeps_currents)
+            current[k][c] = net.current != nullptr ? static_cast<const F*>(net.current)[column] : F(0);
           if (net.input != nullptr && net.places[column] >= 0) given |= 1u << k;
         }
       }
@@ -445,7 +464,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       if constexpr (Plan::has_copies && DrawsOf<Cell>::any) {
         typename GroupOf<Cell>::type own = static_cast<const typename GroupOf<Cell>::type&>(group);
         own.draws.seed += chunk.copy;
-        own.draws.first -= chunk.copy * (group.neurons / (net.size / net.copy_size));
+        own.draws.first -= static_cast<Int>(chunk.copy) * neurons_of_copy(net, group);
         return Cells(static_cast<const Group&>(own), n);
       } else {
         return Cells(group, n);
@@ -508,8 +527,12 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
 #pragma unroll
       for (int c = 0; c < I; ++c) {
         slot(own, k)[c * net.copy_size] = 0;
-        if (net.current != nullptr) x[c] += own.current[k][c];
-        if (own.given >> k & 1) x[c] += given_input<F>(net, t, c * net.copy_size + own.shift + neuron);
+        const Int column = c * net.copy_size + own.shift + neuron;
+        if constexpr (keeps_currents)
+          x[c] += own.current[k][c];
+        else if (net.current != nullptr)
+          x[c] += static_cast<const F*>(net.current)[column];
+        if (own.given >> k & 1) x[c] += given_input<F>(net, t, column);
 #pragma unroll
         for (int d = 0; d < D; ++d) x[c] += own.driven[k].by[d][c];
       }
@@ -581,8 +604,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ InTurns(Walk& walk, Int block, DoubleWord first_step)
         : walk(walk), block(block), first_step(first_step) {}
     __device__ __forceinline__ void step(int t, int own_threads) {
-      for (Int number = block; number < chunks_of(walk.net, walk.group); number += walk.group.blocks) {
-        const Chunk chunk(walk.net, walk.group, number);
+      for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) {
         for (Int base = chunk.begin; base < chunk.end; base += own_threads * W) {
           Turn own(walk.net, walk.group, chunk, base);
           own.draw(walk.net, first_step + t);
@@ -590,14 +612,13 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
           own.store(walk.group);
           walk.send_own(own, own_threads);
         }
-      }
+      });
     }
     __device__ __forceinline__ void record(int t) const {
       if (walk.net.probe_count == 0) return;
-      for (Int number = block; number < chunks_of(walk.net, walk.group); number += walk.group.blocks) {
-        const Chunk chunk(walk.net, walk.group, number);
+      for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) {
         OwnProbes<F>(walk.net, chunk.offset + chunk.begin, chunk.offset + chunk.end).record(walk.net, t);
-      }
+      });
     }
     __device__ __forceinline__ void prepare(int) const {}
     __device__ __forceinline__ void end() const {}

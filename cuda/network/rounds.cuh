@@ -381,14 +381,13 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     __device__ __forceinline__ InTurns(const Walk& walk, const Chunk&, bool) : walk(walk) {}
     __device__ __forceinline__ void run(const Round& round) const {
       const Int block = blockIdx.x - walk.group.first_block;
-      for (Int number = block; number < Steps::chunks_of(walk.net, walk.group); number += walk.group.blocks) {
-        const Chunk chunk(walk.net, walk.group, number);
+      Steps::for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) {
         for (Int base = chunk.begin; base < chunk.end; base += walk.own_threads * W) {
           Turn own(walk.net, walk.group, chunk, base);
           walk.run(round, own);
           own.store(walk.group);
         }
-      }
+      });
     }
     __device__ __forceinline__ void end() const {}
   };

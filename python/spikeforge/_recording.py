@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,9 +31,13 @@ class Recording:
     Attributes:
         steps, neurons: int64 [spikes], the step and the neuron of each spike, ordered by step and copy. If the network
             has a group, the spikes of this process's neurons; :meth:`Network.gather` returns all.
-        states: a tensor [steps of the call, chosen neurons] for each requested (population, state, neurons), or [steps
-            of the call, copies, chosen neurons] if the network has copies; the same on all processes.
+        states: a tensor [recorded steps, chosen neurons] for each requested (population, state, neurons), or
+            [recorded steps, copies, chosen neurons] if the network has copies; the same on all processes. Row i is the
+            state after step ``state_steps[i]``.
         span: the steps of the call.
+        every: the distance of the steps after which states were recorded.
+        files: the files that contain the spikes and states if the call has an ``output_dir``; the other attributes are
+            then empty, and methods raise ValueError.
         copies: int64 [spikes], the copy of each spike, or None if the network has one copy.
         copy_count: the number of copies.
     """
@@ -41,8 +46,15 @@ class Recording:
     neurons: Tensor
     states: list[Tensor]
     span: range = range(0)
+    every: int = 1
+    files: tuple[Path, ...] = ()
     copies: Tensor | None = None
     copy_count: int = 1
+
+    @property
+    def state_steps(self) -> range:
+        """The steps after which states were recorded: steps ``every``, ``2 * every``, ... of the call."""
+        return self.span[self.every - 1 :: self.every]
 
     def of(self, population: Neurons, copy: int | None = None) -> tuple[Tensor, Tensor]:
         """Returns steps and neurons of the spikes of a population or a part, int64 [spikes]; its first neuron is 0.
@@ -50,6 +62,8 @@ class Recording:
         Args:
             copy: the copy of the network; by default all.
         """
+        if self.files:
+            raise ValueError(f"Recording: spikes and states of this call are in {', '.join(map(str, self.files))}")
         if copy is not None:
             return self._of_copy(copy).of(population)
         if isinstance(population, Part):
@@ -96,15 +110,9 @@ class Recording:
             import quantities
         except ImportError as error:
             raise ImportError(f"Recording.spike_trains needs neo: pip install neo ({error})") from None
-        what = "Recording.spike_trains: dt, a time or a number of milliseconds,"
-        try:
-            given = dt if isinstance(dt, quantities.Quantity) else check_number(what, dt) * quantities.ms
-            unit, step = given.units, float(given)
-            given.rescale(quantities.ms)
-        except (TypeError, ValueError):
-            raise ValueError(f"{what} must be a scalar time, but is {dt!r:.60}") from None
-        if not 0 < step < math.inf:
-            raise ValueError(f"{what} must be positive and finite, but is {dt!r:.60}")
+        time = milliseconds("Recording.spike_trains", dt) * quantities.ms
+        given = dt if isinstance(dt, quantities.Quantity) else time
+        unit, step = given.units, float(given)
         steps, neurons = (t.cpu() for t in self.of(population, copy))
         of_each = steps[neurons.argsort(stable=True)].split(neurons.bincount(minlength=len(population)).tolist())
         span = {"t_start": self.span.start * step, "t_stop": self.span.stop * step}
@@ -117,6 +125,18 @@ class Recording:
     def _by_neuron(self) -> tuple[Tensor, Tensor]:
         """Returns the neurons in ascending order, and their positions in the recording."""
         return self.neurons.sort(stable=True)
+
+
+def milliseconds(caller: str, dt: Any) -> float:
+    """Converts a ``quantities`` time, or a number of milliseconds, to milliseconds. Raises ValueError for others."""
+    what = f"{caller}: dt, a time or a number of milliseconds,"
+    try:
+        time = float(dt.rescale("ms")) if hasattr(dt, "rescale") else check_number(what, dt)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be a scalar time, but is {dt!r:.60}") from None
+    if not 0 < time < math.inf:
+        raise ValueError(f"{what} must be positive and finite, but is {dt!r:.60}")
+    return time
 
 
 def requested(network: Network, spikes: bool, probes: Any) -> Requested:

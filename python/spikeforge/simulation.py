@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +23,9 @@ from spikeforge._drawing import Ends, seed_of
 from spikeforge._inputs import Inputs, read_inputs
 from spikeforge._numbers import check_dtype, check_seed, check_text, check_whole, tensor_of
 from spikeforge._populations import Neurons, Part, Population, Values, spread, within
-from spikeforge._recording import Recording, requested
-from spikeforge._running import by_pieces, show_progress
+from spikeforge._recording import Recording, milliseconds, requested
+from spikeforge._running import Run, Spikes, show_progress
+from spikeforge._sonata import SonataWriter
 from spikeforge._warnings import warn_caller
 from spikeforge.connecting import Connectivity, Drawn
 from spikeforge.nn.own import Traced
@@ -384,7 +388,7 @@ class Network:
             raise TypeError(f"Network: gather takes a Recording of simulate(), but this is {recording!r:.60}")
         span = recording.span
         steps, neurons = _CPP.gather(self._held, recording.steps, recording.neurons, span.start, len(span))
-        return Recording(steps, neurons, recording.states, span)
+        return dataclasses.replace(recording, steps=steps, neurons=neurons)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns everything that changes in a step, and a description of the network for :meth:`load_state_dict`.
@@ -543,14 +547,23 @@ def _first_difference(key: str, given: Any, own: Any) -> str:
     )
 
 
+def _of_copy(copy: int, spikes: Spikes, rows: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    steps, neurons, copies = spikes
+    here = copies == copy
+    return steps[here], neurons[here], [t[:, copy] for t in rows]
+
+
 def simulate(
     network: Network,
     steps: int,
     *,
     spikes: bool = True,
     states: Sequence[tuple[Neurons, str, Tensor | Sequence[int]]] = (),
+    every: int = 1,
     inputs: Inputs | None = None,
     progress: bool = False,
+    output_dir: str | os.PathLike[str] | None = None,
+    dt: Any = None,
 ) -> Recording:
     """Runs a network for some steps, and continues where the last call ended.
 
@@ -568,36 +581,70 @@ def simulate(
     Args:
         steps: the number of steps.
         spikes: record spikes.
-        states: (population, name of a state, neurons) triples to record after each step; neurons are whole numbers,
-            counted within the population or part.
+        states: (population, name of a state, neurons) triples to record; neurons are whole numbers, counted within the
+            population or part.
+        every: record states after steps ``every``, ``2 * every``, ... of the call, at least 1;
+            ``Recording.state_steps`` are their indices. Steps are run in pieces of at most 64 MB of states.
         inputs: input in addition to drives and currents: a dict from a population or part, or (population, name of an
             input), to a tensor [steps, size] in the units of that input, or [steps, copies, size]; or to events, a
             tuple of steps (from 0, the first step of the call), neurons (from 0), weights and copies, each [events].
             The weights may be a scalar, by default 1; without copies, the events are input of all copies. Events of the
             same neuron and step are added.
         progress: show a progress bar on a terminal.
+        output_dir: a folder, to which spikes and states are written while the network runs, instead of into memory:
+            ``spikes.h5``, and ``<state>_report.h5`` for each name of a state (``docs/networks.md``), in a folder
+            ``copy_<number>`` for each copy if there are several. Existing files are replaced.
+        dt: with ``output_dir``, the duration of a step: a ``quantities`` time, or a number of milliseconds.
 
     Raises:
-        ValueError: if a state or a neuron does not exist, an input has another shape, or steps is negative.
+        ValueError: if a state or a neuron does not exist, an input has another shape, steps is negative, every is
+            below 1, dt is not a positive time, or names or entries of states do not fit into files.
         TypeError: if neurons are not whole numbers, such as a mask.
         RuntimeError: if another thread is using the network, processes of a group make different calls or one of them
             failed, recorded states do not fit into memory, or an earlier call failed in the middle of a step.
         MemoryError: if recorded spikes do not fit into memory.
+        ImportError: if ``output_dir`` is given, but h5py is not installed.
+        OSError: if a file cannot be written; the network is after the last complete piece.
+        NotImplementedError: if ``output_dir`` is given, and a process group shares the network.
     """
     steps = check_whole("simulate: steps", steps)
     if steps < 0:
         raise ValueError(f"simulate: steps must not be negative, but is {steps}")
+    every = check_whole("simulate: every", every)
+    if every < 1:
+        raise ValueError(f"simulate: every must be at least 1, but is {every}")
     probes = requested(network, spikes, states)
     given = read_inputs(network, inputs, steps)
+    is_shown = progress and sys.stderr.isatty()
+    if (output_dir is None) != (dt is None):
+        raise ValueError("simulate: output_dir needs dt, the duration of a step, and dt needs output_dir")
+    writers = []
+    if output_dir is not None:
+        if network.group is not None:
+            raise NotImplementedError("simulate: output_dir is not supported for a network with a process group")
+        folders = (
+            [output_dir] if network.copies == 1 else [Path(output_dir, f"copy_{c}") for c in range(network.copies)]
+        )
+        writers = [SonataWriter(folder, milliseconds("simulate", dt), network, probes) for folder in folders]
+    run = Run(network, steps, probes, given, every, not writers, is_shown)
     with network._alone():
-        recorded, begun, done = [], time.perf_counter(), 0
-        for piece in by_pieces(network, steps, probes, given, progress):
-            count, first, here, kept = piece
-            recorded.append(here)
-            done += count
-            if progress and done:
-                show_progress(done, steps, time.perf_counter() - begun)
+        begun, recorded = time.perf_counter(), []
+        run.begin()
+        with contextlib.ExitStack() as files:
+            for writer in writers:
+                files.enter_context(writer.open(run.first, every))
+            for done, piece, rows in run.pieces():
+                for copy, writer in enumerate(writers):
+                    writer.write(*(_of_copy(copy, piece, rows) if len(writers) > 1 else (*piece[:2], rows)))
+                if not writers:
+                    recorded.append(piece)
+                if is_shown and done:
+                    show_progress(done, steps, time.perf_counter() - begun)
+        if writers:
+            recorded.append((torch.empty(0, dtype=torch.long, device=network.device),) * 3)
         when, neurons, copies = (torch.cat(each) for each in zip(*recorded))
-        network._warn_of_states(range(first, first + steps))
+        span = range(run.first, run.first + steps)
+        network._warn_of_states(span)
+        paths = tuple(path for writer in writers for path in writer.paths)
         of_spikes = copies if network.copies > 1 else None
-        return Recording(when, neurons, kept, range(first, first + steps), of_spikes, network.copies)
+        return Recording(when, neurons, run.states, span, every, paths, of_spikes, network.copies)

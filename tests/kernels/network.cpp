@@ -209,6 +209,15 @@ TEST_CASE("kernels of networks compile for every architecture") {
   copies.launch.least_delay = 18;
   copies.launch.arriving = 1;
   check(copies, Sending::in_rounds);
+  Network few_copies(DType::f64, {{noisy, 8 * 3200}, {cortical, 8 * 800}}, 10);
+  few_copies.launch.arguments.copy_size = 4000;
+  few_copies.launch.arguments.copy_columns = 8000;
+  few_copies.launch.drives = 2;
+  CHECK(few_copies.plan().resident);
+  check(few_copies, Sending::own);
+  few_copies.launch.least_delay = 18;
+  few_copies.launch.arriving = 2;
+  check(few_copies, Sending::in_rounds);
   Network shared(DType::f32, {{cortical, 38585}, {noisy, 20}}, 3880);
   shared.launch.drives = 1;
   shared.launch.arguments.whole = 77210;

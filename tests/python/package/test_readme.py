@@ -53,6 +53,12 @@ assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1
     ({"networks in Python": "assert 800 < len(steps) < 30_000 and network.size == 1000"}, "v of the first is"),
     ({"a network in a closed loop": "assert position != 0 and muscles.params['leak'].eq(0.95).all()"}, "position"),
     ({"parts of populations": "assert len(recording.steps) > len(steps) > 0 and neurons.max() < 10"}, ""),
+    ({"spike sources": "assert first.of(generator)[0].tolist() == [10, 50, 50, 300] and first.of(generator)[1].tolist() == [0, 0, 2, 1]; "
+                       "counts = first.of(poisson)[0].bincount(minlength=400).view(4, 100).sum(1); "
+                       "expected = (200 * rates * dt / 1000).view(4, 100).sum(1); "
+                       "assert ((counts - expected).abs() < 5 * expected.sqrt()).all() and len(second.of(cells)[0]) > 300",
+      "a recording as a source": "assert torch.equal(played.of(player)[0] + 400, steps) and torch.equal(played.of(player)[1], neurons); "
+                                 "assert len(played.of(target)[0]) > 0"}, "spikes, then"),
     ({"surrogates in Python": "of_both = [torch.autograd.grad(each.sum(), x)[0] for each in (spikes, same)]; "
                               "assert torch.equal(spikes, same) and torch.equal(*of_both); "
                               "assert isinstance(layer.surrogate, surrogate.ATan)"}, ""),
@@ -82,6 +88,16 @@ def test_the_programs_of_learning_online_run(capsys):
     assert shown == f"# {printed}"
     exec(code("one layer that learns online"), names)
     assert names["w"].grad.abs().sum() > 0 and names["tau"].grad.abs().sum() > 0
+
+
+def test_the_program_of_files_reads_what_a_simulation_wrote(monkeypatch, tmp_path):
+    pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in ("networks in Python", "files of a simulation"):
+        exec(code(block), names)
+    assert names["v"].shape == (200, 2) and len(names["neurons"]) == len(names["times"]) > 100
+    assert 100 <= names["times"][0] <= names["times"][-1] < 300  # ms; the first 1000 steps were in memory
 
 
 def test_the_table_of_lavas_other_neurons_names_their_arguments():
