@@ -48,8 +48,9 @@ ExternalInput::ExternalInput(const NetworkState& state, std::int64_t steps, cons
   for (const StepInput& input : inputs) {
     check_numbers(input);
     if (!input.steps.defined()) {
-      const std::int64_t sizes[] = {steps, input.population.size()};
-      const std::int64_t of_copies[] = {steps, copies_, input.population.size()};
+      if (input.neurons.defined()) check_indices(input, "neurons", input.neurons, input.population.size());
+      const std::int64_t neurons = input.neurons.defined() ? input.neurons.numel() : input.population.size();
+      const std::int64_t sizes[] = {steps, neurons}, of_copies[] = {steps, copies_, neurons};
       const bool has_copies = copies_ > 1 && input.values.sizes() == c10::IntArrayRef(of_copies);
       TORCH_CHECK_VALUE(
           has_copies || input.values.sizes() == c10::IntArrayRef(sizes), name_of(input), " must have shape ",
@@ -77,26 +78,59 @@ ExternalInput::ExternalInput(const NetworkState& state, std::int64_t steps, cons
   add_events(state, steps, events);
 }
 
+// Sets dense_ and its columns. One input, of a population or of neurons in ascending order, is not copied.
 void ExternalInput::add_dense(const NetworkState& state, const std::vector<StepInput>& inputs) {
-  std::vector<OwnColumns> own;
-  std::int64_t last = 0;
-  first_ = state.copy_columns;
-  for (const StepInput& input : inputs) {
-    own.push_back(state.own_columns(input.population, input.into));
-    first_ = std::min(first_, own.back().begin);
-    last = std::max(last, own.back().end);
-  }
-  if (first_ >= last) return;
-  const auto part = [&](std::size_t i) {
-    return inputs[i].values.detach().narrow(2, own[i].first, own[i].end - own[i].begin);
+  struct Own {
+    at::Tensor columns, values;  // [columns], [steps, copies or 1, columns]
+    std::int64_t first = 0;      // of consecutive columns, which are not listed
   };
-  if (inputs.size() == 1) {
-    dense_ = part(0).to(state.options()).expand({-1, copies_, -1}).contiguous();
+  std::vector<Own> all;
+  for (const StepInput& input : inputs) {
+    const OwnColumns own = state.own_columns(input.population, input.into);
+    const at::Tensor values = input.values.detach();
+    if (!input.neurons.defined()) {
+      if (own.end > own.begin)
+        all.push_back({{}, values.narrow(2, own.first, own.end - own.begin).to(state.options()), own.begin});
+      continue;
+    }
+    const at::Tensor neurons = input.neurons.to(c10::kCPU, at::kLong).sub(own.first);
+    const at::Tensor is_own = neurons.ge(0).logical_and_(neurons.lt(own.end - own.begin));
+    const at::Tensor columns = neurons.masked_select(is_own).add_(own.begin);
+    const bool are_all = columns.numel() == neurons.numel();
+    if (columns.numel() == 0) continue;
+    const at::Tensor of_own = are_all ? values : values.index_select(2, is_own.nonzero().flatten().to(values.device()));
+    all.push_back({columns, of_own.to(state.options()), 0});
+  }
+  if (all.empty()) return;
+  const Own& one = all[0];
+  const bool ascends = !one.columns.defined() || one.columns.diff().gt(0).all().item<bool>();
+  if (all.size() == 1 && ascends) {
+    first_ = one.first;
+    listed_ = one.columns;
+    dense_ = one.values.expand({-1, copies_, -1}).contiguous();
     return;
   }
-  dense_ = at::zeros({inputs[0].values.size(0), copies_, last - first_}, state.options());
-  for (std::size_t i = 0; i < inputs.size(); ++i)
-    dense_.slice(2, own[i].begin - first_, own[i].end - first_).add_(part(i).to(state.options()));
+  const bool are_ranges = std::ranges::none_of(all, [](const Own& own) { return own.columns.defined(); });
+  if (are_ranges) {  // one range with zeros between them, which needs no indices
+    std::int64_t last = 0;
+    first_ = one.first;
+    for (const Own& own : all) {
+      first_ = std::min(first_, own.first);
+      last = std::max(last, own.first + own.values.size(2));
+    }
+    dense_ = at::zeros({one.values.size(0), copies_, last - first_}, state.options());
+    for (const Own& own : all)
+      dense_.slice(2, own.first - first_, own.first - first_ + own.values.size(2)).add_(own.values);
+    return;
+  }
+  std::vector<at::Tensor> columns;
+  for (const Own& own : all)
+    columns.push_back(own.columns.defined() ? own.columns
+                                            : at::arange(own.first, own.first + own.values.size(2), at::kLong));
+  listed_ = std::get<0>(at::unique_dim(at::cat(columns), 0));
+  dense_ = at::zeros({one.values.size(0), copies_, listed_.numel()}, state.options());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    dense_.index_add_(2, at::searchsorted(listed_, columns[i]).to(device_), all[i].values.expand({-1, copies_, -1}));
 }
 
 void ExternalInput::add_events(const NetworkState& state, std::int64_t steps, const std::vector<StepInput>& inputs) {
@@ -131,9 +165,16 @@ template <class T> void ExternalInput::add(std::int64_t step, std::int64_t first
   if (dense_.defined()) {
     const std::int64_t copy = copies_ == 1 ? 0 : first / copy_columns_, width = dense_.size(2);
     const T* const row = dense_.const_data_ptr<T>() + (step * copies_ + copy) * width;
-    const std::int64_t range = copy * copy_columns_ + first_;
+    const std::int64_t before = copy * copy_columns_, range = before + first_;
     const std::int64_t begin = std::max(first, range), end = std::min(last, range + width);
-    for (std::int64_t c = begin; c < end; ++c) to[c - first] += row[c - range];
+    if (listed_.defined()) {
+      const auto* const listed = listed_.const_data_ptr<std::int64_t>();
+      const auto* const stop = listed + width;
+      for (const auto* c = std::lower_bound(listed, stop, first - before); c != stop && before + *c < last; ++c)
+        to[before + *c - first] += row[c - listed];
+    } else {
+      for (std::int64_t c = begin; c < end; ++c) to[c - first] += row[c - range];
+    }
   }
   if (!columns_.defined()) return;
   const auto* const columns = columns_.const_data_ptr<std::int64_t>();
@@ -154,28 +195,32 @@ bool InputColumns::operator==(const InputColumns& other) const {
 
 const InputColumns& ExternalInput::columns() const {
   if (with_input_.listed.defined() || with_input_.width > 0) return with_input_;
-  if (!has_events()) return with_input_ = {first_, dense_.size(2)};
-  at::Tensor all = columns_;
+  if (!has_events() && !listed_.defined()) return with_input_ = {first_, dense_.size(2)};
   at::Tensor of_dense;
   if (dense_.defined()) {
-    of_dense = indices_of_range(first_, dense_.size(2), c10::kCPU);
-    all = at::cat({all, of_dense});
+    const at::Tensor of_copy =
+        listed_.defined() ? listed_ : at::arange(first_, first_ + dense_.size(2), at::TensorOptions(at::kLong));
+    of_dense = of_copies(of_copy);
   }
-  with_input_.listed = std::get<0>(at::unique_dim(all, 0));
+  if (!has_events()) {
+    with_input_.listed = of_dense;
+    return with_input_;
+  }
+  with_input_.listed = std::get<0>(at::unique_dim(of_dense.defined() ? at::cat({columns_, of_dense}) : columns_, 0));
   places_ = at::searchsorted(with_input_.listed, columns_);
-  if (dense_.defined()) places_of_dense_ = at::searchsorted(with_input_.listed, of_dense).to(device_);
+  if (of_dense.defined()) places_of_dense_ = at::searchsorted(with_input_.listed, of_dense).to(device_);
   return with_input_;
 }
 
-at::Tensor ExternalInput::indices_of_range(std::int64_t first, std::int64_t width, c10::Device device) const {
-  const auto options = at::TensorOptions(at::kLong).device(device);
-  const at::Tensor range = at::arange(first, first + width, options);
-  return at::arange(copies_, options).mul_(copy_columns_).unsqueeze(1).add(range).flatten();
+// Returns the same columns of all copies.
+at::Tensor ExternalInput::of_copies(const at::Tensor& columns) const {
+  return at::arange(copies_, columns.options()).mul_(copy_columns_).unsqueeze(1).add(columns).flatten();
 }
 
 at::Tensor ExternalInput::indices() const {
   const InputColumns& all = columns();
-  return all.listed.defined() ? all.listed.to(device_) : indices_of_range(all.first, all.width, device_);
+  if (all.listed.defined()) return all.listed.to(device_);
+  return of_copies(at::arange(all.first, all.first + all.width, at::TensorOptions(at::kLong).device(device_)));
 }
 
 at::Tensor ExternalInput::rows(std::int64_t first, std::int64_t count) const {

@@ -255,17 +255,17 @@ std::vector<StateProbe> probes(const Held& held, c10::IntArrayRef populations, c
   return requested;
 }
 
-// `tensors` has the values of each input, followed by the steps, neurons and copies of events; copies without elements
-// are all copies.
+// `tensors` has the values of each input, followed by as many tensors as `index_counts` says: none; the neurons; or the
+// steps, neurons and copies of events, where copies without elements are all copies.
 std::vector<StepInput> inputs(const Held& held, c10::IntArrayRef populations, const Strings& into,
-                              const c10::List<bool>& are_events, const Lists& tensors) {
+                              c10::IntArrayRef index_counts, const Lists& tensors) {
   std::vector<StepInput> all;
   std::size_t next = 0;
   for (std::size_t i = 0; i < populations.size(); ++i) {
     StepInput& input = all.emplace_back(StepInput{population(held, populations[i]), into.get(i), tensors.get(next++)});
-    if (!are_events.get(i)) continue;
-    input.steps = tensors.get(next++);
-    input.neurons = tensors.get(next++);
+    if (index_counts[i] > 1) input.steps = tensors.get(next++);
+    if (index_counts[i] > 0) input.neurons = tensors.get(next++);
+    if (index_counts[i] < 3) continue;
     const at::Tensor& copies = tensors.get(next++);
     if (copies.numel() > 0) input.copies = copies;
   }
@@ -287,8 +287,8 @@ std::tuple<std::int64_t, std::vector<at::Tensor>> begin(const Held& held, std::i
 // spikes (no elements if there is one copy). If `into` is given, states are written there.
 std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t, at::Tensor> simulate(
     const Held& held, std::int64_t steps, bool spikes, c10::IntArrayRef populations, const Strings& states,
-    const Lists& neurons, c10::IntArrayRef input_populations, const Strings& input_names,
-    const c10::List<bool>& are_events, const Lists& input_tensors, const std::optional<Lists>& into) {
+    const Lists& neurons, c10::IntArrayRef input_populations, const Strings& input_names, c10::IntArrayRef index_counts,
+    const Lists& input_tensors, const std::optional<Lists>& into) {
   std::optional<std::vector<at::Tensor>> rows;
   if (into) rows = into->vec();
   const bool has_copies = held->network.options().copies > 1;
@@ -296,7 +296,7 @@ std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t, at::Te
   Recording recording =
       held->network.running().simulate(steps,
                                        {spikes, probes(held, populations, states, neurons),
-                                        inputs(held, input_populations, input_names, are_events, input_tensors)},
+                                        inputs(held, input_populations, input_names, index_counts, input_tensors)},
                                        std::move(rows));
   if (into) recording.states.clear();
   if (!has_copies) recording.copies = recording.steps.new_empty({0});
@@ -306,8 +306,8 @@ std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>, std::int64_t, at::Te
 
 // Returns the spikes of all neurons, bool [steps, neurons].
 at::Tensor step(const Held& held, std::int64_t steps, c10::IntArrayRef input_populations, const Strings& input_names,
-                const c10::List<bool>& are_events, const Lists& input_tensors) {
-  return held->network.step(steps, inputs(held, input_populations, input_names, are_events, input_tensors));
+                c10::IntArrayRef index_counts, const Lists& input_tensors) {
+  return held->network.step(steps, inputs(held, input_populations, input_names, index_counts, input_tensors));
 }
 
 // For tests.
@@ -358,7 +358,7 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define<load_state>(library, "load_state", ", Tensor[] tensors) -> ()");
   define<connections>(library, "connections", ") -> int");
   const std::string recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons";
-  const std::string input = ", int[] input_populations, str[] input_names, bool[] are_events, Tensor[] input_tensors";
+  const std::string input = ", int[] input_populations, str[] input_names, int[] index_counts, Tensor[] input_tensors";
   define<step>(library, "step", ", int steps" + input + ") -> Tensor");
   define<begin>(library, "begin", recorded + ") -> (int first_step, Tensor[] states)");
   define<simulate>(library, "simulate",

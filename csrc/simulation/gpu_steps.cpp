@@ -7,10 +7,13 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
 #if defined(SPIKEFORGE_WITH_CUDA)
 #include "ops/common/on_stream.h"
+
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 #endif
 
 #include <algorithm>
@@ -181,14 +184,52 @@ bool GpuSteps::plan() {
   const jit::Device& device = ops::gpu_of(state_.ring);
   const auto plan = kernels::plan_of(launch_, device);
   if (!plan) return false;
-  plan_ = *plan;
+  all_.plan = *plan;
   static_assert(sizeof(network::Spike) == 2 * sizeof(std::int64_t));
-  lists_ = at::empty({plan_.lists(), plan_.most_listed(state_.size), 2}, state_.options().dtype(at::kLong));
+  lists_ = at::empty({plan->lists(), plan->most_listed(state_.size), 2}, state_.options().dtype(at::kLong));
   launch_.arguments.lists = static_cast<network::Spike*>(lists_.mutable_data_ptr());
-  const c10::DeviceGuard guard(state_.ring.device());
-  ops::stream_of(state_.ring);  // makes the device's context current
-  kernel_ = &jit::KernelCache::get().get(print_source(launch_, plan_), jit::name_of_arch(device));
+  if (!may_skip()) return true;
+  launch_.may_skip = true;
+  awake_.plan = kernels::plan_of(launch_, device).value();
+  if (!awake_.plan.skips) return true;
+  until_ = at::empty({state_.size}, state_.options().dtype(at::kInt));
+  until_base_ = at::empty({}, state_.step.options());
+  stepped_ = at::zeros({}, state_.step.options());
+  launch_.arguments.until = until_.mutable_data_ptr<int>();
+  launch_.arguments.until_base = static_cast<const network::Int*>(until_base_.const_data_ptr());
+  launch_.arguments.stepped = static_cast<network::Int*>(stepped_.mutable_data_ptr());
   return true;
+}
+
+// True if a kernel may skip neurons that rest: no spikes arrive from outside of the kernel, and most neurons have
+// neither random input nor random numbers of their own.
+bool GpuSteps::may_skip() const {
+  std::int64_t restless = 0;
+  for (const Group& group : state_.groups) restless += group.seeds.empty() ? 0 : state_.copies * group.size();
+  for (const PoissonLayer& layer : state_.drives) restless += layer.rates.count_nonzero().item<std::int64_t>();
+  return state_.block == 0 && 4 * restless < state_.size;
+}
+
+// Makes the next launch step all neurons, unless their rest is known from the last one.
+void GpuSteps::wake(bool has_new_input) {
+  std::uint64_t version = state_.ring._version();
+  for (const Group& group : state_.groups)
+    for (const at::Tensor& state : group.states) version += state._version();
+  if (last_ == &awake_ && version == version_ && !has_new_input) return;
+  version_ = version;
+  until_.zero_();
+  until_base_.copy_(state_.step);
+}
+
+// Stops skipping for a while if most neurons were awake: a kernel that steps all neurons is then faster.
+void GpuSteps::count_stepped() {
+  constexpr double most_awake = 0.4;
+  constexpr std::int64_t trial_period = 32768;  // steps
+  if (rounds_ == 0) return;
+  const auto stepped = static_cast<double>(stepped_.item<std::int64_t>());
+  if (stepped > most_awake * static_cast<double>(rounds_ * state_.size)) steps_without_skips_ = trial_period;
+  stepped_.zero_();
+  rounds_ = 0;
 }
 
 void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row) {
@@ -203,10 +244,30 @@ void GpuSteps::walk(std::int64_t steps, const at::Tensor& fired, std::int64_t ro
     launch_.arguments.fired = reinterpret_cast<unsigned char*>(fired.mutable_data_ptr<bool>());
   launch_.arguments.probe_row = row;
   launch_.arguments.input_row = row - first_of_input_;
-  kernels::launch_network(launch_, plan_, *kernel_, ops::stream_of(state_.ring));
+  if (until_.defined() && c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None)
+    until_ = at::Tensor();  // replays change states unseen
+  const bool skips = until_.defined() && launch_.arguments.probe_count == 0 && steps_without_skips_ <= 0;
+  Kernel& kernel = skips ? awake_ : all_;
+  if (kernel.loaded == nullptr) {
+    const jit::Device& device = ops::gpu_of(state_.ring);
+    ops::stream_of(state_.ring);  // makes the device's context current
+    kernel.loaded = &jit::KernelCache::get().get(print_source(launch_, kernel.plan), jit::name_of_arch(device));
+  }
+  if (skips) {
+    wake(launch_.arguments.input != nullptr && !had_input_);
+    if (fired.defined() && !are_bits(fired)) fired.narrow(0, 0, steps).zero_();
+    rounds_ += (steps + kernel.plan.round - 1) / kernel.plan.round;
+  }
+  steps_without_skips_ -= steps;
+  had_input_ = launch_.arguments.input != nullptr;
+  last_ = &kernel;
+  kernels::launch_network(launch_, kernel.plan, *kernel.loaded, ops::stream_of(state_.ring));
 }
 #else
 bool GpuSteps::plan() { return false; }
+bool GpuSteps::may_skip() const { return false; }
+void GpuSteps::wake(bool) {}
+void GpuSteps::count_stepped() {}
 void GpuSteps::walk(std::int64_t, const at::Tensor&, std::int64_t) {}
 #endif
 
@@ -220,6 +281,7 @@ Spikes GpuSteps::run(const Steps& steps, bool spikes, const RecordedStates& stat
       [&](const at::Tensor& here, std::int64_t done) {
         if (spikes) are_bits(here) ? lists.add_bits(here, done) : lists.add(here, done, here.size(0));
       });
+  count_stepped();
   return lists.take();
 }
 
@@ -267,6 +329,7 @@ void GpuSteps::set_input(const ExternalInput& input, std::int64_t first, std::in
   places_.index_copy_(0, columns, at::arange(columns.numel(), places_.options()));
   columns_of_input_ = input.columns();
   a.places = places_.const_data_ptr<int>();
+  had_input_ = false;  // the columns with input are new
 }
 
 // Returns the number of steps of a launch: enough to make launch time negligible, and few enough to keep the memory for

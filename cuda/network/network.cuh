@@ -49,12 +49,12 @@ template <class Cell> struct GroupOf<Cell, true> { using type = WithDraws<GroupA
 // The compile-time choices of a kernel. resident: a block processes all of its neurons at once, and they stay in the
 // registers of their threads; at most `at_once` of them.
 template <class Matrix_, int drives_, Sending sending_, bool resident_, int threads_, int at_once_, bool has_peers_,
-          bool has_copies_, int arriving_ = 0>
+          bool has_copies_, int arriving_ = 0, bool skips_ = false>
 struct Plan {
   using Matrix = Matrix_;
   static constexpr int drives = drives_, threads = threads_, at_once = at_once_, arriving = arriving_;
   static constexpr Sending sending = sending_;
-  static constexpr bool resident = resident_, has_peers = has_peers_, has_copies = has_copies_;
+  static constexpr bool resident = resident_, has_peers = has_peers_, has_copies = has_copies_, skips = skips_;
   static constexpr bool has_own = sending == Sending::own || sending == Sending::own_and_later;
   static constexpr bool has_later = sending == Sending::own_and_later || sending == Sending::later;
   static constexpr bool keeps_rows = resident && at_once <= threads;  // the connections of this many neurons fit
@@ -72,7 +72,8 @@ template <class Plan> struct Shared {
 // The connections of a spike that are sent: all, those of delay 1, or the others.
 enum class Part { all, next_step, after_next };
 
-template <class Matrix, bool has_copies = false> struct Sender {
+// If `marked` is not 0, connections lead to this many inputs, and the sender marks their targets in net.until.
+template <class Matrix, bool has_copies = false, int marked = 0> struct Sender {
   using F = typename Matrix::Compute;
   static constexpr int unroll = 4;
 
@@ -97,11 +98,14 @@ template <class Matrix, bool has_copies = false> struct Sender {
 
   // Sends every `stride`-th connection from `lane` on, for a spike in the step with slot `now`. Loads are in flight
   // together.
-  template <Part part> __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now) const {
+  template <Part part>
+  __device__ __forceinline__ void send(const Spike& spike, int lane, int stride, int now, int last_arrival = 0) const {
     F* ring = static_cast<F*>(net.ring);
+    int* until = net.until;
     Int first = spike.first;
     if constexpr (has_copies) {
       ring += (first >> copy_shift) * net.copy_columns;
+      if (marked > 0) until += (first >> copy_shift) * net.copy_size;
       first &= (Int{1} << copy_shift) - 1;
     }
     const int slots = static_cast<int>(net.slots);
@@ -127,6 +131,8 @@ template <class Matrix, bool has_copies = false> struct Sender {
         if (column[u] < 0) break;
         const int slot = now + late[u];
         event::add_to(ring + (slot < slots ? slot : slot - slots) * net.columns + column[u], weight[u]);
+        if (marked > 0)
+          atomicMax(until + (marked == 1 ? column[u] : column[u] % static_cast<int>(net.copy_size)), last_arrival);
       }
     }
   }
@@ -298,30 +304,32 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   using typename Base::Cell, typename Base::Cells, typename Base::F, typename Base::Neurons;
   using Group = GroupArguments<Cell>;  // followed by draws if the cell draws
   using Matrix = typename Plan::Matrix;
-  using Sender = network::Sender<Matrix, Plan::has_copies>;
+  using Sender = network::Sender<Matrix, Plan::has_copies, Plan::skips ? Plan::arriving : 0>;
   static constexpr int D = Plan::drives;
-  static constexpr bool keeps_currents = Plan::resident && W <= 2;  // in registers, of which more neurons leave none
+  // Currents stay in registers, unless these are needed for the neurons of a resident block.
+  static constexpr bool keeps_currents = !Plan::resident || W <= 2;
 
-  // Elements begin, ..., end - 1 of the group, which are in the same copy. Element e is neuron e + offset, and its
-  // first input is column e + offset + shift.
+  // Elements begin, ..., end - 1 of the group, which are in the same copy. Element e is neuron group.begin + offset +
+  // e, and the column of its first input is that index plus `shift`.
   struct Chunk {
     Int begin, end;
     int copy, offset, shift;
 
     __device__ __forceinline__ Chunk(const Arguments& net, const Group& group, Int number)
-        : copy(0), offset(static_cast<int>(group.begin)), shift(0) {
+        : copy(0), offset(0), shift(0) {
       Int first = 0, neurons = group.neurons;
       if constexpr (Plan::has_copies) {
         copy = static_cast<int>(number) / static_cast<int>(group.chunks);
         number -= copy * group.chunks;
         neurons = neurons_of_copy(net, group);
         first = copy * neurons;
-        offset += copy * static_cast<int>(net.copy_size - neurons);
+        offset = copy * static_cast<int>(net.copy_size - neurons);
         shift = copy * static_cast<int>(net.copy_columns - net.copy_size);
       }
       begin = first + at_most(number * group.share, neurons);
       end = first + at_most((number + 1) * group.share, neurons);
     }
+    __device__ __forceinline__ Int first_neuron(const Group& group) const { return group.begin + offset + begin; }
   };
   static __device__ __forceinline__ int neurons_of_copy(const Arguments& net, const Group& group) {
     return static_cast<int>(group.neurons) / copies(net);
@@ -399,6 +407,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
   struct Turn {
     const Int base, end;
     const int offset, shift;  // as in Chunk
+    const Group& group;
     const Neurons n;
     const Cells cells;
     F state[W][room(S)];
@@ -406,32 +415,49 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     // What does not change in a launch: currents, and bits of the neurons to which the caller passes input, and of
     // those that are silenced.
     F current[keeps_currents ? W : 1][I];
-    unsigned given = 0, silenced = 0;
+    unsigned marks = 0;  // bits of given neurons, and from bit 16 on those of silenced ones
 
     __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base)
+        : Turn(net, group, chunk, base, neurons(group, base)) {}
+    __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base,
+                                    const Neurons& n)
         : base(base),
           end(chunk.end),
           offset(chunk.offset),
           shift(chunk.shift),
-          n(neurons(group, base)),
+          group(group),
+          n(n),
           cells(cells_of(net, group, chunk, n)) {
       Base::load_initial(group, cells, n, state);
 #pragma unroll
-      for (int k = 0; k < W; ++k) {
-        const Int neuron = this->neuron(k);
-        if (net.silenced != nullptr && net.silenced[neuron] != 0) silenced |= 1u << k;
+      for (int k = 0; k < W; ++k)
 #pragma unroll
-        for (int c = 0; c < I; ++c) {
-          const Int column = c * net.copy_size + shift + neuron;
-          if constexpr (keeps_currents)
-            current[k][c] = net.current != nullptr ? static_cast<const F*>(net.current)[column] : F(0);
-          if (net.input != nullptr && net.places[column] >= 0) given |= 1u << k;
-        }
+        for (int c = 0; c < I && keeps_currents; ++c)
+          current[k][c] = net.current != nullptr ? static_cast<const F*>(net.current)[column(net, k, c)] : F(0);
+      if (net.silenced != nullptr) {
+#pragma unroll
+        for (int k = 0; k < W; ++k) marks |= (net.silenced[neuron(k)] != 0 ? 1u : 0u) << (16 + k);
+      }
+      if (net.input != nullptr) {  // all loads are in flight together
+        int place[W][I];
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+#pragma unroll
+          for (int c = 0; c < I; ++c) place[k][c] = net.places[column(net, k, c)];
+#pragma unroll
+        for (int k = 0; k < W; ++k)
+#pragma unroll
+          for (int c = 0; c < I; ++c) marks |= (place[k][c] >= 0 ? 1u : 0u) << k;
       }
     }
 
     __device__ __forceinline__ bool has(int k) const { return n.own(k) && n.neuron(k) < end; }
-    __device__ __forceinline__ Int neuron(int k) const { return offset + n.neuron(k); }
+    __device__ __forceinline__ Int neuron(int k) const { return group.begin + offset + n.neuron(k); }
+    __device__ __forceinline__ Int column(const Arguments& net, int k, int c) const {
+      return c * net.copy_size + shift + neuron(k);
+    }
+    __device__ __forceinline__ bool is_given(int k) const { return (marks >> k & 1) != 0; }
+    __device__ __forceinline__ bool is_silenced(int k) const { return (marks >> (16 + k) & 1) != 0; }
 
     __device__ __forceinline__ void draw(const Arguments& net, DoubleWord step) {
 #pragma unroll
@@ -439,7 +465,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
         if (has(k)) driven[k].draw(net, neuron(k), step);
     }
 
-    __device__ __forceinline__ void store(const Group& group) const {
+    __device__ __forceinline__ void store() const {
 #pragma unroll
       for (int k = 0; k < W; ++k)
 #pragma unroll
@@ -482,13 +508,16 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     int now;       // the slot that arrives
     int turn = 0;  // the number of turns so far
 
-    __device__ __forceinline__ void step(int t, Turn& own) const {
-      F x[W][I];
+    // Loads the sums that arrive.
+    __device__ __forceinline__ void load(const Turn& own, F (&x)[W][I]) const {
 #pragma unroll
       for (int k = 0; k < W; ++k)
 #pragma unroll
         for (int c = 0; c < I; ++c)
           if (own.has(k)) x[k][c] = __ldcg(slot(own, k) + c * net.copy_size);
+    }
+
+    __device__ __forceinline__ void step(int t, Turn& own, F (&x)[W][I]) const {
 #pragma unroll
       for (int k = 0; k < W; ++k)
         if (own.has(k)) step(t, own, k, x[k]);
@@ -532,12 +561,12 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
           x[c] += own.current[k][c];
         else if (net.current != nullptr)
           x[c] += static_cast<const F*>(net.current)[column];
-        if (own.given >> k & 1) x[c] += given_input<F>(net, t, column);
+        if (own.is_given(k)) x[c] += given_input<F>(net, t, column);
 #pragma unroll
         for (int d = 0; d < D; ++d) x[c] += own.driven[k].by[d][c];
       }
       own.cells.step(k, t, x, own.state[k], y);
-      if (own.silenced >> k & 1) y[0] = y[0] > 0 ? F(0) : y[0];
+      if (own.is_silenced(k) && y[0] > 0) y[0] = 0;
       const bool fires = y[0] > 0;
       if (net.fired != nullptr) net.fired[t * net.size + neuron] = fires;
       if (t == net.steps - 1) static_cast<F*>(net.spikes)[neuron] = y[0];
@@ -546,7 +575,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
 
     // Publishes the spike of neuron `i` of the turn.
     __device__ __forceinline__ void publish(int t, const Turn& own, int i) const {
-      const Int neuron = own.offset + own.base + i;
+      const Int neuron = group.begin + own.offset + own.base + i;
       if constexpr (Plan::has_own) fired()[atomicAdd(&shared.found[turn % 3], 1)] = static_cast<unsigned short>(i);
       if constexpr (Plan::sending != Sending::own) {
         const int list = t % 3, at = atomicAdd(net.counts + list, 1);
@@ -561,7 +590,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       if constexpr (Plan::keeps_rows)
         return shared.rows[i];
       else
-        return sender.row_of(own.offset + own.base + i);
+        return sender.row_of(group.begin + own.offset + own.base + i);
     }
 
     __device__ __forceinline__ unsigned short* fired() const { return shared.fired[Plan::resident ? 0 : turn % 2]; }
@@ -579,19 +608,21 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ Resident(Walk& walk, const Chunk& chunk, DoubleWord first_step)
         : walk(walk),
           own(walk.net, walk.group, chunk, chunk.begin),
-          probes(walk.net, chunk.offset + chunk.begin, chunk.offset + chunk.end),
+          probes(walk.net, chunk.first_neuron(walk.group), chunk.first_neuron(walk.group) + chunk.end - chunk.begin),
           first_step(first_step) {
       walk.keep_rows(own);
       own.draw(walk.net, first_step);
     }
     __device__ __forceinline__ void step(int t, int own_threads) {
-      walk.step(t, own);
-      if (walk.net.probe_count > 0) own.store(walk.group);
+      F x[W][I];
+      walk.load(own, x);
+      walk.step(t, own, x);
+      if (walk.net.probe_count > 0) own.store();
       walk.send_own(own, own_threads);
     }
     __device__ __forceinline__ void record(int t) const { probes.record(walk.net, t); }
     __device__ __forceinline__ void prepare(int t) { own.draw(walk.net, first_step + t); }
-    __device__ __forceinline__ void end() const { own.store(walk.group); }
+    __device__ __forceinline__ void end() const { own.store(); }
   };
 
   // The neurons of a block with more neurons than fit in the registers of its threads, which process them in a loop, or
@@ -607,9 +638,11 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
       for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) {
         for (Int base = chunk.begin; base < chunk.end; base += own_threads * W) {
           Turn own(walk.net, walk.group, chunk, base);
+          F x[W][I];
+          walk.load(own, x);
           own.draw(walk.net, first_step + t);
-          walk.step(t, own);
-          own.store(walk.group);
+          walk.step(t, own, x);
+          own.store();
           walk.send_own(own, own_threads);
         }
       });
@@ -617,7 +650,8 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ void record(int t) const {
       if (walk.net.probe_count == 0) return;
       for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) {
-        OwnProbes<F>(walk.net, chunk.offset + chunk.begin, chunk.offset + chunk.end).record(walk.net, t);
+        const Int first = chunk.first_neuron(walk.group);
+        OwnProbes<F>(walk.net, first, first + chunk.end - chunk.begin).record(walk.net, t);
       });
     }
     __device__ __forceinline__ void prepare(int) const {}

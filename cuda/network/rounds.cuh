@@ -17,22 +17,29 @@
 namespace spikeforge {
 namespace network {
 
-// The Poisson input of a round, for the neurons of a resident block that have a drive: as many steps as fit, from the
-// first on. Threads draw it while they wait for the other blocks.
+// The input of a round by drives and by the caller, for the neurons of a resident block that have one: as many steps as
+// fit, from the first on. Threads draw and load it while they wait for the other blocks.
 template <class Plan> struct RoundsShared {
   using F = typename Plan::Matrix::Compute;
-  static constexpr bool draws = Plan::resident && Plan::drives > 0;
+  static constexpr bool draws = Plan::resident;
   static constexpr int most_drawn = draws ? 12288 / static_cast<int>(sizeof(F)) : 1;
+  static constexpr int listed = 160;  // neurons of a warp's list in GroupRounds::Awake
 
   Spike rows[Plan::keeps_rows ? Plan::at_once : 1];
-  F drawn[most_drawn];                            // [steps, inputs and drives, neurons]
+  F drawn[most_drawn];                            // [steps, drives and the caller, inputs, neurons]
   unsigned short driven[draws ? most_drawn : 1];  // neurons, counted from the first of the block
   int found;                                      // their number
+  int awake[Plan::skips ? Plan::threads / 32 : 1][listed];
 };
+
+__device__ __forceinline__ bool same_bits(float a, float b) { return __float_as_uint(a) == __float_as_uint(b); }
+__device__ __forceinline__ bool same_bits(double a, double b) {
+  return __double_as_longlong(a) == __double_as_longlong(b);
+}
 
 template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
   using Steps = GroupSteps<Spec, Plan>;
-  using Steps::I, Steps::O, Steps::W, Steps::D;
+  using Steps::I, Steps::O, Steps::S, Steps::W, Steps::D;
   using typename Steps::Chunk, typename Steps::Driven, typename Steps::F, typename Steps::Group, typename Steps::Sender;
   static constexpr int A = Plan::arriving < I ? Plan::arriving : I;  // inputs with connections
   // Steps between the load of sums and their use. (1 to 8 take the same time on an H200.)
@@ -43,23 +50,28 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     int slot;                 // of the first
   };
 
-  // A thread's neurons (GroupSteps), and bits of those that it owns, and of those with a drive.
+  // A thread's neurons (GroupSteps), and bits of those that it owns, and of those with a drive or input of the caller.
   struct Turn : Steps::Turn {
     const Int first, column;  // the index of neuron 0 in the network, and the column of its first input
     const OwnProbes<F> probes;
     unsigned owned = 0, driven = 0;
-    int drawn_at = 0;  // the index of its first driven neuron in RoundsShared::driven
+    int drawn_at = 0;    // the index of its first driven neuron in RoundsShared::driven
+    bool rests = false;  // the last step of the round did not change the neuron
 
-    __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base)
-        : Steps::Turn(net, group, chunk, base),
-          first(chunk.offset + this->n.first),
+    // Either consecutive neurons from `base` on, or one element.
+    template <class... Element>
+    __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base,
+                                    const Element&... element)
+        : Steps::Turn(net, group, chunk, base, element...),
+          first(group.begin + chunk.offset + this->n.first),
           column(first + chunk.shift),
-          probes(net, chunk.offset + base, chunk.offset + at_most(base + net.own_threads * W, chunk.end)) {
+          probes(net, group.begin + chunk.offset + base,
+                 group.begin + chunk.offset + at_most(base + net.own_threads * W, chunk.end)) {
 #pragma unroll
       for (int k = 0; k < W; ++k) {
         if (!this->has(k)) continue;
         owned |= 1u << k;
-        if (is_driven(net, column + distance(k))) driven |= 1u << k;
+        if (this->is_given(k) || is_driven(net, column + distance(k))) driven |= 1u << k;
       }
     }
 
@@ -100,16 +112,21 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     const Sender& sender;
     const DoubleWord first_step;
     const int last_step, own_threads;
-    const int begin;      // the first neuron of a resident block
-    int drawn_steps = 0;  // of a round, RoundsShared
+    const int begin, shift;  // the first neuron of a resident block, and Chunk::shift
+    int drawn_steps = 0;     // of a round, RoundsShared
+
+    // A step of the launch, counted from *net.until_base.
+    __device__ __forceinline__ int since_base(int step) const {
+      return Plan::skips ? static_cast<int>(first_step - *net.until_base) + step : 0;
+    }
 
     __device__ __forceinline__ void run(const Round& round, Turn& own) const {
       Progress at{round.first, round.slot, round.slot};
 #pragma unroll
       for (int u = 0; u < ahead; ++u)
         if (round.first + u < round.last) load(own, at, u);
-      const bool is_plain = own.owned == (1u << W) - 1 && net.current == nullptr && own.given == 0 &&
-                            own.silenced == 0 && net.fired == nullptr && own.probes.first >= own.probes.last;
+      const bool is_plain = own.owned == (1u << W) - 1 && net.current == nullptr && own.marks >> 16 == 0 &&
+                            net.fired == nullptr && own.probes.first >= own.probes.last;
       if (is_plain) run<true>(round, round.last <= last_step ? round.last : last_step, own, at);
       run<false>(round, round.last, own, at);
       list(round, at.unlisted);
@@ -129,7 +146,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
               shared.driven[at++] = static_cast<unsigned short>(own.neuron(k) - begin);
         }
         __syncthreads();
-        const int at_once = static_cast<int>(net.round), of_a_step = shared.found * D * I;
+        const int at_once = static_cast<int>(net.round), of_a_step = shared.found * externals() * I;
         if (of_a_step > 0)
           drawn_steps = of_a_step * at_once <= shared.most_drawn ? at_once : shared.most_drawn / of_a_step;
       }
@@ -146,7 +163,12 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 #pragma unroll
           for (int d = 0; d < D; ++d)
 #pragma unroll
-            for (int c = 0; c < I; ++c) shared.drawn[((step * D + d) * I + c) * neurons + at] = input.by[d][c];
+            for (int c = 0; c < I; ++c) drawn(step, d, c, at) = input.by[d][c];
+          if (net.input == nullptr || first + step > last_step) continue;
+          const Int column = begin + shared.driven[at] + shift;
+#pragma unroll
+          for (int c = 0; c < I; ++c)
+            drawn(step, D, c, at) = given_input<F>(net, first + step, c * net.copy_size + column);
         }
       }
     }
@@ -160,6 +182,12 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     }
 
    private:
+    // The number of drives, and one more if the caller passes input.
+    __device__ __forceinline__ int externals() const { return D + (net.input != nullptr ? 1 : 0); }
+    __device__ __forceinline__ typename RoundsShared<Plan>::F& drawn(int step, int external, int c, int at) const {
+      return shared.drawn[((step * externals() + external) * I + c) * shared.found + at];
+    }
+
     // The distance of a slot from the first; a product of 32-bit numbers takes fewer instructions.
     __device__ __forceinline__ unsigned long long start_of(int slot) const {
       return static_cast<unsigned long long>(static_cast<unsigned>(slot)) * static_cast<unsigned>(net.columns);
@@ -227,21 +255,15 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
           for (int c = 0; c < I; ++c)
             x[k][c] += static_cast<const F*>(net.current)[c * net.copy_size + own.column + distance(k)];
       }
-      if (!is_plain && own.given != 0) {
-#pragma unroll
-        for (int k = 0; k < W; ++k)
-#pragma unroll
-          for (int c = 0; c < I; ++c)
-            if (own.given >> k & 1) x[k][c] += given_input<F>(net, at.t, c * net.copy_size + own.column + distance(k));
-      }
-      if constexpr (D > 0)
-        if (own.driven != 0) drive(own, at.t, at.t - round.first, x);
-      F y[W][O];
+      if (own.driven != 0) drive(own, at.t, at.t - round.first, x);
+      F y[W][O], before[room(S)];
       bool any_fires = false;
+#pragma unroll
+      for (int i = 0; i < S && Plan::skips; ++i) before[i] = own.state[0][i];
 #pragma unroll
       for (int k = 0; k < W; ++k) {
         own.cells.step(k, at.t, x[k], own.state[k], y[k]);
-        if (!is_plain && (own.silenced >> k & 1) && y[k][0] > 0) y[k][0] = 0;
+        if (!is_plain && own.is_silenced(k) && y[k][0] > 0) y[k][0] = 0;
         any_fires = any_fires || y[k][0] > 0;
       }
       if (!is_plain && net.fired != nullptr) {
@@ -262,34 +284,46 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
         publish(round, at.t, at.slot, own, fires & owned, at.unlisted);
       }
       if (!is_plain && own.probes.first < own.probes.last) record(at.t, own);
+      if (Plan::skips && at.t + 1 == round.last) {
+        own.rests = !has_arrived && own.driven == 0 && !(y[0][0] > 0);
+#pragma unroll
+        for (int i = 0; i < S; ++i) own.rests = own.rests && same_bits(before[i], own.state[0][i]);
+        if (own.rests && own.has(0)) static_cast<F*>(net.spikes)[own.first] = y[0][0];
+      }
     }
 
-    // In a loop over the neurons with a drive, which may be few.
+    // In a loop over the neurons with a drive or input of the caller, which may be few.
     __device__ __forceinline__ void drive(const Turn& own, int t, int since_first, F (&x)[W][I]) const {
       int at = own.drawn_at;
 #pragma unroll 1
       for (unsigned driven = own.driven; driven != 0; driven &= driven - 1, ++at) {
         const int drawn = __ffs(static_cast<int>(driven)) - 1;
         Driven input;
-        if (since_first < drawn_steps)
-          load_drawn(since_first, at, input);
-        else
+        F given[I] = {};
+        if (since_first < drawn_steps) {
+#pragma unroll
+          for (int c = 0; c < I; ++c) {
+            if (net.input != nullptr) given[c] = this->drawn(since_first, D, c, at);
+#pragma unroll
+            for (int d = 0; d < D; ++d) input.by[d][c] = this->drawn(since_first, d, c, at);
+          }
+        } else {
+          const Int column = own.column + distance(drawn);
+#pragma unroll
+          for (int c = 0; c < I; ++c)
+            if (net.input != nullptr) given[c] = given_input<F>(net, t, c * net.copy_size + column);
           input.draw(net, own.first + distance(drawn), first_step + t);
+        }
 #pragma unroll
         for (int k = 0; k < W; ++k)
 #pragma unroll
-          for (int c = 0; c < I; ++c)
+          for (int c = 0; c < I; ++c) {
+            if (k != drawn) continue;
+            x[k][c] += given[c];
 #pragma unroll
-            for (int d = 0; d < D; ++d)
-              if (k == drawn) x[k][c] += input.by[d][c];
+            for (int d = 0; d < D; ++d) x[k][c] += input.by[d][c];
+          }
       }
-    }
-
-    __device__ __forceinline__ void load_drawn(int step, int at, Driven& input) const {
-#pragma unroll
-      for (int d = 0; d < D; ++d)
-#pragma unroll
-        for (int c = 0; c < I; ++c) input.by[d][c] = shared.drawn[((step * D + d) * I + c) * shared.found + at];
     }
 
     __device__ __forceinline__ void publish(const Round& round, int t, int slot, const Turn& own, unsigned fires,
@@ -327,7 +361,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 
     // Records states from memory, where other threads read them too.
     __device__ __forceinline__ void record(int t, const Turn& own) const {
-      own.store(group);
+      own.store();
       wait_for_owners();
       own.probes.record(net, t, own_threads);
       wait_for_owners();
@@ -344,7 +378,8 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 
   // Sends the spikes of all blocks in a round, by `warps` warps, of which this is number `warp`. Few spikes are divided
   // into more pieces than rows of average length need, because a row may be long.
-  static __device__ __forceinline__ void send_listed(const Sender& sender, int round, Int warp, Int warps) {
+  static __device__ __forceinline__ void send_listed(const Sender& sender, int round, int last_arrival, Int warp,
+                                                     Int warps) {
     const Arguments& net = sender.net;
     const Spike* const spikes = list_of(net, round);
     const int coarse = static_cast<int>(net.pieces), fine = coarse < 8 ? 8 : coarse;
@@ -355,7 +390,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     for (Int task = warp; task < count * pieces; task += warps) {
       if (pieces != fine || task != warp) spike = sender.load(spikes + task / pieces);
       sender.template send<Part::all>(spike, static_cast<int>(task % pieces) * 32 + (threadIdx.x & 31), pieces * 32,
-                                      spike.near);
+                                      spike.near, last_arrival);
     }
   }
 
@@ -370,7 +405,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
       walk.find_driven(is_owner, own);
     }
     __device__ __forceinline__ void run(const Round& round) { walk.run(round, own); }
-    __device__ __forceinline__ void end() const { own.store(walk.group); }
+    __device__ __forceinline__ void end() const { own.store(); }
   };
 
   // The neurons of a block with more neurons than fit in the registers of its threads, or with more than one chunk.
@@ -385,13 +420,80 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
         for (Int base = chunk.begin; base < chunk.end; base += walk.own_threads * W) {
           Turn own(walk.net, walk.group, chunk, base);
           walk.run(round, own);
-          own.store(walk.group);
+          own.store();
         }
       });
     }
     __device__ __forceinline__ void end() const {}
   };
-  using Owned = typename event::Choose<Plan::resident, Resident, InTurns>::type;
+
+  // The same, without the neurons that rest. `until` has the last step in which something may change a neuron, counted
+  // from *until_base: the arrival of a spike, or the first step of a round if the last step before it has changed it.
+  struct Awake {
+    static constexpr int at_once = 4;  // reads of `until` in flight
+
+    const Walk& walk;
+    Int stepped = 0;  // by this thread: neurons, once per round
+
+    __device__ __forceinline__ Awake(const Walk& walk, const Chunk&, bool) : walk(walk) {}
+
+    __device__ __forceinline__ void run(const Round& round) {
+      const Int block = blockIdx.x - walk.group.first_block;
+      const int now = walk.since_base(round.first), next = now + round.last - round.first;
+      Steps::for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) { run(round, chunk, now, next); });
+    }
+    __device__ __forceinline__ void end() const {
+      atomicAdd(reinterpret_cast<unsigned long long*>(walk.net.stepped), static_cast<unsigned long long>(stepped));
+    }
+
+   private:
+    // A warp lists the neurons of its part of the chunk that are awake, and steps 32 of them at once.
+    __device__ __forceinline__ void run(const Round& round, const Chunk& chunk, int now, int next) {
+      static_assert(W == 1);
+      const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, warps = walk.own_threads / 32;
+      const Int share = ((chunk.end - chunk.begin + warps - 1) / warps + 31) / 32 * 32;
+      const Int first = chunk.begin + warp * share, last = at_most(first + share, chunk.end);
+      const int* const until = walk.net.until + walk.group.begin + chunk.offset;
+      int* const list = walk.shared.awake[warp];
+      int count = 0;
+      for (Int at = first;; at += 32 * at_once) {
+        const bool is_end = at >= last;
+        if (!is_end) {
+          int found[at_once];
+#pragma unroll
+          for (int u = 0; u < at_once; ++u) {
+            const Int element = at + 32 * u + lane;
+            found[u] = element < last ? __ldcg(until + element) : now - 1;
+          }
+#pragma unroll
+          for (int u = 0; u < at_once; ++u) {
+            const unsigned awake = __ballot_sync(~0u, found[u] >= now);
+            const int before = __popc(awake & ((1u << lane) - 1));
+            if (found[u] >= now) list[count + before] = static_cast<int>(at + 32 * u + lane);
+            count += __popc(awake);
+          }
+        }
+        __syncwarp();
+        while (count >= 32 || (is_end && count > 0)) {
+          const int stepped = count < 32 ? count : 32;
+          count -= stepped;
+          if (lane < stepped) step(round, chunk, list[count + lane], next);
+        }
+        __syncwarp();
+        if (is_end) break;
+      }
+    }
+
+    __device__ __forceinline__ void step(const Round& round, const Chunk& chunk, int element, int next) {
+      Turn own(walk.net, walk.group, chunk, element, typename Steps::Neurons{element, element});
+      walk.run(round, own);
+      own.store();
+      if (!own.rests) atomicMax(walk.net.until + own.first, next);
+      ++stepped;
+    }
+  };
+  using InLoop = typename event::Choose<Plan::skips && !DrawsOf<typename Steps::Cell>::any, Awake, InTurns>::type;
+  using Owned = typename event::Choose<Plan::resident, Resident, InLoop>::type;
 
   static __device__ __forceinline__ void run(const Arguments& net, const Group& group, RoundsShared<Plan>& shared) {
     const Chunk chunk(net, group, blockIdx.x - group.first_block);  // the only one of a resident block
@@ -405,11 +507,13 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     const bool is_owner = warp < own_warps, all_send = own_warps == warps, is_sender = all_send || !is_owner;
     const int first_sender = all_send ? 0 : own_warps;
 
-    const int begin = static_cast<int>(chunk.offset + chunk.begin);
-    Walk walk{net, group, shared, sender, first_step, steps - 1, own_threads, begin};
-    const auto send = [&](int round) {
+    const int begin = static_cast<int>(chunk.first_neuron(group));
+    Walk walk{net, group, shared, sender, first_step, steps - 1, own_threads, begin, chunk.shift};
+    // Sends the spikes of a round, of steps before step `last`.
+    const auto send = [&](int round, int last) {
       if (is_sender)
-        send_listed(sender, round, static_cast<Int>(warp - first_sender) * gridDim.x + blockIdx.x,
+        send_listed(sender, round, walk.since_base(last + slots),
+                    static_cast<Int>(warp - first_sender) * gridDim.x + blockIdx.x,
                     static_cast<Int>(warps - first_sender) * gridDim.x);
     };
     Owned owned(walk, chunk, is_owner);
@@ -421,14 +525,14 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
       if (round.number > 0) barrier.wait();
       if (blockIdx.x == 0 && threadIdx.x == 0) net.counts[(round.number + 1) % 3] = 0;
       if (is_owner) owned.run(round);
-      if (round.number > 0) send(round.number - 1);
+      if (round.number > 0) send(round.number - 1, round.first);
       barrier.arrive();
       if (round.last < steps) walk.draw(round.last);
       round.slot += round.last - round.first;
       while (round.slot >= slots) round.slot -= slots;
     }
     barrier.wait();
-    send(round.number - 1);
+    send(round.number - 1, steps);
     if (is_owner) owned.end();
     if (blockIdx.x == 0 && threadIdx.x == 0) *net.step = static_cast<Int>(first_step) + steps;
   }

@@ -22,17 +22,18 @@ class GivenInputs:
         self.populations: list[Neurons] = []
         self.numbers: list[int] = []
         self.names: list[str] = []
-        self.are_events: list[bool] = []
+        self.index_counts: list[int] = []  # of each input, the number of its tensors after the values
         # Values; or values, steps, neurons and copies, sorted by steps. Copies without elements are all copies.
         self.tensors: list[tuple[Tensor, ...]] = []
 
-    def of(self, first: int, count: int) -> tuple[list[int], list[str], list[bool], list[Tensor]]:
+    def of(self, first: int, count: int) -> tuple[list[int], list[str], list[int], list[Tensor]]:
         """Returns the input of steps ``first`` to ``first + count - 1``."""
         tensors: list[Tensor] = []
         for population, (values, *events) in zip(self.populations, self.tensors):
             if not events:
-                part = values[first : first + count]
-                tensors.append(population.spread(part) if isinstance(population, Part) else part)
+                tensors.append(values[first : first + count])
+                if isinstance(population, Part):
+                    tensors.append(population.indices)
                 continue
             steps, neurons, copies = events
             neurons = population.indices[neurons] if isinstance(population, Part) else neurons
@@ -42,7 +43,7 @@ class GivenInputs:
             begin, end = torch.searchsorted(steps, torch.tensor([first, first + count])).tolist()
             tensors += values[begin:end] if values.dim() else values, steps[begin:end] - first, neurons[begin:end]
             tensors.append(copies[begin:end])
-        return self.numbers, self.names, self.are_events, tensors
+        return self.numbers, self.names, self.index_counts, tensors
 
 
 def read_inputs(network: Network, inputs: Inputs | None, steps: int) -> GivenInputs:
@@ -61,7 +62,7 @@ def read_inputs(network: Network, inputs: Inputs | None, steps: int) -> GivenInp
         given.populations.append(population)
         what = f"simulate: the input of {population.name}"
         given.names.append(check_text(what, name))
-        given.are_events.append(isinstance(value, tuple))
+        given.index_counts.append(3 if isinstance(value, tuple) else int(isinstance(population, Part)))
         if isinstance(value, tuple):
             sizes = {"steps": steps, "neurons": len(population), "copies": network.copies}
             given.tensors.append(_read_events(what, value, sizes))

@@ -80,7 +80,6 @@ class Part:
     name: str
     population: Population
     indices: Tensor
-    _copies: dict[torch.device, Tensor] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -95,9 +94,7 @@ class Part:
 
     def spread(self, values: Tensor) -> Tensor:
         """Returns values [..., neurons of the part] as [..., neurons of the population], with zeros elsewhere."""
-        at = self._copies.get(values.device)
-        if at is None:  # a copy to a GPU synchronises
-            at = self._copies[values.device] = self.indices.to(values.device)
+        at = self.indices.to(values.device)
         return values.new_zeros(*values.shape[:-1], len(self.population)).index_copy_(-1, at, values)
 
 

@@ -100,6 +100,11 @@ struct Arguments {
   const void* input;
   Int input_columns, input_row;
   const int* places;  // [columns]: the place of a column in a row of the input, or -1
+  // For kernels that skip neurons that rest: the last step of each neuron in which something may change it, [size],
+  // counted from *until_base; and the sum of the numbers of neurons that were stepped in each round.
+  int* until;
+  const Int* until_base;
+  Int* stepped;
   Drive drives[most_drives];
   Peers peers;
 };
@@ -129,7 +134,7 @@ struct NearArguments {
 
 static_assert(sizeof(Spike) == 16 && sizeof(Drive) == 7 * 8 && sizeof(Probe) == 4 * 8, "no padding");
 static_assert(sizeof(NearArguments) == 6 * 8 &&
-                  sizeof(Arguments) == sizeof(event::ProductArguments) + (7 + 8 + 15 + 7 * most_drives + 8) * 8 &&
+                  sizeof(Arguments) == sizeof(event::ProductArguments) + (7 + 8 + 18 + 7 * most_drives + 8) * 8 &&
                   sizeof(ExchangeArguments) == sizeof(Arguments) + 9 * 8,
               "words without padding");
 

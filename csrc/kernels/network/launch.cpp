@@ -81,9 +81,9 @@ jit::KernelSource print_source(const NetworkLaunch& launch, const NetworkPlan& p
   line("using MatrixOfNetwork = {};", event::print_type(matrix_of(launch)));
   line("}}");
   line("namespace network {{");
-  line("using Kernel = Plan<event::MatrixOfNetwork, {}, Sending::{}, {}, {}, {}, {}, {}, {}>;", launch.drives,
+  line("using Kernel = Plan<event::MatrixOfNetwork, {}, Sending::{}, {}, {}, {}, {}, {}, {}, {}>;", launch.drives,
        name_of(plan.sending), plan.resident, plan.threads, plan.threads * plan.width, launch.has_peers(),
-       launch.has_copies(), in_rounds ? launch.arriving : 0);
+       launch.has_copies(), in_rounds ? launch.arriving : 0, plan.skips);
   line("struct Args {{");
   line("  Arguments network;");
   for (std::size_t g = 0; g < launch.groups.size(); ++g) line("  GroupOf<Spec{0}::Cell>::type group{0};", g);

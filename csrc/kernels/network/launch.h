@@ -33,6 +33,7 @@ struct NetworkLaunch {
   std::int64_t least_delay = 1;  // of own connections
   std::int64_t arriving = 0;     // connections lead to the first inputs of neurons, this many
   int drives = 0;
+  bool may_skip = false;  // true if kernels may skip neurons that rest
   network::Arguments arguments{};
 
   bool has_peers() const { return arguments.peers.ranks > 0; }
@@ -47,6 +48,7 @@ struct NetworkPlan {
   std::int64_t threads = 0;  // of a block
   std::int64_t width = 1;    // neurons per thread, in groups of at least 32 * width neurons; else 1
   std::int64_t blocks = 0;
+  bool skips = false;                                   // true if neurons that rest are skipped, in rounds
   std::int64_t own_threads = 0, pieces = 1, round = 1;  // network::Arguments
   // The neurons of a copy in a group are divided into chunks, and the chunks of all copies among blocks.
   struct Share {

@@ -120,6 +120,11 @@ std::optional<NetworkPlan> plan_of(const NetworkLaunch& launch, const jit::Devic
     if (plan.resident) break;
   }
   if (!plan.resident) plan.width = std::clamp<std::int64_t>(choices[1].registers / 2 / of_one, 1, 4);
+  plan.skips = launch.may_skip && plan.is_in_rounds() && !plan.resident;
+  if (plan.skips) {  // a list has neurons without order
+    plan.width = 1;
+    plan.threads = choices[1].block;
+  }
   plan.own_threads = plan.threads;
   if (plan.resident && is_sent_later)
     plan.own_threads = std::max(whole_warps((largest + plan.width - 1) / plan.width), plan.threads / 2);

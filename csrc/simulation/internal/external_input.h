@@ -36,8 +36,13 @@ class ExternalInput {
   // Calls f(begin, end) for ranges of columns that contain all input of steps first, ..., first + count - 1. On the
   // CPU.
   template <class F> void for_each_range(std::int64_t first, std::int64_t count, F&& f) const {
-    for (std::int64_t copy = 0; dense_.defined() && copy < copies_; ++copy)
-      f(copy * copy_columns_ + first_, copy * copy_columns_ + first_ + dense_.size(2));
+    for (std::int64_t copy = 0; dense_.defined() && copy < copies_; ++copy) {
+      const std::int64_t before = copy * copy_columns_;
+      const auto* const listed = listed_.defined() ? listed_.const_data_ptr<std::int64_t>() : nullptr;
+      for (std::int64_t i = 0; listed != nullptr && i < dense_.size(2); ++i)
+        f(before + listed[i], before + listed[i] + 1);
+      if (listed == nullptr) f(before + first_, before + first_ + dense_.size(2));
+    }
     if (!has_events()) return;
     const auto* const columns = columns_.const_data_ptr<std::int64_t>();
     const auto at = static_cast<std::size_t>(first);
@@ -52,13 +57,14 @@ class ExternalInput {
   at::Tensor rows(std::int64_t first, std::int64_t count) const;
 
  private:
-  at::Tensor indices_of_range(std::int64_t first, std::int64_t width, c10::Device device) const;
+  at::Tensor of_copies(const at::Tensor& columns) const;
   void add_dense(const NetworkState& state, const std::vector<StepInput>& inputs);
   void add_events(const NetworkState& state, std::int64_t steps, const std::vector<StepInput>& inputs);
 
   std::int64_t copies_ = 1, copy_columns_ = 0;
-  at::Tensor dense_;        // [steps, copies, columns of a range], contiguous
-  std::int64_t first_ = 0;  // the first column of the range within a copy
+  at::Tensor dense_;        // [steps, copies, columns], contiguous
+  std::int64_t first_ = 0;  // its first column within a copy, if they are consecutive
+  at::Tensor listed_;       // else the columns within a copy, int64, ascending, on the CPU
   // Events in the order of steps and columns: those of step t are starts_[t], ..., starts_[t + 1] - 1.
   std::vector<std::int64_t> starts_;
   at::Tensor columns_, values_;  // int64 [events], on the CPU, and the dtype of the network

@@ -50,6 +50,9 @@ class GpuSteps final : public Engine {
   void make_groups();
   void make_drives();
   bool plan();
+  bool may_skip() const;
+  void wake(bool has_new_input);
+  void count_stepped();
   void walk(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
   void run_blocks(std::int64_t steps, const at::Tensor& fired, std::int64_t row);
   bool repeats() const;
@@ -62,10 +65,20 @@ class GpuSteps final : public Engine {
   at::Tensor lists_, counts_, probes_, numbers_;
   at::Tensor input_, places_;  // of the caller, and the places of columns in it
   InputColumns columns_of_input_;
+  bool had_input_ = false;           // in the last launch, for the same columns
   std::int64_t first_of_input_ = 0;  // the step of the call for the first row of input_
   kernels::NetworkLaunch launch_;
-  kernels::NetworkPlan plan_;
-  const jit::LoadedKernel* kernel_ = nullptr;
+  // A kernel that steps all neurons, and one that skips those that rest, if the network allows it. Loaded at first use.
+  struct Kernel {
+    kernels::NetworkPlan plan;
+    const jit::LoadedKernel* loaded = nullptr;
+  };
+  Kernel all_, awake_;
+  const Kernel* last_ = nullptr;             // of the last launch
+  at::Tensor until_, until_base_, stepped_;  // network::Arguments; undefined if no kernel skips neurons
+  std::uint64_t version_ = 0;                // of the states that until_ describes
+  std::int64_t steps_without_skips_ = 0;     // that follow, because most neurons were awake
+  std::int64_t rounds_ = 0;                  // that added to stepped_
   // The exchange of spikes between ranks or areas; at most one of these is not null.
   std::unique_ptr<PeerExchange> peers_;
   std::unique_ptr<GpuExchange> exchange_;

@@ -87,7 +87,7 @@ def test_a_copy_has_the_bits_of_a_network_of_one_copy(device, least_delay, kind)
     is_slow = torch.device(device).type == "cuda" or kind != ""
     for seed in range(8 if is_slow else 60):
         copies = random.Random(seed).choice([2, 3, 7])
-        options = dict(least_delay=least_delay, plastic=kind == "plastic", **(operators(device) if kind == "operators" else {}))
+        options = dict(least_delay=least_delay, plastic=kind == "plastic", **(operators(device) if kind else {}))
         made, populations, rng, generator = random_network(seed, device, copies, **options)
         if kind == "operators":
             torch.ops.spikeforge_simulation.uses_operators(made._held, True)
@@ -216,3 +216,42 @@ def test_wrong_copies_are_refused(call, error, message):
         made.build()
     refused(error, message, lambda: call(made, p))
     assert spikeforge.simulate(made, 3).states == []
+
+
+COUNT = "neuron count(x; v) { h = maximum(v - 0.25, 0) + x; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
+BOTH = "neuron both(a, b; v) { h = maximum(v - 0.5, 0) + a - b; s = spike(h - 1, none); return s; v' = select(s, 0, h) }"
+
+
+def many_copies(device, copies):
+    """Neurons that rest in most steps, in more copies than a GPU has multiprocessors."""
+    generator = torch.Generator().manual_seed(1)
+    made = spikeforge.Network(dtype=torch.float64, device=device, copies=copies)
+    p, q = made.populate("p", 40, COUNT), made.populate("q", 30, BOTH)
+    for source, target, into in ((p, p, "x"), (p, q, "a"), (q, p, "x"), (q, q, "b")):
+        ends = [torch.randint(len(each), (90,), generator=generator) for each in (source, target)]
+        weights = torch.randint(-8, 18, (90,), generator=generator).double() / 16
+        made.project(source, target, rules.arrays(*ends), weight=weights, delay=torch.randint(4, 12, (90,), generator=generator), into=into)
+    made.drive(p[3:5], torch.arange(copies).div(40 * copies).unsqueeze(1), weight=1.5)
+    return made, p, q
+
+
+def test_neurons_that_rest_have_the_same_bits_on_every_device(device):
+    copies = 300
+    generator = torch.Generator().manual_seed(2)
+    at = [torch.randint(end, (500,), generator=generator) for end in (80, 40, copies)]
+    rows = torch.randint(0, 3, (20, copies, 2), generator=generator).double() / 4
+    found = []
+    for kind in ("cpu", device):
+        made, p, q = many_copies(kind, copies)
+        run = lambda steps, **options: spikeforge.simulate(made, steps, **options)
+        parts = [run(80, inputs={p: (*at[:2], 1.25, at[2])}), run(1), run(2500), run(30, states=[(q, "v", [0, 7])]), run(40)]
+        fired = made.step(20, {q[[2, 9]]: rows})
+        p.states["v"][::7, 3] = 2.0
+        parts.append(run(300, inputs={q[[9, 2]]: torch.ones(300, 2)}))
+        made.silence(p, [1], copy=5)
+        parts.append(run(50, inputs={p: torch.eye(40)[torch.arange(50) % 40]}))
+        spikes = [(r.steps.cpu(), r.copies.cpu(), r.neurons.cpu(), *(t.cpu() for t in r.states)) for r in parts]
+        tensors = [t.cpu() for t in made.state_dict()["tensors"]]
+        found.append([*(t for each in spikes for t in each), fired.cpu(), *tensors])
+    assert len(found[0][0]) > 1000 and found[0][-1].isfinite().all()
+    assert all(map(torch.equal, *found))
