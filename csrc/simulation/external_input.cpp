@@ -1,12 +1,13 @@
 #include "csrc/simulation/internal/external_input.h"
 
+#include <ATen/ops/_unique.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/ops/unique_dim.h>
+
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -127,7 +128,7 @@ void ExternalInput::add_dense(const NetworkState& state, const std::vector<StepI
   for (const Own& own : all)
     columns.push_back(own.columns.defined() ? own.columns
                                             : at::arange(own.first, own.first + own.values.size(2), at::kLong));
-  listed_ = std::get<0>(at::unique_dim(at::cat(columns), 0));
+  listed_ = std::get<0>(at::_unique(at::cat(columns)));
   dense_ = at::zeros({one.values.size(0), copies_, listed_.numel()}, state.options());
   for (std::size_t i = 0; i < all.size(); ++i)
     dense_.index_add_(2, at::searchsorted(listed_, columns[i]).to(device_), all[i].values.expand({-1, copies_, -1}));
@@ -206,7 +207,7 @@ const InputColumns& ExternalInput::columns() const {
     with_input_.listed = of_dense;
     return with_input_;
   }
-  with_input_.listed = std::get<0>(at::unique_dim(of_dense.defined() ? at::cat({columns_, of_dense}) : columns_, 0));
+  with_input_.listed = std::get<0>(at::_unique(of_dense.defined() ? at::cat({columns_, of_dense}) : columns_));
   places_ = at::searchsorted(with_input_.listed, columns_);
   if (of_dense.defined()) places_of_dense_ = at::searchsorted(with_input_.listed, of_dense).to(device_);
   return with_input_;

@@ -210,14 +210,14 @@ bool GpuSteps::may_skip() const {
   return state_.block == 0 && 4 * restless < state_.size;
 }
 
-// Makes the next launch step all neurons, unless their rest is known from the last one.
+// Makes the next launch step all neurons at first, unless their rest is known from the last one.
 void GpuSteps::wake(bool has_new_input) {
   std::uint64_t version = state_.ring._version();
   for (const Group& group : state_.groups)
     for (const at::Tensor& state : group.states) version += state._version();
   if (last_ == &awake_ && version == version_ && !has_new_input) return;
   version_ = version;
-  until_.zero_();
+  until_.fill_(state_.ring.size(0));  // until all sums in flight have arrived
   until_base_.copy_(state_.step);
 }
 
