@@ -70,7 +70,7 @@ def read_inputs(network: Network, inputs: Inputs | None, steps: int) -> GivenInp
         values, shape = tensor_of(what, value), [steps, len(population)]
         of_copies = [steps, network.copies, len(population)]
         if list(values.shape) != shape and (network.copies == 1 or list(values.shape) != of_copies):
-            also = f" or {of_copies}, steps, copies and neurons" if network.copies > 1 else ""
+            also = f" or {of_copies}, steps, copies and neurons," if network.copies > 1 else ""
             raise ValueError(f"{what} must have shape {shape}, steps and neurons,{also} but has {list(values.shape)}")
         given.tensors.append((values,))
     return given

@@ -114,12 +114,13 @@ class Network:
         weight_dtype: the type of the weights, e.g. float16 to halve their memory; by default ``dtype``.
         device: a CPU or a GPU.
         deterministic: on a GPU, compute the same bits at every run.
-        copies: the number of copies of the network, which have the same connections and run together, such as trials
-            or values of a parameter. Values for each neuron may differ between copies: they may have shape [copies, 1]
-            or [copies, size] wherever a tensor [size] is allowed. Connections that learn differ between copies. Cannot
-            be combined with ``group``.
+        copies: the number of copies of the network that run together, such as trials or values of a parameter. Copies
+            have the same connections, except for connections that learn. Wherever a tensor [size] is allowed,
+            [copies, 1] and [copies, size] are allowed too, for values that differ between copies. Networks with a
+            ``group`` or with areas have one copy.
         noise_seeds: the seeds of drive, and of neurons that draw random numbers, one for each copy; by default
-            ``seed``, ``seed + 1``, ... A copy has the bits of a network of one copy with its noise seed.
+            ``seed``, ``seed + 1``, ... A copy has the results of a network of one copy with its noise seed, on the CPU
+            bit for bit.
         group: processes of ``torch.distributed`` that share the network, such as ``torch.distributed.group.WORLD``
             (docs/scaling.md). All describe the same network, and make the same calls of :meth:`build`,
             :func:`simulate`, :meth:`gather`, :meth:`state_dict` and :meth:`load_state_dict`; each has a share of the
@@ -367,7 +368,8 @@ class Network:
         """Sets signals of the rules of projections, from the next step on; builds the network.
 
         Args:
-            signals: scalars, or tensors with one value for each target. A signal whose values are all 0 is not sent.
+            signals: scalars, or tensors with one value for each target (with copies, also [copies, 1] or
+                [copies, targets]). A signal whose values are all 0 is not sent.
         """
         numbers = {name: tensor_of(f"Network: the signal {name}", value) for name, value in signals.items()}
         with self._alone():
@@ -568,7 +570,8 @@ def simulate(
     """Runs a network for some steps, and continues where the last call ended.
 
     On a GPU, one kernel runs many steps. If the network is deterministic or learns (or has more kinds of neuron than
-    the GPU has multiprocessors, or more than four drives of one input), the steps are replays of a CUDA graph.
+    the GPU has multiprocessors, or more than four drives of one input), steps without inputs are replays of a CUDA
+    graph.
     Interrupts are handled between pieces of half a second, 1000 steps or, on a GPU, 10000 steps: the network is then
     after the last complete piece, on all processes of a group.
 
@@ -588,8 +591,8 @@ def simulate(
         inputs: input in addition to drives and currents: a dict from a population or part, or (population, name of an
             input), to a tensor [steps, size] in the units of that input, or [steps, copies, size]; or to events, a
             tuple of steps (from 0, the first step of the call), neurons (from 0), weights and copies, each [events].
-            The weights may be a scalar, by default 1; without copies, the events are input of all copies. Events of the
-            same neuron and step are added.
+            The weights may be a scalar, and are 1 by default. Events without copies are input of all copies. Events of
+            the same neuron and step are added.
         progress: show a progress bar on a terminal.
         output_dir: a folder, to which spikes and states are written while the network runs, instead of into memory:
             ``spikes.h5``, and ``<state>_report.h5`` for each name of a state (``docs/networks.md``), in a folder

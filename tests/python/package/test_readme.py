@@ -52,6 +52,8 @@ assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1
      "weights changed"),
     ({"networks in Python": "assert 800 < len(steps) < 30_000 and network.size == 1000"}, "v of the first is"),
     ({"a network in a closed loop": "assert position != 0 and muscles.params['leak'].eq(0.95).all()"}, "position"),
+    ({"copies of a network": "assert counts[0] < counts[-1] and spikes.shape == (15, 8, 22) and position.any()"},
+     "spikes for each leak"),
     ({"parts of populations": "assert len(recording.steps) > len(steps) > 0 and neurons.max() < 10"}, ""),
     ({"spike sources": "assert first.of(generator)[0].tolist() == [10, 50, 50, 300] and first.of(generator)[1].tolist() == [0, 0, 2, 1]; "
                        "counts = first.of(poisson)[0].bincount(minlength=400).view(4, 100).sum(1); "
