@@ -318,7 +318,8 @@ class Network:
         """Runs some steps, and returns their spikes; for closed loops.
 
         It continues where the last call ended, with the results of :func:`simulate`, and takes less time than
-        :func:`simulate` if there are few steps. It does not synchronise with a GPU, except for inputs that are events.
+        :func:`simulate` if there are few steps. It does not synchronise with a GPU, unless inputs are events or
+        several parts of populations.
 
         Args:
             steps: the number of steps.
