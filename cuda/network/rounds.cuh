@@ -10,6 +10,9 @@
 //     number of slots must be at least the largest delay.
 //
 // All sums of a round are complete when it begins, so that a thread loads them before the steps that need them.
+//
+// If blocks have more neurons than their threads hold, a kernel may skip neurons that rest (Awake). A neuron rests if
+// nothing arrived in the last step of a round, it did not fire, and the bits of its states did not change.
 #pragma once
 
 #include "cuda/network/network.cuh"
@@ -58,7 +61,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
     int drawn_at = 0;    // the index of its first driven neuron in RoundsShared::driven
     bool rests = false;  // the last step of the round did not change the neuron
 
-    // Either consecutive neurons from `base` on, or one element.
+    // Has consecutive neurons from element `base` on, or the given ones.
     template <class... Element>
     __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base,
                                     const Element&... element)

@@ -48,6 +48,33 @@ Recording by_threads(int threads) {
 
 }  // namespace
 
+TEST_CASE("a copy of a network has the spikes of a network with its noise seed, rate and input") {
+  const auto build = [](std::vector<std::int64_t> seeds, const at::Tensor& rate, Population& target) {
+    const auto copies = std::ssize(seeds);
+    Network network({.seed = 2, .copies = copies, .noise_seeds = std::move(seeds)});
+    target = network.populate("a", 50, leaky(), {{"leak", 0.9}});
+    network.project(target, target,
+                    {.rule = "fixed_in_degree", .amount = 5, .weight = {.first = 0.1}, .delay = {.first = 3}});
+    network.drive(target, rate, {.weight = 0.5});
+    return network;
+  };
+  Population a;
+  const at::Tensor rates = at::tensor({0.1, 0.3, 0.2}, at::kDouble).unsqueeze(1), values = at::rand({40, 3, 50});
+  Network network = build({7, 8, 7}, rates, a);
+  const Recording all = simulate(network, 40, {.states = {{a, "v", {3, 4}}}, .inputs = {{a, "", values}}});
+  CHECK(network.state(a, "v").sizes() == at::IntArrayRef({3, 50}));
+  for (std::int64_t copy = 0; copy < 3; ++copy) {
+    Network one = build({copy == 1 ? 8 : 7}, rates[copy][0], a);
+    const Recording expected =
+        simulate(one, 40, {.states = {{a, "v", {3, 4}}}, .inputs = {{a, "", values.select(1, copy)}}});
+    const auto [steps, neurons] = all.of(a, copy);
+    CHECK(expected.steps.numel() > 50);
+    CHECK(steps.equal(expected.steps));
+    CHECK(neurons.equal(expected.neurons));
+    CHECK(all.states[0].select(1, copy).equal(expected.states[0]));
+  }
+}
+
 TEST_CASE("a step has the spikes of a simulation with the same inputs") {
   TestNetwork whole = test_network(true), made = test_network(true);
   const at::Tensor values = at::rand({60, 60}), steps = at::randint(60, {40}, at::kLong),

@@ -192,6 +192,27 @@ def test_drives_currents_states_and_parameters_of_copies_change_between_calls(de
     assert fired.tolist() == [[[False, False], [False, False], [True, True]]]
 
 
+@pytest.mark.parametrize("width", [1, 10])
+def test_signals_of_copies(device, width):
+    rewards = torch.linspace(-1, 1, 3 * width).view(3, width)
+
+    def learn(copies, reward):
+        made = spikeforge.Network(seed=3, dtype=torch.float64, device=device, copies=copies, noise_seeds=[5] * copies, **operators(device))
+        p, q = (made.populate(name, 10, LIF, leak=0.875) for name in "pq")
+        made.project(p, q, rules.fixed_out_degree(4), weight=0.25, delay=2, plasticity=spikeforge.plasticity.reward_stdp())
+        for each in (p, q):
+            made.drive(each, 0.3, weight=0.5)
+        made.modulate(reward=reward)
+        spikeforge.simulate(made, 60)
+        return made
+
+    made = learn(3, rewards)
+    weights = [made.weights(0, copy=c) for c in range(3)]
+    assert not torch.equal(weights[0], weights[2])
+    for c in range(3):
+        assert torch.equal(weights[c], learn(1, rewards[c] if width > 1 else rewards[c].item()).weights(0))
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
