@@ -125,6 +125,7 @@ void ExternalInput::add_dense(const NetworkState& state, const std::vector<StepI
     return;
   }
   std::vector<at::Tensor> columns;
+  columns.reserve(all.size());
   for (const Own& own : all)
     columns.push_back(own.columns.defined() ? own.columns
                                             : at::arange(own.first, own.first + own.values.size(2), at::kLong));
@@ -225,7 +226,7 @@ at::Tensor ExternalInput::indices() const {
 }
 
 at::Tensor ExternalInput::rows(std::int64_t first, std::int64_t count) const {
-  const at::Tensor dense = dense_.defined() ? dense_.slice(0, first, first + count).flatten(1) : dense_;
+  at::Tensor dense = dense_.defined() ? dense_.slice(0, first, first + count).flatten(1) : dense_;
   const InputColumns& all = columns();
   if (!has_events()) return dense;
   const std::int64_t width = all.listed.numel();
