@@ -106,7 +106,8 @@ struct Learned {
 // Input of neurons in the steps of one call, in addition to drives and currents: a tensor `values`, [steps, size] for
 // all copies or [steps, copies, size], where size is that of the population or, if they are given, the number of
 // `neurons`; or events, at `steps` (of the call, from 0), `neurons` (of the population) and `copies` (undefined: all),
-// all [events], with `values` [events] or a 0-dimensional one for all. Several inputs of one neuron in a step are added.
+// all [events], with `values` [events] or a 0-dimensional one for all. Several inputs of one neuron in a step are
+// added.
 struct StepInput {
   Population population;
   std::string into = {};  // the name of an input of the neuron; the default is the first
