@@ -412,8 +412,8 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     const Cells cells;
     F state[W][room(S)];
     Driven driven[W];
-    // What does not change in a launch: currents, and bits of the neurons to which the caller passes input, and of
-    // those that are silenced.
+    // These values are constant during a launch: the currents, and one bit each for neurons to which the caller passes
+    // input and for silenced neurons.
     F current[keeps_currents ? W : 1][I];
     unsigned marks = 0;  // bits of given neurons, and from bit 16 on those of silenced ones
 
