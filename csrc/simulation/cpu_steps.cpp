@@ -295,15 +295,6 @@ void CpuSteps::arrive() {
   }
 }
 
-// Returns a number that changes if an operation of torch writes states or sums.
-std::uint64_t CpuSteps::version() const {
-  std::uint64_t version = state_.ring._version();
-  if (state_.between.defined()) version += state_.between._version();
-  for (const Group& group : state_.groups)
-    for (const at::Tensor& state : group.states) version += state._version();
-  return version;
-}
-
 void CpuSteps::run_steps(const Steps& call, const CpuRecord& record) {
   const std::int64_t steps = call.count;
   if (steps == 0) return;
@@ -313,7 +304,7 @@ void CpuSteps::run_steps(const Steps& call, const CpuRecord& record) {
   const bool is_shared = guard_.is_shared();
   if (is_shared && block > 0) guard_.exchange().expect(first, first + steps);
   for (PlasticConnections& plastic : state_.plastic) plastic.loaded();
-  if (const std::uint64_t now = version(); now != version_) {
+  if (const std::uint64_t now = state_.version(); now != version_) {
     wake();
     version_ = now;
   }

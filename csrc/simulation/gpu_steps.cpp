@@ -212,9 +212,7 @@ bool GpuSteps::may_skip() const {
 
 // Makes the next launch step all neurons at first, unless their rest is known from the last one.
 void GpuSteps::wake(bool has_new_input) {
-  std::uint64_t version = state_.ring._version();
-  for (const Group& group : state_.groups)
-    for (const at::Tensor& state : group.states) version += state._version();
+  const std::uint64_t version = state_.version();
   if (last_ == &awake_ && version == version_ && !has_new_input) return;
   version_ = version;
   until_.fill_(state_.ring.size(0));  // until all sums in flight have arrived

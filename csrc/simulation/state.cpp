@@ -158,6 +158,14 @@ Probe NetworkState::probe(const StateProbe& requested) const {
           .most = std::ssize(requested.neurons)};
 }
 
+std::uint64_t NetworkState::version() const {
+  std::uint64_t version = ring._version();
+  if (between.defined()) version += between._version();
+  for (const Group& group : groups)
+    for (const at::Tensor& state : group.states) version += state._version();
+  return version;
+}
+
 std::vector<Changing> NetworkState::changing() const {
   const at::Tensor numbers = partition.numbers(), places = partition.whole_columns(inputs);
   const std::int64_t whole = copies * partition.whole();

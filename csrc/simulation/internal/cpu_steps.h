@@ -131,7 +131,6 @@ class CpuSteps final : public Engine {
 
   void run_steps(const Steps& steps, const CpuRecord& record);
   void arrive();
-  std::uint64_t version() const;
   void wake();
   void mark_input();
   void make_groups();

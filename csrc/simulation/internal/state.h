@@ -93,6 +93,8 @@ struct NetworkState {
   // Returns the columns of an input; the default is the first input.
   OwnColumns own_columns(const Population& population, const std::string& input) const;
   std::vector<Changing> changing() const;
+  // Returns a number that changes if an operation of torch writes states or sums in flight.
+  std::uint64_t version() const;
   // Returns a copy of the connections with the rows and columns of the whole network.
   Connectivity connectivity() const;
 
