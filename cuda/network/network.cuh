@@ -413,9 +413,10 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     F state[W][room(S)];
     Driven driven[W];
     // These values are constant during a launch: the currents, and one bit each for neurons to which the caller passes
-    // input and for silenced neurons.
+    // input and for silenced neurons. (With the bits in one word, a step of the microcircuit takes 25 % longer on an
+    // H200.)
     F current[keeps_currents ? W : 1][I];
-    unsigned marks = 0;  // bits of given neurons, and from bit 16 on those of silenced ones
+    unsigned given = 0, silenced = 0;
 
     __device__ __forceinline__ Turn(const Arguments& net, const Group& group, const Chunk& chunk, Int base)
         : Turn(net, group, chunk, base, neurons(group, base)) {}
@@ -436,7 +437,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
           current[k][c] = net.current != nullptr ? static_cast<const F*>(net.current)[column(net, k, c)] : F(0);
       if (net.silenced != nullptr) {
 #pragma unroll
-        for (int k = 0; k < W; ++k) marks |= (net.silenced[neuron(k)] != 0 ? 1u : 0u) << (16 + k);
+        for (int k = 0; k < W; ++k) silenced |= (net.silenced[neuron(k)] != 0 ? 1u : 0u) << k;
       }
       if (net.input != nullptr) {  // all loads are in flight together
         int place[W][I];
@@ -447,7 +448,7 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
 #pragma unroll
         for (int k = 0; k < W; ++k)
 #pragma unroll
-          for (int c = 0; c < I; ++c) marks |= (place[k][c] >= 0 ? 1u : 0u) << k;
+          for (int c = 0; c < I; ++c) given |= (place[k][c] >= 0 ? 1u : 0u) << k;
       }
     }
 
@@ -456,8 +457,8 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     __device__ __forceinline__ Int column(const Arguments& net, int k, int c) const {
       return c * net.copy_size + shift + neuron(k);
     }
-    __device__ __forceinline__ bool is_given(int k) const { return (marks >> k & 1) != 0; }
-    __device__ __forceinline__ bool is_silenced(int k) const { return (marks >> (16 + k) & 1) != 0; }
+    __device__ __forceinline__ bool is_given(int k) const { return (given >> k & 1) != 0; }
+    __device__ __forceinline__ bool is_silenced(int k) const { return (silenced >> k & 1) != 0; }
 
     __device__ __forceinline__ void draw(const Arguments& net, DoubleWord step) {
 #pragma unroll

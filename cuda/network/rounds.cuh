@@ -128,7 +128,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
 #pragma unroll
       for (int u = 0; u < ahead; ++u)
         if (round.first + u < round.last) load(own, at, u);
-      const bool is_plain = own.owned == (1u << W) - 1 && net.current == nullptr && own.marks >> 16 == 0 &&
+      const bool is_plain = own.owned == (1u << W) - 1 && net.current == nullptr && own.silenced == 0 &&
                             net.fired == nullptr && own.probes.first >= own.probes.last;
       if (is_plain) run<true>(round, round.last <= last_step ? round.last : last_step, own, at);
       run<false>(round, round.last, own, at);
@@ -182,6 +182,18 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
         for (int k = 0; k < W; ++k)
           if (own.owned >> k & 1) shared.rows[own.neuron(k) - begin] = sender.row_of(own.first + distance(k));
       }
+    }
+
+    // Prefetches the states and sums of an element of a chunk.
+    __device__ __forceinline__ void prefetch(const Round& round, const Chunk& chunk, Int element) const {
+      const auto fetch = [](const F* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); };
+#pragma unroll
+      for (int i = 0; i < S; ++i) fetch(static_cast<const F*>(group.states[i]) + element);
+      const F* const sums = static_cast<const F*>(net.ring) + group.begin + chunk.offset + chunk.shift + element;
+      int slot = round.slot;
+      for (int t = round.first; t < round.last; ++t, slot = next(slot))
+#pragma unroll
+        for (int c = 0; c < A; ++c) fetch(sums + start_of(slot) + c * net.copy_size);
     }
 
    private:
@@ -422,6 +434,9 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
       Steps::for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) {
         for (Int base = chunk.begin; base < chunk.end; base += walk.own_threads * W) {
           Turn own(walk.net, walk.group, chunk, base);
+          for (int k = 0; k < W; ++k)
+            if (const Int next = own.n.neuron(k) + walk.own_threads * W; next < chunk.end)
+              walk.prefetch(round, chunk, next);
           walk.run(round, own);
           own.store();
         }
