@@ -34,7 +34,9 @@ constexpr std::int64_t least_batch = 256;
 constexpr int most_gathered = 32, most_gathered_of_few_steps = 4;
 constexpr std::int64_t few_steps = 8;
 // A mark takes as long as reading and clearing this number of columns without arrivals.
-constexpr std::int64_t columns_of_mark = 16;
+constexpr std::int64_t columns_of_mark = 4;
+// The maximum number of columns of a granule that are read one by one in a step: reading all takes less time than more.
+constexpr int most_single = 24;
 // Steps between two tests for rest, and between two trials in networks in which marks do not pay off.
 constexpr std::int64_t test_period = 128, trial_period = 2048;
 // The maximum number of rows that the kernel processes one by one. It interleaves 16 rows or more, in an order that
@@ -156,7 +158,8 @@ void CpuSteps::find_restless() {
   driven_.resize(inputs * words);
   given_.resize(inputs * words);
   arriving_.resize(inputs * words);
-  last_arrivals_.resize(inputs * words);
+  arriving_last_.resize(words);
+  arrivals_.resize(static_cast<std::size_t>(slots_) * inputs * words);
   const auto set = [](std::uint64_t* to, std::int64_t begin, std::int64_t end) {
     for_each_granule(
         begin, end, [&](std::size_t word, std::int64_t first, std::int64_t last) { to[word] |= bits_of(first, last); });
@@ -379,6 +382,7 @@ void CpuSteps::run_block(Parts& parts) {
     at::parallel_for(0, std::ssize(parts), 1, run);
   else
     run(0, std::ssize(parts));
+  if (!told_.empty()) last_arrival_ = step_ + steps_ + slots_;
   told_.clear();
   fired_.resize(static_cast<std::size_t>(steps_));
   first_fired_ = step_;
@@ -391,6 +395,8 @@ void CpuSteps::run_block(Parts& parts) {
     needs_marks_ |= part.any_rests;
     delivered += part.delivered;
   }
+  if (std::ranges::any_of(fired_, [](const auto& fired) { return !fired.empty(); }))
+    last_arrival_ = step_ + steps_ + slots_;
   needs_marks_ |= delivered * columns_of_mark < state_.columns * steps_;
 }
 
@@ -398,6 +404,7 @@ template <class T> void CpuSteps::run_part(Part& part) {
   part.delivered = 0;
   part.any_rests = false;
   deliver(part);
+  if (marks_) wake_at_arrivals(part);
   for (std::int64_t t = 0; t < steps_; ++t) part.fired[static_cast<std::size_t>(t)].clear();
   for (const Cell& cell : groups_) run_cell<T>(cell, part);
 }
@@ -423,13 +430,12 @@ void CpuSteps::deliver(Part& part, const std::vector<std::int64_t>& fired, const
       own = {begin, std::lower_bound(begin, fired.end(), first + state_.copy_size)};
     }
     ring.sums = static_cast<char*>(way.ring.sums) + copy * state_.copy_columns * bytes;
-    for (std::int64_t input = 0; input < state_.inputs; ++input)
-      deliver_to(part, own, way, ring, {input, first}, step + slots_ - 1);
+    for (std::int64_t input = 0; input < state_.inputs; ++input) deliver_to(part, own, way, ring, {input, first}, step);
   }
 }
 
 void CpuSteps::deliver_to(Part& part, std::span<const std::int64_t> fired, const Way& way, const event::Ring& ring,
-                          const Input& input, std::int64_t last_arrival) {
+                          const Input& input, std::int64_t step) {
   const event::Rows& matrix = way.matrix;
   const std::int64_t size = state_.copy_size, start = input.number * size;
   const std::int64_t first = start + std::max<std::int64_t>(part.begin - input.first, 0),
@@ -459,30 +465,54 @@ void CpuSteps::deliver_to(Part& part, std::span<const std::int64_t> fired, const
     const cpu::Share share{part.rows.data(), part.begins.data(), part.starts.data(), std::ssize(part.rows), 0, total};
     const cpu::Prepared events{event::Values::event};
     if (total > 0) kernels_.deliver(matrix, weights_, events, share, ring);
-    if (marks_) mark(part, matrix, input, last_arrival);
+    if (marks_) mark(part, matrix, ring, input, step);
   }
 }
 
-// Marks the neurons to which the rows of the part have just delivered.
-void CpuSteps::mark(const Part& part, const event::Rows& matrix, const Input& input, std::int64_t last_arrival) {
-  const std::size_t words = static_cast<std::size_t>(input.number) * awake_.size();
+// Marks the slots and columns to which the rows of the part have just delivered the spikes of a step.
+void CpuSteps::mark(const Part& part, const event::Rows& matrix, const event::Ring& ring, const Input& input,
+                    std::int64_t step) {
   const std::int64_t shift = input.first - input.number * state_.copy_size;
+  const auto* const wide = static_cast<const std::int32_t*>(ring.delays);
+  const auto* const narrow = static_cast<const std::uint8_t*>(ring.delays);
+  const auto arrivals_after = [&](std::int64_t k) {
+    return arrivals(step + (ring.wide_delays ? wide[k] : narrow[k]), input.number);
+  };
   for (std::size_t i = 0; i < part.begins.size(); ++i) {
-    const std::int32_t* const columns = matrix.indices + part.begins[i];
-    for (std::int64_t k = 0; k < part.starts[i + 1] - part.starts[i]; ++k) {
-      const auto neuron = static_cast<std::size_t>(columns[k] + shift);
-      const std::uint64_t bit = std::uint64_t{1} << (neuron % granule);
-      awake_[neuron / granule] |= bit;
-      arriving_[words + neuron / granule] |= bit;
-      last_arrivals_[words + neuron / granule] = last_arrival;
+    const std::int64_t begin = part.begins[i], end = begin + part.starts[i + 1] - part.starts[i];
+    std::uint64_t* words = arrivals_after(ring.same_delay ? 0 : begin);
+    for (std::int64_t k = begin; k < end; ++k) {
+      if (!ring.same_delay) words = arrivals_after(k);
+      const auto neuron = static_cast<std::size_t>(matrix.indices[k] + shift);
+      words[neuron / granule] |= std::uint64_t{1} << (neuron % granule);
     }
   }
 }
 
-// Clears marks of arrivals before the block.
-void CpuSteps::expire(std::size_t word, std::uint64_t neurons) {
-  for (std::size_t at = word; at < arriving_.size(); at += awake_.size())
-    if (last_arrivals_[at] < step_) arriving_[at] &= ~neurons;
+// Returns the marks of the columns of an input to which spikes are delivered that arrive at a step.
+std::uint64_t* CpuSteps::arrivals(std::int64_t step, std::int64_t input) {
+  return &arrivals_[static_cast<std::size_t>(step % slots_ * state_.inputs + input) * awake_.size()];
+}
+
+// Wakes the neurons of the part at which spikes arrive in this block.
+void CpuSteps::wake_at_arrivals(const Part& part) {
+  if (!any_arrives_) return;
+  const auto begin = static_cast<std::size_t>(part.begin / granule),
+             end = static_cast<std::size_t>((part.end + granule - 1) / granule);
+  std::fill(arriving_last_.data() + begin, arriving_last_.data() + end, std::uint64_t{0});
+  for (std::int64_t input = 0; input < state_.inputs; ++input) {
+    std::uint64_t* const any = arriving_.data() + static_cast<std::size_t>(input) * awake_.size();
+    std::fill(any + begin, any + end, std::uint64_t{0});
+    for (std::int64_t t = 0; t < steps_; ++t) {
+      const std::uint64_t* const marks = arrivals(step_ + t, input);
+      for (std::size_t word = begin; word < end; ++word) any[word] |= marks[word];
+    }
+    const std::uint64_t* const last = arrivals(step_ + steps_ - 1, input);
+    for (std::size_t word = begin; word < end; ++word) {
+      awake_[word] |= any[word];
+      arriving_last_[word] |= last[word];
+    }
+  }
 }
 
 // Runs the neurons of a cell that are awake.
@@ -500,7 +530,6 @@ template <class T> void CpuSteps::run_cell(const Cell& cell, Part& part) {
                      std::uint64_t awake = awake_[word] & all;
                      part.any_rests |= awake != all;
                      if (awake == 0) return;
-                     if (marks_) expire(word, all);
                      if (awake == all || std::popcount(awake) > gathered) return add(begin, end - begin);
                      for (; awake != 0; awake &= awake - 1)
                        add(static_cast<std::int64_t>(word) * granule + std::countr_zero(awake), 1);
@@ -620,7 +649,7 @@ SequenceView CpuSteps::take(const Cell& cell, const Batch& batch, std::int64_t i
     else
       for_each_granule(run.first, end, [&](std::size_t word, std::int64_t from, std::int64_t to) {
         if ((arriving_[words + word] & bits_of(from, to)) != 0)
-          take_arrivals(shift + from, to - from, lanes, rows + run.at + from - run.first);
+          take_marked(input, from, to, shift, lanes, rows + run.at - run.first);
       });
     for (std::int64_t t = 0; t < steps_ && current != nullptr; ++t)
       for (std::int64_t i = 0; i < run.count; ++i) rows[t * lanes + run.at + i] += current[run.first + i];
@@ -647,6 +676,32 @@ template <class T> void CpuSteps::take_arrivals(std::int64_t column, std::int64_
     T* const other = static_cast<T*>(between_.ring.sums) + offsets[t] + column;
     for (std::int64_t i = 0; i < count; ++i) to[i] += other[i];
     std::memset(other, 0, bytes);
+  }
+}
+
+// The same for marked columns of neurons [begin, end) of a granule, where neuron i is column i of `rows`.
+template <class T>
+void CpuSteps::take_marked(std::int64_t input, std::int64_t begin, std::int64_t end, std::int64_t shift,
+                           std::int64_t lanes, T* rows) {
+  const auto word = static_cast<std::size_t>(begin / granule);
+  const std::int64_t first = begin / granule * granule;
+  const std::uint64_t neurons = bits_of(begin, end);
+  const std::int64_t* const offsets = &offsets_[static_cast<std::size_t>(step_ % slots_)];
+  T* const sums = static_cast<T*>(within_.ring.sums) + shift;
+  T* const between = state_.between.defined() ? static_cast<T*>(between_.ring.sums) + shift : nullptr;
+  for (std::int64_t t = 0; t < steps_; ++t, rows += lanes) {
+    std::uint64_t& marks = arrivals(step_ + t, input)[word];
+    std::uint64_t arriving = marks & neurons;
+    if (arriving == 0) continue;
+    marks &= ~neurons;
+    const auto take = [&](std::int64_t neuron) {
+      rows[neuron] = std::exchange(sums[offsets[t] + neuron], T(0));
+      if (between != nullptr) rows[neuron] += std::exchange(between[offsets[t] + neuron], T(0));
+    };
+    if (std::popcount(arriving) > most_single)
+      for (std::int64_t neuron = begin; neuron < end; ++neuron) take(neuron);
+    else
+      for (; arriving != 0; arriving &= arriving - 1) take(first + std::countr_zero(arriving));
   }
 }
 
@@ -684,15 +739,9 @@ void CpuSteps::drive(std::int64_t first, std::int64_t last, std::int64_t step, v
 template <class T>
 void CpuSteps::let_rest(const Batch& batch, const T* before, std::int64_t lanes, const ForwardLaunch& last) {
   const auto* const spikes = static_cast<const T*>(last.outputs[0]);
-  const auto arrives = [&](std::size_t word) {
-    std::uint64_t neurons = 0;
-    for (std::size_t at = word; at < arriving_.size(); at += awake_.size())
-      if (last_arrivals_[at] >= step_ + steps_ - 1) neurons |= arriving_[at];
-    return neurons;
-  };
   for (const Run& run : batch.runs)
     for_each_granule(run.first, run.first + run.count, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
-      std::uint64_t moves = restless_[word] | arrives(word);
+      std::uint64_t moves = restless_[word] | arriving_last_[word];
       for (std::size_t at = word; at < given_.size(); at += awake_.size()) moves |= given_[at];
       for (std::int64_t neuron = begin; neuron < end; ++neuron) {
         const std::int64_t lane = run.at + neuron - run.first;
@@ -730,9 +779,14 @@ void CpuSteps::mark_input() {
 void CpuSteps::begin_marks() {
   if (can_rest_ && !marks_ && step_ >= next_trial_) {
     marks_ = true;
-    std::ranges::fill(arriving_, ~std::uint64_t{0});  // of spikes that were delivered without marks
-    std::ranges::fill(last_arrivals_, step_ + slots_);
+    std::ranges::fill(arrivals_, ~std::uint64_t{0});  // of spikes that were delivered without marks
+    last_arrival_ = step_ + slots_;
     end_of_trial_ = next_test_ = step_ + slots_ + 1;
+  }
+  const bool arrives = std::exchange(any_arrives_, step_ <= last_arrival_);
+  if (arrives && !any_arrives_) {
+    std::ranges::fill(arriving_, std::uint64_t{0});
+    std::ranges::fill(arriving_last_, std::uint64_t{0});
   }
   tests_ = marks_ && step_ + steps_ > next_test_;
   if (tests_) next_test_ = step_ + steps_ + test_period;

@@ -148,9 +148,11 @@ class CpuSteps final : public Engine {
   void deliver(Part& part);
   void deliver(Part& part, const std::vector<std::int64_t>& fired, const Way& way, std::int64_t step);
   void deliver_to(Part& part, std::span<const std::int64_t> fired, const Way& way, const event::Ring& ring,
-                  const Input& input, std::int64_t last_arrival);
-  void mark(const Part& part, const event::Rows& matrix, const Input& input, std::int64_t last_arrival);
-  void expire(std::size_t word, std::uint64_t neurons);
+                  const Input& input, std::int64_t step);
+  void mark(const Part& part, const event::Rows& matrix, const event::Ring& ring, const Input& input,
+            std::int64_t step);
+  std::uint64_t* arrivals(std::int64_t step, std::int64_t input);
+  void wake_at_arrivals(const Part& part);
   void end_exchange_block();
   template <class T> void run_cell(const Cell& cell, Part& part);
   template <class T> void run_batch(const Cell& cell, Part& part);
@@ -158,6 +160,9 @@ class CpuSteps final : public Engine {
   template <class T>
   SequenceView take(const Cell& cell, const Batch& batch, std::int64_t input, std::int64_t lanes, T* rows);
   template <class T> void take_arrivals(std::int64_t column, std::int64_t count, std::int64_t lanes, T* rows);
+  template <class T>
+  void take_marked(std::int64_t input, std::int64_t begin, std::int64_t end, std::int64_t shift, std::int64_t lanes,
+                   T* rows);
   void drive(std::int64_t first, std::int64_t last, std::int64_t step, void* to) const;
   template <class T> void let_rest(const Batch& batch, const T* before, std::int64_t lanes, const ForwardLaunch& last);
   void begin_marks();
@@ -196,11 +201,14 @@ class CpuSteps final : public Engine {
   std::vector<std::uint64_t> awake_, restless_;  // stepped in this block; never at rest
   std::vector<std::uint64_t> driven_;            // [inputs, words]: columns with Poisson input
   std::vector<std::uint64_t> given_;             // [inputs, words]: columns with input of the caller, in this block
-  std::vector<std::uint64_t> arriving_;          // [inputs, words]: columns to which a spike is delivered
-  std::vector<std::int64_t> last_arrivals_;      // [inputs, words]: no spike arrives after this step
+  std::vector<std::uint64_t> arrivals_;          // [slots, inputs, words]: columns to which spikes are delivered
+  std::vector<std::uint64_t> arriving_;          // [inputs, words]: the same, of all slots of this block
+  std::vector<std::uint64_t> arriving_last_;     // [words]: neurons at which spikes arrive in the last step
+  std::int64_t last_arrival_ = 0;                // no spike arrives after this step
+  bool any_arrives_ = true;                      // false: arriving_ and arriving_last_ are 0
   bool any_given_ = false;                       // false: given_ is 0
   bool can_rest_ = false;                        // false: all neurons are restless
-  bool marks_ = false, tests_ = false;           // arriving_ is valid; this block tests for rest
+  bool marks_ = false, tests_ = false;           // arrivals_ are valid; this block tests for rest
   bool needs_marks_ = false;                     // some neurons rest, or few spikes arrive
   std::int64_t end_of_trial_ = 0, next_trial_ = 0, next_test_ = 0;
 };
