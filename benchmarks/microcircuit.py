@@ -214,6 +214,7 @@ def main():
     parser.add_argument("--scale", type=float, nargs="+", default=[0.1])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pieces", type=int, default=50)
+    parser.add_argument("--drive", nargs="+", default=["poisson", "dc"], choices=["poisson", "dc"], help="on a GPU (default: both)")
     parser.add_argument("--league", action="store_true", help="the protocol of published comparisons, on a GPU")
     parser.add_argument("--seeds", type=int, default=10, help="of --league (default: 10)")
     parser.add_argument("--seconds", type=float, default=10, help="of --league, simulated (default: 10)")
@@ -232,14 +233,14 @@ def main():
     if options.device == "cuda":
         import torch
 
-        for drive in ("poisson", "dc") if options.league else ():
+        for drive in options.drive if options.league else ():
             found = league(drive, options.seeds, options.seconds)
             lines.append(found)
             print(f"{drive}: real-time factor {found['real_time_factor']:.4f}, {found['microjoules_per_event']:.4f} uJ per synaptic event, {found['watts']:.0f} W")
             for row in found["activity"]:
                 print(f"  {row['population']:6}{row['rates']:8.3f} /s, CV {row['irregularity']:.3f}, correlation {row['correlations']:.4f}", flush=True)
         for scale in () if options.league else options.scale:
-            for drive in ("poisson", "dc"):
+            for drive in options.drive:
                 found = on_gpu(scale, drive)
                 torch.cuda.empty_cache()
                 lines.append(dict(scale=scale, drive=drive, **found))

@@ -5,6 +5,8 @@
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/tensor.h>
 
@@ -12,7 +14,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <string>
+#include <utility>
 
 namespace spikeforge::simulation {
 namespace {
@@ -27,18 +32,28 @@ void check_numbers(const StepInput& input) {
                    " must be real numbers in a dense tensor");
 }
 
-// Returns the smallest and the largest number, or 0 and -1 without numbers.
-std::pair<std::int64_t, std::int64_t> range_of(const at::Tensor& numbers) {
-  if (numbers.numel() == 0) return {0, -1};
-  return {numbers.min().item<std::int64_t>(), numbers.max().item<std::int64_t>()};
+// Returns whole numbers on the CPU, contiguous.
+at::Tensor on_cpu(const at::Tensor& numbers) { return numbers.to(c10::kCPU, at::kLong).contiguous(); }
+
+std::span<const std::int64_t> span_of(const at::Tensor& numbers) {
+  return {numbers.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(numbers.numel())};
 }
 
 void check_indices(const StepInput& input, const char* what, const at::Tensor& t, std::int64_t end) {
   TORCH_CHECK_TYPE(t.defined() && t.dim() == 1 && at::isIntegralType(t.scalar_type(), /*includeBool=*/false),
                    name_of(input), " must have whole numbers of ", what, ", in a tensor [events]");
-  const auto [least, most] = range_of(t);
-  TORCH_CHECK_VALUE(least >= 0 && most < end, name_of(input), " must have ", what, " from 0 to ", end - 1,
-                    ", but one is ", least < 0 ? least : most);
+  const at::Tensor numbers = on_cpu(t);
+  for (const std::int64_t number : span_of(numbers))
+    TORCH_CHECK_VALUE(number >= 0 && number < end, name_of(input), " must have ", what, " from 0 to ", end - 1,
+                      ", but one is ", number);
+}
+
+bool are_distinct(const at::Tensor& numbers) {
+  const std::span<const std::int64_t> all = span_of(numbers);
+  if (std::ranges::adjacent_find(all, std::ranges::greater_equal()) == all.end()) return true;
+  std::vector<std::int64_t> sorted(all.begin(), all.end());
+  std::ranges::sort(sorted);
+  return std::ranges::adjacent_find(sorted) == sorted.end();
 }
 
 }  // namespace
@@ -79,7 +94,8 @@ ExternalInput::ExternalInput(const NetworkState& state, std::int64_t steps, cons
   add_events(state, steps, events);
 }
 
-// Sets dense_ and its columns. One input, of a population or of neurons in ascending order, is not copied.
+// Sets dense_ and its columns. One input, of a population or of distinct neurons, is not copied, except on the CPU if
+// the neurons do not ascend.
 void ExternalInput::add_dense(const NetworkState& state, const std::vector<StepInput>& inputs) {
   struct Own {
     at::Tensor columns, values;  // [columns], [steps, copies or 1, columns]
@@ -94,18 +110,29 @@ void ExternalInput::add_dense(const NetworkState& state, const std::vector<StepI
         all.push_back({{}, values.narrow(2, own.first, own.end - own.begin).to(state.options()), own.begin});
       continue;
     }
-    const at::Tensor neurons = input.neurons.to(c10::kCPU, at::kLong).sub(own.first);
-    const at::Tensor is_own = neurons.ge(0).logical_and_(neurons.lt(own.end - own.begin));
-    const at::Tensor columns = neurons.masked_select(is_own).add_(own.begin);
-    const bool are_all = columns.numel() == neurons.numel();
-    if (columns.numel() == 0) continue;
-    const at::Tensor of_own = are_all ? values : values.index_select(2, is_own.nonzero().flatten().to(values.device()));
+    const at::Tensor numbers = on_cpu(input.neurons);
+    std::vector<std::pair<std::int64_t, std::int64_t>> chosen;  // columns, and their places in the values
+    for (std::int64_t place = 0; const std::int64_t neuron : span_of(numbers)) {
+      if (neuron >= own.first && neuron - own.first < own.end - own.begin)
+        chosen.emplace_back(neuron - own.first + own.begin, place);
+      ++place;
+    }
+    if (chosen.empty()) continue;
+    if (device_.is_cpu()) std::ranges::sort(chosen);
+    at::Tensor columns = at::empty({std::ssize(chosen)}, at::kLong), places = at::empty_like(columns);
+    bool are_all = std::ssize(chosen) == numbers.numel();
+    for (std::int64_t i = 0; const auto& [column, place] : chosen) {
+      columns.mutable_data_ptr<std::int64_t>()[i] = column;
+      places.mutable_data_ptr<std::int64_t>()[i] = place;
+      are_all &= place == i;
+      ++i;
+    }
+    const at::Tensor of_own = are_all ? values : values.index_select(2, places.to(values.device()));
     all.push_back({columns, of_own.to(state.options()), 0});
   }
   if (all.empty()) return;
   const Own& one = all[0];
-  const bool ascends = !one.columns.defined() || one.columns.diff().gt(0).all().item<bool>();
-  if (all.size() == 1 && ascends) {
+  if (all.size() == 1 && (!one.columns.defined() || are_distinct(one.columns))) {
     first_ = one.first;
     listed_ = one.columns;
     dense_ = one.values.expand({-1, copies_, -1}).contiguous();
@@ -216,6 +243,7 @@ const InputColumns& ExternalInput::columns() const {
 
 // Returns the same columns of all copies.
 at::Tensor ExternalInput::of_copies(const at::Tensor& columns) const {
+  if (copies_ == 1) return columns;
   return at::arange(copies_, columns.options()).mul_(copy_columns_).unsqueeze(1).add(columns).flatten();
 }
 

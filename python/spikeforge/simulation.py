@@ -34,7 +34,6 @@ from spikeforge.plasticity import Synapse
 from spikeforge.rules import Law, Rule
 
 _CPP = torch.ops.spikeforge_simulation
-_STEP = _CPP.step.default._op  # saves half of the time of a small step
 STEPS_UNCHECKED = 1000  # fewest steps between two searches for states that are not finite
 
 
@@ -145,6 +144,7 @@ class Network:
             self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group),
             self.copies, seeds,
         )  # fmt: skip
+        self._step = self._held.step  # a look-up takes longer than a small step
         self.noise_seeds = seeds or [check_seed("", (self.seed + copy) % 2**64) for copy in range(self.copies)]
         self._projections: list[str] = []  # descriptions, which state_dict() compares
         self._rules: list[Synapse] = []  # of the projections that learn
@@ -333,7 +333,7 @@ class Network:
             NotImplementedError: if a process group shares the network.
         """
         steps = check_whole("step: steps", steps)
-        return _STEP(self._held, steps, *read_inputs(self, inputs, steps).of(0, steps))
+        return self._step(steps, *read_inputs(self, inputs, steps).of(0, steps))
 
     def build(self) -> Connectivity:
         """Draws the connections; the first :func:`simulate` does so otherwise. Nothing can be added afterwards.
