@@ -23,7 +23,8 @@ A, B = math.exp(-DT / TAU), math.exp(-DT / T_MBR)
 C = (A - B) * TAU / (TAU - T_MBR)
 
 # A step integrates, compares with the threshold, adds the input, and resets, in the order of Brian2. A refractory neuron
-# stays in the state after the reset, and ignores its input.
+# stays in the state after the reset, and ignores its input. Weights are numbers of synapses, which are whole: their sums
+# are exact, so that each run has the same bits on a GPU too.
 NEURON = f"""
 neuron shiu(synapses, poisson; v = {V_0}, g, wait; refractory) {{
   h = {V_0} + {B!r} * (v - {V_0}) + {C!r} * g
@@ -31,7 +32,7 @@ neuron shiu(synapses, poisson; v = {V_0}, g, wait; refractory) {{
   is_refractory = wait > 0
   return s
   v' = where(is_refractory, {V_RST}, select(s, {V_RST}, h + poisson))
-  g' = where(is_refractory, 0, select(s, 0, {A!r} * g + synapses))
+  g' = where(is_refractory, 0, select(s, 0, {A!r} * g + {W_SYN} * synapses))
   wait' = select(s, refractory, maximum(wait - 1, 0))
 }}
 """
@@ -47,7 +48,7 @@ class Fly:
         self.neurons = self.network.populate("neurons", size, NEURON, refractory=waiting)
         self.network.project(
             self.neurons, self.neurons, rules.arrays(connectome.sources, connectome.targets),
-            weight=W_SYN * connectome.synapses.to(dtype), delay=round(T_DLY / DT), into="synapses",
+            weight=connectome.synapses.to(dtype), delay=round(T_DLY / DT), into="synapses",
         )  # fmt: skip
         self.resting = self.network.state_dict()
         self.rates = torch.zeros(size)  # spikes/s of the input

@@ -43,6 +43,22 @@ def network(device="cpu", drive=True, seed=3, dtype=torch.float64):
     return made, (a, b, c)
 
 
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("delay", [1, 20])
+def test_sums_of_whole_weights_are_exact(device, weight_dtype, delay):
+    generator = torch.Generator().manual_seed(4)
+    counts = torch.randint(-2000, 2001, (3000, 8), generator=generator)
+    made = spikeforge.Network(device=device, weight_dtype=weight_dtype)
+    sources = made.populate("sources", 3000, "neuron source(x;) { return x }")
+    targets = made.populate("targets", 8, "neuron silent(x; received) { return where(x > 1e9, 1, 0); received' = x }")
+    made.project(sources, targets, rules.matrix(counts), delay=delay)
+    fires = torch.rand(30, 3000, generator=generator) < 0.3
+    recording = spikeforge.simulate(made, 30 + delay, inputs={sources: torch.nn.functional.pad(fires.float(), (0, 0, 0, delay))},
+                                    states=[(targets, "received", range(8))])
+    expected = fires.double() @ counts.double()
+    assert torch.equal(recording.states[0][delay:].double().cpu(), expected)
+
+
 def pairs(matrix):
     return list(zip(torch.repeat_interleave(torch.arange(matrix.rows), matrix.indptr.diff()).tolist(), matrix.indices.tolist()))
 

@@ -58,7 +58,8 @@ assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1
     ({"spike sources": "assert first.of(generator)[0].tolist() == [10, 50, 50, 300] and first.of(generator)[1].tolist() == [0, 0, 2, 1]; "
                        "counts = first.of(poisson)[0].bincount(minlength=400).view(4, 100).sum(1); "
                        "expected = (200 * rates * dt / 1000).view(4, 100).sum(1); "
-                       "assert ((counts - expected).abs() < 5 * expected.sqrt()).all() and len(second.of(cells)[0]) > 300",
+                       "assert ((counts - expected).abs() < 5 * expected.sqrt()).all() and len(second.of(cells)[0]) > 300; "
+                       "assert (first.of(rhythm)[0][first.of(rhythm)[1] == 1] == torch.arange(24, 400, 25)).all()",
       "a recording as a source": "assert torch.equal(played.of(player)[0] + 400, steps) and torch.equal(played.of(player)[1], neurons); "
                                  "assert len(played.of(target)[0]) > 0"}, "spikes, then"),
     ({"surrogates in Python": "of_both = [torch.autograd.grad(each.sum(), x)[0] for each in (spikes, same)]; "
