@@ -8,7 +8,7 @@
 All three receive the same input spikes, 150/s of each of 21 neurons, and record all spikes. It prints microseconds per
 step of 0.1 ms, the best of --rounds, and the real-time factor: the time of a simulation divided by the simulated time.
 Brian2 (C++ standalone, float64) runs once, and its time is that of the simulation alone. The loop multiplies a sparse
-matrix by the spikes in each step, and runs for at most 500 steps. More lines show spikeforge with drives instead of
+matrix by the spikes in each step, and runs for at most 500 steps. Further lines show spikeforge with drives instead of
 given spikes, recorded and not; a closed loop, which passes input and reads the spikes of 100 neurons every 150 steps;
 and --copies trials at once.
 """
@@ -35,7 +35,8 @@ import network as fly  # noqa: E402
 import spikeforge  # noqa: E402
 
 STEPS_OF_LOOP = 500
-STEPS_OF_TICK, OUTPUTS = 150, 100  # steps between input and read-out in the closed loop, and neurons that are read
+STEPS_OF_TICK = 150  # between input and read-out in the closed loop
+OUTPUTS = 100  # neurons whose spikes the closed loop reads
 warnings.filterwarnings("ignore", message="Sparse")  # sparse CSR tensors are in beta state
 
 

@@ -33,9 +33,10 @@ constexpr std::int64_t least_batch = 256;
 // them takes less time than gathering more.
 constexpr int most_gathered = 32, most_gathered_of_few_steps = 4;
 constexpr std::int64_t few_steps = 8;
-// A mark takes as long as reading and clearing this number of columns without arrivals.
+// Setting a mark takes as long as reading and clearing this number of columns.
 constexpr std::int64_t columns_of_mark = 4;
-// The maximum number of columns of a granule that are read one by one in a step: reading all takes less time than more.
+// The maximum number of columns of a granule that are read one by one in a step. If more are marked, reading all is
+// faster.
 constexpr int most_single = 24;
 // Steps between two tests for rest, and between two trials in networks in which marks do not pay off.
 constexpr std::int64_t test_period = 128, trial_period = 2048;
@@ -364,10 +365,18 @@ void CpuSteps::end_exchange_block() {
   first_of_exchange_ += std::ssize(to_exchange_);
   told_.swap(to_exchange_);
   to_exchange_.clear();
-  if (!guard_.is_shared()) return;
-  std::vector<std::vector<std::int64_t>> all(told_.size());
-  guard_.exchange().run(first_told_, told_, all, guard_.others_throw_too());
-  told_.swap(all);
+  if (guard_.is_shared()) {
+    std::vector<std::vector<std::int64_t>> all(told_.size());
+    guard_.exchange().run(first_told_, told_, all, guard_.others_throw_too());
+    told_.swap(all);
+  }
+  expect_arrivals(told_, first_told_);
+}
+
+// Extends last_arrival_ for spikes that are to be delivered, of steps from `first` on.
+void CpuSteps::expect_arrivals(const std::vector<std::vector<std::int64_t>>& fired, std::int64_t first) {
+  if (std::ranges::any_of(fired, [](const auto& spikes) { return !spikes.empty(); }))
+    last_arrival_ = std::max(last_arrival_, first + std::ssize(fired) + slots_);
 }
 
 void CpuSteps::run_block(Parts& parts) {
@@ -382,7 +391,6 @@ void CpuSteps::run_block(Parts& parts) {
     at::parallel_for(0, std::ssize(parts), 1, run);
   else
     run(0, std::ssize(parts));
-  if (!told_.empty()) last_arrival_ = step_ + steps_ + slots_;
   told_.clear();
   fired_.resize(static_cast<std::size_t>(steps_));
   first_fired_ = step_;
@@ -395,8 +403,7 @@ void CpuSteps::run_block(Parts& parts) {
     needs_marks_ |= part.any_rests;
     delivered += part.delivered;
   }
-  if (std::ranges::any_of(fired_, [](const auto& fired) { return !fired.empty(); }))
-    last_arrival_ = step_ + steps_ + slots_;
+  expect_arrivals(fired_, first_fired_);
   needs_marks_ |= delivered * columns_of_mark < state_.columns * steps_;
 }
 
@@ -489,7 +496,7 @@ void CpuSteps::mark(const Part& part, const event::Rows& matrix, const event::Ri
   }
 }
 
-// Returns the marks of the columns of an input to which spikes are delivered that arrive at a step.
+// Returns the marks of an input's columns at which spikes arrive in a step.
 std::uint64_t* CpuSteps::arrivals(std::int64_t step, std::int64_t input) {
   return &arrivals_[static_cast<std::size_t>(step % slots_ * state_.inputs + input) * awake_.size()];
 }
@@ -679,7 +686,7 @@ template <class T> void CpuSteps::take_arrivals(std::int64_t column, std::int64_
   }
 }
 
-// The same for marked columns of neurons [begin, end) of a granule, where neuron i is column i of `rows`.
+// Moves the sums of marked columns of neurons [begin, end) of one granule to `rows`; those of neuron i to column i.
 template <class T>
 void CpuSteps::take_marked(std::int64_t input, std::int64_t begin, std::int64_t end, std::int64_t shift,
                            std::int64_t lanes, T* rows) {
@@ -775,11 +782,21 @@ void CpuSteps::mark_input() {
   });
 }
 
+// Marks all inputs of all neurons, in all slots.
+void CpuSteps::mark_all_arrivals() {
+  for (std::int64_t slot = 0; slot < slots_; ++slot)
+    for (const Cell& cell : groups_)
+      for (std::int64_t input = 0; input < std::ssize(cell.launch().inputs); ++input)
+        for_each_granule(cell.begin, cell.end, [&](std::size_t word, std::int64_t begin, std::int64_t end) {
+          arrivals(slot, input)[word] |= bits_of(begin, end);
+        });
+}
+
 // Begins trials and tests before a block.
 void CpuSteps::begin_marks() {
   if (can_rest_ && !marks_ && step_ >= next_trial_) {
     marks_ = true;
-    std::ranges::fill(arrivals_, ~std::uint64_t{0});  // of spikes that were delivered without marks
+    mark_all_arrivals();  // of spikes that were delivered without marks
     last_arrival_ = step_ + slots_;
     end_of_trial_ = next_test_ = step_ + slots_ + 1;
   }

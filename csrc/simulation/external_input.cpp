@@ -94,8 +94,8 @@ ExternalInput::ExternalInput(const NetworkState& state, std::int64_t steps, cons
   add_events(state, steps, events);
 }
 
-// Sets dense_ and its columns. One input, of a population or of distinct neurons, is not copied, except on the CPU if
-// the neurons do not ascend.
+// Sets dense_ and its columns. A single input of a population or of distinct neurons is not copied, except that neurons
+// of a network on the CPU are sorted.
 void ExternalInput::add_dense(const NetworkState& state, const std::vector<StepInput>& inputs) {
   struct Own {
     at::Tensor columns, values;  // [columns], [steps, copies or 1, columns]
@@ -104,7 +104,7 @@ void ExternalInput::add_dense(const NetworkState& state, const std::vector<StepI
   std::vector<Own> all;
   for (const StepInput& input : inputs) {
     const OwnColumns own = state.own_columns(input.population, input.into);
-    const at::Tensor values = input.values.detach();
+    const at::Tensor values = input.values.detach().resolve_neg();
     if (!input.neurons.defined()) {
       if (own.end > own.begin)
         all.push_back({{}, values.narrow(2, own.first, own.end - own.begin).to(state.options()), own.begin});
@@ -176,7 +176,7 @@ void ExternalInput::add_events(const NetworkState& state, std::int64_t steps, co
                                  .add_(neurons)
                                  .add_(own.begin)
                                  .add(copies.mul(state.copy_columns));
-    const at::Tensor numbers = input.values.detach().to(state.options().device(c10::kCPU));
+    const at::Tensor numbers = input.values.detach().resolve_neg().to(state.options().device(c10::kCPU));
     places.push_back(place.masked_select(is_own));
     values.push_back(numbers.expand(place.sizes()).masked_select(is_own.expand(place.sizes())));
   }

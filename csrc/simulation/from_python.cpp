@@ -319,8 +319,8 @@ template <auto kernel> void define(torch::Library& library, const char* name, co
 }
 
 SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torch::Library& library, C10_UID) {
-  // step is a method: PyTorch searches each argument of an operator for __torch_function__, which takes 20 microseconds
-  // for an object of a class like this.
+  // step is a method, not an operator: of an operator's arguments, PyTorch looks up __torch_function__, which takes 20
+  // microseconds for a TorchScript object.
   library.class_<HeldNetwork>("Network").def("step", Alone<step>::call);
   library.def(
       "network(int seed, ScalarType dtype, ScalarType weight_dtype, Device device, bool deterministic, str group, "

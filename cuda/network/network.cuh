@@ -412,9 +412,9 @@ template <class Spec, class Plan> struct GroupSteps : MultistepNeurons<Spec> {
     const Cells cells;
     F state[W][room(S)];
     Driven driven[W];
-    // These values are constant during a launch: the currents, and one bit each for neurons to which the caller passes
-    // input and for silenced neurons. (With the bits in one word, a step of the microcircuit takes 25 % longer on an
-    // H200.)
+    // These values are constant during a launch: the currents, and masks with one bit per neuron, of neurons to which
+    // the caller passes input and of silenced neurons. (One word for both masks makes a step of the microcircuit 25 %
+    // slower on an H200.)
     F current[keeps_currents ? W : 1][I];
     unsigned given = 0, silenced = 0;
 

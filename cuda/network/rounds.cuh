@@ -434,6 +434,7 @@ template <class Spec, class Plan> struct GroupRounds : GroupSteps<Spec, Plan> {
       Steps::for_each_chunk(walk.net, walk.group, block, [&](const Chunk& chunk) {
         for (Int base = chunk.begin; base < chunk.end; base += walk.own_threads * W) {
           Turn own(walk.net, walk.group, chunk, base);
+#pragma unroll
           for (int k = 0; k < W; ++k)
             if (const Int next = own.n.neuron(k) + walk.own_threads * W; next < chunk.end)
               walk.prefetch(round, chunk, next);

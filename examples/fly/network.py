@@ -23,8 +23,8 @@ A, B = math.exp(-DT / TAU), math.exp(-DT / T_MBR)
 C = (A - B) * TAU / (TAU - T_MBR)
 
 # A step integrates, compares with the threshold, adds the input, and resets, in the order of Brian2. A refractory neuron
-# stays in the state after the reset, and ignores its input. Weights are numbers of synapses, which are whole: their sums
-# are exact, so that each run has the same bits on a GPU too.
+# stays in the state after the reset, and ignores its input. Weights are whole numbers of synapses, so that sums are exact
+# and every run has the same bits, also on a GPU.
 NEURON = f"""
 neuron shiu(synapses, poisson; v = {V_0}, g, wait; refractory) {{
   h = {V_0} + {B!r} * (v - {V_0}) + {C!r} * g

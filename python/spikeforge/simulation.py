@@ -144,7 +144,7 @@ class Network:
             self.seed, self.dtype, self.weight_dtype, self.device, bool(deterministic), _name_of(group),
             self.copies, seeds,
         )  # fmt: skip
-        self._step = self._held.step  # a look-up takes longer than a small step
+        self._step = self._held.step  # looking it up takes longer than a small step
         self.noise_seeds = seeds or [check_seed("", (self.seed + copy) % 2**64) for copy in range(self.copies)]
         self._projections: list[str] = []  # descriptions, which state_dict() compares
         self._rules: list[Synapse] = []  # of the projections that learn

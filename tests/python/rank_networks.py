@@ -125,6 +125,23 @@ def run_by_operators(made):
     return run(made)
 
 
+def after_silence(group):
+    """Returns the steps at which a neuron of another area fires, which receives a spike after a long silence."""
+    made = spikeforge.Network(group=group)
+    source = made.populate("source", 64, "neuron source(x;) { return x }", area="one")
+    target = made.populate("target", 64, LIF, area="two", leak=0.5)
+    made.project(source, target, rules.all_to_all(), weight=1.0, delay=5)
+    steps = []
+    for first in range(0, 150, 5):
+        given = torch.tensor([[float(step in (53, 120))] for step in range(first, first + 5)]).expand(-1, 64)
+        steps += spikeforge.simulate(made, 5, inputs={source: given}).of(target)[0].tolist()
+    return sorted(set(steps))
+
+
+def silence(rank):
+    return after_silence(torch.distributed.group.WORLD)
+
+
 def said(call, *arguments):
     try:
         call(*arguments)

@@ -154,6 +154,8 @@ class CpuSteps final : public Engine {
   std::uint64_t* arrivals(std::int64_t step, std::int64_t input);
   void wake_at_arrivals(const Part& part);
   void end_exchange_block();
+  void expect_arrivals(const std::vector<std::vector<std::int64_t>>& fired, std::int64_t first);
+  void mark_all_arrivals();
   template <class T> void run_cell(const Cell& cell, Part& part);
   template <class T> void run_batch(const Cell& cell, Part& part);
   static bool any_of(const std::uint64_t* bits, const Run& run);
@@ -201,9 +203,9 @@ class CpuSteps final : public Engine {
   std::vector<std::uint64_t> awake_, restless_;  // stepped in this block; never at rest
   std::vector<std::uint64_t> driven_;            // [inputs, words]: columns with Poisson input
   std::vector<std::uint64_t> given_;             // [inputs, words]: columns with input of the caller, in this block
-  std::vector<std::uint64_t> arrivals_;          // [slots, inputs, words]: columns to which spikes are delivered
-  std::vector<std::uint64_t> arriving_;          // [inputs, words]: the same, of all slots of this block
-  std::vector<std::uint64_t> arriving_last_;     // [words]: neurons at which spikes arrive in the last step
+  std::vector<std::uint64_t> arrivals_;          // [slots, inputs, words]: columns at which spikes arrive
+  std::vector<std::uint64_t> arriving_;          // [inputs, words]: the same, in any step of this block
+  std::vector<std::uint64_t> arriving_last_;     // [words]: neurons at which spikes arrive in its last step
   std::int64_t last_arrival_ = 0;                // no spike arrives after this step
   bool any_arrives_ = true;                      // false: arriving_ and arriving_last_ are 0
   bool any_given_ = false;                       // false: given_ is 0

@@ -11,7 +11,7 @@
 
 namespace spikeforge::simulation {
 
-// The columns with input: a range of each copy, or `listed`, int64 [columns], distinct, on the CPU.
+// The columns with input: a range of each copy, or `listed`, int64 [columns], distinct, in host memory.
 struct InputColumns {
   std::int64_t first = 0, width = 0;
   at::Tensor listed = {};
@@ -64,7 +64,8 @@ class ExternalInput {
   std::int64_t copies_ = 1, copy_columns_ = 0;
   at::Tensor dense_;        // [steps, copies, columns], contiguous
   std::int64_t first_ = 0;  // its first column within a copy, if they are consecutive
-  at::Tensor listed_;       // else the columns within a copy, int64, distinct, on the CPU; ascending for the CPU
+  at::Tensor listed_;  // else the columns within a copy, int64, distinct, in host memory; they ascend if the network is
+                       // on the CPU
   // Events in the order of steps and columns: those of step t are starts_[t], ..., starts_[t + 1] - 1.
   std::vector<std::int64_t> starts_;
   at::Tensor columns_, values_;  // int64 [events], on the CPU, and the dtype of the network

@@ -74,6 +74,13 @@ def test_a_state_continues_with_any_number_of_ranks(found, alone):
     assert same(rank_networks.run((network, populations), 30), alone["after"])
 
 
+def test_spikes_of_other_ranks_arrive_after_a_silence():
+    expected = rank_networks.after_silence(None)
+    assert expected[0] == 58 and 125 in expected
+    own = [steps for steps in on_ranks(2, rank_networks.silence) if steps]
+    assert own == [expected]
+
+
 def test_any_number_of_spikes_is_exchanged(found):
     burst = rank_networks.spikeforge.Network(seed=1)
     p = burst.populate("p", 2000, rank_networks.LIF, leak=torch.linspace(0.5, 0.99, 2000))
