@@ -67,13 +67,20 @@ def read_inputs(network: Network, inputs: Inputs | None, steps: int) -> GivenInp
             sizes = {"steps": steps, "neurons": len(population), "copies": network.copies}
             given.tensors.append(_read_events(what, value, sizes))
             continue
-        values, shape = tensor_of(what, value), [steps, len(population)]
+        values, shape = _dense(what, value), [steps, len(population)]
         of_copies = [steps, network.copies, len(population)]
         if list(values.shape) != shape and (network.copies == 1 or list(values.shape) != of_copies):
             also = f" or {of_copies}, steps, copies and neurons," if network.copies > 1 else ""
             raise ValueError(f"{what} must have shape {shape}, steps and neurons,{also} but has {list(values.shape)}")
         given.tensors.append((values,))
     return given
+
+
+def _dense(what: str, value: Any) -> Tensor:
+    values = tensor_of(what, value)
+    if values.layout != torch.strided or values.is_meta:
+        raise TypeError(f"{what} must be a dense tensor with values, but has layout {values.layout}, {values.device}")
+    return values
 
 
 def _read_events(what: str, value: tuple[Any, ...], sizes: Mapping[str, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -85,8 +92,8 @@ def _read_events(what: str, value: tuple[Any, ...], sizes: Mapping[str, int]) ->
         for numbers, (name, size) in zip((*value[:2], *value[3:]), sizes.items())
     ]
     steps, neurons, *copies = indices
-    weights = tensor_of(f"{what}: weights", value[2]) if len(value) > 2 else torch.ones((), device="cpu")
-    if any(len(each) != len(steps) for each in indices) or weights.numel() not in (1, len(steps)):
+    weights = _dense(f"{what}: weights", value[2]) if len(value) > 2 else torch.ones((), device="cpu")
+    if any(len(each) != len(steps) for each in indices) or weights.shape not in (torch.Size(), steps.shape):
         raise ValueError(
             f"{what} must have as many steps as neurons, weights and copies, but has shapes "
             f"{', '.join(str(list(each.shape)) for each in (steps, neurons, weights, *copies))}"

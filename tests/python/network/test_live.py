@@ -262,6 +262,10 @@ WRONG = {
     "fractions": (lambda n: {n.a: ([0.5], [1])}, TypeError, "the input of a: steps must be whole numbers, but are torch.float32"),
     "weights": (lambda n: {n.a: ([0, 1], [1, 2], [1.0, 2.0, 3.0])}, ValueError, "as many steps as neurons, weights and copies"),
     "complex": (lambda n: {n.a: torch.zeros(5, 40, dtype=torch.complex64)}, TypeError, "must be real numbers"),
+    "sparse": (lambda n: {n.a: torch.ones(5, 40).to_sparse()}, TypeError, "the input of a must be a dense tensor with values"),
+    "meta": (lambda n: {n.a: torch.ones(5, 40, device="meta")}, TypeError, "the input of a must be a dense tensor with values"),
+    "a list of one weight": (lambda n: {n.a: ([0, 1], [1, 2], [1.0])}, ValueError, "as many steps as neurons, weights and copies"),
+    "weights in rows": (lambda n: {n.a: ([0, 1], [1, 2], [[1.0], [2.0]])}, ValueError, "as many steps as neurons, weights and copies"),
     "one of three": (lambda n: {n.a: (torch.tensor([1]),)}, TypeError, "must be a tensor or"),
 }
 
