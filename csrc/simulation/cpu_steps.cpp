@@ -35,9 +35,6 @@ constexpr int most_gathered = 32, most_gathered_of_few_steps = 4;
 constexpr std::int64_t few_steps = 8;
 // Setting a mark takes as long as reading and clearing this number of columns.
 constexpr std::int64_t columns_of_mark = 4;
-// The maximum number of columns of a granule that are read one by one in a step. If more are marked, reading all is
-// faster.
-constexpr int most_single = 24;
 // Steps between two tests for rest, and between two trials in networks in which marks do not pay off.
 constexpr std::int64_t test_period = 128, trial_period = 2048;
 // The maximum number of rows that the kernel processes one by one. It interleaves 16 rows or more, in an order that
@@ -701,14 +698,11 @@ void CpuSteps::take_marked(std::int64_t input, std::int64_t begin, std::int64_t 
     std::uint64_t arriving = marks & neurons;
     if (arriving == 0) continue;
     marks &= ~neurons;
-    const auto take = [&](std::int64_t neuron) {
+    for (; arriving != 0; arriving &= arriving - 1) {
+      const std::int64_t neuron = first + std::countr_zero(arriving);
       rows[neuron] = std::exchange(sums[offsets[t] + neuron], T(0));
       if (between != nullptr) rows[neuron] += std::exchange(between[offsets[t] + neuron], T(0));
-    };
-    if (std::popcount(arriving) > most_single)
-      for (std::int64_t neuron = begin; neuron < end; ++neuron) take(neuron);
-    else
-      for (; arriving != 0; arriving &= arriving - 1) take(first + std::countr_zero(arriving));
+    }
   }
 }
 

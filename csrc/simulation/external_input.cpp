@@ -167,15 +167,12 @@ void ExternalInput::add_events(const NetworkState& state, std::int64_t steps, co
   std::vector<at::Tensor> places, values;  // a place is step * columns + column
   for (const StepInput& input : inputs) {
     const OwnColumns own = state.own_columns(input.population, input.into);
-    const at::Tensor neurons = input.neurons.to(c10::kCPU, at::kLong).sub(own.first);
+    const at::Tensor neurons = on_cpu(input.neurons).sub(own.first);
     const at::Tensor is_own = neurons.ge(0).logical_and_(neurons.lt(own.end - own.begin));
     const at::Tensor copies =
-        input.copies.defined() ? input.copies.to(c10::kCPU, at::kLong) : at::arange(copies_, at::kLong).unsqueeze(1);
-    const at::Tensor place = input.steps.to(c10::kCPU, at::kLong)
-                                 .mul(state.columns)
-                                 .add_(neurons)
-                                 .add_(own.begin)
-                                 .add(copies.mul(state.copy_columns));
+        input.copies.defined() ? on_cpu(input.copies) : at::arange(copies_, at::kLong).unsqueeze(1);
+    const at::Tensor place =
+        on_cpu(input.steps).mul(state.columns).add_(neurons).add_(own.begin).add(copies.mul(state.copy_columns));
     const at::Tensor numbers = input.values.detach().resolve_neg().to(state.options().device(c10::kCPU));
     places.push_back(place.masked_select(is_own));
     values.push_back(numbers.expand(place.sizes()).masked_select(is_own.expand(place.sizes())));

@@ -360,11 +360,11 @@ SPIKEFORGE_REGISTERED(TORCH_LIBRARY_FRAGMENT(spikeforge_simulation, given), torc
   define<load_state>(library, "load_state", ", Tensor[] tensors) -> ()");
   define<connections>(library, "connections", ") -> int");
   const std::string recorded = ", int steps, bool spikes, int[] populations, str[] states, Tensor[] neurons";
-  const std::string input = ", int[] input_populations, str[] input_names, int[] index_counts, Tensor[] input_tensors";
   define<begin>(library, "begin", recorded + ") -> (int first_step, Tensor[] states)");
   define<simulate>(library, "simulate",
-                   recorded + input +
-                       ", Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step, "
+                   recorded +
+                       ", int[] input_populations, str[] input_names, int[] index_counts, Tensor[] input_tensors, "
+                       "Tensor(a!)[]? into=None) -> (Tensor steps, Tensor neurons, Tensor[] states, int first_step, "
                        "Tensor copies)");
   define<uses_operators>(library, "uses_operators", ", bool uses) -> ()");
 }
