@@ -1,0 +1,174 @@
+"""Batches of events, and their frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+
+@dataclass(frozen=True)
+class Events:
+    """A batch of samples with any number of events each. Sample b has the events ``offsets[b]`` to ``offsets[b + 1]``.
+
+    Attributes:
+        t: times in ticks of any clock, of an integer type, [events].
+        x: columns on the sensor, or units of a spike train, of an integer type, [events].
+        offsets: int64 [B + 1].
+        y: rows on the sensor, of an integer type, [events]; None: 0.
+        p: polarities, 0 or -1 for off and 1 for on, bool or of an integer type, [events]; None: 0.
+        keep: False for events that are skipped, bool [events]; None: all are kept.
+        start: the time of the first step of each sample, int64 [B]; None: the time of its first event.
+    """
+
+    t: Tensor
+    x: Tensor
+    offsets: Tensor
+    y: Tensor | None = None
+    p: Tensor | None = None
+    keep: Tensor | None = None
+    start: Tensor | None = None
+
+    @classmethod
+    def of(cls, samples: Iterable[Any]) -> Events:
+        """Concatenates samples: structured numpy arrays (of tonic, for example) or mappings with the fields t, x and, if
+        present, y and p.
+
+        Raises:
+            ValueError: if a field is missing, or has another number of events than t.
+            TypeError: if a field is not of an integer type.
+        """
+        samples = list(samples)
+        columns = {name: [_column(sample, name, i) for i, sample in enumerate(samples)] for name in ("t", "x", "y", "p")}
+        lengths = [len(t) for t in columns["t"]]
+        for name, parts in columns.items():
+            for i, part in enumerate(parts):
+                if part is not None and len(part) != lengths[i]:
+                    raise ValueError(f"Events: {name} of sample {i} has {len(part)} events, but t has {lengths[i]}")
+        joined = {name: _join(name, parts) for name, parts in columns.items()}
+        return cls(offsets=torch.tensor([0, *np.cumsum(lengths, dtype=np.int64)]), **joined)
+
+    def __len__(self) -> int:
+        """Returns the number of samples."""
+        return len(self.offsets) - 1
+
+    def _map(self, function: Any) -> Events:
+        columns = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return replace(self, **{name: function(column) for name, column in columns if column is not None})
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Events:
+        return self._map(lambda column: column.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Events:
+        return self._map(Tensor.pin_memory)
+
+    def sorted(self) -> Events:
+        """Sorts the events of each sample by time; events at equal times keep their order."""
+        by_time = self.t.argsort(stable=True)
+        order = by_time[self.sample[by_time].argsort(stable=True)]
+        per_event = {name: getattr(self, name) for name in ("t", "x", "y", "p", "keep")}
+        return replace(self, **{name: column[order] for name, column in per_event.items() if column is not None})
+
+    @property
+    def sample(self) -> Tensor:
+        """The sample of each event, int64 [events]."""
+        places = torch.arange(len(self.t), device=self.t.device)
+        return torch.searchsorted(self.offsets[1:], places, right=True)
+
+    def steps(self, window: int) -> Tensor:
+        """Returns the number of steps of ``window`` ticks from the start to the last event of each sample, int64 [B], for
+        the ``lengths`` of a network's call; 0 for a sample without events.
+        """
+        filled = self.offsets[1:] > self.offsets[:-1]
+        t = self.t.long()
+        if not len(t):
+            return torch.zeros_like(self.offsets[1:])
+        first = t[self.offsets[:-1].clamp(max=len(t) - 1)] if self.start is None else self.start
+        last = t[(self.offsets[1:] - 1).clamp(min=0)]
+        return ((last - first).div(window, rounding_mode="floor") + 1).clamp(min=0) * filled
+
+    def drop(self, p: float, generator: torch.Generator | None = None) -> Events:
+        """Skips each event with probability ``p``."""
+        if not 0 <= p <= 1:
+            raise ValueError(f"Events.drop: p must be in [0, 1], but is {p}")
+        kept = torch.rand(self.t.shape, device=self.t.device, generator=generator) >= p
+        return replace(self, keep=kept if self.keep is None else kept & self.keep)
+
+    def jitter(self, std: float, generator: torch.Generator | None = None) -> Events:
+        """Adds normal noise of ``std`` ticks, rounded, to each time. Steps begin at the same times as before; events that
+        move before the first step or after the last one are skipped."""
+        noise = torch.randn(self.t.shape, device=self.t.device, generator=generator).mul(std).round().long()
+        start = self.start
+        if start is None and len(self.t):
+            start = self.t.long()[self.offsets[:-1].clamp(max=len(self.t) - 1)]
+        return replace(self, t=self.t.long() + noise, start=start)
+
+
+def _column(sample: Any, name: str, i: int) -> Tensor | None:
+    names = sample.dtype.names if isinstance(sample, np.ndarray) else list(sample)
+    if name not in (names or ()):
+        if name in "yp":
+            return None
+        raise ValueError(f"Events: sample {i} has no field {name}, but {', '.join(map(str, names or ())) or 'none'}")
+    values = sample[name]
+    column = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    if column.dim() != 1 or column.is_floating_point() or column.is_complex():
+        raise TypeError(
+            f"Events: {name} of sample {i} must be integers [events], but is {str(column.dtype)[6:]} of shape "
+            f"{list(column.shape)}"
+        )
+    return column
+
+
+def _join(name: str, parts: Sequence[Tensor | None]) -> Tensor | None:
+    given = [part for part in parts if part is not None]
+    if not given:
+        return torch.zeros(0, dtype=torch.int64) if name in "tx" else None
+    if len(given) != len(parts):
+        raise ValueError(f"Events: all samples must have {name}, or none, but {len(given)} of {len(parts)} have")
+    return torch.cat(given)
+
+
+def collate(samples: Sequence[Any]) -> tuple[Any, ...] | Events:
+    """Collates samples ``(events, target, ...)`` of a dataset for a ``DataLoader``: the events become one
+    :class:`Events`, and the other values are collated by torch's ``default_collate``. Events alone are accepted too.
+    """
+    if not isinstance(samples[0], (tuple, list)):
+        return Events.of(samples)
+    events, *others = zip(*samples)
+    return Events.of(events), *map(default_collate, others)
+
+
+def frames(events: Events, size: tuple[int, int, int], *, steps: int, **options: Any) -> Tensor:
+    """Accumulates events into frames, [steps, B, channels, height, width]: ``torch.ops.spikeforge.event_frames``.
+
+    Args:
+        events: on a CPU or a GPU.
+        size: channels (2: off and on events apart; 1: together), height and width of the sensor.
+        steps: the number of steps.
+        options: the keyword arguments of :func:`spikeforge.ops.event_frames`, such as ``window`` (ticks of a step; by
+            default, the time from the first to the last event in equal shares), ``bins="count"``, ``values`` ("count",
+            "binary", "normalised", "bits", "voxel" or "surface"), ``crop``, ``origin``, ``flip``, ``downsample``,
+            ``ignored`` and ``dtype``.
+
+    Raises:
+        ValueError: if an event is not on the sensor, or before the first one of its sample. On a GPU, which is not
+            synchronised, a later call raises it.
+    """
+    return torch.ops.spikeforge.event_frames(
+        events.t, events.x, events.y, events.p, events.offsets, size=size, steps=steps, start=events.start,
+        keep=events.keep, **options
+    )  # fmt: skip
+
+
+def spike_trains(events: Events, units: int, *, steps: int, values: str = "binary", **options: Any) -> Tensor:
+    """Bins spike trains, [steps, B, units]: ``x`` is the unit of a spike. Arguments are those of :func:`frames`.
+
+    With ``crop=(1, units)``, ``origin`` [B, 2] of random integers ``(0, -shift)`` shifts all units of a sample.
+    """
+    return frames(events, (1, 1, units), steps=steps, values=values, **options).flatten(2)
