@@ -1,4 +1,8 @@
 // Frames of the events of cameras: atomic additions of integers, so that the sums do not depend on the order.
+//
+// add_events adds events to frames in global memory. frame_in_shared computes a frame in shared memory, from the events
+// between two binary searches, and writes it once. If the events of a sample are not sorted by time, the frames of this
+// sample are computed by a second launch, in which each block reads all events of the sample.
 #pragma once
 
 #include "csrc/kernels/frames/arguments.h"
@@ -30,9 +34,18 @@ __device__ __forceinline__ int sample_of(const FramesArguments& a, Int event) {
   return low;
 }
 
+// The events of a sample, within the columns even if the offsets are wrong.
+struct Range {
+  Int begin, end;
+};
+__device__ __forceinline__ Range events_of(const FramesArguments& a, int sample) {
+  const Int begin = ::min(::max(a.offsets[sample], 0ll), a.events);
+  return {begin, ::min(::max(a.offsets[sample + 1], begin), a.events)};
+}
+
 template <class T>
 __device__ __forceinline__ Steps steps_of_sample(const FramesArguments& a, bool is_voxel, int sample) {
-  const Int begin = min(max(a.offsets[sample], 0ll), a.events), end = min(max(a.offsets[sample + 1], begin), a.events);
+  const Int begin = events_of(a, sample).begin, end = events_of(a, sample).end;
   if (begin == end) return {0, 1, 1, false};
   return steps_of(a, is_voxel, sample, end - begin, read<T>(a.t, begin), read<T>(a.t, end - 1));
 }
@@ -65,37 +78,126 @@ __device__ __forceinline__ void add_event(const FramesArguments& a, const Steps&
     atomicMax(static_cast<Int*>(a.out) + index(step), step * steps.length + remainder + 1);
 }
 
+// The step of an event, or -1 if it is skipped, and its place. Reports wrong events.
+struct PlacedEvent {
+  Int step = -1, remainder = 0;
+  int cell = 0, p = 0;
+};
+
+template <class T, class X, class Y, class P>
+__device__ __forceinline__ PlacedEvent place(const FramesArguments& a, const Steps& steps, int out_width, int sample,
+                                             Int begin, Int event) {
+  PlacedEvent placed;
+  placed.p = coordinate<P>(a.p, event);
+  placed.cell = cell_of(a, out_width, sample, coordinate<X>(a.x, event), coordinate<Y>(a.y, event), placed.p);
+  Int scaled = 0;
+  const bool has_step = scale(steps, a.by_count != 0 ? event - begin : read<T>(a.t, event), scaled);
+  if (placed.cell == wrong_cell || (!has_step && steps.begins_with_first)) report(a, event);
+  if (!has_step) return placed;
+  placed.step = quotient_of(scaled, steps.length);
+  placed.remainder = scaled - placed.step * steps.length;
+  if (a.keep != nullptr && a.keep[event] == 0) placed.cell = no_cell;
+  return placed;
+}
+
+template <Values values> __device__ __forceinline__ int row_width(const FramesArguments& a) {
+  return values == Values::bits ? 32 * a.row_words : a.out_width;
+}
+
+__device__ __forceinline__ void check_offsets(const FramesArguments& a) {
+  for (int i = threadIdx.x; i <= a.samples; i += blockDim.x)
+    if (a.offsets[i] != (i == 0 ? 0 : ::max(a.offsets[i], a.offsets[i - 1])) ||
+        (i == a.samples && a.offsets[i] != a.events))
+      report(a, a.events);
+}
+
 // A block adds `events_of_block` consecutive events.
 template <Values values, class T, class X, class Y, class P, class Number, int events_of_block>
 __device__ __forceinline__ void add_events(const FramesArguments& a) {
   constexpr bool is_voxel = values == Values::voxel;
   const Int first = static_cast<Int>(blockIdx.x) * events_of_block;
-  if (blockIdx.x == 0)
-    for (int i = threadIdx.x; i <= a.samples; i += blockDim.x)
-      if (a.offsets[i] != (i == 0 ? 0 : max(a.offsets[i], a.offsets[i - 1])) ||
-          (i == a.samples && a.offsets[i] != a.events))
-        report(a, a.events);
+  if (blockIdx.x == 0) check_offsets(a);
   int sample = sample_of(a, first);
   Steps steps = steps_of_sample<T>(a, is_voxel, sample);
   Int end = a.offsets[sample + 1];
-  for (Int event = first + threadIdx.x; event < min(first + events_of_block, a.events); event += blockDim.x) {
+  for (Int event = first + threadIdx.x; event < ::min(first + events_of_block, a.events); event += blockDim.x) {
     if (event >= end) {
       sample = sample_of(a, event);
       steps = steps_of_sample<T>(a, is_voxel, sample);
       end = a.offsets[sample + 1];
     }
-    const int p = coordinate<P>(a.p, event);
-    const int cell = cell_of(a, values == Values::bits ? 32 * a.row_words : a.out_width, sample,
-                             coordinate<X>(a.x, event), coordinate<Y>(a.y, event), p);
-    const Int time = a.by_count != 0 ? event - a.offsets[sample] : read<T>(a.t, event);
-    Int scaled = 0;
-    const bool is_placed = scale(steps, time, scaled);
-    if (cell == wrong_cell || (!is_placed && steps.begins_with_first)) report(a, event);
-    if (cell < 0 || !is_placed || (a.keep != nullptr && a.keep[event] == 0)) continue;
-    const Int step = quotient_of(scaled, steps.length);
-    if (step < a.steps)
-      add_event<values, Number>(a, steps, sample, step, scaled - step * steps.length, cell, sign_of(a, p));
+    const PlacedEvent placed = place<T, X, Y, P>(a, steps, row_width<values>(a), sample, a.offsets[sample], event);
+    if (placed.cell >= 0 && placed.step >= 0 && placed.step < a.steps)
+      add_event<values, Number>(a, steps, sample, placed.step, placed.remainder, placed.cell, sign_of(a, placed.p));
   }
+}
+
+// Returns the first of the events [low, high) that is not before the scaled time `bound`, if their times ascend. All
+// threads of the block search together.
+template <class T>
+__device__ __forceinline__ Int first_from(const FramesArguments& a, const Steps& steps, Int low, Int high, Int bound) {
+  while (low < high) {
+    const Int stride = (high - low + blockDim.x - 1) / blockDim.x;
+    const Int probe = low + (threadIdx.x + 1) * stride - 1;
+    Int scaled = -1;
+    const bool is_before = probe < high && (!scale(steps, read<T>(a.t, probe), scaled) || scaled < bound);
+    const Int count = __syncthreads_count(is_before);
+    high = ::min(high, low + (count + 1) * stride - 1);
+    low += count * stride;
+  }
+  return low;
+}
+
+// Adds events to the frame of a step in shared memory: a counter per cell, or a bit. In the first launch, [low, high)
+// contains the events of the step if they are sorted; returns false if it contains an event of another step.
+template <Values values, class T, class X, class Y, class P>
+__device__ __forceinline__ bool add_to_shared(const FramesArguments& a, const Steps& steps, int sample, int step,
+                                              Int begin, Int low, Int high, unsigned* shared) {
+  bool is_sorted = true;
+#pragma unroll 4
+  for (Int event = low + threadIdx.x; event < high; event += blockDim.x) {
+    const PlacedEvent placed = place<T, X, Y, P>(a, steps, row_width<values>(a), sample, begin, event);
+    if (placed.step != step) {
+      is_sorted &= placed.step < 0 || placed.step >= a.steps;
+    } else if (placed.cell >= 0) {
+      if constexpr (values == Values::count)
+        atomicAdd(shared + placed.cell, 1u);
+      else
+        atomicOr(shared + placed.cell / 32, 1u << (placed.cell % 32));
+    }
+  }
+  return is_sorted;
+}
+
+// A block computes a frame. Its number is that of the frame.
+template <Values values, class T, class X, class Y, class P, class Number, bool is_second>
+__device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
+  extern __shared__ __align__(16) unsigned shared[];
+  const int sample = static_cast<int>(blockIdx.x) % a.samples, step = static_cast<int>(blockIdx.x) / a.samples;
+  if (is_second && a.unsorted[sample] < 0) return;
+  if (!is_second && blockIdx.x == 0) check_offsets(a);
+  const int words = static_cast<int>(values == Values::binary ? (a.cells + 31) / 32 : a.cells);
+  for (int i = threadIdx.x; i < words; i += blockDim.x) shared[i] = 0;
+  const Int begin = events_of(a, sample).begin, end = events_of(a, sample).end;
+  const Steps steps = steps_of_sample<T>(a, false, sample);
+  Int low = begin, high = end;
+  if (!is_second && begin < end) {
+    const Int bound = step * steps.length;
+    const auto from = [&](Int time) {
+      return a.by_count != 0 ? ::min(begin + time, end) : first_from<T>(a, steps, begin, end, time);
+    };
+    // The first and the last block also check the events that are skipped.
+    if (step > 0) low = from(bound);
+    if (step + 1 < a.steps) high = from(bound + steps.length);
+  }
+  __syncthreads();
+  const bool is_sorted = add_to_shared<values, T, X, Y, P>(a, steps, sample, step, begin, low, high, shared);
+  if (!is_second && (low > high || !is_sorted)) a.unsorted[sample] = sample;
+  __syncthreads();
+  Number* const out = static_cast<Number*>(a.out) + static_cast<Int>(blockIdx.x) * a.cells;
+  const int cells = static_cast<int>(a.cells);
+  for (int i = threadIdx.x; i < cells; i += blockDim.x)
+    out[i] = static_cast<Number>(values == Values::binary ? shared[i / 32] >> (i % 32) & 1u : shared[i]);
 }
 
 // A thread computes the numbers of a cell of a sample, at all steps.

@@ -140,7 +140,7 @@ void set_steps(FramesArguments& a, const FrameOptions& options, Values values) {
   TORCH_CHECK_VALUE(options.bins == "time" || options.bins == "count", op, ": bins must be time or count, but is ",
                     options.bins);
   a.by_count = options.bins == "count" ? 1 : 0;
-  a.window = options.window ? checked("window", *options.window, 1, std::int64_t{1} << 40) : 0;
+  a.window = options.window ? checked("window", *options.window, 1, (std::int64_t{1} << 62) / a.steps) : 0;
   TORCH_CHECK_VALUE(a.by_count == 0 || (!options.start && !spikeforge::frames::has_second_pass(values)), op,
                     ": bins=count accepts neither start nor values ", options.values);
   TORCH_CHECK_VALUE(options.tau > 0, op, ": tau must be above 0, but is ", options.tau);

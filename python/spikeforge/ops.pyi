@@ -743,6 +743,61 @@ def event_ellmv_delayed_(
         ValueError: if shapes do not match, or an index, a delay or a step is out of bounds (on a GPU at the next call).
     """
 
+def event_frames(
+    t: Tensor, x: Tensor, y: Tensor | None, p: Tensor | None, offsets: Tensor, *, size: Sequence[int], steps: int,
+    window: int | None = None, start: Tensor | None = None, bins: str = "time", values: str = "count", tau: float = 1.0,
+    crop: Sequence[int] | None = None, origin: Tensor | None = None, flip: Tensor | None = None, downsample: int = 1,
+    ignored: Tensor | None = None, keep: Tensor | None = None, dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Accumulates the events of cameras, or spike trains, into frames [steps, B, channels, height, width].
+
+    Events are the columns t, x, y and p. Sample b has the events offsets[b] to offsets[b + 1] - 1. A step is a window
+    of time, or a number of events; events before the first step and after the last one are skipped.
+
+    Values:
+        count: the number of events of a pixel. normalised: the same, divided by the largest of the frame.
+        binary: 1 if a pixel has events. bits: the same, as the int32 words of `pack_events`.
+        voxel: the sum of max(0, 1 - |step - position|), where the position of an event is (t - start) / window. Without
+            `window`, the last event is at the last step (Zhu et al., CVPR 2019). With one channel, off events are
+            subtracted.
+        surface: exp(-(end of the step - t) / tau) of a pixel's last event t until then, 0 before the first one (Lagorce
+            et al., TPAMI 2017).
+
+    Args:
+        t: times in ticks of any clock; [events], of an integer type. In a sample, no event may be before the first one,
+            unless `start` is given.
+        x: columns on the sensor, or units of a spike train; [events], of an integer type.
+        y: rows on the sensor; [events], of an integer type, or None for row 0.
+        p: polarities, 0 or -1 for off, 1 for on; [events], bool or of an integer type, or None.
+        offsets: int64 [B + 1].
+        size: channels (2: off and on events apart; 1: together), height and width of the sensor.
+        steps: the number of steps.
+        window: the ticks of a step, or its events with bins="count". By default, the time from the first to the last
+            event (for values="voxel" to the last step), or the number of events, in equal shares of whole ticks or
+            events; the rest is skipped.
+        start: the time of the first step, int64 [B]; by default that of the sample's first event.
+        bins: "time" or "count".
+        values: the contents of a frame, see above.
+        tau: of values="surface", in ticks.
+        crop: height and width of a window on the sensor; events outside of it are skipped.
+        origin: its first row and column, int64 [B, 2]; by default it is in the middle. It may reach beyond the sensor.
+        flip: whether samples are flipped upside down, and left to right, bool [B, 2]; after the crop.
+        downsample: the number of pixels per side that become one; after crop and flip.
+        ignored: pixels whose events are skipped, such as hot pixels; bool [H, W], or [B, H, W].
+        keep: false for events that are skipped, bool [events].
+        dtype: of the result, a floating-point type; by default torch's.
+
+    Returns:
+        [steps, B, channels, height, width]; for values="bits", int32 with ceil(width / 32) words.
+
+    Raises:
+        ValueError: for wrong shapes and sizes, for offsets that do not ascend from 0 to the number of events, for an
+            event that is not on the sensor, before the first one of its sample, or of another polarity. On a GPU, which
+            is not synchronised, such an event is skipped, and a later call raises the error, except while a CUDA graph
+            is captured.
+        TypeError: for other dtypes, and for tensors that are not dense.
+    """
+
 def event_linear(events: Tensor, weight: Tensor, bias: Tensor | None = None, *, graded: bool = False) -> Tensor:
     """Sums the rows of weight [in, out] whose inputs fired; events [..., in], or bits of pack_events.
 

@@ -1,6 +1,7 @@
 #include "csrc/graph/layer.h"
 #include "csrc/base/somewhere.h"
 #include "csrc/graph/text.h"
+#include "csrc/kernels/frames/frames.h"
 #include "csrc/kernels/layer/batch_norm.h"
 #include "csrc/kernels/layer/delayed_product.h"
 #include "csrc/kernels/layer/pooling.h"
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "tests/catch.h"
@@ -57,6 +59,18 @@ std::vector<jit::KernelSource> sources(bool usual) {
                                                 .count = 1000,
                                                 .from = reinterpret_cast<const void*>(address),
                                                 .to = reinterpret_cast<void*>(address)}));
+  for (const auto values : {frames::Values::count, frames::Values::binary, frames::Values::bits, frames::Values::voxel,
+                            frames::Values::surface})
+    for (const DType type : {DType::f32, DType::f64}) {
+      if (usual && values != frames::Values::count) continue;
+      using enum frames::Column;
+      for (jit::KernelSource& source :
+           sources_of(frames::FramesLaunch{.values = values,
+           .columns = type == DType::f32 ? frames::Columns{i64, i16, i16, u8} : frames::Columns{i32, u16, u32, i8},
+           .type = type,
+           .arguments = {}}))
+        list.push_back(std::move(source));
+    }
   return list;
 }
 
@@ -229,11 +243,15 @@ TEST_CASE("any normalisation and neuron in one launch compile for sm_120 and spi
   check_normalised("sm_120", 1);
 }
 
-TEST_CASE("usual kernels of pooling and of bits compile for sm_90 without spills") { check_all("sm_90", true); }
+TEST_CASE("usual kernels of pooling, bits and frames compile for sm_90 without spills") { check_all("sm_90", true); }
 
 // The oldest and the newest architecture.
-TEST_CASE("kernels of pooling and of bits compile for sm_80 without spills", "[long]") { check_all("sm_80", false); }
-TEST_CASE("kernels of pooling and of bits compile for sm_120 without spills", "[long]") { check_all("sm_120", false); }
+TEST_CASE("kernels of pooling, bits and frames compile for sm_80 without spills", "[long]") {
+  check_all("sm_80", false);
+}
+TEST_CASE("kernels of pooling, bits and frames compile for sm_120 without spills", "[long]") {
+  check_all("sm_120", false);
+}
 
 TEST_CASE("products with delays of two taps compile for sm_90 without spills") { check_delayed("sm_90", 2, 2); }
 TEST_CASE("products with delays compile for sm_80 without spills", "[long]") {

@@ -1,6 +1,7 @@
 // Recurrent layers on a GPU: which layers have a kernel on which device, that it fits the device, and that it compiles.
 #include "csrc/kernels/recurrent/schedule.h"
 #include "csrc/kernels/recurrent/spec.h"
+#include "csrc/kernels/shared_bytes.h"
 
 #include <fmt/format.h>
 

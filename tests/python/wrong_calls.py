@@ -241,6 +241,13 @@ def public_calls(schema):
     elif name == "event_linear":
         yield dict(events=torch.randn(3, 40, requires_grad=True), weight=torch.randn(40, 7, requires_grad=True), bias=torch.randn(7))
         yield dict(events=integers(0, 9, 3, 2), weight=torch.randn(40, 7))
+    elif name == "event_frames":
+        count = dict(t=integers(0, 90, 20, dtype=torch.int64), x=integers(0, 8, 20, dtype=torch.int16), offsets=torch.tensor([0, 7, 7, 20]))
+        start, offset = torch.zeros(3, dtype=torch.int64), integers(-3, 4, 3, 2, dtype=torch.int64)
+        yield dict(**count, y=None, p=None, size=[1, 1, 8], steps=4, bins="count", values="bits")
+        for values in ("count", "binary", "normalised", "voxel", "surface", "bits"):
+            yield dict(**count, y=integers(0, 6, 20, dtype=torch.uint8), p=torch.rand(20) < 0.5, size=[2, 6, 8], steps=4, window=20, start=start, values=values, tau=5.0, crop=[4, 5],
+                       origin=offset, flip=torch.rand(3, 2) < 0.5, downsample=2, ignored=torch.rand(6, 8) < 0.1, keep=torch.rand(20) < 0.9, dtype=torch.float16)
     elif name == "pack_events":
         yield dict(events=torch.randn(3, 40))
     elif name == "unpack_events":

@@ -1,4 +1,5 @@
 #include "csrc/kernels/event/plan.h"
+#include "csrc/kernels/shared_bytes.h"
 
 #include <algorithm>
 #include <bit>
@@ -66,21 +67,6 @@ std::int64_t floor_to_power(std::int64_t x) {
 }
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// Returns the shared memory available to a block (CUDA programming guide, table of compute capabilities).
-std::int64_t most_shared_bytes(const jit::Device& device) {
-  const int arch = device.major * 10 + device.minor;
-  std::int64_t kilobytes = 48;
-  if (arch == 90 || device.major == 10 || device.major == 11)
-    kilobytes = 227;
-  else if (arch == 80 || arch == 87)
-    kilobytes = 163;
-  else if (arch == 86 || arch == 89 || device.major == 12)
-    kilobytes = 99;
-  else if (arch == 70)
-    kilobytes = 96;
-  return kilobytes << 10;
-}
 
 std::int64_t mean_row(const Product& p) { return p.rows == 0 ? 0 : p.nnz / p.rows; }
 
@@ -230,7 +216,7 @@ ScatterPlan plan_scatter(const Product& p, const jit::Device& device) {
   spec.delays = p.delays;
   spec.columns = columns_of(p);
   const std::int64_t own_bytes = plan.sum_bytes * results;
-  const std::int64_t most_own_bytes = most_shared_bytes(device) - shared_bytes_of_lists;
+  const std::int64_t most_own_bytes = kernels::most_shared_bytes(device) - shared_bytes_of_lists;
   spec.in_shared_memory =
       !fixed && !to_ring && p.batches == 1 && chosen.private_allowed != 0 && own_bytes <= most_own_bytes;
   spec.unroll = unroll_of(p, 8, chosen);

@@ -38,8 +38,9 @@ struct FramesArguments {
   int out_height, out_width, row_words;  // row_words: words of bits per row
   Int cells;                             // of a frame: numbers, or words of bits
   double tau;
-  void* out;   // [steps, samples, cells]; on a GPU, zeros before the first pass
-  Int* wrong;  // the first event that is not on the sensor, or before the first one; -1 if none
+  void* out;      // [steps, samples, cells]; on a GPU, zeros before the first pass
+  Int* wrong;     // the first event that is not on the sensor, or before the first one; -1 if none
+  Int* unsorted;  // [samples]: -1 for samples whose events are sorted by time
 };
 
 // The arguments of the second pass, for voxels and surfaces.
@@ -79,10 +80,14 @@ SPIKEFORGE_PLAIN_FN bool is_below(Int n, Int bound) {
   return static_cast<unsigned long long>(n) < static_cast<unsigned long long>(bound);
 }
 
+// Returns a - b modulo 2^64.
+SPIKEFORGE_PLAIN_FN Int difference(Int a, Int b) {
+  return static_cast<Int>(static_cast<unsigned long long>(a) - static_cast<unsigned long long>(b));
+}
+
 // Computes (time - start) * factor. Returns false for times before the start, and for products of 2^63 and above.
 SPIKEFORGE_PLAIN_FN bool scale(const Steps& steps, Int time, Int& scaled) {
-  const auto since = static_cast<unsigned long long>(time) - static_cast<unsigned long long>(steps.start);
-  scaled = static_cast<Int>(since);
+  scaled = difference(time, steps.start);
   if (time < steps.start || scaled < 0) return false;
   if (steps.factor == 1) return true;
   if (scaled >> 31 != 0 && scaled > 0x7fffffffffffffffll / steps.factor) return false;
@@ -105,11 +110,13 @@ SPIKEFORGE_PLAIN_FN int index_of(const FramesArguments& a, int out_width, int ro
 // skipped, or wrong_cell if it is not on the sensor. For bits, rows have 32 * row_words columns.
 SPIKEFORGE_PLAIN_FN int cell_of(const FramesArguments& a, int out_width, int sample, int x, int y, int p) {
   if (!is_legal(a, x, y, p)) return wrong_cell;
-  int row = y, column = x;
-  if (a.ignored != nullptr && a.ignored[sample * a.ignored_stride + Int{row} * a.width + column] != 0) return no_cell;
-  row -= a.origin != nullptr ? static_cast<int>(a.origin[2 * sample]) : a.row;
-  column -= a.origin != nullptr ? static_cast<int>(a.origin[2 * sample + 1]) : a.column;
-  if (!is_below(row, a.crop_height) || !is_below(column, a.crop_width)) return no_cell;
+  if (a.ignored != nullptr && a.ignored[sample * a.ignored_stride + Int{y} * a.width + x] != 0) return no_cell;
+  const Int first_row = a.origin != nullptr ? a.origin[2 * sample] : a.row;
+  const Int first_column = a.origin != nullptr ? a.origin[2 * sample + 1] : a.column;
+  if (!is_below(difference(y, first_row), Int{a.crop_height}) ||
+      !is_below(difference(x, first_column), Int{a.crop_width}))
+    return no_cell;
+  int row = static_cast<int>(y - first_row), column = static_cast<int>(x - first_column);
   if (a.flip != nullptr) {
     if (a.flip[2 * sample] != 0) row = a.crop_height - 1 - row;
     if (a.flip[2 * sample + 1] != 0) column = a.crop_width - 1 - column;

@@ -1,5 +1,7 @@
 #include "csrc/kernels/frames/frames.h"
+#include "csrc/jit/driver.h"
 #include "csrc/jit/spec_table.h"
+#include "csrc/kernels/shared_bytes.h"
 #include "csrc/kernels/type_name.h"
 
 #include <fmt/format.h>
@@ -10,9 +12,10 @@ namespace spikeforge::frames {
 namespace {
 
 constexpr unsigned threads = 256;
+constexpr unsigned threads_of_frame = 1024;  // of a block that computes a frame
 constexpr Int events_of_block = 2048;
 
-enum class Pass : int { add, finish };
+enum class Pass : int { add, finish, frame, unsorted_frame };
 
 // The compile-time choices of a kernel.
 struct FramesSpec {
@@ -29,12 +32,17 @@ jit::KernelSource print_source(const FramesSpec& spec) {
   constexpr const char* columns[] = {"unsigned char", "signed char", "unsigned short", "short",
                                      "unsigned",      "int",         "long long"};
   const char* const number = cuda_name(static_cast<DType>(spec.type));
-  const bool adds = spec.pass == Pass::add;
+  const char* const value = values[static_cast<int>(spec.values)];
+  const bool finishes = spec.pass == Pass::finish;
+  const bool is_frame = spec.pass == Pass::frame || spec.pass == Pass::unsorted_frame;
   const std::string kernel =
-      adds ? fmt::format("add_events<Values::{}, {}, {}, {}, {}, {}, {}>", values[static_cast<int>(spec.values)],
-                         columns[spec.t], columns[spec.x], columns[spec.y], columns[spec.p], number, events_of_block)
-           : fmt::format("finish<Values::{}, {}, {}>", values[static_cast<int>(spec.values)], columns[spec.t], number);
-  return {.name = adds ? "event_frames" : "event_frames_finish",
+      finishes ? fmt::format("finish<Values::{}, {}, {}>", value, columns[spec.t], number)
+               : fmt::format("{}<Values::{}, {}, {}, {}, {}, {}, {}>", is_frame ? "frame_in_shared" : "add_events",
+                             value, columns[spec.t], columns[spec.x], columns[spec.y], columns[spec.p], number,
+                             is_frame ? spec.pass == Pass::unsorted_frame : events_of_block);
+  return {.name = finishes   ? "event_frames_finish"
+                  : is_frame ? "event_frames_in_shared"
+                             : "event_frames",
           .entry = "spikeforge_frames",
           .text = fmt::format(R"(#include <spikeforge/cuda/frames/frames.cuh>
 
@@ -45,14 +53,20 @@ extern "C" __global__ void __launch_bounds__({}) spikeforge_frames(const __grid_
   {}(args);
 }}
 )",
-                              threads, adds ? "FramesArguments" : "FinishArguments", kernel)};
+                              is_frame ? threads_of_frame : threads, finishes ? "FinishArguments" : "FramesArguments",
+                              kernel)};
 }
 
-FramesSpec add_spec(const FramesLaunch& call) {
+FramesSpec add_spec(const FramesLaunch& call, Pass pass) {
   const auto of = [](Column column) { return static_cast<int>(column); };
   const DType number = has_second_pass(call.values) ? DType::f32 : call.type;
-  return {Pass::add,          call.values,        of(call.columns.t),      of(call.columns.x),
-          of(call.columns.y), of(call.columns.p), static_cast<int>(number)};
+  return {pass,
+          call.values,
+          of(call.columns.t),
+          of(call.columns.x),
+          of(call.columns.y),
+          of(call.columns.p),
+          static_cast<int>(number)};
 }
 
 FramesSpec finish_spec(const FramesLaunch& call) {
@@ -61,19 +75,46 @@ FramesSpec finish_spec(const FramesLaunch& call) {
 
 unsigned blocks_of(Int items, Int of_block) { return static_cast<unsigned>((items + of_block - 1) / of_block); }
 
+Int shared_bytes_of(const FramesLaunch& call) {
+  const Int cells = call.arguments.cells;
+  return 4 * (call.values == Values::binary ? (cells + 31) / 32 : cells);
+}
+
+void launch_in_shared(const FramesLaunch& call, const jit::Device& device, void* stream) {
+  const FramesArguments& args = call.arguments;
+  const auto bytes = static_cast<unsigned>(shared_bytes_of(call));
+  for (const Pass pass : {Pass::frame, Pass::unsorted_frame}) {
+    const jit::LoadedKernel& kernel = jit::SpecTable<FramesSpec>::of(device).get(add_spec(call, pass), device);
+    kernel.allow_shared(kernels::most_shared_bytes(device), jit::Driver::get().device());
+    kernel.launch({static_cast<unsigned>(args.steps * args.samples), 1, 1}, threads_of_frame, bytes, stream, &args,
+                  sizeof args);
+  }
+}
+
 }  // namespace
 
 std::vector<jit::KernelSource> sources_of(const FramesLaunch& call) {
-  std::vector<jit::KernelSource> sources{print_source(add_spec(call))};
-  if (has_second_pass(call.values)) sources.push_back(print_source(finish_spec(call)));
+  std::vector<jit::KernelSource> sources{print_source(add_spec(call, Pass::add))};
+  if (has_second_pass(call.values)) {
+    sources.push_back(print_source(finish_spec(call)));
+  } else {
+    for (const Pass pass : {Pass::frame, Pass::unsorted_frame}) sources.push_back(print_source(add_spec(call, pass)));
+  }
   return sources;
 }
 
+bool in_shared_memory(const FramesLaunch& call, const jit::Device& device) {
+  const Int frames = Int{call.arguments.steps} * call.arguments.samples;
+  return !has_second_pass(call.values) && frames >= device.multiprocessors && frames <= Int{1} << 30 &&
+         shared_bytes_of(call) <= kernels::most_shared_bytes(device);
+}
+
 void launch_frames(const FramesLaunch& call, const jit::Device& device, void* stream) {
+  if (in_shared_memory(call, device)) return launch_in_shared(call, device, stream);
   auto& kernels = jit::SpecTable<FramesSpec>::of(device);
   const FramesArguments& args = call.arguments;
   if (args.events > 0)
-    kernels.get(add_spec(call), device)
+    kernels.get(add_spec(call, Pass::add), device)
         .launch({blocks_of(args.events, events_of_block), 1, 1}, threads, 0, stream, &args, sizeof args);
   if (!has_second_pass(call.values)) return;
   const FinishArguments finish{args, call.numbers};

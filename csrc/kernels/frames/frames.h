@@ -28,6 +28,10 @@ struct FramesLaunch {
 // True if `arguments.out` has 64-bit sums or times, from which a second pass computes the numbers.
 constexpr bool has_second_pass(Values values) { return values == Values::voxel || values == Values::surface; }
 
+// True if blocks compute whole frames in shared memory, and write every number. Otherwise, events are added to frames
+// that are zeros before the launch: frames that are too large, or too few to occupy the device.
+bool in_shared_memory(const FramesLaunch& call, const jit::Device& device);
+
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch_frames(const FramesLaunch& call, const jit::Device& device, void* stream);
 

@@ -1,6 +1,6 @@
 #include "csrc/kernels/layer/batch_norm_schedule.h"
 #include "csrc/kernels/layer/divisor.h"
-#include "csrc/kernels/recurrent/schedule.h"
+#include "csrc/kernels/shared_bytes.h"
 
 #include <algorithm>
 #include <bit>

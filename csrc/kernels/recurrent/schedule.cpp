@@ -2,6 +2,7 @@
 #include "csrc/jit/spec_table.h"
 #include "csrc/kernels/multistep/schedule.h"
 #include "csrc/kernels/multistep/traced_cell.h"
+#include "csrc/kernels/shared_bytes.h"
 
 #include <algorithm>
 #include <array>
@@ -265,12 +266,6 @@ int ask(const jit::Device& device, int blocks, int bytes) {
 }
 
 }  // namespace
-
-int most_shared_bytes(const jit::Device& device) {
-  if (device.major == 9 || device.major == 10) return 227 << 10;
-  if (device.major == 8 && (device.minor == 0 || device.minor == 7)) return 163 << 10;
-  return 99 << 10;
-}
 
 std::optional<RecurrentSchedule> schedule_of(const RecurrentForwardLaunch& launch, const jit::Device& device,
                                              const MostClusters& most_clusters) {

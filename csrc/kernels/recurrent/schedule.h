@@ -29,9 +29,6 @@ std::optional<RecurrentSchedule> schedule_of(const RecurrentForwardLaunch& launc
 std::optional<RecurrentSchedule> schedule_of(const RecurrentBackwardLaunch& launch, const jit::Device& device,
                                              const MostClusters& most_clusters);
 
-// Returns the maximum shared memory of a block.
-int most_shared_bytes(const jit::Device& device);
-
 // Returns the number of clusters of this size (blocks, bytes of shared memory per block) that can be resident at once
 // on the device of the current context, as reported by the driver. It is less than the number of multiprocessors
 // divided by `blocks`, since a cluster cannot span arbitrary multiprocessors.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -36,22 +36,18 @@ class Events:
 
     @classmethod
     def of(cls, samples: Iterable[Any]) -> Events:
-        """Concatenates samples: structured numpy arrays (of tonic, for example) or mappings with the fields t, x and, if
-        present, y and p.
+        """Concatenates samples: structured numpy arrays (those of tonic, for example) or mappings with the fields t, x
+        and, if present, y and p.
 
         Raises:
             ValueError: if a field is missing, or has another number of events than t.
             TypeError: if a field is not of an integer type.
         """
-        samples = list(samples)
-        columns = {name: [_column(sample, name, i) for i, sample in enumerate(samples)] for name in ("t", "x", "y", "p")}
-        lengths = [len(t) for t in columns["t"]]
-        for name, parts in columns.items():
-            for i, part in enumerate(parts):
-                if part is not None and len(part) != lengths[i]:
-                    raise ValueError(f"Events: {name} of sample {i} has {len(part)} events, but t has {lengths[i]}")
-        joined = {name: _join(name, parts) for name, parts in columns.items()}
-        return cls(offsets=torch.tensor([0, *np.cumsum(lengths, dtype=np.int64)]), **joined)
+        columns = [{name: _column(sample, name, i) for name in "txyp"} for i, sample in enumerate(samples)]
+        t, x, y, p = (_join(name, columns) for name in "txyp")
+        lengths = [0 if sample["t"] is None else len(sample["t"]) for sample in columns]
+        none = torch.zeros(0, dtype=torch.int64)
+        return cls(none if t is None else t, none if x is None else x, torch.tensor([0, *lengths]).cumsum(0), y, p)
 
     def __len__(self) -> int:
         """Returns the number of samples."""
@@ -81,9 +77,8 @@ class Events:
         return torch.searchsorted(self.offsets[1:], places, right=True)
 
     def steps(self, window: int) -> Tensor:
-        """Returns the number of steps of ``window`` ticks from the start to the last event of each sample, int64 [B], for
-        the ``lengths`` of a network's call; 0 for a sample without events.
-        """
+        """Returns the number of steps of ``window`` ticks from the start to the last event of each sample, int64 [B]:
+        the ``lengths`` of a network's call. It is 0 for a sample without events."""
         filled = self.offsets[1:] > self.offsets[:-1]
         t = self.t.long()
         if not len(t):
@@ -100,8 +95,8 @@ class Events:
         return replace(self, keep=kept if self.keep is None else kept & self.keep)
 
     def jitter(self, std: float, generator: torch.Generator | None = None) -> Events:
-        """Adds normal noise of ``std`` ticks, rounded, to each time. Steps begin at the same times as before; events that
-        move before the first step or after the last one are skipped."""
+        """Adds normal noise of ``std`` ticks, rounded, to each time. The first step begins at the same time as without
+        noise; events that move before it are skipped."""
         noise = torch.randn(self.t.shape, device=self.t.device, generator=generator).mul(std).round().long()
         start = self.start
         if start is None and len(self.t):
@@ -110,13 +105,16 @@ class Events:
 
 
 def _column(sample: Any, name: str, i: int) -> Tensor | None:
-    names = sample.dtype.names if isinstance(sample, np.ndarray) else list(sample)
-    if name not in (names or ()):
+    names = (sample.dtype.names or ()) if isinstance(sample, np.ndarray) else tuple(sample)
+    if name not in names:
         if name in "yp":
             return None
-        raise ValueError(f"Events: sample {i} has no field {name}, but {', '.join(map(str, names or ())) or 'none'}")
+        raise ValueError(f"Events: sample {i} has no field {name}, only {', '.join(map(str, names)) or 'none'}")
     values = sample[name]
-    column = values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    if not isinstance(values, Tensor):
+        values = np.asarray(values)
+        values = torch.from_numpy(np.array(values, values.dtype.newbyteorder("=")))  # a field is not contiguous
+    column: Tensor = values
     if column.dim() != 1 or column.is_floating_point() or column.is_complex():
         raise TypeError(
             f"Events: {name} of sample {i} must be integers [events], but is {str(column.dtype)[6:]} of shape "
@@ -125,13 +123,15 @@ def _column(sample: Any, name: str, i: int) -> Tensor | None:
     return column
 
 
-def _join(name: str, parts: Sequence[Tensor | None]) -> Tensor | None:
-    given = [part for part in parts if part is not None]
-    if not given:
-        return torch.zeros(0, dtype=torch.int64) if name in "tx" else None
-    if len(given) != len(parts):
-        raise ValueError(f"Events: all samples must have {name}, or none, but {len(given)} of {len(parts)} have")
-    return torch.cat(given)
+def _join(name: str, samples: Sequence[Mapping[str, Tensor | None]]) -> Tensor | None:
+    for i, sample in enumerate(samples):
+        t, column, first = sample["t"], sample[name], samples[0][name]
+        if (column is None) != (first is None):
+            raise ValueError(f"Events: {name} must be a field of all samples or of none, but differs for sample {i}")
+        if column is not None and t is not None and len(column) != len(t):
+            raise ValueError(f"Events: {name} of sample {i} has {len(column)} events, but t has {len(t)}")
+    given = [column for sample in samples if (column := sample[name]) is not None]
+    return torch.cat(given) if given else None
 
 
 def collate(samples: Sequence[Any]) -> tuple[Any, ...] | Events:
@@ -141,7 +141,7 @@ def collate(samples: Sequence[Any]) -> tuple[Any, ...] | Events:
     if not isinstance(samples[0], (tuple, list)):
         return Events.of(samples)
     events, *others = zip(*samples)
-    return Events.of(events), *map(default_collate, others)
+    return Events.of(events), *(default_collate(list(values)) for values in others)
 
 
 def frames(events: Events, size: tuple[int, int, int], *, steps: int, **options: Any) -> Tensor:
