@@ -132,72 +132,102 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
   }
 }
 
-// Returns the first of the events [low, high) that is not before the scaled time `bound`, if their times ascend. All
-// threads of the block search together.
+// A search by all threads of a block for the first event that is not before a scaled time, if times ascend.
+struct Search {
+  Int low, high, bound;
+
+  template <class T> __device__ __forceinline__ bool is_before(const FramesArguments& a, Int start, Int probe) const {
+    const Int time = probe < high ? read<T>(a.t, probe) : 0;
+    return probe < high && (time < start || difference(time, start) < bound);
+  }
+};
+
+// Returns the events of a step, if those of the sample are sorted by time.
 template <class T>
-__device__ __forceinline__ Int first_from(const FramesArguments& a, const Steps& steps, Int low, Int high, Int bound) {
-  while (low < high) {
-    const Int stride = (high - low + blockDim.x - 1) / blockDim.x;
-    const Int probe = low + (threadIdx.x + 1) * stride - 1;
-    Int scaled = -1;
-    const bool is_before = probe < high && (!scale(steps, read<T>(a.t, probe), scaled) || scaled < bound);
-    const Int count = __syncthreads_count(is_before);
-    high = ::min(high, low + (count + 1) * stride - 1);
-    low += count * stride;
+__device__ __forceinline__ Range events_of_step(const FramesArguments& a, const Steps& steps, Range sample, Int step) {
+  const Int bound = step * steps.length;
+  if (a.by_count != 0)
+    return {::min(sample.begin + bound, sample.end), ::min(sample.begin + bound + steps.length, sample.end)};
+  Search first{sample.begin, sample.end, bound}, last{sample.begin, sample.end, bound + steps.length};
+  while (first.low < first.high || last.low < last.high) {
+    // Both have as many events left, up to a stride.
+    const Int stride = (::max(first.high - first.low, last.high - last.low) + blockDim.x - 1) / blockDim.x;
+    const Int probe = (threadIdx.x + 1) * stride - 1;
+    const Int before_first = __syncthreads_count(first.is_before<T>(a, steps.start, first.low + probe));
+    const Int before_last = __syncthreads_count(last.is_before<T>(a, steps.start, last.low + probe));
+    first.high = ::min(first.high, first.low + (before_first + 1) * stride - 1);
+    first.low += before_first * stride;
+    last.high = ::min(last.high, last.low + (before_last + 1) * stride - 1);
+    last.low += before_last * stride;
   }
-  return low;
+  return {first.low, last.low};
 }
 
-// Adds events to the frame of a step in shared memory: a counter per cell, or a bit. In the first launch, [low, high)
-// contains the events of the step if they are sorted; returns false if it contains an event of another step.
-template <Values values, class T, class X, class Y, class P>
-__device__ __forceinline__ bool add_to_shared(const FramesArguments& a, const Steps& steps, int sample, int step,
-                                              Int begin, Int low, Int high, unsigned* shared) {
-  bool is_sorted = true;
-#pragma unroll 4
-  for (Int event = low + threadIdx.x; event < high; event += blockDim.x) {
-    const PlacedEvent placed = place<T, X, Y, P>(a, steps, row_width<values>(a), sample, begin, event);
-    if (placed.step != step) {
-      is_sorted &= placed.step < 0 || placed.step >= a.steps;
-    } else if (placed.cell >= 0) {
-      if constexpr (values == Values::count)
-        atomicAdd(shared + placed.cell, 1u);
-      else
-        atomicOr(shared + placed.cell / 32, 1u << (placed.cell % 32));
-    }
+// Counters of events in shared memory, `bits` each, or one bit. Returns false if a counter overflows.
+template <Values values, int bits> __device__ __forceinline__ bool add_to_shared(unsigned* shared, int cell) {
+  if constexpr (values != Values::count) {
+    atomicOr(shared + cell / 32, 1u << (cell % 32));
+    return true;
   }
-  return is_sorted;
+  if constexpr (bits == 32) {
+    atomicAdd(shared + cell, 1u);
+    return true;
+  }
+  const unsigned shift = cell % 2 * 16;
+  return (atomicAdd(shared + cell / 2, 1u << shift) >> shift & 0xffffu) != 0xffffu;
 }
 
-// A block computes a frame. Its number is that of the frame.
+template <Values values, int bits> __device__ __forceinline__ unsigned shared_number(const unsigned* shared, int i) {
+  if (values == Values::binary) return shared[i / 32] >> (i % 32) & 1u;
+  if (values == Values::bits || bits == 32) return shared[i];
+  return shared[i / 2] >> (i % 2 * 16) & 0xffffu;
+}
+
+// A block computes a frame. Its number is that of the frame. In the first launch, it reads the events between two
+// binary searches, and has counters of 16 bits; the second launch is for samples that are not sorted by time, or whose
+// counters overflow.
 template <Values values, class T, class X, class Y, class P, class Number, bool is_second>
 __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
+  constexpr int bits = is_second ? 32 : 16;
   extern __shared__ __align__(16) unsigned shared[];
   const int sample = static_cast<int>(blockIdx.x) % a.samples, step = static_cast<int>(blockIdx.x) / a.samples;
-  if (is_second && a.unsorted[sample] < 0) return;
+  if (is_second && a.redone[sample] < 0) return;
   if (!is_second && blockIdx.x == 0) check_offsets(a);
-  const int words = static_cast<int>(values == Values::binary ? (a.cells + 31) / 32 : a.cells);
+  const int cells = static_cast<int>(a.cells);
+  const int words = values == Values::binary  ? (cells + 31) / 32
+                    : values == Values::count ? cells * bits / 32 + 1
+                                              : cells;
   for (int i = threadIdx.x; i < words; i += blockDim.x) shared[i] = 0;
-  const Int begin = events_of(a, sample).begin, end = events_of(a, sample).end;
+  const Range all = events_of(a, sample);
   const Steps steps = steps_of_sample<T>(a, false, sample);
-  Int low = begin, high = end;
-  if (!is_second && begin < end) {
-    const Int bound = step * steps.length;
-    const auto from = [&](Int time) {
-      return a.by_count != 0 ? ::min(begin + time, end) : first_from<T>(a, steps, begin, end, time);
-    };
-    // The first and the last block also check the events that are skipped.
-    if (step > 0) low = from(bound);
-    if (step + 1 < a.steps) high = from(bound + steps.length);
-  }
+  Range range = is_second ? all : events_of_step<T>(a, steps, all, step);
+  bool is_right = range.begin <= range.end;
+  // The first and the last block also check the events that are skipped.
+  if (step == 0) range.begin = all.begin;
+  if (step + 1 == a.steps) range.end = all.end;
+  const bool is_whole = has_whole_frames(a);
+  const int width = row_width<values>(a);
+  const Int begin_of_step = a.by_count != 0 ? 0 : steps.start + step * steps.length;
   __syncthreads();
-  const bool is_sorted = add_to_shared<values, T, X, Y, P>(a, steps, sample, step, begin, low, high, shared);
-  if (!is_second && (low > high || !is_sorted)) a.unsorted[sample] = sample;
+#pragma unroll 4
+  for (Int event = range.begin + threadIdx.x; event < range.end; event += blockDim.x) {
+    const bool is_in_step = a.by_count != 0 || is_below(difference(read<T>(a.t, event), begin_of_step), steps.length);
+    int cell = no_cell;
+    if (is_in_step && is_whole) {
+      cell = whole_cell_of(a, width, coordinate<X>(a.x, event), coordinate<Y>(a.y, event), coordinate<P>(a.p, event));
+      if (cell == wrong_cell) report(a, event);
+    } else {
+      const PlacedEvent placed = place<T, X, Y, P>(a, steps, width, sample, all.begin, event);
+      if (placed.step == step) cell = placed.cell;
+      if (!is_second && placed.step != step) is_right &= placed.step < 0 || placed.step >= a.steps;
+    }
+    if (cell >= 0) is_right &= add_to_shared<values, bits>(shared, cell);
+  }
+  if (!is_second && !is_right) a.redone[sample] = sample;
   __syncthreads();
   Number* const out = static_cast<Number*>(a.out) + static_cast<Int>(blockIdx.x) * a.cells;
-  const int cells = static_cast<int>(a.cells);
   for (int i = threadIdx.x; i < cells; i += blockDim.x)
-    out[i] = static_cast<Number>(values == Values::binary ? shared[i / 32] >> (i % 32) & 1u : shared[i]);
+    out[i] = static_cast<Number>(shared_number<values, bits>(shared, i));
 }
 
 // A thread computes the numbers of a cell of a sample, at all steps.

@@ -61,7 +61,7 @@ at::Tensor frames_cuda(const Events& events, const FrameOptions& options) {
   if (!spikeforge::frames::in_shared_memory(call.launch, device)) call.sums.zero_();
   const at::Tensor wrong = at::full({1 + call.launch.arguments.samples}, -1, events.t.options().dtype(at::kLong));
   call.launch.arguments.wrong = static_cast<spikeforge::frames::Int*>(wrong.mutable_data_ptr());
-  call.launch.arguments.unsorted = call.launch.arguments.wrong + 1;
+  call.launch.arguments.redone = call.launch.arguments.wrong + 1;
   spikeforge::frames::launch_frames(call.launch, device, stream_of(events.t));
   if (checks) refused_events().read_later(wrong.narrow(0, 0, 1));
   return finished_frames(call, options);

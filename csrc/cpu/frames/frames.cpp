@@ -106,8 +106,7 @@ void place(const FramesLaunch& call, const Steps& steps, int sample, Int begin, 
     convert(a.t, call.columns.t, begin, count, placed.scaled);
   else
     std::iota(placed.scaled.begin(), placed.scaled.end(), begin - a.offsets[sample]);
-  const bool is_whole = a.ignored == nullptr && a.origin == nullptr && a.flip == nullptr && a.crop_height == a.height &&
-                        a.crop_width == a.width && a.downsample == 1;
+  const bool is_whole = has_whole_frames(a);
   const int before_first = steps.begins_with_first ? wrong_cell : no_cell;
   int least = 0;
   for (std::size_t i = 0; i < count; ++i) {

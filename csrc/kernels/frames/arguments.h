@@ -38,9 +38,9 @@ struct FramesArguments {
   int out_height, out_width, row_words;  // row_words: words of bits per row
   Int cells;                             // of a frame: numbers, or words of bits
   double tau;
-  void* out;      // [steps, samples, cells]; on a GPU, zeros before the first pass
-  Int* wrong;     // the first event that is not on the sensor, or before the first one; -1 if none
-  Int* unsorted;  // [samples]: -1 for samples whose events are sorted by time
+  void* out;    // [steps, samples, cells]; on a GPU, zeros before the first pass
+  Int* wrong;   // the first event that is not on the sensor, or before the first one; -1 if none
+  Int* redone;  // [samples]: -1, or the sample if its frames are computed by a second launch
 };
 
 // The arguments of the second pass, for voxels and surfaces.
@@ -128,7 +128,13 @@ SPIKEFORGE_PLAIN_FN int cell_of(const FramesArguments& a, int out_width, int sam
   return index_of(a, out_width, row, column, p);
 }
 
-// The same, if frames have all pixels of the sensor and none is ignored.
+// True if frames have all events of the sensor, at its pixels.
+SPIKEFORGE_PLAIN_FN bool has_whole_frames(const FramesArguments& a) {
+  return a.keep == nullptr && a.ignored == nullptr && a.origin == nullptr && a.flip == nullptr &&
+         a.crop_height == a.height && a.crop_width == a.width && a.downsample == 1;
+}
+
+// cell_of, if has_whole_frames.
 SPIKEFORGE_PLAIN_FN int whole_cell_of(const FramesArguments& a, int out_width, int x, int y, int p) {
   const int cell = index_of(a, out_width, y, x, p);
   return is_legal(a, x, y, p) ? cell : wrong_cell;

@@ -12,10 +12,10 @@ namespace spikeforge::frames {
 namespace {
 
 constexpr unsigned threads = 256;
-constexpr unsigned threads_of_frame = 1024;  // of a block that computes a frame
+constexpr unsigned threads_of_frame = 512;  // of a block that computes a frame
 constexpr Int events_of_block = 2048;
 
-enum class Pass : int { add, finish, frame, unsorted_frame };
+enum class Pass : int { add, finish, frame, second_frame };
 
 // The compile-time choices of a kernel.
 struct FramesSpec {
@@ -34,12 +34,12 @@ jit::KernelSource print_source(const FramesSpec& spec) {
   const char* const number = cuda_name(static_cast<DType>(spec.type));
   const char* const value = values[static_cast<int>(spec.values)];
   const bool finishes = spec.pass == Pass::finish;
-  const bool is_frame = spec.pass == Pass::frame || spec.pass == Pass::unsorted_frame;
+  const bool is_frame = spec.pass == Pass::frame || spec.pass == Pass::second_frame;
   const std::string kernel =
       finishes ? fmt::format("finish<Values::{}, {}, {}>", value, columns[spec.t], number)
                : fmt::format("{}<Values::{}, {}, {}, {}, {}, {}, {}>", is_frame ? "frame_in_shared" : "add_events",
                              value, columns[spec.t], columns[spec.x], columns[spec.y], columns[spec.p], number,
-                             is_frame ? spec.pass == Pass::unsorted_frame : events_of_block);
+                             is_frame ? spec.pass == Pass::second_frame : events_of_block);
   return {.name = finishes   ? "event_frames_finish"
                   : is_frame ? "event_frames_in_shared"
                              : "event_frames",
@@ -75,19 +75,20 @@ FramesSpec finish_spec(const FramesLaunch& call) {
 
 unsigned blocks_of(Int items, Int of_block) { return static_cast<unsigned>((items + of_block - 1) / of_block); }
 
-Int shared_bytes_of(const FramesLaunch& call) {
+// Counters have 16 bits in the first launch, and 32 in the second.
+Int shared_bytes_of(const FramesLaunch& call, Pass pass) {
   const Int cells = call.arguments.cells;
-  return 4 * (call.values == Values::binary ? (cells + 31) / 32 : cells);
+  if (call.values == Values::binary) return (cells + 31) / 32 * 4;
+  return call.values == Values::count && pass == Pass::frame ? (cells / 2 + 1) * 4 : cells * 4 + 4;
 }
 
 void launch_in_shared(const FramesLaunch& call, const jit::Device& device, void* stream) {
   const FramesArguments& args = call.arguments;
-  const auto bytes = static_cast<unsigned>(shared_bytes_of(call));
-  for (const Pass pass : {Pass::frame, Pass::unsorted_frame}) {
+  for (const Pass pass : {Pass::frame, Pass::second_frame}) {
     const jit::LoadedKernel& kernel = jit::SpecTable<FramesSpec>::of(device).get(add_spec(call, pass), device);
     kernel.allow_shared(kernels::most_shared_bytes(device), jit::Driver::get().device());
-    kernel.launch({static_cast<unsigned>(args.steps * args.samples), 1, 1}, threads_of_frame, bytes, stream, &args,
-                  sizeof args);
+    kernel.launch({static_cast<unsigned>(args.steps * args.samples), 1, 1}, threads_of_frame,
+                  static_cast<unsigned>(shared_bytes_of(call, pass)), stream, &args, sizeof args);
   }
 }
 
@@ -98,7 +99,7 @@ std::vector<jit::KernelSource> sources_of(const FramesLaunch& call) {
   if (has_second_pass(call.values)) {
     sources.push_back(print_source(finish_spec(call)));
   } else {
-    for (const Pass pass : {Pass::frame, Pass::unsorted_frame}) sources.push_back(print_source(add_spec(call, pass)));
+    for (const Pass pass : {Pass::frame, Pass::second_frame}) sources.push_back(print_source(add_spec(call, pass)));
   }
   return sources;
 }
@@ -106,10 +107,11 @@ std::vector<jit::KernelSource> sources_of(const FramesLaunch& call) {
 bool in_shared_memory(const FramesLaunch& call, const jit::Device& device) {
   const Int frames = Int{call.arguments.steps} * call.arguments.samples;
   return !has_second_pass(call.values) && frames >= device.multiprocessors && frames <= Int{1} << 30 &&
-         shared_bytes_of(call) <= kernels::most_shared_bytes(device);
+         shared_bytes_of(call, Pass::second_frame) <= kernels::most_shared_bytes(device);
 }
 
 void launch_frames(const FramesLaunch& call, const jit::Device& device, void* stream) {
+  if (call.arguments.samples == 0) return;
   if (in_shared_memory(call, device)) return launch_in_shared(call, device, stream);
   auto& kernels = jit::SpecTable<FramesSpec>::of(device);
   const FramesArguments& args = call.arguments;

@@ -94,11 +94,14 @@ def random_call(rng, generator):
     polarity = rng.choice([None, draw(2, (n,), torch.bool), 2 * draw(2, (n,), torch.int8) - 1])
     y = None if height == 1 and rng.random() < 0.5 else column(height)
     events = data.Events(t, column(width), offsets, y, polarity).sorted()
-    options = dict(steps=rng.choice([1, 2, 7]), values=rng.choice(VALUES), tau=rng.choice([1.0, 300.0]))
+    options = dict(steps=rng.choice([1, 2, 7, 150]),  # 150: a GPU computes whole frames
+                    values=rng.choice(VALUES), tau=rng.choice([1.0, 300.0]))
     if options["values"] not in ("voxel", "surface") and rng.random() < 0.3:
         options["bins"] = "count"
     elif rng.random() < 0.5:
         options["start"] = draw(span, (len(counts),), torch.int64) - span // 4
+        if rng.random() < 0.5 and n:  # times need no order
+            events = data.Events(events.t[torch.randperm(n, generator=generator)], events.x, offsets, y, polarity)
     if rng.random() < 0.5:
         options["window"] = rng.choice([1, 7, 200, 30_000])
     if rng.random() < 0.5:
@@ -156,6 +159,17 @@ def test_sums_have_the_same_bits_in_every_call_and_for_any_number_of_threads(dev
         torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(results, results[2:]))
     assert results[0].sum() > n - 40  # all but the last events of each sample
+
+
+@pytest.mark.parametrize("steps", [2, 200])
+def test_a_pixel_has_more_events_than_16_bits_count(steps, device):
+    n = 70_000
+    t = torch.arange(2 * n) // n * 100  # n at 0, and n at 100
+    events = data.Events(t, torch.full_like(t, 5), torch.tensor([0, 2 * n])).to(device)
+    frames = data.frames(events, (1, 1, 9), steps=steps, window=60)
+    expected = torch.zeros(steps, 9)
+    expected[:2, 5] = n
+    assert torch.equal(frames.reshape(steps, 9).cpu(), expected)
 
 
 def structured(n, rng, size=(34, 34)):
