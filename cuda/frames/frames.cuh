@@ -78,27 +78,40 @@ __device__ __forceinline__ void add_event(const FramesArguments& a, const Steps&
     atomicMax(static_cast<Int*>(a.out) + index(step), step * steps.length + remainder + 1);
 }
 
-// The step of an event, or -1 if it is skipped, and its place. Reports wrong events.
-struct PlacedEvent {
-  Int step = -1, remainder = 0;
-  int cell = 0, p = 0;
+// The columns of an event. `position` is its time, or its number in the batch if steps are counted.
+struct Event {
+  Int position;
+  int x, y, p;
 };
 
 template <class T, class X, class Y, class P>
-__device__ __forceinline__ PlacedEvent place(const FramesArguments& a, const Steps& steps, int out_width, int sample,
-                                             Int begin, Int event) {
-  PlacedEvent placed;
-  placed.p = coordinate<P>(a.p, event);
-  placed.cell = cell_of(a, out_width, sample, coordinate<X>(a.x, event), coordinate<Y>(a.y, event), placed.p);
+__device__ __forceinline__ Event load(const FramesArguments& a, Int event) {
+  return {a.by_count != 0 ? event : read<T>(a.t, event), coordinate<X>(a.x, event), coordinate<Y>(a.y, event),
+          coordinate<P>(a.p, event)};
+}
+
+// The step of an event, or -1 if it is skipped, and its place.
+struct Placed {
+  Int step = -1, remainder = 0;
+  int cell = no_cell;
+};
+
+// Reports wrong events. `begin` is the number of the sample's first event.
+__device__ __forceinline__ Placed place(const FramesArguments& a, const Steps& steps, int out_width, int sample,
+                                        Int begin, Int number, const Event& event) {
+  Placed placed;
+  placed.cell = cell_of(a, out_width, sample, event.x, event.y, event.p);
   Int scaled = 0;
-  const bool has_step = scale(steps, a.by_count != 0 ? event - begin : read<T>(a.t, event), scaled);
-  if (placed.cell == wrong_cell || (!has_step && steps.begins_with_first)) report(a, event);
+  const bool has_step = scale(steps, a.by_count != 0 ? event.position - begin : event.position, scaled);
+  if (placed.cell == wrong_cell || (!has_step && steps.begins_with_first)) report(a, number);
+  if (a.keep != nullptr && a.keep[number] == 0) placed.cell = no_cell;
   if (!has_step) return placed;
   placed.step = quotient_of(scaled, steps.length);
   placed.remainder = scaled - placed.step * steps.length;
-  if (a.keep != nullptr && a.keep[event] == 0) placed.cell = no_cell;
   return placed;
 }
+
+constexpr int ahead = 4;  // events that a thread loads at once
 
 template <Values values> __device__ __forceinline__ int row_width(const FramesArguments& a) {
   return values == Values::bits ? 32 * a.row_words : a.out_width;
@@ -120,15 +133,24 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
   int sample = sample_of(a, first);
   Steps steps = steps_of_sample<T>(a, is_voxel, sample);
   Int end = a.offsets[sample + 1];
-  for (Int event = first + threadIdx.x; event < ::min(first + events_of_block, a.events); event += blockDim.x) {
-    if (event >= end) {
-      sample = sample_of(a, event);
-      steps = steps_of_sample<T>(a, is_voxel, sample);
-      end = a.offsets[sample + 1];
+  const Int last = ::min(first + events_of_block, a.events);
+  for (Int base = first + threadIdx.x; base < last; base += ahead * blockDim.x) {
+    Event events[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, last - 1));
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      const Int number = base + i * blockDim.x;
+      if (number >= last) break;
+      if (number >= end) {
+        sample = sample_of(a, number);
+        steps = steps_of_sample<T>(a, is_voxel, sample);
+        end = a.offsets[sample + 1];
+      }
+      const Placed at = place(a, steps, row_width<values>(a), sample, a.offsets[sample], number, events[i]);
+      if (at.cell >= 0 && at.step >= 0 && at.step < a.steps)
+        add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, events[i].p));
     }
-    const PlacedEvent placed = place<T, X, Y, P>(a, steps, row_width<values>(a), sample, a.offsets[sample], event);
-    if (placed.cell >= 0 && placed.step >= 0 && placed.step < a.steps)
-      add_event<values, Number>(a, steps, sample, placed.step, placed.remainder, placed.cell, sign_of(a, placed.p));
   }
 }
 
@@ -207,27 +229,40 @@ __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
   if (step + 1 == a.steps) range.end = all.end;
   const bool is_whole = has_whole_frames(a);
   const int width = row_width<values>(a);
-  const Int begin_of_step = a.by_count != 0 ? 0 : steps.start + step * steps.length;
+  const Int begin_of_step = (a.by_count != 0 ? all.begin : steps.start) + step * steps.length;
   __syncthreads();
-#pragma unroll 4
-  for (Int event = range.begin + threadIdx.x; event < range.end; event += blockDim.x) {
-    const bool is_in_step = a.by_count != 0 || is_below(difference(read<T>(a.t, event), begin_of_step), steps.length);
-    int cell = no_cell;
-    if (is_in_step && is_whole) {
-      cell = whole_cell_of(a, width, coordinate<X>(a.x, event), coordinate<Y>(a.y, event), coordinate<P>(a.p, event));
-      if (cell == wrong_cell) report(a, event);
-    } else {
-      const PlacedEvent placed = place<T, X, Y, P>(a, steps, width, sample, all.begin, event);
-      if (placed.step == step) cell = placed.cell;
-      if (!is_second && placed.step != step) is_right &= placed.step < 0 || placed.step >= a.steps;
+  for (Int base = range.begin + threadIdx.x; base < range.end; base += ahead * blockDim.x) {
+    Event events[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, range.end - 1));
+    unsigned others = 0;  // events that need the slow path: of other steps, wrong ones, and all in partial frames
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) {
+      const Event& event = events[i];
+      const int cell = is_whole ? whole_cell_of(a, width, event.x, event.y, event.p) : no_cell;
+      if (base + i * blockDim.x >= range.end) continue;
+      if (cell >= 0 && is_below(difference(event.position, begin_of_step), steps.length))
+        is_right &= add_to_shared<values, bits>(shared, cell);
+      else
+        others |= 1u << i;
     }
-    if (cell >= 0) is_right &= add_to_shared<values, bits>(shared, cell);
+    for (; others != 0; others &= others - 1) {
+      const Int number = base + (__ffs(others) - 1) * blockDim.x;
+      const Placed at = place(a, steps, width, sample, all.begin, number, load<T, X, Y, P>(a, number));
+      if (!is_second && at.step != step) is_right &= at.step < 0 || at.step >= a.steps;
+      if (at.step == step && at.cell >= 0) is_right &= add_to_shared<values, bits>(shared, at.cell);
+    }
   }
   if (!is_second && !is_right) a.redone[sample] = sample;
   __syncthreads();
-  Number* const out = static_cast<Number*>(a.out) + static_cast<Int>(blockIdx.x) * a.cells;
-  for (int i = threadIdx.x; i < cells; i += blockDim.x)
-    out[i] = static_cast<Number>(shared_number<values, bits>(shared, i));
+  const Int frame = static_cast<Int>(blockIdx.x) * a.cells;
+  for (int i = threadIdx.x; i < cells; i += blockDim.x) {
+    const unsigned number = shared_number<values, bits>(shared, i);
+    if (values == Values::bits)
+      static_cast<unsigned*>(a.out)[frame + i] = number;
+    else
+      static_cast<Number*>(a.out)[frame + i] = static_cast<Number>(number);
+  }
 }
 
 // A thread computes the numbers of a cell of a sample, at all steps.
