@@ -6,6 +6,7 @@
 #pragma once
 
 #include "csrc/kernels/frames/arguments.h"
+#include "cuda/rows.cuh"
 
 namespace spikeforge {
 namespace frames {
@@ -14,11 +15,14 @@ template <class T> __device__ __forceinline__ Int read(const void* column, Int i
   return static_cast<Int>(static_cast<const T*>(column)[i]);
 }
 
-// A coordinate outside of int becomes the least int, which is on no sensor.
+// Converts a number of a column. One outside of int becomes the least int, which is on no sensor.
+template <class Number, class T> __device__ __forceinline__ Number number_in(T number) {
+  return static_cast<Int>(number) == static_cast<Int>(static_cast<Number>(number)) ? static_cast<Number>(number)
+                                                                                   : -2147483647 - 1;
+}
+
 template <class T> __device__ __forceinline__ int coordinate(const void* column, Int i) {
-  if (column == nullptr) return 0;
-  const Int value = read<T>(column, i);
-  return value == static_cast<int>(value) ? static_cast<int>(value) : -2147483647 - 1;
+  return column == nullptr ? 0 : number_in<int>(static_cast<const T*>(column)[i]);
 }
 
 // Returns the sample of an event: offsets[sample] <= event < offsets[sample + 1]. Wrong offsets give any sample.
@@ -84,11 +88,38 @@ struct Event {
   int x, y, p;
 };
 
-template <class T, class X, class Y, class P>
-__device__ __forceinline__ Event load(const FramesArguments& a, Int event) {
-  return {a.by_count != 0 ? event : read<T>(a.t, event), coordinate<X>(a.x, event), coordinate<Y>(a.y, event),
-          coordinate<P>(a.p, event)};
+constexpr int ahead = 4;  // consecutive events that a thread loads at once
+
+// Reads `ahead` numbers from a multiple of `ahead` on, up to the end of the column. A missing column has zeros.
+template <class T, class Number>
+__device__ __forceinline__ void load_column(const void* column, Int first, Int events, Number (&numbers)[ahead]) {
+  using Four = Pack<T, ahead, true>;
+  const T* const from = static_cast<const T*>(column) + first;
+  Four four;
+  four.fill(T(0));
+  if (column != nullptr && first + ahead <= events && reinterpret_cast<unsigned long long>(column) % sizeof(Four) == 0)
+    four = *reinterpret_cast<const Four*>(from);
+  else if (column != nullptr)
+    for (int i = 0; i < ahead; ++i)
+      if (first + i < events) four.lane[i] = from[i];
+#pragma unroll
+  for (int i = 0; i < ahead; ++i) numbers[i] = number_in<Number>(four.lane[i]);
 }
+
+template <class T, class X, class Y, class P> struct Events {
+  Int position[ahead];
+  int x[ahead], y[ahead], p[ahead];
+
+  __device__ __forceinline__ void load(const FramesArguments& a, Int first) {
+    load_column<X>(a.x, first, a.events, x);
+    load_column<Y>(a.y, first, a.events, y);
+    load_column<P>(a.p, first, a.events, p);
+    if (a.by_count == 0) load_column<T>(a.t, first, a.events, position);
+    if (a.by_count != 0)
+      for (int i = 0; i < ahead; ++i) position[i] = first + i;
+  }
+  __device__ __forceinline__ Event operator[](int i) const { return {position[i], x[i], y[i], p[i]}; }
+};
 
 // The step of an event, or -1 if it is skipped, and its place.
 struct Placed {
@@ -111,8 +142,6 @@ __device__ __forceinline__ Placed place(const FramesArguments& a, const Steps& s
   return placed;
 }
 
-constexpr int ahead = 4;  // events that a thread loads at once
-
 template <Values values> __device__ __forceinline__ int row_width(const FramesArguments& a) {
   return values == Values::bits ? 32 * a.row_words : a.out_width;
 }
@@ -134,13 +163,12 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
   Steps steps = steps_of_sample<T>(a, is_voxel, sample);
   Int end = a.offsets[sample + 1];
   const Int last = ::min(first + events_of_block, a.events);
-  for (Int base = first + threadIdx.x; base < last; base += ahead * blockDim.x) {
-    Event events[ahead];
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, last - 1));
+  for (Int base = first + threadIdx.x * ahead; base < last; base += ahead * blockDim.x) {
+    Events<T, X, Y, P> events;
+    events.load(a, base);
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
-      const Int number = base + i * blockDim.x;
+      const Int number = base + i;
       if (number >= last) break;
       if (number >= end) {
         sample = sample_of(a, number);
@@ -149,7 +177,7 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
       }
       const Placed at = place(a, steps, row_width<values>(a), sample, a.offsets[sample], number, events[i]);
       if (at.cell >= 0 && at.step >= 0 && at.step < a.steps)
-        add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, events[i].p));
+        add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, events.p[i]));
     }
   }
 }
@@ -231,24 +259,24 @@ __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
   const int width = row_width<values>(a);
   const Int begin_of_step = (a.by_count != 0 ? all.begin : steps.start) + step * steps.length;
   __syncthreads();
-  for (Int base = range.begin + threadIdx.x; base < range.end; base += ahead * blockDim.x) {
-    Event events[ahead];
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, range.end - 1));
+  for (Int base = range.begin / ahead * ahead + threadIdx.x * ahead; base < range.end; base += ahead * blockDim.x) {
+    Events<T, X, Y, P> events;
+    events.load(a, base);
     unsigned others = 0;  // events that need the slow path: of other steps, wrong ones, and all in partial frames
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
-      const Event& event = events[i];
-      const int cell = is_whole ? whole_cell_of(a, width, event.x, event.y, event.p) : no_cell;
-      if (base + i * blockDim.x >= range.end) continue;
-      if (cell >= 0 && is_below(difference(event.position, begin_of_step), steps.length))
+      const int cell = is_whole ? whole_cell_of(a, width, events.x[i], events.y[i], events.p[i]) : no_cell;
+      if (base + i < range.begin || base + i >= range.end) continue;
+      if (cell >= 0 && is_below(difference(events.position[i], begin_of_step), steps.length))
         is_right &= add_to_shared<values, bits>(shared, cell);
       else
         others |= 1u << i;
     }
     for (; others != 0; others &= others - 1) {
-      const Int number = base + (__ffs(others) - 1) * blockDim.x;
-      const Placed at = place(a, steps, width, sample, all.begin, number, load<T, X, Y, P>(a, number));
+      const int i = __ffs(others) - 1;
+      const Event event{a.by_count != 0 ? base + i : read<T>(a.t, base + i), coordinate<X>(a.x, base + i),
+                        coordinate<Y>(a.y, base + i), coordinate<P>(a.p, base + i)};
+      const Placed at = place(a, steps, width, sample, all.begin, base + i, event);
       if (!is_second && at.step != step) is_right &= at.step < 0 || at.step >= a.steps;
       if (at.step == step && at.cell >= 0) is_right &= add_to_shared<values, bits>(shared, at.cell);
     }

@@ -4,6 +4,7 @@
 
 #include "ops/common/record.h"
 
+#include <ATen/TensorUtils.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -74,6 +75,10 @@ class Recomputed : public torch::CustomClassHolder {
     at::Tensor whole = recomputable_->again();
     if (whole.sym_strides() != c10::SymIntArrayRef(strides_of_whole_))
       whole = at::empty_strided_symint(whole.sym_sizes(), strides_of_whole_, whole.options()).copy_(whole);
+    // Inductor may give the recomputed result another layout than its strides say, so that only a view is right.
+    if (offset_ == 0 && at::detail::computeStride(whole.sym_sizes(), whole.sym_strides(), c10::SymDimVector(sizes_)) ==
+                            c10::SymDimVector(strides_))
+      return whole.view_symint(sizes_);
     return whole.as_strided_symint(sizes_, strides_, whole.sym_storage_offset() + offset_);
   }
 

@@ -29,7 +29,7 @@ struct FramesLaunch {
 constexpr bool has_second_pass(Values values) { return values == Values::voxel || values == Values::surface; }
 
 // True if blocks compute whole frames in shared memory, and write every number. Otherwise, events are added to frames
-// that are zeros before the launch: frames that are too large, or too few to occupy the device.
+// that are zeros before the launch: frames that are too large, or too few for the multiprocessors.
 bool in_shared_memory(const FramesLaunch& call, const jit::Device& device);
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
