@@ -9,6 +9,7 @@ from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_conv import DelayedConv1d, DelayedConv2d
 from spikeforge.nn.delayed_linear import DelayedLinear
+from spikeforge.nn.dropout import Dropout
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
 from spikeforge.nn.fusing import fuse
 from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
@@ -17,14 +18,14 @@ from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
 from spikeforge.nn.own import LI, CubaLIF, Neuron
 from spikeforge.nn.pooling import AvgPool2d, MaxPool2d
-from spikeforge.nn.stateful import StatefulModule, call, detach_, get_states, keep_state, reset_, set_states_
+from spikeforge.nn.stateful import StatefulModule, call, clamp_, detach_, get_states, keep_state, reset_, set_states_
 
 __all__ = [
     "AdaptiveLIF", "AvgPool2d", "BatchNormNeuron", "Composite", "Constant", "CubaLIF", "Delay", "DelayedConv1d",
-    "DelayedConv2d", "DelayedLinear", "EIF", "IF", "Izhikevich", "LI", "LIF", "Latency", "LavaConv", "LavaDelayDense",
+    "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "IF", "Izhikevich", "LI", "LIF", "Latency", "LavaConv", "LavaDelayDense",
     "LavaDense", "LavaLIF", "Learnable", "LoihiConv", "LoihiDelayDense", "LoihiDense", "LoihiLIF", "LoihiSparse",
     "MaxPool2d", "Neuron", "PLIF", "Poisson", "QIF", "Recurrent", "Repeat", "Sequential", "StatefulModule",
-    "TimeDistributed", "call", "deploy", "detach_", "fuse", "get_states", "keep_state", "reset_", "set_run_config_",
+    "TimeDistributed", "call", "clamp_", "deploy", "detach_", "fuse", "get_states", "keep_state", "reset_", "set_run_config_",
     "set_states_",
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from torch import Tensor, nn
 from spikeforge._numbers import is_number
 from spikeforge._warnings import warn_caller
 from spikeforge.nn.stateful import StatefulModule, shape_of
+
+if TYPE_CHECKING:
+    from typing import Self
 
 CHANNELS = 2  # of x [T, B, C, *spatial]
 
@@ -49,8 +52,7 @@ class Learnable(Constant):
     Args:
         value: the initial value, a number or a tensor. The tensor is copied.
         min: lower bound. The optimiser may leave the bounds; the neuron uses ``torch.clamp(parameter, min, max)``, so
-            the gradient is 0 beyond them. ``with torch.no_grad(): lif.tau.clamp_(min=1.0)`` after
-            ``optimizer.step()`` moves a parameter back into them.
+            the gradient is 0 beyond them. :func:`clamp_` after ``optimizer.step()`` moves a parameter back to them.
         max: upper bound.
         per_channel: the number of channels, each with its own value.
         shape: as an alternative, the parameter's shape.
@@ -96,13 +98,14 @@ def _short(value: Any) -> str:
     return f"tensor {shape_of(value)}" if isinstance(value, Tensor) else repr(value)
 
 
-def _least(value: Tensor) -> float | None:
-    """Returns the smallest element of a plain tensor on the CPU; None for other tensors and for an empty one."""
-    if type(value) not in (Tensor, nn.Parameter) or value.device.type != "cpu" or value.numel() == 0:
+def _extent(value: Tensor) -> tuple[float, float] | None:
+    """Returns the smallest and the largest element of a plain tensor; None for other tensors and for an empty one."""
+    if type(value) not in (Tensor, nn.Parameter) or value.is_meta or value.numel() == 0:
         return None
     if torch._C._functorch.peek_interpreter_stack() is not None:  # under vmap, elements cannot be read
         return None
-    return value.detach().min().item()
+    low, high = value.detach().aminmax()
+    return low.item(), high.item()
 
 
 @dataclass(frozen=True)
@@ -204,8 +207,9 @@ class ConstantsModule(StatefulModule):
             object.__setattr__(self, name, value)
 
     def _warn_below_a_step(self, name: str, value: float | Tensor) -> None:
-        shortest = value if is_number(value) else _least(value)
-        if shortest is not None and 0 < shortest < 1:
+        extent = (value,) if is_number(value) else _extent(value) if value.device.type == "cpu" else None
+        shortest = extent[0] if extent else 0
+        if 0 < shortest < 1:
             warn_caller(
                 f"{self._title()}: {name} is {shortest:g}, less than one step, so the neuron overshoots: in each step "
                 f"it moves by 1 / {name} > 1 of its distance to the input. Time constants are in steps; a decay beta "
@@ -280,6 +284,14 @@ class ConstantsModule(StatefulModule):
                 else:
                     parameter.copy_(value) if isinstance(value, Tensor) else parameter.fill_(value)
 
+    @torch.no_grad()
+    def clamp_(self) -> Self:
+        """Clamps its learned constants to their bounds, except parametrized ones."""
+        for name, placement in self._placements.items():
+            if placement.bounded and not self._is_parametrized(name):
+                getattr(self, name).clamp_(placement.min, placement.max)
+        return self
+
     def _described_constants(self) -> list[str]:
         return [
             self._described(name) for name in self._constant_names if not (name == "v_reset" and self.v_reset is None)
@@ -289,10 +301,10 @@ class ConstantsModule(StatefulModule):
         if name in self._numbers:
             return f"{name}={self._numbers[name]}"
         value, placement = getattr(self, name), self._placements[name]
-        single = _least(value) if value.dim() == 0 else None
-        text = f"{name}={shape_of(value) if single is None else float(f'{single:.6g}')}"
-        if isinstance(value, nn.Parameter):
-            text += " learned"
+        learned, extent = isinstance(value, nn.Parameter), [float(f"{end:.6g}") for end in _extent(value) or ()]
+        text = f"{name}={extent[0] if extent and value.dim() == 0 else shape_of(value)}"
+        if learned:
+            text += f" from {extent[0]} to {extent[1]} learned" if extent and value.dim() else " learned"
         if placement.bounded:
             low = -math.inf if placement.min is None else placement.min
             high = math.inf if placement.max is None else placement.max

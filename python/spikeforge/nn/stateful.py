@@ -481,6 +481,17 @@ def detach_(net: nn.Module) -> None:
         module._memory.states = module._memory.detached()
 
 
+def clamp_(net: nn.Module) -> None:
+    """Clamps the learned constants and delays at and below `net` to their bounds, which an optimiser's step may have
+    left. ``optimizer.register_step_post_hook(lambda *_: clamp_(net))`` calls it after each step of any training loop.
+
+    Beyond a bound the gradient is 0, so a parameter would stay there; at the bound it is not.
+    """
+    for module in net.modules():
+        if isinstance(module, StatefulModule) and hasattr(module, "clamp_"):
+            module.clamp_()
+
+
 class keep_state:
     """Within ``with keep_state(net):`` all modules at and below `net` keep their states from call to call.
 

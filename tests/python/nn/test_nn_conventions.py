@@ -55,6 +55,7 @@ MODULES = {
     "Neuron": lambda: snn.Neuron(ONE_INPUT, tau=snn.Learnable(2.0), beta=0.3),
     "Delay": lambda: snn.Delay(torch.tensor([0, 2, 1, 1, 3])),
     "Latency": lambda: snn.Latency(4),
+    "Dropout": lambda: snn.Dropout(0.5).eval(),
     "block": Block,
     "Sequential": lambda: snn.Sequential(
         nn.Linear(5, 4), snn.LIF(tau=snn.Learnable(2.0)), snn.TimeDistributed(nn.Linear(4, 3)), snn.LI()),
@@ -358,6 +359,7 @@ OTHERS = {
     "sigmoid": lambda: snn.Sequential(snn.LIF(), nn.Sequential(nn.Linear(5, 4), nn.Sigmoid())),
     "Poisson": snn.Poisson,
     "Repeat": snn.Repeat,
+    "Dropout": snn.Dropout,
     **{f"LavaDense in {run}": lambda run=run: snn.LavaDense(5, 4, run_config=run) for run in ("float", "fixed")},
     "LavaDelayDense": lambda: snn.LavaDelayDense(5, 4, torch.randint(3, (4, 5)), run_config="float"),
     "LavaLIF": lambda: snn.LavaLIF(vth=1.0),
@@ -432,9 +434,11 @@ def test_reset_parameters_starts_learned_constants_again():
 
 def test_the_repr_of_a_module_lists_its_constants():
     tau, options = snn.Learnable(2.0, min=1.0, per_channel=8), dict(v_threshold=0.5, v_reset=None, stateful=True)
-    shown = "LIF(tau=[8] learned in [1.0, inf], v_threshold=0.5, soft reset, surrogate=ATan(alpha=3.0), stateful=True)"
-    assert str(snn.LIF(tau=tau, surrogate=surrogate.ATan(3.0), **options)) == shown
-    assert str(snn.Neuron(TWO, tau=2.0, beta=nn.Parameter(torch.ones(3)))) == "Neuron(x, y; v, a; tau=2.0, beta=[3] learned)"
+    shown = "LIF(tau=[8] from 1.5 to 2.0 learned in [1.0, inf], v_threshold=0.5, soft reset, surrogate=ATan(alpha=3.0), stateful=True)"
+    lif = snn.LIF(tau=tau, surrogate=surrogate.ATan(3.0), **options)
+    lif.tau.data[3] = 1.5
+    assert str(lif) == shown
+    assert str(snn.Neuron(TWO, tau=2.0, beta=nn.Parameter(torch.ones(3)))) == "Neuron(x, y; v, a; tau=2.0, beta=[3] from 1.0 to 1.0 learned)"
     assert str(snn.LI(tau=snn.Learnable(2.1, min=1.0))) == "LI(x; v; tau=2.1 learned in [1.0, inf], v_rest=0.0)"
     assert str(snn.LI(tau=torch.tensor(3.0))) == "LI(x; v; tau=3.0, v_rest=0.0)"
     assert str(snn.LI(tau=torch.tensor(3.0)).to("meta")) == "LI(x; v; tau=[], v_rest=0.0)"
@@ -544,7 +548,7 @@ def test_states_are_persistent_when_asked():
 # --- the page ----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("name, says", [
-    ("modules in Python", r"step 4: loss \d.*LIF\(tau=\[8\] learned in \[1.0, inf\]"),
+    ("modules in Python", r"step 4: loss \d.*LIF\(tau=\[8\] from \d\.\d+ to \d\.\d+ learned in \[1.0, inf\]"),
     ("states in Python", r"of all steps fired, and v was 0\.\d"),
     ("a network in Python", r"v after 60 steps: torch.Size\(\[4, 8\]\)\nthe same spikes"),
 ])
@@ -555,7 +559,7 @@ def test_the_programs_of_the_page_run(name, says):
 def test_the_table_names_all_modules():
     named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in table("table of modules"))))
     classes = "StatefulModule Constant Learnable"
-    functions = "call keep_state reset_ detach_ get_states set_states_ fuse deploy set_run_config_"
+    functions = "call clamp_ keep_state reset_ detach_ get_states set_states_ fuse deploy set_run_config_"
     assert named == set(snn.__all__) - {*classes.split(), *functions.split()}
 
 

@@ -12,6 +12,7 @@ import torch
 from loops import TWO, refused
 from spikeforge import surrogate
 from torch import nn
+from torch.nn.utils import parametrize
 
 PREDEFINED = {kind._op_name: kind for kind in vars(snn).values() if getattr(kind, "_op_name", None) in reference.NEURONS}
 OTHERS = {  # values other than the defaults
@@ -248,6 +249,27 @@ def test_a_learned_constant_is_taken_within_its_bounds(bounds, taken):
         lif.tau.fill_(9.0)
     if "max" in bounds:
         assert torch.equal(lif(x), snn.LIF(tau=torch.tensor(bounds["max"]))(x))
+
+
+def test_a_constant_beyond_its_bound_returns():
+    """The hook of the docs runs after each step; without it the gradient stays 0."""
+    x = torch.rand(6, 3, 5)
+    tau = snn.Learnable(torch.tensor([1.2, 2.0, 3.9, 2.0, 2.0]), min=1.0, max=4.0)
+    net = nn.Sequential(snn.LIF(tau=tau, v_threshold=snn.Learnable(1.0, max=1.5)), snn.DelayedLinear(5, 2, 3, delay=3.0))
+    parametrize.register_parametrization(net[0], "v_threshold", nn.Softplus())
+    optimizer = torch.optim.SGD(net.parameters(), 1.0)
+    handle = optimizer.register_step_post_hook(lambda *_: snn.clamp_(net))
+    net(x).sum().backward()
+    net[0].tau.grad.copy_(torch.tensor([5.0, 0.5, -5.0, 0.0, -0.5]))
+    net[1].delay.grad.fill_(-1.0)
+    optimizer.step()
+    assert net[0].tau.tolist() == [1.0, 1.5, 4.0, 2.0, 2.5] and (net[1].delay == 3).all()
+    taken = net[0].constant("tau", 3)
+    assert torch.equal(torch.autograd.grad(taken.sum(), net[0].tau)[0], torch.ones(5)), "also at a bound"
+    handle.remove()
+    net[0].tau.data[0] = 0.5
+    assert torch.autograd.grad(net[0].constant("tau", 3).sum(), net[0].tau)[0].tolist() == [0, 1, 1, 1, 1]
+    snn.clamp_(nn.Linear(2, 2)), snn.clamp_(snn.Sequential(snn.IF()))
 
 
 def test_plif_starts_where_it_is_told():

@@ -377,6 +377,52 @@ def test_no_steps_leave_the_states_as_they_are():
     assert torch.equal(module(x[:0], state)[1]["v"], state["v"])
 
 
+def test_dropout_has_one_mask_for_all_steps_of_a_sequence():
+    x = 1 + torch.rand(6, 400, 5)
+    x.requires_grad_()
+    dropout = snn.Dropout(0.25)
+    y, state = dropout(x, None)
+    mask = state["mask"]
+    assert torch.equal(y, x * (mask / 0.75)) and abs(mask.float().mean() - 0.75) < 0.05
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], (mask / 0.75).expand(x.shape))
+    assert not torch.equal(dropout(x, None)[1]["mask"], mask)
+    with snn.keep_state(dropout):
+        steps = torch.stack([dropout.step(row) for row in x])
+        assert torch.equal(steps, dropout(x)), "one mask"
+        kept = snn.get_states(dropout)
+        assert torch.equal(dropout.eval()(x), x) and torch.equal(snn.get_states(dropout)["mask"], kept["mask"])
+        assert torch.equal(dropout.train()(x), steps)
+        snn.reset_(dropout)
+        assert not torch.equal(dropout(x), steps)
+    assert torch.equal(dropout(x, state, store_states=True)[1]["mask"], mask.expand(6, 400, 5))
+    assert torch.equal(snn.Dropout(0)(x), x) and not snn.Dropout(1)(x).any()
+    half = snn.Dropout(0.5)(torch.ones(2, 50, dtype=torch.bfloat16))
+    assert half.dtype == torch.bfloat16 and set(half.unique().tolist()) == {0, 2}
+
+
+def test_dropout_in_networks():
+    """With lengths, in a loop that is stepped, under vmap, and compiled."""
+    net = snn.Sequential(nn.Linear(5, 20), snn.Dropout(0.5), snn.LIF(), nn.Linear(20, 2), snn.LI())
+    x, lengths = sequence(), torch.tensor([8, 2, 5])
+    x[5:, 2] = float("nan")
+    y, state = net(x, None, lengths=lengths, start=torch.ones(8, 3, dtype=torch.bool))
+    alone = [net(x[:n, b : b + 1], {"1.mask": state["1.mask"][b : b + 1]}, start=torch.ones(n, 1, dtype=torch.bool))[0]
+             for b, n in enumerate(lengths)]  # fmt: skip
+    assert all(torch.allclose(y[:n, b : b + 1], one) for b, (n, one) in enumerate(zip(lengths, alone))) and y.isfinite().all()
+    dropout = snn.Dropout(0.5)
+    assert not snn.Sequential(dropout)(x, lengths=lengths)[5:, 2].any()
+    loop = snn.Recurrent(snn.LIF(), nn.Sequential(nn.Linear(5, 5), dropout))
+    given = 5 * torch.rand(8, 3, 5)
+    y, state = loop(given, None)
+    (name,) = [name for name in state if name.endswith("mask")]
+    assert torch.equal(loop(given, {name: state[name]})[0], y), "the mask of the first step is that of all"
+    batched = torch.vmap(dropout, randomness="different")(torch.ones(4, 2, 30))
+    assert torch.equal(batched[:, 0], batched[:, 1]) and not torch.equal(batched[0], batched[1])
+    compiled = torch.compile(lambda x, state: dropout(x, state), fullgraph=True, backend="aot_eager")
+    y, state = compiled(given, None)
+    assert torch.equal(y, given * state["mask"] * 2) and torch.equal(compiled(given, state)[0], y)
+
+
 def test_encoders():
     values = torch.rand(4, 6)
     assert torch.equal(snn.Repeat().encode(values, 3), values.expand(3, 4, 6))
