@@ -2,6 +2,7 @@
 
     spikeforge.nn           neurons and networks as torch modules
     spikeforge.surrogate    derivatives of the spike
+    spikeforge.losses       read-outs of a sequence, losses of them, and penalties of firing rates
     spikeforge.neuron       traces a Python function of one step as a neuron, whose spikes spikeforge.spike computes
     spikeforge.trace        other functions for such a function: resets, gradients, random numbers
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
@@ -37,7 +38,7 @@ from spikeforge._imports import after_import
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
-    from spikeforge import demo, distributed, nir, nn, ops, plasticity, plot, rules, surrogate, trace
+    from spikeforge import demo, distributed, losses, nir, nn, ops, plasticity, plot, rules, surrogate, trace
     from spikeforge.accelerate import accelerate
     from spikeforge.checkpointing import checkpointed
     from spikeforge.connecting import Connectivity, Projection, connect
@@ -96,8 +97,8 @@ _AT_TRACE = (
 __all__ = [
     "Connectivity", "CudaKernel", "CustomOp", "Learned", "Monitor", "Network", "Online", "Plastic", "Projection",
     "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "count",
-    "custom_op", "demo", "distributed", "neuron", "nir", "nn", "ops", "packed_activations", "plasticity", "plot",
-    "rules", "simulate", "spike", "surrogate", "synapse", "trace",
+    "custom_op", "demo", "distributed", "losses", "neuron", "nir", "nn", "ops", "packed_activations", "plasticity",
+    "plot", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
 ]  # fmt: skip
 
 

@@ -529,6 +529,9 @@ def test_call_tells_the_neurons_of_any_module():
         for grad, e in zip(grads, wanted):
             assert_within("gradient", grad, e, 1e-10, e.abs().max())
     assert net.lif._memory.samples is None
+    wrapped, of_wrapped = snn.Sequential(net)(x, None, lengths=lengths, start=start)
+    y, after = snn.call(net, x, None, lengths=lengths, start=start)
+    assert torch.equal(wrapped, y) and all(torch.equal(of_wrapped[f"0.{name}"], v) for name, v in after.items())
     y, _ = snn.call(torch.nn.Sequential(net.layer, net.lif), x, None, lengths=lengths.tolist())
     assert torch.equal(y, net.lif(net.layer(x), lengths=lengths))
     with pytest.raises(ValueError, match="Sequential: accepts neither lengths nor start: statistics"):

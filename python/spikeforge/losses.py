@@ -1,0 +1,150 @@
+"""Read-outs of a sequence, losses of them, and penalties of firing rates.
+
+x is ``[T, B, C]``, time first: the voltages or spikes of a network's last layer. `lengths`, int ``[B]`` or a list, are
+the steps of each sample: values after them may be NaN, and have no gradient; results equal those of each sample without
+its padding, and a sample of no steps has zeros. Half types are summed, and returned, in float32.
+
+Cross entropy of a read-out is ``torch.nn.functional.cross_entropy(max_over_time(v, lengths), labels)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from spikeforge._numbers import state_type
+from spikeforge.nn import samples
+
+__all__ = [
+    "last_step", "max_over_time", "mean_over_time", "rate_mse_loss", "rate_penalty", "spike_count", "tet_loss",
+]  # fmt: skip
+
+Lengths = Tensor | Sequence[int] | None
+
+
+class _Steps(NamedTuple):
+    """A sequence whose values after the ends of samples are zeros.
+
+    Attributes:
+        x: ``[T, B, ...]``, float32 or float64.
+        ended: ``[T, B]``, the steps after the ends; None: there are none.
+        length: the steps of each sample ``[B]``, int64.
+    """
+
+    x: Tensor
+    ended: Tensor | None
+    length: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Returns the mean of ``[T, B, ...]``, zeros after the ends, over the steps of each sample."""
+        return values.sum(0) / self.length.clamp(min=1).view(-1, *[1] * (values.dim() - 2))
+
+
+def _steps(name: str, x: Tensor, lengths: Lengths, *, dims: int = 2) -> _Steps:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"{name}: x must be a floating-point tensor, but is {getattr(x, 'dtype', type(x).__name__)}")
+    if x.dim() < dims or x.shape[0] == 0:
+        raise ValueError(
+            f"{name}: x must be [T, B, C{', ...' * (dims == 2)}] with T of 1 or more, but has shape {list(x.shape)}"
+        )
+    x = x.to(state_type(x.dtype))
+    if lengths is None:
+        return _Steps(x, None, torch.full(x.shape[1:2], x.shape[0], device=x.device))
+    lengths = torch.as_tensor(lengths, device=x.device)
+    ended = samples.ended(name, lengths, x)
+    return _Steps(x.masked_fill(ended, 0), ended.flatten(1), lengths.long())
+
+
+def spike_count(x: Tensor, lengths: Lengths = None) -> Tensor:
+    """Returns the sum over the steps of each sample: ``[T, B, C]`` to ``[B, C]``."""
+    return _steps("spike_count", x, lengths).x.sum(0)
+
+
+def mean_over_time(x: Tensor, lengths: Lengths = None) -> Tensor:
+    """Returns the mean over the steps of each sample: ``[T, B, C]`` to ``[B, C]``. For spikes it is the firing rate."""
+    steps = _steps("mean_over_time", x, lengths)
+    return steps.mean(steps.x)
+
+
+def last_step(x: Tensor, lengths: Lengths = None) -> Tensor:
+    """Returns the values in the last step of each sample: ``[T, B, C]`` to ``[B, C]``."""
+    steps = _steps("last_step", x, lengths)
+    last = samples.beside((steps.length - 1).clamp(min=0).unsqueeze(0), steps.x)
+    return steps.x.take_along_dim(last, 0).squeeze(0)
+
+
+def max_over_time(x: Tensor, lengths: Lengths = None) -> Tensor:
+    """Returns the maximum over the steps of each sample: ``[T, B, C]`` to ``[B, C]``. Equal maxima share the gradient.
+
+    Source of its cross entropy: Cramer et al., IEEE TNNLS 33, 2022 (the Heidelberg datasets); Zenke and Vogels, Neural
+    Computation 33, 2021.
+    """
+    steps = _steps("max_over_time", x, lengths)
+    if steps.ended is None:
+        return steps.x.amax(0)
+    present = steps.x.masked_fill(samples.beside(steps.ended, steps.x), -math.inf)
+    return present.amax(0).where(samples.beside((steps.length > 0).unsqueeze(0), steps.x)[0], 0)
+
+
+def tet_loss(
+    x: Tensor, target: Tensor, lengths: Lengths = None, *, lamb: float = 0.05, threshold: float = 1.0
+) -> Tensor:
+    """Temporal efficient training: the mean over steps of (1 - lamb) the cross entropy of each step + lamb the mean
+    squared distance of x to the threshold; the mean of the samples, a scalar. ``lamb=0`` is the cross entropy alone.
+
+    Args:
+        x: ``[T, B, C]``, voltages or currents of the last layer.
+        target: classes, int64 ``[B]``, or probabilities ``[B, C]``.
+
+    Source: Deng et al., ICLR 2022.
+    """
+    steps = _steps("tet_loss", x, lengths, dims=3)
+    _check_target("tet_loss", target, steps.x, probabilities=True)
+    targets = target.expand(x.shape[0], *target.shape).flatten(0, 1)
+    entropy = functional.cross_entropy(steps.x.flatten(0, 1), targets, reduction="none").view(x.shape[:2])
+    of_steps = (1 - lamb) * entropy + lamb * (steps.x - threshold).square().mean(2)
+    return steps.mean(of_steps if steps.ended is None else of_steps.masked_fill(steps.ended, 0)).mean()
+
+
+def rate_mse_loss(
+    spikes: Tensor, target: Tensor, lengths: Lengths = None, *, correct: float = 0.8, incorrect: float = 0.2
+) -> Tensor:
+    """Mean over samples and classes of the squared distance of a firing rate, in spikes per step, to `correct` for the
+    class `target`, int64 ``[B]``, and to `incorrect` for the others; a scalar.
+
+    Source: the loss of spike counts of SLAYER, Shrestha and Orchard, NeurIPS 2018, divided by the steps of a sample.
+    """
+    steps = _steps("rate_mse_loss", spikes, lengths, dims=3)
+    _check_target("rate_mse_loss", target, steps.x)
+    wanted = incorrect + (correct - incorrect) * functional.one_hot(target, spikes.shape[2])
+    return (steps.mean(steps.x) - wanted).square().mean()
+
+
+def rate_penalty(spikes: Tensor, lengths: Lengths = None, *, lower: float = 0.0, upper: float = math.inf) -> Tensor:
+    """Penalty of the firing rates of a layer ``[T, B, ...]``, in spikes per step; a scalar:
+
+    the mean over samples and neurons of max(0, lower - rate)², plus the mean over samples of
+    max(0, mean rate of the layer - upper)². The lower bound gives silent neurons a gradient.
+    Source: the regularisers of Cramer et al., IEEE TNNLS 33, 2022, with the upper bound as a rate, not a count.
+    """
+    steps = _steps("rate_penalty", spikes, lengths)
+    rate = steps.mean(steps.x).flatten(1)
+    return (lower - rate).relu().square().mean() + (rate.mean(1) - upper).relu().square().mean()
+
+
+def _check_target(name: str, target: Tensor, x: Tensor, *, probabilities: bool = False) -> None:
+    if not isinstance(target, Tensor):
+        raise TypeError(f"{name}: target must be a tensor, but is {type(target).__name__}")
+    if target.dtype == torch.int64 and target.shape == x.shape[1:2]:
+        return
+    if not (probabilities and target.is_floating_point() and target.shape == x.shape[1:]):
+        other = f", or probabilities {list(x.shape[1:])}" if probabilities else ""
+        raise ValueError(
+            f"{name}: target must be classes, int64 {list(x.shape[1:2])}{other}, but is {target.dtype} "
+            f"{list(target.shape)}"
+        )
