@@ -55,9 +55,9 @@ def _steps(name: str, x: Tensor, lengths: Lengths, *, dims: int = 2) -> _Steps:
     x = x.to(state_type(x.dtype))
     if lengths is None:
         return _Steps(x, None, torch.full(x.shape[1:2], x.shape[0], device=x.device))
-    lengths = torch.as_tensor(lengths, device=x.device)
+    lengths = torch.as_tensor(lengths)
     ended = samples.ended(name, lengths, x)
-    return _Steps(x.masked_fill(ended, 0), ended.flatten(1), lengths.long())
+    return _Steps(x.masked_fill(ended, 0), ended.flatten(1), lengths.to(x.device, torch.int64))
 
 
 def spike_count(x: Tensor, lengths: Lengths = None) -> Tensor:
@@ -125,11 +125,13 @@ def rate_mse_loss(
     return (steps.mean(steps.x) - wanted).square().mean()
 
 
-def rate_penalty(spikes: Tensor, lengths: Lengths = None, *, lower: float = 0.0, upper: float = math.inf) -> Tensor:
+def rate_penalty(spikes: Tensor, lengths: Lengths = None, *, lower: float, upper: float) -> Tensor:
     """Penalty of the firing rates of a layer ``[T, B, ...]``, in spikes per step; a scalar:
 
     the mean over samples and neurons of max(0, lower - rate)², plus the mean over samples of
-    max(0, mean rate of the layer - upper)². The lower bound gives silent neurons a gradient.
+    max(0, mean rate of the layer - upper)². ``lower=0`` and ``upper=math.inf`` are no bounds.
+
+    The lower bound gives silent neurons a gradient.
     Source: the regularisers of Cramer et al., IEEE TNNLS 33, 2022, with the upper bound as a rate, not a count.
     """
     steps = _steps("rate_penalty", spikes, lengths)

@@ -21,6 +21,7 @@ from torch.nn.modules.module import (
     _global_forward_hooks,
     _global_forward_pre_hooks,
 )
+from torch.optim.swa_utils import AveragedModel
 
 from spikeforge._numbers import HALF_TYPES
 from spikeforge.nn import samples
@@ -374,10 +375,11 @@ def shape_of(tensor: Tensor) -> str:
 
 
 def _unwrapped(net: nn.Module) -> nn.Module:
-    """Returns the module that torch.compile and the parallel wrappers contain, so that names do not include them."""
+    """Returns the module that torch.compile and the parallel and averaging wrappers contain, so that names do not
+    include them."""
     while True:
         inner = getattr(net, "_orig_mod", None)
-        if inner is None and isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        if inner is None and isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)):
             inner = net.module
         if inner is None:
             return net

@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import sys
+import types
 
 import pytest
 import reference
@@ -80,6 +81,40 @@ def test_a_python_program_runs(blocks, printed, capsys):
 @pytest.mark.parametrize("name", ["constants in Python", "a refractory neuron", "cookbook", "with torch", "padded batches"])
 def test_the_python_programs_of_the_guides_run(name):
     exec(code(name), {"torch": torch, "snn": spikeforge.nn})
+
+
+# Blocks of docs/training.md: the libraries that they need, and assertions that are true after them.
+TOOLS = [
+    ({"losses": "tau = net[1].tau; assert loss > 0 and tau.grad.abs().sum() > 0; "
+                "padded = samples.transpose(0, 1).clone(); padded[20:, lengths == 20] = float('nan'); lone = net.eval()(padded, lengths=lengths); "
+                "torch.testing.assert_close(losses.max_over_time(lone, lengths), losses.max_over_time(net(x, lengths=lengths), lengths))"}, []),
+    ({"losses": "", "Lightning": "weight = module.net[0].weight; assert weight.isfinite().all() and not weight.is_inference(); "
+                                 "assert set(snn.get_states(module.net)) == {'1.v', '4.v'} and module.net[1].tau.min() >= 1"},
+     ["lightning", "torchmetrics"]),
+    ({"losses": "", "Accelerate": "assert loss.isfinite() and accelerator.unwrap_model(net)[1].tau.min() >= 1"}, ["accelerate"]),
+    ({"losses": "", "TensorBoard": "from pathlib import Path; assert list(Path('runs').iterdir())"}, ["tensorboard"]),
+    ({"averages, parametrizations, pruning": "assert averaged.shape == v.shape and (net[0].weight == 0).float().mean() == 0.5; "
+                                             "assert ema.module[1].tau.requires_grad and ema.n_averaged == 1"}, []),
+    ({"fused, then compiled": "twin = blocks[2].layer.module[0].weight; assert twin.grad.abs().sum() > 0 and blocks[2].neuron.residual == 'add'"}, []),
+    ({"profiler": "names = {event.key for event in profiled.key_averages()}; "
+                  "assert {f'spikeforge::{name}' for name in ('lif', 'lif_forward', 'lif_backward', 'run', 'run_forward', 'run_backward')} <= names; "
+                  "assert any(name.startswith('autograd::engine::evaluate_function: spikeforge::ops::autograd::') for name in names)"}, []),
+    ({"ONNX of a step": "", "ONNX of a sequence": "import pytest\n"
+      "with pytest.raises(torch.onnx.OnnxExporterError, match='No ONNX function found for .*lif_forward'):\n"
+      "    torch.onnx.export(snn.LIF(), (samples,), **options)"}, ["onnx", "onnxscript", "onnxruntime"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks, libraries", TOOLS, ids=[list(blocks)[-1] for blocks, _ in TOOLS])
+def test_a_program_of_the_training_page_runs(blocks, libraries, monkeypatch, tmp_path):
+    for library in libraries:
+        pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
+    page = types.ModuleType("training_page")  # Dynamo finds names in their module
+    monkeypatch.setitem(sys.modules, page.__name__, page)
+    for block, check in ({"a network to train": ""} | blocks).items():
+        exec(compile(code(block), block, "exec"), vars(page))
+        exec(check, vars(page))
 
 
 def test_the_programs_of_learning_online_run(capsys):
