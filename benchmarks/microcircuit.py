@@ -119,16 +119,6 @@ def on_gpu(scale, drive, rounds=5):
                 real_time_factor=microseconds / m.DT / 1000, gibibytes=torch.cuda.max_memory_allocated() / 2**30)
 
 
-def joules():
-    """Returns the energy counter of the current GPU, which advances every 20 to 100 ms."""
-    import pynvml
-    import torch
-
-    pynvml.nvmlInit()
-    card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties().uuid}")
-    return pynvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1000
-
-
 def league(drive, seeds, seconds):
     """Returns the real-time factor and energy of each seed, and means over seeds of the populations' activity."""
     import activity
@@ -136,7 +126,9 @@ def league(drive, seeds, seconds):
     import torch
 
     import spikeforge
+    from spikeforge.energy import Nvml
 
+    card = Nvml()
     runs, activities = [], []
     steps, discarded = round(seconds * 1000 / m.DT), round(500 / m.DT)
     for seed in range(seeds):
@@ -144,10 +136,10 @@ def league(drive, seeds, seconds):
         degrees = net.build().indptr.diff()
         spikeforge.simulate(net, discarded, spikes=False)
         torch.cuda.synchronize()
-        before, begun = joules(), time.perf_counter()
+        before, begun = card.joules(), time.perf_counter()
         spikeforge.simulate(net, steps, spikes=False)
         torch.cuda.synchronize()
-        wall, energy = time.perf_counter() - begun, joules() - before
+        wall, energy = time.perf_counter() - begun, card.joules() - before
         first = discarded + steps
         recording = spikeforge.simulate(net, steps)
         events = int(degrees[recording.neurons].sum())

@@ -11,7 +11,8 @@
     spikeforge.checkpointed runs sequences longer than memory
     spikeforge.distributed  shards operators and partitions matrices over the ranks of torch.distributed
     spikeforge.Online       trains a network while its sequence runs
-    spikeforge.count        counts spikes and synaptic operations
+    spikeforge.count        counts spikes and synaptic operations, and estimates their energy
+    spikeforge.energy       measures the energy of a call
     spikeforge.plot         draws spikes and states
     spikeforge.nir          loads and saves NIR graphs
     spikeforge.connect      draws networks by the rules of spikeforge.rules
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from spikeforge.connecting import Connectivity, Projection, connect
     from spikeforge.count import count
     from spikeforge.custom_op import CudaKernel, CustomOp, custom_op
+    from spikeforge.energy import energy
     from spikeforge.monitor import Monitor
     from spikeforge.online import Online
     from spikeforge.packed import packed_activations
@@ -84,7 +86,7 @@ _FROM = {
     "Monitor": "monitor", "Network": "simulation", "Online": "online", "Plastic": "plasticity",
     "Projection": "connecting", "Recording": "simulation", "Share": "simulation", "Synapse": "plasticity",
     "TracedNeuron": "trace", "accelerate": "accelerate", "checkpointed": "checkpointing", "connect": "connecting",
-    "count": "count", "custom_op": "custom_op", "neuron": "trace", "packed_activations": "packed",
+    "count": "count", "custom_op": "custom_op", "energy": "energy", "neuron": "trace", "packed_activations": "packed",
     "simulate": "simulation", "spike": "trace", "synapse": "plasticity",
 }  # fmt: skip
 
@@ -97,7 +99,7 @@ _AT_TRACE = (
 __all__ = [
     "Connectivity", "CudaKernel", "CustomOp", "Learned", "Monitor", "Network", "Online", "Plastic", "Projection",
     "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "count",
-    "custom_op", "demo", "distributed", "losses", "neuron", "nir", "nn", "ops", "packed_activations", "plasticity",
+    "custom_op", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops", "packed_activations", "plasticity",
     "plot", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
 ]  # fmt: skip
 
