@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -13,52 +14,58 @@ import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
+from spikeforge._energy_model import Energy, aligned, estimate
 from spikeforge._hooks import Hooks, Watcher, check_call, networks_around, watched
+from spikeforge._operations import (
+    OTHERS,
+    PRODUCTS,
+    Operations,
+    Synapses,
+    are_spikes,
+    find_synapses,
+    layer_operations,
+    product_operations,
+    spikes_of,
+)
 from spikeforge.accelerate.replacing import Replaced
 from spikeforge.nn.composite import Composite
 from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
 from spikeforge.nn.delayed_linear import DelayedLayer
 from spikeforge.nn.encoders import Encoder
-from spikeforge.nn.lava import LavaConnection, LavaDelayDense, LavaDense
+from spikeforge.nn.lava import LavaConnection
 from spikeforge.nn.layers import BatchNormNeuron
-from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
+from spikeforge.nn.loihi import LoihiConnection
 from spikeforge.nn.stateful import StatefulModule, as_tuple
-
-MOST = 15  # whole numbers up to this one are treated as sums of spikes
-# Names of functions of torch and this library that compute products.
-PRODUCTS = frozenset(
-    """
-    addbmm addmm addmv baddbmm bilinear bmm chain_matmul conv1d conv2d conv3d conv_transpose1d conv_transpose2d
-    conv_transpose3d convolution dot einsum inner linear matmul mm multi_dot multi_head_attention_forward mv
-    rmatmul scaled_dot_product_attention sparse_mm tensordot vdot csrmm csrmv delayed_linear ellmm ellmv
-    event_csrmm event_csrmv event_ellmm event_ellmv event_linear jit_csrmm jit_csrmv recurrent_run
-    """.split()
-)
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 @dataclass(frozen=True)
 class LayerCount:
-    """The counts of one layer.
+    """The counts of one layer. Numbers that the layer does not have are None.
 
     Attributes:
         name: the name in ``named_modules`` of the network.
-        kind: the name of the class.
-        spikes: the number of nonzero output values; None for a layer that is not a neuron, and for a neuron whose
-            outputs are not spikes (all 0, 1 or -1).
+        kind: the name of the class; for products that a module computes by functions, the names of the functions.
+        role: "neuron"; "read-out", a neuron whose outputs are not spikes; "synapses"; "product"; or "encoder", a module
+            of :class:`~spikeforge.nn.Encoder`, or synapses that read values before the first spikes of the network.
+        spikes: the number of spikes that a neuron emitted; an output of k counts as ``|k|`` spikes.
         outputs: the number of output values: steps times batch times neurons.
-        accumulates: synaptic operations, one addition per input spike and reached synapse. None for a neuron.
+        accumulates: synaptic operations, one addition per input spike and reached synapse.
         multiply_accumulates: synaptic operations for inputs that are not spikes: all values count, including zeros.
-            Both are None if no call was counted.
+        events, values: the number of spikes, and of values of other inputs, that synapses or products read.
+        states: the number of state values that a neuron updated: steps times batch times values of its states.
     """
 
     name: str
     kind: str
+    role: str
     spikes: int | None = None
     outputs: int | None = None
     accumulates: int | None = None
     multiply_accumulates: int | None = None
+    events: int | None = None
+    values: int | None = None
+    states: int | None = None
 
     @property
     def rate(self) -> float | None:
@@ -73,16 +80,23 @@ def count(net: nn.Module, *, neurons: Sequence[type[nn.Module]] = ()) -> Count:
     ...     net(x)  # any number of calls
     >>> print(counted.table())
 
-    Spikes are counted for neurons and encoders of ``spikeforge.nn``, and for accelerated neurons; synaptic operations
-    for Linear, Conv1d to Conv3d, ConvTranspose1d to 3d, and Loihi's connections. An input whose values are all 0, 1 or
-    -1 counts as spikes: each one costs an addition for each synapse that it reaches (fewer at the border of a
-    convolution). Any other input costs a multiplication and addition for each of its values and synapses, also for
-    zeros, except for Loihi's connections, which send no zeros. Each call is classified separately. Biases,
-    normalisation and pooling are not counted. A weight of zero counts as a synapse.
+    Counted are the spikes of neurons and encoders of ``spikeforge.nn`` and of accelerated neurons, and the synaptic
+    operations of
 
-    :attr:`Count.not_counted` lists operations that are not counted: layers with weights of other kinds, such as
-    ``DelayedLinear``; calls of a layer with whole numbers up to 15 that are not spikes, such as sums of spikes; and
-    products that the forward of a custom module computes by functions, such as ``q @ k``.
+    - ``nn.Linear``, ``Conv1d`` to ``Conv3d``, ``ConvTranspose1d`` to ``3d``, ``DelayedLinear``, ``DelayedConv1d`` and
+      ``2d``, the module of a ``Recurrent``, and Loihi's connections;
+    - products that the forward of a custom module computes by functions: ``a @ b``, ``matmul``, ``bmm``, ``einsum`` of
+      two tensors, ``scaled_dot_product_attention``, ``linear``, ``conv2d`` and others, under the name of the module.
+
+    Each call is classified separately. An input whose values are all whole numbers from -15 to 15 counts as spikes:
+    each value k costs ``|k|`` additions for each synapse that it reaches (fewer at the border of a convolution), as k
+    spikes one after the other would (Luo et al., ECCV 2024). Any other input costs a multiplication and addition for
+    each of its values and synapses, also for zeros. In a product of two tensors of spikes, each pair of spikes that
+    coincide costs an addition. Loihi's connections send no zeros, and multiply by messages other than 1 and -1.
+
+    Not counted are biases, normalisation, pooling, products of elements, and the neurons themselves. A weight of zero
+    counts as a synapse. :attr:`Count.not_counted` lists what else was not counted: layers with weights of other kinds,
+    such as ``nn.LSTM``, and products by functions that have no rule.
 
     Counts are summed over the batch on the device, without synchronisation. Results of the network do not change.
 
@@ -100,52 +114,44 @@ class Count:
         net = watched("count", net)
         self._hooks = Hooks(self)
         self._counters: list[Counter] = []
-        self._unknown: list[Unknown] = []
         self._products = Products()
+        calls = itertools.count()
         sees_products = any(map(_may_compute_products, net.modules()))
         for name, module in net.named_modules():
-            counts = self._watch(name, module, networks_around(net, name), tuple(neurons))
-            if sees_products and (counts or _may_compute_products(module)):
-                self._hooks.attach(
-                    module, Within(self._products, None if counts else f"{name or '(net)'} ({type(module).__name__})")
-                )
+            networks = networks_around(net, name)
+            counter = _counter(networks, name, module, tuple(neurons))
+            if counter is not None:
+                self._watch(module, counter, counter, calls)
+            if not sees_products:
+                continue
+            if isinstance(counter, (OfSynapses, Unknown)):  # which count what their functions compute
+                self._hooks.attach(module, Within(networks, self._products, None))
+            elif _may_compute_products(module):
+                by_functions = OfProducts(networks, name, module)
+                self._watch(module, by_functions, Within(networks, self._products, by_functions), calls)
 
-    def _watch(self, name: str, module: nn.Module, networks: list[Composite], neurons: tuple[type, ...]) -> bool:
-        """Returns True if the operations of the module are counted, or listed as not counted."""
-        watcher: Watcher | None = None
-        if isinstance(module, neurons) or _is_neuron(module):
-            watcher = Spikes(networks, name, module)
-        elif find_synapses(module):
-            watcher = Operations(networks, name, module, find_synapses(module))
-        elif isinstance(module, LoihiConnection) or any(p.dim() > 1 for p in module.parameters(recurse=False)):
-            watcher = Unknown(networks, name, module)
-        if isinstance(watcher, Unknown):
-            self._unknown.append(watcher)
-        elif isinstance(watcher, Counter):
-            self._counters.append(watcher)
-        if watcher is not None:
-            self._hooks.attach(module, watcher)
-        return isinstance(watcher, (Operations, Unknown))
+    def _watch(self, module: nn.Module, counter: Counter, watcher: Watcher, calls: Iterator[int]) -> None:
+        counter.clock = calls
+        self._counters.append(counter)
+        self._hooks.attach(module, watcher)
 
     @property
     def layers(self) -> list[LayerCount]:
         """Counts of the layers that were called, in the order of ``net.named_modules()``."""
-        return [counter.counted() for counter in self._counters if counter.calls]
+        counted = [(counter, counter.counted()) for counter in self._counters if counter.calls]
+        first = min((counter.first for counter, layer in counted if layer and layer.role == "neuron"), default=0)
+        return [
+            replace(layer, role="encoder")
+            if layer.role == "synapses" and layer.multiply_accumulates and counter.first < first
+            else layer
+            for counter, layer in counted
+            if layer is not None
+        ]
 
     @property
     def not_counted(self) -> list[str]:
         """Operations that are not counted, with the reason: see :func:`count`."""
-        layers = [f"{layer.title} ({layer.kind})" for layer in self._unknown if layer.calls]
-        unclassified = [
-            (counter, counter.unclassified()) for counter in self._counters if isinstance(counter, Operations)
-        ]
-        sums = [
-            f"{counter.title} ({counter.kind}): {calls} of {counter.calls} calls, with whole numbers that are not "
-            "spikes"
-            for counter, calls in unclassified
-            if calls
-        ]
-        return layers + sums + [f"{title}: {', '.join(names)}" for title, names in self._products.found.items()]
+        return [counter.missing() for counter in self._counters if counter.calls and counter.missing()]
 
     @property
     def spikes(self) -> int:
@@ -168,9 +174,10 @@ class Count:
         Raises:
             ValueError: if no layer of this name was called.
         """
-        layers = {layer.name: layer for layer in self.layers}
+        layers = {layer.name: layer for layer in reversed(self.layers)}  # a module's own counts before its products'
         if name not in layers:
-            raise ValueError(f"count: layer '{name}' was not counted; counted are {', '.join(layers) or 'none'}")
+            counted = ", ".join(reversed(layers)) or "none"
+            raise ValueError(f"count: layer '{name}' was not counted; counted are {counted}")
         return layers[name]
 
     def __iter__(self) -> Iterator[LayerCount]:
@@ -178,22 +185,68 @@ class Count:
 
     def table(self) -> str:
         """Formats a table with one line per layer: spikes, rate, and operations."""
-        layers = self.layers
-        rows = [("layer", "kind", "spikes", "rate", "accumulates", "multiply-accumulates")]
-        rows += [_row(layer) for layer in layers]
-        rows.append(("all", "", f"{self.spikes:,}", "", f"{self.accumulates:,}", f"{self.multiply_accumulates:,}"))
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
-        lines += [f"not counted: {what}" for what in self.not_counted]
-        return "\n".join(lines)
+        rows = [("layer", "kind", "role", "spikes", "rate", "accumulates", "multiply-accumulates")]
+        for layer in self.layers:
+            numbers = (layer.spikes, layer.rate, layer.accumulates, layer.multiply_accumulates)
+            rows.append((layer.name or "(net)", layer.kind, layer.role, *map(_number, numbers)))
+        rows.append(("all", "", "", f"{self.spikes:,}", "", f"{self.accumulates:,}", f"{self.multiply_accumulates:,}"))
+        return "\n".join([aligned(rows, left=3), *(f"not counted: {what}" for what in self.not_counted)])
 
     __str__ = table
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the counts as dicts and lists of numbers and strings: "layers", with the attributes of
+        :class:`LayerCount` and its rate, the three sums, and "not_counted"."""
+        sums = {name: getattr(self, name) for name in ("spikes", "accumulates", "multiply_accumulates")}
+        layers = [{**asdict(layer), "rate": layer.rate} for layer in self.layers]
+        return {"layers": layers, **sums, "not_counted": self.not_counted}
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Returns :meth:`to_dict` as JSON."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def energy(
+        self, numbers: str = "float32", memory: str = "1MB", *, add: float | None = None, multiply: float | None = None,
+        access: float | None = None, reuse: float = 1.0,
+    ) -> Energy:  # fmt: skip
+        """Estimates the energy of the counted calls on a digital chip, in joules: arithmetic and memory separately.
+
+        Arithmetic of a layer, from the energies ``add`` and ``multiply`` of an operation:
+
+        - synapses and products: ``accumulates * add + multiply_accumulates * (add + multiply)``
+        - neurons: ``states * (add + multiply)``, a decay and an addition for each state and step
+
+        Memory of a layer, from the energy ``access`` of reading or writing a byte, for numbers of w bytes:
+
+        - weights: ``w * (accumulates + multiply_accumulates / reuse) * access``
+        - inputs of layers: ``2 * (4 * events + w * values) * access``, written once by the layer before and read once;
+          a spike is an event with an address of 4 bytes
+        - states of neurons: ``2 * w * states * access``, read and written at each step
+
+        The energies are those of Horowitz, "Computing's energy problem", ISSCC 2014, for 45 nm and 0.9 V. Not included
+        are sums of a layer's inputs (they stay in registers until the neuron reads them), biases, normalisation,
+        pooling, elementwise functions such as ReLU, the values in delays, control, transport of events between cores,
+        leakage, and everything in :attr:`not_counted`.
+
+        Args:
+            numbers: "float32" (0.9 pJ for an addition, 3.7 pJ for a multiplication), "float16" (0.4, 1.1) or "int8"
+                (0.03, 0.2).
+            memory: the memory of weights, states and inputs: SRAM of "8KB" (10 pJ for 8 bytes), "32KB" (20) or "1MB"
+                (100), or "DRAM" (1300, the lower end of the paper's range).
+            add, multiply: other energies, in joules for an operation.
+            access: another energy, in joules for a byte.
+            reuse: the number of multiplications for each read of a weight, at least 1. Accelerators for dense layers
+                use a weight for many pixels or samples; for spikes each event reads its weights.
+
+        Raises:
+            ValueError: for other names, or numbers that are not finite and at least 0.
+        """
+        return estimate(self.layers, numbers, memory, add, multiply, access, reuse)
+
     def reset(self) -> None:
         """Sets all counts to 0."""
-        for watcher in (*self._counters, *self._unknown):
-            watcher.reset()
-        self._products.found.clear()
+        for counter in self._counters:
+            counter.reset()
 
     def close(self) -> None:
         """Stops counting; the counts are kept."""
@@ -207,20 +260,10 @@ class Count:
         self.close()
 
 
-def _row(layer: LayerCount) -> tuple[str, ...]:
-    numbers = (layer.spikes, layer.rate, layer.accumulates, layer.multiply_accumulates)
-    return layer.name or "(net)", layer.kind, *map(_number, numbers)
-
-
 def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2%}" if isinstance(value, float) else f"{value:,}"
-
-
-def _aligned(row: Iterable[str], widths: Sequence[int]) -> Iterator[str]:
-    for i, (word, width) in enumerate(zip(row, widths)):
-        yield word.ljust(width) if i < 2 else word.rjust(width)
 
 
 # --- observed modules
@@ -238,19 +281,161 @@ def _may_compute_products(module: nn.Module) -> bool:
     return isinstance(module, fx.GraphModule) or not type(module).__module__.startswith(("torch.", "spikeforge."))
 
 
+def _counter(networks: list[Composite], name: str, module: nn.Module, neurons: tuple[type, ...]) -> Counter | None:
+    if isinstance(module, neurons) or _is_neuron(module):
+        return OfNeuron(networks, name, module)
+    synapses = find_synapses(module)
+    if synapses is not None:
+        return OfSynapses(networks, name, module, synapses)
+    return Unknown(networks, name, module) if _has_weights(module) and not _may_compute_products(module) else None
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return isinstance(module, LoihiConnection) or any(p.dim() > 1 for p in module.parameters(recurse=False))
+
+
+class Counter(Watcher):
+    """Sums counts of one module on its device."""
+
+    clock: Iterator[int]  # numbers the calls of all counters
+
+    def __init__(self, networks: list[Composite], name: str, module: nn.Module):
+        super().__init__(networks)
+        self.name, self.kind = name, type(module).__name__
+        self.title = f"{name or '(net)'} ({self.kind})"
+        self.reset()
+
+    def reset(self) -> None:
+        self.calls = self.first = 0
+        self.sums: dict[str, Tensor | int] = {}
+
+    def add(self, numbers: Operations) -> None:
+        for name, number in numbers.items():
+            self.sums[name] = self.sums.get(name, 0) + number
+
+    def sum(self, name: str) -> int:
+        return int(self.sums.get(name, 0))
+
+    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self.is_repeated():
+            return
+        with torch.no_grad():
+            self.see(module, args, kwargs, result)
+        self.called()
+
+    def called(self) -> None:
+        time = next(self.clock)
+        self.first = self.first if self.calls else time
+        self.calls += 1
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        raise NotImplementedError
+
+    def counted(self) -> LayerCount | None:
+        return None
+
+    def missing(self) -> str:
+        """Returns what was not counted, or an empty string."""
+        return ""
+
+    def operations(self, role: str) -> LayerCount:
+        names = ("accumulates", "multiply_accumulates", "events", "values")
+        return LayerCount(self.name, self.kind, role, **{name: self.sum(name) for name in names})
+
+
+class Unknown(Counter):
+    """Counts the calls of a layer with weights whose operations are not known."""
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        pass
+
+    def missing(self) -> str:
+        return self.title
+
+
+class OfNeuron(Counter):
+    """Counts the spikes of a neuron or encoder."""
+
+    def __init__(self, networks: list[Composite], name: str, module: nn.Module):
+        super().__init__(networks, name, module)
+        self.role = "encoder" if isinstance(module, Encoder) else "neuron"
+        neuron = module.neuron if isinstance(module, BatchNormNeuron) else module
+        self.states = len(neuron.state_names) if isinstance(neuron, StatefulModule) else 1
+
+    def reset(self) -> None:
+        super().reset()
+        self.outputs = self.updates = 0
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        outputs, _ = self.parts(result)
+        values = as_tuple(outputs) if isinstance(module, StatefulModule) else as_tuple(outputs)[:1]
+        self.updates += values[0].numel() * self.states
+        for y in values:
+            check_call("count", module, y)
+            self.outputs += y.numel()
+            self.add({"spikes": spikes_of(y).sum(), "others": ~are_spikes(y)})
+
+    def counted(self) -> LayerCount:
+        fires = self.sum("others") == 0
+        role = self.role if fires or self.role == "encoder" else "read-out"
+        spikes = self.sum("spikes") if fires else None
+        return LayerCount(self.name, self.kind, role, spikes, self.outputs, states=self.updates)
+
+
+class OfSynapses(Counter):
+    """Counts the operations of a layer of synapses."""
+
+    def __init__(self, networks: list[Composite], name: str, module: nn.Module, synapses: Synapses):
+        super().__init__(networks, name, module)
+        self.synapses = synapses
+
+    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        x = args[0] if args else kwargs.get("input", kwargs.get("x"))
+        check_call("count", module, x)
+        self.add(layer_operations(module, self.synapses, x))
+
+    def counted(self) -> LayerCount:
+        return self.operations("synapses")
+
+
+class OfProducts(Counter):
+    """Counts the products that the forward of a custom module computes by functions."""
+
+    def __init__(self, networks: list[Composite], name: str, module: nn.Module):
+        super().__init__(networks, name, module)
+        self.has_weights = _has_weights(module)
+
+    def reset(self) -> None:
+        super().reset()
+        self.found: dict[str, None] = {}  # names of functions, sets in order
+        self.unknown: dict[str, None] = {}
+
+    def record(self, name: str, operations: list[Operations] | None) -> None:
+        (self.unknown if operations is None else self.found).update({name: None} if operations != [] else {})
+        for each in operations or ():
+            self.add(each)
+
+    def counted(self) -> LayerCount | None:
+        return replace(self.operations("product"), kind=", ".join(self.found)) if self.found else None
+
+    def missing(self) -> str:
+        if self.unknown:
+            return f"{self.title}: {', '.join(self.unknown)}"
+        return self.title if self.has_weights and not self.found else ""
+
+
 class Products(TorchFunctionMode):
-    """Records the matrix products that forward methods compute by functions rather than by modules."""
+    """Passes the products of functions to the counter of the module whose forward calls them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, dict[str, None]] = {}  # sets in order
         self.local = threading.local()
 
-    def enter(self, title: str | None) -> None:
+    def enter(self, counter: OfProducts | None) -> None:
         around = self.local.__dict__.setdefault("around", [])
         if not around:
             self.__enter__()
-        around.append(title)
+        around.append(counter)
 
     def leave(self) -> None:
         around = self.local.__dict__.get("around")
@@ -265,206 +450,29 @@ class Products(TorchFunctionMode):
             self.__exit__(None, None, None)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        title = self.local.around[-1]
-        if title is not None:
-            name = getattr(func, "__name__", "").partition(".")[0].strip("_").removeprefix("linalg_")
-            if name in PRODUCTS:
-                self.found.setdefault(title, {}).setdefault(name)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        counter = self.local.around[-1]
+        name = getattr(func, "__name__", "").partition(".")[0].strip("_").removeprefix("linalg_")
+        if counter is not None and (name in PRODUCTS or name in OTHERS):
+            with torch.no_grad():
+                counter.record(name, product_operations(name, args, kwargs or {}))
+        return result
 
 
 class Within(Watcher):
-    """Marks the module whose forward is running, or None if its products are counted elsewhere."""
+    """Marks the module whose forward is running, with the counter of its products, or None if they are not counted."""
 
     sees_errors = True
 
-    def __init__(self, products: Products, title: str | None):
-        super().__init__([])
-        self.products, self.title = products, title
+    def __init__(self, networks: list[Composite], products: Products, counter: OfProducts | None):
+        super().__init__(networks)
+        self.products, self.counter = products, counter
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.products.enter(self.title)
+        counter = None if self.is_repeated() else self.counter
+        self.products.enter(counter)
+        if counter is not None:
+            counter.called()
 
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self.products.leave()
-
-
-def are_sums(x: Tensor) -> Tensor:
-    """Returns True if all values are whole numbers from -15 to 15, as sums of spikes are."""
-    return ((x == x.round()) & (x.abs() <= MOST)).all()
-
-
-def are_spikes(x: Tensor) -> Tensor:
-    """Returns True if all values are 0, 1 or -1, as a tensor on their device."""
-    return ((x == 0) | (x == 1) | (x == -1)).all()
-
-
-class Counter(Watcher):
-    """Sums counts of one module on its device."""
-
-    def __init__(self, networks: list[Composite], name: str, module: nn.Module):
-        super().__init__(networks)
-        self.name, self.kind, self.title = name, type(module).__name__, name or "(net)"
-        self.reset()
-
-    def reset(self) -> None:
-        self.calls = 0
-        self.sums: dict[str, Tensor] = {}
-
-    def add(self, name: str, number: Tensor) -> None:
-        self.sums[name] = self.sums[name] + number if name in self.sums else number
-
-    def sum(self, name: str) -> int:
-        return int(self.sums[name])
-
-    def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if self.is_repeated():
-            return
-        with torch.no_grad():
-            self.see(module, args, kwargs, result)
-        self.calls += 1
-
-    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        raise NotImplementedError
-
-    def counted(self) -> LayerCount:
-        raise NotImplementedError
-
-
-class Unknown(Counter):
-    """Counts the calls of a layer with weights whose operations are not known."""
-
-    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        pass
-
-
-class Spikes(Counter):
-    """Counts the spikes of a neuron."""
-
-    def reset(self) -> None:
-        super().reset()
-        self.outputs = 0
-
-    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        outputs, _ = self.parts(result)
-        values = as_tuple(outputs) if isinstance(module, StatefulModule) else as_tuple(outputs)[:1]
-        for y in values:
-            check_call("count", module, y)
-            self.outputs += y.numel()
-            self.add("spikes", (y != 0).sum())
-            self.add("others", ~are_spikes(y))
-
-    def counted(self) -> LayerCount:
-        fires = self.sum("others") == 0
-        return LayerCount(self.name, self.kind, self.sum("spikes") if fires else None, self.outputs)
-
-
-class Operations(Counter):
-    """Counts the operations of a layer of synapses."""
-
-    def __init__(self, networks: list[Composite], name: str, module: nn.Module, synapses: Synapses):
-        super().__init__(networks, name, module)
-        self.synapses = synapses
-
-    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        x = args[0] if args else kwargs.get("input", kwargs.get("x"))
-        check_call("count", module, x)
-        fan_out, spiking = self.synapses(module, x), are_spikes(x)
-        sends = isinstance(module, (LoihiConnection, LavaConnection))
-        unclassified = torch.zeros_like(spiking) if sends else ~spiking & are_sums(x)
-        leading = x.shape[: x.dim() - fan_out.dim()]
-        active = (x != 0).sum(tuple(range(len(leading))), dtype=torch.int64) if leading else x != 0
-        events = (active * fan_out).sum()
-        others = events if sends else fan_out.sum() * math.prod(leading)
-        self.add("accumulates", events * spiking)
-        self.add("multiply_accumulates", others * ~(spiking | unclassified))
-        self.add("unclassified", unclassified.long())
-
-    def unclassified(self) -> int:
-        """Returns the number of calls whose operations are not counted."""
-        return self.sum("unclassified") if self.calls else 0
-
-    def counted(self) -> LayerCount:
-        if self.unclassified() == self.calls:
-            return LayerCount(self.name, self.kind)
-        numbers = {name: self.sum(name) for name in ("accumulates", "multiply_accumulates")}
-        return LayerCount(self.name, self.kind, **numbers)
-
-
-# --- the number of synapses that an input value reaches: an int64 tensor that broadcasts against the input
-
-Synapses = Callable[[nn.Module, Tensor], Tensor]
-
-
-def find_synapses(module: nn.Module) -> Synapses | None:
-    """Returns the fan-out of this kind of layer, or None if it is not known."""
-    if isinstance(module, nn.Linear):
-        return _of_linear
-    if isinstance(module, CONVOLUTIONS):
-        return _OfConvolution()
-    if isinstance(module, LoihiSparse):
-        return _of_sparse
-    return _of_dense if isinstance(module, (LoihiDense, LoihiDelayDense, LavaDense, LavaDelayDense)) else None
-
-
-def _of_linear(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.tensor(module.out_features, device=x.device)
-
-
-def _of_dense(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.tensor(module.weight.shape[0], device=x.device)
-
-
-def _of_sparse(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.bincount(module.col_indices, minlength=x.shape[-1])
-
-
-class _OfConvolution:
-    """The fan-out of a convolution, cached for each size of images."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[Any, ...], Tensor] = {}
-
-    def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
-        size = tuple(x.shape[-len(module.kernel_size) :])
-        key = (*size, x.device)
-        if key not in self.known:
-            self.known[key] = _fan_out_map(module, size).to(x.device)
-        return self.known[key]
-
-
-def _fan_out_map(module: nn.Module, size: tuple[int, ...]) -> Tensor:
-    """Returns the number of synapses of each pixel, ``[*size]``, the same in each channel."""
-    taps = _taps_of_transposed if module.transposed else _taps
-    fan_out = torch.tensor(module.out_channels // module.groups)
-    for axis, n in enumerate(size):
-        fan_out = fan_out.unsqueeze(-1) * torch.tensor(taps(module, axis, n))
-    return fan_out
-
-
-def _taps(module: nn.Module, axis: int, n: int) -> list[int]:
-    """Returns how often a convolution reads each of n pixels along an axis."""
-    kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
-    before, after = module._reversed_padding_repeated_twice[-2 * axis - 2 :][:2]
-    outputs = (n + before + after - dilation * (kernel - 1) - 1) // stride + 1
-    read = [0] * n
-    for output in range(outputs):
-        for tap in range(kernel):
-            i = output * stride + tap * dilation - before
-            if module.padding_mode == "circular":
-                i %= n
-            elif module.padding_mode == "reflect":
-                i = n - 1 - abs(n - 1 - abs(i))
-            elif module.padding_mode == "replicate":
-                i = min(max(i, 0), n - 1)
-            if 0 <= i < n:
-                read[i] += 1
-    return read
-
-
-def _taps_of_transposed(module: nn.Module, axis: int, n: int) -> list[int]:
-    """Returns the number of outputs along an axis to which a transposed convolution adds each of n pixels."""
-    kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
-    outputs = (n - 1) * stride - 2 * module.padding[axis] + dilation * (kernel - 1) + module.output_padding[axis] + 1
-    first = [i * stride - module.padding[axis] for i in range(n)]
-    return [sum(0 <= at + tap * dilation < outputs for tap in range(kernel)) for at in first]

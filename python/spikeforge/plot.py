@@ -1,4 +1,4 @@
-"""Plots of spikes and states over time with matplotlib: rasters, traces, rates.
+"""Plots with matplotlib: spikes and states over time as rasters, traces and rates, and the costs of layers.
 
 Data is ``[T, N]``, or ``[T, B, ...]`` as returned by modules and :class:`~spikeforge.Monitor`, of which `sample`
 chooses one element of the batch: a tensor on any device, with or without gradients, or an array. Each function draws
@@ -18,7 +18,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLORS", "raster", "rates", "traces"]
+__all__ = ["COLORS", "costs", "raster", "rates", "traces"]
 
 COLORS = ("#2e86ab", "#d1495b", "#3d9970", "#c97b2a", "#6b5b95", "#8a94a6")
 INK, MUTED, GRID = "#22262e", "#7a8190", "#e6e8ee"
@@ -168,6 +168,44 @@ def rates(
     ax.set_axisbelow(True)
     if is_named:
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small", handlelength=1.2)
+    return ax
+
+
+def costs(costs: Any, ax: Axes | None = None, *, title: str | None = None) -> Axes:
+    """Draws the costs of layers: a horizontal bar per layer.
+
+    Args:
+        costs: the result of :func:`spikeforge.count`, for operations; or of its ``energy()``, for joules.
+        ax: the axes to draw into; None creates a figure.
+        title: the title, on the left.
+
+    Raises:
+        TypeError, ImportError: for another argument, and without matplotlib.
+    """
+    _matplotlib("collections")
+    kinds: dict[str, tuple[tuple[str, str], str]] = {
+        "accumulates": (("accumulates", "multiply_accumulates"), "operations"), "compute": (("compute", "memory"), "J"),
+    }  # fmt: skip
+    found = [kinds[name] for name in kinds if hasattr(costs, name)]
+    if not found:
+        kind = type(costs).__name__
+        raise TypeError(f"costs: costs must be a Count of spikeforge.count, or its energy(), but is {kind}")
+    (names, unit), *_ = found
+    layers = [layer for layer in costs.layers if any(getattr(layer, name) for name in names)]
+    ax = _axes(ax, (6, 1 + 0.3 * max(len(layers), 1)))
+    left = [0.0] * len(layers)
+    for name, color in zip(names, COLORS):
+        widths = [float(getattr(layer, name) or 0) for layer in layers]
+        ax.barh(range(len(layers)), widths, 0.7, left, color=color, label=name.replace("_accumulates", "-accumulates"))
+        left = [a + b for a, b in zip(left, widths)]
+    _tidy(ax, title)
+    ax.set_yticks(range(len(layers)), [layer.name or layer.kind for layer in layers])
+    ax.invert_yaxis()
+    ax.xaxis.set_major_formatter(_matplotlib("ticker").EngFormatter(unit if unit == "J" else ""))
+    ax.set_xlabel("energy" if unit == "J" else unit)
+    ax.grid(axis="x", color=GRID)
+    ax.set_axisbelow(True)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small", handlelength=1.2)
     return ax
 
 

@@ -1,11 +1,16 @@
 """Monitors, counts and plots describe a network without changing its results."""
 
 import copy
+import importlib
 import io
+import itertools
+import json
 import os
 import pickle
 import subprocess
 import sys
+import time
+import types
 
 import numpy
 import pytest
@@ -20,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from conftest import REPOSITORY
 
+measuring = importlib.import_module("spikeforge.energy")
 TAU = 2.5
 
 
@@ -312,6 +318,9 @@ def reached(layer, x):
     ones = copy.deepcopy(layer).double()
     with torch.no_grad():
         ones.weight.fill_(1)
+        if isinstance(ones, snn.DelayedLinear | snn.DelayedConv1d | snn.DelayedConv2d):
+            ones.delay.zero_()
+            ones.round_()  # a spike arrives at its own step
         if ones.bias is not None:
             ones.bias.zero_()
     total = 0
@@ -334,6 +343,10 @@ LAYERS = {
     "Conv3d": (lambda: nn.Conv3d(2, 2, (1, 2, 3), padding=(0, 1, 1), groups=2), (1, 2, 3, 4, 3)),
     "ConvTranspose1d": (lambda: nn.ConvTranspose1d(2, 3, 3, stride=2, padding=1, output_padding=1), (2, 2, 5)),
     "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 4, 3, padding=2, dilation=2, groups=2), (1, 2, 4, 5)),
+    "DelayedLinear": (lambda: snn.DelayedLinear(5, 4, 2), (3, 2, 5)),
+    "DelayedLinear input": (lambda: snn.DelayedLinear(5, 4, 2, per="input", interpolation="gauss"), (3, 2, 5)),
+    "DelayedConv1d": (lambda: snn.DelayedConv1d(2, 4, 3, 2, stride=2, padding=1, groups=2), (3, 1, 2, 5)),
+    "DelayedConv2d": (lambda: snn.DelayedConv2d(2, 3, (3, 2), 1, padding=(1, 0), dilation=(1, 2)), (2, 1, 2, 4, 4)),
 }
 
 
@@ -347,10 +360,13 @@ def test_operations_are_those_of_each_spike_sent_alone(kind, device):
     with count(watched) as counted:
         watched(spikes.to(device))
         watched(-spikes.to(device))  # inhibitory spikes
-        assert counted.layers[0].accumulates == 2 * reached(layer, spikes)
-        assert counted.multiply_accumulates == 0
+        watched(3 * spikes.to(device))  # sums of spikes
+        (layer_count,) = counted.layers
+        assert layer_count.accumulates == 5 * reached(layer, spikes) and layer_count.events == 5 * spikes.sum()
+        assert counted.multiply_accumulates == layer_count.values == 0
         watched((spikes * 0.5).to(device))
-    assert counted.multiply_accumulates == everywhere and counted.accumulates == 2 * reached(layer, spikes)
+    assert counted.multiply_accumulates == everywhere and counted.accumulates == 5 * reached(layer, spikes)
+    assert counted.layers[0].values == spikes.numel() and counted.layers[0].role == "synapses"
 
 
 def test_a_network_is_counted_layer_by_layer():
@@ -387,24 +403,129 @@ def test_the_report_lists_values_that_are_no_spikes_or_unknown():
     with count(net) as counted:
         net(torch.rand(6, 2, 5))
     assert [layer.name for layer in counted] == ["fire", "read"] and counted["read"].spikes is None
+    assert [layer.role for layer in counted] == ["encoder", "read-out"]
     assert counted["fire"].outputs == 60
     assert counted.not_counted == ["bilinear (Bilinear)"] and "not counted: bilinear" in counted.table()
     refused(ValueError, "layer 'unused' was not counted; counted are fire, read", lambda: counted["unused"])
+
+
+class Function(nn.Module):
+    """A custom module that computes a product by a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors):
+        return self.function(*tensors)
+
+
+# A function of two tensors, their shapes, and the equation of the product; shapes after broadcasting if they differ.
+PRODUCTS = {
+    "matmul": (torch.matmul, (2, 3, 4), (2, 4, 2), "bnk,bkm"),
+    "@, broadcast": (lambda a, b: a @ b, (2, 1, 3, 2), (2, 2, 2), "xbnk,bkm", (2, 2, 3, 2), (2, 2, 2)),
+    "@ of vectors": (lambda a, b: a @ b, (5,), (5,), "k,k"),
+    "@ of a matrix and a vector": (lambda a, b: a @ b, (3, 5), (5,), "nk,k"),
+    "@ of a vector": (lambda a, b: a @ b, (3,), (2, 3, 4), "k,bkm"),
+    "rmatmul": (lambda a, b: torch.Tensor.__rmatmul__(b, a), (2, 3), (3, 2), "nk,km"),
+    "bmm": (torch.bmm, (2, 3, 4), (2, 4, 2), "bnk,bkm"),
+    "mm": (torch.mm, (3, 4), (4, 2), "nk,km"),
+    "mv": (torch.mv, (3, 4), (4,), "nk,k"),
+    "dot": (torch.dot, (5,), (5,), "k,k"),
+    "addmm": (lambda a, b: torch.addmm(torch.ones(2, device=a.device), a, b), (3, 4), (4, 2), "nk,km"),
+    "baddbmm": (lambda a, b: a.new_ones(2, 3, 2).baddbmm_(a, b), (2, 3, 4), (2, 4, 2), "bnk,bkm"),
+    "linear": (nn.functional.linear, (2, 3, 4), (5, 4), "bnk,mk"),
+    "einsum": (lambda a, b: torch.einsum("bnk, bmk -> bnm", a, b), (2, 3, 4), (2, 2, 4), "bnk,bmk"),
+    "einsum of sums": (lambda a, b: torch.einsum("bnk,bj->bk", a, b), (2, 3, 4), (2, 2), "bnk,bj"),
+    "einsum ...": (lambda a, b: torch.einsum("...nk,mk->...nm", a, b), (1, 2, 3, 2), (2, 2), "xynk,mk"),
+    "einsum of a diagonal": (lambda a, b: torch.einsum("iij,jk->ik", a, b), (3, 3, 2), (2, 2), "iij,jk"),
+    "einsum, outer": (lambda a, b: torch.einsum("n,m", [a, b]), (3,), (4,), "n,m"),
+    "outer": (torch.outer, (3,), (4,), "n,m"),
+    "inner": (torch.inner, (2, 3), (4, 3), "nk,mk"),
+    "tensordot": (torch.tensordot, (2, 3, 2), (3, 2, 3), "nij,ijm"),
+    "tensordot, dims": (lambda a, b: torch.tensordot(a, b, dims=([0, -1], [2, 0])), (2, 3, 4), (4, 3, 2), "inj,jmi"),
+    "tensordot, a tensor": (lambda a, b: torch.tensordot(a, b, torch.tensor([[1], [0]])), (2, 3), (3, 2), "ni,im"),
+    "empty": (torch.matmul, (3, 0), (0, 2), "nk,km"),
+}
+OPERANDS = {"spikes": (0.4, 1), "sums": (0.5, -15), "values": (1.0, 0.3), "no spikes": (0.0, 1)}
+
+
+def operand(kind, shape):
+    share, value = OPERANDS[kind]
+    return value * (torch.rand(shape) < share).float()
+
+
+def loops(equation, a, b, kinds):
+    """Counts operations one by one: visits all combinations of indices of both tensors."""
+    first, second = equation.split(",")
+    sizes = dict(zip(first + second, (*a.shape, *b.shape)))
+    additions = multiplications = 0
+    for at in itertools.product(*map(range, sizes.values())):
+        index = dict(zip(sizes, at))
+        x, y = a[tuple(index[i] for i in first)], b[tuple(index[i] for i in second)]
+        spikes = [abs(int(value)) for value, kind in zip((x, y), kinds) if kind != "values"]
+        additions += numpy.prod(spikes, dtype=int) if spikes else 0
+        multiplications += not spikes
+    return additions, multiplications
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+def test_products_of_functions_are_counted_as_in_loops(function, device):
+    product, a_shape, b_shape, equation, *broadcast = PRODUCTS[function]
+    for kinds in [*itertools.product(("spikes", "sums", "values"), repeat=2), ("no spikes", "values")]:
+        a, b = operand(kinds[0], a_shape), operand(kinds[1], b_shape)
+        with count(net := Function(product)) as counted:
+            assert torch.equal(net(a.to(device), b.to(device)), product(a.to(device), b.to(device)))
+        expanded = [t.expand(shape) for t, shape in zip((a, b), broadcast or (a_shape, b_shape))]
+        if a.numel() == 0:  # no values are spikes
+            kinds = ("spikes", "spikes")
+        (layer,) = counted.layers
+        assert (layer.accumulates, layer.multiply_accumulates) == loops(equation, *expanded, kinds), kinds
+        assert layer.role == "product" and counted.not_counted == []
+
+
+def test_attention_is_two_products(device):
+    q, k, v = operand("spikes", (2, 4, 3, 5)), operand("spikes", (2, 2, 4, 5)), operand("sums", (2, 2, 4, 6))
+    attend = Function(lambda *qkv: nn.functional.scaled_dot_product_attention(*qkv, enable_gqa=True))
+    with count(attend) as counted:
+        attend(q.to(device), k.to(device), v.to(device))
+    keys, values = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+    additions = loops("bhnk,bhmk", q, keys, ("spikes", "spikes"))[0]
+    additions += loops("bhnm,bhmk", torch.full((2, 4, 3, 4), 0.5), values, ("values", "sums"))[0]
+    assert (counted.accumulates, counted.multiply_accumulates) == (additions, 0)
+    assert counted[""].kind == "scaled_dot_product_attention"
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "Conv2d", "Conv2d same", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"])
+def test_convolutions_by_functions_are_counted_like_layers(kind):
+    make, shape = LAYERS[kind]
+    layer = make()
+    options = [layer.stride, layer.padding, layer.dilation, layer.groups]
+    if layer.transposed:
+        options = [layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation]
+    function = getattr(nn.functional, f"conv{'_transpose' * layer.transposed}{layer.weight.dim() - 2}d")
+    net = Function(lambda x: function(x, layer.weight, layer.bias, *options))
+    for x in (operand("spikes", shape), operand("values", shape)):
+        with count(layer) as of_layer, count(net) as of_function:
+            assert torch.equal(layer(x), net(x))
+        for sums in ("accumulates", "multiply_accumulates"):
+            assert getattr(of_layer, sums) == getattr(of_function, sums)
 
 
 class Attention(nn.Module):
     def __init__(self):
         super().__init__()
         self.q, self.k, self.fire, self.join = nn.Linear(5, 5), nn.Linear(5, 5), snn.LIF(v_threshold=0.1), nn.Linear(5, 3)
+        self.ones = nn.Parameter(torch.ones(5, 5))
 
     def forward(self, x, fails=None):
         q, k = self.fire(self.q(x)), self.fire(self.k(x))
         if fails:
             raise fails
-        return self.join(q @ k.transpose(-1, -2) @ torch.einsum("tbi->tbi", x))
+        return self.join(q @ k.transpose(-1, -2) @ x @ self.ones) + torch.einsum("tbi,ij,jk->tbk", x, self.ones, self.ones[:, :3])
 
 
-def test_products_of_functions_are_listed():
+def test_products_of_functions_belong_to_their_module():
     net, x = nn.Sequential(Attention(), snn.LIF()), sequence().float()
     with count(net) as counted:
         for _ in range(2):
@@ -414,26 +535,61 @@ def test_products_of_functions_are_listed():
             net(x)
         copy.deepcopy(net)(x)
         torch.ones(2, 2) @ torch.ones(2, 2)
-    assert counted.not_counted == ["0 (Attention): einsum, matmul"] or counted.not_counted == ["0 (Attention): matmul, einsum"]
-    assert [layer.name for layer in counted] == ["0.q", "0.k", "0.fire", "0.join", "1"] and "matmul" in counted.table()
+    with torch.no_grad():
+        q, k = (net[0].fire(layer(x)) for layer in (net[0].q, net[0].k))
+        scores = q @ k.mT
+    additions = loops("tnk,tmk", q, k, ("spikes", "spikes"))[0] + loops("tnm,tmk", scores, x, ("sums", "values"))[0]
+    assert counted["0"].kind == "matmul" and counted["0"].accumulates == 2 * additions > 0
+    assert counted["0"].multiply_accumulates == 2 * x.numel() * 5  # a parameter of ones is no tensor of spikes
+    assert counted.not_counted == ["0 (Attention): einsum"] and "not counted: 0 (Attention)" in counted.table()
+    assert [layer.name for layer in counted] == ["0", "0.q", "0.k", "0.fire", "0.join", "1"]
     counted.reset()
     assert counted.not_counted == []
+    with count(net) as counted:
+        y = checkpoint(net, x.requires_grad_(), use_reentrant=False)
+        before = counted["0"].accumulates
+        y.sum().backward()
+    assert counted["0"].accumulates == before == additions
     block = Block()
     with count(block) as counted:
         block(x)
-    assert counted.not_counted == [], "a Linear is a product that is counted"
+    assert counted.not_counted == [] and [layer.name for layer in counted] == ["fc", "lif"]
     with pytest.raises(KeyboardInterrupt), count(net):
         net[0](x, fails=KeyboardInterrupt)
     assert torch._C._len_torch_function_stack() == 0
 
 
+def test_products_without_a_rule_are_listed():
+    a, sparse, nested = torch.eye(3), torch.eye(3).to_sparse_csr(), torch.nested.nested_tensor([torch.eye(3), torch.eye(2)])
+    for product, name in [
+        (lambda: torch.linalg.multi_dot([a, a]), "multi_dot"), (lambda: sparse @ a, "matmul"), (lambda: torch.kron(a, a), "kron"),
+        (lambda: torch.einsum("ij,jk,kl", a, a, a), "einsum"), (lambda: (a + 0j) @ (a + 0j), "matmul"),
+        (lambda: nested @ nested, "matmul"),
+        (lambda: torch.func.vmap(torch.mv, (None, 0))(a, a), "mv"),
+    ]:
+        net = Function(product)
+        with count(net) as counted:
+            net()
+        assert counted.layers == [] and counted.not_counted == [f"(net) (Function): {name}"]
+
+
 STRANGERS = {
-    "DelayedLinear": (lambda: snn.DelayedLinear(5, 4, 2), (6, 2, 5)),
-    "DelayedConv1d": (lambda: snn.DelayedConv1d(2, 3, 3, 2), (6, 2, 2, 5)),
     "LoihiConv": (lambda: snn.LoihiConv(torch.ones(2, 2, 3, 3, dtype=torch.int32)), (6, 2, 2, 5, 5)),
     "LSTM": (lambda: nn.LSTM(5, 4), (6, 2, 5)),
+    "Weighted": (lambda: Weighted(), (2, 5)),
     "MultiheadAttention": (lambda: Query(nn.MultiheadAttention(5, 1)), (6, 2, 5)),
 }
+
+
+class Weighted(nn.Module):
+    """A custom module whose weights are in no product."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 5))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
 
 
 class Query(nn.Module):
@@ -455,18 +611,81 @@ def test_layers_of_other_kinds_are_listed_and_have_no_row(kind):
     assert counted.layers == [] and counted.not_counted == [f"{name} ({kind})"]
 
 
-def test_sums_of_spikes_are_no_spikes_and_no_multiplications():
+def test_small_whole_numbers_are_spikes():
     spikes = torch.tensor([[0.0, 1, 1, 0], [1, 0, 1, 0]])
-    layer = nn.Linear(4, 3)
-    with count(layer) as counted:
-        for x in (spikes, spikes + spikes.flip(0), 15 * spikes - 1, 16 * spikes, spikes / 2):
+    layer, fires = nn.Linear(4, 3), Function(lambda x: x)
+    for x in (spikes, spikes + spikes.flip(0), 15 * spikes - 1, spikes.bool(), -2 * spikes.long(), spikes.bfloat16()):
+        net = layer.bfloat16() if x.dtype == torch.bfloat16 else layer.float()
+        with count(net) as counted, count(fires, neurons=[Function]) as of_neuron:
+            net(x) if x.is_floating_point() else None
+            fires(x)
+        assert of_neuron.spikes == int(x.double().abs().sum()) and of_neuron[""].rate == of_neuron.spikes / 8
+        assert not x.is_floating_point() or counted.accumulates == 3 * of_neuron.spikes
+    for x in (16 * spikes, spikes / 2, spikes * torch.nan, spikes * torch.inf):
+        with count(layer.float()) as counted, count(fires, neurons=[Function]) as of_neuron:
             layer(x)
-    assert (counted.accumulates, counted.multiply_accumulates) == (4 * 3, 2 * 8 * 3)
-    assert counted.not_counted == ["(net) (Linear): 2 of 5 calls, with whole numbers that are not spikes"]
-    with count(layer) as counted:
-        layer(2 * spikes)
-    assert counted[""].accumulates is None and counted[""].multiply_accumulates is None
-    assert "Linear" in counted.table().splitlines()[1] and "0" not in counted.table().splitlines()[1]
+            fires(x)
+        assert (counted.accumulates, counted.multiply_accumulates) == (0, 24)
+        assert of_neuron[""].spikes is None and of_neuron[""].role == "read-out"
+
+
+def test_a_recurrent_matrix_is_counted():
+    net, x = snn.Recurrent(snn.LIF(tau=TAU, v_threshold=0.5), nn.Linear(5, 5)), sequence().float()
+    with count(net) as counted:
+        y = net(x)
+    assert counted["module"].accumulates == 5 * int(y[:-1].sum()) > 0 and counted["cell"].spikes == int(y.sum())
+
+
+def network_with_roles():
+    torch.manual_seed(3)
+    return nn.Sequential(snn.TimeDistributed(nn.Linear(5, 6)), snn.AdaptiveLIF(v_threshold=0.2), nn.Linear(6, 4), snn.LI())
+
+
+def test_encoders_and_read_outs_have_their_role_and_counts_are_json():
+    net, x = network_with_roles(), sequence()
+    with count(net) as counted:
+        net(x)
+    assert [layer.role for layer in counted] == ["encoder", "neuron", "synapses", "read-out"]
+    assert counted["0.module"].values == x.numel() and counted["2"].events == counted["1"].spikes > 0
+    assert counted["1"].states == 2 * 9 * 3 * 6 and counted["3"].states == 9 * 3 * 4  # v and w; v
+    found = json.loads(counted.to_json())
+    assert found == counted.to_dict() and found["layers"][1]["rate"] == counted["1"].rate
+    assert found["accumulates"] == 4 * counted.spikes and found["not_counted"] == []
+
+
+def test_the_energy_is_that_of_each_operation_and_access():
+    net, x = network_with_roles(), sequence()
+    with Monitor(net, "1.out") as monitor, count(net) as counted:
+        net(x)
+    compute = memory = 0.0
+    word, event = 2, 4  # bytes
+    pico = {"add": 0.4, "multiply": 1.1, "access": 20 / 8}
+    for _ in range(x.numel()):  # the encoder
+        memory += 2 * word * pico["access"]
+        for _ in range(6):
+            compute += pico["add"] + pico["multiply"]
+            memory += word * pico["access"] / 3
+    for _ in range(9 * 3 * (6 * 2 + 4)):  # states
+        compute += pico["add"] + pico["multiply"]
+        memory += 2 * word * pico["access"]
+    for _ in range(int(monitor["1.out"].sum())):
+        memory += 2 * event * pico["access"]
+        for _ in range(4):
+            compute += pico["add"]
+            memory += word * pico["access"]
+    energy = counted.energy("float16", "32KB", reuse=3)
+    assert energy.compute == pytest.approx(compute * 1e-12) and energy.memory == pytest.approx(memory * 1e-12)
+    assert sum(layer.total for layer in energy.layers) == pytest.approx(energy.total) == energy.to_dict()["total"]
+    other = counted.energy("int8", "8KB", add=0.4e-12, multiply=1.1e-12, access=0)
+    assert other.compute == pytest.approx(energy.compute) and other.memory == 0
+    assert "read-out" in str(energy) and str(energy).splitlines()[-1].endswith("nJ")
+    for options, says in [
+        (dict(numbers="int4"), "numbers must be one of float32, float16, int8, but is 'int4'"),
+        (dict(memory="L2"), "memory must be one of 8KB"), (dict(reuse=0.5), "reuse must be finite and at least 1"),
+        (dict(access=-1), "access must be finite and at least 0, but is -1"), (dict(add=float("nan")), "add must be finite"),
+    ]:
+        refused(ValueError, says, lambda: counted.energy(**options))
+    refused(TypeError, "energy: multiply must be a number", lambda: counted.energy(multiply="3.7 pJ"))
 
 
 def test_a_normalisation_and_its_neuron_are_counted():
@@ -518,6 +737,104 @@ def test_neurons_of_others_are_counted_by_their_class():
     with count(net, neurons=[Fires]) as counted:
         y = net(x)
     assert counted["neuron"].spikes == int(y.sum()) and counted["neuron"].outputs == 20
+
+
+# --- energy -----------------------------------------------------------------------------------------------------------
+
+@pytest.fixture
+def powercap(tmp_path, monkeypatch):
+    """Returns a function that writes a zone of RAPL, and removes the GPU."""
+    monkeypatch.setattr(measuring, "POWERCAP", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def write(zone, name, microjoules, largest=1_000_000):
+        folder = tmp_path / zone
+        folder.mkdir(exist_ok=True)
+        for file, content in [("name", name), ("energy_uj", microjoules), ("max_energy_range_uj", largest)]:
+            (folder / file).write_text(f"{content}\n")
+
+    return write
+
+
+def test_rapl_sums_packages_and_their_memory_and_wraps_around(powercap):
+    zones = {"intel-rapl:0": "package-0", "intel-rapl:0:0": "core", "intel-rapl:0:1": "dram", "intel-rapl:1": "package-1", "intel-rapl:2": "psys"}
+    for zone, name in zones.items():
+        powercap(zone, name, 999_000)
+    rapl = measuring.Rapl()
+    assert rapl.joules() == 0
+    for zone, name in zones.items():
+        powercap(zone, name, 1_000)  # 2 mJ more in each zone
+    assert rapl.joules() == pytest.approx(3 * 0.002) == rapl.joules()
+    powercap("intel-rapl:1", "package-1", 6_000)
+    assert rapl.joules() == pytest.approx(3 * 0.002 + 0.005)
+
+
+class Card(types.ModuleType):
+    """A card in place of pynvml: 50 W, and 0.25 J for each call. Its energy advances every 20 ms."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, has_counter=True):
+        super().__init__("pynvml")
+        self.calls, self.has_counter = 0, has_counter
+
+    def nvmlInit(self):
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        assert uuid == "GPU-1234"
+        return uuid
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, card):
+        if not self.has_counter:
+            raise self.NVMLError("Not Supported")
+        return 50_000 * time.perf_counter() + 250 * self.calls
+
+    def nvmlDeviceGetPowerUsage(self, card):
+        return 50_000 + 25_000 * bool(self.calls)
+
+    def __call__(self):
+        self.calls += 1
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("has_counter", [True, False], ids=["energy", "power"])
+def test_the_energy_of_a_call_is_that_of_its_counter_without_idle_power(has_counter, powercap, monkeypatch):
+    card = Card(has_counter)
+    monkeypatch.setitem(sys.modules, "pynvml", card)
+    for name, value in [("is_available", lambda: True), ("synchronize", lambda: None), ("current_device", lambda: 0),
+                        ("get_device_properties", lambda device: types.SimpleNamespace(uuid="1234"))]:
+        monkeypatch.setattr(torch.cuda, name, value)
+    (name, found), = spikeforge.energy(card, seconds=0.5).items()
+    assert name == "gpu" and 10 <= found.calls < card.calls <= found.calls + 1 and 0.01 <= found.seconds < 0.1
+    if has_counter:
+        assert found.joules == pytest.approx(0.25, rel=1e-3) and found.idle_watts == pytest.approx(50, rel=0.2)
+        assert found.watts - found.idle_watts == pytest.approx(0.25 / found.seconds, rel=0.1)
+    else:  # the power rises with the first call, before the idle power is measured
+        assert found.watts == pytest.approx(75, rel=0.2) and abs(found.joules) < 0.2
+    assert found.error < 0.2 and "a call" in str(found)
+    windows = numpy.array([(1.0, 10.0), (2.0, 30.0), (1.0, 12.0), (1.0, 14.0)])
+    powers = windows[:, 1] / windows[:, 0]
+    assert measuring._power(windows.tolist()) == pytest.approx((66 / 5, powers.std(ddof=1) / 2))
+
+
+def test_energy_refuses_what_it_cannot_measure(powercap, monkeypatch):
+    call = lambda: None
+    none = "energy: counters of energy cannot be read: gpu: torch finds no CUDA device; cpu: .* has no zone of RAPL"
+    refused(RuntimeError, none, lambda: spikeforge.energy(call))
+    powercap("intel-rapl:0", "package-0", "", 1_000_000)
+    refused(RuntimeError, "cpu: RAPL cannot be read", lambda: spikeforge.energy(call))
+    powercap("intel-rapl:0", "package-0", 0, 1_000_000)
+    assert spikeforge.energy(call, seconds=0.05)["cpu"].joules == 0
+    refused(RuntimeError, "gpu: torch finds no CUDA device", lambda: spikeforge.energy(call, counters=["gpu", "cpu"]))
+    refused(RuntimeError, "none is requested", lambda: spikeforge.energy(call, counters=[]))
+    refused(ValueError, "counters must be among gpu, cpu, but one is 'tpu'", lambda: spikeforge.energy(call, counters=["tpu"]))
+    for seconds in (0, -1, float("nan")):
+        refused(ValueError, "seconds must be above 0", lambda: spikeforge.energy(call, seconds=seconds))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    refused(RuntimeError, "pip install nvidia-ml-py", lambda: spikeforge.energy(call, counters="gpu"))
 
 
 # --- plot -------------------------------------------------------------------------------------------------------------
@@ -591,6 +908,24 @@ def test_rates_are_means_over_neurons_and_window():
     numpy.testing.assert_allclose(plot.rates(monitor).lines[0].get_ydata(), 100 * monitor["out"].mean((1, 2)))
 
 
+def test_costs_are_bars_of_layers():
+    net, x = network_with_roles(), sequence()
+    with count(net) as counted:
+        net(x)
+    ax = plot.costs(counted, title="operations")
+    additions, products = ([bar.get_width() for bar in bars] for bars in ax.containers)
+    assert additions == [0, counted.accumulates] and products == [counted.multiply_accumulates, 0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0.module", "2"]
+    energy = counted.energy()
+    ax = plot.costs(energy, pyplot.subplots()[1])
+    compute, memory = ax.containers
+    assert [bar.get_width() for bar in memory] == pytest.approx([layer.memory for layer in energy.layers])
+    assert [bar.get_x() for bar in memory] == pytest.approx([layer.compute for layer in energy.layers]) and len(compute) == 4
+    with count(nn.ReLU()) as nothing:
+        plot.costs(nothing).figure.canvas.draw()
+    refused(TypeError, r"must be a Count of spikeforge.count, or its energy\(\), but is Tensor", lambda: plot.costs(x))
+
+
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (5,), (5, 0), (2, 1, 3, 3)])
 def test_every_shape_is_drawn(shape, tmp_path):
     for dtype in (torch.bfloat16, torch.int32, torch.bool, torch.float64):
@@ -623,9 +958,10 @@ except ImportError as error: print(error)"""
 
 
 def test_the_program_of_the_documentation_runs(tmp_path):
-    program = code("a network watched in Python") + code("a loss of rates")
+    program = "".join(map(code, ("a network watched in Python", "a loss of rates", "the estimated energy of a network")))
     shown = output_of(program, cwd=tmp_path, env=os.environ | {"MPLBACKEND": "agg"})
-    assert "torch.Size([200, 4, 100])" in shown and "multiply-accumulates" in shown
+    assert "torch.Size([200, 4, 100])" in shown and "multiply-accumulates" in shown and "compute" in shown
+    assert pyplot.imread(tmp_path / "costs.png").std() > 0.05
     assert pyplot.imread(tmp_path / "spikes.png").std() > 0.05
 
 

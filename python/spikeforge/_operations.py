@@ -1,0 +1,287 @@
+"""The operations of layers and products: additions for spikes, multiplications with addition for other values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge.nn.delayed_conv import _DelayedConv
+from spikeforge.nn.delayed_linear import DelayedLinear
+from spikeforge.nn.lava import LavaConnection, LavaDelayDense, LavaDense
+from spikeforge.nn.loihi import LoihiConnection, LoihiDelayDense, LoihiDense, LoihiSparse
+
+MOST = 15  # whole numbers up to this one count as spikes
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+Operations = dict[str, Tensor]  # the fields of LayerCount with these names, on the device of the input
+Synapses = Callable[[nn.Module, Tensor], Tensor]
+
+
+def are_spikes(x: Tensor) -> Tensor:
+    """Returns True if all values are whole numbers from -15 to 15, as a tensor on their device."""
+    if x.dtype == torch.bool or x.is_complex():
+        return torch.full((), not x.is_complex(), device=x.device)
+    return ((x == x.round()) & (x.abs() <= MOST)).all()
+
+
+def spikes_of(x: Tensor) -> Tensor:
+    """Returns the number of spikes that each value stands for if all are_spikes(): its magnitude, int8."""
+    return x.to(torch.int8).abs()
+
+
+def layer_operations(module: nn.Module, synapses: Synapses, x: Tensor) -> Operations:
+    """Returns the operations of a layer for the input x."""
+    fan_out = synapses(module, x)
+    leading = x.shape[: x.dim() - fan_out.dim()]
+    is_message = isinstance(module, (LoihiConnection, LavaConnection))  # it has a value, and zeros are not sent
+    sent = x != 0 if is_message else spikes_of(x)
+    spiking = ((x == 0) | (x.abs() == 1)).all() if is_message else are_spikes(x)
+    additions = ((sent.sum(tuple(range(len(leading)))) if leading else sent) * fan_out).sum()
+    events = sent.sum()
+    products, values = (additions, events) if is_message else (fan_out.sum() * math.prod(leading), x.numel())
+    return {
+        "accumulates": additions * spiking, "multiply_accumulates": products * ~spiking,
+        "events": events * spiking, "values": values * ~spiking,
+    }  # fmt: skip
+
+
+# --- products of two tensors. An axis has a label; axes of both tensors with the same label are paired
+
+Labels = Sequence[Hashable]
+
+# Names of functions of torch and this library that compute products, but have no rule below.
+OTHERS = frozenset(
+    """
+    bilinear chain_matmul convolution kron multi_dot multi_head_attention_forward sparse_mm vecdot csrmm csrmv ellmm
+    ellmv event_csrmm event_csrmv event_ellmm event_ellmv event_linear jit_csrmm jit_csrmv recurrent_run
+    """.split()
+)
+
+
+def product_operations(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Operations] | None:
+    """Returns the operations of each product that a function computes, or None if they are not known."""
+    try:
+        return PRODUCTS[name](*args, **kwargs)
+    except (KeyError, TypeError, ValueError):  # no rule for the function, or for this form of its arguments
+        return None
+
+
+def _check(*tensors: Tensor) -> None:
+    for t in tensors:
+        is_wrapped = type(t) not in (Tensor, nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(t)
+        if is_wrapped or t.is_nested or t.layout != torch.strided or t.is_complex() or t.is_quantized:
+            raise ValueError("not a dense tensor of real numbers")
+
+
+def _paired(a: Tensor, a_labels: Labels, b: Tensor, b_labels: Labels) -> Operations:
+    """Returns the operations of a product that multiplies all pairs of values whose common labels agree.
+
+    Spikes: an addition for each spike of one tensor and each value of the other that it selects; if both are spikes,
+    for each pair of spikes that coincide (Zhou et al., Spikformer, ICLR 2023). A parameter is a weight, not spikes.
+    """
+    _check(a, b)
+    sizes = dict(zip(a_labels, a.shape))
+    for label, size in zip(b_labels, b.shape):
+        sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
+    is_weight = [isinstance(t, nn.Parameter) for t in (a, b)]
+    (a, a_labels), (b, b_labels) = _distinct(a, a_labels, sizes), _distinct(b, b_labels, sizes)
+    common = [label for label in a_labels if label in b_labels]
+    spiking, sums, reached = [], [], []
+    for t, labels, weight in zip((a, b), (a_labels, b_labels), is_weight):
+        none = torch.zeros((), dtype=torch.int64, device=t.device)
+        sent = none.expand(t.shape) if weight else spikes_of(t)
+        rest = [i for i, label in enumerate(labels) if label not in common]
+        order = [labels.index(label) for label in common]
+        sums.append(sent.permute(*order, *rest).flatten(len(order)).sum(-1) if rest else sent.permute(order).long())
+        spiking.append(none.bool() if weight else are_spikes(t))
+        reached.append(math.prod(size for label, size in sizes.items() if label not in labels))
+    (a_spikes, b_spikes), (of_a, of_b) = spiking, (t.sum() for t in sums)
+    one = torch.where(a_spikes, of_a * reached[0], of_b * reached[1] * b_spikes)
+    return {
+        "accumulates": torch.where(a_spikes & b_spikes, (sums[0] * sums[1]).sum(), one),
+        "multiply_accumulates": math.prod(sizes.values()) * ~(a_spikes | b_spikes),
+        "events": of_a * a_spikes + of_b * b_spikes,
+        "values": sum(t.numel() * ~each for t, each, weight in zip((a, b), spiking, is_weight) if not weight) + 0 * one,
+    }
+
+
+def _distinct(t: Tensor, labels: Labels, sizes: dict[Hashable, int]) -> tuple[Tensor, list[Hashable]]:
+    """Returns the diagonal of axes with the same label, without axes of size 1 along which a tensor is broadcast."""
+    labels = list(labels)
+    for label in [label for i, label in enumerate(labels) if label in labels[:i]]:
+        i, j = labels.index(label), labels.index(label, labels.index(label) + 1)
+        t = t.diagonal(0, i, j)
+        labels = [other for k, other in enumerate(labels) if k not in (i, j)] + [label]
+    dropped = [i for i, label in enumerate(labels) if t.shape[i] == 1 != sizes[label]]
+    return t.squeeze(dropped) if dropped else t, [label for i, label in enumerate(labels) if i not in dropped]
+
+
+def _leading(t: Tensor, own: int) -> list[Hashable]:
+    """Returns labels of the leading axes, which are paired from the last one on as in broadcasting."""
+    return [f"batch {i}" for i in range(t.dim() - own, 0, -1)]
+
+
+def _matmul(input: Tensor, other: Tensor, *, out: Any = None) -> list[Operations]:
+    rows, columns = ["row"] * (input.dim() > 1), ["column"] * (other.dim() > 1)
+    a = [*_leading(input, 2), *rows, "inner"] if rows else ["inner"]
+    b = [*_leading(other, 2), "inner", *columns] if columns else ["inner"]
+    return [_paired(input, a, other, b)]
+
+
+def _linear(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> list[Operations]:
+    columns = ["column"] * (weight.dim() - 1)
+    return [_paired(input, [*_leading(input, 1), "inner"], weight, [*columns, "inner"])]
+
+
+def _einsum(equation: str, *operands: Any) -> list[Operations]:
+    tensors = operands[0] if isinstance(operands[0], (list, tuple)) else operands
+    if len(tensors) == 1:
+        return []  # a sum
+    a, b = tensors
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    return [_paired(a, _labels(terms[0], a), b, _labels(terms[1], b))]
+
+
+def _labels(term: str, t: Tensor) -> list[Hashable]:
+    before, dots, after = term.partition("...")
+    return [*before, *(_leading(t, len(before + after)) if dots else ()), *after]
+
+
+def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Any = None) -> list[Operations]:
+    if isinstance(dims, int):
+        dims = range(a.dim() - dims, a.dim()), range(dims)
+    inner = {int(j) % b.dim(): int(i) % a.dim() for i, j in zip(*dims)}
+    return [_paired(a, range(a.dim()), b, [inner.get(j, f"b{j}") for j in range(b.dim())])]
+
+
+def _inner(input: Tensor, other: Tensor, *, out: Any = None) -> list[Operations]:
+    return _tensordot(input, other, ([-1], [-1])) if input.dim() and other.dim() else []
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, *_: Any, enable_gqa: bool = False, **__: Any
+) -> list[Operations]:
+    """The two products, for all pairs of a query and a key, also those that a mask excludes."""
+    if enable_gqa:
+        key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    scores = query.new_full((), 0.5).expand(*batch, query.shape[-2], key.shape[-2])  # the softmax is no spikes
+    return _matmul(query, key.mT) + _matmul(scores, value)
+
+
+def _convolution(kind: type[nn.Module]) -> Callable[..., list[Operations]]:
+    is_transposed = kind in TRANSPOSED
+    last = ("output_padding", "groups", "dilation") if is_transposed else ("dilation", "groups")
+    names = ("bias", "stride", "padding", *last)
+
+    def rule(input: Tensor, weight: Tensor, *rest: Any, **named: Any) -> list[Operations]:
+        _check(input, weight)
+        options = {**dict(zip(names, rest)), **named, "bias": False}
+        groups = options.get("groups", 1)
+        channels = [weight.shape[0], weight.shape[1] * groups]
+        layer = kind(*(channels if is_transposed else channels[::-1]), weight.shape[2:], **options, device="meta")
+        return [layer_operations(layer, _OfConvolution(), input)]
+
+    return rule
+
+
+# The rules, by the names of functions and methods. The biases of addmm and others are not counted.
+PRODUCTS: dict[str, Callable[..., list[Operations]]] = {
+    "matmul": _matmul, **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), lambda a, b, **_: _matmul(a, b)),
+    **dict.fromkeys(("addmm", "addmv", "addbmm", "baddbmm"), lambda _, a, b, **__: _matmul(a, b)),
+    **dict.fromkeys(("outer", "ger"), lambda a, b, **_: [_paired(a, "a", b, "b")]),
+    **dict.fromkeys(("linear", "delayed_linear"), _linear),
+    "rmatmul": lambda a, b: _matmul(b, a),
+    "einsum": _einsum, "tensordot": _tensordot, "inner": _inner, "scaled_dot_product_attention": _attention,
+    **{kind.__name__.lower(): _convolution(kind) for kind in CONVOLUTIONS},
+    **{f"conv_transpose{i + 1}d": _convolution(kind) for i, kind in enumerate(TRANSPOSED)},
+}  # fmt: skip
+
+
+# --- the number of synapses that an input value reaches: an int64 tensor that broadcasts against the input
+
+
+def find_synapses(module: nn.Module) -> Synapses | None:
+    """Returns the fan-out of this kind of layer, or None if it is not known."""
+    if isinstance(module, (nn.Linear, DelayedLinear)):
+        return _of_linear
+    if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
+        return _OfConvolution()
+    if isinstance(module, _DelayedConv):
+        return _OfConvolution(CONVOLUTIONS[module.dims - 1](
+            module.in_channels, module.out_channels, module.kernel_size, module.stride, module.padding, module.dilation,
+            module.groups, device="meta",
+        ))  # fmt: skip
+    if isinstance(module, LoihiSparse):
+        return _of_sparse
+    return _of_dense if isinstance(module, (LoihiDense, LoihiDelayDense, LavaDense, LavaDelayDense)) else None
+
+
+def _of_linear(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.tensor(module.out_features, device=x.device)
+
+
+def _of_dense(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.tensor(module.weight.shape[0], device=x.device)
+
+
+def _of_sparse(module: nn.Module, x: Tensor) -> Tensor:
+    return torch.bincount(module.col_indices, minlength=x.shape[-1])
+
+
+class _OfConvolution:
+    """The fan-out of a convolution, or of the `layer` that has its fan-out, cached for each size of images."""
+
+    def __init__(self, layer: nn.Module | None = None) -> None:
+        self.layer = layer
+        self.known: dict[tuple[Any, ...], Tensor] = {}
+
+    def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
+        module = self.layer or module
+        size = tuple(x.shape[-len(module.kernel_size) :])
+        key = (*size, x.device)
+        if key not in self.known:
+            self.known[key] = _fan_out_map(module, size).to(x.device)
+        return self.known[key]
+
+
+def _fan_out_map(module: nn.Module, size: tuple[int, ...]) -> Tensor:
+    """Returns the number of synapses of each pixel, ``[*size]``, the same in each channel."""
+    taps = _taps_of_transposed if module.transposed else _taps
+    fan_out = torch.tensor(module.out_channels // module.groups)
+    for axis, n in enumerate(size):
+        fan_out = fan_out.unsqueeze(-1) * torch.tensor(taps(module, axis, n))
+    return fan_out
+
+
+def _taps(module: nn.Module, axis: int, n: int) -> list[int]:
+    """Returns how often a convolution reads each of n pixels along an axis."""
+    kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
+    before, after = module._reversed_padding_repeated_twice[-2 * axis - 2 :][:2]
+    outputs = (n + before + after - dilation * (kernel - 1) - 1) // stride + 1
+    read = [0] * n
+    for output in range(outputs):
+        for tap in range(kernel):
+            i = output * stride + tap * dilation - before
+            if module.padding_mode == "circular":
+                i %= n
+            elif module.padding_mode == "reflect":
+                i = n - 1 - abs(n - 1 - abs(i))
+            elif module.padding_mode == "replicate":
+                i = min(max(i, 0), n - 1)
+            if 0 <= i < n:
+                read[i] += 1
+    return read
+
+
+def _taps_of_transposed(module: nn.Module, axis: int, n: int) -> list[int]:
+    """Returns the number of outputs along an axis to which a transposed convolution adds each of n pixels."""
+    kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
+    outputs = (n - 1) * stride - 2 * module.padding[axis] + dilation * (kernel - 1) + module.output_padding[axis] + 1
+    first = [i * stride - module.padding[axis] for i in range(n)]
+    return [sum(0 <= at + tap * dilation < outputs for tap in range(kernel)) for at in first]
