@@ -6,6 +6,7 @@
     spikeforge.neuron       traces a Python function of one step as a neuron, whose spikes spikeforge.spike computes
     spikeforge.trace        other functions for such a function: resets, gradients, random numbers
     spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
+    spikeforge.convert      converts a trained network of ReLU; spikeforge.qcfs prepares it by fine-tuning
     spikeforge.Monitor      records outputs and states while a network runs
     spikeforge.packed_activations   keeps spikes as bits for the backward pass
     spikeforge.checkpointed runs sequences longer than memory
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from spikeforge.accelerate import accelerate
     from spikeforge.checkpointing import checkpointed
     from spikeforge.connecting import Connectivity, Projection, connect
+    from spikeforge.convert import convert, qcfs
     from spikeforge.count import count
     from spikeforge.custom_op import CudaKernel, CustomOp, custom_op
     from spikeforge.energy import energy
@@ -86,8 +88,9 @@ _FROM = {
     "Monitor": "monitor", "Network": "simulation", "Online": "online", "Plastic": "plasticity",
     "Projection": "connecting", "Recording": "simulation", "Share": "simulation", "Synapse": "plasticity",
     "TracedNeuron": "trace", "accelerate": "accelerate", "checkpointed": "checkpointing", "connect": "connecting",
-    "count": "count", "custom_op": "custom_op", "energy": "energy", "neuron": "trace", "packed_activations": "packed",
-    "simulate": "simulation", "spike": "trace", "synapse": "plasticity",
+    "convert": "convert", "count": "count", "custom_op": "custom_op", "energy": "energy", "neuron": "trace",
+    "packed_activations": "packed", "qcfs": "convert", "simulate": "simulation", "spike": "trace", "synapse":
+    "plasticity",
 }  # fmt: skip
 
 # Names of this module in version 0.1. They raise a DeprecationWarning, and are removed in version 0.3.
@@ -98,9 +101,9 @@ _AT_TRACE = (
 
 __all__ = [
     "Connectivity", "CudaKernel", "CustomOp", "Learned", "Monitor", "Network", "Online", "Plastic", "Projection",
-    "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "count",
-    "custom_op", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops", "packed_activations", "plasticity",
-    "plot", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
+    "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "convert",
+    "count", "custom_op", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops", "packed_activations",
+    "plasticity", "plot", "qcfs", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
 ]  # fmt: skip
 
 

@@ -63,6 +63,8 @@ assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1
                        "assert (first.of(rhythm)[0][first.of(rhythm)[1] == 1] == torch.arange(24, 400, 25)).all()",
       "a recording as a source": "assert torch.equal(played.of(player)[0] + 400, steps) and torch.equal(played.of(player)[1], neurons); "
                                  "assert len(played.of(target)[0]) > 0"}, "spikes, then"),
+    ({"a converted network": "assert error < 0.2 and len(net.report.replaced) == 4",
+      "fine-tuning before a conversion": "assert logits.shape == (64, 10) and logits.isfinite().all()"}, "64 steps: error 0.0"),
     ({"surrogates in Python": "of_both = [torch.autograd.grad(each.sum(), x)[0] for each in (spikes, same)]; "
                               "assert torch.equal(spikes, same) and torch.equal(*of_both); "
                               "assert isinstance(layer.surrogate, surrogate.ATan)"}, ""),
