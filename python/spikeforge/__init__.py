@@ -89,8 +89,8 @@ _FROM = {
     "Projection": "connecting", "Recording": "simulation", "Share": "simulation", "Synapse": "plasticity",
     "TracedNeuron": "trace", "accelerate": "accelerate", "checkpointed": "checkpointing", "connect": "connecting",
     "convert": "convert", "count": "count", "custom_op": "custom_op", "energy": "energy", "neuron": "trace",
-    "packed_activations": "packed", "qcfs": "convert", "simulate": "simulation", "spike": "trace", "synapse":
-    "plasticity",
+    "packed_activations": "packed", "qcfs": "convert", "simulate": "simulation", "spike": "trace",
+    "synapse": "plasticity",
 }  # fmt: skip
 
 # Names of this module in version 0.1. They raise a DeprecationWarning, and are removed in version 0.3.
@@ -102,7 +102,7 @@ _AT_TRACE = (
 __all__ = [
     "Connectivity", "CudaKernel", "CustomOp", "Learned", "Monitor", "Network", "Online", "Plastic", "Projection",
     "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "convert",
-    "count", "custom_op", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops", "packed_activations",
+    "count", "custom_op", "data", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops", "packed_activations",
     "plasticity", "plot", "qcfs", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
 ]  # fmt: skip
 
