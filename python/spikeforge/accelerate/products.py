@@ -44,9 +44,7 @@ class RecomputedConvolution(Recomputed):
         if input.dtype not in FLOATS or input.dim() != weight.dim():
             return super()._conv_forward(input, weight, bias)
         options = self.stride, self.padding, self.dilation, self.groups
-        # Inductor may give a convolution another layout than the strides by which a backward pass reads it again.
-        recompute = not torch.compiler.is_compiling()
-        return convolution(input, weight, bias, *options, bits=self._bits, recompute=recompute)
+        return convolution(input, weight, bias, *options, bits=self._bits, recompute=True)
 
 
 def is_product(module: nn.Module) -> bool:
