@@ -6,5 +6,6 @@
 """
 
 from spikeforge.data.events import Events, collate, frames, spike_trains
+from spikeforge.data.readers import SpikeTrains, read
 
-__all__ = ["Events", "collate", "frames", "spike_trains"]
+__all__ = ["Events", "SpikeTrains", "collate", "frames", "read", "spike_trains"]
