@@ -6,6 +6,7 @@ import shutil
 import sys
 import types
 
+import numpy as np
 import pytest
 import reference
 import torch
@@ -141,6 +142,19 @@ def test_the_program_of_files_reads_what_a_simulation_wrote(monkeypatch, tmp_pat
         exec(code(block), names)
     assert names["v"].shape == (200, 2) and len(names["neurons"]) == len(names["times"]) > 100
     assert 100 <= names["times"][0] <= names["times"][-1] < 300  # ms; the first 1000 steps were in memory
+
+
+def test_the_programs_of_files_of_events_run(monkeypatch, tmp_path):
+    pytest.importorskip("h5py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(REPOSITORY / "examples/events")
+    recipe = __import__("shd")
+    recipe.write_chirps(tmp_path / "shd_train.h5", 40, np.random.default_rng(0))
+    names = {}
+    exec(code("a file of events"), names)
+    assert names["x"].shape == (16, 1, 2, 128, 128) and names["x"].sum() == 5000
+    exec(code("a file of spike trains"), names)
+    assert names["lengths"].max() == len(names["y"]) < 150 and names["x"].sum() > 0
 
 
 def test_the_table_of_lavas_other_neurons_names_their_arguments():
