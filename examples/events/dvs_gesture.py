@@ -3,7 +3,7 @@
 event-based gesture recognition system", CVPR 2017).
 
     python examples/events/dvs_gesture.py --data FOLDER
-    python examples/events/dvs_gesture.py --downsample 4 --blocks 3 --channels 16 --epochs 8   # a generated stand-in
+    python examples/events/dvs_gesture.py --downsample 4 --blocks 3 --channels 16 --epochs 8   # a stand-in
     torchrun --standalone --nproc_per_node 2 examples/events/dvs_gesture.py --data FOLDER
 
 FOLDER is the extracted DvsGesture: user*.aedat, user*_labels.csv, trials_to_train.txt and trials_to_test.txt. Its

@@ -74,14 +74,16 @@ class SpikeTrains(torch.utils.data.Dataset[tuple[Array, int]]):
 
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
-        with self._open() as file:
-            try:
-                self._check([file["spikes/times"], file["spikes/units"], file["labels"]])
-                self.labels = file["labels"][:].astype(np.int64)
-            except Exception as error:  # h5py raises many kinds
-                raise _damaged("SpikeTrains", self.path, error) from None
+        self.labels = self._read(self._labels)
 
-    def _open(self) -> Any:
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Array, int]:
+        label = int(self.labels[index])  # raises IndexError
+        return self._read(lambda file: self._sample(file, index)), label
+
+    def _read(self, function: Callable[[Any], Array]) -> Array:
         try:
             import h5py
         except ImportError as error:
@@ -89,34 +91,29 @@ class SpikeTrains(torch.utils.data.Dataset[tuple[Array, int]]):
         if not self.path.is_file():
             raise FileNotFoundError(f"SpikeTrains: there is no file {self.path}")
         try:
-            return h5py.File(self.path, "r")
-        except Exception as error:
+            with h5py.File(self.path, "r") as file:
+                return function(file)
+        except Exception as error:  # h5py raises many kinds
             raise _damaged("SpikeTrains", self.path, error) from None
 
-    def _check(self, arrays: list[Any]) -> None:
-        shapes = [array.shape for array in arrays]
-        if any(shape != (len(arrays[2]),) for shape in shapes) or len(arrays[2]) > self.path.stat().st_size:
-            raise ValueError(f"spikes/times, spikes/units and labels have shapes {', '.join(map(str, shapes))}")
+    def _labels(self, file: Any) -> Array:
+        times, units, labels = (file[name] for name in ("spikes/times", "spikes/units", "labels"))
+        shapes = times.shape, units.shape, labels.shape
+        if shapes != ((len(labels),),) * 3 or len(labels) > self.path.stat().st_size or labels.dtype.kind not in "iu":
+            raise ValueError(f"spikes/times, spikes/units and labels ({labels.dtype}) have shapes {shapes}")
+        return labels[:].astype(np.int64)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Array, int]:
-        label = int(self.labels[index])  # raises IndexError
-        with self._open() as file:
-            try:
-                times, units = (np.asarray(file[f"spikes/{name}"][index]) for name in ("times", "units"))
-                if times.shape != units.shape or times.dtype.kind != "f" or units.dtype.kind not in "iu":
-                    of = (f"{each.dtype} {each.shape}" for each in (times, units))
-                    raise ValueError(f"sample {index} has {next(of)} times and {next(of)} units")
-                times = times.astype(np.float64)
-                if not (np.abs(times) < 1e9).all() or (units.astype(np.int64) >> 31).any():
-                    raise ValueError(f"sample {index} has times that are not finite, or units outside of [0, 2^31)")
-            except Exception as error:
-                raise _damaged("SpikeTrains", self.path, error) from None
+    def _sample(self, file: Any, index: int) -> Array:
+        times, units = (np.asarray(file[f"spikes/{name}"][index]) for name in ("times", "units"))
+        if times.shape != units.shape or times.dtype.kind != "f" or units.dtype.kind not in "iu":
+            of = (f"{each.dtype} {each.shape}" for each in (times, units))
+            raise ValueError(f"sample {index} has {next(of)} times and {next(of)} units")
+        times, units = times.astype(np.float64), units.astype(np.int64)
+        if not (np.abs(times) < 1e9).all() or (units >> 31).any():
+            raise ValueError(f"sample {index} has times that are not finite, or units outside of [0, 2^31)")
         t = np.rint(times * 1e6).astype(np.int64)
         order = np.argsort(t, kind="stable")
-        return _structured(t=t[order], x=units[order].astype(np.int32)), label
+        return _structured(t=t[order], x=units[order].astype(np.int32))
 
 
 def _damaged(function: str, path: Path, error: BaseException) -> ValueError:

@@ -259,6 +259,11 @@ def packet(kind=1, size=8, capacity=1, number=1, data=bytes(8)):
     return b"#!AER-DAT3.1\r\n#!END-HEADER\r\n" + struct.pack("<HHIIIIII", kind, 1, size, 4, 0, capacity, number, 0) + data
 
 
+def npy_that_claims(shape, fields):
+    header = {"shape": shape, "fortran_order": False, "descr": fields}
+    return saved(np.lib.format.write_array_header_1_0, header) + write_npy(SMALL)[-1300:]
+
+
 AEDAT4 = b"#!AER-DAT4.0\r\n"
 DAMAGED = [  # suffix, bytes, words of the message
     *((suffix, b"", "is empty") for suffix in spikeforge.data.readers._READERS),
@@ -266,8 +271,9 @@ DAMAGED = [  # suffix, bytes, words of the message
     (".bin", write_bin(SMALL)[:-1], "it ends within an event"),
     (".npy", write_npy(SMALL)[:-1], "6499 bytes follow"),
     (".npy", claims(write_npy(SMALL), b"(500,)", b"(-1,)"), "(-1,)"),
-    (".npy", claims(write_npy(SMALL[:300].repeat(400)), b"(120000,)", b"(9**20,)"), "is damaged"),
-    (".npy", claims(write_npy(SMALL[:300].repeat(400)), b"(120000,)", b"(99999999)"), "is damaged"),
+    (".npy", claims(write_npy(SMALL), b"(500,)", b"(9**9)"), "is damaged"),
+    (".npy", npy_that_claims((2**50,), np.dtype(FIELDS).descr), "claims (1125899906842624,)"),
+    (".npy", npy_that_claims((2**62,), [("t", "V0"), ("x", "V0")]), "is damaged"),
     (".npy", saved(np.save, np.array([Unpickled()]), allow_pickle=True), "Python objects, which are not unpickled"),
     (".npy", saved(np.save, np.zeros(5)), "expected the fields t, x"),
     (".npy", saved(np.save, np.zeros(5, [("t", float), ("x", int)])), "'t': 'float64'"),
@@ -279,6 +285,7 @@ DAMAGED = [  # suffix, bytes, words of the message
     (".npz", saved(np.savez, t=np.zeros(3, int), y=np.zeros(3, int)), "expected the fields t, x"),
     (".npz", saved(np.savez, t=np.array([Unpickled()]), x=np.zeros(1, int)), "not unpickled"),
     (".npz", write_npz(SMALL)[:-30], "not a zip file"),
+    (".npz", write_npz(SMALL)[:100] + b"damaged" + write_npz(SMALL)[107:], "is damaged"),
     (".dat", write_dat(SMALL)[:-3], "it ends within an event"),
     (".dat", b"% Width 640\n" + bytes([12, 16]), "type 12 and 16 bytes"),
     (".dat", b"% Width 640\n", "is damaged"),
@@ -405,8 +412,8 @@ def test_spike_trains_are_sorted_and_in_microseconds(tmp_path):
     ([[np.nan]], [[1]], [0], "sample 0 has times that are not finite"),
     ([[np.inf]], [[1]], [0], "sample 0 has times that are not finite"),
     ([[1, 2]], [[1]], [0], "sample 0 has float16 (2,) times and uint16 (1,) units"),
-    ([[1]], [[1]], [0, 1], "have shapes (1,), (1,), (2,)"),
-    ([[1]], [[1], [2]], [0], "have shapes (1,), (2,), (1,)"),
+    ([[1]], [[1]], [0, 1], "(uint16) have shapes ((1,), (1,), (2,))"),
+    ([[1]], [[1], [2]], [0], "(uint16) have shapes ((1,), (2,), (1,))"),
 ])
 def test_damaged_spike_trains(times, units, labels, words, tmp_path):
     path = write_trains(tmp_path / "a.h5", times, units, labels)
