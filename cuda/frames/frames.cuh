@@ -6,7 +6,6 @@
 #pragma once
 
 #include "csrc/kernels/frames/arguments.h"
-#include "cuda/rows.cuh"
 
 namespace spikeforge {
 namespace frames {
@@ -15,14 +14,11 @@ template <class T> __device__ __forceinline__ Int read(const void* column, Int i
   return static_cast<Int>(static_cast<const T*>(column)[i]);
 }
 
-// Converts a number of a column. One outside of int becomes the least int, which is on no sensor.
-template <class Number, class T> __device__ __forceinline__ Number number_in(T number) {
-  return static_cast<Int>(number) == static_cast<Int>(static_cast<Number>(number)) ? static_cast<Number>(number)
-                                                                                   : -2147483647 - 1;
-}
-
+// A coordinate outside of int becomes the least int, which is on no sensor.
 template <class T> __device__ __forceinline__ int coordinate(const void* column, Int i) {
-  return column == nullptr ? 0 : number_in<int>(static_cast<const T*>(column)[i]);
+  if (column == nullptr) return 0;
+  const Int value = read<T>(column, i);
+  return value == static_cast<int>(value) ? static_cast<int>(value) : -2147483647 - 1;
 }
 
 // Returns the sample of an event: offsets[sample] <= event < offsets[sample + 1]. Wrong offsets give any sample.
@@ -88,38 +84,11 @@ struct Event {
   int x, y, p;
 };
 
-constexpr int ahead = 4;  // consecutive events that a thread loads at once
-
-// Reads `ahead` numbers from a multiple of `ahead` on, up to the end of the column. A missing column has zeros.
-template <class T, class Number>
-__device__ __forceinline__ void load_column(const void* column, Int first, Int events, Number (&numbers)[ahead]) {
-  using Four = Pack<T, ahead, true>;
-  const T* const from = static_cast<const T*>(column) + first;
-  Four four;
-  four.fill(T(0));
-  if (column != nullptr && first + ahead <= events && reinterpret_cast<unsigned long long>(column) % sizeof(Four) == 0)
-    four = *reinterpret_cast<const Four*>(from);
-  else if (column != nullptr)
-    for (int i = 0; i < ahead; ++i)
-      if (first + i < events) four.lane[i] = from[i];
-#pragma unroll
-  for (int i = 0; i < ahead; ++i) numbers[i] = number_in<Number>(four.lane[i]);
+template <class T, class X, class Y, class P>
+__device__ __forceinline__ Event load(const FramesArguments& a, Int event) {
+  return {a.by_count != 0 ? event : read<T>(a.t, event), coordinate<X>(a.x, event), coordinate<Y>(a.y, event),
+          coordinate<P>(a.p, event)};
 }
-
-template <class T, class X, class Y, class P> struct Events {
-  Int position[ahead];
-  int x[ahead], y[ahead], p[ahead];
-
-  __device__ __forceinline__ void load(const FramesArguments& a, Int first) {
-    load_column<X>(a.x, first, a.events, x);
-    load_column<Y>(a.y, first, a.events, y);
-    load_column<P>(a.p, first, a.events, p);
-    if (a.by_count == 0) load_column<T>(a.t, first, a.events, position);
-    if (a.by_count != 0)
-      for (int i = 0; i < ahead; ++i) position[i] = first + i;
-  }
-  __device__ __forceinline__ Event operator[](int i) const { return {position[i], x[i], y[i], p[i]}; }
-};
 
 // The step of an event, or -1 if it is skipped, and its place.
 struct Placed {
@@ -142,6 +111,8 @@ __device__ __forceinline__ Placed place(const FramesArguments& a, const Steps& s
   return placed;
 }
 
+constexpr int ahead = 4;  // events that a thread loads at once
+
 template <Values values> __device__ __forceinline__ int row_width(const FramesArguments& a) {
   return values == Values::bits ? 32 * a.row_words : a.out_width;
 }
@@ -163,12 +134,13 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
   Steps steps = steps_of_sample<T>(a, is_voxel, sample);
   Int end = a.offsets[sample + 1];
   const Int last = ::min(first + events_of_block, a.events);
-  for (Int base = first + threadIdx.x * ahead; base < last; base += ahead * blockDim.x) {
-    Events<T, X, Y, P> events;
-    events.load(a, base);
+  for (Int base = first + threadIdx.x; base < last; base += ahead * blockDim.x) {
+    Event events[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, last - 1));
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
-      const Int number = base + i;
+      const Int number = base + i * blockDim.x;
       if (number >= last) break;
       if (number >= end) {
         sample = sample_of(a, number);
@@ -177,7 +149,7 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
       }
       const Placed at = place(a, steps, row_width<values>(a), sample, a.offsets[sample], number, events[i]);
       if (at.cell >= 0 && at.step >= 0 && at.step < a.steps)
-        add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, events.p[i]));
+        add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, events[i].p));
     }
   }
 }
@@ -186,24 +158,25 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
 struct Search {
   Int low, high, bound;
 
-  template <class T>
-  __device__ __forceinline__ bool is_before(const FramesArguments& a, const Steps& steps, Int probe) const {
-    Int scaled = -1;
-    return probe < high && (!scale(steps, read<T>(a.t, probe), scaled) || scaled < bound);
+  template <class T> __device__ __forceinline__ bool is_before(const FramesArguments& a, Int start, Int probe) const {
+    const Int time = probe < high ? read<T>(a.t, probe) : 0;
+    return probe < high && (time < start || difference(time, start) < bound);
   }
 };
 
-// Returns the events of the scaled times [from, to), if those of the sample are sorted by time.
+// Returns the events of a step, if those of the sample are sorted by time.
 template <class T>
-__device__ __forceinline__ Range events_between(const FramesArguments& a, const Steps& steps, Range sample, Int from,
-                                                Int to) {
-  if (a.by_count != 0) return {::min(sample.begin + from, sample.end), ::min(sample.begin + to, sample.end)};
-  Search first{sample.begin, sample.end, from}, last{sample.begin, sample.end, to};
+__device__ __forceinline__ Range events_of_step(const FramesArguments& a, const Steps& steps, Range sample, Int step) {
+  const Int bound = step * steps.length;
+  if (a.by_count != 0)
+    return {::min(sample.begin + bound, sample.end), ::min(sample.begin + bound + steps.length, sample.end)};
+  Search first{sample.begin, sample.end, bound}, last{sample.begin, sample.end, bound + steps.length};
   while (first.low < first.high || last.low < last.high) {
+    // Both have as many events left, up to a stride.
     const Int stride = (::max(first.high - first.low, last.high - last.low) + blockDim.x - 1) / blockDim.x;
     const Int probe = (threadIdx.x + 1) * stride - 1;
-    const Int before_first = __syncthreads_count(first.is_before<T>(a, steps, first.low + probe));
-    const Int before_last = __syncthreads_count(last.is_before<T>(a, steps, last.low + probe));
+    const Int before_first = __syncthreads_count(first.is_before<T>(a, steps.start, first.low + probe));
+    const Int before_last = __syncthreads_count(last.is_before<T>(a, steps.start, last.low + probe));
     first.high = ::min(first.high, first.low + (before_first + 1) * stride - 1);
     first.low += before_first * stride;
     last.high = ::min(last.high, last.low + (before_last + 1) * stride - 1);
@@ -212,122 +185,89 @@ __device__ __forceinline__ Range events_between(const FramesArguments& a, const 
   return {first.low, last.low};
 }
 
-// Cells in shared memory: counters of 16 bits in the first launch and of 32 in the second, single bits, or the sums of
-// voxels and the times of surfaces in 64 bits.
-template <Values values, bool is_second> struct SharedCells {
-  static constexpr bool is_wide = values == Values::voxel || values == Values::surface;
-  static constexpr int bits = is_wide ? 64 : values != Values::count ? 1 : is_second ? 32 : 16;
-  unsigned* words;
-
-  __device__ __forceinline__ void clear(int cells) const {
-    for (int i = threadIdx.x; i < (static_cast<Int>(cells) * bits + 31) / 32; i += blockDim.x) words[i] = 0;
-  }
-
-  // Adds an event at `scaled` to a cell of `step`; voxels also have the events of the step before. Returns false if a
-  // counter overflows.
-  __device__ __forceinline__ bool add(const Steps& steps, int step, Int scaled, int cell, Int sign) const {
-    auto* const wide = reinterpret_cast<unsigned long long*>(words) + cell;
-    const Int since = scaled - step * steps.length;
-    if constexpr (values == Values::voxel)
-      atomicAdd(wide,
-                static_cast<unsigned long long>(sign * (since < 0 ? steps.length + since : steps.length - since)));
-    if constexpr (values == Values::surface) atomicMax(wide, static_cast<unsigned long long>(scaled + 1));
-    if constexpr (bits == 1) atomicOr(words + cell / 32, 1u << (cell % 32));
-    if constexpr (bits == 32) atomicAdd(words + cell, 1u);
-    if constexpr (bits == 16) {
-      const unsigned shift = cell % 2 * 16;
-      return (atomicAdd(words + cell / 2, 1u << shift) >> shift & 0xffffu) != 0xffffu;
-    }
+// Counters of events in shared memory, `bits` each, or one bit. Returns false if a counter overflows.
+template <Values values, int bits> __device__ __forceinline__ bool add_to_shared(unsigned* shared, int cell) {
+  if constexpr (values != Values::count) {
+    atomicOr(shared + cell / 32, 1u << (cell % 32));
     return true;
   }
-
-  __device__ __forceinline__ Int operator[](int cell) const {
-    if constexpr (is_wide) return reinterpret_cast<const Int*>(words)[cell];
-    if constexpr (bits == 32) return words[cell];
-    return words[cell * bits / 32] >> (cell * bits % 32) & ((1u << bits % 32) - 1);
+  if constexpr (bits == 32) {
+    atomicAdd(shared + cell, 1u);
+    return true;
   }
-};
+  const unsigned shift = cell % 2 * 16;
+  return (atomicAdd(shared + cell / 2, 1u << shift) >> shift & 0xffffu) != 0xffffu;
+}
 
-// A block computes a frame, or a channel of a frame of 64-bit cells. In the first launch, it reads the events between
-// two binary searches; the second launch is for samples that are not sorted by time, or whose counters overflow.
+template <Values values, int bits> __device__ __forceinline__ unsigned shared_number(const unsigned* shared, int i) {
+  if (values == Values::binary) return shared[i / 32] >> (i % 32) & 1u;
+  if (values == Values::bits || bits == 32) return shared[i];
+  return shared[i / 2] >> (i % 2 * 16) & 0xffffu;
+}
+
+// A block computes a frame. Its number is that of the frame. In the first launch, it reads the events between two
+// binary searches, and has counters of 16 bits; the second launch is for samples that are not sorted by time, or whose
+// counters overflow.
 template <Values values, class T, class X, class Y, class P, class Number, bool is_second>
 __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
-  using Cells = SharedCells<values, is_second>;
-  constexpr bool is_voxel = values == Values::voxel;
+  constexpr int bits = is_second ? 32 : 16;
   extern __shared__ __align__(16) unsigned shared[];
-  const Cells shared_cells{shared};
-  const int parts = Cells::is_wide ? a.channels : 1;
-  const int frame = static_cast<int>(blockIdx.x) / parts;
-  const int sample = frame % a.samples, step = frame / a.samples;
+  const int sample = static_cast<int>(blockIdx.x) % a.samples, step = static_cast<int>(blockIdx.x) / a.samples;
   if (is_second && a.redone[sample] < 0) return;
   if (!is_second && blockIdx.x == 0) check_offsets(a);
-  const int width = row_width<values>(a);
-  const int cells = a.channels * a.out_height * width / parts,
-            first_cell = static_cast<int>(blockIdx.x) % parts * cells;
-  shared_cells.clear(cells);
+  const int cells = static_cast<int>(a.cells);
+  const int words = values == Values::binary  ? (cells + 31) / 32
+                    : values == Values::count ? cells * bits / 32 + 1
+                                              : cells;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) shared[i] = 0;
   const Range all = events_of(a, sample);
-  const Steps steps = steps_of_sample<T>(a, is_voxel, sample);
-  const Int from = (is_voxel ? step - 1 : step) * steps.length, to = (step + 1) * steps.length;
-  Range range = is_second ? all : events_between<T>(a, steps, all, from, to);
+  const Steps steps = steps_of_sample<T>(a, false, sample);
+  Range range = is_second ? all : events_of_step<T>(a, steps, all, step);
   bool is_right = range.begin <= range.end;
   // The first and the last block also check the events that are skipped.
   if (step == 0) range.begin = all.begin;
   if (step + 1 == a.steps) range.end = all.end;
   const bool is_whole = has_whole_frames(a);
-  const Int start = a.by_count != 0 ? all.begin : steps.start;
-  const auto add = [&](Int scaled, int cell, int p) {
-    if (is_below(cell - first_cell, cells))
-      is_right &= shared_cells.add(steps, step, scaled, cell - first_cell, sign_of(a, p));
-  };
+  const int width = row_width<values>(a);
+  const Int begin_of_step = (a.by_count != 0 ? all.begin : steps.start) + step * steps.length;
   __syncthreads();
-  for (Int base = range.begin / ahead * ahead + threadIdx.x * ahead; base < range.end; base += ahead * blockDim.x) {
-    Events<T, X, Y, P> events;
-    events.load(a, base);
-    Int before = base > all.begin ? (a.by_count != 0 ? base - 1 : read<T>(a.t, base - 1)) : events.position[0];
+  for (Int base = range.begin + threadIdx.x; base < range.end; base += ahead * blockDim.x) {
+    Event events[ahead];
+#pragma unroll
+    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, range.end - 1));
     unsigned others = 0;  // events that need the slow path: of other steps, wrong ones, and all in partial frames
 #pragma unroll
     for (int i = 0; i < ahead; ++i) {
-      const Int number = base + i, since = difference(events.position[i], start);
-      const int cell = is_whole ? whole_cell_of(a, width, events.x[i], events.y[i], events.p[i]) : no_cell;
-      if (number > all.begin && number < range.end) is_right &= is_second || before <= events.position[i];
-      before = events.position[i];
-      if (number < range.begin || number >= range.end) continue;
-      const Int scaled = is_voxel ? since * steps.factor : since;
-      const bool is_safe = !is_voxel || (static_cast<unsigned long long>(since) >> 32) == 0;
-      if (cell >= 0 && is_safe && is_below(scaled - from, to - from))
-        add(scaled, cell, events.p[i]);
+      const Event& event = events[i];
+      const int cell = is_whole ? whole_cell_of(a, width, event.x, event.y, event.p) : no_cell;
+      if (base + i * blockDim.x >= range.end) continue;
+      if (cell >= 0 && is_below(difference(event.position, begin_of_step), steps.length))
+        is_right &= add_to_shared<values, bits>(shared, cell);
       else
         others |= 1u << i;
     }
     for (; others != 0; others &= others - 1) {
-      const Int number = base + __ffs(others) - 1;
-      const Event event{a.by_count != 0 ? number : read<T>(a.t, number), coordinate<X>(a.x, number),
-                        coordinate<Y>(a.y, number), coordinate<P>(a.p, number)};
-      const Placed at = place(a, steps, width, sample, all.begin, number, event);
-      if (at.cell >= 0 && (at.step == step || (is_voxel && at.step >= 0 && at.step == step - 1)))
-        add(at.step * steps.length + at.remainder, at.cell, event.p);
+      const Int number = base + (__ffs(others) - 1) * blockDim.x;
+      const Placed at = place(a, steps, width, sample, all.begin, number, load<T, X, Y, P>(a, number));
+      if (!is_second && at.step != step) is_right &= at.step < 0 || at.step >= a.steps;
+      if (at.step == step && at.cell >= 0) is_right &= add_to_shared<values, bits>(shared, at.cell);
     }
   }
   if (!is_second && !is_right) a.redone[sample] = sample;
   __syncthreads();
-  const Int begin = static_cast<Int>(blockIdx.x) * (values == Values::bits ? cells / 32 : cells);
-  if constexpr (values == Values::bits) {
-    for (int i = threadIdx.x; i < cells / 32; i += blockDim.x) static_cast<unsigned*>(a.out)[begin + i] = shared[i];
-    return;
-  }
+  const Int frame = static_cast<Int>(blockIdx.x) * a.cells;
   for (int i = threadIdx.x; i < cells; i += blockDim.x) {
-    const Int number = shared_cells[i];
-    Int none = 0;
-    if constexpr (values == Values::surface)
-      static_cast<Int*>(a.out)[begin + i] = number;
+    const unsigned number = shared_number<values, bits>(shared, i);
+    if (values == Values::bits)
+      static_cast<unsigned*>(a.out)[frame + i] = number;
     else
-      static_cast<Number*>(a.numbers)[begin + i] =
-          static_cast<Number>(is_voxel ? number_of(a, values, steps, step, number, none) : static_cast<Number>(number));
+      static_cast<Number*>(a.out)[frame + i] = static_cast<Number>(number);
   }
 }
 
 // A thread computes the numbers of a cell of a sample, at all steps.
-template <Values values, class T, class Number> __device__ __forceinline__ void finish(const FramesArguments& a) {
+template <Values values, class T, class Number> __device__ __forceinline__ void finish(const FinishArguments& f) {
+  const FramesArguments& a = f.frames;
   const Int item = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= a.samples * a.cells) return;
   const Steps steps = steps_of_sample<T>(a, values == Values::voxel, static_cast<int>(item / a.cells));
@@ -335,7 +275,7 @@ template <Values values, class T, class Number> __device__ __forceinline__ void 
   for (int step = 0; step < a.steps; ++step) {
     const Int index = step * a.samples * a.cells + item;
     const Int sum = static_cast<const Int*>(a.out)[index];
-    static_cast<Number*>(a.numbers)[index] = static_cast<Number>(number_of(a, values, steps, step, sum, last));
+    static_cast<Number*>(f.numbers)[index] = static_cast<Number>(number_of(a, values, steps, step, sum, last));
   }
 }
 

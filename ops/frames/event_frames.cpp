@@ -109,14 +109,6 @@ std::int64_t checked(const char* name, std::int64_t number, std::int64_t least, 
   return number;
 }
 
-// Allocates on the device of `like`.
-at::Tensor allocate(const at::Tensor& like, c10::SymIntArrayRef shape, c10::ScalarType type) {
-  if (!like.is_cpu()) return at::empty_symint(shape, like.options().dtype(type));
-  constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
-  const at::IntArrayRef sizes = c10::asIntArrayRefSlow(shape, __FILE__, __LINE__);
-  return at::Tensor(at::detail::empty_generic(sizes, result_allocator(), cpu, type, std::nullopt));
-}
-
 constexpr std::int64_t most = std::numeric_limits<int>::max();
 
 // Sets the sizes of the sensor, the cropped window and the frames.
@@ -191,20 +183,24 @@ FramesCall prepare_frames(const Events& events, const FrameOptions& options) {
   const c10::ScalarType type = options.dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
   TORCH_CHECK_TYPE(is_supported(type), op, ": dtype must be float16, bfloat16, float32 or float64, but is ", type);
   launch.type = type == at::kDouble ? DType::f64 : DType::f32;
-  const bool is_bits = launch.values == Values::bits;
+  const c10::ScalarType number = scalar_type_of(launch.type);
+  const bool finishes = spikeforge::frames::has_second_pass(launch.values), is_bits = launch.values == Values::bits;
   const std::array<c10::SymInt, 5> shape{a.steps, samples, a.channels, a.out_height,
                                          is_bits ? a.row_words : a.out_width};
-  call.numbers = call.out = allocate(t, shape, is_bits ? at::kInt : scalar_type_of(launch.type));
+  const auto empty = [&](c10::ScalarType of) {
+    if (!t.is_cpu()) return at::empty_symint(shape, t.options().dtype(of));
+    constexpr c10::DispatchKeySet cpu(c10::DispatchKey::CPU);
+    const at::IntArrayRef sizes = c10::asIntArrayRefSlow(shape, __FILE__, __LINE__);
+    return at::Tensor(at::detail::empty_generic(sizes, result_allocator(), cpu, of, std::nullopt));
+  };
+  call.sums = empty(finishes ? at::kLong : is_bits ? at::kInt : number);
+  call.numbers = finishes ? empty(number) : call.sums;
   if (t.is_meta()) return call;
   a.events = t.numel();
   a.samples = static_cast<int>(checked("the number of samples", offsets.numel() - 1, 0, most - 1));
-  a.out = a.numbers = call.numbers.mutable_data_ptr();
+  a.out = call.sums.mutable_data_ptr();
+  launch.numbers = call.numbers.mutable_data_ptr();
   return call;
-}
-
-void allocate_sums(FramesCall& call) {
-  call.out = allocate(call.numbers, call.numbers.sym_sizes(), at::kLong);
-  call.launch.arguments.out = call.out.mutable_data_ptr();
 }
 
 at::Tensor finished_frames(const FramesCall& call, const FrameOptions& options) {
@@ -246,8 +242,7 @@ void check_offsets(const FramesArguments& a) {
 }
 
 at::Tensor frames_cpu(const Events& events, const FrameOptions& options) {
-  FramesCall call = prepare_frames(events, options);
-  if (spikeforge::frames::has_second_pass(call.launch.values)) allocate_sums(call);
+  const FramesCall call = prepare_frames(events, options);
   const FramesLaunch& launch = call.launch;
   const FramesArguments& a = launch.arguments;
   jit::note_by_arch([&](const jit::Device&, const jit::Want& want) {

@@ -12,16 +12,12 @@ namespace spikeforge::ops::frames {
 
 struct FramesCall {
   spikeforge::frames::FramesLaunch launch;
-  at::Tensor numbers;            // of the launch
-  at::Tensor out;                // the same tensor, until allocate_sums
+  at::Tensor sums, numbers;      // `out` and `numbers` of the launch; sums are the result without a second pass
   std::vector<at::Tensor> held;  // the tensors that the launch reads
 };
 
 // Checks the arguments, and allocates the results.
 FramesCall prepare_frames(const Events& events, const FrameOptions& options);
-
-// Allocates `out` of a launch with a second pass.
-void allocate_sums(FramesCall& call);
 
 // Converts the results of the kernels to the result of the operator.
 at::Tensor finished_frames(const FramesCall& call, const FrameOptions& options);

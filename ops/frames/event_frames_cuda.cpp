@@ -58,10 +58,7 @@ at::Tensor frames_cuda(const Events& events, const FrameOptions& options) {
   if (checks) refused_events().raise();
   FramesCall call = prepare_frames(events, options);
   const jit::Device& device = gpu_of(events.t);
-  const bool is_shared = spikeforge::frames::in_shared_memory(call.launch, device);
-  using spikeforge::frames::Values;
-  if (call.launch.values == Values::surface || (call.launch.values == Values::voxel && !is_shared)) allocate_sums(call);
-  if (!is_shared) call.out.zero_();
+  if (!spikeforge::frames::in_shared_memory(call.launch, device)) call.sums.zero_();
   const at::Tensor wrong = at::full({1 + call.launch.arguments.samples}, -1, events.t.options().dtype(at::kLong));
   call.launch.arguments.wrong = static_cast<spikeforge::frames::Int*>(wrong.mutable_data_ptr());
   call.launch.arguments.redone = call.launch.arguments.wrong + 1;

@@ -38,10 +38,15 @@ struct FramesArguments {
   int out_height, out_width, row_words;  // row_words: words of bits per row
   Int cells;                             // of a frame: numbers, or words of bits
   double tau;
-  void* out;      // [steps, samples, cells]: the numbers or, for voxels and surfaces, 64-bit sums or times
-  void* numbers;  // the same: the result
-  Int* wrong;     // the first event that is not on the sensor, or before the first one; -1 if none
-  Int* redone;    // [samples]: -1, or the sample if its frames are computed by a second launch
+  void* out;    // [steps, samples, cells]; on a GPU, zeros before the first pass
+  Int* wrong;   // the first event that is not on the sensor, or before the first one; -1 if none
+  Int* redone;  // [samples]: -1, or the sample if its frames are computed by a second launch
+};
+
+// The arguments of the second pass, for voxels and surfaces.
+struct FinishArguments {
+  FramesArguments frames;  // `out` has 64-bit sums or times
+  void* numbers;           // [steps, samples, cells]
 };
 
 // The steps of a sample: an event at `time` is at ((time - start) * factor) / length.

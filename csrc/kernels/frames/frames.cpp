@@ -49,22 +49,24 @@ jit::KernelSource print_source(const FramesSpec& spec) {
 using namespace spikeforge;
 using namespace spikeforge::frames;
 
-extern "C" __global__ void __launch_bounds__({}) spikeforge_frames(const __grid_constant__ FramesArguments args) {{
+extern "C" __global__ void __launch_bounds__({}) spikeforge_frames(const __grid_constant__ {} args) {{
   {}(args);
 }}
 )",
-                              is_frame ? threads_of_frame : threads, kernel)};
+                              is_frame ? threads_of_frame : threads, finishes ? "FinishArguments" : "FramesArguments",
+                              kernel)};
 }
 
 FramesSpec add_spec(const FramesLaunch& call, Pass pass) {
   const auto of = [](Column column) { return static_cast<int>(column); };
+  const DType number = has_second_pass(call.values) ? DType::f32 : call.type;
   return {pass,
           call.values,
           of(call.columns.t),
           of(call.columns.x),
           of(call.columns.y),
           of(call.columns.p),
-          static_cast<int>(call.type)};
+          static_cast<int>(number)};
 }
 
 FramesSpec finish_spec(const FramesLaunch& call) {
@@ -73,17 +75,11 @@ FramesSpec finish_spec(const FramesLaunch& call) {
 
 unsigned blocks_of(Int items, Int of_block) { return static_cast<unsigned>((items + of_block - 1) / of_block); }
 
-// The blocks that compute a frame in shared memory: one for each channel if cells have 64 bits.
-Int blocks_of_frame(const FramesLaunch& call) { return has_second_pass(call.values) ? call.arguments.channels : 1; }
-
+// Counters have 16 bits in the first launch, and 32 in the second.
 Int shared_bytes_of(const FramesLaunch& call, Pass pass) {
-  const Int cells = call.arguments.cells / blocks_of_frame(call);
-  switch (call.values) {
-    case Values::count: return (cells + 1) * (pass == Pass::frame ? 2 : 4);
-    case Values::binary: return (cells + 31) / 32 * 4;
-    case Values::bits: return cells * 4;
-    default: return cells * 8;
-  }
+  const Int cells = call.arguments.cells;
+  if (call.values == Values::binary) return (cells + 31) / 32 * 4;
+  return call.values == Values::count && pass == Pass::frame ? (cells / 2 + 1) * 4 : cells * 4 + 4;
 }
 
 void launch_in_shared(const FramesLaunch& call, const jit::Device& device, void* stream) {
@@ -91,7 +87,7 @@ void launch_in_shared(const FramesLaunch& call, const jit::Device& device, void*
   for (const Pass pass : {Pass::frame, Pass::second_frame}) {
     const jit::LoadedKernel& kernel = jit::SpecTable<FramesSpec>::of(device).get(add_spec(call, pass), device);
     kernel.allow_shared(kernels::most_shared_bytes(device), jit::Driver::get().device());
-    kernel.launch({static_cast<unsigned>(blocks_of_frame(call) * args.steps * args.samples), 1, 1}, threads_of_frame,
+    kernel.launch({static_cast<unsigned>(args.steps * args.samples), 1, 1}, threads_of_frame,
                   static_cast<unsigned>(shared_bytes_of(call, pass)), stream, &args, sizeof args);
   }
 }
@@ -99,32 +95,33 @@ void launch_in_shared(const FramesLaunch& call, const jit::Device& device, void*
 }  // namespace
 
 std::vector<jit::KernelSource> sources_of(const FramesLaunch& call) {
-  std::vector<jit::KernelSource> sources;
-  for (const Pass pass : {Pass::add, Pass::frame, Pass::second_frame})
-    sources.push_back(print_source(add_spec(call, pass)));
-  if (has_second_pass(call.values)) sources.push_back(print_source(finish_spec(call)));
+  std::vector<jit::KernelSource> sources{print_source(add_spec(call, Pass::add))};
+  if (has_second_pass(call.values)) {
+    sources.push_back(print_source(finish_spec(call)));
+  } else {
+    for (const Pass pass : {Pass::frame, Pass::second_frame}) sources.push_back(print_source(add_spec(call, pass)));
+  }
   return sources;
 }
 
 bool in_shared_memory(const FramesLaunch& call, const jit::Device& device) {
-  const Int blocks = blocks_of_frame(call) * call.arguments.steps * call.arguments.samples;
-  return 4 * blocks >= device.multiprocessors && blocks <= Int{1} << 30 &&
+  const Int frames = Int{call.arguments.steps} * call.arguments.samples;
+  return !has_second_pass(call.values) && frames >= device.multiprocessors && frames <= Int{1} << 30 &&
          shared_bytes_of(call, Pass::second_frame) <= kernels::most_shared_bytes(device);
 }
 
 void launch_frames(const FramesLaunch& call, const jit::Device& device, void* stream) {
-  const FramesArguments& args = call.arguments;
-  if (args.samples == 0) return;
+  if (call.arguments.samples == 0) return;
+  if (in_shared_memory(call, device)) return launch_in_shared(call, device, stream);
   auto& kernels = jit::SpecTable<FramesSpec>::of(device);
-  const bool is_shared = in_shared_memory(call, device);
-  if (is_shared)
-    launch_in_shared(call, device, stream);
-  else if (args.events > 0)
+  const FramesArguments& args = call.arguments;
+  if (args.events > 0)
     kernels.get(add_spec(call, Pass::add), device)
         .launch({blocks_of(args.events, events_of_block), 1, 1}, threads, 0, stream, &args, sizeof args);
-  if (!has_second_pass(call.values) || (is_shared && call.values == Values::voxel)) return;
+  if (!has_second_pass(call.values)) return;
+  const FinishArguments finish{args, call.numbers};
   kernels.get(finish_spec(call), device)
-      .launch({blocks_of(args.samples * args.cells, threads), 1, 1}, threads, 0, stream, &args, sizeof args);
+      .launch({blocks_of(args.samples * args.cells, threads), 1, 1}, threads, 0, stream, &finish, sizeof finish);
 }
 
 }  // namespace spikeforge::frames

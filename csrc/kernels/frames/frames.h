@@ -20,16 +20,16 @@ struct Columns {
 struct FramesLaunch {
   Values values;
   Columns columns;
-  DType type;  // of the numbers: float32 or float64
+  DType type;  // of the numbers: float32 or float64; of voxels and surfaces, any
   FramesArguments arguments;
+  void* numbers = nullptr;  // of voxels and surfaces
 };
 
-// True if a first pass computes 64-bit sums or times, from which a second pass computes the numbers.
+// True if `arguments.out` has 64-bit sums or times, from which a second pass computes the numbers.
 constexpr bool has_second_pass(Values values) { return values == Values::voxel || values == Values::surface; }
 
-// True if blocks compute whole frames in shared memory, and write every cell (voxels: the numbers, without a second
-// pass). Otherwise, because frames are too large or too few for the multiprocessors, events are added to
-// `arguments.out`, which is zero before the launch.
+// True if blocks compute whole frames in shared memory, and write every number. Otherwise, events are added to frames
+// that are zeros before the launch: frames that are too large, or too few to occupy the device.
 bool in_shared_memory(const FramesLaunch& call, const jit::Device& device);
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
