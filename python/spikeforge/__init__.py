@@ -102,8 +102,8 @@ _AT_TRACE = (
 __all__ = [
     "Connectivity", "CudaKernel", "CustomOp", "Learned", "Monitor", "Network", "Online", "Plastic", "Projection",
     "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "convert",
-    "count", "custom_op", "data", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops", "packed_activations",
-    "plasticity", "plot", "qcfs", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
+    "count", "custom_op", "data", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops",
+    "packed_activations", "plasticity", "plot", "qcfs", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
 ]  # fmt: skip
 
 
