@@ -43,6 +43,8 @@ with torch.no_grad():
     of_events += tuple(ops.jit_csrmv(synapses[:1], events, rows=3, cols=50, prob=0.5, seed=1, transpose=t) for t in (True,))
     step = torch.tensor(5, device=device)
     of_events += ops.take_arrivals(ops.event_csrmv_delayed(synapses, indices, indptr, events, indices.byte() % 2, torch.zeros(2, 3, device=device), step, rows=3, cols=3, transpose=True), step)
+    places = torch.arange(5, device=device)
+    of_events += (ops.event_frames(places, places, None, None, torch.tensor([0, 5], device=device), size=[1, 1, 5], steps=2, values="voxel"),)
     of_events += (ops.stdp_pre(synapses, indices, indptr, events, arrived, rows=3, cols=3),)
 synapses, delays = torch.rand(5, 33).to(device).requires_grad_(), (3 * torch.rand(5, 33)).to(device).requires_grad_()
 delayed = ops.delayed_linear(x, synapses, delays, max_delay=3)
@@ -68,7 +70,7 @@ def pack(tmp_path_factory):
     # For two architectures: lif forward and backward, the neuron forward and backward, lif in half, loihi_lif; for events 2 by
     # rows, 3 for their gradients and by columns, 2 deterministic ones, linear, 2 for a drawn matrix, plasticity, the check of
     # a matrix; with delays the product, its check and the arrivals; learned delays forward and backward.
-    assert int(done.stdout) == 48
+    assert int(done.stdout) == 52
     return path
 
 
@@ -91,7 +93,7 @@ def test_a_damaged_kernel_is_not_used(pack, tmp_path):
     content = bytearray(pack.read_bytes())
     content[-100] ^= 1
     damaged.write_bytes(content)
-    assert ops.load_kernel_pack(str(pack)) == 48
+    assert ops.load_kernel_pack(str(pack)) == 52
     done = run([tmp_path / "again.pack", "cpu"], SPIKEFORGE_KERNEL_PACK=str(damaged))
     assert done.returncode == 0
     assert "a kernel in it is damaged" in done.stderr
