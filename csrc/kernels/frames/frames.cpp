@@ -106,7 +106,7 @@ std::vector<jit::KernelSource> sources_of(const FramesLaunch& call) {
 
 bool in_shared_memory(const FramesLaunch& call, const jit::Device& device) {
   const Int frames = Int{call.arguments.steps} * call.arguments.samples;
-  return !has_second_pass(call.values) && frames >= device.multiprocessors && frames <= Int{1} << 30 &&
+  return !has_second_pass(call.values) && 4 * frames >= device.multiprocessors && frames <= Int{1} << 30 &&
          shared_bytes_of(call, Pass::second_frame) <= kernels::most_shared_bytes(device);
 }
 
