@@ -1,7 +1,9 @@
-// Tests that each function of <spikeforge/ops/event.h> passes its arguments to its operator in the correct order, by
-// comparison with dense matrices in float64. The operators themselves are tested elsewhere.
+// Tests that each function of <spikeforge/ops/event.h> and <spikeforge/ops/frames.h> passes its arguments to its
+// operator in the correct order, by comparison with dense matrices in float64. The operators themselves are tested
+// elsewhere.
 #include "ops/connect.h"
 #include "ops/event.h"
+#include "ops/frames.h"
 
 #include <ATen/ATen.h>
 
@@ -194,6 +196,31 @@ TEST_CASE("networks are drawn from C++, as one matrix of several projections") {
   CHECK(arriving.slice(0, 80).gt(9 * 1.9 - 1e-9).all().item<bool>());
   CHECK_THROWS_AS(connect(100, 100, {{.rule = "fixed_probability", .sources = excitatory, .targets = {90, 200}}}, 7),
                   c10::ValueError);
+}
+
+TEST_CASE("events of cameras become frames from C++") {
+  const Events events{.t = at::tensor({0, 10, 25, 7}, at::kLong),
+                      .x = at::tensor({1, 1, 3, 0}, at::kInt),
+                      .y = at::tensor({0, 1, 1, 1}, at::kInt),
+                      .p = at::tensor({1, 0, 1, 1}, at::kInt),
+                      .offsets = at::tensor({0, 3, 4}, at::kLong)};
+  // Sample 0 is flipped left to right; its first event is outside of the crop, and its second one is ignored.
+  const FrameOptions options{.size = {2, 2, 4},
+                             .steps = 3,
+                             .window = 10,
+                             .start = at::tensor({0, 7}, at::kLong),
+                             .values = "binary",
+                             .crop = {{1, 4}},
+                             .origin = at::tensor({1, 0, 1, 0}, at::kLong).view({2, 2}),
+                             .flip = at::tensor({0, 1, 0, 0}, at::kInt).view({2, 2}).to(at::kBool),
+                             .ignored = at::tensor({0, 0, 0, 0, 0, 1, 0, 0}, at::kInt).view({2, 4}).to(at::kBool),
+                             .dtype = at::kDouble};
+  const at::Tensor frames = event_frames(events, options);
+  at::Tensor expected = at::zeros({3, 2, 2, 1, 4}, at::kDouble);
+  expected.index_put_(
+      {at::tensor({2, 0}), at::tensor({0, 1}), at::tensor({1, 1}), at::tensor({0, 0}), at::tensor({0, 0})},
+      at::ones({2}, at::kDouble));
+  CHECK(same(frames, expected));
 }
 
 }  // namespace spikeforge::test
