@@ -74,31 +74,32 @@ def _increments(x: Tensor, steps: int) -> Tensor:
     return torch.cat([x[:1], x.diff(dim=0)]).flatten(0, 1)
 
 
-# Modules, and the names of functions and methods.
-Kinds = tuple[tuple[type[nn.Module], ...], Collection[str]]
-RELUS: Kinds = (nn.ReLU, nn.ReLU6, QCFS), ("relu", "relu_", "relu6")
-PRODUCTS = (nn.Linear, conv._ConvNd)
-NORMS: Kinds = (batchnorm._BatchNorm,), ()
-MAX_POOLS: Kinds = (
-    (pooling._MaxPoolNd, pooling._AdaptiveMaxPoolNd),
-    [f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)],
-)
-SIZES: Kinds = (), ("size", "getattr")
+# Classes of modules, and names of functions and methods.
+Kinds = frozenset[type | str]
+
+
+def _pools(kind: str) -> set[str]:
+    return {f"{adaptive}{kind}_pool{n}d" for adaptive in ("", "adaptive_") for n in (1, 2, 3)}
+
+
+RELUS: Kinds = frozenset({nn.ReLU, nn.ReLU6, QCFS, "relu", "relu_", "relu6"})
+PRODUCTS: Kinds = frozenset({nn.Linear, conv._ConvNd})
+NORMS: Kinds = frozenset({batchnorm._BatchNorm})
+MAX_POOLS: Kinds = frozenset({pooling._MaxPoolNd, pooling._AdaptiveMaxPoolNd, *_pools("max")})
+SIZES: Kinds = frozenset({"size", "getattr"})
 # A positive factor of their input is a factor of their result.
-SCALING: Kinds = (
-    (pooling._AvgPoolNd, pooling._AdaptiveAvgPoolNd, *MAX_POOLS[0], dropout._DropoutNd)
-    + (nn.Flatten, nn.Unflatten, nn.Identity),
-    [f"{kind}avg_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3)]
-    + [*MAX_POOLS[1], "_summed", "_increments"]
-    + "contiguous dropout dropout1d dropout2d dropout3d flatten mean permute reshape squeeze transpose".split()
-    + "unflatten unsqueeze view".split(),
-)
+SCALING = MAX_POOLS | {
+    pooling._AvgPoolNd, pooling._AdaptiveAvgPoolNd, dropout._DropoutNd, nn.Flatten, nn.Unflatten, nn.Identity,
+    *_pools("avg"), "_summed", "_increments", "contiguous", "dropout", "dropout1d", "dropout2d", "dropout3d", "flatten",
+    "mean", "permute", "reshape", "squeeze", "sum", "transpose", "unflatten", "unsqueeze", "view",
+}  # fmt: skip
 # Their result for the mean of their inputs over steps is the mean of their results; max pooling: by `_summed`.
-AFFINE: Kinds = (
-    (*PRODUCTS, *NORMS[0], *SCALING[0], nn.Upsample, nn.PixelShuffle, padding._ConstantPadNd, padding._ReflectionPadNd),
-    [*SCALING[1], *SIZES[1], *"add add_ cat chunk getitem iadd interpolate isub pad split sub sub_".split()],
-)
-AFFINE_IN_ONE: Kinds = (), "conv1d conv2d conv3d linear mul neg truediv".split()  # if only one input depends on x
+AFFINE = PRODUCTS | NORMS | SCALING | SIZES | {
+    nn.Upsample, nn.PixelShuffle, padding._ConstantPadNd, padding._ReflectionPadNd, padding._ReplicationPadNd, "add",
+    "add_", "cat", "chunk", "getitem", "iadd", "interpolate", "isub", "pad", "split", "stack", "sub", "sub_",
+}  # fmt: skip
+# The same, if only one of their inputs depends on x.
+AFFINE_IN_ONE: Kinds = frozenset({"conv1d", "conv2d", "conv3d", "linear", "mul", "neg", "truediv"})
 
 
 class Converted(nn.Module):
@@ -170,11 +171,11 @@ def convert(model: nn.Module, data: Tensor | Iterable[Any], method: str | float 
     A max pooling passes the increments of the largest sum in its window, whose mean is the maximum of the means.
 
     Args:
-        model: a network of one tensor ``[B, ...]`` that ``torch.fx`` can trace. It is not changed. Layers after the
-            first ReLU must be affine (products, sums, batch normalisations, average pooling, changes of shape) or max
-            pooling. Dropout has no effect.
+        model: a network of one tensor ``[B, ...]`` that ``torch.fx`` can trace; other inputs have their defaults. It
+            is not changed. Layers after the first ReLU must be affine (products, sums, batch normalisations, average
+            pooling, changes of shape) or max pooling. Dropout has no effect.
         data: inputs for the thresholds: a tensor ``[N, ...]``, or an iterable of such tensors or of tuples that begin
-            with one, such as a ``DataLoader``.
+            with one, such as a ``DataLoader``. All batches are held in memory.
         method: the threshold is this percentile of the activations of its ReLU, a number or a string such as "99.9%",
             which is robust to a few large activations (Rueckauer et al. 2017); or "max". The activations of
             :func:`qcfs` keep their learned thresholds.
@@ -184,8 +185,8 @@ def convert(model: nn.Module, data: Tensor | Iterable[Any], method: str | float 
 
     Raises:
         TypeError: if an argument has another type, or torch.fx cannot trace the model.
-        ValueError: if the model has no ReLU, other layers after one, or one without activations above 0 on `data`; the
-            message names it.
+        ValueError: if the model fails for `data`, has no ReLU, other layers after one, one without activations above 0
+            on `data`, or an operation in place on a view of a value that is read later; the message names it.
     """
     graph = _Graph("convert", model, data, method)
     graph.fold_norms()
@@ -223,6 +224,9 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, name: str) -> bool:
         return isinstance(m, (QCFS, snn.StatefulModule)) or super().is_leaf_module(m, name)
 
+    def create_args_for_root(self, root_fn: Any, *_: Any, **__: Any) -> tuple[Any, list[Any]]:
+        return root_fn, [self.root, self.create_proxy("placeholder", "x", (), {})]  # other inputs have their defaults
+
 
 class _Graph:
     """A copy of a network in evaluation mode as a graph, with the thresholds of its ReLU on data."""
@@ -233,21 +237,22 @@ class _Graph:
             raise TypeError(f"{caller}: model must be a torch.nn.Module, but is {type(model).__name__}")
         try:
             model = copy.deepcopy(_unwrapped(model)).eval()
-            self.network = fx.GraphModule(model, _Tracer().trace(model), type(model).__name__)
+            graph = _Tracer().trace(model)
+            graph._tracer_cls = None  # unpickling traces the code of the graph, which has other inputs
+            self.network = fx.GraphModule(model, graph, type(model).__name__)
         except Exception as error:
             reason = str(error).split("\n")[0]
             raise TypeError(f"{caller}: torch.fx cannot trace a copy of {type(model).__name__}: {reason}") from error
         self.graph = self.network.graph
         self.modules = dict(self.network.named_modules())
-        self.times_called = Counter(node.target for node in self.graph.nodes)
+        self.uses = Counter(  # calls of modules, and of their parameters by functions
+            node.target.rpartition(".")[0] if node.op == "get_attr" else node.target for node in self.graph.nodes
+        )
         self.entries: list[Entry] = []
-        self.x, *others = [node for node in self.graph.nodes if node.op == "placeholder"] or [None]
-        if self.x is None or not all(node.args for node in others):
-            raise TypeError(f"{caller}: model must have one input, but {type(model).__name__} has {len(others) + 1}")
-        for node in self.graph.nodes:
-            flag = getattr(self.module(node), "inplace", node.kwargs.get("inplace", _function(node) == "relu_"))
-            if flag and self.calls(node, RELUS):
-                _source(node).replace_all_uses_with(node, delete_user_cb=lambda user, node=node: user > node)
+        self.x = next(iter(self.graph.nodes))
+        self.inplace = list(filter(self.is_inplace, self.graph.nodes))
+        for node in self.inplace:
+            _source(node).replace_all_uses_with(node, delete_user_cb=lambda user, node=node: user > node)
         self.fixed: set[fx.Node] = set()  # values that do not depend on x
         for node in self.graph.nodes:
             if node is not self.x and self.fixed.issuperset(node.all_input_nodes):
@@ -258,7 +263,12 @@ class _Graph:
         return self.modules.get(node.target) if node.op == "call_module" else None
 
     def calls(self, node: fx.Node, kinds: Kinds) -> bool:
-        return isinstance(self.module(node), kinds[0]) or _function(node) in kinds[1]
+        return _function(node) in kinds or not kinds.isdisjoint(type(self.module(node)).__mro__)
+
+    def is_inplace(self, node: fx.Node) -> bool:
+        name = _function(node) or ""
+        by_name = name.endswith("_") or name in ("iadd", "isub", "imul", "itruediv")
+        return by_name or bool(getattr(self.module(node), "inplace", node.kwargs.get("inplace")))
 
     def title(self, node: fx.Node) -> str:
         return f"{_path(node)} ({self.kind(node)})"
@@ -290,10 +300,17 @@ class _Graph:
     def calibrate(self, batches: list[Tensor], percent: float) -> dict[fx.Node, Tensor]:
         """Returns the threshold of each ReLU, and adds the shapes of values to the nodes."""
         relus = [node for node in self.graph.nodes if self.calls(node, RELUS) and node not in self.fixed]
-        run = _Calibration(self.network, relus, percent, sum(map(len, batches)))
-        with torch.no_grad():
-            for batch in batches:
-                run.run(batch.to(next(self.network.parameters(), batch).device))
+        run = _Calibration(self.network, relus, self.inplace)
+        samples = sum(map(len, batches))
+        for batch in batches:
+            run.share = (1 - percent / 100) * samples / len(batch)
+            try:
+                with torch.no_grad():
+                    run.run(batch.to(next(self.network.parameters(), batch).device, copy=True))
+            except Exception as error:
+                reason = str(error).split("\n")[0]
+                given = f"{batch.dtype} {list(batch.shape)}"
+                raise ValueError(f"{self.caller}: the model fails for data of {given}: {reason}") from error
         for node in relus:
             module = self.module(node)
             learned = isinstance(module, QCFS)
@@ -311,16 +328,18 @@ class _Graph:
     def fold_norms(self) -> None:
         """Folds each batch normalisation into the layer before it, where nothing else reads that layer."""
         for node in self.graph.nodes:
-            if not self.calls(node, NORMS) or self.times_called[node.target] > 1:
+            if not self.calls(node, NORMS) or self.uses[node.target] > 1:
                 continue
             before, norm = _source(node), self.module(node)
             layer: Any = self.module(before)
             if norm.running_mean is None or len(before.users) > 1 or not self.takes_factor(before):
                 continue
-            if isinstance(layer, nn.Linear) and len(before.meta["shape"]) != 2:
-                continue  # its channels are not the features
             if isinstance(layer, nn.Linear):
+                if len(before.meta["shape"]) != 2:
+                    continue  # its channels are not the features
                 folded = fuse_linear_bn_eval(layer, norm)
+            elif layer.transposed and layer.groups > 1:
+                continue  # torch multiplies the weights of all groups by the factors of the first one
             else:
                 folded = fuse_conv_bn_eval(layer, norm, layer.transposed)
             self.modules[before.target] = folded
@@ -330,10 +349,10 @@ class _Graph:
             self.graph.erase_node(node)
 
     def takes_factor(self, node: fx.Node) -> bool:
-        """Returns True for the only call of a layer whose weight is a plain parameter."""
+        """Returns True for the only use of a layer whose weight is a plain parameter."""
         layer = self.module(node)
         is_plain = type(layer).__module__.startswith("torch.nn.modules") and not has_hooks(layer)
-        return is_plain and isinstance(layer, PRODUCTS) and self.times_called[node.target] == 1
+        return is_plain and self.calls(node, PRODUCTS) and self.uses[node.target] == 1
 
     def find_varying(self) -> None:
         """Finds the values that differ between steps, and checks that they are affine functions of spikes."""
@@ -345,10 +364,10 @@ class _Graph:
             varying.update(n for n in nodes if "shape" not in n.meta and n not in fixed and varying & n.users.keys())
         self.varying, self.constant = varying, {*nodes} - varying - fixed
         for node in nodes:
-            if node not in varying or node in self.thresholds:
+            if node not in varying:
                 continue
             shape, sources = node.meta.get("shape"), [n for n in node.all_input_nodes if n not in fixed]
-            is_legal = self.calls(node, AFFINE) or node.op == "output"
+            is_legal = self.calls(node, AFFINE | RELUS) or node.op == "output"
             if self.calls(node, AFFINE_IN_ONE):
                 is_legal = sources == [node.args[0]] or (len(sources) == 1 and _function(node) == "mul")
             if self.calls(node, NORMS):
@@ -433,19 +452,24 @@ class _Graph:
 class _Calibration(fx.Interpreter):
     """Runs a network, and finds the activations of each ReLU at and above a percentile of those of all samples."""
 
-    def __init__(self, network: fx.GraphModule, relus: Iterable[fx.Node], percent: float, samples: int):
+    share: float  # the part of the values of all samples above the percentile, by the values of this batch
+
+    def __init__(self, network: fx.GraphModule, relus: Iterable[fx.Node], inplace: Collection[fx.Node]):
         super().__init__(network)
         self.found: dict[fx.Node, Tensor] = {node: torch.empty(0) for node in relus}
-        self.part_above, self.samples = 1 - percent / 100, samples
+        self.inplace = inplace
 
     def run_node(self, n: fx.Node) -> Any:
+        others = [v for node, v in self.env.items() if n in self.inplace and node not in n.args and torch.is_tensor(v)]
+        before = [v.clone() for v in others]
         value = super().run_node(n)
+        if not all(map(torch.equal, others, before)):
+            raise ValueError(f"{_path(n)} changes a view of another value in place; pass inplace=False")
         if isinstance(value, Tensor):
             n.meta["shape"] = value.shape
         if n in self.found:
-            count = int(value.numel() // len(value) * self.samples * self.part_above) + 1
             values = torch.cat([self.found[n].to(value), value.flatten()])
-            self.found[n] = values.topk(min(count, values.numel())).values
+            self.found[n] = values.topk(min(int(value.numel() * self.share) + 1, values.numel())).values
         return value
 
 

@@ -23,14 +23,14 @@ class Own(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
 
-    def forward(self, x):
-        return self.function(self, x)
+    def forward(self, x, **others):
+        return self.function(self, x, **others)
 
 
 def residual(self, x):
     x = self.relu(self.bn1(self.conv1(x)))
     y = self.relu(self.bn2(self.conv2(x)))  # the module is called twice
-    return self.linear(torch.flatten(self.relu(self.conv3(y) + F.relu(self.conv3.bias).sum() * x), 1))
+    return self.linear(torch.flatten(self.relu(self.conv3(y) + F.relu(self.scale.weight).sum() * x), 1))
 
 
 def sizes_and_skip(self, x):
@@ -46,6 +46,19 @@ def inplace(self, x):
     return (z + y).mean((2, 3))  # y is the activation here
 
 
+def discarded(self, x, start=0, scale=None):
+    y = self.conv1(x[:, start:])
+    y.sub_(0.3)
+    z = F.relu(self.conv2(y))
+    z.add_(y)
+    return torch.stack([z, -y], 1).sum(2).flatten(1) if scale is None else scale * z
+
+
+def tied(self, x):
+    y = F.relu(self.conv1(x))
+    return self.conv2(F.relu(F.conv2d(y, self.conv2.weight.transpose(2, 3), padding=1))) + y
+
+
 def conv(inputs, outputs=6):
     return nn.Conv2d(inputs, outputs, 3, padding=1)
 
@@ -54,7 +67,7 @@ NETWORKS = {
     "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU6(), nn.Linear(20, 5)),
     "norms": lambda: nn.Sequential(
         conv(2), nn.BatchNorm2d(6), nn.ReLU(), nn.BatchNorm2d(6), nn.Dropout(), conv(6), nn.ReLU(), nn.AvgPool2d(2),
-        nn.ConvTranspose2d(6, 4, 3), nn.BatchNorm2d(4, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8),
+        nn.ConvTranspose2d(6, 4, 3, groups=2), nn.BatchNorm2d(4, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8),
         nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)),
     "sequences": lambda: nn.Sequential(
         nn.Flatten(2), nn.Conv1d(2, 6, 3), nn.BatchNorm1d(6), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(6, 6, 3, stride=2),
@@ -62,10 +75,13 @@ NETWORKS = {
     "max pooling": lambda: nn.Sequential(
         conv(2), nn.ReLU(), nn.MaxPool2d(2), conv(6), nn.ReLU(), nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(24, 5)),
     "residual": lambda: Own(residual, conv1=conv(2), bn1=nn.BatchNorm2d(6), conv2=conv(6), bn2=nn.BatchNorm2d(6), conv3=conv(6),
-                            relu=nn.ReLU(inplace=True), linear=nn.Linear(6 * 64, 5)),
+                            relu=nn.ReLU(inplace=True), scale=nn.PReLU(6),
+                            linear=nn.Linear(6 * 64, 5)),
     "sizes and skip": lambda: Own(sizes_and_skip, conv1=conv(2), conv2=conv(12), linear=nn.Linear(6 * 16, 5)),
     "inplace": lambda: Own(inplace, conv1=conv(2), conv2=conv(6)),
-    "ends in relu": lambda: nn.Sequential(nn.ReLU(), conv(2), nn.ReLU(), nn.ReLU()),
+    "discarded results": lambda: Own(discarded, conv1=conv(2), conv2=conv(6)),
+    "tied weights": lambda: Own(tied, conv1=conv(2), conv2=conv(6)),
+    "ends in relu": lambda: nn.Sequential(nn.ReLU(inplace=True), conv(2), nn.ReLU(), nn.ReLU()),
 }
 
 
@@ -90,8 +106,9 @@ def x():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_mean_output_approaches_that_of_the_network_as_one_over_the_steps(name, x):
     net = network(name)
-    before, expected = copy.deepcopy(net.state_dict()), net(x)
-    converted = spikeforge.convert(net, x, "max")
+    before, expected, data = copy.deepcopy(net.state_dict()), net(x.clone()), x.clone()
+    converted = spikeforge.convert(net, data, "max")
+    assert torch.equal(data, x)
     means = converted(x, steps=1024, every=True)
     errors = {steps: (means[steps - 1] - expected).abs().max().item() for steps in (8, 128, 1024)}
     assert errors[1024] < 0.012 * expected.abs().max() and 0 < errors[1024] < errors[8] / 25, errors
@@ -287,7 +304,13 @@ X = torch.ones(4, 3)
 WRONG = {
     "a model": (lambda: spikeforge.convert(torch.relu, X), TypeError, "convert: model must be a torch.nn.Module"),
     "control flow": (lambda: spikeforge.convert(Own(lambda self, x: x if x.sum() > 0 else -x), X), TypeError, "torch.fx cannot trace a copy of Own"),
-    "two inputs": (lambda: spikeforge.convert(nn.Bilinear(3, 3, 2), X), TypeError, "must have one input, but Bilinear has 2"),
+    "two inputs": (lambda: spikeforge.convert(nn.Bilinear(3, 3, 2), X), TypeError, "cannot trace a copy of Bilinear: .* missing 1 required"),
+    "another type": (lambda: spikeforge.convert(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), X.double()), ValueError,
+                     r"convert: the model fails for data of torch.float64 \[4, 3\]: "),
+    "a view": (lambda: spikeforge.convert(Own(lambda self, x: x.view(-1).relu_().sum() * x), X - 2), ValueError,
+               "relu_ changes a view of another value in place; pass inplace=False"),
+    "a sum of all": (lambda: spikeforge.convert(Own(lambda self, x: x.sum().relu() + x), X), ValueError,
+                     r"relu \(relu\) must return a tensor whose dimension 0"),
     "no relu": (lambda: spikeforge.convert(nn.Linear(3, 2), X), ValueError, "must call a ReLU"),
     "no data": (lambda: spikeforge.convert(RELU, []), TypeError, "convert: data must be a tensor .* but is empty"),
     "empty data": (lambda: spikeforge.convert(RELU, X[:0]), TypeError, "but is empty"),
