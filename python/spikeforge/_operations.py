@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from spikeforge.nn.delayed_conv import _DelayedConv
 from spikeforge.nn.delayed_linear import DelayedLinear
@@ -18,7 +19,8 @@ MOST = 15  # whole numbers up to this one count as spikes
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
-Operations = dict[str, Tensor]  # the fields of LayerCount with these names, on the device of the input
+OPERATIONS = ("accumulates", "multiply_accumulates", "events", "values")  # fields of LayerCount
+Operations = dict[str, Tensor]  # these fields, on the device of the input
 Synapses = Callable[[nn.Module, Tensor], Tensor]
 
 
@@ -209,7 +211,7 @@ PRODUCTS: dict[str, Callable[..., list[Operations]]] = {
 def find_synapses(module: nn.Module) -> Synapses | None:
     """Returns the fan-out of this kind of layer, or None if it is not known."""
     if isinstance(module, (nn.Linear, DelayedLinear)):
-        return _of_linear
+        return lambda module, x: torch.tensor(module.out_features, device=x.device)
     if isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
         return _OfConvolution()
     if isinstance(module, _DelayedConv):
@@ -218,24 +220,14 @@ def find_synapses(module: nn.Module) -> Synapses | None:
             module.groups, device="meta",
         ))  # fmt: skip
     if isinstance(module, LoihiSparse):
-        return _of_sparse
-    return _of_dense if isinstance(module, (LoihiDense, LoihiDelayDense, LavaDense, LavaDelayDense)) else None
-
-
-def _of_linear(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.tensor(module.out_features, device=x.device)
-
-
-def _of_dense(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.tensor(module.weight.shape[0], device=x.device)
-
-
-def _of_sparse(module: nn.Module, x: Tensor) -> Tensor:
-    return torch.bincount(module.col_indices, minlength=x.shape[-1])
+        return lambda module, x: torch.bincount(module.col_indices, minlength=x.shape[-1])
+    if isinstance(module, (LoihiDense, LoihiDelayDense, LavaDense, LavaDelayDense)):
+        return lambda module, x: torch.tensor(module.weight.shape[0], device=x.device)
+    return None
 
 
 class _OfConvolution:
-    """The fan-out of a convolution, or of the `layer` that has its fan-out, cached for each size of images."""
+    """The fan-out of each pixel for a convolution, or for the `layer` of the same shape, cached for sizes of images."""
 
     def __init__(self, layer: nn.Module | None = None) -> None:
         self.layer = layer
@@ -243,45 +235,27 @@ class _OfConvolution:
 
     def __call__(self, module: nn.Module, x: Tensor) -> Tensor:
         module = self.layer or module
-        size = tuple(x.shape[-len(module.kernel_size) :])
+        size = x.shape[-len(module.kernel_size) :]
         key = (*size, x.device)
         if key not in self.known:
-            self.known[key] = _fan_out_map(module, size).to(x.device)
+            fan_out = torch.tensor(module.out_channels // module.groups, device="cpu")
+            for axis, n in enumerate(size):
+                fan_out = fan_out.unsqueeze(-1) * _taps(module, axis, n)
+            self.known[key] = fan_out.to(x.device)
         return self.known[key]
 
 
-def _fan_out_map(module: nn.Module, size: tuple[int, ...]) -> Tensor:
-    """Returns the number of synapses of each pixel, ``[*size]``, the same in each channel."""
-    taps = _taps_of_transposed if module.transposed else _taps
-    fan_out = torch.tensor(module.out_channels // module.groups)
-    for axis, n in enumerate(size):
-        fan_out = fan_out.unsqueeze(-1) * torch.tensor(taps(module, axis, n))
-    return fan_out
-
-
-def _taps(module: nn.Module, axis: int, n: int) -> list[int]:
-    """Returns how often a convolution reads each of n pixels along an axis."""
+def _taps(module: nn.Module, axis: int, n: int) -> Tensor:
+    """Returns how often a convolution reads each of n pixels along an axis, or adds it to an output if transposed."""
     kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
-    before, after = module._reversed_padding_repeated_twice[-2 * axis - 2 :][:2]
-    outputs = (n + before + after - dilation * (kernel - 1) - 1) // stride + 1
-    read = [0] * n
-    for output in range(outputs):
-        for tap in range(kernel):
-            i = output * stride + tap * dilation - before
-            if module.padding_mode == "circular":
-                i %= n
-            elif module.padding_mode == "reflect":
-                i = n - 1 - abs(n - 1 - abs(i))
-            elif module.padding_mode == "replicate":
-                i = min(max(i, 0), n - 1)
-            if 0 <= i < n:
-                read[i] += 1
-    return read
-
-
-def _taps_of_transposed(module: nn.Module, axis: int, n: int) -> list[int]:
-    """Returns the number of outputs along an axis to which a transposed convolution adds each of n pixels."""
-    kernel, stride, dilation = module.kernel_size[axis], module.stride[axis], module.dilation[axis]
-    outputs = (n - 1) * stride - 2 * module.padding[axis] + dilation * (kernel - 1) + module.output_padding[axis] + 1
-    first = [i * stride - module.padding[axis] for i in range(n)]
-    return [sum(0 <= at + tap * dilation < outputs for tap in range(kernel)) for at in first]
+    offsets = dilation * torch.arange(kernel, device="cpu")
+    if module.transposed:
+        padding = module.padding[axis]
+        outputs = (n - 1) * stride - 2 * padding + dilation * (kernel - 1) + module.output_padding[axis] + 1
+        at = stride * torch.arange(n, device="cpu")[:, None] - padding + offsets
+        return ((at >= 0) & (at < outputs)).sum(1)
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    pixels = torch.arange(1.0, n + 1, dtype=torch.float64, device="cpu")[None]  # 0 is padding
+    pixels = functional.pad(pixels, module._reversed_padding_repeated_twice[-2 * axis - 2 :][:2], mode)[0].long()
+    windows = pixels.unfold(0, int(offsets[-1]) + 1, stride)[:, offsets]
+    return windows.flatten().bincount(minlength=n + 1)[1:]

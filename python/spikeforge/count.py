@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from spikeforge._energy_model import Energy, aligned, estimate
 from spikeforge._hooks import Hooks, Watcher, check_call, networks_around, watched
 from spikeforge._operations import (
+    OPERATIONS,
     OTHERS,
     PRODUCTS,
     Operations,
@@ -112,6 +113,8 @@ class Count:
 
     def __init__(self, net: nn.Module, neurons: Sequence[type[nn.Module]] = ()):
         net = watched("count", net)
+        if not isinstance(neurons, (list, tuple)) or not all(isinstance(kind, type) for kind in neurons):
+            raise TypeError(f"count: neurons must be a list of classes of modules, but is {neurons!r:.60}")
         self._hooks = Hooks(self)
         self._counters: list[Counter] = []
         self._products = Products()
@@ -124,7 +127,7 @@ class Count:
                 self._watch(module, counter, counter, calls)
             if not sees_products:
                 continue
-            if isinstance(counter, (OfSynapses, Unknown)):  # which count what their functions compute
+            if counter and not isinstance(counter, OfNeuron):  # it counts what its functions compute
                 self._hooks.attach(module, Within(networks, self._products, None))
             elif _may_compute_products(module):
                 by_functions = OfProducts(networks, name, module)
@@ -287,7 +290,7 @@ def _counter(networks: list[Composite], name: str, module: nn.Module, neurons: t
     synapses = find_synapses(module)
     if synapses is not None:
         return OfSynapses(networks, name, module, synapses)
-    return Unknown(networks, name, module) if _has_weights(module) and not _may_compute_products(module) else None
+    return Counter(networks, name, module) if _has_weights(module) and not _may_compute_products(module) else None
 
 
 def _has_weights(module: nn.Module) -> bool:
@@ -295,7 +298,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 class Counter(Watcher):
-    """Sums counts of one module on its device."""
+    """Sums counts of one module on its device. The base class sees calls of layers whose operations are unknown."""
 
     clock: Iterator[int]  # numbers the calls of all counters
 
@@ -309,12 +312,9 @@ class Counter(Watcher):
         self.calls = self.first = 0
         self.sums: dict[str, Tensor | int] = {}
 
-    def add(self, numbers: Operations) -> None:
+    def add(self, numbers: Mapping[str, Tensor | int]) -> None:
         for name, number in numbers.items():
             self.sums[name] = self.sums.get(name, 0) + number
-
-    def sum(self, name: str) -> int:
-        return int(self.sums.get(name, 0))
 
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self.is_repeated():
@@ -329,28 +329,17 @@ class Counter(Watcher):
         self.calls += 1
 
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        raise NotImplementedError
+        """Adds the counts of a call."""
 
     def counted(self) -> LayerCount | None:
         return None
 
     def missing(self) -> str:
         """Returns what was not counted, or an empty string."""
-        return ""
+        return "" if self.counted() else self.title
 
-    def operations(self, role: str) -> LayerCount:
-        names = ("accumulates", "multiply_accumulates", "events", "values")
-        return LayerCount(self.name, self.kind, role, **{name: self.sum(name) for name in names})
-
-
-class Unknown(Counter):
-    """Counts the calls of a layer with weights whose operations are not known."""
-
-    def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        pass
-
-    def missing(self) -> str:
-        return self.title
+    def row(self, role: str, *names: str) -> LayerCount:
+        return LayerCount(self.name, self.kind, role, **{name: int(self.sums.get(name, 0)) for name in names})
 
 
 class OfNeuron(Counter):
@@ -362,24 +351,18 @@ class OfNeuron(Counter):
         neuron = module.neuron if isinstance(module, BatchNormNeuron) else module
         self.states = len(neuron.state_names) if isinstance(neuron, StatefulModule) else 1
 
-    def reset(self) -> None:
-        super().reset()
-        self.outputs = self.updates = 0
-
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         outputs, _ = self.parts(result)
         values = as_tuple(outputs) if isinstance(module, StatefulModule) else as_tuple(outputs)[:1]
-        self.updates += values[0].numel() * self.states
+        self.add({"states": values[0].numel() * self.states})
         for y in values:
             check_call("count", module, y)
-            self.outputs += y.numel()
-            self.add({"spikes": spikes_of(y).sum(), "others": ~are_spikes(y)})
+            self.add({"outputs": y.numel(), "spikes": spikes_of(y).sum(), "others": ~are_spikes(y)})
 
     def counted(self) -> LayerCount:
-        fires = self.sum("others") == 0
-        role = self.role if fires or self.role == "encoder" else "read-out"
-        spikes = self.sum("spikes") if fires else None
-        return LayerCount(self.name, self.kind, role, spikes, self.outputs, states=self.updates)
+        if self.sums["others"] == 0:
+            return self.row(self.role, "spikes", "outputs", "states")
+        return self.row("read-out" if self.role == "neuron" else self.role, "outputs", "states")
 
 
 class OfSynapses(Counter):
@@ -395,7 +378,7 @@ class OfSynapses(Counter):
         self.add(layer_operations(module, self.synapses, x))
 
     def counted(self) -> LayerCount:
-        return self.operations("synapses")
+        return self.row("synapses", *OPERATIONS)
 
 
 class OfProducts(Counter):
@@ -416,7 +399,7 @@ class OfProducts(Counter):
             self.add(each)
 
     def counted(self) -> LayerCount | None:
-        return replace(self.operations("product"), kind=", ".join(self.found)) if self.found else None
+        return replace(self.row("product", *OPERATIONS), kind=", ".join(self.found)) if self.found else None
 
     def missing(self) -> str:
         if self.unknown:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
-import threading
 import time
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,7 +18,6 @@ from spikeforge._numbers import check_number
 
 POWERCAP = Path("/sys/class/powercap")
 WINDOWS = 10  # of a measurement, for its standard error
-SAMPLING = 0.02  # seconds between two readings of the power of a GPU without an energy counter
 
 
 @dataclass(frozen=True)
@@ -68,24 +66,24 @@ def energy(
 
     Raises:
         RuntimeError: if a counter, or each of them by default, is missing or cannot be read.
-        ValueError, TypeError: if seconds is not above 0, or there is no such counter.
+        ValueError, TypeError: if call is not a function, seconds is not above 0, or there is no such counter.
     """
     if not 0 < check_number("energy: seconds", seconds) < math.inf:
         raise ValueError(f"energy: seconds must be above 0 and finite, but is {seconds}")
+    if not callable(call):
+        raise TypeError(f"energy: call must be a function without arguments, but is {type(call).__name__}")
     opened = _opened(counters)
     call()
     _synchronize()
-    idle = _windows(opened, seconds, lambda: time.sleep(min(SAMPLING, seconds / WINDOWS)))
-    busy = _windows(opened, seconds, call)
-    duration, calls = (sum(numbers) for numbers in zip(*busy[""]))
+    idle_seconds, _, *idle = zip(*_windows(opened.values(), seconds, lambda: time.sleep(min(0.02, seconds / WINDOWS))))
+    busy_seconds, calls, *busy = zip(*_windows(opened.values(), seconds, call))
+    each = sum(busy_seconds) / sum(calls)
     found = {}
-    for name in opened:
-        watts, error = _power(busy[name])
-        idle_watts, idle_error = _power(idle[name])
-        each = duration / calls
-        found[name] = Measured(
-            (watts - idle_watts) * each, math.hypot(error, idle_error) * each, watts, idle_watts, each, int(calls)
-        )
+    for name, idle_joules, joules in zip(opened, idle, busy):
+        watts, error = _power(busy_seconds, joules)
+        idle_watts, idle_error = _power(idle_seconds, idle_joules)
+        error = math.hypot(error, idle_error) * each
+        found[name] = Measured((watts - idle_watts) * each, error, watts, idle_watts, each, int(sum(calls)))
     return found
 
 
@@ -94,13 +92,9 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _windows(
-    counters: dict[str, Counter], seconds: float, call: Callable[[], Any]
-) -> dict[str, list[tuple[float, float]]]:
-    """Repeats a call in windows. Returns their durations and energies for each counter, and durations and numbers of
-    calls for the name ""."""
-    windows: dict[str, list[tuple[float, float]]] = {name: [] for name in ("", *counters)}
-    begin, before = time.perf_counter(), {name: counter.joules() for name, counter in counters.items()}
+def _windows(counters: Collection[Nvml | Rapl], seconds: float, call: Callable[[], Any]) -> Iterator[tuple[float, ...]]:
+    """Repeats a call. Yields seconds, number of calls, and energy by each counter, of each window."""
+    begin, before = time.perf_counter(), [counter.joules() for counter in counters]
     for _ in range(WINDOWS):
         calls, end = 0, begin
         while end - begin < seconds / WINDOWS:
@@ -108,33 +102,22 @@ def _windows(
             calls += 1
             _synchronize()
             end = time.perf_counter()
-        windows[""].append((end - begin, calls))
-        for name, counter in counters.items():
-            now = counter.joules()
-            windows[name].append((end - begin, now - before[name]))
-            before[name] = now
-        begin = end
-    return windows
+        after = [counter.joules() for counter in counters]
+        yield end - begin, calls, *map(operator.sub, after, before)
+        begin, before = end, after
 
 
-def _power(windows: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Returns the mean power in watts, and its standard error."""
-    duration, joules = (sum(numbers) for numbers in zip(*windows))
-    spread = statistics.stdev(joules / duration for duration, joules in windows)
-    return joules / duration, spread / math.sqrt(len(windows))
+def _power(seconds: Sequence[float], joules: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean power of windows in watts, and its standard error."""
+    spread = statistics.stdev(map(operator.truediv, joules, seconds))
+    return sum(joules) / sum(seconds), spread / math.sqrt(len(seconds))
 
 
-# --- counters
+# --- counters: joules() is the energy since some time in the past
 
 
-class Counter(Protocol):
-    def joules(self) -> float:
-        """Returns the energy in joules since some time in the past."""
-        ...
-
-
-def _opened(names: Sequence[str] | None) -> dict[str, Counter]:
-    kinds: dict[str, Callable[[], Counter]] = {"gpu": Nvml, "cpu": Rapl}
+def _opened(names: Sequence[str] | None) -> dict[str, Nvml | Rapl]:
+    kinds: dict[str, type[Nvml | Rapl]] = {"gpu": Nvml, "cpu": Rapl}
     names = (names,) if isinstance(names, str) else names
     for name in names or ():
         if name not in kinds:
@@ -153,10 +136,8 @@ def _opened(names: Sequence[str] | None) -> dict[str, Counter]:
 class Nvml:
     """The energy of the current CUDA device since the driver was loaded. The counter advances every 20 to 100 ms.
 
-    A GPU without this counter (before Volta): the integral of the power that NVML reports, read every 20 ms.
-
     Raises:
-        RuntimeError: without the package nvidia-ml-py, a CUDA device or NVML.
+        RuntimeError: without the package nvidia-ml-py, a CUDA device, or its energy counter (GPUs before Volta).
     """
 
     def __init__(self) -> None:
@@ -166,42 +147,17 @@ class Nvml:
             import pynvml
         except ImportError:
             raise RuntimeError("gpu: NVML needs the package nvidia-ml-py (pip install nvidia-ml-py)") from None
-        self._nvml, self._sampled = pynvml, None
+        self._nvml = pynvml
         try:
             pynvml.nvmlInit()
             uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
             self._card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-            try:
-                pynvml.nvmlDeviceGetTotalEnergyConsumption(self._card)
-            except pynvml.NVMLError:
-                self._sampled = Sampled(lambda: pynvml.nvmlDeviceGetPowerUsage(self._card) / 1000)
+            self.joules()
         except pynvml.NVMLError as error:
-            raise RuntimeError(f"gpu: NVML reads neither energy nor power ({error})") from None
+            raise RuntimeError(f"gpu: NVML does not read the energy ({error})") from None
 
     def joules(self) -> float:
-        if self._sampled:
-            return self._sampled.joules()
         return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._card) / 1000  # of millijoules
-
-
-class Sampled:
-    """Integrates a power in watts, which a thread reads until the object is freed."""
-
-    def __init__(self, watts: Callable[[], float]):
-        self._joules, stop = [0.0], threading.Event()
-        threading.Thread(target=_integrate, args=(watts, watts(), self._joules, stop), daemon=True).start()
-        weakref.finalize(self, stop.set)
-
-    def joules(self) -> float:
-        return self._joules[0]
-
-
-def _integrate(watts: Callable[[], float], power: float, joules: list[float], stop: threading.Event) -> None:
-    before = time.perf_counter()
-    while not stop.wait(SAMPLING):
-        last, power, now = power, watts(), time.perf_counter()
-        joules[0] += (last + power) / 2 * (now - before)
-        before = now
 
 
 class Rapl:
