@@ -45,13 +45,12 @@ class _Steps(NamedTuple):
         return values.sum(0) / self.length.clamp(min=1).view(-1, *[1] * (values.dim() - 2))
 
 
-def _steps(name: str, x: Tensor, lengths: Lengths, *, dims: int = 2) -> _Steps:
+def _steps(name: str, x: Tensor, lengths: Lengths, *, of_classes: bool = False) -> _Steps:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(f"{name}: x must be a floating-point tensor, but is {getattr(x, 'dtype', type(x).__name__)}")
-    if x.dim() < dims or x.shape[0] == 0:
-        raise ValueError(
-            f"{name}: x must be [T, B, C{', ...' * (dims == 2)}] with T of 1 or more, but has shape {list(x.shape)}"
-        )
+    if x.dim() < 3 or (of_classes and x.dim() > 3) or x.shape[0] == 0:
+        form = "[T, B, C]" if of_classes else "[T, B, C, ...]"
+        raise ValueError(f"{name}: x must be {form} with T of 1 or more, but has shape {list(x.shape)}")
     x = x.to(state_type(x.dtype))
     if lengths is None:
         return _Steps(x, None, torch.full(x.shape[1:2], x.shape[0], device=x.device))
@@ -99,11 +98,11 @@ def tet_loss(
 
     Args:
         x: ``[T, B, C]``, voltages or currents of the last layer.
-        target: classes, int64 ``[B]``, or probabilities ``[B, C]``.
+        target: classes, int64 ``[B]``, or probabilities ``[B, C]``. Classes on the CPU are checked.
 
     Source: Deng et al., ICLR 2022.
     """
-    steps = _steps("tet_loss", x, lengths, dims=3)
+    steps = _steps("tet_loss", x, lengths, of_classes=True)
     _check_target("tet_loss", target, steps.x, probabilities=True)
     targets = target.expand(x.shape[0], *target.shape).flatten(0, 1)
     entropy = functional.cross_entropy(steps.x.flatten(0, 1), targets, reduction="none").view(x.shape[:2])
@@ -119,14 +118,14 @@ def rate_mse_loss(
 
     Source: the loss of spike counts of SLAYER, Shrestha and Orchard, NeurIPS 2018, divided by the steps of a sample.
     """
-    steps = _steps("rate_mse_loss", spikes, lengths, dims=3)
+    steps = _steps("rate_mse_loss", spikes, lengths, of_classes=True)
     _check_target("rate_mse_loss", target, steps.x)
     wanted = incorrect + (correct - incorrect) * functional.one_hot(target, spikes.shape[2])
     return (steps.mean(steps.x) - wanted).square().mean()
 
 
 def rate_penalty(spikes: Tensor, lengths: Lengths = None, *, lower: float, upper: float) -> Tensor:
-    """Penalty of the firing rates of a layer ``[T, B, ...]``, in spikes per step; a scalar:
+    """Penalty of the firing rates of a layer ``[T, B, C, ...]``, in spikes per step; a scalar:
 
     the mean over samples and neurons of max(0, lower - rate)², plus the mean over samples of
     max(0, mean rate of the layer - upper)². ``lower=0`` and ``upper=math.inf`` are no bounds.
@@ -143,8 +142,10 @@ def _check_target(name: str, target: Tensor, x: Tensor, *, probabilities: bool =
     if not isinstance(target, Tensor):
         raise TypeError(f"{name}: target must be a tensor, but is {type(target).__name__}")
     if target.dtype == torch.int64 and target.shape == x.shape[1:2]:
-        return
-    if not (probabilities and target.is_floating_point() and target.shape == x.shape[1:]):
+        wrong = target[(target < 0) | (target >= x.shape[2])] if samples.is_readable(target) else ()
+        if len(wrong):  # also -100, which cross_entropy skips
+            raise ValueError(f"{name}: target must be classes in [0, {x.shape[2] - 1}], but one is {int(wrong[0])}")
+    elif not (probabilities and target.is_floating_point() and target.shape == x.shape[1:]):
         other = f", or probabilities {list(x.shape[1:])}" if probabilities else ""
         raise ValueError(
             f"{name}: target must be classes, int64 {list(x.shape[1:2])}{other}, but is {target.dtype} "

@@ -191,12 +191,7 @@ def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Ten
             f"{title}: lengths must have shape {list(x.shape[1:2])}, one for each sample of x "
             f"[T, B{', *shape' * (least_dims > 2)}], but has {list(lengths.shape)}, for x of shape {list(x.shape)}"
         )
-    known = (
-        lengths.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and torch._C._functorch.maybe_current_level() is None
-    )
-    wrong = ((lengths < 0) | (lengths > x.shape[0])).nonzero() if known else ()
+    wrong = ((lengths < 0) | (lengths > x.shape[0])).nonzero() if is_readable(lengths) else ()
     if len(wrong):
         sample = int(wrong[0])
         raise ValueError(
@@ -204,6 +199,12 @@ def ended(title: str, lengths: Tensor, x: Tensor, *, least_dims: int = 2) -> Ten
             f"{sample}"
         )
     return beside(torch.arange(x.shape[0], device=x.device).view(-1, 1) >= lengths.to(x.device), x)
+
+
+def is_readable(t: Tensor) -> bool:
+    """Returns True if values can be checked without synchronization, outside of torch.compile and torch.func."""
+    is_transformed = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+    return t.device.type == "cpu" and not is_transformed
 
 
 def later(line: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:

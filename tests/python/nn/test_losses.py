@@ -135,6 +135,10 @@ WRONG = [
     (lambda: losses.tet_loss(x, LABELS[:2]), ValueError, r"tet_loss: target must be classes, int64 \[5\], or probabilities \[5, 4\], but is torch.int64 \[2\]"),
     (lambda: losses.tet_loss(x[0], LABELS), ValueError, r"tet_loss: x must be \[T, B, C\] with T"),
     (lambda: losses.rate_mse_loss(x, x[0]), ValueError, r"rate_mse_loss: target must be classes, int64 \[5\], but is torch.float32"),
+    (lambda: losses.tet_loss(x, LABELS - 100), ValueError, r"tet_loss: target must be classes in \[0, 3\], but one is -97"),
+    (lambda: losses.rate_mse_loss(x, LABELS + 1), ValueError, r"rate_mse_loss: target must be classes in \[0, 3\], but one is 4"),
+    (lambda: losses.rate_mse_loss(x.unsqueeze(3), LABELS), ValueError, r"rate_mse_loss: x must be \[T, B, C\] with T of 1 or more, but has shape"),
+    (lambda: losses.rate_penalty(x[0], lower=0.1, upper=0.2), ValueError, r"rate_penalty: x must be \[T, B, C, ...\] with T"),
     (lambda: losses.rate_mse_loss(x, 3), TypeError, "rate_mse_loss: target must be a tensor, but is int"),
 ]  # fmt: skip
 
