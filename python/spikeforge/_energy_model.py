@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from spikeforge._numbers import check_number
@@ -57,11 +57,6 @@ class Energy:
         return aligned([*rows, ("all", "", "", *_joules(self))], left=3)
 
     __str__ = table
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the energies as dicts and lists of numbers and strings."""
-        layers = [{**asdict(layer), "total": layer.total} for layer in self.layers]
-        return {"layers": layers, "compute": self.compute, "memory": self.memory, "total": self.total}
 
 
 def estimate(

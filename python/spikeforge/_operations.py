@@ -87,40 +87,22 @@ def _paired(a: Tensor, a_labels: Labels, b: Tensor, b_labels: Labels) -> Operati
     for each pair of spikes that coincide (Zhou et al., Spikformer, ICLR 2023). A parameter is a weight, not spikes.
     """
     _check(a, b)
-    sizes = dict(zip(a_labels, a.shape))
-    for label, size in zip(b_labels, b.shape):
-        sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
-    is_weight = [isinstance(t, nn.Parameter) for t in (a, b)]
-    (a, a_labels), (b, b_labels) = _distinct(a, a_labels, sizes), _distinct(b, b_labels, sizes)
-    common = [label for label in a_labels if label in b_labels]
-    spiking, sums, reached = [], [], []
-    for t, labels, weight in zip((a, b), (a_labels, b_labels), is_weight):
-        none = torch.zeros((), dtype=torch.int64, device=t.device)
-        sent = none.expand(t.shape) if weight else spikes_of(t)
-        rest = [i for i, label in enumerate(labels) if label not in common]
-        order = [labels.index(label) for label in common]
-        sums.append(sent.permute(*order, *rest).flatten(len(order)).sum(-1) if rest else sent.permute(order).long())
-        spiking.append(none.bool() if weight else are_spikes(t))
-        reached.append(math.prod(size for label, size in sizes.items() if label not in labels))
-    (a_spikes, b_spikes), (of_a, of_b) = spiking, (t.sum() for t in sums)
-    one = torch.where(a_spikes, of_a * reached[0], of_b * reached[1] * b_spikes)
+    numbers = {label: i for i, label in enumerate(dict.fromkeys((*a_labels, *b_labels)))}
+    axes = [[numbers[label] for label in labels] for labels in (a_labels, b_labels)]
+    common = sorted({*axes[0]} & {*axes[1]})
+    total, spiking, events, values = torch.ones((), dtype=torch.int64, device=a.device), [], [], []
+    for t, labels in zip((a, b), axes):
+        is_weight = isinstance(t, nn.Parameter)
+        spiking.append(are_spikes(t) & (not is_weight))
+        additions = torch.where(spiking[-1], spikes_of(t), 1).long()  # of each value, if the other tensor's are ones
+        total = total * torch.einsum(additions, labels, common)
+        events.append(additions.sum() * spiking[-1])
+        values.append(0 * events[-1] if is_weight else t.numel() * ~spiking[-1])
+    is_spiking, total = spiking[0] | spiking[1], total.sum()
     return {
-        "accumulates": torch.where(a_spikes & b_spikes, (sums[0] * sums[1]).sum(), one),
-        "multiply_accumulates": math.prod(sizes.values()) * ~(a_spikes | b_spikes),
-        "events": of_a * a_spikes + of_b * b_spikes,
-        "values": sum(t.numel() * ~each for t, each, weight in zip((a, b), spiking, is_weight) if not weight) + 0 * one,
-    }
-
-
-def _distinct(t: Tensor, labels: Labels, sizes: dict[Hashable, int]) -> tuple[Tensor, list[Hashable]]:
-    """Returns the diagonal of axes with the same label, without axes of size 1 along which a tensor is broadcast."""
-    labels = list(labels)
-    for label in [label for i, label in enumerate(labels) if label in labels[:i]]:
-        i, j = labels.index(label), labels.index(label, labels.index(label) + 1)
-        t = t.diagonal(0, i, j)
-        labels = [other for k, other in enumerate(labels) if k not in (i, j)] + [label]
-    dropped = [i for i, label in enumerate(labels) if t.shape[i] == 1 != sizes[label]]
-    return t.squeeze(dropped) if dropped else t, [label for i, label in enumerate(labels) if i not in dropped]
+        "accumulates": total * is_spiking, "multiply_accumulates": total * ~is_spiking,
+        "events": sum(events), "values": sum(values),
+    }  # fmt: skip
 
 
 def _leading(t: Tensor, own: int) -> list[Hashable]:

@@ -270,14 +270,16 @@ class _Graph:
         by_name = name.endswith("_") or name in ("iadd", "isub", "imul", "itruediv")
         return by_name or bool(getattr(self.module(node), "inplace", node.kwargs.get("inplace")))
 
-    def title(self, node: fx.Node) -> str:
-        return f"{_path(node)} ({self.kind(node)})"
+    def names(self, node: fx.Node) -> tuple[str, str]:
+        """Returns the name and the kind of the module or function that a node calls."""
+        module = self.module(node)
+        return (node.name, str(_function(node))) if module is None else (str(node.target), type(module).__name__)
 
-    def kind(self, node: fx.Node) -> str:
-        return type(self.module(node)).__name__ if node.op == "call_module" else str(_function(node))
+    def title(self, node: fx.Node) -> str:
+        return "{} ({})".format(*self.names(node))
 
     def report(self, node: fx.Node, status: Literal["replaced", "left"], what: str) -> None:
-        self.entries.append(Entry(_path(node), self.kind(node), "torch", status, what))
+        self.entries.append(Entry(*self.names(node), "torch", status, what))
 
     def checked(self, data: Any, method: Any) -> tuple[list[Tensor], float]:
         """Returns the batches of data, and the percentile."""
@@ -464,7 +466,7 @@ class _Calibration(fx.Interpreter):
         before = [v.clone() for v in others]
         value = super().run_node(n)
         if not all(map(torch.equal, others, before)):
-            raise ValueError(f"{_path(n)} changes a view of another value in place; pass inplace=False")
+            raise ValueError(f"{n.name} changes a view of another value in place; pass inplace=False")
         if isinstance(value, Tensor):
             n.meta["shape"] = value.shape
         if n in self.found:
@@ -478,10 +480,6 @@ def _function(node: fx.Node) -> str | None:
     if node.op == "call_function":
         return getattr(node.target, "__name__", str(node.target))
     return str(node.target) if node.op == "call_method" else None
-
-
-def _path(node: fx.Node) -> str:
-    return str(node.target) if node.op == "call_module" else node.name
 
 
 def _source(node: fx.Node) -> fx.Node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -117,44 +116,42 @@ class Count:
             raise TypeError(f"count: neurons must be a list of classes of modules, but is {neurons!r:.60}")
         self._hooks = Hooks(self)
         self._counters: list[Counter] = []
+        self._called: dict[Counter, None] = {}  # in the order of their first calls
         self._products = Products()
-        calls = itertools.count()
         sees_products = any(map(_may_compute_products, net.modules()))
         for name, module in net.named_modules():
             networks = networks_around(net, name)
             counter = _counter(networks, name, module, tuple(neurons))
             if counter is not None:
-                self._watch(module, counter, counter, calls)
+                self._watch(module, counter, counter)
             if not sees_products:
                 continue
             if counter and not isinstance(counter, OfNeuron):  # it counts what its functions compute
                 self._hooks.attach(module, Within(networks, self._products, None))
             elif _may_compute_products(module):
                 by_functions = OfProducts(networks, name, module)
-                self._watch(module, by_functions, Within(networks, self._products, by_functions), calls)
+                self._watch(module, by_functions, Within(networks, self._products, by_functions))
 
-    def _watch(self, module: nn.Module, counter: Counter, watcher: Watcher, calls: Iterator[int]) -> None:
-        counter.clock = calls
+    def _watch(self, module: nn.Module, counter: Counter, watcher: Watcher) -> None:
+        counter.called = self._called
         self._counters.append(counter)
         self._hooks.attach(module, watcher)
 
     @property
     def layers(self) -> list[LayerCount]:
         """Counts of the layers that were called, in the order of ``net.named_modules()``."""
-        counted = [(counter, counter.counted()) for counter in self._counters if counter.calls]
-        first = min((counter.first for counter, layer in counted if layer and layer.role == "neuron"), default=0)
-        return [
-            replace(layer, role="encoder")
-            if layer.role == "synapses" and layer.multiply_accumulates and counter.first < first
-            else layer
-            for counter, layer in counted
-            if layer is not None
-        ]
+        rows = {counter: counter.counted() for counter in self._called}
+        fires = [layer is not None and layer.role == "neuron" for layer in rows.values()]
+        for counter in list(rows)[: fires.index(True) if any(fires) else 0]:  # called before the first neuron
+            layer = rows[counter]
+            if layer and layer.role == "synapses" and layer.multiply_accumulates:
+                rows[counter] = replace(layer, role="encoder")
+        return [layer for layer in map(rows.get, self._counters) if layer]
 
     @property
     def not_counted(self) -> list[str]:
         """Operations that are not counted, with the reason: see :func:`count`."""
-        return [counter.missing() for counter in self._counters if counter.calls and counter.missing()]
+        return [what for counter in self._counters if counter in self._called and (what := counter.missing())]
 
     @property
     def spikes(self) -> int:
@@ -250,6 +247,7 @@ class Count:
         """Sets all counts to 0."""
         for counter in self._counters:
             counter.reset()
+        self._called.clear()
 
     def close(self) -> None:
         """Stops counting; the counts are kept."""
@@ -300,7 +298,7 @@ def _has_weights(module: nn.Module) -> bool:
 class Counter(Watcher):
     """Sums counts of one module on its device. The base class sees calls of layers whose operations are unknown."""
 
-    clock: Iterator[int]  # numbers the calls of all counters
+    called: dict[Counter, None]  # the counters whose modules were called
 
     def __init__(self, networks: list[Composite], name: str, module: nn.Module):
         super().__init__(networks)
@@ -309,7 +307,6 @@ class Counter(Watcher):
         self.reset()
 
     def reset(self) -> None:
-        self.calls = self.first = 0
         self.sums: dict[str, Tensor | int] = {}
 
     def add(self, numbers: Mapping[str, Tensor | int]) -> None:
@@ -321,12 +318,7 @@ class Counter(Watcher):
             return
         with torch.no_grad():
             self.see(module, args, kwargs, result)
-        self.called()
-
-    def called(self) -> None:
-        time = next(self.clock)
-        self.first = self.first if self.calls else time
-        self.calls += 1
+        self.called[self] = None
 
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Adds the counts of a call."""
@@ -455,7 +447,7 @@ class Within(Watcher):
         counter = None if self.is_repeated() else self.counter
         self.products.enter(counter)
         if counter is not None:
-            counter.called()
+            counter.called[counter] = None
 
     def after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self.products.leave()

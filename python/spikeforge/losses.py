@@ -142,7 +142,7 @@ def _check_target(name: str, target: Tensor, x: Tensor, *, probabilities: bool =
     if not isinstance(target, Tensor):
         raise TypeError(f"{name}: target must be a tensor, but is {type(target).__name__}")
     if target.dtype == torch.int64 and target.shape == x.shape[1:2]:
-        wrong = target[(target < 0) | (target >= x.shape[2])] if samples.is_readable(target) else ()
+        wrong = target[(target < 0) | (target >= x.shape[2])] if samples.is_readable(target) else target[:0]
         if len(wrong):  # also -100, which cross_entropy skips
             raise ValueError(f"{name}: target must be classes in [0, {x.shape[2] - 1}], but one is {int(wrong[0])}")
     elif not (probabilities and target.is_floating_point() and target.shape == x.shape[1:]):
