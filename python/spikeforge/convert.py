@@ -369,7 +369,7 @@ class _Graph:
             if node not in varying:
                 continue
             shape, sources = node.meta.get("shape"), [n for n in node.all_input_nodes if n not in fixed]
-            is_legal = self.calls(node, AFFINE | RELUS) or node.op == "output"
+            is_legal = self.calls(node, AFFINE | RELUS) or node.op == "output" or node.meta["is_size"]
             if self.calls(node, AFFINE_IN_ONE):
                 is_legal = sources == [node.args[0]] or (len(sources) == 1 and _function(node) == "mul")
             if self.calls(node, NORMS):
@@ -469,6 +469,7 @@ class _Calibration(fx.Interpreter):
             raise ValueError(f"{n.name} changes a view of another value in place; pass inplace=False")
         if isinstance(value, Tensor):
             n.meta["shape"] = value.shape
+        n.meta["is_size"] = isinstance(value, int)
         if n in self.found:
             values = torch.cat([self.found[n].to(value), value.flatten()])
             self.found[n] = values.topk(min(int(value.numel() * self.share) + 1, values.numel())).values

@@ -37,7 +37,8 @@ def sizes_and_skip(self, x):
     batch, current = x.size(0), self.conv1(x)  # the size and the current are constant, what reads them is not
     y = torch.cat([F.relu(current), 0.5 * current], 1)
     y = F.avg_pool2d(F.relu(self.conv2(y) + current), 2) + F.interpolate(current, scale_factor=0.5)
-    return self.linear(F.dropout(y, training=self.training).view(batch, 96) / 2)
+    y = F.dropout(y, training=self.training)
+    return self.linear(y.view(batch, 2, y.size(1) // 2, 16).transpose(1, 2).reshape(batch, 96) / 2)
 
 
 def inplace(self, x):
