@@ -253,6 +253,32 @@ def test_dropped_and_jittered_events(device):
     assert (sorted_events.t.diff() >= 0).all() and total(sorted_events) == total(jittered)
 
 
+def test_the_steps_of_a_sample_end_with_its_latest_event_in_any_order(device):
+    generator = torch.Generator().manual_seed(SEED)
+    offsets = torch.tensor([0, 0, 400, 401, 401, 900, 900])
+    t, start = torch.randint(-500, 9000, (900,), generator=generator), torch.tensor([7, 0, 9500, -3, 40, 9])
+    events = data.Events(t, torch.zeros_like(t), offsets, start=start).to(device)
+    of_sample = [t[begin:end].tolist() for begin, end in zip(offsets, offsets[1:])]
+    expected = [max(((time - first) // 30 + 1 for time in times), default=0) for times, first in zip(of_sample, start.tolist())]
+    assert events.steps(30).tolist() == [max(0, steps) for steps in expected]
+    assert events.sorted().steps(30).tolist() == events.drop(1).steps(30).tolist() == events.steps(30).tolist()
+    assert events.sample.tolist() == [i for i, times in enumerate(of_sample) for _ in times]
+    jittered = data.Events(t.sort().values, t, torch.tensor([0, 900])).jitter(100.0, generator)
+    assert jittered.steps(1).item() == jittered.t.max() - t.min() + 1
+    empty = data.Events.of([{"t": [], "x": []}] * 2).to(device)
+    assert empty.steps(5).tolist() == empty.jitter(1.0).steps(5).tolist() == [0, 0] and len(empty.sorted()) == 2
+
+
+def test_samples_of_different_types_are_joined(device):
+    types = [torch.int8, torch.bool, torch.uint16, torch.uint32, torch.uint64]
+    t, x = torch.tensor([5, 2**31], dtype=torch.uint64, device=device), torch.tensor([0, 1], device=device)
+    events = data.Events.of([{"t": t, "x": x.to(dtype)} for dtype in types])
+    assert events.x.tolist() == [0, 1] * 5 and events.t.tolist() == [5, 2**31] * 5 and events.offsets.device == t.device
+    assert data.spike_trains(events, 2, steps=2, window=2**30).tolist() == [[[1, 0]] * 5, [[0, 1]] * 5]
+    events = data.Events.of([{"t": np.array([5, 2**31], ">u8"), "x": [0, 1]}, {"t": [], "x": []}])
+    assert events.t.tolist() == [5, 2**31] and events.offsets.tolist() == [0, 2, 2]
+
+
 # --- errors and transforms
 
 
@@ -332,10 +358,25 @@ def test_frames_in_a_cuda_graph_equal_those_outside(cuda):
     ("y must be a field of all samples or of none, but differs for sample 1", [dict(t=flat, x=flat), dict(t=flat, x=flat, y=flat)]),
     ("x of sample 0 has 1 events, but t has 2", [dict(t=flat, x=flat[:1])]),
     ("t of sample 0 must be integers", [dict(t=flat.float(), x=flat)]),
+    ("t of sample 0 must be integers .* but is datetime64", [dict(t=np.zeros(2, "datetime64[us]"), x=flat)]),
+    ("expected a list of samples, .* but sample 0 is of type void", np.zeros(2, [("t", int), ("x", int)])),
+    ("expected a list of samples, .* but sample 1 is of type ndarray", [dict(t=flat, x=flat), np.zeros((2, 2), int)]),
 ])  # fmt: skip
 def test_a_batch_of_samples_that_do_not_fit_is_refused(problem, samples):
     refused((ValueError, TypeError), problem, lambda: data.Events.of(samples))
     refused((ValueError, TypeError), problem, lambda: data.collate(samples))
+
+
+def test_arguments_of_batches_are_checked():
+    for error, words, function in (
+        (ValueError, "Events.steps: window must be an integer of at least 1 tick, but is 0", lambda: trains().steps(0)),
+        (ValueError, "Events.steps: window must be an integer of at least 1 tick, but is 2.5", lambda: trains().steps(2.5)),
+        (ValueError, "Events.jitter: std must be a finite number of ticks, at least 0, but is nan", lambda: trains().jitter(math.nan)),
+        (ValueError, r"Events.drop: p must be in \[0, 1\], but is 2", lambda: trains().drop(2)),
+        (TypeError, "frames: events must be Events, such as .* but is ndarray", lambda: data.frames(np.zeros(3), (1, 1, 4), steps=1)),
+        (ValueError, "zip", lambda: data.collate([(dict(t=flat, x=flat), 1), (dict(t=flat, x=flat),)])),
+    ):
+        refused(error, words, function)
 
 
 @pytest.mark.parametrize("values", VALUES)
