@@ -54,11 +54,8 @@ class Block(nn.Module):
         return self.neuron(self.second(self.first(x)), x)
 
 
-class Recipe:
+class Recipe(training.Recipe):
     name = "dvs_gesture"
-
-    def __init__(self, options):
-        self.options = options
 
     def network(self):
         """Maps frames [T, B, 2, size, size] to scores [T, B, CLASSES]."""
@@ -69,15 +66,6 @@ class Recipe:
         return nn.Sequential(
             normalised(2, channels), *layers,
             snn.TimeDistributed(nn.Flatten(), nn.Linear(channels * (size >> blocks) ** 2, CLASSES)))
-
-    def parameter_groups(self, network):
-        return [{"params": list(network.parameters()), "factor": 1.0}]
-
-    def begin_epoch(self, network, progress):
-        pass
-
-    def after_step(self, network):
-        pass
 
     def inputs(self, events, training):
         origin = torch.zeros(len(events), 2, dtype=torch.int64, device=events.t.device)

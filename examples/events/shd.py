@@ -22,8 +22,6 @@ spacings", ICLR 2024). The networks here follow theirs, without batch normalisat
 padding; their accuracies on the real data have not been measured.
 """
 
-import dataclasses
-
 import numpy as np
 import torch
 import training
@@ -38,63 +36,58 @@ INPUTS = CHANNELS // GROUPED
 WINDOW = 10_000  # microseconds
 LONGEST = 150  # steps
 MAX_DELAY = 25  # steps
-SHIFT = 4  # inputs
+SHIFT = 20  # channels
 
 
-class Recipe:
+class Recipe(training.Recipe):
     name = "shd"
-
-    def __init__(self, options):
-        self.options = options
 
     def network(self):
         """Maps x [T, B, INPUTS] to scores [T, B, CLASSES]."""
-        width, dropout = self.options.width, self.options.dropout
-        if self.options.delays:
-            form = dict(max_delay=MAX_DELAY, interpolation=self.options.interpolation, width=MAX_DELAY / 2)
-            layers = [layer for inputs in (INPUTS, width) for layer in (
-                snn.DelayedLinear(inputs, width, **form),
-                snn.LIF(tau=2.0, decay_input=False, v_reset=None, surrogate="atan"), nn.Dropout(dropout))]
-            last = snn.DelayedLinear(width, CLASSES, **form)
-            for layer in layers[::3]:
-                nn.init.kaiming_uniform_(layer.weight)  # torch's default is too small for neurons to fire at first
-        else:
-            neuron = snn.AdaptiveLIF(
-                tau=snn.Learnable(10.0, min=1.0, per_channel=width),
-                decay=snn.Learnable(0.95, min=0.0, max=0.999, per_channel=width),
-                b=0.2, decay_input=False, v_reset=None, surrogate="atan")
-            layers = [nn.Linear(INPUTS, width), snn.Recurrent(neuron, nn.Linear(width, width)), nn.Dropout(dropout)]
-            last = nn.Linear(width, CLASSES)
-        return snn.Sequential(*layers, last, snn.LI(tau=5.0))
+        layers = self.delayed_layers() if self.options.delays else self.recurrent_layers()
+        return snn.Sequential(*layers, snn.LI(tau=5.0))
 
-    def delayed(self, network):
-        return [layer for layer in network.modules() if isinstance(layer, snn.DelayedLinear)]
+    def recurrent_layers(self):
+        width = self.options.width
+        neuron = snn.AdaptiveLIF(
+            tau=snn.Learnable(10.0, min=1.0, per_channel=width),
+            decay=snn.Learnable(0.95, min=0.0, max=0.999, per_channel=width),
+            b=0.2, decay_input=False, v_reset=None, surrogate="atan")
+        return [nn.Linear(INPUTS, width), snn.Recurrent(neuron, nn.Linear(width, width)),
+                nn.Dropout(self.options.dropout), nn.Linear(width, CLASSES)]
+
+    def delayed_layers(self):
+        sizes = [INPUTS, self.options.width, self.options.width, CLASSES]
+        *hidden, last = [
+            snn.DelayedLinear(inputs, outputs, max_delay=MAX_DELAY, interpolation=self.options.interpolation)
+            for inputs, outputs in zip(sizes, sizes[1:])]
+        layers = []
+        for layer in hidden:
+            nn.init.kaiming_uniform_(layer.weight)  # torch's default is too small for neurons to fire at first
+            neuron = snn.LIF(tau=2.0, decay_input=False, v_reset=None, surrogate="atan")
+            layers += [layer, neuron, nn.Dropout(self.options.dropout)]
+        return [*layers, last]
 
     def parameter_groups(self, network):
         """Delays are numbers of steps, and take larger steps of the optimizer than weights."""
-        delays = [layer.delay for layer in self.delayed(network)]
-        others = [p for p in network.parameters() if not any(p is delay for delay in delays)]
-        groups = {"weights": (others, 1.0), "delays": (delays, 50.0)}
-        return [{"params": params, "factor": factor} for params, factor in groups.values() if params]
+        parameters = dict(network.named_parameters())
+        delays = [parameters.pop(name) for name in list(parameters) if name.endswith(".delay")]
+        return [{"params": list(parameters.values()), "factor": 1.0}, {"params": delays, "factor": 50.0}]
 
     def begin_epoch(self, network, progress):
         """Narrows the Gaussians of the delays from half of MAX_DELAY to half a step."""
-        for layer in self.delayed(network):
-            layer.width = 0.5 * MAX_DELAY ** (1 - progress)
-
-    def after_step(self, network):
-        for layer in self.delayed(network):
-            layer.clamp_()
+        for layer in network.modules():
+            if isinstance(layer, snn.DelayedLinear):
+                layer.width = 0.5 * MAX_DELAY ** (1 - progress)
 
     def inputs(self, events, training):
-        events = dataclasses.replace(events, x=events.x.div(GROUPED, rounding_mode="floor"))
+        lengths = events.steps(WINDOW).clamp(1, LONGEST)
         origin = torch.zeros(len(events), 2, dtype=torch.int64, device=events.t.device)
         if training:
             events = events.drop(0.1).jitter(WINDOW / 2)
             origin[:, 1].random_(-SHIFT, SHIFT + 1)
-        lengths = events.steps(WINDOW).clamp(1, LONGEST)
-        x = spikeforge.data.spike_trains(events, INPUTS, steps=int(lengths.max()), window=WINDOW, values="count",
-                                         crop=(1, INPUTS), origin=origin)
+        x = spikeforge.data.spike_trains(events, CHANNELS, steps=int(lengths.max()), window=WINDOW, values="count",
+                                         crop=(1, CHANNELS), origin=origin, downsample=GROUPED)
         return x, {"lengths": lengths}
 
     def data_sets(self, folder):

@@ -1,15 +1,4 @@
-"""Trains a network on batches of events: what shd.py and dvs_gesture.py share.
-
-A recipe is an object with
-
-    write_stand_in(folder)            writes generated data of the data set's format
-    data_sets(folder)                 returns the data sets for training and test, of (events, label)
-    network()                         returns a module
-    parameter_groups(network)         returns the optimizer's groups, each with a factor of the learning rate
-    inputs(events, training)          returns x and the module's other arguments, on the device of the events
-    begin_epoch(network, progress)    is called with a progress from 0 to 1
-    after_step(network)               is called after each step of the optimizer
-"""
+"""Trains a network on batches of events: the loop of shd.py and dvs_gesture.py."""
 
 import argparse
 import contextlib
@@ -29,15 +18,29 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 import digits_ddp  # noqa: E402
 from digits import Parser, UserError, positive  # noqa: E402
 
+import spikeforge.nn as snn  # noqa: E402
+from spikeforge import losses  # noqa: E402
 from spikeforge.data import collate  # noqa: E402
 
 
-def scores(y, lengths=None):
-    """Returns the mean of y [T, B, classes] over the steps of each sample, [B, classes]."""
-    if lengths is None:
-        return y.float().mean(0)
-    inside = torch.arange(len(y), device=y.device).view(-1, 1) < lengths
-    return (y.float() * inside.unsqueeze(-1)).sum(0) / lengths.unsqueeze(-1)
+class Recipe:
+    """A data set and a network for it. A subclass defines its `name`, and
+
+    data_sets(folder)           returns the data sets for training and test, of (events, label)
+    write_stand_in(folder)      writes generated data of the data set's format
+    network()                   returns a module
+    inputs(events, training)    returns x and the module's other arguments, on the device of the events
+    """
+
+    def __init__(self, options):
+        self.options = options
+
+    def parameter_groups(self, network):
+        """Returns the optimizer's groups, each with a factor of the learning rate."""
+        return [{"params": network.parameters(), "factor": 1.0}]
+
+    def begin_epoch(self, network, progress):
+        """Changes the network before an epoch; progress is from 0 to 1."""
 
 
 class Trainer:
@@ -64,6 +67,7 @@ class Trainer:
         self.network = recipe.network().to(device)  # evaluated and saved; `parallel` is the same, or wraps it
         groups = recipe.parameter_groups(self.network)
         self.optimizer = torch.optim.AdamW(groups, options.rate, weight_decay=options.weight_decay)
+        self.optimizer.register_step_post_hook(lambda *_: snn.clamp_(self.network))  # constants and delays in bounds
         self.history = []  # of each epoch: loss, accuracy of training and of test
         self.checkpoint = pathlib.Path(options.output) / f"{recipe.name}.pt"
         if options.resume:
@@ -95,7 +99,7 @@ class Trainer:
         labels = labels.to(self.device, non_blocking=True)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.amp):
             y = network(x, **arguments)
-        y = scores(y, arguments.get("lengths"))
+        y = losses.mean_over_time(y.float(), arguments.get("lengths"))
         return cross_entropy(y, labels, reduction="sum"), (y.detach().argmax(1) == labels).sum()
 
     def step(self, events, labels, progress):
@@ -106,7 +110,6 @@ class Trainer:
         (loss / len(labels)).backward()
         torch.nn.utils.clip_grad_norm_(self.parallel.parameters(), 1.0)
         self.optimizer.step()
-        self.recipe.after_step(self.network)
         return loss.detach(), right
 
     def mean(self, sums):
