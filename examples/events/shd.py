@@ -11,8 +11,8 @@ Neural Networks", IEEE TNNLS 2020).
 FOLDER contains shd_train.h5 and shd_test.h5 (https://zenkelab.org/resources/spiking-heidelberg-datasets-shd/). Steps
 are 10 ms, and five neighbouring channels are one input, as in Hammouamri et al.
 
-The stand-in is generated and has the format of SHD: chirps, of which the network above classifies all after some
-seconds on a CPU core.
+The stand-in is generated and has the format of SHD: chirps, of which the third command classifies all test samples
+after half a minute on a CPU core.
 
 Test accuracies in the literature: 71 % for a recurrent network of LIF neurons, 83 % with augmentation (Cramer et al.,
 2020); 94.6 % for recurrent networks of adaptive neurons (Bittar and Garner, "A surrogate gradient spiking baseline for
