@@ -673,7 +673,7 @@ Args:
     steps: the number of steps.
     window: the ticks of a step, or its events with bins="count". By default, the time from the first to the last event\
  (for values="voxel" to the last step), or the number of events, in equal shares of whole ticks or events; the rest is skipped.
-    start: the time of the first step, int64 [B]; by default that of the sample's first event.
+    start: the time of the first step, int64 [B], with a window; by default that of the sample's first event.
     bins: "time" or "count".
     values: the contents of a frame, see above.
     tau: of values="surface", in ticks.

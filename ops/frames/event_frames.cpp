@@ -67,7 +67,9 @@ class Holder {
   // A column [events] of integers.
   const void* column(const char* name, const at::Tensor& column, Column& type) const {
     const auto known = column_of(column.scalar_type());
-    TORCH_CHECK_TYPE(known, op, ": ", name, " must be of an integer type, but is ", column.scalar_type());
+    TORCH_CHECK_TYPE(known, op, ": ", name,
+                     " must be bool, uint8, int8, uint16, int16, uint32, int32 or int64, but is ",
+                     column.scalar_type());
     TORCH_CHECK_VALUE(column.dim() == 1 && column.sym_size(0) == t_.sym_size(0), op, ": ", name, " must have shape [",
                       t_.sym_size(0), "], one number for each event of t, but has ", column.sym_sizes());
     type = *known;
@@ -82,8 +84,8 @@ class Holder {
   const T* other(const char* name, const MaybeTensor& given, c10::ScalarType type,
                  std::initializer_list<std::vector<c10::SymInt>> shapes, const char* what) const {
     if (!given) return nullptr;
-    TORCH_CHECK_TYPE(given->scalar_type() == type, op, ": ", name, " must be ", type, ", but is ",
-                     given->scalar_type());
+    TORCH_CHECK_TYPE(given->scalar_type() == type, op, ": ", name, " must be ", type == at::kBool ? "bool" : "int64",
+                     ", but is ", given->scalar_type());
     const bool fits = std::ranges::any_of(shapes, [&](const auto& shape) { return given->sym_sizes().equals(shape); });
     TORCH_CHECK_VALUE(fits, op, ": ", name, " must have shape ", c10::SymIntArrayRef(*shapes.begin()), ", ", what,
                       ", but has ", given->sym_sizes());
@@ -140,9 +142,12 @@ void set_steps(FramesArguments& a, const FrameOptions& options, Values values) {
   TORCH_CHECK_VALUE(options.bins == "time" || options.bins == "count", op, ": bins must be time or count, but is ",
                     options.bins);
   a.by_count = options.bins == "count" ? 1 : 0;
-  a.window = options.window ? checked("window", *options.window, 1, (std::int64_t{1} << 62) / a.steps) : 0;
+  // Voxels are sums of numbers up to the window.
+  const std::int64_t longest = values == Values::voxel ? std::int64_t{1} << 40 : (std::int64_t{1} << 62) / a.steps;
+  a.window = options.window ? checked("window", *options.window, 1, longest) : 0;
   TORCH_CHECK_VALUE(a.by_count == 0 || (!options.start && !spikeforge::frames::has_second_pass(values)), op,
                     ": bins=count accepts neither start nor values ", options.values);
+  TORCH_CHECK_VALUE(!options.start || options.window, op, ": start needs window, the ticks of a step");
   TORCH_CHECK_VALUE(options.tau > 0, op, ": tau must be above 0, but is ", options.tau);
   a.tau = options.tau;
 }
@@ -232,13 +237,16 @@ void check_offsets(const FramesArguments& a) {
   const auto number = [&](const MaybeTensor& column) {
     return column ? column->select(0, event).to(at::kLong).item<std::int64_t>() : 0;
   };
+  const std::int64_t first = events.t.select(0, a.offsets[sample]).to(at::kLong).item<std::int64_t>();
   const std::int64_t t = number(events.t), x = number(events.x), y = number(events.y), p = number(events.p);
   const std::string name = c10::str("event ", event - a.offsets[sample], " of sample ", sample);
   TORCH_CHECK_VALUE(x >= 0 && x < a.width && y >= 0 && y < a.height, op, ": ", name, " has x = ", x, " and y = ", y,
                     ", which are not on the sensor of height ", a.height, " and width ", a.width);
   TORCH_CHECK_VALUE(p >= -1 && p <= 1, op, ": p must be 0 or 1, or -1 or 1, but is ", p, " for ", name);
-  TORCH_CHECK_VALUE(false, op, ": ", name, " has t = ", t, ", before the sample's first event, or too far after it; ",
-                    "sort the events by time, or pass start");
+  TORCH_CHECK_VALUE(t >= first, op, ": ", name, " has t = ", t, ", before the sample's first event, t = ", first,
+                    "; sort the events by time, or pass start");
+  TORCH_CHECK_VALUE(false, op, ": ", name, " has t = ", t, ", too far after the sample's first event, t = ", first,
+                    ", for 64 bits");
 }
 
 at::Tensor frames_cpu(const Events& events, const FrameOptions& options) {

@@ -111,7 +111,7 @@ class Events:
 
     def jitter(self, std: float, generator: torch.Generator | None = None) -> Events:
         """Adds normal noise of ``std`` ticks, rounded, to each time. The first step begins at the same time as without
-        noise; events that move before it are skipped."""
+        noise; events that move before it are skipped. Frames of the result need ``window``."""
         if not 0 <= std < math.inf:
             raise ValueError(f"Events.jitter: std must be a finite number of ticks, at least 0, but is {std}")
         noise = torch.randn(self.t.shape, device=self.t.device, generator=generator).mul(std).round().long()

@@ -102,7 +102,7 @@ def random_call(rng, generator):
         options["start"] = draw(span, (len(counts),), torch.int64) - span // 4
         if rng.random() < 0.5 and n:  # times need no order
             events = data.Events(events.t[torch.randperm(n, generator=generator)], events.x, offsets, y, polarity)
-    if rng.random() < 0.5:
+    if "start" in options or rng.random() < 0.5:
         options["window"] = rng.choice([1, 7, 200, 30_000])
     if rng.random() < 0.5:
         options["crop"] = (rng.randint(1, height), rng.randint(1, width))
@@ -296,13 +296,13 @@ flat = torch.zeros(2, dtype=torch.int64)
     ("event 0 of sample 1 has x = 4294967296 and", ValueError, dict(x=[0, 1, 1 << 32])),
     ("p must be 0 or 1, or -1 or 1, but is 2 for event 1 of sample 0", ValueError, dict(p=[0, 2, 1])),
     ("event 1 of sample 0 has t = 1, before the sample's first event", ValueError, dict(t=[2, 1, 3])),
-    ("t must be of an integer type, but is Float", TypeError, dict(t=[1.0, 2.0, 3.0])),
+    ("t must be bool, uint8, int8, uint16, int16, uint32, int32 or int64, but is Float", TypeError, dict(t=[1.0, 2.0, 3.0])),
     ("t must have shape", ValueError, dict(t=[[1], [2], [3]])),
     (r"x must have shape \[3\], one number for each event of t, but has \[2\]", ValueError, dict(x=[0, 1])),
     (r"offsets must begin with 0, never decrease, and end with the number of events, 3, but are \[0, 2\]", ValueError, dict(offsets=[0, 2])),
     ("offsets must begin with 0", ValueError, dict(offsets=[0, 3, 2, 3])),
     ("offsets must begin with 0", ValueError, dict(offsets=[1, 3])),
-    ("offsets must be Long", TypeError, dict(offsets=torch.tensor([0, 3], dtype=torch.int32))),
+    ("offsets must be int64, but is Int", TypeError, dict(offsets=torch.tensor([0, 3], dtype=torch.int32))),
     ("offsets must have shape", ValueError, dict(offsets=torch.zeros(0, dtype=torch.int64))),
     (r"size must be the channels \(1 or 2\), height and width", ValueError, dict(size=(3, 2, 4))),
     (r"size must be the channels \(1 or 2\), height and width", ValueError, dict(size=(1, 1 << 20, 1 << 20))),
@@ -313,12 +313,16 @@ flat = torch.zeros(2, dtype=torch.int64)
     ("values must be count, binary, normalised, bits, voxel or surface, but is sum", ValueError, dict(values="sum")),
     ("bins=count accepts neither start nor values voxel", ValueError, dict(bins="count", values="voxel")),
     ("bins=count accepts neither start", ValueError, dict(bins="count", start=flat)),
+    ("start needs window", ValueError, dict(start=flat)),
+    ("event 1 of sample 0 has t = 4611686018427387904, too far after the sample's first event, t = 0, for 64 bits", ValueError,
+     dict(t=[0, 1 << 62, 0], steps=9, values="voxel")),
+    (r"window must be in \[1, 1099511627776\]", ValueError, dict(window=1 << 41, values="voxel")),
     ("tau must be above 0", ValueError, dict(values="surface", tau=0.0)),
-    (r"start must have shape \[2\], one time for each sample, but has \[3\]", ValueError, dict(start=torch.zeros(3, dtype=torch.int64))),
+    (r"start must have shape \[2\], one time for each sample, but has \[3\]", ValueError, dict(start=torch.zeros(3, dtype=torch.int64), window=1)),
     ("crop must be a height and width within those of the sensor", ValueError, dict(crop=(3, 4))),
     ("origin needs crop", ValueError, dict(origin=torch.zeros(2, 2, dtype=torch.int64))),
     (r"flip must have shape \[2, 2\]", ValueError, dict(flip=torch.zeros(2, dtype=torch.bool))),
-    ("flip must be Bool, but is Long", TypeError, dict(flip=torch.zeros(2, 2, dtype=torch.int64))),
+    ("flip must be bool, but is Long", TypeError, dict(flip=torch.zeros(2, 2, dtype=torch.int64))),
     ("downsample must be in", ValueError, dict(downsample=0)),
     (r"ignored must have shape \[2, 4\], one for each pixel", ValueError, dict(ignored=torch.zeros(4, 2, dtype=torch.bool))),
     ("keep must have shape", ValueError, dict(keep=torch.zeros(2, dtype=torch.bool))),
