@@ -22,7 +22,7 @@ def test_training_in_fixed_point_is_as_good_as_in_floating_point_and_loses_nothi
     assert done.returncode == 0, done.stderr
     floating, fixed = (float(number) for number in re.findall(r"([\d.]+)%", done.stdout))
     assert fixed > 90 and fixed > floating - 2, done.stdout
-    assert "give the same spike counts" in done.stdout
+    assert "has the same spike counts" in done.stdout
 
 
 def test_a_file_that_is_missing_is_one_line():

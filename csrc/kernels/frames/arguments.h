@@ -98,7 +98,7 @@ SPIKEFORGE_PLAIN_FN bool scale(const Steps& steps, Int time, Int& scaled) {
 constexpr int no_cell = -1, wrong_cell = -2;
 
 SPIKEFORGE_PLAIN_FN bool is_legal(const FramesArguments& a, int x, int y, int p) {
-  return is_below(x, a.width) & is_below(y, a.height) & is_below(p + 1, 3);
+  return is_below(x, a.width) & is_below(y, a.height) & (is_below(p, 2) | (p == -1));
 }
 
 SPIKEFORGE_PLAIN_FN int index_of(const FramesArguments& a, int out_width, int row, int column, int p) {
