@@ -62,14 +62,12 @@ __device__ __forceinline__ void add(Int* cell, Int value) {
 template <Values values, class Number>
 __device__ __forceinline__ void add_event(const FramesArguments& a, const Steps& steps, int sample, Int step,
                                           Int remainder, int cell, Int sign) {
-  const auto index = [&](Int of_step) { return (of_step * a.samples + sample) * a.cells + cell; };
+  const auto frame = [&](Int of_step) { return (of_step * a.samples + sample) * a.cells; };
+  const auto index = [&](Int of_step) { return frame(of_step) + cell; };
   if constexpr (values == Values::count) add(static_cast<Number*>(a.out) + index(step), Number(1));
   if constexpr (values == Values::binary) static_cast<Number*>(a.out)[index(step)] = Number(1);
-  if constexpr (values == Values::bits) {
-    const Int columns = Int{32} * a.row_words, row = cell / columns, column = cell % columns;
-    const Int word = (step * a.samples + sample) * a.cells + row * a.row_words + column / 32;
-    atomicOr(static_cast<unsigned*>(a.out) + word, 1u << (column % 32));
-  }
+  if constexpr (values == Values::bits)
+    atomicOr(static_cast<unsigned*>(a.out) + frame(step) + cell / 32, 1u << (cell % 32));
   if constexpr (values == Values::voxel) {
     add(static_cast<Int*>(a.out) + index(step), sign * (steps.length - remainder));
     if (step + 1 < a.steps && remainder != 0) add(static_cast<Int*>(a.out) + index(step + 1), sign * remainder);
@@ -113,10 +111,6 @@ __device__ __forceinline__ Placed place(const FramesArguments& a, const Steps& s
 
 constexpr int ahead = 4;  // events that a thread loads at once
 
-template <Values values> __device__ __forceinline__ int row_width(const FramesArguments& a) {
-  return values == Values::bits ? 32 * a.row_words : a.out_width;
-}
-
 __device__ __forceinline__ void check_offsets(const FramesArguments& a) {
   for (int i = threadIdx.x; i <= a.samples; i += blockDim.x)
     if (a.offsets[i] != (i == 0 ? 0 : ::max(a.offsets[i], a.offsets[i - 1])) ||
@@ -147,7 +141,7 @@ __device__ __forceinline__ void add_events(const FramesArguments& a) {
         steps = steps_of_sample<T>(a, is_voxel, sample);
         end = a.offsets[sample + 1];
       }
-      const Placed at = place(a, steps, row_width<values>(a), sample, a.offsets[sample], number, events[i]);
+      const Placed at = place(a, steps, row_width(a, values), sample, a.offsets[sample], number, events[i]);
       if (at.cell >= 0 && at.step >= 0 && at.step < a.steps)
         add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, events[i].p));
     }
@@ -172,7 +166,6 @@ __device__ __forceinline__ Range events_of_step(const FramesArguments& a, const 
     return {::min(sample.begin + bound, sample.end), ::min(sample.begin + bound + steps.length, sample.end)};
   Search first{sample.begin, sample.end, bound}, last{sample.begin, sample.end, bound + steps.length};
   while (first.low < first.high || last.low < last.high) {
-    // Both have as many events left, up to a stride.
     const Int stride = (::max(first.high - first.low, last.high - last.low) + blockDim.x - 1) / blockDim.x;
     const Int probe = (threadIdx.x + 1) * stride - 1;
     const Int before_first = __syncthreads_count(first.is_before<T>(a, steps.start, first.low + probe));
@@ -205,6 +198,10 @@ template <Values values, int bits> __device__ __forceinline__ unsigned shared_nu
   return shared[i / 2] >> (i % 2 * 16) & 0xffffu;
 }
 
+// Words of bits are stored as they are.
+template <bool is_bits, class Number> struct StoredAs { using Type = Number; };
+template <class Number> struct StoredAs<true, Number> { using Type = unsigned; };
+
 // A block computes a frame. Its number is that of the frame. In the first launch, it reads the events between two
 // binary searches, and has counters of 16 bits; the second launch is for samples that are not sorted by time, or whose
 // counters overflow.
@@ -228,7 +225,7 @@ __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
   if (step == 0) range.begin = all.begin;
   if (step + 1 == a.steps) range.end = all.end;
   const bool is_whole = has_whole_frames(a);
-  const int width = row_width<values>(a);
+  const int width = row_width(a, values);
   const Int begin_of_step = (a.by_count != 0 ? all.begin : steps.start) + step * steps.length;
   __syncthreads();
   for (Int base = range.begin + threadIdx.x; base < range.end; base += ahead * blockDim.x) {
@@ -255,14 +252,10 @@ __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
   }
   if (!is_second && !is_right) a.redone[sample] = sample;
   __syncthreads();
-  const Int frame = static_cast<Int>(blockIdx.x) * a.cells;
-  for (int i = threadIdx.x; i < cells; i += blockDim.x) {
-    const unsigned number = shared_number<values, bits>(shared, i);
-    if (values == Values::bits)
-      static_cast<unsigned*>(a.out)[frame + i] = number;
-    else
-      static_cast<Number*>(a.out)[frame + i] = static_cast<Number>(number);
-  }
+  using Stored = typename StoredAs<values == Values::bits, Number>::Type;
+  Stored* const out = static_cast<Stored*>(a.out) + static_cast<Int>(blockIdx.x) * a.cells;
+  for (int i = threadIdx.x; i < cells; i += blockDim.x)
+    out[i] = static_cast<Stored>(shared_number<values, bits>(shared, i));
 }
 
 // A thread computes the numbers of a cell of a sample, at all steps.

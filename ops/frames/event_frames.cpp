@@ -185,7 +185,7 @@ FramesCall prepare_frames(const Events& events, const FrameOptions& options) {
   a.ignored_stride = options.ignored && options.ignored->dim() == 3 ? Int{a.height} * a.width : 0;
   a.keep = holder.other<Byte>("keep", options.keep, at::kBool, {{t.sym_size(0)}}, "one for each event");
 
-  const c10::ScalarType type = options.dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
+  const c10::ScalarType type = call.type = options.dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
   TORCH_CHECK_TYPE(is_supported(type), op, ": dtype must be float16, bfloat16, float32 or float64, but is ", type);
   launch.type = type == at::kDouble ? DType::f64 : DType::f32;
   const c10::ScalarType number = scalar_type_of(launch.type);
@@ -214,7 +214,7 @@ at::Tensor finished_frames(const FramesCall& call, const FrameOptions& options) 
   if (frames.scalar_type() == at::kInt) return frames;
   if (options.values == "normalised" && frames.sym_numel() != 0)
     frames.div_(frames.amax({-3, -2, -1}, /*keepdim=*/true).clamp_min_(1));
-  return options.dtype ? frames.to(*options.dtype) : frames.to(c10::typeMetaToScalarType(c10::get_default_dtype()));
+  return frames.to(call.type);
 }
 
 namespace {

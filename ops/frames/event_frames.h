@@ -12,8 +12,9 @@ namespace spikeforge::ops::frames {
 
 struct FramesCall {
   spikeforge::frames::FramesLaunch launch;
-  at::Tensor sums, numbers;      // `out` and `numbers` of the launch; sums are the result without a second pass
-  std::vector<at::Tensor> held;  // the tensors that the launch reads
+  at::Tensor sums, numbers;          // `out` and `numbers` of the launch; sums are the result without a second pass
+  at::ScalarType type = at::kFloat;  // of the result
+  std::vector<at::Tensor> held;      // the tensors that the launch reads
 };
 
 // Checks the arguments, and allocates the results.

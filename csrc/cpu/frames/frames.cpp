@@ -71,10 +71,7 @@ template <Values values, class Number> class Adder {
     if (!has(step)) return;
     if constexpr (values == Values::count) frame(step)[cell] += Number(1);
     if constexpr (values == Values::binary) frame(step)[cell] = Number(1);
-    if constexpr (values == Values::bits) {
-      const int columns = 32 * a_.row_words, row = cell / columns, column = cell % columns;
-      frame(step)[row * a_.row_words + column / 32] |= 1u << (column % 32);
-    }
+    if constexpr (values == Values::bits) frame(step)[cell / 32] |= 1u << (cell % 32);
     if constexpr (values == Values::surface)
       frame(step)[cell] = std::max(frame(step)[cell], step * steps.length + remainder + 1);
   }
@@ -97,7 +94,7 @@ struct Placed {
 
 void place(const FramesLaunch& call, const Steps& steps, int sample, Int begin, std::size_t count, Placed& placed) {
   const FramesArguments a = call.arguments;
-  const int out_width = call.values == Values::bits ? 32 * a.row_words : a.out_width;
+  const int out_width = row_width(a, call.values);
   Piece<int> x, y;
   convert(a.x, call.columns.x, begin, count, x);
   convert(a.y, call.columns.y, begin, count, y);

@@ -101,13 +101,18 @@ SPIKEFORGE_PLAIN_FN bool is_legal(const FramesArguments& a, int x, int y, int p)
   return is_below(x, a.width) & is_below(y, a.height) & (is_below(p, 2) | (p == -1));
 }
 
+// Returns the columns of a row of cells: those of bits fill whole words, so cell i is bit i % 32 of word i / 32.
+SPIKEFORGE_PLAIN_FN int row_width(const FramesArguments& a, Values values) {
+  return values == Values::bits ? 32 * a.row_words : a.out_width;
+}
+
 SPIKEFORGE_PLAIN_FN int index_of(const FramesArguments& a, int out_width, int row, int column, int p) {
   const int channel_row = a.channels == 2 && p > 0 ? a.out_height + row : row;
   return channel_row * out_width + column;
 }
 
 // Returns the index of an event's pixel in a frame of [channels, out_height, out_width], or no_cell if the event is
-// skipped, or wrong_cell if it is not on the sensor. For bits, rows have 32 * row_words columns.
+// skipped, or wrong_cell if it is not on the sensor. `out_width` is row_width.
 SPIKEFORGE_PLAIN_FN int cell_of(const FramesArguments& a, int out_width, int sample, int x, int y, int p) {
   if (!is_legal(a, x, y, p)) return wrong_cell;
   if (a.ignored != nullptr && a.ignored[sample * a.ignored_stride + Int{y} * a.width + x] != 0) return no_cell;

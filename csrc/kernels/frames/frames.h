@@ -20,7 +20,7 @@ struct Columns {
 struct FramesLaunch {
   Values values;
   Columns columns;
-  DType type;  // of the numbers: float32 or float64; of voxels and surfaces, any
+  DType type;  // of the numbers: float32 or float64
   FramesArguments arguments;
   void* numbers = nullptr;  // of voxels and surfaces
 };
