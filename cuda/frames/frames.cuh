@@ -224,7 +224,7 @@ __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
   // The first and the last block also check the events that are skipped.
   if (step == 0) range.begin = all.begin;
   if (step + 1 == a.steps) range.end = all.end;
-  const bool is_whole = has_whole_frames(a);
+  const bool is_whole = !is_second && has_whole_frames(a);  // the second launch has the slow path alone
   const int width = row_width(a, values);
   const Int begin_of_step = (a.by_count != 0 ? all.begin : steps.start) + step * steps.length;
   __syncthreads();
