@@ -180,7 +180,7 @@ def test_qcfs_equals_the_neuron_in_as_many_steps_as_levels(levels):
     assert y.unique().numel() == levels + 1
     x.requires_grad_()
     of_x, of_threshold = torch.autograd.grad(net(x).sum(), (x, threshold))  # Bu et al. 2022, equation 11 and 12
-    assert torch.equal(of_x, ((x > 0) & (x < threshold)).double())
+    torch.testing.assert_close(of_x, ((x > 0) & (x < threshold)).double())
     inside = ((expected - x) / threshold).where((x > 0) & (x < threshold), (x >= threshold).double())
     torch.testing.assert_close(of_threshold, inside.sum())
 
