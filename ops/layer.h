@@ -30,8 +30,8 @@ struct BatchNorm {
   double eps = 1e-5;
 };
 
-// A residual connection of the first output s with a tensor r of its shape and type: "add" s + r, "and" s r, "iand" (1
-// - s) r.
+// A residual connection with a tensor r of the shape and type of the first input and the first output s: "add" s + r,
+// "and" s r, "iand" (1 - s) r. "membrane" adds r to the normalised input; the sum is an additional, last output.
 struct ResidualConnection {
   at::Tensor tensor;
   std::string_view mode = "add";

@@ -92,8 +92,9 @@ NORM = """
     weight: the factor of the normalized value, [C]; None is 1.
     bias: added afterwards, [C]; None is 0."""
 RESIDUAL = """
-    residual: a tensor r of the shape of the spikes s, combined with the first output.
-    residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
+    residual: a tensor r of the shape of x, combined with the first output s or with x.
+    residual_mode: the first output is s + r for "add", s r for "and", (1 - s) r for "iand"; for "membrane" the neuron
+        reads the sum of the normalised x and r, which is an additional, last output.
     channel_dim: any dimension of x except time.
     eps: added to the variance, 0 or more."""
 

@@ -23,6 +23,7 @@ Value joined(Residual residual, const Value& spike, const Value& other) {
     case Residual::add: return spike + other;
     case Residual::logical_and: return spike * other;
     case Residual::inhibit: return (1 - spike) * other;
+    case Residual::membrane: return spike;
   }
   return spike;
 }
@@ -30,7 +31,7 @@ Value joined(Residual residual, const Value& spike, const Value& other) {
 }  // namespace
 
 std::optional<Residual> residual_of(std::string_view name) {
-  for (const Residual residual : {Residual::add, Residual::logical_and, Residual::inhibit})
+  for (const Residual residual : {Residual::add, Residual::logical_and, Residual::inhibit, Residual::membrane})
     if (name_of(residual) == name) return residual;
   return std::nullopt;
 }
@@ -40,6 +41,7 @@ std::string_view name_of(Residual residual) {
     case Residual::add: return "add";
     case Residual::logical_and: return "and";
     case Residual::inhibit: return "iand";
+    case Residual::membrane: return "membrane";
   }
   return "";
 }
@@ -53,17 +55,20 @@ Cell layer(const Cell& neuron, const Layer& around) {
   for (std::size_t j = 0; j < neuron.param_count(); ++j) arguments.push_back(cell.param(j));
   // The layer's parameters follow those of the neuron.
   const auto param = [&](std::size_t i) { return recording.value(cell.param(neuron.param_count() + i)); };
+  const auto residual = [&] { return recording.value(cell.input(neuron.input_count())); };
+  const bool is_membrane = around.residual == Residual::membrane;
   if (around.normalised)
     arguments[0] = recording.id((recording.value(cell.input(0)) - param(0)) * param(1) + param(2), "layer");
+  if (is_membrane) arguments[0] = recording.id(recording.value(arguments[0]) + residual(), "layer");
 
   std::vector<Id> outputs = copy_into(cell.graph(), neuron.graph(), arguments, neuron.graph().results());
   const std::vector<Id> next_states(outputs.begin() + static_cast<std::ptrdiff_t>(neuron.output_count()),
                                     outputs.end());
   outputs.resize(neuron.output_count());
-  if (around.residual) {
-    const Value other = recording.value(cell.input(neuron.input_count()));
-    outputs[0] = recording.id(joined(*around.residual, recording.value(outputs[0]), other), "layer");
-  }
+  if (is_membrane)
+    outputs.push_back(arguments[0]);
+  else if (around.residual)
+    outputs[0] = recording.id(joined(*around.residual, recording.value(outputs[0]), residual()), "layer");
   if (around.with_statistics) {
     const Value x = recording.value(cell.input(0)), centered = x - param(0);
     outputs.push_back(recording.id(param(3) * x + .5 * param(4) * (centered * centered), "layer"));

@@ -10,11 +10,13 @@
 
 namespace spikeforge::graph {
 
-// The result for a spike s and a residual r: s + r, s r, (1 - s) r. SEW-ResNet's ADD, AND and IAND (Fang et al. 2021,
-// "Deep residual learning in spiking neural networks", table 1).
-enum class Residual : std::uint8_t { add, logical_and, inhibit };
+// How a layer uses a residual r. With a spike s the result is s + r, s r or (1 - s) r: SEW-ResNet's ADD, AND and IAND
+// (Fang et al. 2021, "Deep residual learning in spiking neural networks", table 1). `membrane` adds r to the input of
+// the neuron instead, and the sum is an additional output: MS-ResNet's shortcut (Hu et al. 2024, "Advancing spiking
+// neural networks toward deep residual learning", figure 2).
+enum class Residual : std::uint8_t { add, logical_and, inhibit, membrane };
 
-// Parses "add", "and" or "iand"; returns std::nullopt for another name.
+// Parses "add", "and", "iand" or "membrane"; returns std::nullopt for another name.
 std::optional<Residual> residual_of(std::string_view name);
 std::string_view name_of(Residual residual);
 
@@ -25,7 +27,8 @@ struct Layer {
   // upstream gradient of 1 for it adds offset + slope (x - mean) to that of x: the contribution of the statistics, if
   // they are those of x.
   bool with_statistics = false;
-  // The residual of the first output: one input after those of the neuron.
+  // The residual of the first output or, for `membrane`, of the first input: one input after those of the neuron. The
+  // sum of `membrane` is an output after those of the neuron.
   std::optional<Residual> residual;
 };
 

@@ -124,8 +124,10 @@ def batch_norm_run(
         bias: added afterwards, [C]; None is 0.
         mean: [C]; by default mean and var are those of x over all dimensions except the channels'.
         var: [C], given together with mean.
-        residual: a tensor r of the shape of the spikes s, combined with the first output.
-        residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
+        residual: a tensor r of the shape of x, combined with the first output s or with x.
+        residual_mode: the first output is s + r for "add", s r for "and", (1 - s) r for "iand"; for "membrane" the
+            neuron
+            reads the sum of the normalised x and r, which is an additional, last output.
         channel_dim: any dimension of x except time.
         eps: added to the variance, 0 or more.
         bits: also save the first output in this number of bits per element, 1 or 4 (sums up to 15), so that a following
@@ -162,8 +164,10 @@ def batch_norm_run_tracked(
         num_batches_tracked: int64, incremented in place.
         weight: the factor of the normalized value, [C]; None is 1.
         bias: added afterwards, [C]; None is 0.
-        residual: a tensor r of the shape of the spikes s, combined with the first output.
-        residual_mode: "add", s + r; "and", s r; or "iand", (1 - s) r.
+        residual: a tensor r of the shape of x, combined with the first output s or with x.
+        residual_mode: the first output is s + r for "add", s r for "and", (1 - s) r for "iand"; for "membrane" the
+            neuron
+            reads the sum of the normalised x and r, which is an additional, last output.
         channel_dim: any dimension of x except time.
         eps: added to the variance, 0 or more.
         momentum: the weight of the new statistics in the running ones; None averages over all calls.

@@ -117,7 +117,7 @@ class Normalised {
     none_.resize(most_lists);
     given_.assign(most_lists, somewhere());
     upstream_.resize(most_lists);
-    upstream_[0] = inputs_[0];
+    for (std::size_t i = 0; i < first_->outputs.size(); ++i) upstream_[i] = inputs_[0];
   }
 
   std::vector<jit::KernelSource> sources() const {
@@ -220,6 +220,10 @@ void check_normalised(const std::string& arch, int parity) {
 TEST_CASE("normalisation and neuron in one launch compile for sm_90 without spills in their loops") {
   check_normalised("sm_90", Normalised(leaky, graph::Residual::add, DType::f16, 4, 256, 14, true), spilled_meanwhile);
   check_normalised("sm_90", Normalised(leaky, std::nullopt, DType::f16, 4, 256, 7, false), spilled_meanwhile);
+  for (const DType type : {DType::f16, DType::f32})
+    for (const bool channels_last : {true, false})
+      check_normalised("sm_90", Normalised(leaky, graph::Residual::membrane, type, 4, 256, 14, channels_last),
+                       spilled_meanwhile);
 }
 TEST_CASE("normalisation and a neuron of many states over few steps compile without spills") {
   for (const std::int64_t steps : {1, 2})

@@ -257,26 +257,30 @@ class Case:
         self.arguments = [t for t in given if t is not None]
 
     def together(self):
-        (s,), (v,), mean, var = ops.batch_norm_run(
+        (s, *sums), (v,), mean, var = ops.batch_norm_run(
             SMOOTH, [self.x], [self.v], [self.tau], self.weight, self.bias, None, None, self.residual, residual_mode=self.mode or "add"
         )
-        return s, v, mean, var
+        return s, v, mean, var, *sums
 
     def apart(self):
         y, mean, var = batch_norm(self.x, self.weight, self.bias)
+        if self.mode == "membrane":
+            y = y + self.residual
+            return *smooth_loop(y, self.v, self.tau), mean, var, y
         s, v = smooth_loop(y, self.v, self.tau)
         return RESIDUALS[self.mode](s, self.residual) if self.mode else s, v, mean, var
 
 
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "other"])
-@pytest.mark.parametrize("mode", [None, *RESIDUALS])
+@pytest.mark.parametrize("mode", [None, *RESIDUALS, "membrane"])
 def test_results_and_gradients_are_those_of_one_after_the_other(mode, layout, affine, device):
     case = Case(device, mode, layout, affine)
     together, apart = case.together(), case.apart()
     torch.testing.assert_close(together, apart, rtol=1e-10, atol=1e-10)
     upstream = [torch.randn_like(t) for t in apart]
-    for used in ([0, 1, 2, 3], [0], [1], [3], [2, 3]):  # indices of the results that have a gradient
+    last = len(apart) - 1
+    for used in (range(len(apart)), [0], [1], [3], [2, 3], [last], [0, last]):  # indices of the results that have a gradient
         given, options = [upstream[i] for i in used], dict(retain_graph=True, materialize_grads=True)
         chosen = ([results[i] for i in used] for results in (together, apart))
         found, expected = (torch.autograd.grad(results, case.arguments, given, **options) for results in chosen)
@@ -284,21 +288,23 @@ def test_results_and_gradients_are_those_of_one_after_the_other(mode, layout, af
 
 
 @pytest.mark.parametrize("wanted", range(6))
-def test_each_gradient_alone(wanted, device):
-    case = Case(device, "and")
+@pytest.mark.parametrize("mode", ["and", "membrane"])
+def test_each_gradient_alone(mode, wanted, device):
+    case = Case(device, mode)
     for i, argument in enumerate(case.arguments):
         argument.requires_grad_(i == wanted)
     one = case.arguments[wanted]
-    grads = (torch.autograd.grad(results()[0].square().sum(), one)[0] for results in (case.together, case.apart))
+    grads = (torch.autograd.grad(sum(t.square().sum() for t in results()), one)[0] for results in (case.together, case.apart))
     torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-9)
 
 
-def test_gradcheck_twice_and_forward(device):
-    case = Case(device, "iand", shape=(2, 2, 2, 2))
+@pytest.mark.parametrize("mode", ["iand", "membrane"])
+def test_gradcheck_twice_and_forward(mode, device):
+    case = Case(device, mode, shape=(2, 2, 2, 2))
 
     def run(x, v, tau, weight, bias, residual):
-        (s,), (v,), mean, var = ops.batch_norm_run(SMOOTH, [x], [v], [tau], weight, bias, None, None, residual, residual_mode="iand")
-        return s, v, mean, var
+        outputs, (v,), mean, var = ops.batch_norm_run(SMOOTH, [x], [v], [tau], weight, bias, None, None, residual, residual_mode=mode)
+        return *outputs, v, mean, var
 
     assert torch.autograd.gradcheck(run, case.arguments, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(run, case.arguments)
@@ -514,7 +520,7 @@ def wrong_calls():
     yield "pass both mean and var, or neither", ValueError, dict(var=c)
     yield "eps must be finite and not below 0, but is -1", ValueError, dict(eps=-1.0)
     yield "eps must be finite and not below 0, but is nan", ValueError, dict(eps=float("nan"))
-    yield "residual_mode must be add, and or iand, but is 'ADD'", ValueError, dict(residual_mode="ADD")
+    yield "residual_mode must be add, and, iand or membrane, but is 'ADD'", ValueError, dict(residual_mode="ADD")
     yield r"residual must have shape \[4, 3, 5, 6\], that of x, but has \[3, 5, 6\]", ValueError, dict(residual=x[0])
     yield "residual must be Float, the type of x, but is Half", TypeError, dict(residual=x.half())
     yield r"statistics need more than one number for each channel, but x has shape \[1, 1, 5\]", ValueError, dict(inputs=[x[:1, :1, :, 0]])
