@@ -59,7 +59,8 @@ std::int64_t dim_of_channels(const Leader& leader, std::int64_t channel_dim) {
 
 graph::Residual residual_named(const char* op, std::string_view mode) {
   const auto residual = graph::residual_of(mode);
-  TORCH_CHECK_VALUE(residual.has_value(), op, ": residual_mode must be add, and, iand or membrane, but is '", mode, "'");
+  TORCH_CHECK_VALUE(residual.has_value(), op, ": residual_mode must be add, and, iand or membrane, but is '", mode,
+                    "'");
   return *residual;
 }
 

@@ -36,8 +36,7 @@ TEST_CASE("a layer equals normalisation, neuron and residual in sequence") {
 
       std::vector<double> expected = evaluate<double>(neuron.graph(), alone);
       expected[0] = joined(residual, expected[0], r);
-      if (is_membrane)
-        expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(neuron.output_count()), alone[0]);
+      if (is_membrane) expected.insert(expected.begin() + static_cast<std::ptrdiff_t>(neuron.output_count()), alone[0]);
       const std::vector<double> results = evaluate<double>(parse(print(cell)).graph(), together);
       INFO("seed " << seed << "\n" << print(neuron) << print(cell));
       REQUIRE(results.size() == expected.size());

@@ -12,6 +12,7 @@ from spikeforge.accelerate import in_pieces, products, replacing, residual
 from spikeforge.accelerate.replacing import Replaced
 from spikeforge.accelerate.rewrites import Rewrite, find_rewrites
 from spikeforge.accelerate.watch import Watch
+from spikeforge.nn.layers import RESIDUALS
 from spikeforge.nn.pooling import has_byte_places, max_pooled
 from spikeforge.nn.stateful import has_hooks
 
@@ -32,7 +33,8 @@ class Layers:
         recomputed: the names of products that the backward pass recomputes, and the bits that are kept of each
             element of their input; 0: the input is kept as it is.
         joined: triples of names, of a module in whose forward a residual is joined with a neuron's spikes, and of that
-            neuron; and how: "add", "and", "iand".
+            neuron; and how: "add", "and", "iand". "membrane": the residual is added to the normalised input of the
+            neuron.
         in_pieces: the names of convolutions that are computed in pieces, with the layers after them.
         stateless: the names of neurons that keep no states after a sequence.
         keeping: the names of SpikingJelly's neurons that keep theirs, because `accelerate` did not replace them.
@@ -83,7 +85,8 @@ def layers(
     only one neuron reads. The normalisation then returns its input, and the neuron, in step mode "m", normalises it in
     its own pass. A max pooling of images may be between the two if no other code than SpikingJelly's containers reads
     the sizes of its result; the network runs once more for each pooling to check this. If a module's forward joins the
-    spikes s with a residual r, as s + r, s * r or (1 - s) * r, the neuron computes that too. Modules, parameters,
+    spikes s with a residual r, as s + r, s * r or (1 - s) * r, the neuron computes that too. If it adds a residual to
+    the result of a normalisation, and a neuron reads the sum, as in MS-ResNet, the three run in one pass. Modules, parameters,
     buffers and state_dict do not change; spikes agree within rounding. Modules with hooks are not fused.
     `accelerate.restore` undoes the fusion; call it before one of these modules is removed from the network or replaced,
     as convert_sync_batchnorm does.
@@ -120,21 +123,30 @@ def layers(
     _library.load()
     names = {module: name for name, module in net.named_modules()}
     found, watch = _found(net, inputs, recompute)
-    recomputed = [rewrite for rewrite in found if rewrite.product is not None]
     if keep_states is not None:
         for neuron in _neurons(net):
             neuron.__dict__["_spikeforge_keeps_states"] = keep_states
     stateless = tuple(names[neuron] for neuron in _neurons(net) if not neuron._keeps_states())
     keeping = tuple(name for module, name in names.items() if stateless and _keeps_its_own(module))
+    sums = {rewrite.norm: rewrite for rewrite in found if rewrite.shortcut}
+    found = [rewrite for rewrite in found if not rewrite.shortcut]
     for rewrite in found:
         _apply(rewrite)
-    joined = [
-        (names[module], names[neuron], mode)
-        for module in list(names)
-        for neuron, mode in residual.join(module, lambda neuron: norm_of(neuron) is not None)
-    ]
+    modes = lambda part: ("add",) if part in sums else RESIDUALS if norm_of(part) is not None else ()
+    joined: list[tuple[nn.Module, nn.Module, str]] = []
+    for module in list(names):
+        for part, mode in residual.join(module, modes, ranks=watch.ranks.get(module, ()) if watch else ()):
+            if part not in sums:
+                joined.append((module, part, mode))
+                continue
+            rewrite = sums[part]
+            _apply(rewrite)
+            found.append(rewrite)
+            joined.append((module, rewrite.neuron, "membrane"))
+            sums = {norm: other for norm, other in sums.items() if other.neuron is not rewrite.neuron}
+    recomputed = [rewrite for rewrite in found if rewrite.product is not None]
     if watch is not None:
-        joining = {net.get_submodule(name) for _, name, _ in joined}
+        joining = {neuron for _, neuron, mode in joined if mode != "membrane"}
         for neuron, bits in watch.packing(recomputed, joining).items():
             neuron.__dict__["_spikeforge_packs"] = bits
     pools = [module for module in names if _is_known_pool(module)]
@@ -145,7 +157,7 @@ def layers(
         tuple((names[rewrite.norm], names[rewrite.neuron]) for rewrite in found),
         tuple(names[pool] for pool in pools),
         tuple((names[rewrite.product], rewrite.bits) for rewrite in recomputed),
-        tuple(joined),
+        tuple((names[module], names[neuron], mode) for module, neuron, mode in joined),
         tuple(names[chain[0]] for chain in chains),
         tuple((names[rewrite.pool], names[rewrite.neuron]) for rewrite in found if rewrite.pool is not None),
         stateless,
@@ -155,11 +167,12 @@ def layers(
 
 def _apply(rewrite: Rewrite) -> None:
     """Moves the work of a normalisation, and of a pooling, into the neuron's pass."""
-    replacing.replace(rewrite.norm, HandingOn)
+    replacing.replace(rewrite.norm, RunningAhead if rewrite.shortcut else HandingOn)
     before = (rewrite.norm,) if rewrite.pool is None else (rewrite.norm, rewrite.pool)
     for module in before:
         module.__dict__["_spikeforge_neuron"] = (rewrite.neuron,)  # in a tuple, so that it is not a submodule
-    rewrite.neuron.__dict__["_spikeforge_norm"] = before
+    if not rewrite.shortcut:
+        rewrite.neuron.__dict__["_spikeforge_norm"] = before
     if rewrite.product is not None:
         products.recompute(rewrite.product, rewrite.bits)
         rewrite.norm.__dict__["_spikeforge_recompute"] = True
@@ -190,6 +203,18 @@ class HandingOn(Replaced):
 
     def forward(self, x: Tensor) -> Tensor:
         return x if norm_of(_neuron_of(self)) is self else super().forward(x)
+
+
+class RunningAhead(Replaced):
+    """A batch normalisation whose result is added to a residual, after which a neuron reads the sum. All three run in
+    one pass, before the neuron is called."""
+
+    def forward(self, x: Tensor, residual: tuple[str, Tensor] | None = None) -> Tensor:
+        if residual is None:
+            return super().forward(x)
+        neuron = _neuron_of(self)
+        total = neuron.run_ahead(self, x, residual[1]) if isinstance(neuron, Replaced) else None
+        return super().forward(x) + residual[1] if total is None else total
 
 
 def norm_of(neuron: Any) -> Any:

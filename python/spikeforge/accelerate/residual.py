@@ -1,12 +1,12 @@
 """Residual connections in the forward of a custom module, combined with spikes in the neuron's pass.
 
-The forward is traced by torch.fx, and rewritten if it combines a neuron's spikes s with a tensor: s + r, s * r or
-(1 - s) * r. The module remains the same object."""
+The forward is traced by torch.fx, and rewritten if it combines the result s of a neuron, or of a normalisation, with a
+tensor: s + r, s * r or (1 - s) * r. The module remains the same object."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,17 +19,24 @@ from spikeforge.nn.stateful import has_hooks
 SUMS = (operator.add, operator.iadd, torch.add)
 PRODUCTS = (operator.mul, operator.imul, torch.mul)
 DIFFERENCES = (operator.sub, torch.sub)
-COMMON = dict(fx.Graph().python_code("self").globals, _operator=operator)  # the names that a text may use
+Ranks = Sequence[int | None]  # of each positional input; None: it is not a tensor
+COMMON = dict(
+    fx.Graph().python_code("self").globals, _operator=operator, getattr=getattr
+)  # the names that a text may use
 
 
 class Joining(Replaced):
-    """A module whose forward passes residuals to its neurons. If those neurons have hooks, which must receive spikes,
-    the module's own forward runs."""
+    """A module whose forward passes residuals to its neurons and normalisations. If those have hooks, which must
+    receive their results, or if inputs have another number of dimensions than the forward was traced for, the module's
+    own forward runs."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if any(has_hooks(self.get_submodule(name)) for name in self.__dict__["_spikeforge_joined"]):
+        own = self.__dict__["_spikeforge_forward"]
+        if not own.fits(args) or any(
+            has_hooks(self.get_submodule(name)) for name in self.__dict__["_spikeforge_joined"]
+        ):
             return super().forward(*args, **kwargs)
-        return self.__dict__["_spikeforge_forward"].run(self, *args, **kwargs)
+        return own.run(self, *args, **kwargs)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_spikeforge_source" in state:  # pickles of earlier versions
@@ -39,63 +46,93 @@ class Joining(Replaced):
 
 
 class Forward:
-    """A function `forward` from source text of torch.fx. Copies and pickles contain the text."""
+    """A function `forward` from source text of torch.fx. Copies and pickles contain the text.
 
-    def __init__(self, source: str):
+    Args:
+        ranks: the numbers of dimensions of the inputs for which the text is valid; () for any.
+    """
+
+    def __init__(self, source: str, ranks: Ranks = ()):
         names = dict(COMMON)
         exec(compile(source, "<forward with residuals>", "exec"), names)
-        self.source, self.run = source, names["forward"]
+        self.source, self.ranks, self.run = source, tuple(ranks), names["forward"]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Forward, (self.source,)
+        return Forward, (self.source, self.ranks)
+
+    def fits(self, args: tuple[Any, ...]) -> bool:
+        return not self.ranks or self.ranks == tuple(getattr(argument, "ndim", None) for argument in args)
 
 
 def join(
-    module: nn.Module, takes_residual: Callable[[nn.Module], bool], *, as_input: bool = False
+    module: nn.Module, modes: Callable[[nn.Module], Collection[str]], *, as_input: bool = False, ranks: Ranks = ()
 ) -> list[tuple[nn.Module, str]]:
-    """Moves the residuals that a module's forward joins with spikes into the passes of the neurons. Returns those
-    neurons, and the modes.
+    """Moves the residuals that a module's forward joins with the results of parts into the passes of these parts.
+    Returns those parts, and the modes.
 
     A module does not change if it has hooks, if torch.fx cannot trace its forward, or if the forward differs in
     evaluation.
 
     Args:
-        as_input: pass the residual as the neuron's second input, otherwise as ``residual=(mode, r)``.
+        modes: returns the modes that a part accepts: "add", "and", "iand".
+        as_input: pass the residual as the part's second input, otherwise as ``residual=(mode, r)``.
+        ranks: the numbers of dimensions of the module's inputs, which its forward may read.
     """
     is_custom = not type(module).__module__.startswith(("torch.", "spikeforge."))
     if isinstance(module, Replaced) or has_hooks(module) or not is_custom:
         return []
-    if not any(takes_residual(child) for child in module.modules() if child is not module):
+    if not any(modes(child) for child in module.modules() if child is not module):
         return []
-    graph = _traced(module)
-    if graph is None:
+    traced = _traced(module, ranks)
+    if traced is None:
         return []
-    found = list(_rewritten(module, graph, takes_residual, as_input))
+    graph, reads_ranks = traced
+    found = list(_rewritten(module, graph, modes, as_input))
     if not found:
         return []
     source = graph.python_code("self")
     if not source.globals.keys() <= COMMON.keys():  # it calls a function that exists in this trace only
         return []
     replacing.replace(module, Joining)
-    module.__dict__["_spikeforge_forward"] = Forward(source.src)
-    neurons = [neuron for neuron, _ in found]
-    names = [name for name, child in module.named_modules() if not as_input and child in neurons]
+    module.__dict__["_spikeforge_forward"] = Forward(source.src, ranks if reads_ranks else ())
+    parts = [part for part, _ in found]
+    names = [name for name, child in module.named_modules() if not as_input and child in parts]
     module.__dict__["_spikeforge_joined"] = names
     return found
 
 
 class _Tracer(fx.Tracer):
-    """Records all submodules as calls."""
+    """Records all submodules as calls. The number of dimensions of an input is a constant."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.ranks, self.placeholders, self.reads_ranks = ranks, 0, False
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return True
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
+        proxy = _Proxy(node, self)
+        if node.op == "placeholder":
+            proxy.rank = self.ranks[self.placeholders] if self.placeholders < len(self.ranks) else None
+            self.placeholders += 1
+        return proxy
 
 
 class _Proxy(fx.Proxy):
     """Records in-place operators: torch.fx would record x += y as x = x + y."""
+
+    rank: int | None = None  # of an input
+
+    @property
+    def ndim(self) -> Any:
+        if self.rank is None:
+            return fx.Proxy.__getattr__(self, "ndim")
+        self.tracer.reads_ranks = True
+        return self.rank
+
+    def dim(self) -> Any:
+        return self.tracer.create_proxy("call_method", "dim", (self,), {}) if self.rank is None else self.ndim
 
     @staticmethod
     def in_place(function: Any) -> Callable[[fx.Proxy, Any], fx.Proxy]:
@@ -109,33 +146,35 @@ class _Proxy(fx.Proxy):
     __ior__ = in_place(operator.ior)
 
 
-def _traced(module: nn.Module) -> fx.Graph | None:
+def _traced(module: nn.Module, ranks: Ranks) -> tuple[fx.Graph, bool] | None:
+    """Returns the forward as a graph, and whether it reads the ranks of inputs."""
     graphs, training = [], module.training
     try:
         for mode in (True, False):
             module.training = mode
-            graphs.append(_Tracer().trace(module))
+            tracer = _Tracer(ranks)
+            graphs.append(tracer.trace(module))
     except Exception:  # a forward may contain any code
         return None
     finally:
         module.training = training
     codes = {graph.python_code("self").src for graph in graphs}
-    return graphs[0] if len(codes) == 1 else None
+    return (graphs[0], tracer.reads_ranks) if len(codes) == 1 else None
 
 
 def _rewritten(
-    module: nn.Module, graph: fx.Graph, takes_residual: Callable[[nn.Module], bool], as_input: bool
+    module: nn.Module, graph: fx.Graph, modes: Callable[[nn.Module], Collection[str]], as_input: bool
 ) -> Iterator[tuple[nn.Module, str]]:
     called = [node.target for node in graph.nodes if node.op == "call_module"]
     for node in list(graph.nodes):
         if node.op != "call_module" or called.count(node.target) != 1 or node.kwargs or len(node.args) != 1:
             continue
-        neuron = module.get_submodule(node.target)
-        site = _site(node) if takes_residual(neuron) and not has_hooks(neuron) else None
+        part = module.get_submodule(node.target)
+        site = None if has_hooks(part) else _site(node)
         if site is None:
             continue
         join, mode, other = site
-        if _reads(other, node):
+        if mode not in modes(part) or _reads(other, node):
             continue
         with graph.inserting_before(join):  # where the residual has been computed
             arguments = ((*node.args, other), {}) if as_input else (node.args, {"residual": (mode, other)})
@@ -144,12 +183,12 @@ def _rewritten(
         for old in (join, *node.users, node):
             if not old.users and old in graph.nodes:
                 graph.erase_node(old)
-        yield neuron, mode
+        yield part, mode
 
 
 def _site(spikes: fx.Node) -> tuple[fx.Node, str, fx.Node] | None:
-    """Returns the node that joins spikes with a residual, the mode and the residual; None if another node reads them
-    too."""
+    """Returns the node that joins a part's result with a residual, the mode and the residual; None if another node
+    reads the result too."""
     user = _only_user(spikes)
     if user is None:
         return None

@@ -22,6 +22,7 @@ class Rewrite:
     Attributes:
         norm, neuron: the two modules.
         pool: the max pooling between them, if there is one.
+        shortcut: the neuron reads the sum of the result of `norm` and another tensor.
         product: the linear layer or convolution before `norm`, to be recomputed in the backward pass; None: it is kept.
         bits: the bits per element in which the input of `product` is kept; 0: it is kept unchanged.
     """
@@ -31,6 +32,7 @@ class Rewrite:
     neuron: nn.Module
     product: nn.Module | None = None
     bits: int = 0
+    shortcut: bool = False
 
 
 def occurrences(net: nn.Module) -> Counter[nn.Module]:
@@ -42,7 +44,8 @@ def find_rewrites(
     net: nn.Module, inputs: tuple[Any, ...], norms: Collection[nn.Module], neurons: Collection[nn.Module],
     pools: Collection[nn.Module], recompute: bool, fires: Callable[[nn.Module], bool] = lambda neuron: True,
 ) -> tuple[list[Rewrite], Watch | None]:  # fmt: skip
-    """Runs `net` once on `inputs`, and finds each normalisation whose result one neuron reads and nothing else.
+    """Runs `net` once on `inputs`, and finds each normalisation whose result one neuron reads and nothing else, or
+    whose result is added to a tensor before a neuron reads the sum.
 
     Args:
         norms, neurons, pools: the modules that may be rewritten.
@@ -56,5 +59,7 @@ def find_rewrites(
         return [], None
     products = {module for module in net.modules() if recompute and is_product(module) and not has_hooks(module)}
     watch = watched(net, inputs, norms, neurons, products, fires, pools)
-    chains = watch.chains(net, inputs)
-    return [Rewrite(*chain, *(watch.product_before(chain[0]) or ())) for chain in chains], watch
+    product = lambda norm: watch.product_before(norm) or (None, 0)
+    found = [Rewrite(*chain, *product(chain[0])) for chain in watch.chains(net, inputs)]
+    sums = [Rewrite(norm, None, neuron, *product(norm), shortcut=True) for norm, neuron in watch.shortcuts()]
+    return found + sums, watch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -276,6 +277,10 @@ def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
     return value if fits and value.device == x.device else value.to(device=x.device, dtype=state_type(x.dtype))
 
 
+# By neuron that has run before its call: the input that it will receive, with its version, and its spikes and states.
+_ahead: weakref.WeakKeyDictionary[Any, tuple[Any, int, torch.Tensor, Any]] = weakref.WeakKeyDictionary()
+
+
 class Node(Replaced):
     """A node of SpikingJelly that runs all steps of a call at once, and the batch normalisation that accelerate.layers
     has fused into it."""
@@ -308,6 +313,11 @@ class Node(Replaced):
         """With `residual`, a pair of a mode and a tensor r: joins the spikes with r."""
         if is_result_of_chain(self, x_seq):
             return x_seq
+        if self in _ahead:
+            total, version, spikes, states = _ahead.pop(self)
+            if total() is x_seq and x_seq._version == version:
+                self._take(states)
+                return spikes
         fused = None if args or kwargs else self._fused((x_seq,))
         keeps = self._keeps_states()
         if fused is None:
@@ -323,6 +333,25 @@ class Node(Replaced):
             states = [state[-1].clone() for state in states] if keeps else []
         self._take(states)
         return spikes
+
+    def run_ahead(self, norm, x, residual):
+        """Runs the neuron on the sum of the normalised x and a residual, and keeps its spikes for the call that passes
+        this sum. Returns the sum; None if the operator cannot compute this call."""
+        program = self._fused((x,))
+        if (
+            program is None
+            or self.step_mode != "m"
+            or self._stores_states()
+            or not fits(residual, x)
+            or is_better_apart(x)
+            and not is_recomputed(norm)
+            or torch.compiler.is_compiling()
+        ):
+            return None
+        states, options = tuple(self._memories.values()), {"last_states": self._keeps_states(), "norm": norm}
+        (spikes, total), states = self._run(program, x, states, residual=("membrane", residual), **options)
+        _ahead[self] = weakref.ref(total), total._version, spikes, states
+        return total
 
     def _keeps_states(self):
         return self.__dict__.get("_spikeforge_keeps_states", True)
@@ -377,10 +406,10 @@ class Node(Replaced):
             self.__dict__["_spikeforge"] = kept
         return kept
 
-    def _run(self, program, x, states, store=False, residual=None, last_states=True):
+    def _run(self, program, x, states, store=False, residual=None, last_states=True, norm=None):
         """Returns spikes, joined with the residual, and states: with `store` those of all steps, else the last ones,
-        which may be missing without `last_states`."""
-        norm, pool = norm_of(self), pool_of(self)
+        which may be missing without `last_states`. With `norm`, the normalisation of x, spikes and the neuron's input."""
+        norm, pool = (norm_of(self), pool_of(self)) if norm is None else (norm, None)
         apart = norm is None or is_better_apart(x) and not is_recomputed(norm)
         # After a pooling the residual has the maxima's sizes; torch joins it, unless they equal those of x.
         if residual is not None and (apart or not fits(residual[1], x)):
@@ -411,8 +440,8 @@ class Node(Replaced):
             return spikes, states
         call = self._text(program), [x], states, parameters
         options = {"store_states": store, "bits": bits, "last_states": last_states}
-        (spikes,), states = normalised_run(call, norm, weight, *statistics, residual, **options)
-        return spikes, states
+        outputs, states = normalised_run(call, norm, weight, *statistics, residual, **options)
+        return outputs[0] if len(outputs) == 1 else outputs, states
 
     def _text(self, program):
         """Returns the neuron text of a program, also of a predefined operator."""

@@ -81,6 +81,10 @@ class Watch(TorchDispatchMode):
             nn.Module, tuple[nn.Module | None, set[nn.Module]]
         ] = {}  # by product: the neurons of its input
         self.made_of: dict[nn.Module, nn.Module] = {}  # by normalisation: the product before it
+        # By storage: the sum of a normalisation's result and a tensor, its version, and the normalisations.
+        self.sums: dict[int, tuple[Tensor, int, list[nn.Module]]] = {}
+        self.summed_for: dict[nn.Module, nn.Module] = {}  # by normalisation: the neuron that first reads that sum
+        self.ranks: dict[nn.Module, list[int | None]] = {}  # by module: the dimensions of its inputs
         self.inside: list[nn.Module] = []
 
     # --- results
@@ -98,6 +102,17 @@ class Watch(TorchDispatchMode):
             if pool is None or self._takes_images(net, inputs, norm, pool, neuron):
                 found.append((norm, pool, neuron))
         return found
+
+    def shortcuts(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Returns each normalisation whose result is added to a tensor, with the neuron that reads the sum."""
+        return [
+            (norm, neuron)
+            for norm, neuron in self.summed_for.items()
+            if neuron not in self.pools
+            and len(self.outputs[norm]) == 1
+            and len(self.inputs[neuron]) == 1
+            and getattr(neuron, "step_mode", "m") == "m"
+        ]
 
     def _reader(self, producer: nn.Module) -> nn.Module | None:
         """Returns the one module that reads the one output of `producer`, unchanged."""
@@ -173,7 +188,16 @@ class Watch(TorchDispatchMode):
             for storage in read & self.producer_of.keys():
                 self.readers[self.producer_of[storage]].add(self.inside[-1] if self.inside else None)
             self._follow_numbers(func, args, kwargs, result)
+        if func in SUMS and not self.inside and not kwargs and isinstance(result, Tensor):
+            version = result._version + func._schema.is_mutable  # autograd counts the change after this call
+            self._follow_sum(args[:2], result, version)
         return result
+
+    def _follow_sum(self, summands: tuple[Any, ...], total: Tensor, version: int) -> None:
+        tensors = [t for t in summands if isinstance(t, Tensor) and t.shape == total.shape]
+        norms = [norm for t in tensors if (norm := self.producer_of.get(_storage(t))) in self.normalised]
+        if norms:
+            self.sums[_storage(total)] = total, version, norms
 
     @staticmethod
     def _is_view(func: Any, result: Any, read: set[int]) -> bool:
@@ -229,9 +253,13 @@ class Watch(TorchDispatchMode):
                 stack.enter_context(_removed(product.register_forward_pre_hook(self._before_product)))
                 stack.enter_context(_removed(product.register_forward_hook(self._after_product)))
             for module in net.modules():
+                stack.enter_context(_removed(module.register_forward_pre_hook(self._of_ranks)))
                 if any(name in type(module).__name__ for name in RANDOM):
                     stack.enter_context(_removed(module.register_forward_hook(lambda _, __, y: self.is_random(y))))
             yield
+
+    def _of_ranks(self, module: nn.Module, inputs: Any) -> None:
+        self.ranks[module] = [x.dim() if isinstance(x, Tensor) else None for x in inputs]
 
     def _before_norm(self, norm: nn.Module, inputs: Any) -> None:
         product = self.product_of.get(_storage(inputs[0])) if inputs else None
@@ -256,6 +284,11 @@ class Watch(TorchDispatchMode):
     def _before_reader(self, reader: nn.Module, inputs: Any) -> None:
         self.inside.append(reader)
         self.inputs.setdefault(reader, []).extend(inputs[:1])
+        if inputs and isinstance(inputs[0], Tensor) and _storage(inputs[0]) in self.sums:
+            total, version, norms = self.sums[_storage(inputs[0])]
+            if inputs[0] is total and total._version == version:
+                for norm in norms:
+                    self.summed_for.setdefault(norm, reader)
 
     def _after_neuron(self, neuron: nn.Module, inputs: Any, output: Any) -> None:
         self.inside.pop()

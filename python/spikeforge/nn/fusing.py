@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from spikeforge.accelerate import products, residual
 from spikeforge.accelerate.rewrites import Rewrite, find_rewrites, occurrences
 from spikeforge.nn.containers import Sequential, TimeDistributed
-from spikeforge.nn.layers import BatchNormNeuron
+from spikeforge.nn.layers import RESIDUALS, BatchNormNeuron
 from spikeforge.nn.neurons import PredefinedNeuron
 from spikeforge.nn.own import Neuron
 from spikeforge.nn.pooling import goes_before_norm
@@ -89,6 +89,7 @@ def _fuse_called(
     neurons = {module for module in free if isinstance(module, (PredefinedNeuron, Neuron))}
     pools = {module for module in free if goes_before_norm(module)}
     rewrites, watch = find_rewrites(net, inputs, norms, neurons, pools, recompute, _fires)
+    rewrites = [rewrite for rewrite in rewrites if not rewrite.shortcut]
     fused = {rewrite: layer for rewrite in rewrites if (layer := _apply(rewrite, places)) is not None}
     for rewrite, layer in fused.items():
         if rewrite.product is not None:
@@ -100,7 +101,8 @@ def _fuse_called(
     layers = set(fused.values())
     for module in list(net.modules()):
         if not isinstance(module, StatefulModule):
-            for layer, mode in residual.join(module, lambda m: m in layers and m._pool() is None, as_input=True):
+            modes = lambda m: RESIDUALS if m in layers and m._pool() is None else ()
+            for layer, mode in residual.join(module, modes, as_input=True):
                 layer.residual, layer._joins_any = mode, True
     if watch is not None:
         bits = watch.packing(fused, {rewrite.neuron for rewrite, layer in fused.items() if layer.residual is not None})

@@ -28,8 +28,8 @@ is_compiling = torch.compiler.is_compiling
 # The least and the largest number of dimensions of x, with time, for each kind of normalisation.
 DIMS = {nn.BatchNorm1d: (3, 4), nn.BatchNorm2d: (5, 5), nn.BatchNorm3d: (6, 6), nn.SyncBatchNorm: (3, 64)}
 CHANNELS = 2  # of [T, B, C, ...]
-RESIDUALS = ("add", "and", "iand")
-Residual = tuple[str, Tensor] | None  # the operation that joins spikes with a residual, and the residual
+RESIDUALS = ("add", "and", "iand")  # which join spikes with a residual
+Residual = tuple[str, Tensor] | None  # one of them or "membrane", and the residual
 
 
 class BatchNormNeuron(Container):
@@ -49,7 +49,9 @@ class BatchNormNeuron(Container):
             one step for each.
         neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, with one input.
         residual: for a second input r of x's shape, the output for spikes s: "add" s + r, "and" s r, "iand"
-            (1 - s) r (SEW-ResNet's ADD, AND and IAND).
+            (1 - s) r (SEW-ResNet's ADD, AND and IAND). "membrane": the neuron reads the sum of the normalised x and r,
+            and the outputs are the spikes and this sum: the shortcut of MS-ResNet (Hu et al. 2024), whose sum is the
+            residual of the next layer.
         scale: multiplies the normalised input before `norm.bias` is added: alpha times the threshold is
             threshold-dependent batch normalisation (tdBN, Zheng et al. 2021).
         bits: 1 for spikes, 4 for their sums up to 15: the neuron also writes its output with this number of bits per
@@ -97,8 +99,10 @@ class BatchNormNeuron(Container):
             raise TypeError(
                 f"BatchNormNeuron: neuron must not draw random numbers, but {neuron.name} does: put norm before it"
             )
-        if residual is not None and residual not in RESIDUALS:
-            raise ValueError(f"BatchNormNeuron: residual must be None, 'add', 'and' or 'iand', but is {residual!r}")
+        if residual is not None and residual not in (*RESIDUALS, "membrane"):
+            raise ValueError(
+                f"BatchNormNeuron: residual must be None, 'add', 'and', 'iand' or 'membrane', but is {residual!r}"
+            )
         if not is_number(scale) or not math.isfinite(scale):
             raise ValueError(f"BatchNormNeuron: scale must be a finite number, but is {scale!r}")
         if bits not in (0, 1, 4) or isinstance(bits, bool):
@@ -138,6 +142,10 @@ class BatchNormNeuron(Container):
     def in_ports(self) -> tuple[str, ...]:
         return ("in",) if self.residual is None else ("in", "residual")
 
+    @property
+    def out_ports(self) -> tuple[str, ...]:
+        return ("out", "sum") if self.residual == "membrane" else ("out",)
+
     def _forward(self, inputs: Sequence[Tensor], state: States | EllipsisType, store: bool, advance: Any = None) -> Any:
         if state is not ...:
             return self._advance(inputs, self._checked_state(state), store)
@@ -156,6 +164,8 @@ class BatchNormNeuron(Container):
     def at_rest(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         pool = self._pool()
         x = inputs[0] if pool is None else max_pooled(pool, inputs[0])
+        if self.residual == "membrane":
+            return torch.zeros_like(x), inputs[1]
         return (joined(torch.zeros_like(x), (self.residual, inputs[1]) if self.residual else None),)
 
     def _text_cell(self) -> TextCell:
@@ -204,8 +214,7 @@ class BatchNormNeuron(Container):
         neuron, pool = self._modules["neuron"], self._pool()
         if self._is_better_apart(norm, x):
             with _restored_after_errors([norm]):
-                spikes, after = neuron._advance((_normalised(norm, x, pool),), state, store)
-            return joined(spikes, residual), after
+                return _run_apart(neuron, _normalised(norm, x, pool), residual, state, store)
         weight = self._weight(norm, x)
         x, *statistics = what_is_normalised(norm, pool, weight, x)
 
@@ -214,7 +223,7 @@ class BatchNormNeuron(Container):
             return normalised_run(call, norm, weight, *statistics, residual, **options)
 
         outputs, after = self._text_cell().call(neuron, (x,), state, store, layer)
-        return outputs[0], dict(zip(neuron.state_names, after))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs), dict(zip(neuron.state_names, after))
 
     def _each_step(
         self, x: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool
@@ -232,17 +241,17 @@ class BatchNormNeuron(Container):
         if all(self._is_better_apart(norm, x) for norm in norms):
             with _restored_after_errors(norms):
                 y = torch.cat([_normalised(norm, row, self._pool()) for norm, row in zip(norms, rows)])
-                spikes, after = neuron._advance((y,), state, store)
-            return joined(spikes, residual), after
+                return _run_apart(neuron, y, residual, state, store)
         others = [None] * steps if residual is None else [(residual[0], row) for row in residual[1].split(1)]
         spikes, sequences, last = [], [], state
         for norm, row, other in zip(norms, rows, others):
             fired, last = self._normalised_run(norm, row, other, last, store=False, last_states=True)
             spikes.append(fired)
             sequences.append(last)
+        outputs = tuple(map(torch.cat, zip(*spikes))) if self.residual == "membrane" else torch.cat(spikes)
         if not store:
-            return torch.cat(spikes), last
-        return torch.cat(spikes), {name: torch.stack([after[name] for after in sequences]) for name in last}
+            return outputs, last
+        return outputs, {name: torch.stack([after[name] for after in sequences]) for name in last}
 
     def _is_better_apart(self, norm: nn.Module, x: Tensor) -> bool:
         if self.recompute or not is_better_apart(x) or self.scale != 1 or isinstance(norm, nn.SyncBatchNorm):
@@ -287,6 +296,18 @@ class BatchNormNeuron(Container):
         parts += [f"scale={self.scale}"] if self.scale != 1 else []
         parts += [f"bits={self.bits}"] if self.bits else []
         return ", ".join(parts + (["recompute=True"] if self.recompute else []))
+
+
+def _run_apart(
+    neuron: Any, y: Tensor, residual: Residual, state: Mapping[str, Tensor], store: bool
+) -> tuple[Any, State]:
+    """Runs the neuron on the normalised y, and uses the residual by torch's operators."""
+    if residual is None or residual[0] != "membrane":
+        spikes, after = neuron._advance((y,), state, store)
+        return joined(spikes, residual), after
+    y = y + residual[1]
+    spikes, after = neuron._advance((y,), state, store)
+    return (spikes, y), after
 
 
 def joined(spikes: Tensor, residual: Residual) -> Tensor:

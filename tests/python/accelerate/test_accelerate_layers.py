@@ -319,6 +319,89 @@ def test_residuals_are_joined_in_the_neurons_pass(recompute):
         assert_alike(step(net, x), step(twin, x))
 
 
+class Shortcut(nn.Module):
+    """A block of MS-ResNet: the neuron after it reads the sum."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.node, self.conv, self.norm = node(), layer.Conv2d(4, 4, 3, padding=1), layer.BatchNorm2d(4)
+        self.kind = kind
+        nn.init.constant_(self.norm.bias, 1.0)
+
+    def forward(self, x):
+        if self.kind == "reads ranks" and x.ndim != 5 and x.dim() != 4:
+            raise ValueError(f"x has {x.ndim} dimensions")
+        y = self.norm(self.conv(self.node(x)))
+        if self.kind == "in place":
+            y += x
+            return y
+        if self.kind == "reversed":
+            return x + y
+        if self.kind == "broadcast":
+            return y + x.mean(1, keepdim=True)
+        if self.kind == "copied":
+            return (y + x).clone()
+        if self.kind == "changed":
+            y = y + x
+            y *= 2
+            return y
+        if self.kind == "read twice":
+            return y + x + 0 * y
+        return y + x
+
+
+def shortcut(kind="reads ranks"):
+    return functional_m(nn.Sequential(layer.Conv2d(2, 4, 1), Shortcut(kind), Shortcut(kind), node()))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("kind, found", [
+    ("sum", True), ("in place", True), ("reversed", True), ("reads ranks", True), ("broadcast", True),
+    ("copied", False), ("changed", False), ("read twice", False),
+])  # fmt: skip
+def test_a_shortcut_before_a_neuron_is_added_in_its_pass(kind, found, recompute, device):
+    net, x = accelerated(shortcut(kind).double().to(device)), 2 * torch.rand(3, 2, 2, 6, 6, device=device).double()
+    twin, kept = copy.deepcopy(net), copy.deepcopy(net)
+    done = layers(net, x, recompute=recompute)
+    assert done.joined == ((("1", "2.node", "membrane"), ("2", "3", "membrane")) if found else ())
+    assert done.normalised == ((("1.norm", "2.node"), ("2.norm", "3")) if found else ())
+    layers(kept, x, recompute=recompute, keep_states=False)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        for _ in range(2):  # the second sequence continues the first
+            torch.testing.assert_close(net(x), twin(x))
+            torch.testing.assert_close([net[2].node.v, net[3].v], [twin[2].node.v, twin[3].v])
+        for one in (net, twin):
+            functional.reset_net(one)
+        assert torch.equal(kept(x), kept(x))
+        for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            assert_alike(step(copied, x), step(copy.deepcopy(twin), x))
+        net.eval(), twin.eval()
+        assert_alike(step(copy.deepcopy(net), x), step(copy.deepcopy(twin), x))
+        for name, part in (("norm", net[1].norm), ("neuron", net[2].node)):
+            seen = []
+            handle = part.register_forward_hook(lambda _, given, y: seen.append(given[0] if name == "neuron" else y))
+            torch.testing.assert_close(net(x), twin(x))
+            other = []
+            other_handle = (twin[1].norm if name == "norm" else twin[2].node).register_forward_hook(
+                lambda _, given, y: other.append(given[0] if name == "neuron" else y)
+            )
+            functional.reset_net(net), functional.reset_net(twin)
+            twin(x), functional.reset_net(twin), handle.remove(), other_handle.remove()
+            torch.testing.assert_close(seen[0], other[0])
+        for one in (net, twin):
+            one[2].node.store_v_seq = True
+        torch.testing.assert_close(net(x), twin(x))
+        torch.testing.assert_close(net[2].node.v_seq, twin[2].node.v_seq)
+        functional.reset_net(net), functional.reset_net(twin)
+        functional.set_step_mode(net, "s"), functional.set_step_mode(twin, "s")
+        torch.testing.assert_close(net(x[0]), twin(x[0]))
+        functional.reset_net(net), functional.reset_net(twin)
+        functional.set_step_mode(net, "m"), functional.set_step_mode(twin, "m")
+        restore(net)
+        assert type(net[1]) is Shortcut and type(net[1].norm) is layer.BatchNorm2d
+        assert_alike(step(net, x), step(twin, x))
+
+
 def test_products_of_spikes_are_recomputed_of_bits_and_kept_no_more():
     net, x = small(layer.Conv2d(8, 8, 1), layer.BatchNorm2d(8), node()), torch.rand(3, 2, 2, 8, 8).double() * 2
     nn.init.constant_(net[7].bias, 2.0)
@@ -450,10 +533,12 @@ def test_pooling_is_torchs(shape):
             assert torch.equal(*(torch.autograd.grad(z, x, torch.ones_like(z))[0] for z in (y, expected)))
 
 
-@pytest.mark.parametrize("kind", [None, "ADD", "IAND", "and others"])
+@pytest.mark.parametrize("kind", [None, "ADD", "IAND", "and others", "shortcut"])
 def test_torch_compile_has_no_graph_break(kind):
     net, x = small(), torch.rand(3, 2, 2, 8, 8) * 2
-    if kind is not None:
+    if kind == "shortcut":
+        net = shortcut()
+    elif kind is not None:
         net, x = functional_m(nn.Sequential(Block(kind))), torch.randint(0, 2, (4, 2, 4, 6, 6)).float()
     spikeforge.accelerate(net)
     layers(net, x)
@@ -487,7 +572,7 @@ print("alike")
 """
 
 
-@pytest.mark.parametrize("net", ["small", "pooled"])
+@pytest.mark.parametrize("net", ["small", "pooled", "shortcut"])
 def test_the_kernels_of_a_gpu_are_right_on_the_cpu(net):
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
@@ -496,7 +581,7 @@ def test_the_kernels_of_a_gpu_are_right_on_the_cpu(net):
     assert result.stdout.strip() == "alike", result.stderr[-2000:]
 
 
-@pytest.mark.parametrize("make", [small, pooled])
+@pytest.mark.parametrize("make", [small, pooled, shortcut])
 def test_on_a_gpu_it_is_the_same_within_rounding(make, device):
     if device.type == "cpu":
         pytest.skip("needs a CUDA device: on a CPU bits are the same")

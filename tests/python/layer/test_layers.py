@@ -154,6 +154,7 @@ def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
     assert torch.equal(*(torch.autograd.grad(run(), x, upstream[0])[0] for _ in range(2)))
 
 
+@pytest.mark.parametrize("mode", [None, "membrane"])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("shape", [
@@ -168,25 +169,31 @@ def test_a_large_layer_is_that_of_float64(shape, layout, cuda):
     (4, 1000, 5),  # unaligned rows
     (4, 40, 64, 112, 112),  # the backward pass runs the loop twice
 ])
-def test_a_ring_of_tiles_agrees_with_float64(shape, dtype, layout, cuda):
+def test_a_ring_of_tiles_agrees_with_float64(shape, dtype, layout, mode, cuda):
     """Channels are shared by blocks in many ways. A second call gives the same bits."""
     x = in_layout(torch.randn(shape, device=cuda, dtype=dtype) * 2 + 3, layout).requires_grad_()
     weight, bias = (torch.rand(shape[2], device=cuda).requires_grad_() for _ in range(2))
     tau = torch.tensor(2.5, device=cuda, requires_grad=True)
-    arguments = (x, weight, bias, tau)
-    upstream = torch.randn_like(x)
+    residual = None if mode is None else torch.randn_like(x).requires_grad_()
+    arguments = (x, weight, bias, tau, *([] if mode is None else [residual]))
+    upstream = [torch.randn_like(t) for t in ((x,) if mode is None else (x, x))]
 
     def call():
-        (found,), _, mean, var = ops.batch_norm_run(SMOOTH, [x], [], [tau], weight, bias, last_states=False)
-        return found, mean, var, *torch.autograd.grad(found, arguments, upstream)
+        found, _, mean, var = ops.batch_norm_run(
+            SMOOTH, [x], [], [tau], weight, bias, None, None, residual, residual_mode=mode or "add", last_states=False
+        )
+        return *found, mean, var, *torch.autograd.grad(found, arguments, upstream)
 
     found = call()
     for ours, again in zip(found, call()):
         assert torch.equal(ours, again)
     wide = [t.detach().double().requires_grad_() for t in arguments]
     y, mean, var = batch_norm(*wide[:3])
+    y = y if mode is None else y + wide[4]
     s, _ = smooth_loop(y, torch.zeros(shape[1:], dtype=torch.float64, device=cuda), wide[3])
-    for ours, theirs in zip(found, (s, mean, var, *torch.autograd.grad(s, wide, upstream.double()))):
+    outputs = (s,) if mode is None else (s, y)
+    expected = (*outputs, mean, var, *torch.autograd.grad(outputs, wide, [u.double() for u in upstream]))
+    for ours, theirs in zip(found, expected):
         bound = 1e-3 if ours.dtype == torch.float16 or theirs.dim() == 0 else 2e-5
         assert (ours.double() - theirs).abs().max() <= bound * theirs.abs().max()
 
@@ -700,6 +707,28 @@ def test_residual_connections(mode, neuron, device):
     refused(ValueError, "residual must have shape", lambda: layer(x, r[0]))
 
 
+@pytest.mark.parametrize("neuron", ["LIF", "text"])
+@pytest.mark.parametrize("steps", [None, 4])
+def test_the_neuron_reads_the_sum_of_a_membrane_shortcut(steps, neuron, device):
+    norm = nn.BatchNorm2d(3) if steps is None else nn.ModuleList([nn.BatchNorm2d(3) for _ in range(steps)])
+    layer = snn.BatchNormNeuron(norm, NEURONS[neuron](), residual="membrane").to(device).double()
+    norms, alone = copy.deepcopy(layer.norm), copy.deepcopy(layer.neuron)
+    x, r = torch.randn(2, 4, 2, 3, 4, 4, device=device, dtype=torch.float64).unbind()
+    normalised = norms(x.flatten(0, 1)).unflatten(0, (4, 2)) if steps is None else torch.stack([n(row) for n, row in zip(norms, x)])
+    spikes, total = layer(x, r)
+    torch.testing.assert_close(total, normalised + r)
+    assert torch.equal(spikes, alone(normalised + r)) and spikes.any() and layer.out_ports == ("out", "sum")
+    torch.testing.assert_close(list(layer.norm.buffers()), list(norms.buffers()))
+    layer.eval()
+    if steps is None:
+        with snn.keep_state(layer):
+            first, second = layer(x[:2], r[:2]), layer(x[2:], r[2:])
+        (spikes, total), state = layer(x, r, None)
+        torch.testing.assert_close([torch.cat(parts) for parts in zip(first, second)], [spikes, total])
+        assert torch.equal(layer(x, r, store_states=True)[1]["neuron.v"][-1], state["neuron.v"])
+    refused(ValueError, "residual must have shape", lambda: layer(x, r[0]))
+
+
 def test_scale_is_threshold_dependent_normalisation(device):
     x = torch.randn(4, 3, 5, 6, device=device)
     for affine in (True, False):
@@ -875,7 +904,7 @@ def test_wrong_layers_raise():
         (TypeError, "neuron must be a neuron of spikeforge.nn, with its forward, but is ReLU", (norm, nn.ReLU()), {}),
         (TypeError, "neuron must have one input and one output, but Neuron has 2 and 2", (norm, snn.Neuron(TWO, k=1.0)), {}),
         (ValueError, "scale must be a finite number, but is nan", (norm, snn.LIF()), {"scale": float("nan")}),
-        (ValueError, "residual must be None, 'add', 'and' or 'iand', but is 'ADD'", (norm, snn.LIF()), {"residual": "ADD"}),
+        (ValueError, "residual must be None, 'add', 'and', 'iand' or 'membrane', but is 'ADD'", (norm, snn.LIF()), {"residual": "ADD"}),
         (ValueError, "spiking=False needs the neuron's own operator", (norm, snn.LIF(spiking=False)), {}),
     ):
         refused(kind, message, lambda: snn.BatchNormNeuron(*arguments, **options))
