@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -34,6 +35,21 @@ struct RecurrentOptions {
 // c10::TypeError and c10::ValueError and name the operator and the argument.
 SPIKEFORGE_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> recurrent_run(
     const Neuron& neuron, at::TensorList inputs, const at::Tensor& w, at::TensorList states = {},
+    at::TensorList params = {}, const RecurrentOptions& options = {});
+
+// Sparse connections between H neurons in CSR form: row i contains the connections from neuron i.
+struct SparseConnections {
+  at::Tensor weights;          // [connections] or [1], of the inputs' type, or a half type with float32
+  at::Tensor indices, indptr;  // int32 [connections], the targets; int32 or int64 [H + 1]
+  at::Tensor delays;           // uint8 or int32, [connections] or [1]: 1 to max_delay steps
+  std::int64_t max_delay = 1;
+  std::string_view values = "event";  // outputs above 0 count 1; "graded": their value; "number": all count
+};
+
+// The same with sparse connections and a delay for each of them (docs/recurrent.md). Of the options, `delay` is not
+// used, and `spikes` are [max_delay, *batch, H]. Not differentiable in forward mode.
+SPIKEFORGE_API std::tuple<std::vector<at::Tensor>, std::vector<at::Tensor>> sparse_recurrent_run(
+    const Neuron& neuron, at::TensorList inputs, const SparseConnections& connections, at::TensorList states = {},
     at::TensorList params = {}, const RecurrentOptions& options = {});
 
 }  // namespace spikeforge

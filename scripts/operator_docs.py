@@ -426,6 +426,22 @@ Args:{TEXT_CALL.format(shape=" = [T, *batch, H]")}
 
 Returns:
     The outputs, each [T, *batch, H], and the states.""",
+    "sparse_recurrent_run": f"""
+Before step t, inputs[into][t, ..., j] becomes its sum with w s[t - d, ..., i] over all connections i -> j of weight w and
+delay d, where s is the first output. Nothing of the size of the connections is stored for a step.
+
+Args:{TEXT_CALL.format(shape=" = [T, *batch, H]")}
+    weights: [connections], or [1] for all, of the dtype of the inputs, or a half type with float32.
+    indices: int32 [connections], the targets j, row after row: row i contains the connections from neuron i.
+    indptr: int32 or int64 [H + 1], the offset of each row.
+    delays: uint8 or int32, [connections] or [1], 1 to max_delay steps; checked on the CPU.
+    spikes: s before the first step, [max_delay, *batch, H], the oldest first; by default zeros.
+    max_delay: the largest delay.
+    into: the input that receives the connections.
+    values: "event", an output above 0 counts 1; "graded", it counts its value; "number", all outputs count.{SAMPLES}{TEXT_RESULTS}
+
+Returns:
+    The outputs, each [T, *batch, H], and the states.""",
     "online_linear": """
 A neuron after x weight^T + bias, with traces in place of the preceding steps. docs/online.md derives them.
 

@@ -68,7 +68,7 @@ class Product {
   template <class C> void gather() {
     const bool events = values_ == Values::event;
     const Bits bits = events ? pack(x_, in_, 0) : Bits();
-    const std::vector<C> entries = events ? std::vector<C>() : contributions<C>(x_, in_, values_, 0, 1);
+    const Contributions<C> entries(x_, in_, values_, 0, events ? 0 : 1);
     const cpu::Prepared x{values_, bits.data(), entries.data()};
     for_rows(matrix_, 1, [&](std::int64_t begin, std::int64_t end) {
       kernels_.gather(matrix_, weights_, x, begin, end, y_, out_.stride());
@@ -106,7 +106,7 @@ class Product {
   template <class C> void gather_tiles() {
     for (std::int64_t first = 0; first < in_.count(); first += most_together) {
       const std::int64_t n = std::min(most_together, in_.count() - first);
-      const std::vector<C> entries = contributions<C>(x_, in_, values_, first, n);
+      const Contributions<C> entries(x_, in_, values_, first, n);
       const std::vector<std::int64_t> offsets = y_offsets(first, n);
       for_rows(matrix_, n, [&](std::int64_t begin, std::int64_t end) {
         C sums[most_together];
@@ -196,8 +196,7 @@ void weight_gradient(const Rows& matrix, const at::Tensor& x, const at::Tensor& 
   const Vectors out = vectors_of(grad, options.matrix);
   for (std::int64_t first = 0; first < in.count(); first += most_together) {
     const std::int64_t n = std::min(most_together, in.count() - first);
-    const std::vector<C> entries = contributions<C>(x, in, options.values, first, n);
-    const std::vector<C> upstream = contributions<C>(grad, out, Values::number, first, n);
+    const Contributions<C> entries(x, in, options.values, first, n), upstream(grad, out, Values::number, first, n);
     for_rows(matrix, n, [&](std::int64_t begin, std::int64_t end) {
       cpu::event_kernels().weight_gradient(matrix, dtype_of(c10::CppTypeToScalarType<C>::value), options.values,
                                            options.transpose, entries.data(), upstream.data(), n, begin, end, to);
@@ -205,7 +204,7 @@ void weight_gradient(const Rows& matrix, const at::Tensor& x, const at::Tensor& 
   }
 }
 
-at::Tensor weight_grad_cpu(const WeightGradCall& call) {
+void add_weight_grad_cpu(const WeightGradCall& call, const at::Tensor& sums) {
   check_weight_grad(call);
   const HeldRows held = hold_rows(call);
   check_indptr("csr_weight_grad", held.rows);
@@ -218,13 +217,17 @@ at::Tensor weight_grad_cpu(const WeightGradCall& call) {
     if (!call.options.unchecked) specs.push_back(check_kernel(stored));
     return specs;
   });
-  const DType compute = compute_type(dtype_of(grad.scalar_type()));
-  const at::Tensor result = at::zeros(call.indices.sizes(), grad.options().dtype(scalar_type_of(compute)));
-  if (compute == DType::f64)
-    weight_gradient(held.rows, x, grad, call.options, result.mutable_data_ptr<double>());
+  if (sums.scalar_type() == c10::ScalarType::Double)
+    weight_gradient(held.rows, x, grad, call.options, sums.mutable_data_ptr<double>());
   else
-    weight_gradient(held.rows, x, grad, call.options, result.mutable_data_ptr<float>());
-  return result.to(grad.scalar_type());
+    weight_gradient(held.rows, x, grad, call.options, sums.mutable_data_ptr<float>());
+}
+
+at::Tensor weight_grad_cpu(const WeightGradCall& call) {
+  const c10::ScalarType type = call.grad.scalar_type();
+  const at::Tensor sums = at::zeros(call.indices.sizes(), call.grad.options().dtype(state_type(type)));
+  add_weight_grad_cpu(call, sums);
+  return sums.to(type);
 }
 
 SPIKEFORGE_KERNELS(CPU, library) {
@@ -233,4 +236,12 @@ SPIKEFORGE_KERNELS(CPU, library) {
 }
 
 }  // namespace
+
+void add_weight_grad(const WeightGradCall& call, const at::Tensor& sums) {
+  if (sums.is_cpu())
+    add_weight_grad_cpu(call, sums);
+  else
+    sums.add_(call_weight_grad(call));
+}
+
 }  // namespace spikeforge::ops::sparse

@@ -15,9 +15,7 @@
 #include <ATen/ops/zeros_like.h>
 
 namespace spikeforge::ops::sparse {
-namespace {
 
-// Returns the value of each entry, straight-through for events.
 at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type) {
   if (values == Values::number) return x.to(type);
   const at::Tensor active = x.gt(0);
@@ -27,6 +25,8 @@ at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type) {
   const at::Tensor through = at::nan_to_num(x, 0, 0, 0).to(type);
   return count.detach().add(through.sub(through.detach()));
 }
+
+namespace {
 
 class Delayed {
  public:

@@ -81,6 +81,25 @@ std::vector<C> contributions(const at::Tensor& x, const Vectors& vectors, Values
   return entries;
 }
 
+// The same, without a copy of numbers that have this form.
+template <class C> class Contributions {
+ public:
+  Contributions(const at::Tensor& x, const Vectors& vectors, Values values, std::int64_t first, std::int64_t n) {
+    if (values == Values::number && x.scalar_type() == c10::CppTypeToScalarType<C>::value && n == vectors.count() &&
+        vectors.batches == 1) {
+      data_ = x.const_data_ptr<C>();
+    } else {
+      copy_ = contributions<C>(x, vectors, values, first, n);
+      data_ = copy_.data();
+    }
+  }
+  const C* data() const { return data_; }
+
+ private:
+  std::vector<C> copy_;
+  const C* data_;
+};
+
 // The rows that contribute, the begins of their nonzeros, and the number of nonzeros before each.
 struct Active {
   std::vector<std::int32_t> rows;

@@ -92,6 +92,12 @@ inline c10::SymInt ell_rows(const at::Tensor& indices) {
 at::Tensor call_product(const ProductCall& call);
 at::Tensor call_weight_grad(const WeightGradCall& call);
 
+// Adds the gradient of the weights to a tensor of the shape of the indices, in the type of sums. Below autograd only.
+void add_weight_grad(const WeightGradCall& call, const at::Tensor& sums);
+
+// Returns the contribution of each entry in this type; its gradient is straight-through for events.
+at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type);
+
 // Convert `run` to kernels for the dispatcher.
 template <at::Tensor (*run)(const ProductCall&)>
 at::Tensor product_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,

@@ -18,15 +18,11 @@ Leader leader_of(const char* name, const MultistepCall& call) {
 
 void check_options(const char* name, const MultistepCall& call, const at::Tensor& w, std::int64_t into,
                    std::int64_t delay) {
+  check_recurrent(name, call, into);
   const Leader leader = leader_of(name, call);
-  const at::Tensor& x = leader.tensor;
-  TORCH_CHECK_VALUE(x.dim() >= 2, name, ": ", leader.name, " must be [T, *batch, H], but has shape ", x.sym_sizes());
-  TORCH_CHECK_VALUE(!call.cell->outputs.empty(), name, ": ", call.cell->name, " has no output to feed back");
-  const auto inputs = static_cast<std::int64_t>(call.inputs.size());
-  TORCH_CHECK_VALUE(into >= 0 && into < inputs, name, ": into must be the number of an input, 0 to ", inputs - 1,
-                    ", but is ", into);
   TORCH_CHECK_VALUE(delay >= 1 && delay <= std::numeric_limits<std::int32_t>::max(), name,
                     ": delay must be 1 or more steps, and below 2^31, but is ", delay);
+  const at::Tensor& x = leader.tensor;
   const c10::SymInt width = x.sym_size(-1);
   TORCH_CHECK_VALUE(w.dim() == 2 && w.sym_size(0) == width && w.sym_size(1) == width, name, ": w must have shape [",
                     width, ", ", width, "], from neuron to neuron of ", leader.name, ", but has ", w.sym_sizes());
@@ -34,22 +30,6 @@ void check_options(const char* name, const MultistepCall& call, const at::Tensor
   TORCH_CHECK_TYPE(w.scalar_type() == x.scalar_type(), name, ": w must be ", x.scalar_type(), ", the type of ",
                    leader.name, ", but is ", w.scalar_type(), "; pass w.to(", leader.name, ".dtype)");
   check_device(leader, "w", w);
-  for (const at::Tensor* t : {&call.lengths, &call.start})
-    TORCH_CHECK_VALUE(!t->defined() || t->sym_size(-1) == 1, name, ": ", t == &call.start ? "start" : "lengths",
-                      " must be the same for all neurons of a sample, but has shape ", t->sym_sizes());
-}
-
-void check_spikes(const RecurrentCall& call) {
-  if (!call.spikes.defined()) return;
-  const Leader leader = leader_of(op, call);
-  c10::SymDimVector shape(leader.tensor.sym_sizes());
-  shape[0] = call.delay;
-  TORCH_CHECK_VALUE(call.spikes.sym_sizes() == c10::SymIntArrayRef(shape), op, ": spikes must have shape ",
-                    c10::SymIntArrayRef(shape), ", the last delay steps before the first one, but has ",
-                    call.spikes.sym_sizes());
-  check_dense(op, "spikes", call.spikes);
-  check_same_type(leader, "spikes", call.spikes);
-  check_device(leader, "spikes", call.spikes);
 }
 
 template <class Int> c10::ArrayRef<Int> sizes_of(const at::Tensor& t) {
@@ -70,25 +50,62 @@ Recurrence recurrence_of(const Prepared& prepared, std::int64_t into, std::int64
 
 }  // namespace
 
+void check_recurrent(const char* name, const MultistepCall& call, std::int64_t into) {
+  const Leader leader = leader_of(name, call);
+  const at::Tensor& x = leader.tensor;
+  TORCH_CHECK_VALUE(x.dim() >= 2, name, ": ", leader.name, " must be [T, *batch, H], but has shape ", x.sym_sizes());
+  TORCH_CHECK_VALUE(!call.cell->outputs.empty(), name, ": ", call.cell->name, " has no output to feed back");
+  const auto inputs = static_cast<std::int64_t>(call.inputs.size());
+  TORCH_CHECK_VALUE(into >= 0 && into < inputs, name, ": into must be the number of an input, 0 to ", inputs - 1,
+                    ", but is ", into);
+  for (const at::Tensor* t : {&call.lengths, &call.start})
+    TORCH_CHECK_VALUE(!t->defined() || t->sym_size(-1) == 1, name, ": ", t == &call.start ? "start" : "lengths",
+                      " must be the same for all neurons of a sample, but has shape ", t->sym_sizes());
+}
+
+void check_spikes(const char* name, const MultistepCall& call, const at::Tensor& spikes, std::int64_t delay) {
+  if (!spikes.defined()) return;
+  const Leader leader = leader_of(name, call);
+  c10::SymDimVector shape(leader.tensor.sym_sizes());
+  shape[0] = delay;
+  TORCH_CHECK_VALUE(spikes.sym_sizes() == c10::SymIntArrayRef(shape), name, ": spikes must have shape ",
+                    c10::SymIntArrayRef(shape), ", the last delay steps before the first one, but has ",
+                    spikes.sym_sizes());
+  check_dense(name, "spikes", spikes);
+  check_same_type(leader, "spikes", spikes);
+  check_device(leader, "spikes", spikes);
+}
+
 void check(const RecurrentCall& call) {
   refuse_draws(*call.cell, op);
   check_arguments(call);
   check_options(op, call, call.w, call.into, call.delay);
-  check_spikes(call);
+  check_spikes(op, call, call.spikes, call.delay);
 }
 
-void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, const c10::List<bool>& needs_grad) {
-  const Cell& cell = *call.cell;
+void check(const RecurrentBackwardCall& call) {
   check_arguments(call);
   check_options(backward_op, call, call.w, call.into, call.delay);
+}
+
+void set_gradients(BackwardCall& call, Tensors& all, std::int64_t into, const OptionalTensorList& grads,
+                   const c10::List<bool>& needs_grad, std::size_t others) {
+  const Cell& cell = *call.cell;
   const std::size_t results = cell.outputs.size() + cell.states.size();
   TORCH_CHECK_VALUE(grads.size() == results, backward_op, ": grads must have ", results,
                     " entries, one for each output and state, but has ", grads.size());
-  const std::size_t arguments = call.inputs.size() + call.states.size() + call.params.size();
+  const std::size_t arguments = call.inputs.size() + call.states.size() + call.params.size() + others;
   TORCH_CHECK_VALUE(needs_grad.size() == arguments, backward_op, ": needs_grad must have ", arguments,
                     " entries, one for each of the arguments, but has ", needs_grad.size());
-  TORCH_CHECK_VALUE(needs_grad.get(static_cast<std::size_t>(call.into)), backward_op,
-                    ": the gradient of the current, arguments[", call.into, "], must be in needs_grad");
+  TORCH_CHECK_VALUE(needs_grad.get(static_cast<std::size_t>(into)), backward_op,
+                    ": the gradient of the current, arguments[", into, "], must be in needs_grad");
+  for (const std::optional<at::Tensor> grad : grads) all.push_back(grad.value_or(at::Tensor()));
+  call.grad_outputs = at::TensorList(all).slice(0, cell.outputs.size());
+  call.grad_states = at::TensorList(all).slice(cell.outputs.size());
+  for (std::size_t i = 0, next = 0; i < cell.arguments(); ++i) {
+    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + cell.states.size();
+    call.needs_grad.push_back((!is_state || !call.states.empty()) && needs_grad.get(next++));
+  }
 }
 
 template <class Int> Preparation<Int> prepare_samples(const MultistepCall& call) {
@@ -112,7 +129,7 @@ template <class Int> Preparation<Int> prepare_samples(const MultistepCall& call)
   return prepared;
 }
 
-template <class Int> RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save) {
+template <class Int> RecurrentResults allocate(const MultistepCall& call, const Preparation<Int>& prepared, bool save) {
   RecurrentResults results{allocate_forward(call, prepared, save), {}};
   if (save) results.current = prepared.layout.empty_sequence(prepared.options);
   return results;
@@ -156,7 +173,7 @@ at::Tensor is_unheard(const at::Tensor& start, std::int64_t delay) {
 }
 
 template Preparation<std::int64_t> prepare_samples(const MultistepCall&);
-template RecurrentResults allocate(const RecurrentCall&, const Prepared&, bool);
+template RecurrentResults allocate(const MultistepCall&, const Prepared&, bool);
 
 List arguments_of(const MultistepCall& call) {
   return traced::arguments_of(call.inputs, traced::given_states(call), call.params);

@@ -48,11 +48,15 @@ struct RecurrentBackwardCall : BackwardCall {
 // Throws TypeError and ValueError. Kernels have no checks.
 void check(const RecurrentCall& call);
 
+// Check what all recurrent calls have in common. `name` is the prefix of messages.
+void check_recurrent(const char* name, const MultistepCall& call, std::int64_t into);
+void check_spikes(const char* name, const MultistepCall& call, const at::Tensor& spikes, std::int64_t delay);
+
 // Like prepare() of a multistep call, but with the first input, and the layout, contiguous beyond time: a sample's
 // neurons are neighbours.
 template <class Int = std::int64_t> Preparation<Int> prepare_samples(const MultistepCall& call);
 
-template <class Int> RecurrentResults allocate(const RecurrentCall& call, const Preparation<Int>& prepared, bool save);
+template <class Int> RecurrentResults allocate(const MultistepCall& call, const Preparation<Int>& prepared, bool save);
 
 // Launches, and the data that they point to.
 class DescribedForward {
@@ -147,7 +151,12 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
   return {traced::list_of(results.outputs), traced::list_of(results.states), std::move(saved)};
 }
 
-void check(const RecurrentBackwardCall& call, const OptionalTensorList& grads, const c10::List<bool>& needs_grad);
+void check(const RecurrentBackwardCall& call);
+
+// Sets the upstream gradients and needs_grad of a backward call; `others` is the number of further entries of
+// needs_grad. The call points to the gradients in `all`. Throws ValueError for wrong numbers of entries.
+void set_gradients(BackwardCall& call, Tensors& all, std::int64_t into, const OptionalTensorList& grads,
+                   const c10::List<bool>& needs_grad, std::size_t others = 0);
 
 template <Tensors (*backward)(const RecurrentBackwardCall&)>
 List backward_kernel(std::string_view neuron, const OptionalTensorList& grads, at::TensorList arguments,
@@ -164,15 +173,9 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grads, a
   call.checkpoints = checkpoints;
   call.lengths = lengths.value_or(at::Tensor());
   call.start = start.value_or(at::Tensor());
-  check(call, grads, needs_grad);
+  check(call);
   Tensors all;
-  for (const std::optional<at::Tensor> grad : grads) all.push_back(grad.value_or(at::Tensor()));
-  call.grad_outputs = at::TensorList(all).slice(0, call.cell->outputs.size());
-  call.grad_states = at::TensorList(all).slice(call.cell->outputs.size());
-  for (std::size_t i = 0, next = 0; i < call.cell->arguments(); ++i) {
-    const bool is_state = i >= call.inputs.size() && i < call.inputs.size() + call.cell->states.size();
-    call.needs_grad.push_back((!is_state || !call.states.empty()) && needs_grad.get(next++));
-  }
+  set_gradients(call, all, call.into, grads, needs_grad);
   return traced::list_of(backward(call));
 }
 

@@ -1,8 +1,8 @@
 // The layer composed of existing operators: torch's product and `run`, one step at a time.
+#include "ops/recurrent/stepped.h"
 #include "ops/common/checks.h"
 #include "ops/common/rows_product.h"
 #include "ops/multistep/derivatives.h"
-#include "ops/recurrent/call.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
@@ -54,20 +54,52 @@ at::Tensor as_fed_back(const at::Tensor& start, std::int64_t t, std::int64_t del
   return fed_back.masked_fill(start.narrow(0, from, t - from + 1).any(0, /*keepdim=*/true), 0);
 }
 
-// Returns x[t] plus the product of the weights and the spikes that arrive.
-at::Tensor current_of(const RecurrentCall& call, std::int64_t t, const List& spikes) {
-  at::Tensor x = call.x().narrow(0, t, 1);
-  const std::int64_t from = t - call.delay;
-  at::Tensor fed_back;
-  if (from >= 0)
-    fed_back = spikes[static_cast<std::size_t>(from)];
-  else if (call.spikes.defined())
-    fed_back = call.spikes.narrow(0, t, 1);
-  else
-    return x;
-  fed_back = as_fed_back(call.start, t, call.delay, fed_back);
-  return at::addmm(in_rows(x), in_rows(fed_back), call.w).view_symint(x.sym_sizes());
-}
+// Connections of a dense matrix.
+class DenseFeedback final : public Feedback {
+ public:
+  explicit DenseFeedback(const RecurrentCall& call) : call_(call) {}
+
+  at::Tensor current(std::int64_t t) override {
+    at::Tensor x = call_.x().narrow(0, t, 1);
+    const std::int64_t from = t - call_.delay;
+    at::Tensor fed_back;
+    if (from >= 0)
+      fed_back = sent_[static_cast<std::size_t>(from)];
+    else if (call_.spikes.defined())
+      fed_back = call_.spikes.narrow(0, t, 1);
+    else
+      return x;
+    fed_back = as_fed_back(call_.start, t, call_.delay, fed_back);
+    return at::addmm(in_rows(x), in_rows(fed_back), call_.w).view_symint(x.sym_sizes());
+  }
+  void send(std::int64_t /*t*/, const at::Tensor& output) override { sent_.push_back(output); }
+
+ private:
+  const RecurrentCall& call_;
+  List sent_;
+};
+
+class DenseBackwardFeedback final : public BackwardFeedback {
+ public:
+  explicit DenseBackwardFeedback(const RecurrentBackwardCall& call)
+      : call_(call), w_transposed_(call.w.t()), steps_(steps_of(call)) {}
+
+  at::Tensor of_output(std::int64_t t, const at::Tensor& upstream) override {
+    if (t + call_.delay >= steps_) return upstream;
+    const at::Tensor of_current = as_fed_back(call_.start, t + call_.delay, call_.delay,
+                                              received_[static_cast<std::size_t>(steps_ - 1 - t - call_.delay)]);
+    const at::Tensor rows = in_rows(of_current);
+    return (upstream.defined() ? at::addmm(in_rows(upstream), rows, w_transposed_) : at::mm(rows, w_transposed_))
+        .view_symint(of_current.sym_sizes());
+  }
+  void receive(std::int64_t /*t*/, const at::Tensor& of_current) override { received_.push_back(of_current); }
+
+ private:
+  const RecurrentBackwardCall& call_;
+  at::Tensor w_transposed_;
+  std::int64_t steps_;
+  List received_;  // from the last step to the first
+};
 
 // Runs the neuron for 0 steps, which returns its initial states as results.
 MultistepResults run_no_step(const MultistepCall& call) {
@@ -81,7 +113,7 @@ MultistepResults run_no_step(const MultistepCall& call) {
 
 }  // namespace
 
-RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
+RecurrentResults forward_by_steps(const MultistepCall& call, std::int64_t into, Feedback& feedback, bool save) {
   const std::int64_t steps = steps_of(call);
   const std::size_t outputs = call.cell->outputs.size(), states = call.cell->states.size();
   const std::int64_t length = call.cell->checkpoint_length(dtype_of(call.inputs[0].scalar_type()));
@@ -92,9 +124,10 @@ RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
   step.store_states = false;
   for (std::int64_t t = 0; t < steps; ++t) {
     Tensors inputs = step_of(call.inputs, t);
-    inputs[static_cast<std::size_t>(call.into)] = current_of(call, t, rows[0]);
+    at::Tensor& current = inputs[static_cast<std::size_t>(into)];
+    current = feedback.current(t);
     if (save) {
-      currents.push_back(inputs[static_cast<std::size_t>(call.into)]);
+      currents.push_back(current);
       if (t > 0 && t % length == 0 && states > 0) checkpoints.push_back(at::stack(traced::list_of(now)));
     }
     step.inputs = inputs;
@@ -102,6 +135,7 @@ RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
     set_steps(step, call, t, 1);
     MultistepResults results = call_run(step);
     for (std::size_t k = 0; k < outputs; ++k) rows[k].push_back(results.outputs[k]);
+    feedback.send(t, results.outputs[0]);
     now = std::move(results.states);
     if (call.store_states)
       for (std::size_t s = 0; s < states; ++s) stored[s].push_back(unless_ended(call, t, now[s]).unsqueeze(0));
@@ -129,7 +163,7 @@ RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
 namespace {
 
 // Returns the states before each step of a segment, from those before its first step.
-std::vector<Tensors> states_in_segment(const RecurrentBackwardCall& call, std::int64_t t0, std::int64_t t1,
+std::vector<Tensors> states_in_segment(const BackwardCall& call, std::int64_t t0, std::int64_t t1,
                                        const Tensors& first) {
   std::vector<Tensors> before{first};
   if (t1 - t0 == 1 || call.cell->states.empty()) {
@@ -157,14 +191,12 @@ void add_to(at::Tensor& sum, const at::Tensor& more) {
 
 }  // namespace
 
-Tensors backward_stepped(const RecurrentBackwardCall& call) {
+Tensors backward_by_steps(const BackwardCall& call, std::int64_t into, BackwardFeedback& feedback) {
   const std::int64_t steps = steps_of(call);
   const Cell& cell = *call.cell;
   const std::size_t inputs = cell.inputs.size(), states = cell.states.size(), params = cell.params.size();
-  const auto into = static_cast<std::size_t>(call.into);
   const std::int64_t length = cell.checkpoint_length(dtype_of(call.inputs[0].scalar_type()));
   const c10::ScalarType sum_type = state_type(call.inputs[0].scalar_type());
-  const at::Tensor w_transposed = call.w.t();
 
   std::vector<List> grads(inputs);  // from the last step to the first
   Tensors grad_states(states), grad_params(params);
@@ -187,14 +219,7 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
       Tensors step_inputs = step_of(call.inputs, t), grad_outputs;
       for (const at::Tensor& grad : call.grad_outputs)
         grad_outputs.push_back(grad.defined() ? grad.narrow(0, t, 1) : grad);
-      if (t + call.delay < steps) {
-        const at::Tensor of_current = as_fed_back(call.start, t + call.delay, call.delay,
-                                                  grads[into][static_cast<std::size_t>(steps - 1 - t - call.delay)]);
-        const at::Tensor own = grad_outputs[0];
-        const at::Tensor rows = in_rows(of_current);
-        grad_outputs[0] = (own.defined() ? at::addmm(in_rows(own), rows, w_transposed) : at::mm(rows, w_transposed))
-                              .view_symint(of_current.sym_sizes());
-      }
+      grad_outputs[0] = feedback.of_output(t, grad_outputs[0]);
       if (call.store_states)
         for (std::size_t s = 0; s < states; ++s)
           if (const at::Tensor& grad = call.grad_states[s]; grad.defined())
@@ -214,6 +239,7 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
       const bool given = !step.states.empty();
       for (std::size_t s = 0; s < states; ++s) step.needs_grad[inputs + s] = given;
       const ByArgument found = gradients_by_argument(step, call_run_backward(step));
+      feedback.receive(t, found[static_cast<std::size_t>(into)]);
       for (std::size_t i = 0; i < inputs; ++i)
         if (call.needs_grad[i]) grads[i].push_back(found[i]);
       for (std::size_t s = 0; s < states; ++s) grad_states[s] = given ? found[inputs + s] : at::Tensor();
@@ -241,6 +267,16 @@ Tensors backward_stepped(const RecurrentBackwardCall& call) {
                                               : at::zeros_symint(of.sym_sizes(), of.options()));
     }
   return list;
+}
+
+RecurrentResults forward_stepped(const RecurrentCall& call, bool save) {
+  DenseFeedback feedback(call);
+  return forward_by_steps(call, call.into, feedback, save);
+}
+
+Tensors backward_stepped(const RecurrentBackwardCall& call) {
+  DenseBackwardFeedback feedback(call);
+  return backward_by_steps(call, call.into, feedback);
 }
 
 }  // namespace spikeforge::ops::recurrent

@@ -61,6 +61,7 @@ OTHERS = frozenset(
     """
     bilinear chain_matmul convolution kron multi_dot multi_head_attention_forward sparse_mm vecdot csrmm csrmv ellmm
     ellmv event_csrmm event_csrmv event_ellmm event_ellmv event_linear jit_csrmm jit_csrmv recurrent_run
+    sparse_recurrent_run
     """.split()
 )
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from spikeforge.nn.composite import Recurrent
 from spikeforge.nn.containers import Sequential, TimeDistributed
-from spikeforge.nn.loops import _why_not_linear, _why_not_neuron, text_of
+from spikeforge.nn.loops import _why_not_linear, text_of, why_not_neuron
 from spikeforge.nn.own import Neuron
 from spikeforge.nn.parts import foreign_neurons
 from spikeforge.nn.stateful import has_hooks, has_states
@@ -441,7 +441,7 @@ def _kind_of(name: str, part: nn.Module, rule: str) -> str:
         recurrent = isinstance(part, Recurrent)
         reason = _why_not_linear(part.module) if recurrent else ""
         neuron = part.cell if recurrent else part
-        reason = reason or _why_not_neuron(neuron)
+        reason = reason or why_not_neuron(neuron)
         if not reason and (has_hooks(part) or has_hooks(neuron)):
             reason = "it has hooks, which would not be called"
         if not reason and isinstance(neuron, Neuron) and neuron.n_inputs != 1:

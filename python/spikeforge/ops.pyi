@@ -2185,6 +2185,46 @@ def run(
         The outputs, each [T, *shape], and the states.
     """
 
+def sparse_recurrent_run(
+    neuron: str, inputs: Sequence[Tensor], weights: Tensor, indices: Tensor, indptr: Tensor, delays: Tensor,
+    states: Sequence[Tensor], params: Sequence[Tensor], spikes: Tensor | None = None, *, max_delay: int = 1,
+    into: int = 0, values: str = "event", store_states: bool = False, lengths: Tensor | None = None,
+    start: Tensor | None = None,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """A neuron written as text with sparse recurrent connections and delays: inputs [T, *batch, H]. Returns (outputs,
+    states).
+
+    Before step t, inputs[into][t, ..., j] becomes its sum with w s[t - d, ..., i] over all connections i -> j of weight
+    w and
+    delay d, where s is the first output. Nothing of the size of the connections is stored for a step.
+
+    Args:
+        neuron: the neuron text.
+        inputs: each [T, *shape] = [T, *batch, H], of one floating-point dtype.
+        states: each [*shape]; [] starts all of them at the initial values in the text.
+        params: tensors that broadcast against shape, in the order of the text; each receives a gradient.
+        weights: [connections], or [1] for all, of the dtype of the inputs, or a half type with float32.
+        indices: int32 [connections], the targets j, row after row: row i contains the connections from neuron i.
+        indptr: int32 or int64 [H + 1], the offset of each row.
+        delays: uint8 or int32, [connections] or [1], 1 to max_delay steps; checked on the CPU.
+        spikes: s before the first step, [max_delay, *batch, H], the oldest first; by default zeros.
+        max_delay: the largest delay.
+        into: the input that receives the connections.
+        values: "event", an output above 0 counts 1; "graded", it counts its value; "number", all outputs count.
+        lengths: the number of steps of each sample, int32 or int64 [B]; docs/operators.md defines the results after its
+            end.
+        start: true where a sample restarts before the step, bool [T, B].
+        store_states: return the states after each step instead of the last ones.
+
+    Raises:
+        ValueError: if the text is not legal (the message has the line), or if the number or a shape of tensors does not
+            match it.
+        TypeError: if dtypes do not match.
+
+    Returns:
+        The outputs, each [T, *batch, H], and the states.
+    """
+
 def stdp_post(
     weights: Tensor, indices: Tensor, indptr: Tensor, slots: Tensor, events: Tensor, trace: Tensor, *, rows: int,
     cols: int, w_min: float | None = None, w_max: float | None = None, unchecked: bool = False,

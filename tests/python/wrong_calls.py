@@ -116,6 +116,11 @@ def public_calls(schema):
         x = torch.randn(4, 2, 5, requires_grad=True)
         yield dict(neuron=TEXT, inputs=[x], w=torch.randn(5, 5, requires_grad=True), states=[torch.rand(2, 5)], params=[torch.rand(5)], spikes=torch.rand(2, 2, 5), delay=2)
         yield dict(neuron=TWO, inputs=[x.double(), torch.rand(4, 2, 5).double()], w=torch.randn(5, 5).double(), states=[], params=[], into=1, store_states=True)
+    elif name == "sparse_recurrent_run":
+        x = torch.randn(4, 2, 3, requires_grad=True)
+        matrix = dict(weights=torch.randn(4, requires_grad=True), indices=torch.tensor([0, 2, 1, 1], dtype=torch.int32), indptr=torch.tensor([0, 2, 2, 4]), delays=torch.tensor([1, 2, 2, 1], dtype=torch.uint8))
+        yield dict(neuron=TEXT, inputs=[x], **matrix, states=[torch.rand(2, 3)], params=[torch.rand(3)], spikes=torch.rand(2, 2, 3), max_delay=2)
+        yield dict(neuron=TWO, inputs=[x, torch.rand(4, 2, 3)], **matrix, states=[], params=[], max_delay=2, into=1, values="number", store_states=True, **samples())
     elif name == "online_linear":
         x, w = torch.randn(2, 3, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
         yield dict(neuron=TEXT, x=x, weight=w, bias=torch.randn(5), states=[torch.rand(3, 5)], params=[torch.rand(5)], traces=[torch.rand(3, 5, 4), torch.rand(3, 5)])

@@ -555,7 +555,9 @@ void scatter_many(const Rows& matrix, const Weights& weights, Values values, con
 void weight_gradient(const Rows& matrix, DType type, Values values, bool transpose, const void* entries, const void* g,
                      std::int64_t n, std::int64_t begin, std::int64_t end, void* grad) {
   with_arithmetic(type, [&]<class C>(C) {
-    for (std::int64_t i = begin; i < end; ++i)
+    for (std::int64_t i = begin; i < end; ++i) {
+      const C* const own = static_cast<const C*>(entries) + i * n;
+      if (transpose && values != Values::number && std::none_of(own, own + n, [](C e) { return e > 0; })) continue;
       for (std::int64_t k = matrix.begin(i); k < matrix.end(i); ++k) {
         const std::int64_t j = matrix.indices[k];
         const C* const entry = static_cast<const C*>(entries) + (transpose ? i : j) * n;
@@ -566,6 +568,7 @@ void weight_gradient(const Rows& matrix, DType type, Values values, bool transpo
         else
           sum += sum_of<C>(n, [&](std::int64_t v) { return entry[v] > 0 ? entry[v] * upstream[v] : C(0); });
       }
+    }
   });
 }
 

@@ -43,7 +43,7 @@ def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connecti
         return "without a Linear" if not linears else "without a neuron"
     linear = linears[0]
     neuron = next(name for name in parts if name != linear)
-    reason = _why_not_linear(network._modules[linear]) or _why_not_neuron(network._modules[neuron])
+    reason = _why_not_linear(network._modules[linear]) or why_not_neuron(network._modules[neuron])
     if reason:
         return reason
     there = [c for c in connections if c.target.part == linear]
@@ -65,7 +65,8 @@ def _why_not_linear(module: nn.Module) -> str:
     return "" if module.in_features == module.out_features else "the Linear is not square"
 
 
-def _why_not_neuron(module: nn.Module) -> str:
+def why_not_neuron(module: nn.Module) -> str:
+    """Returns the reason why a neuron cannot run in a loop's operator; "" if it can."""
     kinds = (PredefinedNeuron, Neuron)
     methods = ("forward", "_advance")
     if not any(
@@ -95,7 +96,7 @@ def prepare_loop(network: Any, new: Connection) -> None:
     if new.source.part is None or new.target.part is None:
         return
     modules = [network._modules[name] for name in (new.source.part, new.target.part)]
-    neurons = [module for module in modules if isinstance(module, PredefinedNeuron) and not _why_not_neuron(module)]
+    neurons = [module for module in modules if isinstance(module, PredefinedNeuron) and not why_not_neuron(module)]
     if not neurons or not any(isinstance(module, nn.Linear) for module in modules):
         return
     if any(c.target.part == new.source.part for c in network._leaving.get(new.target.part, ())):

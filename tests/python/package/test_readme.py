@@ -41,6 +41,7 @@ PROGRAMS = [
                                       "assert spikes[20:, 1].sum() == spikes[57:, 2].sum() == 0"}, ""),
     ({"a recurrent layer": "assert w.grad.abs().sum() > 0 and tau.grad.abs().sum() > 0",
       "a recurrent layer with a mask": "spikes.sum().backward(); assert bias.grad.abs().sum() > 0"}, ""),
+    ({"a sparse recurrent layer": "assert spikes.any() and layer.weights.grad.any() and trained.rows == 1000"}, ""),
     ({"a sequence in segments": "weight = first.module.weight; assert loss > 0 and weight.grad.abs().max() > 0; "
                                 "before = weight.detach().clone()",
       "truncated backpropagation": "assert not torch.equal(weight, before)"}, ""),

@@ -1,0 +1,150 @@
+"""Neurons with sparse connections among them, with a delay for each connection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spikeforge.connecting import Connectivity
+from spikeforge.nn import samples
+from spikeforge.nn.containers import Container
+from spikeforge.nn.errors import ERRORS, explained
+from spikeforge.nn.loops import text_of, why_not_neuron
+from spikeforge.nn.stateful import State, States, _join, _under
+
+OPERATOR = torch.ops.spikeforge.sparse_recurrent_run.default
+VALUES = ("event", "graded", "number")
+
+
+class SparseRecurrent(Container):
+    """A population of neurons with sparse recurrent connections and delays, trained through time.
+
+    At step t, neuron j receives the input x[t, ..., j] plus, from each connection i -> j with weight w and delay d,
+    w s[t - d, ..., i], where s are the outputs. One operator computes all steps: the forward pass delivers the spikes
+    of the neurons that fire, and the backward pass takes one product with the connections per step for the whole
+    batch. Nothing of the size of the connections is stored for each step. x is ``[T, *batch, neurons]``.
+
+    >>> rules = spikeforge.rules
+    >>> drawn = spikeforge.connect(1000, 1000, [spikeforge.Projection(
+    ...     slice(0, 1000), slice(0, 1000), rules.fixed_probability(0.1), weight=rules.normal(0.0, 0.1),
+    ...     delay=rules.uniform(1, 10))])
+    >>> layer = SparseRecurrent(LIF(surrogate="atan"), drawn)
+
+    Args:
+        neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, whose first input receives the connections.
+        connections: a square matrix with delays of 1 step or more, drawn by :func:`spikeforge.connect`, or from arrays
+            by its rule ``arrays``. `weights` becomes a parameter, ``[connections]`` or ``[1]``; indices and delays are
+            buffers.
+        values: how connections read an output: "event", each output above 0 counts 1; "graded", it counts its value;
+            "number", any value counts, at the cost of a dense output.
+        stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
+
+    Constraints are functions of the parameter: ``torch.nn.utils.parametrize`` applies a mask, a sign for each neuron,
+    or one scale for each projection. States: those of the neuron (``"neuron.v"``), and ``spikes``, the last
+    ``max_delay`` outputs.
+
+    Raises:
+        TypeError: if an argument has another type.
+        ValueError: if the matrix is not square, or a delay is below 1.
+    """
+
+    state_names = ("spikes",)
+    takes_samples = True
+
+    def __init__(
+        self, neuron: nn.Module, connections: Connectivity, *, values: str = "event", stateful: bool = False,
+        persistent_state: bool = False,
+    ):  # fmt: skip
+        super().__init__(stateful=stateful, persistent_state=persistent_state)
+        reason = why_not_neuron(neuron)
+        if reason:
+            raise TypeError(f"SparseRecurrent: neuron cannot run as one operator: {reason}")
+        if not isinstance(connections, Connectivity):
+            raise TypeError(
+                f"SparseRecurrent: connections must be a result of spikeforge.connect, but is {type(connections).__name__}"
+            )
+        if connections.rows != connections.cols:
+            raise ValueError(
+                f"SparseRecurrent: connections must be square, but have {connections.rows} rows and {connections.cols} "
+                "columns"
+            )
+        if values not in VALUES:
+            raise ValueError(f"SparseRecurrent: values must be {', '.join(map(repr, VALUES))}, but is {values!r}")
+        delays = connections.delays
+        first, last = (int(delays.min()), int(delays.max())) if delays.numel() else (1, 1)
+        if first < 1:
+            raise ValueError(f"SparseRecurrent: delays must be 1 step or more, but the least is {first}")
+        self.neuron, self.values, self.max_delay, self.neurons = neuron, values, last, connections.rows
+        neuron._memory.keeping = stateful
+        self.weights = nn.Parameter(connections.weights.detach().clone())
+        for name in ("indices", "indptr", "delays"):
+            self.register_buffer(name, getattr(connections, name).clone())
+        self._name_parts(["neuron"])
+
+    @property
+    def n_inputs(self) -> int:
+        return self.neuron.n_inputs
+
+    @property
+    def in_ports(self) -> tuple[str, ...]:
+        return self.neuron.in_ports
+
+    @property
+    def out_ports(self) -> tuple[str, ...]:
+        return self.neuron.out_ports
+
+    def connectivity(self) -> Connectivity:
+        """Returns the connections with the trained weights."""
+        return Connectivity(
+            self.indices, self.indptr, self.weights.detach(), self.delays, rows=self.neurons, cols=self.neurons
+        )
+
+    def _forward(self, inputs: Sequence[Tensor], state: States | EllipsisType, store: bool, advance: Any = None) -> Any:
+        if store:
+            raise ValueError(f"{self._title()}: store_states is not supported; call the layer step by step")
+        if state is not ... or not self._memory.keeping:
+            start = {} if state is ... else self._checked_state(state)
+            outputs, after = self._advance(inputs, start, store)
+            return outputs if state is ... else (outputs, after)
+        self._check_keeping()
+        memories = {"": self._memory, "neuron": self.neuron._memory}
+        start = {
+            _join(part, name): value for part, memory in memories.items() for name, value in memory.start().items()
+        }
+        outputs, after = self._advance(inputs, start, store)
+        self._memory.keep({"spikes": after["spikes"]})
+        self.neuron._memory.keep(_under("neuron", after))
+        return outputs
+
+    def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
+        neuron, before, x = self.neuron, state.get("spikes"), inputs[0]
+        given = neuron._memory.samples or {}
+        cell = text_of(neuron)
+
+        def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
+            return OPERATOR(
+                text, inputs, self.weights, self.indices, self.indptr, self.delays, states, params, before,
+                max_delay=self.max_delay, values=self.values, **cell.samples_of(neuron),
+            )  # fmt: skip
+
+        if "start" in given:
+            samples.check_start(self._title(), given["start"], x)
+        try:
+            outputs, after = cell.call(neuron, inputs, _under("neuron", state), False, layer)
+        except ERRORS as error:
+            raise explained(neuron, error, inputs, state)
+        sent = outputs[0]
+        states = {_join("neuron", name): value for name, value in zip(neuron.state_names, after)}
+        if given:
+            states["spikes"] = samples.leaving(sent, self.max_delay, before, **given)
+        else:
+            before = sent.new_zeros((self.max_delay, *sent.shape[1:])) if before is None else before
+            states["spikes"] = torch.cat((before, sent))[sent.shape[0] :].clone()
+        return sent if len(outputs) == 1 else tuple(outputs), states
+
+    def extra_repr(self) -> str:
+        return f"{self.neurons} neurons, {self.indices.numel()} connections, delays up to {self.max_delay}"
