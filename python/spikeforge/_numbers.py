@@ -106,4 +106,5 @@ def check_indices(what: str, numbers: Tensor, size: int, least: int = 0) -> Tens
 
 def operand(value: float) -> str:
     """Formats a number as an operand of neuron text."""
-    return f"({value!r})" if value < 0 else repr(value)
+    number = float(value) if isinstance(value, float) else value  # NumPy's scalars print their type
+    return f"({number!r})" if number < 0 else repr(number)
