@@ -16,7 +16,7 @@ from norse.torch.functional.reset import reset_subtract, reset_value
 from norse.torch.module.snn import SNN, SNNCell, SNNRecurrent, SNNRecurrentCell, _merge_states
 
 from spikeforge._numbers import state_type
-from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden
+from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, overridden, parameter, reaches
 from spikeforge.nn.stateful import first_step_
 from spikeforge.nn.text import BUILTIN, OPERATOR, is_compiling
 
@@ -193,9 +193,9 @@ class Cell(Replaced):
         values = [rule.parameters[name](p, dt) for name in rule.parameters]
         if _takes_alpha(rule, getattr(p, "method", "")):
             values.append(p.alpha)
-        values = [_parameter(value, dtype, x.device) for value in values]
+        values = [parameter(value, dtype, x.device) for value in values]
         states = [_state(value, dtype, shape, x.device) for value in states]
-        if any(value is None for value in states) or any(not _reaches(value, shape) for value in values):
+        if any(value is None for value in states) or any(not reaches(value, shape) for value in values):
             return None
         run = OPERATOR if is_compiling() else BUILTIN
         (outputs,), after = run(text, [x, *arriving], states, values, store_states=store)
@@ -208,17 +208,6 @@ class Cell(Replaced):
         """Returns the state after these steps."""
         values = dict(zip(rule.states, after))
         return state._replace(**values, **({} if spikes is None else {"z": spikes}))
-
-
-def _parameter(value, dtype, device):
-    """Returns a parameter as a tensor of the states' type; a tensor with one element may be on the CPU."""
-    if isinstance(value, torch.Tensor):
-        return value if value.dtype == dtype else value.to(dtype)
-    return torch.full((), value, dtype=dtype, device=device)
-
-
-def _reaches(value, shape):
-    return value.ndim == 0 or torch.broadcast_shapes(value.shape, shape) == shape
 
 
 def _state(value, dtype, shape, device):
@@ -234,7 +223,7 @@ def _state(value, dtype, shape, device):
     if value.is_floating_point() and torch.finfo(value.dtype).bits > torch.finfo(dtype).bits:
         return None
     if value.shape != shape:
-        if not _reaches(value, shape):
+        if not reaches(value, shape):
             return None
         value = value.expand(shape)
     return value if value.dtype == dtype else value.to(dtype)

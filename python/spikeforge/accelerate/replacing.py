@@ -111,3 +111,15 @@ def named(surrogate: str, numbers: Collection[float]) -> str:
 def readable(surrogate: str, numbers: Collection[float]) -> str:
     """Formats a surrogate for the report."""
     return f"{surrogate}({', '.join(format(number, 'g') for number in numbers)})" if numbers else surrogate
+
+
+def parameter(value: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Returns a parameter as a tensor of the states' type; a tensor with one element may be on the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value if value.dtype == dtype else value.to(dtype)
+    return torch.full((), value, dtype=dtype, device=device)
+
+
+def reaches(value: torch.Tensor, shape: torch.Size) -> bool:
+    """Returns True if a parameter broadcasts against the shape without enlarging it."""
+    return value.ndim == 0 or torch.broadcast_shapes(value.shape, shape) == shape
