@@ -5,7 +5,7 @@
     spikeforge.losses       read-outs of a sequence, losses of them, and penalties of firing rates
     spikeforge.neuron       traces a Python function of one step as a neuron, whose spikes spikeforge.spike computes
     spikeforge.trace        other functions for such a function: resets, gradients, random numbers
-    spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch or Norse
+    spikeforge.accelerate   replaces the neurons of a network of SpikingJelly, snnTorch, Norse or Sinabs
     spikeforge.convert      converts a trained network of ReLU; spikeforge.qcfs prepares it by fine-tuning
     spikeforge.Monitor      records outputs and states while a network runs
     spikeforge.packed_activations   keeps spikes as bits for the backward pass

@@ -1,4 +1,4 @@
-"""Makes networks of SpikingJelly, snnTorch and Norse faster in place.
+"""Makes networks of SpikingJelly, snnTorch, Norse and Sinabs faster in place.
 
 `spikeforge.accelerate(net)` replaces the dynamics of a network's neurons by the library's operators. The modules stay
 the same objects, with the same parameters, state_dict, states, hooks and repr, so that code that trains the network
@@ -21,15 +21,15 @@ from spikeforge.accelerate.report import Entry, Report
 
 __all__ = ["Entry", "Layers", "Report", "accelerate", "layers", "restore"]
 
-LIBRARIES = {"spikingjelly": "SpikingJelly", "snntorch": "snnTorch", "norse": "Norse"}
+LIBRARIES = {"spikingjelly": "SpikingJelly", "snntorch": "snnTorch", "norse": "Norse", "sinabs": "Sinabs"}
 
 
 def accelerate(net: torch.nn.Module) -> Report:
     """Replaces the dynamics of the network's spiking neurons by fused operators, in place.
 
-    Neurons of SpikingJelly 2.0, snnTorch 1.0 and Norse 1.1 keep their constants, learned parameters (the same
-    objects, so that optimisers stay valid), surrogate, reset, step mode, states, hooks and names in state_dict. Each
-    call reads the attributes: a changed threshold or surrogate applies from the next call on, and neurons without a
+    Neurons of SpikingJelly 2.0, snnTorch 1.0, Norse 1.1 and Sinabs 3.1 keep their constants, learned parameters (the
+    same objects, so that optimisers stay valid), surrogate, reset, step mode, states, hooks and names in state_dict.
+    Each call reads the attributes: a changed threshold or surrogate applies from the next call on, and neurons without a
     fused form run as before. A second call changes nothing.
 
     Args:

@@ -59,7 +59,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.entries:
-            return "no neuron of SpikingJelly, snnTorch or Norse in this network"
+            return "no neuron of SpikingJelly, snnTorch, Norse or Sinabs in this network"
         lines = [self._summary()]
         lines += _table("runs as", self.replaced + self.already)
         if self.left:

@@ -167,7 +167,10 @@ def test_the_table_of_lavas_other_neurons_names_their_arguments():
                 torch.ops.spikeforge.loihi_neuron(name)
 
 
-@pytest.mark.parametrize(("name", "library"), [("coming from snnTorch", "snntorch"), ("coming from Norse", "norse")])
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [("coming from snnTorch", "snntorch"), ("coming from Norse", "norse"), ("coming from Sinabs", "sinabs")],
+)
 def test_the_programs_of_other_libraries_give_the_same_spikes(name, library):
     pytest.importorskip(library)
     exec(code(name), {})
