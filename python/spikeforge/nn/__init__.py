@@ -18,16 +18,35 @@ from spikeforge.nn.loihi import LoihiConv, LoihiDelayDense, LoihiDense, LoihiLIF
 from spikeforge.nn.neurons import EIF, IF, LIF, PLIF, QIF, AdaptiveLIF, Izhikevich
 from spikeforge.nn.own import LI, CubaLIF, Neuron
 from spikeforge.nn.pooling import AvgPool2d, MaxPool2d
+from spikeforge.nn.published import (
+    CLIF,
+    ILIF,
+    KLIF,
+    LIAF,
+    PSN,
+    TCLIF,
+    GatedLIF,
+    MaskedPSN,
+    MultiLevelLIF,
+    NoisyLIF,
+    ResonateAndFire,
+    SlidingPSN,
+    TernaryIF,
+    TernaryLIF,
+    counts_to_spikes,
+    sum_virtual_steps,
+)  # fmt: skip
 from spikeforge.nn.sparse_recurrent import SparseRecurrent
 from spikeforge.nn.stateful import StatefulModule, call, clamp_, detach_, get_states, keep_state, reset_, set_states_
 
 __all__ = [
-    "AdaptiveLIF", "AvgPool2d", "BatchNormNeuron", "Composite", "Constant", "CubaLIF", "Delay", "DelayedConv1d",
-    "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "IF", "Izhikevich", "LI", "LIF", "Latency", "LavaConv", "LavaDelayDense",
-    "LavaDense", "LavaLIF", "Learnable", "LoihiConv", "LoihiDelayDense", "LoihiDense", "LoihiLIF", "LoihiSparse",
-    "MaxPool2d", "Neuron", "PLIF", "Poisson", "QIF", "Recurrent", "Repeat", "Sequential", "SparseRecurrent", "StatefulModule",
-    "TimeDistributed", "call", "clamp_", "deploy", "detach_", "fuse", "get_states", "keep_state", "reset_", "set_run_config_",
-    "set_states_",
+    "AdaptiveLIF", "AvgPool2d", "BatchNormNeuron", "CLIF", "Composite", "Constant", "CubaLIF", "Delay", "DelayedConv1d",
+    "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "GatedLIF", "IF", "ILIF", "Izhikevich", "KLIF", "LI", "LIAF", "LIF",
+    "Latency", "LavaConv", "LavaDelayDense", "LavaDense", "LavaLIF", "Learnable", "LoihiConv", "LoihiDelayDense",
+    "LoihiDense", "LoihiLIF", "LoihiSparse", "MaskedPSN", "MaxPool2d", "MultiLevelLIF", "Neuron", "NoisyLIF", "PLIF", "PSN",
+    "Poisson", "QIF", "Recurrent", "Repeat", "ResonateAndFire", "Sequential", "SlidingPSN", "SparseRecurrent", "StatefulModule", "TCLIF",
+    "TernaryIF", "TernaryLIF", "TimeDistributed", "call", "clamp_", "counts_to_spikes", "deploy", "detach_", "fuse",
+    "get_states", "keep_state", "reset_", "set_run_config_", "set_states_", "sum_virtual_steps",
 ]  # fmt: skip
 
 

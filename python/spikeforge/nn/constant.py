@@ -115,6 +115,11 @@ class Placement:
     dim: int | None = None  # None: broadcast from the right
     min: float | None = None
     max: float | None = None
+    count: int = 0  # above 0: dimension 0 has this size, and each of its elements is a constant of the text
+
+    def parts(self, name: str) -> list[str]:
+        """Returns the names in neuron text of the constant's parts."""
+        return [f"{name}{i}" for i in range(self.count)] if self.count else [name]
 
     @property
     def bounded(self) -> bool:
@@ -143,7 +148,10 @@ def taken_by(module: nn.Module, taken: tuple[Taken, ...], x_dims: int) -> dict[s
         value = parameters.get(name)  # getattr of a module costs as much as a small operator
         if value is None:
             value = getattr(module, name)
-        values[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
+        if place.count:
+            values.update(zip(place.parts(name), (place.take(part, x_dims) for part in value.unbind())))
+        else:
+            values[name] = value if x_dims < fewest_dims else place.take(value, x_dims)
     return values
 
 
@@ -151,6 +159,7 @@ class ConstantsModule(StatefulModule):
     """A module with constants by name. An assignment (``lif.tau = 3.0``) acts like an argument of the constructor."""
 
     _positive: tuple[str, ...] = ()  # constants that must be finite and above 0
+    _in_parts: tuple[str, ...] = ()  # constants with a part for each element of dimension 0
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -198,13 +207,17 @@ class ConstantsModule(StatefulModule):
         if learnable:
             self._initial[name] = value.detach().clone() if isinstance(value, Tensor) else float(value)
             self._register(name, nn.Parameter(learnable.initial()))
-            self._placements[name] = Placement(dim, learnable.min, learnable.max)
+            self._placements[name] = Placement(dim, learnable.min, learnable.max, self._count(name))
         elif isinstance(value, Tensor):
             self._register(name, value)
-            self._placements[name] = Placement(dim)
+            self._placements[name] = Placement(dim, count=self._count(name))
         else:
             self._numbers[name] = value
             object.__setattr__(self, name, value)
+
+    def _count(self, name: str) -> int:
+        """Returns the number of parts of a tensor constant; 0 if it is one constant."""
+        return len(getattr(self, name)) if name in self._in_parts else 0
 
     def _warn_below_a_step(self, name: str, value: float | Tensor) -> None:
         extent = (value,) if is_number(value) else _extent(value) if value.device.type == "cpu" else None

@@ -130,7 +130,7 @@ def _put(container: nn.Module, name: str, module: nn.Module) -> None:
 
 def _fires(neuron: nn.Module) -> bool:
     """Returns True if the neuron's output contains only 0 and 1; that of a custom neuron may contain any value."""
-    return isinstance(neuron, PredefinedNeuron) and neuron.spiking
+    return isinstance(neuron, PredefinedNeuron) and neuron.spiking and neuron._is_binary
 
 
 def _lets_replace(parent: nn.Module) -> bool:

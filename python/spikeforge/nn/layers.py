@@ -95,9 +95,9 @@ class BatchNormNeuron(Container):
                 f"BatchNormNeuron: neuron must have one input and one output, but {type(neuron).__name__} has "
                 f"{neuron.n_inputs} and {len(neuron.out_ports)}"
             )
-        if isinstance(neuron, Neuron) and neuron._draws:
+        if neuron._draws:
             raise TypeError(
-                f"BatchNormNeuron: neuron must not draw random numbers, but {neuron.name} does: put norm before it"
+                f"BatchNormNeuron: neuron must not draw random numbers, but {neuron._kind()} does: put norm before it"
             )
         if residual is not None and residual not in (*RESIDUALS, "membrane"):
             raise ValueError(

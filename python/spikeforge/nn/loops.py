@@ -75,7 +75,7 @@ def why_not_neuron(module: nn.Module) -> str:
         return f"{type(module).__name__} is not a neuron of spikeforge.nn with an unchanged forward"
     if isinstance(module, PredefinedNeuron) and not module.spiking:
         return "spiking=False"
-    if isinstance(module, Neuron) and module._draws:
+    if module._draws:
         return "it draws random numbers"
     return ""
 

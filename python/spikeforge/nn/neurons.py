@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spikeforge import surrogate as surrogates
-from spikeforge._numbers import is_number
+from spikeforge._numbers import check_whole, is_number
 from spikeforge.nn.constant import ConstantsModule, Learnable, taken_by
 from spikeforge.nn.errors import ERRORS, explained, first_line
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
@@ -28,6 +29,7 @@ else:
 ops = torch.ops.spikeforge
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 Number = float | Tensor | Learnable
+OPTIONS = ("decay_input", "detach_reset", "spiking", "strict", "surrogate")  # not all neurons have them
 
 
 class Quick:
@@ -39,7 +41,7 @@ class Quick:
         self.memory, self.name, self.mixes = memory, name, mixes
         self.keywords = keywords  # None: the neuron runs as text
         self.taken = taken
-        packet = getattr(ops, name, None)
+        packet = getattr(ops, name, None) if name else None
         self.op = getattr(packet, "any" if mixes else "default", None)
         self.builtin = getattr(self.op, "_op", None)  # saves a call of Python, but cannot be traced
 
@@ -47,20 +49,19 @@ class Quick:
         return Quick, (self.memory, self.name, self.keywords, self.taken, self.mixes)
 
 
-def _initializer(cls: type) -> Callable[..., None]:
-    """``__init__`` whose keywords are the constants that the class annotates, and then the options of `_Predefined`."""
-    own, options = vars(cls)["__fields__"], _Predefined.__fields__
-    fields = own | options
-    constants = ", ".join(f"{name!r}: {name}" for name in own if name not in options | {"decay_input": None})
-    passed = ", ".join(f"{name}={name}" for name in fields if name in options | {"decay_input": None})
+def _initializer(cls: type[PredefinedNeuron]) -> Callable[..., None]:
+    """Returns ``__init__`` with the fields of the class as keywords: its constants and options."""
+    fields = cls.__fields__
+    constants = ", ".join(f"{name!r}: {name}" for name in fields if name not in cls._option_kinds)
+    options = ", ".join(f"{name!r}: {name}" for name in fields if name in cls._option_kinds)
     source = (
-        f"def made(cls):\n  def __init__(self, *, {', '.join(fields)}):\n"
-        f"    super(cls, self).__init__(cls._converted({{{constants}}}), {passed})\n  return __init__"
+        f"def __init__(self, *, {', '.join(fields)}):\n  options = {{{options}}}\n"
+        f"  PredefinedNeuron.__init__(self, {{{constants}}}, options)"
     )
     found: dict[str, Any] = {}
     exec(source, globals(), found)
-    function = found["made"](cls)
-    function.__kwdefaults__ = {name: default for name, (_, default) in fields.items()}
+    function = found["__init__"]
+    function.__kwdefaults__ = {name: default for name, (_, default) in fields.items() if default is not ...}
     function.__annotations__ = {name: annotation for name, (annotation, _) in fields.items()}
     function.__qualname__ = f"{cls.__qualname__}.__init__"
     return function
@@ -70,7 +71,7 @@ def _initializer(cls: type) -> Callable[..., None]:
 class PredefinedNeuron(ConstantsModule):
     """The base class of predefined neurons.
 
-    x is ``[T, *shape]``, time first, of float16, bfloat16, float32 or float64; the spikes have its shape and type.
+    x is ``[T, *shape]``, time first, of float16, bfloat16, float32 or float64; the output has its shape and type.
     States are ``[*shape]``, in float32 for half types, else in the type of x.
 
     Args:
@@ -86,72 +87,95 @@ class PredefinedNeuron(ConstantsModule):
     """
 
     _op_name: str
+    _body: Callable[[Any], str] | None = None  # writes the equations of a neuron without an operator: see published.py
+    _derived: Mapping[str, str] = {}  # further operands of _body, as formats of the others
+    _as_text = False  # whether the neuron has no operator, and always runs as neuron text
+    _is_binary = True  # whether its output contains only 0 and 1
+    _draws = False  # whether it draws random numbers
     takes_samples = fresh_outputs = True
     _required: tuple[str, ...] = ()  # constants that the operator accepts only as tensors
+    _outside: tuple[str, ...] = ()  # constants that the text does not contain
     state_names = ("v",)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.__doc__ and PredefinedNeuron.__doc__:  # there are none under python -OO
-            cls.__doc__ = cls.__doc__.rstrip() + "\n" + PredefinedNeuron.__doc__.split("\n", 1)[1]
-        if cls.__module__ == __name__ and "__init__" not in vars(cls):
+        if cls.__module__.rpartition(".")[0] == __package__:
             cls._take_fields()
+        if cls.__doc__ and PredefinedNeuron.__doc__:  # there are none under python -OO
+            described = re.findall(r"^ {8}(\w+)[\w, ]*:", cls.__doc__, re.MULTILINE)
+            others = set(cls.__fields__) - set(described)
+            lines = PredefinedNeuron.__doc__.split("\n", 1)[1].split("\n")
+            named = [re.match(r" {8}(\w+)", line) for line in lines]
+            common = "\n".join(line for line, name in zip(lines, named) if name is None or name[1] in others)
+            (head, _, own), (what, args, rest) = (doc.partition("\n    Args:\n") for doc in (cls.__doc__, common))
+            cls.__doc__ = f"{head.rstrip()}\n{what}{args}{own.rstrip(' ')}{rest}"
 
-    __fields__: dict[str, tuple[Any, Any]]  # annotation and default of each keyword
+    __fields__: dict[str, tuple[Any, Any]] = {}  # annotation of each keyword, and its default or ...
+    _option_kinds: dict[str, str] = {}  # the annotation of each option: a keyword that is no constant
 
     @classmethod
     def _take_fields(cls) -> None:
-        """Adds an ``__init__`` with the annotations of the class as keywords, and removes them from the class: they are
-        for type checkers, and instances have the attributes."""
+        """Adds an ``__init__`` with the annotations of the class and of its bases as keywords, and removes them from
+        the class: they are for type checkers, and instances have the attributes."""
         annotations = vars(cls).get("__annotations__", {})
-        cls.__fields__ = {name: (annotations.pop(name), vars(cls)[name]) for name in list(annotations)}
-        for name in cls.__fields__:
-            delattr(cls, name)
-        if "_op_name" in vars(cls):
-            cls.__init__ = _initializer(cls)  # type: ignore[method-assign]
+        own = {name: (annotations.pop(name), vars(cls).get(name, ...)) for name in list(annotations)}
+        for name in own:
+            if name in vars(cls):
+                delattr(cls, name)
+        cls.__fields__ = own | {name: field for name, field in cls.__fields__.items() if name not in own}
+        kinds = {name: kind for name, (kind, _) in cls.__fields__.items()}
+        cls._option_kinds = {n: kind for n, kind in kinds.items() if not kind.startswith(("Number", "float"))}
+        cls.__init__ = _initializer(cls)  # type: ignore[method-assign]
 
-    @staticmethod
-    def _converted(constants: dict[str, Any]) -> dict[str, Any]:
+    def _converted(self, constants: dict[str, Any]) -> dict[str, Any]:
+        """Returns the constants, with initial values in place of None."""
         return constants
 
-    def __init__(
-        self, constants: Mapping[str, Any], *, detach_reset: bool,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom, spiking: bool, strict: bool, stateful: bool,
-        persistent_state: bool, decay_input: bool = True,
-    ):  # fmt: skip
-        super().__init__(stateful=stateful, persistent_state=persistent_state)
-        self._ready = False
-        self.decay_input, self.detach_reset, self.spiking, self.strict = decay_input, detach_reset, spiking, strict
-        self.surrogate = surrogate
+    def __init__(self, constants: dict[str, Any], options: dict[str, Any]):
+        kept = {name: options.pop(name, False) for name in ("stateful", "persistent_state")}
+        super().__init__(**kept)
+        for name, value in options.items():
+            setattr(self, name, value)
         self._ready = True
-        self._set_constants(constants)
+        self._set_constants(self._converted(constants))
 
     # --- constants, options and the arguments of the operator
 
-    OPTIONS = ("decay_input", "detach_reset", "spiking", "strict", "surrogate")
+    decay_input, detach_reset, spiking, strict = True, False, True, False
+    _ready = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "surrogate":
+        kind = self._option_kinds.get(name)
+        if kind == "bool":
+            self._check_flag(name, value)
+        elif kind == "int":
+            value = check_whole(f"{self._title()}: {name}", value)
+            if value < 1:
+                raise ValueError(f"{self._title()}: {name} must be 1 or more, but is {value}")
+        elif name == "surrogate" and kind:
             try:
                 value = surrogates.of(value)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{self._title()}: {error}") from None
-        elif name in self.OPTIONS:
-            self._check_flag(name, value)
+        elif kind is None and name in OPTIONS:
+            raise AttributeError(f"{self._title()}: it has no option {name}")
         super().__setattr__(name, value)
-        if name in self.OPTIONS and self._ready and self._constant_names:
+        if kind and self._ready and self._constant_names:
             self._prepare()
 
     def _prepare(self) -> None:
         self._cell: TextCell | None = None
         keywords = None
-        if self.strict or isinstance(self.surrogate, surrogates.Custom):
+        if self._as_text or self.strict or isinstance(self.surrogate, surrogates.Custom):
             self._check_options_of_text()
-            self._cell = predefined_cell(self)
+            try:
+                self._cell = predefined_cell(self)
+            except ValueError as error:
+                raise ValueError(f"{self._title()}: {first_line(error)}") from None
         else:
             keywords = self._operator_keywords()
         mixes = any(name not in self._required for name in self._placements)
-        self._quick = Quick(self._memory, self._op_name, keywords, self._taken, mixes)
+        self._quick = Quick(self._memory, getattr(self, "_op_name", ""), keywords, self._taken, mixes)
         self._check_numbers()
 
     def _check_options_of_text(self) -> None:
@@ -165,7 +189,7 @@ class PredefinedNeuron(ConstantsModule):
         """Returns the arguments that differ from the operator's defaults: every argument costs time."""
         given = dict(self._numbers, detach_reset=self.detach_reset, spiking=self.spiking)
         given |= {"surrogate": self.surrogate.name, "surrogate_args": list(self.surrogate.args)}
-        if self._takes_decay_input:
+        if "decay_input" in self._option_kinds:
             given["decay_input"] = self.decay_input
         defaults = {
             argument.name: argument.default_value
@@ -179,20 +203,19 @@ class PredefinedNeuron(ConstantsModule):
 
     def _check_numbers(self) -> None:
         """Checks scalars by a call of the operator with 0 steps."""
+        if self._as_text:
+            check_positive(self)
         nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
         keywords = self._quick.keywords
         if keywords is None:
             keywords = {name: value for name, value in self._numbers.items() if name not in self._required}
         try:
-            getattr(ops, self._op_name).default(nothing, **dict.fromkeys(self._required, one), **keywords)
+            if not self._as_text:
+                getattr(ops, self._op_name).default(nothing, **dict.fromkeys(self._required, one), **keywords)
             if self._cell is not None:
                 self._cell.check()
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self._title()}: {first_line(error)}") from None
-
-    @property
-    def _takes_decay_input(self) -> bool:
-        return False
 
     # --- running
 
@@ -232,29 +255,34 @@ class PredefinedNeuron(ConstantsModule):
         parts = self._described_constants()
         if "v_reset" in self._numbers and self.v_reset is None:
             parts.append("soft reset")
-        if self._takes_decay_input and not self.decay_input:
-            parts.append("decay_input=False")
-        parts.append(f"surrogate={self.surrogate!r}")
-        flags = ("detach_reset", "strict", "stateful", "persistent_state")
-        parts += [f"{name}=True" for name in flags if getattr(self, name)]
-        if not self.spiking:
-            parts.append("spiking=False")
+        for name in self._option_kinds:
+            value = getattr(self, name)
+            if name == "surrogate" or value != self.__fields__[name][1]:
+                parts.append(f"{name}={value!r}")
         return ", ".join(parts)
 
 
-class WithDecayInput:
-    @property
-    def _takes_decay_input(self) -> bool:
-        return True
+def check_positive(module: ConstantsModule) -> None:
+    """Checks constants that are scalars; TextCell checks tensors at each call."""
+    for name in module._positive:
+        value = module._numbers.get(name)
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{module._title()}: {name} must be finite and above 0, but is {value}")
 
 
-class _Predefined(PredefinedNeuron):
-    detach_reset: bool = False
-    surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid"
-    spiking: bool = True
-    strict: bool = False
+class WithStates(PredefinedNeuron):
     stateful: bool = False
     persistent_state: bool = False
+
+
+class Firing(WithStates):
+    surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid"
+    detach_reset: bool = False
+    strict: bool = False
+
+
+class _Predefined(Firing):
+    spiking: bool = True
 
 
 class IF(_Predefined):
@@ -266,7 +294,7 @@ class IF(_Predefined):
     v_reset: Number | None = 0.0
 
 
-class LIF(WithDecayInput, _Predefined):
+class LIF(_Predefined):
     """Leaky integrate-and-fire: H = V + (X - (V - Vr)) / tau, or without `decay_input` H = V - (V - Vr) / tau + X.
     State: v.
 
@@ -282,7 +310,7 @@ class LIF(WithDecayInput, _Predefined):
     v_reset: Number | None = 0.0
 
 
-class PLIF(WithDecayInput, _Predefined):
+class PLIF(_Predefined):
     """Parametric LIF: a LIF with 1 / tau = sigmoid(w), where w is learned. State: v.
 
     Args:
@@ -299,8 +327,7 @@ class PLIF(WithDecayInput, _Predefined):
     v_threshold: Number = 1.0
     v_reset: Number | None = 0.0
 
-    @staticmethod
-    def _converted(constants: dict[str, Any]) -> dict[str, Any]:
+    def _converted(self, constants: dict[str, Any]) -> dict[str, Any]:
         w, init_tau = constants["w"], constants.pop("init_tau")
         if w is not None and init_tau is not None:
             raise ValueError("PLIF: pass w or init_tau, not both: init_tau determines the initial w")
@@ -351,6 +378,7 @@ class Izhikevich(_Predefined):
     """
 
     _op_name = "izhikevich"
+    _outside = ("w_rest",)
     _positive = ("tau", "tau_w")
     state_names = ("v", "w")
 
@@ -366,7 +394,7 @@ class Izhikevich(_Predefined):
     b: Number = 0.0
 
 
-class AdaptiveLIF(WithDecayInput, _Predefined):
+class AdaptiveLIF(_Predefined):
     """A LIF whose threshold grows with its spikes: it fires at H >= v_threshold + b A, and A' = decay A + S. States: v,
     a.
 

@@ -8,12 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from spikeforge import surrogate as surrogates
 from spikeforge.nn.constant import ConstantsModule
 from spikeforge.nn.errors import ERRORS, explained, first_line
-from spikeforge.nn.neurons import Number, PredefinedNeuron, Quick, WithDecayInput
+from spikeforge.nn.neurons import Firing, Number, check_positive
 from spikeforge.nn.stateful import NO_STATE, Memory, State, States
-from spikeforge.nn.text import TextCell, predefined_cell, read_header
+from spikeforge.nn.text import TextCell, read_header
 from spikeforge.trace.graph import draws
 
 
@@ -186,10 +185,10 @@ class LI(Neuron):
 
     def _prepare(self) -> None:
         super()._prepare()
-        _check_positive(self)
+        check_positive(self)
 
 
-class CubaLIF(WithDecayInput, PredefinedNeuron):
+class CubaLIF(Firing):
     """Current-based LIF: I' = I - I / tau_synapse + X, and this current charges V as a LIF of tau_membrane. States: v,
     i.
 
@@ -197,41 +196,12 @@ class CubaLIF(WithDecayInput, PredefinedNeuron):
     """
 
     _op_name = "cuba_lif"
+    _as_text = True
     _positive = ("tau_synapse", "tau_membrane")
     state_names = ("v", "i")
 
-    def __init__(
-        self, *, tau_synapse: Number = 2.0, tau_membrane: Number = 2.0, decay_input: bool = True,
-        v_threshold: Number = 1.0, v_reset: Number | None = 0.0, detach_reset: bool = False,
-        surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid", strict: bool = False,
-        stateful: bool = False, persistent_state: bool = False,
-    ):  # fmt: skip
-        super().__init__(
-            {"tau_synapse": tau_synapse, "tau_membrane": tau_membrane, "v_threshold": v_threshold, "v_reset": v_reset},
-            decay_input=decay_input,
-            detach_reset=detach_reset,
-            surrogate=surrogate,
-            spiking=True,
-            strict=strict,
-            stateful=stateful,
-            persistent_state=persistent_state,
-        )
-
-    def _prepare(self) -> None:
-        if not self.spiking:
-            raise ValueError(f"{self._title()}: spiking must be True, because the neuron runs as neuron text")
-        _check_positive(self)
-        self._quick = Quick(self._memory, self._op_name, None, self._taken, True)
-        self._cell = predefined_cell(self, baked=True)
-        try:
-            self._cell.check()
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self._title()}: {first_line(error)}") from None
-
-
-def _check_positive(module: ConstantsModule) -> None:
-    """Checks constants that are scalars; TextCell checks tensors at each call."""
-    for name in module._positive:
-        value = module._numbers.get(name)
-        if value is not None and not 0 < value < float("inf"):
-            raise ValueError(f"{module._title()}: {name} must be finite and above 0, but is {value}")
+    tau_synapse: Number = 2.0
+    tau_membrane: Number = 2.0
+    decay_input: bool = True
+    v_threshold: Number = 1.0
+    v_reset: Number | None = 0.0

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from spikeforge._numbers import state_type
+from spikeforge._numbers import operand, state_type
 from spikeforge.nn.constant import Taken, taken_by
 from spikeforge.surrogate import Custom
 from spikeforge.trace.neuron import warn_of_gradient
@@ -90,7 +91,7 @@ class TextCell:
     def renew(self, numbers: Mapping[str, float | None], taken: Sequence[Taken]) -> None:
         """Sets the constants that are scalars, and the form in which the operator accepts those that are tensors."""
         self.numbers = {name: numbers[name] for name in self.params if name in numbers}
-        self.taken = tuple(one for one in taken if one[0] in self.params)
+        self.taken = tuple(one for one in taken if one[1].parts(one[0])[0] in self.params)
         self.made: dict[torch.dtype, dict[str, Tensor]] = {}  # the scalars as tensors, for each type
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -190,39 +191,62 @@ def _restored(
 # --- the predefined neurons
 
 
-def predefined_cell(module: Any, *, baked: bool = False) -> TextCell:
-    """Writes a predefined neuron as text, in the operations of its operator, so that it has the operator's bits.
-
-    Args:
-        baked: write scalars into the text, instead of making them its parameters.
-    """
+def predefined_cell(module: Any) -> TextCell:
+    """Writes a predefined neuron as text: in the operations of its operator, so that it has the operator's bits, or if
+    it has none, by its `_body`. Scalars are then numbers in the text, instead of its parameters."""
     numbers = {name: float(number) for name, number in module._numbers.items() if number is not None}
     soft = "v_reset" in module._numbers and "v_reset" not in numbers
-    used = [name for name in module._constant_names if name != "w_rest" and not (name == "v_reset" and soft)]
-    params = [name for name in used if name in module._placements or not baked]
-    options = {"decay_input": module.decay_input, "detach_reset": module.detach_reset}
-    text = torch.ops.spikeforge.neuron_text(
-        module._op_name, _spike(module), params, list(numbers), list(numbers.values()), name=type(module).__name__,
-        **options,
-    )  # fmt: skip
-
-    starts = dict.fromkeys(module.state_names, 0.0)
-    starts["v"] = 0.0 if soft else "v_reset"
-    if "w_rest" in module._constant_names:
-        starts["w"] = "w_rest"
-    starts = {
-        name: start if start in module._placements else module._numbers.get(start, start)
-        for name, start in starts.items()
+    used = [name for name in module._constant_names if name not in module._outside and not (name == "v_reset" and soft)]
+    params = [name for name in used if name in module._placements or not module._as_text]
+    starts = {"v": "v_reset", "w": "w_rest"}
+    found = {state: starts.get(state) for state in module.state_names}
+    initial: dict[str, float | str] = {
+        state: name if name in module._placements else numbers.get(name, 0.0) for state, name in found.items()
     }
-    cell = TextCell(text, 1, params, starts)
+    if module._body is not None:
+        params = [part for name in params for part in module._placements[name].parts(name)]
+        text = written(type(module).__name__, _body(module, numbers), initial, params)
+    else:
+        text = torch.ops.spikeforge.neuron_text(
+            module._op_name, _spike(module, "u"), params, list(numbers), list(numbers.values()),
+            name=type(module).__name__, decay_input=module.decay_input, detach_reset=module.detach_reset,
+        )  # fmt: skip
+    cell = TextCell(text, 1, params, initial)
     cell.renew(module._numbers, module._taken)
     return cell
 
 
-def _spike(module: Any) -> str:
+def written(name: str, body: str, states: Mapping[str, float | str], params: Sequence[str] = ()) -> str:
+    """Returns neuron text of one input x.
+
+    Args:
+        body: the statements.
+        states: the initial value of each state; one that is not a number is 0 in the text.
+    """
+    heads = [
+        f"{state} = {start!r}" if start and not isinstance(start, str) else state for state, start in states.items()
+    ]
+    return f"neuron {name}(x; {', '.join(heads)}; {', '.join(params)}) {{\n{body}\n}}\n"
+
+
+def _body(module: Any, numbers: Mapping[str, float]) -> str:
+    """Returns the statements of a neuron that writes them from its constants as operands, and its options."""
+    operands: dict[str, Any] = {name: getattr(module, name) for name in module._option_kinds if name != "surrogate"}
+    operands["fire"] = lambda u: _spike(module, u)
+    for name in module._constant_names:
+        if name in module._placements:
+            parts = module._placements[name].parts(name)
+            operands[name] = parts if module._placements[name].count else parts[0]
+        else:
+            operands[name] = operand(numbers[name]) if name in numbers else None
+    operands |= {name: form.format(**operands) for name, form in module._derived.items()}
+    return module._body(SimpleNamespace(**operands))
+
+
+def _spike(module: Any, u: str) -> str:
     if isinstance(module.surrogate, Custom):
-        return module.surrogate.spike("u", strict=module.strict)
-    return f"{'spike_strict' if module.strict else 'spike'}(u, {module.surrogate.text})"
+        return module.surrogate.spike(u, strict=module.strict)
+    return f"{'spike_strict' if module.strict else 'spike'}({u}, {module.surrogate.text})"
 
 
 @contextmanager
