@@ -88,6 +88,9 @@ STATEFUL = {
     "Izhikevich": lambda: snn.Izhikevich(a=0.1, b=0.2, w_rest=0.05),
     "AdaptiveLIF": snn.AdaptiveLIF,
     "CubaLIF": snn.CubaLIF,
+    "GatedLIF": lambda: snn.GatedLIF(steps=4),
+    "MultiLevelLIF": snn.MultiLevelLIF,
+    "SlidingPSN": lambda: snn.SlidingPSN(k=3),
     "LI": snn.LI,
     "strict": lambda: snn.AdaptiveLIF(strict=True, v_reset=torch.tensor(-0.1)),
     "Neuron": lambda: snn.Neuron(

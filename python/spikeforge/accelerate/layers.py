@@ -265,13 +265,14 @@ def _found(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> tuple[li
     neurons = {module for module in _neurons(net) if not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
     pools = {module for module in net.modules() if _is_known_pool(module) and not has_hooks(module)}
-    rewrites, watch = find_rewrites(net, inputs, norms, neurons if free else (), pools, recompute)
+    fires = lambda neuron: neuron.is_binary
+    rewrites, watch = find_rewrites(net, inputs, norms, neurons if free else (), pools, recompute, fires)
     return [rewrite for rewrite in rewrites if rewrite.neuron in free], watch
 
 
 def _neurons(net: nn.Module) -> list[nn.Module]:
-    """Returns the neurons of SpikingJelly that `accelerate` has replaced."""
-    return [module for module in net.modules() if hasattr(type(module), "takes_norm")]
+    """Returns the neurons of SpikingJelly that `accelerate` has replaced, and that a normalisation can be fused into."""
+    return [module for module in net.modules() if getattr(type(module), "takes_norm", False)]
 
 
 def _keeps_its_own(module: nn.Module) -> bool:

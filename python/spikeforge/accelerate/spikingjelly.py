@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
+from spikingjelly.activation_based import base as memory
 from spikingjelly.activation_based import neuron, surrogate
 
 from spikeforge._names import SPIKINGJELLY
@@ -22,10 +24,13 @@ from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
 from spikeforge.accelerate.in_pieces import is_result_of_chain
 from spikeforge.accelerate.layers import NEURONS, is_recomputed, norm_of, normalised, pool_of
 from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, named, overridden, own_class, readable
+from spikeforge.nn import published
 from spikeforge.nn.layers import fits, is_better_apart, joined, normalised_run, parameter, what_is_normalised
 from spikeforge.nn.stateful import first_step_
+from spikeforge.nn.text import written
 
 SURROGATES = {getattr(surrogate, name): known for name, known in SPIKINGJELLY.items()}
+COUNTS = {surrogate.MultiLevelSpikeCount: ("multi_level_spike_count", ("max_spike_count", "grad_min", "grad_max"))}
 
 NOTES = (
     "in float16 and bfloat16 states are kept in float32, "
@@ -36,6 +41,7 @@ DYNAMICS = (
     "forward", "single_step_forward", "multi_step_forward", "functional_forward", "single_step_functional_forward",
     "multi_step_functional_forward", "materialize_states",
 )  # fmt: skip
+COMMON = ("v_threshold", "v_reset", "detach_reset")  # constants of most nodes
 QIF = ("tau", "v_c", "a0", "v_rest")  # the constants of nodes that are predefined neurons here
 IZHIKEVICH = (*QIF, "w_rest", "tau_w", "a", "b")
 EXP_NOTE = "the exponentials of EIF and CLIF may differ from torch's in the last place, and so may their potentials"
@@ -49,12 +55,16 @@ class Rule:
     """A neuron's equations.
 
     Attributes:
-        constants: the attributes that are scalars (or booleans), besides v_threshold, v_reset and detach_reset.
-        states: the memories in SpikingJelly's order, with the initial value of each.
+        constants: the attributes that the text depends on, besides the surrogate's.
+        states: the initial values of the text's states, in the order of SpikingJelly's memories.
         text: returns the neuron text of a node with these constants.
         operator: returns the predefined operator and its options, if it evaluates in the same order.
         parameters: returns the tensors that are the text's parameters.
         notes: differences in the last place, for the report.
+        surrogates: the surrogates that the node may have; empty if it has none.
+        why_not: returns why a node with these constants runs SpikingJelly's code, else None.
+        mixin: the class of replaced nodes.
+        is_binary: whether the output contains only 0 and 1.
     """
 
     constants: tuple[str, ...]
@@ -63,6 +73,10 @@ class Rule:
     operator: Callable[[Any], tuple[str, dict[str, Any]] | None] = lambda node: None
     parameters: Callable[[Any, torch.dtype], list[torch.Tensor]] = lambda node, dtype: []
     notes: tuple[str, ...] = ()
+    surrogates: Mapping[type, tuple[str, tuple[str, ...]]] = field(default_factory=lambda: SURROGATES)
+    why_not: Callable[[Any], str | None] = lambda node: None
+    mixin: str = "Node"
+    is_binary: bool = True
 
 
 def _resting(node: Any) -> float:
@@ -73,31 +87,37 @@ def _v(node: Any) -> dict[str, float]:
     return {"v": _resting(node)}
 
 
-def _reset(node: Any, h: str = "h", threshold: str | None = None) -> str:
-    """Returns the membrane potential after the spike s at the charge h."""
-    s = "detach(s)" if node.detach_reset else "s"
-    if node.v_reset is None:
-        return f"{h} - {s} * {threshold or operand(node.v_threshold)}"
-    return f"select({s}, {operand(node.v_reset)}, {h})"
+def _rule(
+    name: str, body: Callable[[Any], str], constants: tuple[str, ...] = COMMON, states: Any = _v, *,
+    params: Mapping[str, Callable[[Any], torch.Tensor]] | None = None, operands: Any = lambda node: {}, **others: Any,
+) -> Rule:  # fmt: skip
+    """Returns the rule of a node whose text `body` writes, as the functions of ``spikeforge.nn.published`` do.
+
+    Args:
+        params: the text's parameters, each from the node.
+        operands: returns further attributes of the argument of `body`.
+    """
+    params = params or {}
+
+    def text(node: Any, spike: str) -> str:
+        if not getattr(node, "training", True) and "training" in constants:
+            spike = "none"
+        values = {constant: getattr(node, constant) for constant in constants}
+        given = {constant: operand(value) if is_number(value) else value for constant, value in values.items()}
+        given |= {param: param for param in params} | operands(node)
+        n = SimpleNamespace(fire=lambda e: f"spike({e}, {spike})", **given)
+        return written(name, body(n), states(node), list(params))
+
+    def parameters(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+        return [param(node).to(dtype) for param in params.values()]
+
+    return Rule(constants, states, text, parameters=parameters, **others)
 
 
-def _neuron(name: str, node: Any, charge: str, spike: str, after: str = "", parameters: str = "") -> str:
-    """Returns neuron text with one potential v: charge, fire, reset."""
-    head = f"x; v = {_resting(node)!r}" + (f"; {parameters}" if parameters else "")
-    return (
-        f"neuron {name}({head}) {{\n{charge}\n  s = spike(h - {operand(node.v_threshold)}, {spike})\n"
-        f"  return s\n  v' = {after or _reset(node)}\n}}\n"
-    )
-
-
-def _leak(node: Any, rate: str) -> str:
-    """Returns the charge of a leaky neuron; `rate` multiplies by 1/tau or divides by tau."""
-    leak = "v" if _resting(node) == 0 else f"(v - {operand(node.v_reset)})"
-    return f"  h = v + (x - {leak}) {rate}" if node.decay_input else f"  h = v - {leak} {rate} + x"
-
-
-def _plif_text(node: Any, spike: str) -> str:
-    return _neuron("plif", node, _leak(node, "* rate"), spike, parameters="rate")
+def _only_steps(node: Any) -> str | None:
+    if node.step_mode != "s":
+        return 'only in step mode "s" SpikingJelly evaluates its equations; in "m" it runs the kernel of LIFNode'
+    return None
 
 
 def _predefined(name: str, *constants: str, **attributes: str) -> Callable[[Any, str], str]:
@@ -121,34 +141,6 @@ def _predefined(name: str, *constants: str, **attributes: str) -> Callable[[Any,
     return text
 
 
-def _klif_text(node: Any, spike: str) -> str:
-    charge = _leak(node, f"/ {operand(node.tau)}").replace("h =", "c =") + "\n  h = relu(k * c)"
-    scaled = _reset(node, "h / k", f"({operand(node.v_threshold)} / k)") if node.scale_reset else ""
-    return _neuron("klif", node, charge, spike, scaled, parameters="k")
-
-
-def _cuba_text(node: Any, spike: str) -> str:
-    return (
-        f"neuron cuba_lif(x; v = {_resting(node)!r}, c) {{\n  i = c * {operand(node.c_decay)} + x\n"
-        f"  h = v * {operand(node.v_decay)} + i\n  s = spike(h - {operand(node.v_threshold)}, {spike})\n"
-        f"  return s\n  v' = {_reset(node)}\n  c' = i\n}}\n"
-    )
-
-
-def _complementary_text(node: Any, spike: str) -> str:
-    threshold, tau = operand(node.v_threshold), operand(node.tau)
-    spike = spike if node.training else "none"
-    return (
-        f"neuron complementary_lif(x; v, m) {{\n  h = v - v / {tau} + x\n  s = spike(h - {threshold}, {spike})\n"
-        f"  n = m * sigmoid(h / {tau}) + s\n  return s\n  v' = h - s * ({threshold} + sigmoid(n))\n  m' = n\n}}\n"
-    )
-
-
-def _half_threshold_text(node: Any, spike: str) -> str:
-    text = _neuron("integrate_and_fire", node, "  h = v + x", spike)
-    return text.replace("v = 0.0", f"v = {node.v_threshold / 2.0!r}", 1)
-
-
 def _exact(*numbers: float) -> bool:
     """Returns True if division by each number and multiplication by its reciprocal give the same bits: powers of
     two."""
@@ -167,45 +159,252 @@ def _izhikevich_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
     return ("izhikevich", {name: getattr(node, name) for name in IZHIKEVICH}) if _exact(node.tau, node.tau_w) else None
 
 
-def _rate(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
-    w = node.w.float() if node.w.dtype in HALF_TYPES else node.w
-    return [w.sigmoid().to(dtype)]
+def _rate(node: Any) -> torch.Tensor:
+    return (node.w.float() if node.w.dtype in HALF_TYPES else node.w).sigmoid()
+
+
+def _counting(node: Any) -> dict[str, str]:
+    """Returns the operands of ILIF. A step and a sequence round differently in SpikingJelly."""
+    rate = operand(1.0 - 1.0 / node.tau)
+    charge = f"{rate} * v + x" if node.step_mode == "m" else f"v - v / {operand(node.tau)} + x"
+    function = node.surrogate_function
+    ends = {"levels": function.max_spike_count, "low": function.grad_min, "high": function.grad_max}
+    return {"charge": charge, **{name: operand(float(end)) for name, end in ends.items()}}
+
+
+def _rotation(node: Any) -> dict[str, str]:
+    angle = node.omega * node.dt
+    turn = {"decay": math.exp(node.b * node.dt), "cosine": math.cos(angle), "sine": math.sin(angle)}
+    return {name: operand(number) for name, number in turn.items()}
+
+
+ACTIVATIONS = {
+    function: name
+    for name in published.ACTIVATIONS
+    for function in (getattr(torch, name, None), getattr(torch.nn.functional, name))
+} | {torch.nn.ReLU: "relu", torch.nn.Sigmoid: "sigmoid", torch.nn.Tanh: "tanh"}  # fmt: skip
+
+
+def _activation(node: Any) -> str | None:
+    act = node.act
+    kind = type(act) if isinstance(act, torch.nn.Module) else act
+    return None if getattr(act, "inplace", False) else ACTIVATIONS.get(kind)
+
+
+def _why_not_analog(node: Any) -> str | None:
+    return _only_steps(node) or (None if _activation(node) else "its act is not an activation of neuron text")
+
+
+def _gates(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+    gates = [getattr(node, name).view(-1, 1, 1).sigmoid() for name in published.GATES.values()]
+    return [gate.to(dtype) for gate in (*gates, *node.conduct.view(node.T, -1, 1, 1).sigmoid().unbind())]
+
+
+def _gated_text(node: Any, spike: str) -> str:
+    gates = {name: name for name in published.GATES.values()}
+    conduct = [f"conduct{i}" for i in range(node.T)]
+    n = SimpleNamespace(fire=lambda e: f"spike({e}, {spike})", steps=node.T, conduct=conduct, gate="{}", **gates)
+    return written("gated_lif", published.gated(n), dict.fromkeys(("v", "fired", "t"), 0.0), [*gates, *conduct])
+
+
+def _charged_simply(n: Any) -> str:
+    v = f"{n.v_reset} - v"
+    return f"  h = v + ({v} + x) / {n.tau}" if n.decay_input else f"  h = v + ({v}) / {n.tau} + x"
+
+
+def _why_not_simple(node: Any) -> str | None:
+    if node.v_reset is None or (node.v_reset != 0 and not node.decay_input):
+        return "without decay_input it starts in double precision" if node.v_reset else "its v_reset is None"
+    return None
+
+
+def _bipolar(n: Any) -> str:
+    return (
+        f"  h = q + x / {n.q_threshold}\n  n = round(acc_q)\n  up = where(h >= 1 and n < {n.pos_max}, 1, 0)\n"
+        f"  down = where(h < 0 and n > {n.neg_min}, 1, 0)\n  s = up - down\n  return s * {n.q_threshold}\n"
+        "  q' = h - up + down\n  acc_q' = n + s\n  cur_output' = s"
+    )
+
+
+def _of_channels(name: str) -> Callable[[Any], torch.Tensor]:
+    def param(node: Any) -> torch.Tensor:
+        value = getattr(node, name)
+        return value.view(-1, *(1,) * (-1 - node.channel_dim)) if value.dim() else value
+
+    return param
+
+
+def _taps(node: Any) -> dict[str, float]:
+    return {f"x{i}": 0.0 for i in range(1, node.k)}
+
+
+def _sliding_text(node: Any, spike: str) -> str:
+    weight = [f"weight{i}" for i in range(node.k)]
+    n = SimpleNamespace(fire=lambda e: f"spike({e}, {spike})", k=node.k, weight=weight, bias="bias")
+    return written("sliding_psn", published.sliding(n), _taps(node), [*weight, "bias"])
 
 
 RULES: dict[type, Rule] = {
-    neuron.IFNode: Rule((), _v, _predefined("integrate_and_fire"), lambda node: ("integrate_and_fire", {})),
-    neuron.LIFNode: Rule(("tau", "decay_input"), _v, _predefined("lif", "tau"), _lif_operator),
-    neuron.ParametricLIFNode: Rule(("decay_input",), _v, _plif_text, parameters=_rate),
-    neuron.QIFNode: Rule(QIF, _v, _predefined("qif", *QIF), _qif_operator),
+    neuron.IFNode: Rule(COMMON, _v, _predefined("integrate_and_fire"), lambda node: ("integrate_and_fire", {})),
+    neuron.LIFNode: Rule(("tau", "decay_input", *COMMON), _v, _predefined("lif", "tau"), _lif_operator),
+    neuron.ParametricLIFNode: _rule(
+        "plif",
+        lambda n: published.firing(n, published.leak(n, rate="* rate")),
+        ("decay_input", *COMMON),
+        params={"rate": _rate},
+    ),
+    neuron.QIFNode: Rule((*QIF, *COMMON), _v, _predefined("qif", *QIF), _qif_operator),
     neuron.EIFNode: Rule(
-        ("tau", "delta_T", "theta_rh", "v_rest"),
+        ("tau", "delta_T", "theta_rh", "v_rest", *COMMON),
         _v,
         _predefined("eif", "tau", "theta_rh", "v_rest", delta_t="delta_T"),
         notes=(EXP_NOTE,),
     ),
     neuron.IzhikevichNode: Rule(
-        IZHIKEVICH,
+        (*IZHIKEVICH, *COMMON),
         lambda node: {"v": _resting(node), "w": node.w_rest},
         _predefined("izhikevich", *IZHIKEVICH),
         _izhikevich_operator,
     ),
-    neuron.KLIFNode: Rule(
-        ("tau", "decay_input", "scale_reset"), _v, _klif_text, parameters=lambda node, dtype: [node.k.to(dtype)]
+    neuron.KLIFNode: _rule(
+        "klif", published.klif, ("tau", "decay_input", "scale_reset", *COMMON), params={"k": lambda node: node.k}
     ),
-    neuron.CUBALIFNode: Rule(("c_decay", "v_decay"), lambda node: {"v": _resting(node), "c": 0.0}, _cuba_text),
-    neuron.ComplementaryLIFNode: Rule(
-        ("tau", "training"), lambda node: {"v": 0.0, "m": 0.0}, _complementary_text, notes=(EXP_NOTE,)
+    neuron.CUBALIFNode: _rule(
+        "cuba_lif", published.current_lif, ("c_decay", "v_decay", *COMMON), lambda node: {"v": _resting(node), "c": 0.0}
     ),
-    neuron.HalfThresholdIFNode: Rule((), lambda node: {"v": node.v_threshold / 2.0}, _half_threshold_text),
+    neuron.ComplementaryLIFNode: _rule(
+        "complementary_lif",
+        published.clif,
+        ("tau", "training", *COMMON),
+        lambda node: {"v": 0.0, "m": 0.0},
+        operands=lambda node: {"detach_reset": False},
+        notes=(EXP_NOTE,),
+        mixin="ComplementaryNode",
+    ),
+    neuron.HalfThresholdIFNode: _rule(
+        "integrate_and_fire",
+        lambda n: published.firing(n, "  h = v + x"),
+        states=lambda node: {"v": node.v_threshold / 2.0},
+    ),
+    neuron.ILIFNode: _rule(
+        "ilif", published.ilif, ("tau", "_step_mode", *COMMON), operands=_counting, surrogates=COUNTS, is_binary=False
+    ),
+    neuron.TernaryIFNode: _rule("ternary_if", published.ternary, is_binary=False),
+    neuron.TernaryLIFNode: _rule("ternary_lif", published.ternary, ("tau", "decay_input", *COMMON), is_binary=False),
+    neuron.RAFNode: _rule(
+        "resonate_and_fire",
+        published.resonate,
+        ("b", "omega", "dt", *COMMON),
+        lambda node: {"v": _resting(node), "u": 0.0},
+        operands=_rotation,
+    ),
+    neuron.LIAFNode: _rule(
+        "liaf",
+        published.liaf,
+        ("tau", "decay_input", "threshold_related", "act", "_step_mode", *COMMON),
+        operands=lambda node: {"activation": _activation(node)},
+        why_not=_why_not_analog,
+        is_binary=False,
+    ),
+    neuron.SLTTLIFNode: _rule(
+        "lif",
+        lambda n: published.firing(n, published.leak(n, v="detach(v)" if n.training else "v")),
+        ("tau", "decay_input", "training", "_step_mode", *COMMON),
+        why_not=_only_steps,
+    ),
+    neuron.GatedLIFNode: Rule(
+        ("T",), lambda node: dict.fromkeys(("v", "fired", "t"), 0.0), _gated_text, parameters=_gates, mixin="GatedNode"
+    ),
+    neuron.SimpleIFNode: _rule(
+        "integrate_and_fire",
+        lambda n: published.firing(n, "  h = v + x"),
+        states=lambda node: {"v": 0.0},
+        mixin="SimpleNode",
+    ),
+    neuron.SimpleLIFNode: _rule(
+        "lif",
+        lambda n: published.firing(n, _charged_simply(n)),
+        ("tau", "decay_input", *COMMON),
+        lambda node: {"v": 0.0},
+        why_not=_why_not_simple,
+        mixin="SimpleNode",
+    ),
+    neuron.ActivationAwareIFNode: _rule(
+        "integrate_and_fire",
+        lambda n: published.firing(n, "  h = v + x").replace("e = h -", "e = h + v_offset -"),
+        ("v_reset", "detach_reset", "channel_dim"),
+        params={name: _of_channels(name) for name in ("v_threshold", "v_offset")},
+        why_not=lambda node: None if node.channel_dim < 0 else "its channel_dim counts from the front",
+    ),
+    neuron.STBIFNode: _rule(
+        "st_bif",
+        _bipolar,
+        (),
+        lambda node: {"q": 0.5, "acc_q": 0.0, "cur_output": 0.0},
+        params={
+            name: lambda node, name=name: getattr(node, name).view(()) for name in ("q_threshold", "pos_max", "neg_min")
+        },
+        surrogates={},
+        mixin="InferenceNode",
+        is_binary=False,
+    ),
+    neuron.NonSpikingIFNode: _rule(
+        "integrator",
+        lambda n: "  h = v + x\n  return h\n  v' = h",
+        (),
+        lambda node: {"v": 0.0},
+        surrogates={},
+        mixin="NonSpikingNode",
+    ),
+    neuron.NonSpikingLIFNode: _rule(
+        "leaky_integrator",
+        lambda n: f"  h = v + (x - v) / {n.tau}\n  return h\n  v' = h",
+        ("tau",),
+        lambda node: {"v": 0.0},
+        surrogates={},
+        mixin="NonSpikingNode",
+    ),
+    neuron.SlidingPSN: Rule(
+        ("k",),
+        _taps,
+        _sliding_text,
+        parameters=lambda node, dtype: [w.to(dtype) for w in (*node.weight.unbind(), node.bias)],
+        notes=("SlidingPSN adds its inputs in another order than a matrix product",),
+        mixin="SlidingNode",
+    ),
 }
+_A_PRODUCT = "it is one product over the steps, without a loop"
+_A_TABLE = "it has no recurrence over a sequence: its steps are those of a table"
+_NOISY = "its noise is drawn before the loop, and kept by the node"
+_BETWEEN = "a convolution runs between its steps"
+_RATES = "its backward pass is that of rates, not of its steps"
+_A_BASE = "it is a base class: a subclass defines its dynamics"
+# The classes that are left as they are, and the reasons.
+REASONS: dict[str, str] = {
+    "PSN": _A_PRODUCT, "MaskedPSN": _A_PRODUCT,
+    "FlexSN": "its core is a custom function: spikeforge.trace.from_core traces it",
+    "FewSpikeNode": _A_TABLE, "HGNode": _A_TABLE, "OutlierAwareThresholdNode": _A_TABLE,
+    "DSRIFNode": _RATES, "DSRLIFNode": _RATES,
+    "ILCBaseNode": _BETWEEN, "ILCIFNode": _BETWEEN, "ILCLIFNode": _BETWEEN, "ILCCUBALIFNode": _BETWEEN,
+    "NoisyILCBaseNode": _BETWEEN, "NoisyILCCUBALIFNode": _BETWEEN,
+    "NoisyBaseNode": _NOISY, "NoisyCUBALIFNode": _NOISY, "NoisyNonSpikingBaseNode": _NOISY,
+    "NoisyNonSpikingIFNode": _NOISY,
+    "MPBNBaseNode": "a batch normalisation runs between its steps",
+    "MPBNLIFNode": "a batch normalisation runs between its steps",
+    "OTTTLIFNode": "it returns pairs of spikes and a trace, step by step",
+    "BaseNode": _A_BASE, "NonSpikingBaseNode": _A_BASE, "SimpleBaseNode": _A_BASE, "AdaptBaseNode": _A_BASE,
+}  # fmt: skip
 
 
 # --- the operator of a node -------------------------------------------------------------------------------------------
 
 
-def _spike(function: Any) -> tuple[str, list[float]] | None:
+def _spike(node: Any, rule: Rule) -> tuple[str, list[float]] | None:
     """Returns the surrogate's name and arguments in this library; None for one that it does not have."""
-    known = SURROGATES.get(type(function))
+    if not rule.surrogates:
+        return "none", []
+    function = node.surrogate_function
+    known = rule.surrogates.get(type(function))
     if known is None or not function.spiking or "forward" in function.__dict__:
         return None
     numbers = [getattr(function, name) for name in known[1]]
@@ -213,18 +412,18 @@ def _spike(function: Any) -> tuple[str, list[float]] | None:
 
 
 def _signature(node: Any, rule: Rule) -> tuple[Any, ...] | None:
-    """Returns all scalars that determine the program of the node; None if one of them is not a scalar."""
-    spike = _spike(node.surrogate_function)
-    numbers = [getattr(node, name) for name in rule.constants]
-    fit = all(isinstance(number, (bool, int, float)) for number in numbers)
-    if (
-        spike is None
-        or not fit
-        or not is_number(node.v_threshold)
-        or not (node.v_reset is None or is_number(node.v_reset))
-    ):
+    """Returns all that determines the program of the node; None if SpikingJelly's own code must run it."""
+    spike = _spike(node, rule)
+    values = [getattr(node, name) for name in rule.constants]
+    if spike is None or not all(map(_is_constant, rule.constants, values)) or rule.why_not(node) is not None:
         return None
-    return spike[0], tuple(spike[1]), node.v_threshold, node.v_reset, bool(node.detach_reset), tuple(numbers)
+    return spike[0], tuple(spike[1]), *values
+
+
+def _is_constant(name: str, value: Any) -> bool:
+    if name in ("v_threshold", "v_reset"):
+        return is_number(value) or (value is None and name == "v_reset")
+    return isinstance(value, (bool, int, float, str)) or name == "act"
 
 
 class Program(NamedTuple):
@@ -248,13 +447,12 @@ class Program(NamedTuple):
 def _attributes(node: Any, rule: Rule) -> tuple[Any, ...]:
     """Returns all that `_signature` reads, unchanged. It is fast, since every call compares it."""
     own = node.__dict__
-    function = own["_modules"].get("surrogate_function") or node.surrogate_function
+    modules = own["_modules"]
+    function = modules.get("surrogate_function") or getattr(node, "surrogate_function", None)
     numbers = getattr(function, "__dict__", {})
-    read = [numbers.get(name) for name in SURROGATES.get(type(function), ("", ()))[1]]
-    return (
-        function, numbers.get("spiking"), numbers.get("forward"), *read, own.get("v_threshold"), own.get("v_reset"),
-        own.get("detach_reset"), *[own.get(name) for name in rule.constants],
-    )  # fmt: skip
+    read = [numbers.get(name) for name in rule.surrogates.get(type(function), ("", ()))[1]]
+    constants = [own.get(name, modules.get(name)) for name in rule.constants]
+    return function, numbers.get("spiking"), numbers.get("forward"), *read, *constants
 
 
 def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, dict[str, Any] | None]:
@@ -270,7 +468,11 @@ def _program(node: Any, rule: Rule, signature: tuple[Any, ...]) -> tuple[str, di
 def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
     """Returns a memory as an argument of the operator; None if it has its initial value, or another shape than x."""
     if not isinstance(value, torch.Tensor):
-        return None if value == start else torch.full(x.shape[1:], value, dtype=state_type(x.dtype), device=x.device)
+        return (
+            None
+            if value is None or value == start
+            else torch.full(x.shape[1:], value, dtype=state_type(x.dtype), device=x.device)
+        )
     if value.shape != x.shape[1:]:
         return None
     fits = value.dtype == x.dtype or value.dtype == state_type(x.dtype)
@@ -285,7 +487,7 @@ class Node(Replaced):
     """A node of SpikingJelly that runs all steps of a call at once, and the batch normalisation that accelerate.layers
     has fused into it."""
 
-    takes_norm = True
+    takes_norm = is_binary = True
 
     def materialize_states(self, inputs, states, step_mode):
         return super().materialize_states(inputs, states, step_mode) if self._fused(inputs) is None else states
@@ -371,7 +573,7 @@ class Node(Replaced):
         return self._text(program), RULES[type(self).of_node].parameters(self, dtype)
 
     def _stores_states(self):
-        return self.store_v_seq
+        return getattr(self, "store_v_seq", False)
 
     def _keep_sequences(self, sequences):
         self.v_seq = sequences[0]
@@ -380,7 +582,7 @@ class Node(Replaced):
         """Returns the program of the node; None if only SpikingJelly's own code can run the call."""
         x = inputs[0]
         if (
-            self._neuron_precision is not None
+            getattr(self, "_neuron_precision", None) is not None
             or len(inputs) != 1
             or not x.is_floating_point()
             or x.layout != torch.strided
@@ -464,13 +666,75 @@ class ComplementaryNode(Node):
         self.state_seqs = list(sequences)
 
 
+class PlainNode(Node):
+    """A node that no normalisation is fused into."""
+
+    takes_norm = False
+
+
+class GatedNode(PlainNode):
+    """The gated LIF neuron: a call takes images and all of its steps; it starts with no spike, and keeps V twice."""
+
+    def _fused(self, inputs):
+        x = inputs[0]
+        fits = self.step_mode == "m" and x.dim() == 5 and x.shape[0] == self.T
+        return super()._fused(inputs) if fits else None
+
+    def _run(self, program, x, states, *args, **kwargs):
+        spikes, (v, *_) = super()._run(program, x, (states[0], 0.0, 0.0), *args, **kwargs)
+        return spikes, [v, v]
+
+
+class SimpleNode(PlainNode):
+    """A node of SpikingJelly without functional forwards."""
+
+    def single_step_forward(self, x):
+        fused = self._fused((x,)) is not None
+        return memory.MemoryModule.single_step_forward(self, x) if fused else super().single_step_forward(x)
+
+
+class InferenceNode(PlainNode):
+    """A node that SpikingJelly runs without gradients only."""
+
+    def _fused(self, inputs):
+        trains = torch.is_grad_enabled() and inputs[0].requires_grad
+        return None if trains or not len(inputs[0]) else super()._fused(inputs)
+
+
+class NonSpikingNode(PlainNode):
+    """A node without memories, whose potentials over the steps are decoded by SpikingJelly's forward."""
+
+    def forward(self, x_seq):
+        program = self._fused((x_seq,))
+        self.__dict__["_spikeforge_charged"] = program is not None
+        if program is not None:
+            (x_seq,), _ = torch.ops.spikeforge.run(program.what, [x_seq], [], [])
+        return super().forward(x_seq)
+
+    def neuronal_charge(self, x):
+        if self._spikeforge_charged:
+            self.v = x
+        else:
+            super().neuronal_charge(x)
+
+
+class SlidingNode(PlainNode):
+    """The sliding PSN: a sequence starts without inputs before it, and keeps none."""
+
+    def single_step_functional_forward(self, inputs, states, **kwargs):
+        return super(Node, self).single_step_functional_forward(inputs, states, **kwargs)
+
+    def _run(self, program, x, states, *args, **kwargs):
+        return super()._run(program, x, program.starts, *args, **kwargs)[0], states
+
+
 _MIXINS: dict[type, type[Node]] = {
     base: type(
         f"Fused{base.__name__}",
-        (ComplementaryNode if base is neuron.ComplementaryLIFNode else Node,),
-        {"__module__": __name__, "of_node": base},
+        (globals()[rule.mixin],),
+        {"__module__": __name__, "of_node": base, "is_binary": rule.is_binary},
     )
-    for base in RULES
+    for base, rule in RULES.items()
 }
 globals().update({mixin.__name__: mixin for mixin in _MIXINS.values()})  # where pickle finds them
 
@@ -482,11 +746,9 @@ def examine(module: torch.nn.Module) -> Verdict | None:
     """Returns the verdict on a module; None if it is not a neuron of SpikingJelly."""
     if ancestor(module, NEURONS) is None:
         return None
-    base = next((cls for cls in own_class(module).__mro__ if cls in RULES), None)
-    if isinstance(module, neuron.FlexSN):
-        return left("its core is a custom function: spikeforge.trace.from_core traces it")
-    if base is None:
-        return left("it has no fused form here")
+    base = next((cls for cls in own_class(module).__mro__ if cls in RULES or cls.__name__ in REASONS), None)
+    if base not in RULES:
+        return left("it has no fused form here" if base is None else REASONS[base.__name__])
     if not hasattr(neuron.BaseNode, "single_step_functional_forward"):
         return left("its version is not SpikingJelly 2, the supported one")
     changed = overridden(module, base, HARMLESS, DYNAMICS)
@@ -496,18 +758,22 @@ def examine(module: torch.nn.Module) -> Verdict | None:
 
 
 def _readiness(node: Any, base: type) -> Verdict:
-    function, rule = node.surrogate_function, RULES[base]
-    if node._neuron_precision is not None:
+    function, rule = getattr(node, "surrogate_function", None), RULES[base]
+    if getattr(node, "_neuron_precision", None) is not None:
         return left("its precision was set explicitly")
     if not getattr(function, "spiking", True):
         return left("its surrogate has spiking=False, so that it does not spike")
-    if _spike(function) is None:
+    if _spike(node, rule) is None:
         return left(
             f"its surrogate {type(function).__name__} is not one of the library's, or its arguments are not numbers"
         )
+    why = rule.why_not(node)
+    if why is not None:
+        return left(why)
     signature = _signature(node, rule)
     if signature is None:
         return left("v_threshold, v_reset or another constant is not a number")
     program, options = _program(node, rule, signature)
     what = f"neuron text {program.split('(')[0].split()[1]}" if options is None else program
-    return Verdict(_MIXINS[base], f"{what}, {readable(*signature[:2])}", rule.notes)
+    of_surrogate = f", {readable(*signature[:2])}" if rule.surrogates else ""
+    return Verdict(_MIXINS[base], f"{what}{of_surrogate}", rule.notes)

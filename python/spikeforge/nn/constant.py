@@ -76,8 +76,8 @@ class Learnable(Constant):
         if not isinstance(value, Tensor) and not is_number(value):
             raise TypeError(f"Learnable: value must be a number or a tensor, but is {type(value).__name__}")
         start = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
-        outside = start[~((start >= low) & (start <= high))]
-        if outside.numel():
+        outside = () if start.is_meta else start[~((start >= low) & (start <= high))]
+        if len(outside):
             raise ValueError(f"Learnable: value is {outside[0].item():g}, outside its bounds [{low}, {high}]")
         self.min, self.max = min, max
         self.shape = (per_channel,) if per_channel is not None else shape

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from spikeforge import surrogate as surrogates
 from spikeforge._numbers import check_whole
+from spikeforge.nn import samples
 from spikeforge.nn.constant import Learnable
 from spikeforge.nn.neurons import Firing, Number, PredefinedNeuron, WithStates
 from spikeforge.nn.stateful import States, shape_of
@@ -23,10 +24,10 @@ from spikeforge.nn.stateful import States, shape_of
 ACTIVATIONS = ("relu", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "softplus", "tanh")
 
 
-def leak(n: Any, charge: str = "h") -> str:
+def leak(n: Any, charge: str = "h", rate: str = "", v: str = "v") -> str:
     """LIF: H = V + (X - (V - Vr)) / tau, or without decay_input H = V - (V - Vr) / tau + X; Vr is v_reset, or 0."""
-    v = "v" if n.v_reset in (None, "0.0") else f"(v - {n.v_reset})"
-    return f"  {charge} = v + (x - {v}) / {n.tau}" if n.decay_input else f"  {charge} = v - {v} / {n.tau} + x"
+    lost, rate = v if n.v_reset in (None, "0.0") else f"({v} - {n.v_reset})", rate or f"/ {n.tau}"
+    return f"  {charge} = {v} + (x - {lost}) {rate}" if n.decay_input else f"  {charge} = {v} - {lost} {rate} + x"
 
 
 def spike_of_reset(n: Any, s: str = "s") -> str:
@@ -310,8 +311,9 @@ class GatedLIF(WithStates):
         shape = () if self.channels is None else (self.channels,)
         starts = {"tau": 0.25, "v_threshold": 0.5, "linear_decay": 0.25 / self.steps, "v_subreset": 0.5, "conduct": 0.5}
         for name in [name for name, value in constants.items() if value is None]:
-            start = torch.logit(torch.tensor(starts[name])) if name in starts else 0.2 * (torch.rand(shape) - 0.5)
-            constants[name] = Learnable(start, shape=(self.steps, *shape) if name == "conduct" else shape)
+            start = starts.get(name)
+            logit = 0.2 * (torch.rand(shape) - 0.5) if start is None else -math.log(1 / start - 1)
+            constants[name] = Learnable(logit, shape=(self.steps, *shape) if name == "conduct" else shape)
         return constants
 
 
@@ -429,7 +431,6 @@ class PSN(PredefinedNeuron):
 
     _as_text, _body = True, staticmethod(lambda n: f"  s = {n.fire('x')}\n  return s")
     _outside: tuple[str, ...] = ("weight", "bias")
-    takes_samples = False
     state_names = ()
 
     steps: int
@@ -450,6 +451,7 @@ class PSN(PredefinedNeuron):
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
         """Returns the spikes ``[T, *shape]`` of x ``[T, *shape]``."""
+        samples.refuse(self, self._memory.samples, "its product is over all steps")
         return self._forward((self._potential(x),), state, store_states)
 
     def _potential(self, x: Any) -> Any:

@@ -51,6 +51,9 @@ MODULES = {
     "Izhikevich": lambda: snn.Izhikevich(a=0.1, b=snn.Learnable(0.2), w_rest=0.05),
     "AdaptiveLIF": lambda: snn.AdaptiveLIF(b=snn.Learnable(0.2)),
     "CubaLIF": lambda: snn.CubaLIF(tau_synapse=snn.Learnable(3.0), v_reset=torch.tensor(-0.1)),
+    "KLIF": lambda: snn.KLIF(tau=snn.Learnable(3.0), v_reset=torch.tensor(-0.1)),
+    "GatedLIF": lambda: snn.GatedLIF(steps=4, channels=5),
+    "SlidingPSN": lambda: snn.SlidingPSN(k=3),
     "LI": lambda: snn.LI(tau=snn.Learnable(3.0)),
     "Neuron": lambda: snn.Neuron(ONE_INPUT, tau=snn.Learnable(2.0), beta=0.3),
     "Delay": lambda: snn.Delay(torch.tensor([0, 2, 1, 1, 3])),
@@ -559,7 +562,7 @@ def test_the_programs_of_the_page_run(name, says):
 def test_the_table_names_all_modules():
     named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in table("table of modules"))))
     classes = "StatefulModule Constant Learnable"
-    functions = "call clamp_ keep_state reset_ detach_ get_states set_states_ fuse deploy set_run_config_"
+    functions = "call clamp_ keep_state reset_ detach_ get_states set_states_ fuse deploy set_run_config_ counts_to_spikes sum_virtual_steps"
     assert named == set(snn.__all__) - {*classes.split(), *functions.split()}
 
 

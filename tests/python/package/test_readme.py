@@ -85,7 +85,7 @@ def test_a_python_program_runs(blocks, printed, capsys):
     assert re.search(printed, capsys.readouterr().out, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["constants in Python", "a refractory neuron", "cookbook", "with torch", "padded batches"])
+@pytest.mark.parametrize("name", ["constants in Python", "a refractory neuron", "cookbook", "with torch", "padded batches", "integers as spikes"])
 def test_the_python_programs_of_the_guides_run(name):
     exec(code(name), {"torch": torch, "snn": spikeforge.nn})
 
@@ -199,7 +199,7 @@ def test_the_neurons_of_other_libraries_equal_those_of_the_table():
             expected = module(x)
         assert expected.any() and torch.equal(eval(ours.strip("`"), dict(vars(spikeforge.nn)))(x), expected), theirs
         compared += 1
-    assert compared == 7
+    assert compared == 14
 
 
 def build_against(prefix, program, folder):
