@@ -89,29 +89,36 @@ def _v(node: Any) -> dict[str, float]:
 
 def _rule(
     name: str, body: Callable[[Any], str], constants: tuple[str, ...] = COMMON, states: Any = _v, *,
-    params: Mapping[str, Callable[[Any], torch.Tensor]] | None = None, operands: Any = lambda node: {}, **others: Any,
+    params: Callable[[Any], dict[str, torch.Tensor]] = lambda node: {},
+    operands: Callable[[Any], dict[str, Any]] = lambda node: {}, **others: Any,
 ) -> Rule:  # fmt: skip
     """Returns the rule of a node whose text `body` writes, as the functions of ``spikeforge.nn.published`` do.
 
     Args:
-        params: the text's parameters, each from the node.
+        params: returns the text's parameters by name.
         operands: returns further attributes of the argument of `body`.
     """
-    params = params or {}
 
     def text(node: Any, spike: str) -> str:
-        if not getattr(node, "training", True) and "training" in constants:
-            spike = "none"
+        spike = "none" if "training" in constants and not node.training else spike
         values = {constant: getattr(node, constant) for constant in constants}
-        given = {constant: operand(value) if is_number(value) else value for constant, value in values.items()}
-        given |= {param: param for param in params} | operands(node)
-        n = SimpleNamespace(fire=lambda e: f"spike({e}, {spike})", **given)
-        return written(name, body(n), states(node), list(params))
+        given: dict[str, Any] = {name: operand(v) if is_number(v) else v for name, v in values.items()}
+        named = list(params(node))
+        given |= dict(zip(named, named)) | operands(node)
+        return written(name, body(SimpleNamespace(fire=lambda e: f"spike({e}, {spike})", **given)), states(node), named)
 
     def parameters(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
-        return [param(node).to(dtype) for param in params.values()]
+        return [param.to(dtype) for param in params(node).values()]
 
     return Rule(constants, states, text, parameters=parameters, **others)
+
+
+def _zeros(*names: str) -> Callable[[Any], dict[str, float]]:
+    return lambda node: dict.fromkeys(names, 0.0)
+
+
+def _v_and(name: str) -> Callable[[Any], dict[str, float]]:
+    return lambda node: {"v": _resting(node), name: 0.0}
 
 
 def _only_steps(node: Any) -> str | None:
@@ -159,8 +166,8 @@ def _izhikevich_operator(node: Any) -> tuple[str, dict[str, Any]] | None:
     return ("izhikevich", {name: getattr(node, name) for name in IZHIKEVICH}) if _exact(node.tau, node.tau_w) else None
 
 
-def _rate(node: Any) -> torch.Tensor:
-    return (node.w.float() if node.w.dtype in HALF_TYPES else node.w).sigmoid()
+def _rate(node: Any) -> dict[str, torch.Tensor]:
+    return {"rate": (node.w.float() if node.w.dtype in HALF_TYPES else node.w).sigmoid()}
 
 
 def _counting(node: Any) -> dict[str, str]:
@@ -179,37 +186,33 @@ def _rotation(node: Any) -> dict[str, str]:
 
 
 ACTIVATIONS = {
-    function: name
-    for name in published.ACTIVATIONS
-    for function in (getattr(torch, name, None), getattr(torch.nn.functional, name))
-} | {torch.nn.ReLU: "relu", torch.nn.Sigmoid: "sigmoid", torch.nn.Tanh: "tanh"}  # fmt: skip
+    **{getattr(torch, name): name for name in ("relu", "sigmoid", "tanh")},
+    **{getattr(torch.nn.functional, name): name for name in published.ACTIVATIONS},
+    torch.nn.ReLU: "relu", torch.nn.Sigmoid: "sigmoid", torch.nn.Tanh: "tanh",
+}  # fmt: skip
 
 
 def _activation(node: Any) -> str | None:
-    act = node.act
-    kind = type(act) if isinstance(act, torch.nn.Module) else act
-    return None if getattr(act, "inplace", False) else ACTIVATIONS.get(kind)
+    kind = type(node.act) if isinstance(node.act, torch.nn.Module) else node.act
+    return None if getattr(node.act, "inplace", False) else ACTIVATIONS.get(kind)
 
 
 def _why_not_analog(node: Any) -> str | None:
     return _only_steps(node) or (None if _activation(node) else "its act is not an activation of neuron text")
 
 
-def _gates(node: Any, dtype: torch.dtype) -> list[torch.Tensor]:
-    gates = [getattr(node, name).view(-1, 1, 1).sigmoid() for name in published.GATES.values()]
-    return [gate.to(dtype) for gate in (*gates, *node.conduct.view(node.T, -1, 1, 1).sigmoid().unbind())]
+def _gates(node: Any) -> dict[str, torch.Tensor]:
+    gates = {name: getattr(node, name).view(-1, 1, 1).sigmoid() for name in published.GATES.values()}
+    return gates | _numbered("conduct", node.conduct.view(node.T, -1, 1, 1).sigmoid())
 
 
-def _gated_text(node: Any, spike: str) -> str:
-    gates = {name: name for name in published.GATES.values()}
-    conduct = [f"conduct{i}" for i in range(node.T)]
-    n = SimpleNamespace(fire=lambda e: f"spike({e}, {spike})", steps=node.T, conduct=conduct, gate="{}", **gates)
-    return written("gated_lif", published.gated(n), dict.fromkeys(("v", "fired", "t"), 0.0), [*gates, *conduct])
+def _numbered(name: str, values: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {f"{name}{i}": value for i, value in enumerate(values.unbind())}
 
 
-def _charged_simply(n: Any) -> str:
-    v = f"{n.v_reset} - v"
-    return f"  h = v + ({v} + x) / {n.tau}" if n.decay_input else f"  h = v + ({v}) / {n.tau} + x"
+def _charge_of_simple_lif(n: Any) -> str:
+    lost = f"{n.v_reset} - v"
+    return f"  h = v + ({lost} + x) / {n.tau}" if n.decay_input else f"  h = v + ({lost}) / {n.tau} + x"
 
 
 def _why_not_simple(node: Any) -> str | None:
@@ -226,173 +229,94 @@ def _bipolar(n: Any) -> str:
     )
 
 
-def _of_channels(name: str) -> Callable[[Any], torch.Tensor]:
-    def param(node: Any) -> torch.Tensor:
-        value = getattr(node, name)
-        return value.view(-1, *(1,) * (-1 - node.channel_dim)) if value.dim() else value
-
-    return param
+def _of_channels(node: Any) -> dict[str, torch.Tensor]:
+    trailing = (1,) * (-1 - node.channel_dim)
+    values = {name: getattr(node, name) for name in ("v_threshold", "v_offset")}
+    return {name: value.view(-1, *trailing) if value.dim() else value for name, value in values.items()}
 
 
-def _taps(node: Any) -> dict[str, float]:
-    return {f"x{i}": 0.0 for i in range(1, node.k)}
-
-
-def _sliding_text(node: Any, spike: str) -> str:
-    weight = [f"weight{i}" for i in range(node.k)]
-    n = SimpleNamespace(fire=lambda e: f"spike({e}, {spike})", k=node.k, weight=weight, bias="bias")
-    return written("sliding_psn", published.sliding(n), _taps(node), [*weight, "bias"])
+def _integrate(n: Any) -> str:
+    return published.firing(n, "  h = v + x")
 
 
 RULES: dict[type, Rule] = {
     neuron.IFNode: Rule(COMMON, _v, _predefined("integrate_and_fire"), lambda node: ("integrate_and_fire", {})),
     neuron.LIFNode: Rule(("tau", "decay_input", *COMMON), _v, _predefined("lif", "tau"), _lif_operator),
     neuron.ParametricLIFNode: _rule(
-        "plif",
-        lambda n: published.firing(n, published.leak(n, rate="* rate")),
-        ("decay_input", *COMMON),
-        params={"rate": _rate},
-    ),
+        "plif", lambda n: published.firing(n, published.leak(n, rate="* rate")), ("decay_input", *COMMON), params=_rate),
     neuron.QIFNode: Rule((*QIF, *COMMON), _v, _predefined("qif", *QIF), _qif_operator),
     neuron.EIFNode: Rule(
-        ("tau", "delta_T", "theta_rh", "v_rest", *COMMON),
-        _v,
-        _predefined("eif", "tau", "theta_rh", "v_rest", delta_t="delta_T"),
-        notes=(EXP_NOTE,),
-    ),
+        ("tau", "delta_T", "theta_rh", "v_rest", *COMMON), _v,
+        _predefined("eif", "tau", "theta_rh", "v_rest", delta_t="delta_T"), notes=(EXP_NOTE,)),
     neuron.IzhikevichNode: Rule(
-        (*IZHIKEVICH, *COMMON),
-        lambda node: {"v": _resting(node), "w": node.w_rest},
-        _predefined("izhikevich", *IZHIKEVICH),
-        _izhikevich_operator,
-    ),
+        (*IZHIKEVICH, *COMMON), lambda node: {"v": _resting(node), "w": node.w_rest},
+        _predefined("izhikevich", *IZHIKEVICH), _izhikevich_operator),
     neuron.KLIFNode: _rule(
-        "klif", published.klif, ("tau", "decay_input", "scale_reset", *COMMON), params={"k": lambda node: node.k}
-    ),
-    neuron.CUBALIFNode: _rule(
-        "cuba_lif", published.current_lif, ("c_decay", "v_decay", *COMMON), lambda node: {"v": _resting(node), "c": 0.0}
-    ),
+        "klif", published.klif, ("tau", "decay_input", "scale_reset", *COMMON), params=lambda node: {"k": node.k}),
+    neuron.CUBALIFNode: _rule("cuba_lif", published.current_lif, ("c_decay", "v_decay", *COMMON), _v_and("c")),
     neuron.ComplementaryLIFNode: _rule(
-        "complementary_lif",
-        published.clif,
-        ("tau", "training", *COMMON),
-        lambda node: {"v": 0.0, "m": 0.0},
-        operands=lambda node: {"detach_reset": False},
-        notes=(EXP_NOTE,),
-        mixin="ComplementaryNode",
-    ),
+        "complementary_lif", published.clif, ("tau", "training", *COMMON), _zeros("v", "m"),
+        operands=lambda node: {"detach_reset": False}, notes=(EXP_NOTE,), mixin="ComplementaryNode"),
     neuron.HalfThresholdIFNode: _rule(
-        "integrate_and_fire",
-        lambda n: published.firing(n, "  h = v + x"),
-        states=lambda node: {"v": node.v_threshold / 2.0},
-    ),
+        "integrate_and_fire", _integrate, states=lambda node: {"v": node.v_threshold / 2.0}),
     neuron.ILIFNode: _rule(
-        "ilif", published.ilif, ("tau", "_step_mode", *COMMON), operands=_counting, surrogates=COUNTS, is_binary=False
-    ),
+        "ilif", published.ilif, ("tau", "_step_mode", *COMMON), operands=_counting, surrogates=COUNTS, is_binary=False),
     neuron.TernaryIFNode: _rule("ternary_if", published.ternary, is_binary=False),
     neuron.TernaryLIFNode: _rule("ternary_lif", published.ternary, ("tau", "decay_input", *COMMON), is_binary=False),
     neuron.RAFNode: _rule(
-        "resonate_and_fire",
-        published.resonate,
-        ("b", "omega", "dt", *COMMON),
-        lambda node: {"v": _resting(node), "u": 0.0},
-        operands=_rotation,
-    ),
+        "resonate_and_fire", published.resonate, ("b", "omega", "dt", *COMMON), _v_and("u"), operands=_rotation),
     neuron.LIAFNode: _rule(
-        "liaf",
-        published.liaf,
-        ("tau", "decay_input", "threshold_related", "act", "_step_mode", *COMMON),
-        operands=lambda node: {"activation": _activation(node)},
-        why_not=_why_not_analog,
-        is_binary=False,
-    ),
+        "liaf", published.liaf, ("tau", "decay_input", "threshold_related", "act", "_step_mode", *COMMON),
+        operands=lambda node: {"activation": _activation(node)}, why_not=_why_not_analog, is_binary=False),
     neuron.SLTTLIFNode: _rule(
-        "lif",
-        lambda n: published.firing(n, published.leak(n, v="detach(v)" if n.training else "v")),
-        ("tau", "decay_input", "training", "_step_mode", *COMMON),
-        why_not=_only_steps,
-    ),
-    neuron.GatedLIFNode: Rule(
-        ("T",), lambda node: dict.fromkeys(("v", "fired", "t"), 0.0), _gated_text, parameters=_gates, mixin="GatedNode"
-    ),
-    neuron.SimpleIFNode: _rule(
-        "integrate_and_fire",
-        lambda n: published.firing(n, "  h = v + x"),
-        states=lambda node: {"v": 0.0},
-        mixin="SimpleNode",
-    ),
+        "lif", lambda n: published.firing(n, published.leak(n, v="detach(v)" if n.training else "v")),
+        ("tau", "decay_input", "training", "_step_mode", *COMMON), why_not=_only_steps),
+    neuron.GatedLIFNode: _rule(
+        "gated_lif", published.gated, ("T",), _zeros("v", "fired", "t"), params=_gates, mixin="GatedNode",
+        operands=lambda node: {"steps": node.T, "gate": "{}", "conduct": [f"conduct{i}" for i in range(node.T)]}),
+    neuron.SimpleIFNode: _rule("integrate_and_fire", _integrate, states=_zeros("v"), mixin="SimpleNode"),
     neuron.SimpleLIFNode: _rule(
-        "lif",
-        lambda n: published.firing(n, _charged_simply(n)),
-        ("tau", "decay_input", *COMMON),
-        lambda node: {"v": 0.0},
-        why_not=_why_not_simple,
-        mixin="SimpleNode",
-    ),
+        "lif", lambda n: published.firing(n, _charge_of_simple_lif(n)), ("tau", "decay_input", *COMMON), _zeros("v"),
+        why_not=_why_not_simple, mixin="SimpleNode"),
     neuron.ActivationAwareIFNode: _rule(
-        "integrate_and_fire",
-        lambda n: published.firing(n, "  h = v + x").replace("e = h -", "e = h + v_offset -"),
-        ("v_reset", "detach_reset", "channel_dim"),
-        params={name: _of_channels(name) for name in ("v_threshold", "v_offset")},
-        why_not=lambda node: None if node.channel_dim < 0 else "its channel_dim counts from the front",
-    ),
+        "integrate_and_fire", lambda n: _integrate(n).replace("e = h -", "e = h + v_offset -"),
+        ("v_reset", "detach_reset", "channel_dim"), params=_of_channels,
+        why_not=lambda node: None if node.channel_dim < 0 else "its channel_dim counts from the front"),
     neuron.STBIFNode: _rule(
-        "st_bif",
-        _bipolar,
-        (),
-        lambda node: {"q": 0.5, "acc_q": 0.0, "cur_output": 0.0},
-        params={
-            name: lambda node, name=name: getattr(node, name).view(()) for name in ("q_threshold", "pos_max", "neg_min")
-        },
-        surrogates={},
-        mixin="InferenceNode",
-        is_binary=False,
-    ),
+        "st_bif", _bipolar, (), lambda node: {"q": 0.5, "acc_q": 0.0, "cur_output": 0.0}, surrogates={},
+        params=lambda node: {name: getattr(node, name).view(()) for name in ("q_threshold", "pos_max", "neg_min")},
+        mixin="InferenceNode", is_binary=False),
     neuron.NonSpikingIFNode: _rule(
-        "integrator",
-        lambda n: "  h = v + x\n  return h\n  v' = h",
-        (),
-        lambda node: {"v": 0.0},
-        surrogates={},
-        mixin="NonSpikingNode",
-    ),
+        "integrator", lambda n: "  h = v + x\n  return h\n  v' = h", (), _zeros("v"), surrogates={},
+        mixin="NonSpikingNode"),
     neuron.NonSpikingLIFNode: _rule(
-        "leaky_integrator",
-        lambda n: f"  h = v + (x - v) / {n.tau}\n  return h\n  v' = h",
-        ("tau",),
-        lambda node: {"v": 0.0},
-        surrogates={},
-        mixin="NonSpikingNode",
-    ),
-    neuron.SlidingPSN: Rule(
-        ("k",),
-        _taps,
-        _sliding_text,
-        parameters=lambda node, dtype: [w.to(dtype) for w in (*node.weight.unbind(), node.bias)],
-        notes=("SlidingPSN adds its inputs in another order than a matrix product",),
-        mixin="SlidingNode",
-    ),
-}
-_A_PRODUCT = "it is one product over the steps, without a loop"
-_A_TABLE = "it has no recurrence over a sequence: its steps are those of a table"
-_NOISY = "its noise is drawn before the loop, and kept by the node"
-_BETWEEN = "a convolution runs between its steps"
-_RATES = "its backward pass is that of rates, not of its steps"
-_A_BASE = "it is a base class: a subclass defines its dynamics"
-# The classes that are left as they are, and the reasons.
+        "leaky_integrator", lambda n: f"  h = v + (x - v) / {n.tau}\n  return h\n  v' = h", ("tau",), _zeros("v"),
+        surrogates={}, mixin="NonSpikingNode"),
+    neuron.SlidingPSN: _rule(
+        "sliding_psn", published.sliding, ("k",), lambda node: {f"x{i}": 0.0 for i in range(1, node.k)},
+        params=lambda node: {**_numbered("weight", node.weight), "bias": node.bias},
+        operands=lambda node: {"k": node.k, "weight": [f"weight{i}" for i in range(node.k)]},
+        notes=("SlidingPSN adds its inputs in another order than a matrix product",), mixin="SlidingNode"),
+}  # fmt: skip
+# The classes that are left as they are, by reason.
 REASONS: dict[str, str] = {
-    "PSN": _A_PRODUCT, "MaskedPSN": _A_PRODUCT,
-    "FlexSN": "its core is a custom function: spikeforge.trace.from_core traces it",
-    "FewSpikeNode": _A_TABLE, "HGNode": _A_TABLE, "OutlierAwareThresholdNode": _A_TABLE,
-    "DSRIFNode": _RATES, "DSRLIFNode": _RATES,
-    "ILCBaseNode": _BETWEEN, "ILCIFNode": _BETWEEN, "ILCLIFNode": _BETWEEN, "ILCCUBALIFNode": _BETWEEN,
-    "NoisyILCBaseNode": _BETWEEN, "NoisyILCCUBALIFNode": _BETWEEN,
-    "NoisyBaseNode": _NOISY, "NoisyCUBALIFNode": _NOISY, "NoisyNonSpikingBaseNode": _NOISY,
-    "NoisyNonSpikingIFNode": _NOISY,
-    "MPBNBaseNode": "a batch normalisation runs between its steps",
-    "MPBNLIFNode": "a batch normalisation runs between its steps",
-    "OTTTLIFNode": "it returns pairs of spikes and a trace, step by step",
-    "BaseNode": _A_BASE, "NonSpikingBaseNode": _A_BASE, "SimpleBaseNode": _A_BASE, "AdaptBaseNode": _A_BASE,
+    name: reason
+    for reason, names in {
+        "it is one product over the steps, without a loop": "PSN MaskedPSN",
+        "it has no recurrence over a sequence: its steps are those of a table":
+            "FewSpikeNode HGNode OutlierAwareThresholdNode",
+        "its backward pass is that of rates": "DSRIFNode DSRLIFNode",
+        "a convolution runs between its steps":
+            "ILCBaseNode ILCIFNode ILCLIFNode ILCCUBALIFNode NoisyILCBaseNode NoisyILCCUBALIFNode",
+        "a batch normalisation runs between its steps": "MPBNBaseNode MPBNLIFNode",
+        "it draws coloured noise before the loop":
+            "NoisyBaseNode NoisyCUBALIFNode NoisyNonSpikingBaseNode NoisyNonSpikingIFNode",
+        "it returns spikes with a trace, step by step": "OTTTLIFNode",
+        "its core is a custom function: spikeforge.trace.from_core traces it": "FlexSN",
+        "it is a base class: a subclass defines its dynamics":
+            "BaseNode SimpleBaseNode NonSpikingBaseNode AdaptBaseNode",
+    }.items()
+    for name in names.split()
 }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ else:
 ops = torch.ops.spikeforge
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 Number = float | Tensor | Learnable
+Surrogate = str | surrogates.Surrogate | surrogates.Custom
 OPTIONS = ("decay_input", "detach_reset", "spiking", "strict", "surrogate")  # not all neurons have them
 
 
@@ -89,7 +90,7 @@ class PredefinedNeuron(ConstantsModule):
     _op_name: str
     _body: Callable[[Any], str] | None = None  # writes the equations of a neuron without an operator: see published.py
     _derived: Mapping[str, str] = {}  # further operands of _body, as formats of the others
-    _as_text = False  # whether the neuron has no operator, and always runs as neuron text
+    _as_text = False  # whether the neuron always runs as neuron text: it has a _body, or no operator
     _is_binary = True  # whether its output contains only 0 and 1
     _draws = False  # whether it draws random numbers
     takes_samples = fresh_outputs = True
@@ -125,6 +126,7 @@ class PredefinedNeuron(ConstantsModule):
         cls.__fields__ = own | {name: field for name, field in cls.__fields__.items() if name not in own}
         kinds = {name: kind for name, (kind, _) in cls.__fields__.items()}
         cls._option_kinds = {n: kind for n, kind in kinds.items() if not kind.startswith(("Number", "float"))}
+        cls._as_text = cls._as_text or cls._body is not None
         cls.__init__ = _initializer(cls)  # type: ignore[method-assign]
 
     def _converted(self, constants: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +173,7 @@ class PredefinedNeuron(ConstantsModule):
             try:
                 self._cell = predefined_cell(self)
             except ValueError as error:
-                raise ValueError(f"{self._title()}: {first_line(error)}") from None
+                raise ValueError(f"{self._title()}: {error}") from None
         else:
             keywords = self._operator_keywords()
         mixes = any(name not in self._required for name in self._placements)
@@ -203,8 +205,7 @@ class PredefinedNeuron(ConstantsModule):
 
     def _check_numbers(self) -> None:
         """Checks scalars by a call of the operator with 0 steps."""
-        if self._as_text:
-            check_positive(self)
+        check_positive(self)
         nothing, one = torch.empty(0, device="cpu"), torch.ones((), device="cpu")
         keywords = self._quick.keywords
         if keywords is None:
@@ -276,7 +277,7 @@ class WithStates(PredefinedNeuron):
 
 
 class Firing(WithStates):
-    surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid"
+    surrogate: Surrogate = "sigmoid"
     detach_reset: bool = False
     strict: bool = False
 

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spikeforge import surrogate as surrogates
 from spikeforge._numbers import check_whole
 from spikeforge.nn import samples
 from spikeforge.nn.constant import Learnable
-from spikeforge.nn.neurons import Firing, Number, PredefinedNeuron, WithStates
+from spikeforge.nn.neurons import Firing, Number, PredefinedNeuron, Surrogate, WithStates
 from spikeforge.nn.stateful import States, shape_of
 
 ACTIVATIONS = ("relu", "leaky_relu", "elu", "gelu", "silu", "sigmoid", "softplus", "tanh")
@@ -158,7 +157,7 @@ class KLIF(Firing):
         scale_reset: V is H / k before the reset, and soft reset subtracts v_threshold / k.
     """
 
-    _as_text, _body = True, staticmethod(klif)
+    _body = staticmethod(klif)
     _positive = ("tau",)
 
     tau: Number = 2.0
@@ -176,13 +175,13 @@ class CLIF(Firing):
     Source: Huang et al., CLIF, ICML 2024.
     """
 
-    _as_text, _body = True, staticmethod(clif)
+    _body = staticmethod(clif)
     _positive = ("tau",)
     state_names = ("v", "m")
 
     tau: Number = 2.0
     v_threshold: Number = 1.0
-    surrogate: str | surrogates.Surrogate | surrogates.Custom = "rect"
+    surrogate: Surrogate = "rect"
 
 
 class ILIF(WithStates):
@@ -198,7 +197,7 @@ class ILIF(WithStates):
         levels: the largest count.
     """
 
-    _as_text, _body, _is_binary = True, staticmethod(ilif), False
+    _body, _is_binary = staticmethod(ilif), False
     _derived = {"charge": "(1 - 1 / {tau}) * v + x", "low": "0", "high": "{levels}"}
     _positive = ("tau", "v_threshold")
 
@@ -215,7 +214,7 @@ class TernaryIF(Firing):
     Soft reset subtracts the output times v_threshold. Source: Guo et al., Ternary Spike, AAAI 2024.
     """
 
-    _as_text, _body, _is_binary = True, staticmethod(ternary), False
+    _body, _is_binary = staticmethod(ternary), False
     _positive: tuple[str, ...] = ("v_threshold",)
 
     v_threshold: Number = 1.0
@@ -242,7 +241,7 @@ class ResonateAndFire(Firing):
         omega: its angle per step, in radians.
     """
 
-    _as_text, _body = True, staticmethod(resonate)
+    _body = staticmethod(resonate)
     _derived = {"decay": "exp({b})", "cosine": "cos({omega})", "sine": "sin({omega})"}
     state_names = ("v", "u")
 
@@ -262,7 +261,7 @@ class LIAF(Firing):
         threshold_related: the output is activation(H - v_threshold).
     """
 
-    _as_text, _body, _is_binary = True, staticmethod(liaf), False
+    _body, _is_binary = staticmethod(liaf), False
     _positive = ("tau",)
 
     activation: str = "relu"
@@ -289,7 +288,7 @@ class GatedLIF(WithStates):
         conduct: ``[steps]`` or ``[steps, channels]``, or one value.
     """
 
-    _as_text, _body = True, staticmethod(gated)
+    _body = staticmethod(gated)
     _derived = {"gate": "sigmoid({{}})"}
     _in_parts = ("conduct",)
     state_names = ("v", "fired", "t")
@@ -304,7 +303,7 @@ class GatedLIF(WithStates):
     linear_decay: Number | None = None
     v_subreset: Number | None = None
     conduct: Number | None = None
-    surrogate: str | surrogates.Surrogate | surrogates.Custom = "sigmoid"
+    surrogate: Surrogate = "sigmoid"
     strict: bool = False
 
     def _converted(self, constants: dict[str, Any]) -> dict[str, Any]:
@@ -327,7 +326,7 @@ class TCLIF(Firing):
         beta1, beta2: learned by default.
     """
 
-    _as_text, _body = True, staticmethod(compartments)
+    _body = staticmethod(compartments)
     state_names = ("v", "d")
 
     beta1: Number = Learnable(0.0)
@@ -350,14 +349,14 @@ class MultiLevelLIF(Firing):
         spacing: the distance between thresholds.
     """
 
-    _as_text, _body, _is_binary = True, staticmethod(multi_level), False
+    _body, _is_binary = staticmethod(multi_level), False
     _positive = ("tau",)
 
     levels: int = 3
     tau: Number = 4 / 3
     v_threshold: Number = 0.6
     spacing: Number = 1.0
-    surrogate: str | surrogates.Surrogate | surrogates.Custom = "rect"
+    surrogate: Surrogate = "rect"
 
     @property
     def state_names(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -377,7 +376,7 @@ class NoisyLIF(WithStates):
         sigma: standard deviation of the noise, above 0.
     """
 
-    _as_text, _body, _draws = True, staticmethod(noisy), True
+    _body, _draws = staticmethod(noisy), True
     _positive = ("tau", "sigma")
 
     tau: Number = 2.0
@@ -400,13 +399,13 @@ class SlidingPSN(WithStates):
         bias: learned by default.
     """
 
-    _as_text, _body = True, staticmethod(sliding)
+    _body = staticmethod(sliding)
     _in_parts = ("weight",)
 
     k: int = 2
     weight: Number | None = None
     bias: Number = Learnable(-1.0)
-    surrogate: str | surrogates.Surrogate | surrogates.Custom = "atan"
+    surrogate: Surrogate = "atan"
     strict: bool = False
 
     @property
@@ -429,14 +428,14 @@ class PSN(PredefinedNeuron):
         bias: ``[T, 1]``, or one value; by default learned, from -1.
     """
 
-    _as_text, _body = True, staticmethod(lambda n: f"  s = {n.fire('x')}\n  return s")
+    _body = staticmethod(lambda n: f"  s = {n.fire('x')}\n  return s")
     _outside: tuple[str, ...] = ("weight", "bias")
     state_names = ()
 
     steps: int
     weight: Number | None = None
     bias: Number | None = None
-    surrogate: str | surrogates.Surrogate | surrogates.Custom = "atan"
+    surrogate: Surrogate = "atan"
     strict: bool = False
 
     fresh_outputs = True
