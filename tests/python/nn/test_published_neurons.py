@@ -108,7 +108,7 @@ def sliding(c, x, *before):
 
 def test_the_table_of_the_page_names_each_neuron():
     named = {name for row in table("published neurons") for name in re.findall(r"`(\w+)`", row[0])}
-    assert named == {kind.__name__ for kind in vars(snn).values() if getattr(kind, "_body", None)} >= CASES.keys()
+    assert named == {kind.__name__ for kind in vars(snn).values() if isinstance(kind, type) and getattr(kind, "_body", None)} >= CASES.keys()
 
 
 LIF = {"tau": 2.7, "v_threshold": 0.85, "v_reset": -0.15}
@@ -133,7 +133,7 @@ RUNS = [
 ]
 
 
-def module_of(name, options, soft, learned=True):
+def module_of(name, options, soft, device):
     """Returns a module whose constants are learned for each channel, with options that the kind has, and the equations'
     constants, which share its parameters."""
     kind, step, constants, _ = CASES[name]
@@ -142,18 +142,18 @@ def module_of(name, options, soft, learned=True):
     fields = kind.__fields__
     options = {**options, **{key: value for key, value in {"surrogate": "atan", "detach_reset": soft}.items() if key in fields}}
     reset = {"v_reset": None} if soft else {}
-    module = kind(**{key: snn.Learnable(value) for key, value in values.items()}, **options, **reset)
+    module = kind(**{key: snn.Learnable(value) for key, value in values.items()}, **options, **reset).to(device)
     defaults = {key: default for key, (_, default) in fields.items()} | {"v_reset": None, "detach_reset": False}
     return module, step, SimpleNamespace(**{**defaults, **options, **dict(module.named_parameters()), **reset})
 
 
 @pytest.mark.parametrize("name, options, soft", RUNS, ids=[f"{name}-{number}" for number, (name, *_) in enumerate(RUNS)])
-def test_a_neuron_is_its_equations(name, options, soft):
-    module, step, c = module_of(name, options, soft)
-    x = (1.5 * torch.randn(SHAPE, dtype=torch.float64)).requires_grad_()
+def test_a_neuron_is_its_equations(name, options, soft, device):
+    module, step, c = module_of(name, options, soft, device)
+    x = (1.5 * torch.randn(SHAPE, dtype=torch.float64)).to(device).requires_grad_()
     y, state = module(x, None)
     starts = {"v": c.v_reset if c.v_reset is not None else 0.0}
-    states = [starts.get(key, 0.0) + torch.zeros(SHAPE[1:], dtype=torch.float64) for key in module.state_names]
+    states = [starts.get(key, 0.0) + torch.zeros_like(x[0]) for key in module.state_names]
     outputs = []
     for row in x:
         output, *states = step(c, row, *states)
