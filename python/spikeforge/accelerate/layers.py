@@ -262,7 +262,7 @@ def is_recomputed(norm: nn.Module) -> bool:
 def _found(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> tuple[list[Rewrite], Watch | None]:
     """Returns the rewrites of neurons that have none yet, and the record of the call; None if there are none."""
     norms = {module for module in net.modules() if _is_of(module, NORMS) and not has_hooks(module)}
-    neurons = {module for module in _neurons(net) if not has_hooks(module)}
+    neurons = {module for module in _neurons(net) if module.takes_norm and not has_hooks(module)}
     free = {module for module in neurons if norm_of(module) is None}
     pools = {module for module in net.modules() if _is_known_pool(module) and not has_hooks(module)}
     fires = lambda neuron: neuron.is_binary
@@ -271,8 +271,8 @@ def _found(net: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> tuple[li
 
 
 def _neurons(net: nn.Module) -> list[nn.Module]:
-    """Returns the neurons of SpikingJelly that `accelerate` has replaced, and that a normalisation can be fused into."""
-    return [module for module in net.modules() if getattr(type(module), "takes_norm", False)]
+    """Returns the neurons of SpikingJelly that `accelerate` has replaced."""
+    return [module for module in net.modules() if hasattr(type(module), "takes_norm")]
 
 
 def _keeps_its_own(module: nn.Module) -> bool:

@@ -202,8 +202,7 @@ def _why_not_analog(node: Any) -> str | None:
 
 
 def _gates(node: Any) -> dict[str, torch.Tensor]:
-    gates = {name: getattr(node, name).view(-1, 1, 1).sigmoid() for name in published.GATES.values()}
-    return gates | _numbered("conduct", node.conduct.view(node.T, -1, 1, 1).sigmoid())
+    return {name: getattr(node, gate).view(-1, 1, 1).sigmoid() for name, gate in published.GATES.items()}
 
 
 def _numbered(name: str, values: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -272,8 +271,8 @@ RULES: dict[type, Rule] = {
         "lif", lambda n: published.firing(n, published.leak(n, v="detach(v)" if n.training else "v")),
         ("tau", "decay_input", "training", "_step_mode", *COMMON), why_not=_only_steps),
     neuron.GatedLIFNode: _rule(
-        "gated_lif", published.gated, ("T",), _zeros("v", "fired", "t"), params=_gates, mixin="GatedNode",
-        operands=lambda node: {"steps": node.T, "gate": "{}", "conduct": [f"conduct{i}" for i in range(node.T)]}),
+        "gated_lif", lambda n: published.gated_charge(n, "x"), ("T",), _zeros("v", "fired"), params=_gates,
+        mixin="GatedNode"),
     neuron.SimpleIFNode: _rule("integrate_and_fire", _integrate, states=_zeros("v"), mixin="SimpleNode"),
     neuron.SimpleLIFNode: _rule(
         "lif", lambda n: published.firing(n, _charge_of_simple_lif(n)), ("tau", "decay_input", *COMMON), _zeros("v"),
@@ -605,7 +604,9 @@ class GatedNode(PlainNode):
         return super()._fused(inputs) if fits else None
 
     def _run(self, program, x, states, *args, **kwargs):
-        spikes, (v, *_) = super()._run(program, x, (states[0], 0.0, 0.0), *args, **kwargs)
+        beta, conduct = self.beta.view(-1, 1, 1).sigmoid(), self.conduct.view(self.T, 1, -1, 1, 1).sigmoid()
+        x = x * (1 - beta * (1 - conduct)).to(x.dtype)
+        spikes, (v, _) = super()._run(program, x, (states[0], 0.0), *args, **kwargs)
         return spikes, [v, v]
 
 

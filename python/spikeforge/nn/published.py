@@ -96,12 +96,17 @@ def gated(n: Any) -> str:
         raise ValueError(f"conduct must have a value for each of {n.steps} steps, but has {len(gains)}")
     lines = [f"  g0 = {gains[0]}"]
     lines += [f"  g{i} = where(t >= {i}, {gains[i]}, g{i - 1})" for i in range(1, len(gains))]
-    lines += [f"  gain = {n.gate.format(f'g{len(gains) - 1}')}"]
-    lines += [f"  {name} = {n.gate.format(getattr(n, constant))}" for name, constant in GATES.items()]
-    return "\n".join(lines) + (
-        "\n  kept = 1 - a * (1 - d)\n  c = kept * v - (1 - a) * l + x * (1 - b * (1 - gain))\n"
+    lines += [f"  {name} = sigmoid({getattr(n, constant)})" for name, constant in GATES.items()]
+    current = f"x * (1 - b * (1 - sigmoid(g{len(gains) - 1})))"
+    return "\n".join((*lines, gated_charge(n, current), "  t' = t + 1"))
+
+
+def gated_charge(n: Any, current: str) -> str:
+    """Returns the statements of the gated LIF from its gates, which have the names of GATES, and its current."""
+    return (
+        f"  kept = 1 - a * (1 - d)\n  c = kept * v - (1 - a) * l + {current}\n"
         "  h = c - kept * v * r * fired - (1 - r) * q * fired\n"
-        f"  e = h - w\n  s = {n.fire('e')}\n  return s\n  v' = h\n  fired' = s\n  t' = t + 1"
+        f"  e = h - w\n  s = {n.fire('e')}\n  return s\n  v' = h\n  fired' = s"
     )
 
 
@@ -289,7 +294,6 @@ class GatedLIF(WithStates):
     """
 
     _body = staticmethod(gated)
-    _derived = {"gate": "sigmoid({{}})"}
     _in_parts = ("conduct",)
     state_names = ("v", "fired", "t")
 

@@ -221,6 +221,11 @@ def test_normalisations_before_these_neurons_stay_right():
         fused = copy.deepcopy(net)
         assert len(spikeforge.accelerate(fused).replaced) == 2
         spikeforge.accelerate.layers(fused, x, recompute=True)
+        if isinstance(fused[2], (neuron.SimpleLIFNode, neuron.GatedLIFNode)):
+            spikeforge.accelerate.layers(fused, x, keep_states=False)
+            fused(x), fused(x)
+            assert fused[2].v == 0
+            spikeforge.accelerate.layers(fused, x, keep_states=True)
         results = []
         for n in (net, fused):
             y = n(x)

@@ -576,6 +576,8 @@ NEURONS = {
     "LIF": lambda: snn.LIF(tau=snn.Learnable(2.0, min=1.0)),
     "IF, soft reset": lambda: snn.IF(v_reset=None, surrogate="atan"),
     "CubaLIF": lambda: snn.CubaLIF(tau_synapse=3.0),
+    "ILIF": lambda: snn.ILIF(v_threshold=0.3),
+    "GatedLIF": lambda: snn.GatedLIF(steps=4, channels=6),
     "strict": lambda: snn.LIF(strict=True),
     "text": lambda: snn.Neuron(SPIKING, tau=snn.Learnable(1.5)),
 }
