@@ -119,7 +119,8 @@ class PredefinedNeuron(ConstantsModule):
         """Adds an ``__init__`` with the annotations of the class and of its bases as keywords, and removes them from
         the class: they are for type checkers, and instances have the attributes."""
         annotations = vars(cls).get("__annotations__", {})
-        own = {name: (annotations.pop(name), vars(cls).get(name, ...)) for name in list(annotations)}
+        names = [name for name in annotations if not name.startswith("_")]
+        own = {name: (annotations.pop(name), vars(cls).get(name, ...)) for name in names}
         for name in own:
             if name in vars(cls):
                 delattr(cls, name)

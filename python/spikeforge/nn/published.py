@@ -46,11 +46,13 @@ def firing(n: Any, charge: str, after: str = "", output: str = "s") -> str:
 
 
 def klif(n: Any) -> str:
+    """Jiang and Zhang, arXiv:2302.09238 (2023): H = relu(k C), where C is the charge of a LIF."""
     scaled = reset(n, f"h / {n.k}", f"({n.v_threshold} / {n.k})") if n.scale_reset else ""
     return firing(n, f"{leak(n, 'c')}\n  h = relu({n.k} * c)", scaled)
 
 
 def clif(n: Any) -> str:
+    """Huang et al., ICML 2024: H = V - V / tau + X, M' = sigmoid(H / tau) M + S, V' = H - S (v_threshold + sigmoid(M'))."""
     return (
         f"  h = v - v / {n.tau} + x\n  e = h - {n.v_threshold}\n  s = {n.fire('e')}\n  return s\n"
         f"  c = m * sigmoid(h / {n.tau}) + s\n"
@@ -64,6 +66,7 @@ def current_lif(n: Any) -> str:
 
 
 def ilif(n: Any) -> str:
+    """Luo et al., ECCV 2024: C = round(clamp(H / v_threshold, 0, levels)), V' = H - C v_threshold; dC/dH is that of clamp."""
     return (
         f"  h = {n.charge}\n  e = h / {n.v_threshold}\n  passes = where(e >= {n.low} and e <= {n.high}, 1, 0)\n"
         f"  s = add_gradient(detach(round(clamp(e, 0, {n.levels}))), e, passes)\n"
@@ -72,6 +75,7 @@ def ilif(n: Any) -> str:
 
 
 def ternary(n: Any) -> str:
+    """Guo et al., AAAI 2024: 1 if H >= v_threshold, -1 if H <= -v_threshold, else 0."""
     fired = "s" if n.v_reset is None else "up + down"
     return (
         f"{leak(n) if hasattr(n, 'tau') else '  h = v + x'}\n  e = h - {n.v_threshold}\n  f = -h - {n.v_threshold}\n"
@@ -80,17 +84,20 @@ def ternary(n: Any) -> str:
 
 
 def resonate(n: Any) -> str:
+    """Izhikevich, Neural Networks 14 (2001): U + iH = exp(b + i omega) (U + iV), with X added to U."""
     c, s = n.cosine, n.sine
     return firing(n, f"  c = {n.decay} * (u * {c} - v * {s}) + x\n  h = {n.decay} * (u * {s} + v * {c})\n  u' = c")
 
 
 def liaf(n: Any) -> str:
+    """Wu et al., IEEE TNNLS (2021): a LIF whose output is activation(H) or activation(H - v_threshold)."""
     if n.activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, but is {n.activation!r}")
     return firing(n, leak(n), output=f"{n.activation}({'e' if n.threshold_related else 'h'})")
 
 
 def gated(n: Any) -> str:
+    """Yao et al., NeurIPS 2022, with the gain of the step t; the equations are those of :class:`GatedLIF`."""
     gains = n.conduct if isinstance(n.conduct, list) else [n.conduct]
     if len(gains) not in (1, n.steps):
         raise ValueError(f"conduct must have a value for each of {n.steps} steps, but has {len(gains)}")
@@ -116,6 +123,7 @@ GATES = {
 
 
 def compartments(n: Any) -> str:
+    """Zhang et al., AAAI 2024: D' = D - sigmoid(beta1) V + X - gamma S, H = V + sigmoid(beta2) (D' + gamma S)."""
     return (
         f"  c = d - sigmoid({n.beta1}) * v + x\n  h = v + sigmoid({n.beta2}) * c\n  e = h - {n.v_threshold}\n"
         f"  s = {n.fire('e')}\n  return s\n  d' = c - {spike_of_reset(n)} * {n.gamma}\n  v' = {reset(n)}"
@@ -123,6 +131,7 @@ def compartments(n: Any) -> str:
 
 
 def multi_level(n: Any) -> str:
+    """Feng et al., IJCAI 2022: the sum of LIF with H = (1 - 1 / tau) V + X and several thresholds."""
     lines = [
         f"  h{i} = (1 - 1 / {n.tau}) * v{i} + x\n  e{i} = h{i} - ({n.v_threshold} + {i} * {n.spacing})\n"
         f"  s{i} = {n.fire(f'e{i}')}\n  v{i}' = select({spike_of_reset(n, f's{i}')}, 0, h{i})\n"
@@ -132,6 +141,7 @@ def multi_level(n: Any) -> str:
 
 
 def noisy(n: Any) -> str:
+    """Ma et al., Patterns 4 (2023): S = 1 if H + noise >= v_threshold, and dS/dH is the noise's density."""
     density = f"exp(-0.5 * square(e / {n.sigma})) / ({n.sigma} * {math.sqrt(2 * math.pi)!r})"
     return (
         f"{leak(n)}\n  e = h - {n.v_threshold}\n  noise = {n.sigma} * normal()\n"
@@ -140,6 +150,7 @@ def noisy(n: Any) -> str:
 
 
 def sliding(n: Any) -> str:
+    """Fang et al., NeurIPS 2023: H[t] = weight[k - 1] X[t] + ... + weight[0] X[t - k + 1] + bias."""
     weights = n.weight if isinstance(n.weight, list) else [n.weight] * n.k
     if len(weights) != n.k:
         raise ValueError(f"weight must have k = {n.k} values, but has {len(weights)}")

@@ -281,6 +281,7 @@ WRONG = [
     (lambda: snn.ILIF(levels=2.5), "^ILIF: levels must be a whole number, but is 2.5"),
     (lambda: snn.ILIF(v_threshold=0.0), "^ILIF: v_threshold must be finite and above 0, but is 0.0"),
     (lambda: snn.ILIF(surrogate="atan"), "unexpected keyword argument 'surrogate'"),
+    (lambda: snn.PSN(steps=4, _outside=()), "unexpected keyword argument '_outside'"),
     (lambda: snn.KLIF(scale_reset=1), "^KLIF: scale_reset must be True or False, but is 1"),
     (lambda: snn.KLIF(tau=0.0), "^KLIF: tau must be finite and above 0"),
     (lambda: snn.TernaryIF(v_threshold=-1.0), "^TernaryIF: v_threshold must be finite and above 0"),
