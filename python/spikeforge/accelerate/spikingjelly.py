@@ -242,7 +242,8 @@ RULES: dict[type, Rule] = {
     neuron.IFNode: Rule(COMMON, _v, _predefined("integrate_and_fire"), lambda node: ("integrate_and_fire", {})),
     neuron.LIFNode: Rule(("tau", "decay_input", *COMMON), _v, _predefined("lif", "tau"), _lif_operator),
     neuron.ParametricLIFNode: _rule(
-        "plif", lambda n: published.firing(n, published.leak(n, rate="* rate")), ("decay_input", *COMMON), params=_rate),
+        "plif", lambda n: published.firing(n, published.leak(n, rate="* rate")), ("decay_input", *COMMON),
+        params=_rate),
     neuron.QIFNode: Rule((*QIF, *COMMON), _v, _predefined("qif", *QIF), _qif_operator),
     neuron.EIFNode: Rule(
         ("tau", "delta_T", "theta_rh", "v_rest", *COMMON), _v,

@@ -40,13 +40,14 @@ from spikeforge.nn.sparse_recurrent import SparseRecurrent
 from spikeforge.nn.stateful import StatefulModule, call, clamp_, detach_, get_states, keep_state, reset_, set_states_
 
 __all__ = [
-    "AdaptiveLIF", "AvgPool2d", "BatchNormNeuron", "CLIF", "Composite", "Constant", "CubaLIF", "Delay", "DelayedConv1d",
-    "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "GatedLIF", "IF", "ILIF", "Izhikevich", "KLIF", "LI", "LIAF", "LIF",
-    "Latency", "LavaConv", "LavaDelayDense", "LavaDense", "LavaLIF", "Learnable", "LoihiConv", "LoihiDelayDense",
-    "LoihiDense", "LoihiLIF", "LoihiSparse", "MaskedPSN", "MaxPool2d", "MultiLevelLIF", "Neuron", "NoisyLIF", "PLIF", "PSN",
-    "Poisson", "QIF", "Recurrent", "Repeat", "ResonateAndFire", "Sequential", "SlidingPSN", "SparseRecurrent", "StatefulModule", "TCLIF",
-    "TernaryIF", "TernaryLIF", "TimeDistributed", "call", "clamp_", "counts_to_spikes", "deploy", "detach_", "fuse",
-    "get_states", "keep_state", "reset_", "set_run_config_", "set_states_", "sum_virtual_steps",
+    "AdaptiveLIF", "AvgPool2d", "BatchNormNeuron", "CLIF", "Composite", "Constant", "CubaLIF", "Delay",
+    "DelayedConv1d", "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "GatedLIF", "IF", "ILIF", "Izhikevich",
+    "KLIF", "LI", "LIAF", "LIF", "Latency", "LavaConv", "LavaDelayDense", "LavaDense", "LavaLIF", "Learnable",
+    "LoihiConv", "LoihiDelayDense", "LoihiDense", "LoihiLIF", "LoihiSparse", "MaskedPSN", "MaxPool2d",
+    "MultiLevelLIF", "Neuron", "NoisyLIF", "PLIF", "PSN", "Poisson", "QIF", "Recurrent", "Repeat", "ResonateAndFire",
+    "Sequential", "SlidingPSN", "SparseRecurrent", "StatefulModule", "TCLIF", "TernaryIF", "TernaryLIF", "TimeDistributed",
+    "call", "clamp_", "counts_to_spikes", "deploy", "detach_", "fuse", "get_states", "keep_state", "reset_",
+    "set_run_config_", "set_states_", "sum_virtual_steps",
 ]  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def klif(n: Any) -> str:
 
 
 def clif(n: Any) -> str:
-    """Huang et al., ICML 2024: H = V - V / tau + X, M' = sigmoid(H / tau) M + S, V' = H - S (v_threshold + sigmoid(M'))."""
+    """Huang et al., ICML 2024: H = V - V / tau + X, M' = sigmoid(H / tau) M + S, reset by v_threshold + sigmoid(M')."""
     return (
         f"  h = v - v / {n.tau} + x\n  e = h - {n.v_threshold}\n  s = {n.fire('e')}\n  return s\n"
         f"  c = m * sigmoid(h / {n.tau}) + s\n"
@@ -66,7 +66,7 @@ def current_lif(n: Any) -> str:
 
 
 def ilif(n: Any) -> str:
-    """Luo et al., ECCV 2024: C = round(clamp(H / v_threshold, 0, levels)), V' = H - C v_threshold; dC/dH is that of clamp."""
+    """Luo et al., ECCV 2024: C = round(clamp(H / v_threshold, 0, levels)), with the derivative of clamp."""
     return (
         f"  h = {n.charge}\n  e = h / {n.v_threshold}\n  passes = where(e >= {n.low} and e <= {n.high}, 1, 0)\n"
         f"  s = add_gradient(detach(round(clamp(e, 0, {n.levels}))), e, passes)\n"
