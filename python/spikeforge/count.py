@@ -28,6 +28,7 @@ from spikeforge._operations import (
     spikes_of,
 )
 from spikeforge.accelerate.replacing import Replaced
+from spikeforge.nn.attention import Attention
 from spikeforge.nn.composite import Composite
 from spikeforge.nn.containers import Container, TimeDistributed
 from spikeforge.nn.delay import Delay
@@ -278,8 +279,9 @@ def _is_neuron(module: nn.Module) -> bool:
 
 
 def _may_compute_products(module: nn.Module) -> bool:
-    """Returns True if the module's forward is defined neither by torch nor by this library."""
-    return isinstance(module, fx.GraphModule) or not type(module).__module__.startswith(("torch.", "spikeforge."))
+    """Returns True if the module's forward is defined neither by torch nor by this library, or is that of attention."""
+    is_known = type(module).__module__.startswith(("torch.", "spikeforge."))
+    return not is_known or isinstance(module, (fx.GraphModule, Attention))
 
 
 def _counter(networks: list[Composite], name: str, module: nn.Module, neurons: tuple[type, ...]) -> Counter | None:

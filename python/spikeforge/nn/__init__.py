@@ -3,6 +3,14 @@
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from spikeforge.nn.attention import (
+    QKAttention,
+    SpikeDrivenSelfAttention,
+    SpikingSelfAttention,
+    qk_attention,
+    spike_driven_self_attention,
+    spiking_self_attention,
+)
 from spikeforge.nn.composite import Composite, Recurrent
 from spikeforge.nn.constant import Constant, Learnable
 from spikeforge.nn.containers import Sequential, TimeDistributed
@@ -44,10 +52,11 @@ __all__ = [
     "DelayedConv1d", "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "GatedLIF", "IF", "ILIF", "Izhikevich",
     "KLIF", "LI", "LIAF", "LIF", "Latency", "LavaConv", "LavaDelayDense", "LavaDense", "LavaLIF", "Learnable",
     "LoihiConv", "LoihiDelayDense", "LoihiDense", "LoihiLIF", "LoihiSparse", "MaskedPSN", "MaxPool2d",
-    "MultiLevelLIF", "Neuron", "NoisyLIF", "PLIF", "PSN", "Poisson", "QIF", "Recurrent", "Repeat", "ResonateAndFire",
-    "Sequential", "SlidingPSN", "SparseRecurrent", "StatefulModule", "TCLIF", "TernaryIF", "TernaryLIF", "TimeDistributed",
-    "call", "clamp_", "counts_to_spikes", "deploy", "detach_", "fuse", "get_states", "keep_state", "reset_",
-    "set_run_config_", "set_states_", "sum_virtual_steps",
+    "MultiLevelLIF", "Neuron", "NoisyLIF", "PLIF", "PSN", "Poisson", "QIF", "QKAttention", "Recurrent", "Repeat",
+    "ResonateAndFire", "Sequential", "SlidingPSN", "SparseRecurrent", "SpikeDrivenSelfAttention",
+    "SpikingSelfAttention", "StatefulModule", "TCLIF", "TernaryIF", "TernaryLIF", "TimeDistributed", "call", "clamp_",
+    "counts_to_spikes", "deploy", "detach_", "fuse", "get_states", "keep_state", "qk_attention", "reset_",
+    "set_run_config_", "set_states_", "spike_driven_self_attention", "spiking_self_attention", "sum_virtual_steps",
 ]  # fmt: skip
 
 

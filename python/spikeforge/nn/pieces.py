@@ -95,7 +95,8 @@ def run_in_pieces(layer: Layer, x: Tensor, tensors: Tensors) -> tuple[Tensor, li
 def type_of_product(x: Tensor) -> torch.dtype:
     """Returns the dtype to which autocast converts x for a product."""
     kind = x.device.type
-    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and x.dtype is not torch.float64
+    known = torch.compiler.is_compiling() or torch.amp.is_autocast_available(kind)  # the latter cannot be traced
+    casts = known and torch.is_autocast_enabled(kind) and x.dtype is not torch.float64
     return torch.get_autocast_dtype(kind) if casts else x.dtype
 
 
