@@ -1,6 +1,7 @@
 """Spiking neurons as fused, differentiable PyTorch operators: the time loop of a neuron is one call.
 
     spikeforge.nn           neurons and networks as torch modules
+    spikeforge.models       published networks: transformers of spikes and residual networks
     spikeforge.surrogate    derivatives of the spike
     spikeforge.losses       read-outs of a sequence, losses of them, and penalties of firing rates
     spikeforge.neuron       traces a Python function of one step as a neuron, whose spikes spikeforge.spike computes
@@ -40,7 +41,7 @@ from spikeforge._imports import after_import
 from spikeforge._version import __version__
 
 if TYPE_CHECKING:
-    from spikeforge import demo, distributed, losses, nir, nn, ops, plasticity, plot, rules, surrogate, trace
+    from spikeforge import demo, distributed, losses, models, nir, nn, ops, plasticity, plot, rules, surrogate, trace
     from spikeforge.accelerate import accelerate
     from spikeforge.checkpointing import checkpointed
     from spikeforge.connecting import Connectivity, Projection, connect
@@ -102,7 +103,7 @@ _AT_TRACE = (
 __all__ = [
     "Connectivity", "CudaKernel", "CustomOp", "Learned", "Monitor", "Network", "Online", "Plastic", "Projection",
     "Recording", "Share", "Synapse", "TracedNeuron", "__version__", "accelerate", "checkpointed", "connect", "convert",
-    "count", "custom_op", "data", "demo", "distributed", "energy", "losses", "neuron", "nir", "nn", "ops",
+    "count", "custom_op", "data", "demo", "distributed", "energy", "losses", "models", "neuron", "nir", "nn", "ops",
     "packed_activations", "plasticity", "plot", "qcfs", "rules", "simulate", "spike", "surrogate", "synapse", "trace",
 ]  # fmt: skip
 

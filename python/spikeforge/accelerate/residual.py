@@ -6,6 +6,7 @@ tensor: s + r, s * r or (1 - s) * r. The module remains the same object."""
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -78,7 +79,7 @@ def join(
         as_input: pass the residual as the part's second input, otherwise as ``residual=(mode, r)``.
         ranks: the numbers of dimensions of the module's inputs, which its forward may read.
     """
-    is_custom = not type(module).__module__.startswith(("torch.", "spikeforge."))
+    is_custom = not re.match(r"torch\.|spikeforge\.(?!models\.)", type(module).__module__)
     if isinstance(module, Replaced) or has_hooks(module) or not is_custom:
         return []
     if not any(modes(child) for child in module.modules() if child is not module):
@@ -158,6 +159,9 @@ def _traced(module: nn.Module, ranks: Ranks) -> tuple[fx.Graph, bool] | None:
         return None
     finally:
         module.training = training
+    for graph in graphs:
+        for node in graph.nodes:
+            node.type = None  # an annotation is a name that the text would need
     codes = {graph.python_code("self").src for graph in graphs}
     return (graphs[0], tracer.reads_ranks) if len(codes) == 1 else None
 
