@@ -1,4 +1,4 @@
-"""Trains a network on batches of events: the loop of shd.py and dvs_gesture.py."""
+"""Trains a network: the loop of shd.py, dvs_gesture.py and ../python/transformer.py."""
 
 import argparse
 import contextlib
@@ -12,6 +12,7 @@ import time
 import torch
 from torch import distributed
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python"))
@@ -28,9 +29,13 @@ class Recipe:
 
     data_sets(folder)           returns the data sets for training and test, of (events, label)
     write_stand_in(folder)      writes generated data of the data set's format
-    network()                   returns a module
+    network()                   returns a module, after data_sets
     inputs(events, training)    returns x and the module's other arguments, on the device of the events
+
+    It may define `collate`, for samples that are not events.
     """
+
+    collate = staticmethod(collate)
 
     def __init__(self, options):
         self.options = options
@@ -59,7 +64,7 @@ class Trainer:
         if own == 0 or len(training_set) < options.batch_size:
             bounds = f"at least {self.processes} and at most {len(training_set)}"
             raise UserError(f"--batch-size must be {bounds}, but is {options.batch_size}")
-        loader = dict(batch_size=own, collate_fn=collate, num_workers=options.workers, pin_memory=device.type == "cuda")
+        loader = dict(batch_size=own, collate_fn=recipe.collate, num_workers=options.workers, pin_memory=device.type == "cuda")
         self.order = DistributedSampler(training_set, self.processes, self.rank, seed=options.seed)
         self.training = DataLoader(training_set, sampler=self.order, drop_last=True, **loader)
         self.test = DataLoader(Subset(test_set, range(self.rank, len(test_set), self.processes)), **loader)
@@ -68,16 +73,20 @@ class Trainer:
         groups = recipe.parameter_groups(self.network)
         self.optimizer = torch.optim.AdamW(groups, options.rate, weight_decay=options.weight_decay)
         self.optimizer.register_step_post_hook(lambda *_: snn.clamp_(self.network))  # constants and delays in bounds
+        self.averaged = AveragedModel(self.network, multi_avg_fn=get_ema_multi_avg_fn(options.ema), use_buffers=True)
         self.history = []  # of each epoch: loss, accuracy of training and of test
         self.checkpoint = pathlib.Path(options.output) / f"{recipe.name}.pt"
         if options.resume:
             self.load()
         self.parallel = digits_ddp.prepare(self.network, device) if self.processes > 1 else self.network
+        if options.compile:
+            self.parallel = torch.compile(self.parallel)
 
     def load(self):
         try:
             saved = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
             self.network.load_state_dict(saved["network"])
+            self.averaged.load_state_dict(saved["averaged"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.history = saved["history"]
         except OSError as error:
@@ -89,8 +98,8 @@ class Trainer:
     def save(self):
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         new = self.checkpoint.with_suffix(".new")
-        network, optimizer = self.network.state_dict(), self.optimizer.state_dict()
-        torch.save({"network": network, "optimizer": optimizer, "history": self.history}, new)
+        states = {name: getattr(self, name).state_dict() for name in ("network", "averaged", "optimizer")}
+        torch.save({**states, "history": self.history}, new)
         new.replace(self.checkpoint)
 
     def forward(self, network, events, labels):
@@ -110,6 +119,8 @@ class Trainer:
         (loss / len(labels)).backward()
         torch.nn.utils.clip_grad_norm_(self.parallel.parameters(), 1.0)
         self.optimizer.step()
+        if self.options.ema:
+            self.averaged.update_parameters(self.network)
         return loss.detach(), right
 
     def mean(self, sums):
@@ -134,8 +145,9 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self):
-        self.network.eval()  # not `parallel`, whose calls wait for the other processes: they may have fewer batches
-        return self.mean([(0, 0, 0), *((*self.forward(self.network, *batch), len(batch[1])) for batch in self.test)])[1]
+        network = (self.averaged.module if self.options.ema else self.network).eval()
+        # Not `parallel`, whose calls wait for the other processes: they may have fewer batches.
+        return self.mean([(0, 0, 0), *((*self.forward(network, *batch), len(batch[1])) for batch in self.test)])[1]
 
     def run(self):
         options, start, writer = self.options, time.monotonic(), None
@@ -203,6 +215,8 @@ def parser(description, output, **defaults):
     parser.add_argument("--rate", type=float, help="the largest learning rate of AdamW")
     parser.add_argument("--weight-decay", type=float, default=1e-5)
     parser.add_argument("--amp", action="store_true", help="mixed precision in bfloat16")
+    parser.add_argument("--ema", type=float, default=0.0, help="decay of the moving average of parameters that is tested; 0: none")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the network for training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0, help="processes that read files, of each process that trains")
     parser.add_argument("--threads", type=positive, default=1, help="threads of the CPU, of each process")

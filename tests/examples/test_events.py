@@ -1,5 +1,5 @@
-"""The recipes for data sets of events (examples/events) train on generated files of the data sets' formats, resume, and
-run in several processes."""
+"""The recipes for data sets of events (examples/events), and of images (examples/python/transformer.py), train on
+generated files of the data sets' formats, resume, and run in several processes."""
 
 import os
 import pathlib
@@ -12,6 +12,7 @@ from example import ROOT, load
 from loops import printed_by
 
 FOLDER = ROOT / "examples/events"
+FOLDERS = {"shd": "events", "dvs_gesture": "events", "transformer": "python"}
 sys.path.append(str(FOLDER))  # for the module that the recipes share
 pytest.importorskip("h5py")
 
@@ -23,6 +24,7 @@ RECIPES = {
     "delays": ("shd", [*SMALL_SHD, "--delays", "--interpolation", "linear"], (4, 5)),
     "gauss": ("shd", [*SMALL_SHD, "--delays", "--amp"], (5, 6)),
     "gesture": ("dvs_gesture", SMALL_GESTURE, (5, 7)),
+    "transformer": ("transformer", ["--ema", 0.9], (7, 8)),
 }
 
 
@@ -30,7 +32,7 @@ RECIPES = {
 def call(monkeypatch, capsys):
     def call(program, *options):
         """Returns the exit code and the output of the program, which runs in this process."""
-        module = load("events", program)
+        module = load(FOLDERS[program], program)
         monkeypatch.setattr(sys, "argv", [f"{program}.py", "--device", "cpu", *map(str, options)])
         code = 0
         try:
@@ -48,7 +50,7 @@ def test_a_recipe_learns_and_resumes(recipe, call, tmp_path):
     program, options, (first, last) = RECIPES[recipe]
     data, checkpoint = tmp_path / "data", tmp_path / f"{program}.pt"
     data.mkdir()
-    load("events", program).Recipe(None).write_stand_in(data)
+    load(FOLDERS[program], program).Recipe(None).write_stand_in(data)
     options = [*options, "--output", tmp_path, "--data", data, "--logs", tmp_path / "logs"]
     code, printed = call(program, *options, "--epochs", first)
     assert code == 0, printed.err
@@ -75,6 +77,8 @@ def test_errors_of_usage_are_one_line(call, tmp_path):
         ("shd", ["--epochs", 0], "0 is not positive"),
         ("dvs_gesture", ["--data", tmp_path], "trials_to_train.txt"),
         ("dvs_gesture", ["--blocks", 8], "--blocks: 8 are too many for 128 pixels"),
+        ("transformer", ["--data", tmp_path], "contains neither cifar-10-batches-py nor train and val"),
+        ("transformer", ["--model", "nothing"], "invalid choice: 'nothing'"),
     ):
         code, printed = call(program, *options)
         assert code == 2 and printed.err.count("\n") == 1 and words in printed.err, printed
@@ -94,10 +98,11 @@ def test_gestures_are_cut_out_of_recordings(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program, options", [("shd", SMALL_SHD), ("dvs_gesture", SMALL_GESTURE)])
+@pytest.mark.parametrize("program, options", [("shd", SMALL_SHD), ("dvs_gesture", SMALL_GESTURE), ("transformer", [])])
 def test_a_recipe_trains_in_two_processes(program, options, tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(ROOT / "python"), OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", FOLDER / f"{program}.py"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+             ROOT / "examples" / FOLDERS[program] / f"{program}.py"]
     printed = printed_by(*start, *options, "--epochs", 2, "--output", tmp_path, env=environment, timeout=300)
     loss = [float(number) for number in re.findall(r"loss ([\d.]+)", printed)]
     assert len(loss) == 2 and loss[1] < loss[0] - 0.1, printed

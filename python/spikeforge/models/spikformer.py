@@ -63,4 +63,4 @@ def encoder_block(attention: Attention, hidden: int, neuron: MakeNeuron) -> Sequ
 
 spikformer_ti = partial(Spikformer, dim=256, heads=8, depth=4)
 spikformer_s = partial(Spikformer, dim=384, heads=12, depth=6)
-spikformer_cifar10 = partial(Spikformer, 10, dim=384, heads=12, depth=4, patch=4)
+spikformer_cifar10 = partial(Spikformer, classes=10, dim=384, heads=12, depth=4, patch=4)

@@ -1,15 +1,19 @@
 """spikeforge.models have the logits, spikes and gradients of SpikingJelly's models with the same weights."""
 
 import copy
+import json
+import sys
 
 import pytest
 import spikeforge
 import spikeforge.nn as snn
 import torch
-from loops import in_pieces, refused
+from loops import in_pieces, printed_by, refused
 from spikeforge import losses, models
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from conftest import REPOSITORY
 
 jelly = pytest.importorskip("spikingjelly", reason="spikingjelly is not installed")
 pytest.importorskip("torchvision", reason="SpikingJelly's models need torchvision")
@@ -164,6 +168,26 @@ def test_a_model_is_compiled_exported_and_counted():
         net(x)
     assert not counted.not_counted
     assert [layer.name for layer in counted.layers if layer.role == "product"] == ["blocks.0.0.body"]
+
+
+@pytest.mark.long
+def test_the_benchmark_runs_without_a_gpu(tmp_path):
+    forms = ["SpikingJelly", "with layers", "models", "recomputed"]
+    small = ["--device", "cpu", "--batch", "1", "--size", "32", "--steps", "2", "--rounds", "1", "--steps-per-round", "1"]
+    command = [sys.executable, REPOSITORY / "benchmarks/transformers.py", "--networks", "ms_resnet18", "--forms", *forms]
+    printed = printed_by(*command, *small, "--json", tmp_path / "rows.json", timeout=300)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [row["form"] for row in rows] == forms and all(form in printed for form in forms)
+    for row in rows:
+        assert 0 < row["by_kind"]["convolutions"] and 0 < row["milliseconds"], row
+    # Two operations for each multiplication, forward and for both gradients, but for none of the images.
+    net, done = models.ms_resnet18(), []
+    for layer in net.modules():
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            layer.register_forward_hook(lambda m, args, y: done.append((m, m.weight[0].numel() * y.numel())))
+    net(torch.randn(2, 1, 3, 32, 32))
+    expected = sum((4 if layer.weight.shape[1] == 3 else 6) * multiplications for layer, multiplications in done)
+    assert rows[2]["floor"]["operations"] == expected
 
 
 def loaded(change):

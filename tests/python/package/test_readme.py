@@ -13,6 +13,7 @@ import torch
 from documentation import PAGES, anchors, code, marked, prose, table
 from loops import printed_by
 
+import spikeforge.models
 import spikeforge.nn
 from spikeforge import surrogate
 
@@ -122,6 +123,21 @@ def test_a_program_of_the_training_page_runs(blocks, libraries, monkeypatch, tmp
     for block, check in ({"a network to train": ""} | blocks).items():
         exec(compile(code(block), block, "exec"), vars(page))
         exec(check, vars(page))
+
+
+def test_the_programs_of_the_page_of_models_run(capsys):
+    names = {}
+    exec(code("models in Python"), names)
+    assert "26 normalisations" in capsys.readouterr().out and all(p.grad is not None for p in names["net"].parameters())
+    exec(code("attention in Python"), names)
+    assert 0 < names["y"].mean() and names["products"].shape == names["selected"].shape == names["masked"].shape == (4, 8, 8, 8, 49)
+    models = {name: getattr(spikeforge.models, name) for name in spikeforge.models.__all__}
+    sizes = {name for row in table("table of models") for cell in row[:2] for name in re.findall(r"`(\w+)`", cell)}
+    assert sizes == models.keys() - {"Residual", "from_spikingjelly"}
+    pytest.importorskip("spikingjelly")
+    pytest.importorskip("torchvision")
+    exec(code("weights of SpikingJelly"), names)
+    assert torch.equal(names["same"].head.module[2].weight, names["trained"].head.weight)
 
 
 def test_the_programs_of_learning_online_run(capsys):
