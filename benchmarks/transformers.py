@@ -45,7 +45,7 @@ try:
     from spikingjelly.activation_based.surrogate import ATan
 except ImportError as error:
     print(f"without SpikingJelly, which cannot be imported here: {error}", file=sys.stderr)
-    functional = maxformer = ms_resnet = qkformer = sew_resnet = spike_driven_transformer = spikformer = IFNode = ATan = None
+    functional = maxformer = ms_resnet = qkformer = sew_resnet = spike_driven_transformer = spikformer = None
 
 WARM_UP = 3
 
@@ -87,7 +87,7 @@ def kind_of(*names):
 def make(name, form, case, device):
     """Returns the network; the form "recomputed" saves bits instead of spikes."""
     if form in PEERS:
-        options = dict(num_classes=case.classes) | ({} if name.startswith(("sew", "max_", "maxf")) else dict(T=case.steps))
+        options = dict(num_classes=case.classes) | ({} if name == "sew_resnet18" else dict(T=case.steps))
         if name == "spikformer_ti":
             options |= dict(img_size_h=case.size, img_size_w=case.size)
         net = (sew if name == "sew_resnet18" else getattr(case.peer, name))(**options).to(device)
@@ -235,7 +235,8 @@ def line(row):
     text += "".join(f"  {kind} {time:.2f}" for kind, time in sorted(row["by_kind"].items(), key=lambda each: -each[1]))
     if "floor" in row:
         least = row["floor"]
-        text += f"\n  {'floor':<14}{least['milliseconds']:9.2f} ms  {least['bytes'] / 1e9:.2f} GB, {least['operations'] / 1e12:.2f} T"
+        text += f"\n  {'floor':<14}{least['milliseconds']:9.2f} ms"
+        text += f"  {least['bytes'] / 1e9:.2f} GB, {least['operations'] / 1e12:.2f} T operations"
     return text
 
 
@@ -247,25 +248,27 @@ def main():
     parser.add_argument("--size", type=int, help="pixels of an image's side; default: those of each network")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--steps", type=int, help="time steps T")
-    parser.add_argument("--dtype", choices=["float16", "bfloat16", "float32"], help="of autocast; float16 on a GPU, none on a CPU")
+    parser.add_argument("--dtype", choices=["float16", "bfloat16", "float32"], help="of autocast; float16 on a GPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps-per-round", type=int, default=5)
     parser.add_argument("--bandwidth", type=float, default=4800, help="GB/s, for the floor; default: an H200")
-    parser.add_argument("--tflops", type=float, default=989, help="of products in half types, for the floor; default: an H200")
+    parser.add_argument("--tflops", type=float, default=989, help="of products; default: an H200, half types")
     parser.add_argument("--json", type=pathlib.Path, help="also write the results there")
     options = parser.parse_args()
     options.dtype = options.dtype or ("float16" if options.device == "cuda" else "float32")
     torch.backends.cudnn.benchmark = True
     rows = []
     for name in options.networks:
-        forms = [form for form in options.forms if (functional if form in PEERS else hasattr(models, name))]
+        has = {True: functional is not None, False: hasattr(models, name)}
+        forms = [form for form in options.forms if has[form in PEERS]]
         for form in forms:
             rows.append(measure(name, form, options))
             if form == forms[0]:
-                print(f"{name}, T={rows[-1]['steps']}, B={rows[-1]['batch']}, {rows[-1]['size']} pixels, {options.dtype}")
+                print("{network}, T={steps}, B={batch}, {size} pixels, ".format(**rows[-1]) + options.dtype)
             print(line(rows[-1]), flush=True)
     if options.json:
-        about = dict(torch=torch.__version__, device=torch.cuda.get_device_name() if options.device == "cuda" else "cpu")
+        device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+        about = dict(torch=torch.__version__, device=device)
         options.json.write_text(json.dumps(dict(command=sys.argv, machine=about, rows=rows), indent=1) + "\n")
 
 

@@ -64,7 +64,8 @@ class Trainer:
         if own == 0 or len(training_set) < options.batch_size:
             bounds = f"at least {self.processes} and at most {len(training_set)}"
             raise UserError(f"--batch-size must be {bounds}, but is {options.batch_size}")
-        loader = dict(batch_size=own, collate_fn=recipe.collate, num_workers=options.workers, pin_memory=device.type == "cuda")
+        loader = dict(batch_size=own, collate_fn=recipe.collate, num_workers=options.workers)
+        loader["pin_memory"] = device.type == "cuda"
         self.order = DistributedSampler(training_set, self.processes, self.rank, seed=options.seed)
         self.training = DataLoader(training_set, sampler=self.order, drop_last=True, **loader)
         self.test = DataLoader(Subset(test_set, range(self.rank, len(test_set), self.processes)), **loader)
@@ -215,7 +216,7 @@ def parser(description, output, **defaults):
     parser.add_argument("--rate", type=float, help="the largest learning rate of AdamW")
     parser.add_argument("--weight-decay", type=float, default=1e-5)
     parser.add_argument("--amp", action="store_true", help="mixed precision in bfloat16")
-    parser.add_argument("--ema", type=float, default=0.0, help="decay of the moving average of parameters that is tested; 0: none")
+    parser.add_argument("--ema", type=float, default=0.0, help="decay of averaged parameters, to be tested; 0: none")
     parser.add_argument("--compile", action="store_true", help="torch.compile the network for training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0, help="processes that read files, of each process that trains")

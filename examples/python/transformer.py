@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains a network of spikeforge.models on images: handwritten digits, CIFAR-10 or ImageNet.
 
-    python examples/python/transformer.py                                       # scikit-learn's digits, a minute
-    python examples/python/transformer.py --data CIFAR --model spikformer_cifar10 --epochs 300 --amp --compile
-    torchrun --standalone --nproc_per_node 8 examples/python/transformer.py --data IMAGENET --model qkformer_10_384 --amp
+    python examples/python/transformer.py        # a small QKFormer on scikit-learn's digits, a minute
+    python examples/python/transformer.py --data CIFAR --model spikformer_cifar10 --epochs 300 --compile --ema 0.999
+    torchrun --standalone --nproc_per_node 8 examples/python/transformer.py --data IMAGENET --model sdt_8_384 --amp
 
 CIFAR contains cifar-10-batches-py, and IMAGENET the folders train and val of torchvision's ImageFolder. Each image is
 the input of all steps. Normalisations and residuals run in the passes of the neurons (spikeforge.nn.fuse).
@@ -63,7 +63,8 @@ class Recipe(training.Recipe):
 
         digits = load_digits()
         images = torch.from_numpy(digits.images).float().unsqueeze(1) / 8 - 1
-        torch.save((torch.nn.functional.interpolate(images, scale_factor=2), torch.from_numpy(digits.target)), folder / "digits.pt")
+        images = torch.nn.functional.interpolate(images, scale_factor=2)
+        torch.save((images, torch.from_numpy(digits.target)), folder / "digits.pt")
 
     def network(self):
         make = (SMALL | PUBLISHED)[self.options.model]

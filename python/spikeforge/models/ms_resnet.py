@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
-from spikeforge.models.parts import MakeNeuron, Residual, conv_norm, read_out
+from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out
 from spikeforge.nn.containers import Sequential
 from spikeforge.nn.neurons import LIF
 from spikeforge.surrogate import Rect
@@ -14,7 +14,7 @@ from spikeforge.surrogate import Rect
 leaky = partial(LIF, tau=4 / 3, decay_input=False, v_threshold=0.5, surrogate=Rect(2.0), detach_reset=True)
 
 
-class MSResNet(Sequential):
+class MSResNet(ImageNetwork):
     """A ResNet with membrane shortcuts, which add the currents of neurons: a block is neuron, convolution,
     normalisation, twice, plus its input. Images ``[T, B, channels, H, W]`` to ``[T, B, classes]``.
 

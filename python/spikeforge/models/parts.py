@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import EllipsisType
 
 from torch import Tensor, nn
 
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.pooling import MaxPool2d
+from spikeforge.nn.stateful import States
 
 MakeNeuron = Callable[..., nn.Module]
 JOINS = ("add", "and", "iand")
@@ -38,6 +40,19 @@ def mlp(dim: int, hidden: int, neuron: MakeNeuron) -> Sequential:
 def read_out(channels: int, classes: int) -> TimeDistributed:
     """The mean over an image, and a linear layer."""
     return TimeDistributed(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+class ImageNetwork(Sequential):
+    """Named parts, called one after the other on images ``[T, B, channels, H, W]``."""
+
+    def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
+        if not isinstance(x, Tensor) or x.dim() != 5:
+            found = f"has shape {list(x.shape)}" if isinstance(x, Tensor) else f"is {type(x).__name__}"
+            raise ValueError(
+                f"{self._title()}: x must be [T, B, channels, H, W], but {found}; images.expand(T, -1, -1, -1, -1) are "
+                "images at all of T steps"
+            )
+        return super().forward(x, state, store_states=store_states)
 
 
 class Residual(nn.Module):

@@ -6,13 +6,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
-from spikeforge.models.parts import MakeNeuron, Residual, conv_norm, read_out, spiking
+from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out, spiking
 from spikeforge.models.spikformer import encoder_block
 from spikeforge.nn.attention import QKAttention, SpikingSelfAttention, paper_neuron
 from spikeforge.nn.containers import Sequential
 
 
-class QKFormer(Sequential):
+class QKFormer(ImageNetwork):
     """Three stages of transformer blocks on images of 1/4, 1/8 and 1/16 of the size: figure 1 of the paper. Images
     ``[T, B, channels, H, W]`` to ``[T, B, classes]``.
 

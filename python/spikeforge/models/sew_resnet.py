@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import nn
 
-from spikeforge.models.parts import MakeNeuron, Residual, conv_norm, read_out, spiking
+from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out, spiking
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.neurons import IF
 from spikeforge.nn.pooling import MaxPool2d
@@ -16,7 +16,7 @@ from spikeforge.nn.pooling import MaxPool2d
 integrate = partial(IF, surrogate="atan", detach_reset=True)
 
 
-class SEWResNet(Sequential):
+class SEWResNet(ImageNetwork):
     """A ResNet whose blocks join spikes with spikes (spike-element-wise): figure 1(c) of the paper. Images ``[T, B,
     channels, H, W]`` to ``[T, B, classes]``.
 

@@ -6,13 +6,13 @@ from collections import OrderedDict
 
 from torch import nn
 
-from spikeforge.models.parts import MakeNeuron, Residual, conv_norm, mlp
+from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, mlp
 from spikeforge.nn.attention import SpikeDrivenSelfAttention, paper_neuron
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.pooling import MaxPool2d
 
 
-class SpikeDrivenTransformer(Sequential):
+class SpikeDrivenTransformer(ImageNetwork):
     """A transformer whose layers all read spikes: figure 2 of the paper. Images ``[T, B, channels, H, W]`` to ``[T, B,
     classes]``.
 

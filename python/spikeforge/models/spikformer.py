@@ -7,12 +7,12 @@ from functools import partial
 
 from torch import nn
 
-from spikeforge.models.parts import MakeNeuron, Residual, conv_norm, mlp, read_out, spiking
+from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, mlp, read_out, spiking
 from spikeforge.nn.attention import Attention, SpikingSelfAttention, paper_neuron
 from spikeforge.nn.containers import Sequential
 
 
-class Spikformer(Sequential):
+class Spikformer(ImageNetwork):
     """A transformer of spikes: figure 2 of the paper. Images ``[T, B, channels, H, W]`` to ``[T, B, classes]``.
 
     Spiking patch splitting: four convolutions, of which the last ones halve the image, and a position embedding, which

@@ -201,6 +201,7 @@ WRONG = {
     "patch": (ValueError, "patch must be 1, 2, 4, 8 or 16 pixels, but is 3", lambda: models.Spikformer(patch=3)),
     "stages": (ValueError, "three values", lambda: models.QKFormer(heads=(1, 2))),
     "pool": (ValueError, "pool must have four values", lambda: models.SpikeDrivenTransformer(pool=(True,))),
+    "images without time": (ValueError, r"MSResNet: x must be .* has shape \[2, 3, 8, 8\]; images.expand", lambda: models.MSResNet()(torch.ones(2, 3, 8, 8))),
     "another network": (TypeError, "must be a network of spikeforge.models, but is Linear", lambda: models.from_spikingjelly(nn.Linear(1, 1), {})),
     "unknown name": (ValueError, "the map of names has no module 'neck'", loaded(lambda v: v.update({"neck.weight": torch.ones(1)}))),
     "missing name": (RuntimeError, "Missing key.*head.2.weight", loaded(lambda v: v.pop("head.weight"))),
