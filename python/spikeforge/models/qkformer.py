@@ -13,7 +13,7 @@ from spikeforge.nn.containers import Sequential
 
 
 class QKFormer(ImageNetwork):
-    """Three stages of transformer blocks on images of 1/4, 1/8 and 1/16 of the size: figure 1 of the paper. Images
+    """Three stages of transformer blocks on images of 1/4, 1/8 and 1/16 of the size: figure 2 of the paper. Images
     ``[T, B, channels, H, W]`` to ``[T, B, classes]``.
 
     The blocks of the first two stages, with many tokens, use attention of queries and keys, whose cost is linear in
