@@ -203,4 +203,33 @@ SPIKEFORGE_KERNELS(Autograd, library) {
 }
 
 }  // namespace
+
+at::Tensor product(const CsrMatrix& matrix, const at::Tensor& x) {
+  const auto& [weights, indices, indptr, rows, cols, values, unchecked] = matrix;
+  const std::optional<at::Tensor> begins = indptr;
+  return call_product({weights,
+                       indices,
+                       begins,
+                       x,
+                       {.rows = rows, .cols = cols, .matrix = true, .values = values, .unchecked = unchecked}});
+}
+
+void add_weight_grad(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& grad, const at::Tensor& sums) {
+  const std::optional<at::Tensor> begins = matrix.indptr;
+  const WeightGradCall call{x,
+                            grad,
+                            matrix.indices,
+                            begins,
+                            {.rows = matrix.rows,
+                             .cols = matrix.cols,
+                             .transpose = true,
+                             .matrix = true,
+                             .values = matrix.values,
+                             .unchecked = matrix.unchecked}};
+  if (sums.is_cpu())
+    add_weight_grad_cpu(call, sums);
+  else
+    sums.add_(call_weight_grad(call));
+}
+
 }  // namespace spikeforge::ops::sparse

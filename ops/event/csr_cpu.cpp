@@ -204,6 +204,8 @@ void weight_gradient(const Rows& matrix, const at::Tensor& x, const at::Tensor& 
   }
 }
 
+}  // namespace
+
 void add_weight_grad_cpu(const WeightGradCall& call, const at::Tensor& sums) {
   check_weight_grad(call);
   const HeldRows held = hold_rows(call);
@@ -223,6 +225,8 @@ void add_weight_grad_cpu(const WeightGradCall& call, const at::Tensor& sums) {
     weight_gradient(held.rows, x, grad, call.options, sums.mutable_data_ptr<float>());
 }
 
+namespace {
+
 at::Tensor weight_grad_cpu(const WeightGradCall& call) {
   const c10::ScalarType type = call.grad.scalar_type();
   const at::Tensor sums = at::zeros(call.indices.sizes(), call.grad.options().dtype(state_type(type)));
@@ -236,12 +240,5 @@ SPIKEFORGE_KERNELS(CPU, library) {
 }
 
 }  // namespace
-
-void add_weight_grad(const WeightGradCall& call, const at::Tensor& sums) {
-  if (sums.is_cpu())
-    add_weight_grad_cpu(call, sums);
-  else
-    sums.add_(call_weight_grad(call));
-}
 
 }  // namespace spikeforge::ops::sparse

@@ -271,6 +271,20 @@ template <class Result, class Op> Result call_with(const Op& op, const DeliverCa
 
 }  // namespace
 
+void deliver_(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& delays, const at::Tensor& ring,
+              const at::Tensor& step) {
+  const auto& [weights, indices, indptr, rows, cols, values, unchecked] = matrix;
+  const std::optional<at::Tensor> begins = indptr;
+  call_deliver_({{weights,
+                  indices,
+                  begins,
+                  x,
+                  {.rows = rows, .cols = cols, .transpose = true, .values = values, .unchecked = unchecked}},
+                 delays,
+                 ring,
+                 step});
+}
+
 at::Tensor call_deliver(const DeliverCall& call) {
   static const auto op = find_operator<decltype(deliver_kernel<at::Tensor, call_deliver>)>("spikeforge::csr_deliver");
   return call_with<at::Tensor>(op, call);

@@ -5,6 +5,7 @@
 #include "csrc/kernels/event/plan.h"
 #include "csrc/kernels/event/product.h"
 #include "ops/common/layout.h"
+#include "ops/common/sparse_products.h"
 #include "ops/common/verified.h"
 
 #include <ATen/core/Tensor.h>
@@ -18,10 +19,6 @@
 
 namespace spikeforge::ops::sparse {
 
-using event::Values;
-
-// Throws ValueError for other names; `op` begins the message.
-Values parse_values(std::string_view name, const char* op = "csr_product");
 inline Values event_values(bool graded) { return graded ? Values::graded : Values::event; }
 
 // The options of a product.
@@ -40,10 +37,8 @@ struct Options {
 // Checks x as an argument of `op`, for any kind of matrix.
 void check_entries(const char* op, const char* argument, const at::Tensor& x, const Options& options);
 
-// Checks only the matrix. `op` begins the message.
+// Checks the size of a matrix. `op` begins the message.
 void check_size(const char* op, const c10::SymInt& rows, const c10::SymInt& cols);
-void check_matrix(const char* op, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,
-                  const c10::SymInt& rows, const c10::SymInt& cols);
 // Checks the begins of rows of a matrix on the CPU in every call, which is cheap compared to a product. Indices are not
 // read.
 void check_indptr(const char* op, const event::Rows& rows);
@@ -92,11 +87,8 @@ inline c10::SymInt ell_rows(const at::Tensor& indices) {
 at::Tensor call_product(const ProductCall& call);
 at::Tensor call_weight_grad(const WeightGradCall& call);
 
-// Adds the gradient of the weights to a tensor of the shape of the indices, in the type of sums. Below autograd only.
-void add_weight_grad(const WeightGradCall& call, const at::Tensor& sums);
-
-// Returns the contribution of each entry in this type; its gradient is straight-through for events.
-at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type);
+// Adds the gradient of the weights to sums on the CPU.
+void add_weight_grad_cpu(const WeightGradCall& call, const at::Tensor& sums);
 
 // Convert `run` to kernels for the dispatcher.
 template <at::Tensor (*run)(const ProductCall&)>

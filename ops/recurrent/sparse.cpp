@@ -8,7 +8,7 @@
 #include "ops/recurrent/sparse.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
-#include "ops/event/delays.h"
+#include "ops/common/verified.h"
 #include "ops/recurrent.h"
 #include "ops/recurrent/stepped.h"
 
@@ -28,7 +28,6 @@
 namespace spikeforge::ops::recurrent {
 namespace {
 
-using sparse::Options;
 using sparse::Values;
 
 // Sizes of a call whose sizes are known.
@@ -87,20 +86,8 @@ class SparseFeedback final : public Feedback {
   // Adds the output of a step to the currents of the window that begins with this step.
   void deliver(std::int64_t row, const at::Tensor& output) {
     const Connections& c = call_.connections;
-    const at::Tensor x = output.reshape({sizes_.samples, sizes_.width}), window = sums_.narrow(0, row, delay_ + 1);
-    const std::optional<at::Tensor> indptr = c.indptr;
-    sparse::call_deliver_({{c.weights,
-                            c.indices,
-                            indptr,
-                            x,
-                            {.rows = sizes_.width,
-                             .cols = sizes_.width,
-                             .transpose = true,
-                             .values = c.values,
-                             .unchecked = sums_.is_cpu()}},
-                           c.delays,
-                           window,
-                           step_});
+    sparse::deliver_({c.weights, c.indices, c.indptr, sizes_.width, sizes_.width, c.values, sums_.is_cpu()},
+                     output.reshape({sizes_.samples, sizes_.width}), c.delays, sums_.narrow(0, row, delay_ + 1), step_);
   }
 
   const SparseCall& call_;
@@ -160,22 +147,16 @@ class SparseBackwardFeedback final : public BackwardFeedback {
   at::Tensor sent(std::int64_t row, const at::Tensor& output) {
     const Connections& c = call_.connections;
     const at::Tensor window = grads_.narrow(0, row + 1, delay_).view({delay_ * sizes_.width, sizes_.samples});
-    const std::optional<at::Tensor> indptr = c.indptr;
-    Options options{.rows = sizes_.width,
-                    .cols = delay_ * sizes_.width,
-                    .matrix = true,
-                    .values = Values::number,
-                    .unchecked = grads_.is_cpu()};
-    const at::Tensor products = sparse::call_product({weights_, targets_, indptr, window, options});  // [H, samples]
+    sparse::CsrMatrix matrix{weights_,       targets_,       c.indptr, sizes_.width, delay_ * sizes_.width,
+                             Values::number, grads_.is_cpu()};
+    const at::Tensor products = sparse::product(matrix, window);  // [H, samples]
     if (of_weights.defined()) {
       const at::Tensor x = output.reshape({sizes_.samples, sizes_.width}).t().contiguous();
-      if (c.are_homogeneous()) {
+      matrix.values = c.values;
+      if (c.are_homogeneous())
         of_weights += (sparse::counted(x, c.values, options_.dtype().toScalarType()) * products).sum();
-      } else {
-        options.transpose = true;
-        options.values = c.values;
-        sparse::add_weight_grad({x, window, targets_, indptr, options}, of_weights);
-      }
+      else
+        sparse::add_weight_grad(matrix, x, window, of_weights);
     }
     return (c.are_homogeneous() ? products * c.weights.to(options_.dtype()) : products).t();
   }

@@ -2,7 +2,7 @@
 // with a delay for each of them.
 #pragma once
 
-#include "ops/event/product.h"
+#include "ops/common/sparse_products.h"
 #include "ops/recurrent/call.h"
 
 #include <ATen/core/Tensor.h>
