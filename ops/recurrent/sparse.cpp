@@ -24,6 +24,7 @@
 #include <c10/util/accumulate.h>
 
 #include <limits>
+#include <vector>
 
 namespace spikeforge::ops::recurrent {
 namespace {
@@ -51,6 +52,13 @@ StoredMatrix stored_matrix(const Connections& connections, std::int64_t width) {
           .ring = connections.max_delay + 1};
 }
 
+// Returns whether each sample restarts at step t, [samples].
+at::Tensor restarts_of(const MultistepCall& call, std::int64_t t) {
+  std::vector<std::int64_t> sizes = call.inputs[0].sizes().slice(1).vec();  // [*batch, H]
+  sizes.back() = 1;
+  return call.start.select(0, t).expand(sizes).flatten();
+}
+
 // ---- the forward pass ----
 
 class SparseFeedback final : public Feedback {
@@ -71,7 +79,7 @@ class SparseFeedback final : public Feedback {
 
   at::Tensor current(std::int64_t t) override {
     if (call_.start.defined()) {  // what was sent before a restart does not arrive
-      const at::Tensor restarts = call_.start.select(0, t).reshape({1, sizes_.samples, 1});
+      const at::Tensor restarts = restarts_of(call_, t).view({1, sizes_.samples, 1});
       const at::Tensor window = sums_.narrow(0, delay_ + t, delay_);
       window.copy_(at::where(restarts, x_.narrow(0, delay_ + t, delay_), window));
     }
@@ -126,7 +134,7 @@ class SparseBackwardFeedback final : public BackwardFeedback {
   void receive(std::int64_t t, const at::Tensor& of_current) override {
     grads_.select(0, delay_ + t).copy_(of_current.reshape({sizes_.samples, sizes_.width}).t());
     if (!call_.start.defined()) return;
-    const at::Tensor restarts = call_.start.select(0, t).reshape({1, 1, sizes_.samples});
+    const at::Tensor restarts = restarts_of(call_, t).view({1, 1, sizes_.samples});
     grads_.narrow(0, delay_ + t, delay_).masked_fill_(restarts, 0);
   }
 
@@ -165,9 +173,8 @@ class SparseBackwardFeedback final : public BackwardFeedback {
   const Sizes sizes_;
   const std::int64_t delay_;
   const at::TensorOptions options_;
-  const at::Tensor
-      grads_;           // of the currents, [step, H, samples], with max_delay steps before the first and after the last
-  at::Tensor targets_;  // of the connections, within a window of max_delay steps
+  const at::Tensor grads_;  // of the currents, [step, H, samples], with max_delay steps before and after
+  at::Tensor targets_;      // of the connections, within a window of max_delay steps
   at::Tensor weights_;
 };
 
@@ -181,6 +188,9 @@ void check(const SparseCall& call) {
   const at::Tensor& x = call.inputs[0];
   const Leader leader{sparse_op, call.cell->inputs[0].c_str(), x};
   const c10::SymInt width = x.sym_size(-1);
+  TORCH_CHECK_VALUE(c.indptr.dim() != 1 || c.indptr.sym_size(0) == width + 1, sparse_op, ": ", leader.name,
+                    " must have one neuron in its last dimension for each row of the matrix, ",
+                    c.indptr.sym_size(0) - 1, ", but has shape ", x.sym_sizes());
   sparse::check_matrix(sparse_op, c.indices, c.indptr, width, width);
   TORCH_CHECK_VALUE(c.max_delay >= 1 && c.max_delay < (1 << 30), sparse_op,
                     ": max_delay must be 1 or more steps, and below 2^30, but is ", c.max_delay);
@@ -207,9 +217,12 @@ RecurrentResults forward_sparse(const SparseCall& call, bool save) {
   const Connections& c = call.connections;
   const c10::DeviceGuard guard(call.inputs[0].device());
   if (c.indices.is_cpu()) {
+    if (c.delays.numel() > 0) {
+      const auto least = c.delays.min().item<std::int64_t>(), most = c.delays.max().item<std::int64_t>();
+      TORCH_CHECK_VALUE(least >= 1 && most <= c.max_delay, sparse_op, ": delays must be from 1 to max_delay, ",
+                        c.max_delay, ", but are from ", least, " to ", most);
+    }
     verify(stored_matrix(c, call.inputs[0].size(-1)));
-    TORCH_CHECK_VALUE(c.delays.numel() == 0 || c.delays.min().item<std::int64_t>() >= 1, sparse_op,
-                      ": delays must be 1 step or more, but the least is ", c.delays.min().item<std::int64_t>());
   }
   SparseFeedback feedback(call);
   return forward_by_steps(call, call.into, feedback, save);

@@ -76,8 +76,9 @@ class Layers:
 
 
 def layers(
-    net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool | None = None
-) -> Layers:
+    net: nn.Module, *inputs: Any, recompute: bool = False, pieces: int = 1, keep_states: bool | None = None,
+    shortcuts: bool = False,
+) -> Layers:  # fmt: skip
     """Fuses each batch normalisation into the SpikingJelly neuron that follows it, in place, and replaces max poolings
     by this library's operators. Call `accelerate(net)` first: only neurons that it has replaced are considered.
 
@@ -85,8 +86,7 @@ def layers(
     only one neuron reads. The normalisation then returns its input, and the neuron, in step mode "m", normalises it in
     its own pass. A max pooling of images may be between the two if no other code than SpikingJelly's containers reads
     the sizes of its result; the network runs once more for each pooling to check this. If a module's forward joins the
-    spikes s with a residual r, as s + r, s * r or (1 - s) * r, the neuron computes that too. If it adds a residual to
-    the result of a normalisation, and a neuron reads the sum, as in MS-ResNet, the three run in one pass. Modules, parameters,
+    spikes s with a residual r, as s + r, s * r or (1 - s) * r, the neuron computes that too. Modules, parameters,
     buffers and state_dict do not change; spikes agree within rounding. Modules with hooks are not fused.
     `accelerate.restore` undoes the fusion; call it before one of these modules is removed from the network or replaced,
     as convert_sync_batchnorm does.
@@ -106,6 +106,11 @@ def layers(
             from the same states, as with `reset_net` between sequences, in less memory and time. States of each step
             (`store_v_seq`), and those that functional forwards return, are available as before. True: calls change the
             states, as in SpikingJelly; this is the initial setting. None: the setting of an earlier call.
+        shortcuts: also fuse membrane shortcuts: if a module's forward adds a residual to the result of a normalisation,
+            and a neuron reads the sum, as in MS-ResNet, the three run in one pass, at the time of the addition. The
+            neuron's call returns the spikes if it receives this sum and nothing has changed since (its states,
+            constants and modes, gradient mode); otherwise the neuron runs again. Do not use it with non-reentrant
+            checkpoints (``torch.utils.checkpoint``) of parts of the network, nor with ``DataParallel``.
 
     Returns:
         The names of changed modules.
@@ -120,6 +125,8 @@ def layers(
         raise ValueError(f"accelerate.layers: pieces must be a whole number of 1 or more, but is {pieces!r}")
     if pieces > 1 and not recompute:
         raise ValueError("accelerate.layers: pieces needs recompute=True")
+    if not isinstance(shortcuts, bool):
+        raise TypeError(f"accelerate.layers: shortcuts must be True or False, but is {shortcuts!r}")
     _library.load()
     names = {module: name for name, module in net.named_modules()}
     found, watch = _found(net, inputs, recompute)
@@ -128,7 +135,7 @@ def layers(
             neuron.__dict__["_spikeforge_keeps_states"] = keep_states
     stateless = tuple(names[neuron] for neuron in _neurons(net) if not neuron._keeps_states())
     keeping = tuple(name for module, name in names.items() if stateless and _keeps_its_own(module))
-    sums = {rewrite.norm: rewrite for rewrite in found if rewrite.shortcut}
+    sums = {rewrite.norm: rewrite for rewrite in found if rewrite.shortcut and shortcuts}
     found = [rewrite for rewrite in found if not rewrite.shortcut]
     for rewrite in found:
         _apply(rewrite)
@@ -171,8 +178,7 @@ def _apply(rewrite: Rewrite) -> None:
     before = (rewrite.norm,) if rewrite.pool is None else (rewrite.norm, rewrite.pool)
     for module in before:
         module.__dict__["_spikeforge_neuron"] = (rewrite.neuron,)  # in a tuple, so that it is not a submodule
-    if not rewrite.shortcut:
-        rewrite.neuron.__dict__["_spikeforge_norm"] = before
+    rewrite.neuron.__dict__["_spikeforge_shortcut" if rewrite.shortcut else "_spikeforge_norm"] = before
     if rewrite.product is not None:
         products.recompute(rewrite.product, rewrite.bits)
         rewrite.norm.__dict__["_spikeforge_recompute"] = True
@@ -213,7 +219,8 @@ class RunningAhead(Replaced):
         if residual is None:
             return super().forward(x)
         neuron = _neuron_of(self)
-        total = neuron.run_ahead(self, x, residual[1]) if isinstance(neuron, Replaced) else None
+        is_pair = isinstance(neuron, Replaced) and neuron.__dict__.get("_spikeforge_shortcut") == (self,)
+        total = neuron.run_ahead(self, x, residual[1]) if is_pair else None
         return super().forward(x) + residual[1] if total is None else total
 
 

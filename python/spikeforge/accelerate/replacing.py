@@ -17,7 +17,7 @@ import torch
 OWN = (
     "_spikeforge", "_spikeforge_bits", "_spikeforge_chain", "_spikeforge_charged", "_spikeforge_forward",
     "_spikeforge_joined", "_spikeforge_keeps_states", "_spikeforge_neuron", "_spikeforge_norm", "_spikeforge_packs",
-    "_spikeforge_recompute", "_spikeforge_text",
+    "_spikeforge_recompute", "_spikeforge_shortcut", "_spikeforge_text",
 )  # fmt: skip
 
 

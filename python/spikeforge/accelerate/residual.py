@@ -20,6 +20,7 @@ from spikeforge.nn.stateful import has_hooks
 SUMS = (operator.add, operator.iadd, torch.add)
 PRODUCTS = (operator.mul, operator.imul, torch.mul)
 DIFFERENCES = (operator.sub, torch.sub)
+IN_PLACE = (operator.iadd, operator.imul)
 Ranks = Sequence[int | None]  # of each positional input; None: it is not a tensor
 COMMON = dict(
     fx.Graph().python_code("self").globals, _operator=operator, getattr=getattr
@@ -148,8 +149,9 @@ class _Proxy(fx.Proxy):
 
 
 def _traced(module: nn.Module, ranks: Ranks) -> tuple[fx.Graph, bool] | None:
-    """Returns the forward as a graph, and whether it reads the ranks of inputs."""
-    graphs, training = [], module.training
+    """Returns the forward as a graph, and whether it reads the ranks of inputs; None for one that changes attributes of
+    the module, which the graph would not do."""
+    graphs, training, before = [], module.training, dict(module.__dict__)
     try:
         for mode in (True, False):
             module.training = mode
@@ -159,11 +161,15 @@ def _traced(module: nn.Module, ranks: Ranks) -> tuple[fx.Graph, bool] | None:
         return None
     finally:
         module.training = training
+        own = module.__dict__
+        changed = own.keys() != before.keys() or any(own[name] is not value for name, value in before.items())
+        own.clear()
+        own.update(before)
     for graph in graphs:
         for node in graph.nodes:
             node.type = None  # an annotation is a name that the text would need
     codes = {graph.python_code("self").src for graph in graphs}
-    return (graphs[0], tracer.reads_ranks) if len(codes) == 1 else None
+    return (graphs[0], tracer.reads_ranks) if len(codes) == 1 and not changed else None
 
 
 def _rewritten(
@@ -202,7 +208,7 @@ def _site(spikes: fx.Node) -> tuple[fx.Node, str, fx.Node] | None:
         return None if other is None else (product, "iand", other)
     for functions, mode in ((SUMS, "add"), (PRODUCTS, "and")):
         other = _other(user, spikes) if _is_call(user, functions) else None
-        if other is not None:
+        if other is not None and not (user.target in IN_PLACE and user.args[1] is spikes):  # r += s changes r
             return user, mode, other
     return None
 

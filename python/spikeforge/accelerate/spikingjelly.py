@@ -24,6 +24,7 @@ from spikeforge._numbers import HALF_TYPES, is_number, operand, state_type
 from spikeforge.accelerate.in_pieces import is_result_of_chain
 from spikeforge.accelerate.layers import NEURONS, is_recomputed, norm_of, normalised, pool_of
 from spikeforge.accelerate.replacing import Replaced, Verdict, ancestor, left, named, overridden, own_class, readable
+from spikeforge.accelerate.watch import version_of
 from spikeforge.nn import published
 from spikeforge.nn.layers import fits, is_better_apart, joined, normalised_run, parameter, what_is_normalised
 from spikeforge.nn.stateful import first_step_
@@ -403,8 +404,20 @@ def _state(value: Any, start: float, x: torch.Tensor) -> torch.Tensor | None:
     return value if fits and value.device == x.device else value.to(device=x.device, dtype=state_type(x.dtype))
 
 
-# By neuron that has run before its call: the input that it will receive, with its version, and its spikes and states.
-_ahead: weakref.WeakKeyDictionary[Any, tuple[Any, int, torch.Tensor, Any]] = weakref.WeakKeyDictionary()
+class Ahead(NamedTuple):
+    """The results of a neuron that ran before its call, for the call that passes this input under these conditions."""
+
+    input: weakref.ref[torch.Tensor]
+    conditions: tuple[Any, ...]
+    spikes: torch.Tensor
+    states: Any
+
+
+_ahead: weakref.WeakKeyDictionary[Any, Ahead] = weakref.WeakKeyDictionary()
+
+
+def _are_same(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
+    return before[:2] == now[:2] and len(before) == len(now) and all(a is b for a, b in zip(before[2:], now[2:]))
 
 
 class Node(Replaced):
@@ -439,11 +452,11 @@ class Node(Replaced):
         """With `residual`, a pair of a mode and a tensor r: joins the spikes with r."""
         if is_result_of_chain(self, x_seq):
             return x_seq
-        if self in _ahead:
-            total, version, spikes, states = _ahead.pop(self)
-            if total() is x_seq and x_seq._version == version:
-                self._take(states)
-                return spikes
+        if not torch.compiler.is_compiling() and self in _ahead:
+            ahead = _ahead.pop(self)
+            if ahead.input() is x_seq and _are_same(ahead.conditions, self._conditions(x_seq)):
+                self._take(ahead.states)
+                return ahead.spikes
         fused = None if args or kwargs else self._fused((x_seq,))
         keeps = self._keeps_states()
         if fused is None:
@@ -476,8 +489,13 @@ class Node(Replaced):
             return None
         states, options = tuple(self._memories.values()), {"last_states": self._keeps_states(), "norm": norm}
         (spikes, total), states = self._run(program, x, states, residual=("membrane", residual), **options)
-        _ahead[self] = weakref.ref(total), total._version, spikes, states
+        _ahead[self] = Ahead(weakref.ref(total), self._conditions(total), spikes, states)
         return total
+
+    def _conditions(self, x):
+        """Returns the objects that determine the result of a call with x."""
+        modes = torch.is_grad_enabled(), self.training, self._stores_states(), self._keeps_states()
+        return version_of(x), modes, self._current(), *self._memories.values()
 
     def _keeps_states(self):
         return self.__dict__.get("_spikeforge_keeps_states", True)

@@ -189,8 +189,8 @@ class Watch(TorchDispatchMode):
                 self.readers[self.producer_of[storage]].add(self.inside[-1] if self.inside else None)
             self._follow_numbers(func, args, kwargs, result)
         if func in SUMS and not self.inside and not kwargs and isinstance(result, Tensor):
-            version = result._version + func._schema.is_mutable  # autograd counts the change after this call
-            self._follow_sum(args[:2], result, version)
+            # Autograd counts a change in place after this call.
+            self._follow_sum(args[:2], result, version_of(result) + func._schema.is_mutable)
         return result
 
     def _follow_sum(self, summands: tuple[Any, ...], total: Tensor, version: int) -> None:
@@ -286,7 +286,7 @@ class Watch(TorchDispatchMode):
         self.inputs.setdefault(reader, []).extend(inputs[:1])
         if inputs and isinstance(inputs[0], Tensor) and _storage(inputs[0]) in self.sums:
             total, version, norms = self.sums[_storage(inputs[0])]
-            if inputs[0] is total and total._version == version:
+            if inputs[0] is total and version_of(total) in (version, -1):
                 for norm in norms:
                     self.summed_for.setdefault(norm, reader)
 
@@ -376,6 +376,11 @@ def _sizes(results: Any) -> list[Any]:
     parts = tree_flatten(results)[0]
     known = (bool, int, float, complex, str, type(None))
     return [p.shape if isinstance(p, Tensor) else repr(p) if isinstance(p, known) else type(p) for p in parts]
+
+
+def version_of(t: Tensor) -> int:
+    """Returns the number of changes of a tensor; -1 if it is not counted, as in inference mode."""
+    return -1 if t.is_inference() else t._version
 
 
 def _storage(t: Tensor) -> int:

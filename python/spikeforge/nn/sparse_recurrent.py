@@ -25,8 +25,9 @@ class SparseRecurrent(Container):
 
     At step t, neuron j receives the input x[t, ..., j] plus, from each connection i -> j with weight w and delay d,
     w s[t - d, ..., i], where s are the outputs. One operator computes all steps: the forward pass delivers the spikes
-    of the neurons that fire, and the backward pass takes one product with the connections per step for the whole
-    batch. Nothing of the size of the connections is stored for each step. x is ``[T, *batch, neurons]``.
+    of the neurons that fire, and the backward pass computes one product with the connections per step for the whole
+    batch. No tensor has the size of the connections times T. x is ``[T, *batch, neurons]``. Hooks on `neuron` do not
+    run.
 
     >>> rules = spikeforge.rules
     >>> drawn = spikeforge.connect(1000, 1000, [spikeforge.Projection(
@@ -36,15 +37,16 @@ class SparseRecurrent(Container):
 
     Args:
         neuron: a predefined neuron, or a :class:`~spikeforge.nn.Neuron`, whose first input receives the connections.
-        connections: a square matrix with delays of 1 step or more, drawn by :func:`spikeforge.connect`, or from arrays
-            by its rule ``arrays``. `weights` becomes a parameter, ``[connections]`` or ``[1]``; indices and delays are
-            buffers.
-        values: how connections read an output: "event", each output above 0 counts 1; "graded", it counts its value;
-            "number", any value counts, at the cost of a dense output.
+        connections: a square matrix with delays of 1 step or more, the result of :func:`spikeforge.connect`; its rule
+            ``spikeforge.rules.arrays`` makes one from given connections. The weights become the parameter `weights`,
+            ``[connections]`` or ``[1]``; indices and delays become buffers, which must not be changed.
+        values: "event" for neurons whose output is 0 or 1: each output above 0 counts 1. "graded" for outputs of other
+            sizes: those above 0 count their value. "number" for outputs of both signs: all neurons are read in each
+            step, also those whose output is 0.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
-    Constraints are functions of the parameter: ``torch.nn.utils.parametrize`` applies a mask, a sign for each neuron,
-    or one scale for each projection. States: those of the neuron (``"neuron.v"``), and ``spikes``, the last
+    ``torch.nn.utils.parametrize`` constrains the weights by a mask, a sign for each neuron (Dale's law), or one scale
+    for each projection. States: those of the neuron (``"neuron.v"``), and ``spikes``, the last
     ``max_delay`` outputs.
 
     Raises:
@@ -60,7 +62,7 @@ class SparseRecurrent(Container):
         persistent_state: bool = False,
     ):  # fmt: skip
         super().__init__(stateful=stateful, persistent_state=persistent_state)
-        reason = why_not_neuron(neuron)
+        reason = why_not_neuron(neuron) if isinstance(neuron, nn.Module) else f"{neuron!r} is not a module"
         if reason:
             raise TypeError(f"SparseRecurrent: neuron cannot run as one operator: {reason}")
         if not isinstance(connections, Connectivity):
@@ -79,7 +81,8 @@ class SparseRecurrent(Container):
         if first < 1:
             raise ValueError(f"SparseRecurrent: delays must be 1 step or more, but the least is {first}")
         self.neuron, self.values, self.max_delay, self.neurons = neuron, values, last, connections.rows
-        neuron._memory.keeping = stateful
+        if stateful:
+            neuron._memory.keeping, neuron.persistent_state = True, persistent_state
         self.weights = nn.Parameter(connections.weights.detach().clone())
         for name in ("indices", "indptr", "delays"):
             self.register_buffer(name, getattr(connections, name).clone())
@@ -122,6 +125,8 @@ class SparseRecurrent(Container):
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
         neuron, before, x = self.neuron, state.get("spikes"), inputs[0]
+        if isinstance(x, Tensor) and (x.dim() < 2 or x.shape[-1] != self.neurons):
+            raise ValueError(f"{self._title()}: x must be [T, *batch, {self.neurons}], but has shape {list(x.shape)}")
         given = neuron._memory.samples or {}
         cell = text_of(neuron)
 

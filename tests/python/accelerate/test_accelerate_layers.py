@@ -362,10 +362,10 @@ def shortcut(kind="reads ranks"):
 def test_a_shortcut_before_a_neuron_is_added_in_its_pass(kind, found, recompute, device):
     net, x = accelerated(shortcut(kind).double().to(device)), 2 * torch.rand(3, 2, 2, 6, 6, device=device).double()
     twin, kept = copy.deepcopy(net), copy.deepcopy(net)
-    done = layers(net, x, recompute=recompute)
+    done = layers(net, x, recompute=recompute, shortcuts=True)
     assert done.joined == ((("1", "2.node", "membrane"), ("2", "3", "membrane")) if found else ())
     assert done.normalised == ((("1.norm", "2.node"), ("2.norm", "3")) if found else ())
-    layers(kept, x, recompute=recompute, keep_states=False)
+    layers(kept, x, recompute=recompute, keep_states=False, shortcuts=True)
     with torch.backends.cudnn.flags(allow_tf32=False):
         for _ in range(2):  # the second sequence continues the first
             torch.testing.assert_close(net(x), twin(x))
@@ -400,6 +400,71 @@ def test_a_shortcut_before_a_neuron_is_added_in_its_pass(kind, found, recompute,
         restore(net)
         assert type(net[1]) is Shortcut and type(net[1].norm) is layer.BatchNorm2d
         assert_alike(step(net, x), step(twin, x))
+
+
+CHANGES = {
+    "a reset": lambda node: functional.reset_net(node),
+    "a state": lambda node: setattr(node, "v", 0.5 * torch.ones(2, 4, 6, 6).double()),
+    "a threshold": lambda node: setattr(node, "v_threshold", 0.25),
+    "recorded states": lambda node: setattr(node, "store_v_seq", True),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_neuron_that_ran_before_its_call_runs_again_if_anything_changes(change):
+    net, x = accelerated(shortcut().double()), 2 * torch.rand(3, 2, 2, 6, 6).double()
+    twin = copy.deepcopy(net)
+    layers(net, x, recompute=True, shortcuts=True)
+    results = []
+    for one in (net, twin):
+        one(x)  # states to continue from
+        total = one[1](one[0](x))
+        change(one[2].node)
+        spikes = one[2].node(total)
+        results.append((spikes, one[2].node.v, one[2].node.v_seq))
+        one[2].node.store_v_seq = False
+    torch.testing.assert_close(*results)
+    assert results[0][0].any()
+
+
+def test_shortcuts_in_other_gradient_modes():
+    net, x = accelerated(shortcut().double()), 2 * torch.rand(3, 2, 2, 6, 6).double()
+    twin = copy.deepcopy(net)
+    with torch.inference_mode():
+        assert layers(net, x, recompute=True, shortcuts=True).joined
+        torch.testing.assert_close(net(x), twin(x))
+    for one in (net, twin):
+        functional.reset_net(one)
+    with torch.no_grad():
+        total = net[1](net[0](x))
+    y = net[2].node(total.requires_grad_())
+    assert y.requires_grad
+    with pytest.raises(TypeError, match="accelerate.layers: shortcuts must be True or False, but is 1"):
+        layers(net, x, shortcuts=1)
+    assert not layers(accelerated(shortcut()), x.float()).joined  # by default
+
+
+class Notes(Block):
+    def forward(self, x):
+        self.seen = x.shape
+        return super().forward(x)
+
+
+class ChangesItsInput(Block):
+    def forward(self, x):
+        y = self.node(self.norm(self.conv(x)))
+        r = x.clone()
+        alias = r.view_as(r)
+        r += y
+        return alias + y + 0 * self.shortcut(x)
+
+
+@pytest.mark.parametrize("block", [Notes, ChangesItsInput])
+def test_a_forward_with_side_effects_keeps_them(block):
+    net, x = accelerated(functional_m(nn.Sequential(block("ADD")))), torch.randint(0, 2, (4, 2, 4, 6, 6)).float()
+    twin = copy.deepcopy(net)
+    assert not layers(net, x).joined
+    assert_alike(step(net, x), step(twin, x))
 
 
 def test_products_of_spikes_are_recomputed_of_bits_and_kept_no_more():
@@ -541,7 +606,7 @@ def test_torch_compile_has_no_graph_break(kind):
     elif kind is not None:
         net, x = functional_m(nn.Sequential(Block(kind))), torch.randint(0, 2, (4, 2, 4, 6, 6)).float()
     spikeforge.accelerate(net)
-    layers(net, x)
+    layers(net, x, shortcuts=True)
     wanted = net(x)
     functional.reset_net(net)
     torch.compiler.reset()
@@ -559,7 +624,7 @@ torch.manual_seed(1)
 net, x = test_accelerate_layers.NET().double(), 2 * torch.rand(3, 2, 2, 8, 8).double()
 spikeforge.accelerate(net)
 twin = copy.deepcopy(net)
-layers(net, x)
+layers(net, x, shortcuts=True)
 torch.ops.spikeforge.record_kernels(["sm_90"])  # from here on calls on the CPU run what a GPU would
 with torch.profiler.profile() as profile:
     got = step(net, x)
@@ -587,7 +652,7 @@ def test_on_a_gpu_it_is_the_same_within_rounding(make, device):
         pytest.skip("needs a CUDA device: on a CPU bits are the same")
     net, x = accelerated(make().double().to(device)), 2 * torch.rand(3, 2, 2, 8, 8, device=device).double()
     twin = copy.deepcopy(net)
-    assert len(layers(net, x).normalised) == 2
+    assert len(layers(net, x, shortcuts=True).normalised) == 2
     for _ in range(2):
         y, expected = net(x), twin(x)
         assert torch.equal(y, expected) and y.any()

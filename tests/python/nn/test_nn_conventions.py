@@ -563,6 +563,7 @@ def test_the_table_names_all_modules():
     named = set(re.findall(r"`(\w+)`", " ".join(row[0] for row in table("table of modules"))))
     classes = "StatefulModule Constant Learnable"
     functions = "call clamp_ keep_state reset_ detach_ get_states set_states_ fuse deploy set_run_config_ counts_to_spikes sum_virtual_steps"
+    functions += " qk_attention spike_driven_self_attention spiking_self_attention"
     assert named == set(snn.__all__) - {*classes.split(), *functions.split()}
 
 

@@ -101,7 +101,7 @@ def test_the_reference_has_each_public_name(module):
     except ImportError as error:  # NIR needs HDF5
         pytest.skip(str(error))
     listed = {name.split(".")[-1] for name in re.findall(r"^\.\. auto(?:class|function):: ([\w.]+)", reference(), re.MULTILINE)}
-    others = {"__version__", "COLORS", "data", "demo", "distributed", "losses", "nir", "nn", "ops", "plasticity", "plot", "rules", "surrogate", "trace"}  # a number, colours, modules
+    others = {"__version__", "COLORS", "data", "demo", "distributed", "losses", "models", "nir", "nn", "ops", "plasticity", "plot", "rules", "surrogate", "trace"}  # a number, colours, modules
     listed |= {name for name in names if hasattr(getattr(spikeforge.nn, name, None), "_op_name")}  # `.. neurons::`
     missing = sorted(names - listed - others)
     assert not missing, f"docs/api does not name {', '.join(missing)} of {module}"

@@ -251,10 +251,11 @@ WRONG = {
     "weights must have one element, or one for each connection, [3], but has shape [2]": dict(weights=torch.zeros(2)),
     "delays must have one element, or one for each connection, [3], but has shape [4]": dict(delays=torch.ones(4, dtype=torch.uint8)),
     "max_delay must be 1 or more steps, and below 2^30, but is 0": dict(max_delay=0),
-    "delays must be 1 step or more, but the least is 0": dict(delays=torch.tensor([1, 0, 2], dtype=torch.uint8)),
+    "delays must be from 1 to max_delay, 2, but are from 0 to 2": dict(delays=torch.tensor([1, 0, 2], dtype=torch.uint8)),
     "spikes must have shape [2, 4, 2]": dict(spikes=torch.zeros(1, 4, 2)),
     "values must be": dict(values="spikes"),
-    "indptr": dict(indptr=torch.tensor([0, 1])),
+    "delays must be from 1 to max_delay, 1, but are from 1 to 2": dict(max_delay=1),
+    "x must have one neuron in its last dimension for each row of the matrix, 1, but has shape [3, 4, 2]": dict(indptr=torch.tensor([0, 1])),
 }
 WRONG_TYPES = {
     "weights must have the type of x, Float, or a half type with float32, but is Double": dict(weights=torch.zeros(3).double()),
@@ -281,7 +282,6 @@ def test_wrong_matrices_raise():
         "neuron n(x; v) { return spike(x - v, atan(2)); v' = x }", [x], one, indices, torch.tensor([0, 1, 1]), torch.tensor([delay], dtype=torch.uint8), [], []
     )
     refused(ValueError, "sparse_recurrent_run: indices", lambda: call(torch.tensor([2], dtype=torch.int32)))
-    refused(ValueError, "sparse_recurrent_run: delays must be", lambda: call(torch.tensor([0], dtype=torch.int32), 2))
 
 
 # --- the module
@@ -307,10 +307,16 @@ def test_the_module_is_the_operator_and_continues_in_pieces(device):
     with snn.keep_state(net):
         assert torch.equal(torch.cat([net(x[:5]), net(x[5:])]), y)
         assert all(torch.equal(kept, state[name]) for name, kept in snn.get_states(net).items())
-    kept = layer(stateful=True).to(device)
+    kept = layer(stateful=True, persistent_state=True).to(device)
     assert torch.equal(torch.cat([kept(x[:5]), kept(x[5:])]), y)
+    other = layer(stateful=True, persistent_state=True).to(device)
+    kept(x[:4]), other.load_state_dict(kept.state_dict())
+    assert torch.equal(other(x), kept(x))
     snn.reset_(kept)
     assert torch.equal(torch.stack([kept.step(row) for row in x]), y)
+    with spikeforge.count(net) as counted:
+        y = net(x)
+    assert counted.not_counted == ["(net) (SparseRecurrent)"]
     y.sum().backward()
     assert net.weights.grad.any()
     assert net.connectivity().weights.shape == net.weights.shape
@@ -327,6 +333,7 @@ def test_samples_of_different_lengths_are_those_alone(device):
     start = torch.zeros(9, 3, dtype=torch.bool, device=device)
     start[5] = True
     assert torch.equal(net(x, start=start)[5:], net(x[5:]))
+    assert torch.equal(net(x, start=start[:, :1]), net(x, start=start))  # one for all samples
 
 
 def test_a_network_with_constraints_learns(device):
@@ -360,6 +367,7 @@ def test_wrong_modules_raise():
         (ValueError, "values must be 'event', 'graded', 'number', but is 'spikes'", lambda: snn.SparseRecurrent(snn.LIF(), drawn, values="spikes")),
         (ValueError, "delays must be 1 step or more, but the least is 0", lambda: layer(delay=(0, 2))),
         (ValueError, "store_states is not supported", lambda: layer()(torch.zeros(2, 1, 20), store_states=True)),
-        (ValueError, "indptr", lambda: layer()(torch.zeros(2, 1, 19))),
+        (ValueError, r"SparseRecurrent: x must be \[T, \*batch, 20\], but has shape \[2, 1, 19\]", lambda: layer()(torch.zeros(2, 1, 19))),
+        (TypeError, "LIF'> is not a module", lambda: layer(snn.LIF)),
     ):
         refused(error, words, call)
