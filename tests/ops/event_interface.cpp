@@ -1,9 +1,10 @@
-// Tests that each function of <spikeforge/ops/event.h> and <spikeforge/ops/frames.h> passes its arguments to its
-// operator in the correct order, by comparison with dense matrices in float64. The operators themselves are tested
-// elsewhere.
+// Tests that each function of <spikeforge/ops/event.h>, <spikeforge/ops/frames.h> and, for sparse connections,
+// <spikeforge/ops/recurrent.h> passes its arguments to its operator in the correct order, by comparison with dense
+// matrices in float64. The operators themselves are tested elsewhere.
 #include "ops/connect.h"
 #include "ops/event.h"
 #include "ops/frames.h"
+#include "ops/recurrent.h"
 
 #include <ATen/ATen.h>
 
@@ -221,6 +222,24 @@ TEST_CASE("events of cameras become frames from C++") {
       {at::tensor({2, 0}), at::tensor({0, 1}), at::tensor({1, 1}), at::tensor({0, 0}), at::tensor({0, 0})},
       at::ones({2}, at::kDouble));
   CHECK(same(frames, expected));
+}
+
+TEST_CASE("a recurrent layer with sparse connections is that with a dense matrix, from C++") {
+  const Neuron neuron("neuron n(x, y; v) { h = 0.5 * v + x + 2 * y; return spike(h - 1, atan(2)); v' = 0.5 * h }");
+  const at::Tensor x = at::rand({9, 2, 3}, at::kDouble), y = at::rand({9, 2, 3}, at::kDouble),
+                   w = at::tensor({0., .5, 0., 0., 0., 0., -1., 0., 2.}, at::kDouble).view({3, 3});
+  const SparseConnections connections{.weights = at::tensor({.5, -1., 2.}, at::kDouble),
+                                      .indices = at::tensor({1, 0, 2}, at::kInt),
+                                      .indptr = at::tensor({0, 1, 1, 3}, at::kInt),
+                                      .delays = at::tensor({2}, at::kByte),
+                                      .max_delay = 2};
+  const at::Tensor before = (at::rand({2, 2, 3}, at::kDouble) > .5).to(at::kDouble);
+  const RecurrentOptions options{.spikes = before, .into = 1, .delay = 2, .store_states = true};
+  const auto [found, states] = sparse_recurrent_run(neuron, {x, y}, connections, {}, {}, options);
+  const auto [expected, expected_states] = recurrent_run(neuron, {x, y}, w, {}, {}, options);
+  REQUIRE(same(found[0], expected[0]));
+  REQUIRE(same(states[0], expected_states[0]));
+  REQUIRE(found[0].any().item<bool>());
 }
 
 }  // namespace spikeforge::test
