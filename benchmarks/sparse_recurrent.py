@@ -15,22 +15,11 @@ import pathlib
 
 import spikeforge.nn as snn
 import torch
+from contestants import Fire
 from measure import Clock, least
 from this_clone import spikeforge
 
 DECAY = 0.9
-
-
-class Atan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, u):
-        ctx.save_for_backward(u)
-        return (u >= 0).to(u.dtype)
-
-    @staticmethod
-    def backward(ctx, grad):
-        (u,) = ctx.saved_tensors
-        return grad / (1 + (torch.pi * u) ** 2)
 
 
 def by_torch(matrix, x, delay):
@@ -40,7 +29,7 @@ def by_torch(matrix, x, delay):
         if t >= delay:
             current = current + (matrix @ sent[t - delay].t()).t()
         h = DECAY * v + current
-        s = Atan.apply(h - 1)
+        s = Fire.apply(h - 1)
         v = h.masked_fill(s.bool(), 0)
         sent.append(s)
     return torch.stack(sent)
@@ -67,7 +56,7 @@ def main():
         [spikeforge.Projection(everyone, everyone, rules.fixed_total(connections), weight=rules.normal(0.0, 0.05), delay=args.delay)],
         device=args.device,
     )  # fmt: skip
-    text = f"neuron lif(x; v) {{ h = {DECAY} * v + x; s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }}"
+    text = f"neuron lif(x; v) {{ h = {DECAY} * v + x; s = spike(h - 1, sigmoid(4)); return s; v' = select(s, 0, h) }}"
     layer = snn.SparseRecurrent(snn.Neuron(text), drawn)
     x = (0.25 * torch.rand(args.steps, args.batch, neurons, device=args.device)).requires_grad_()
     matrix = torch.sparse_csr_tensor(drawn.indptr, drawn.indices.long(), layer.weights.detach(), (neurons, neurons))

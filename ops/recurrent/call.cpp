@@ -189,34 +189,49 @@ MultistepCall call_of(std::string_view neuron, bool store_states) {
   return call;
 }
 
-void set_arguments(MultistepCall& call, at::TensorList arguments) {
+void set_arguments(MultistepCall& call, at::TensorList arguments, OptionalTensor lengths, OptionalTensor start) {
   const auto [inputs, states, params] = traced::split(op, *call.cell, arguments);
   call.inputs = inputs;
   call.states = states;
   call.params = params;
+  call.lengths = lengths.value_or(at::Tensor());
+  call.start = start.value_or(at::Tensor());
 }
 
-RecurrentResults call_forward(const RecurrentCall& call, bool save) {
-  static const auto handle = find_operator<Forward>("spikeforge::recurrent_run_forward");
-  const auto [outputs, states, saved] =
-      handle.call(traced::LoweredText(call).text(), arguments_of(call), call.w, maybe(call.spikes), call.into,
-                  call.delay, call.store_states, save, maybe(call.lengths), maybe(call.start));
+std::tuple<List, List, List> lowered(RecurrentResults&& results, bool save) {
+  List saved;
+  if (save) saved = {results.current, results.checkpoints};
+  return {traced::list_of(std::move(results.outputs)), traced::list_of(std::move(results.states)), std::move(saved)};
+}
+
+RecurrentResults raised(const std::tuple<List, List, List>& lowered) {
+  const auto& [outputs, states, saved] = lowered;
   RecurrentResults results;
   results.outputs = traced::tensors_of(outputs);
   results.states = traced::tensors_of(states);
-  if (save) {
+  if (!saved.empty()) {
     results.current = saved[0];
     results.checkpoints = saved[1];
   }
   return results;
 }
 
-Tensors call_backward(const RecurrentBackwardCall& call) {
-  static const auto handle = find_operator<Backward>("spikeforge::recurrent_run_backward");
+OptionalTensorList upstream_of(const BackwardCall& call) {
   OptionalTensorList grads;
   for (const at::TensorList list : {call.grad_outputs, call.grad_states})
     for (const at::Tensor& t : list) grads.push_back(maybe(t));
-  return traced::tensors_of(handle.call(traced::LoweredText(call).text(), grads, arguments_of(call), call.w,
+  return grads;
+}
+
+RecurrentResults call_forward(const RecurrentCall& call, bool save) {
+  static const auto handle = find_operator<Forward>("spikeforge::recurrent_run_forward");
+  return raised(handle.call(traced::LoweredText(call).text(), arguments_of(call), call.w, maybe(call.spikes), call.into,
+                            call.delay, call.store_states, save, maybe(call.lengths), maybe(call.start)));
+}
+
+Tensors call_backward(const RecurrentBackwardCall& call) {
+  static const auto handle = find_operator<Backward>("spikeforge::recurrent_run_backward");
+  return traced::tensors_of(handle.call(traced::LoweredText(call).text(), upstream_of(call), arguments_of(call), call.w,
                                         call.checkpoints, traced::needs_grad_of_given(call), call.into, call.delay,
                                         call.store_states, maybe(call.lengths), maybe(call.start)));
 }

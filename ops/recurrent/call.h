@@ -117,7 +117,14 @@ Tensors call_backward(const RecurrentBackwardCall& call);
 // Returns inputs, states and parameters as one list.
 List arguments_of(const MultistepCall& call);
 // The inverse; the call then points into the list. Throws ValueError if the number of arguments is not the neuron's.
-void set_arguments(MultistepCall& call, at::TensorList arguments);
+void set_arguments(MultistepCall& call, at::TensorList arguments, OptionalTensor lengths, OptionalTensor start);
+
+// Convert the results of the lowered forward operators: outputs, states and, with `save`, what is saved.
+std::tuple<List, List, List> lowered(RecurrentResults&& results, bool save);
+RecurrentResults raised(const std::tuple<List, List, List>& lowered);
+
+// Returns the gradients of outputs and states as one list.
+OptionalTensorList upstream_of(const BackwardCall& call);
 
 // Returns a call of the neuron without tensors.
 MultistepCall call_of(std::string_view neuron, bool store_states);
@@ -141,14 +148,9 @@ std::tuple<List, List, List> forward_kernel(std::string_view neuron, at::TensorL
                                             bool store_states, bool save, OptionalTensor lengths,
                                             OptionalTensor start) {
   RecurrentCall call{call_of(neuron, store_states), w, spikes.value_or(at::Tensor()), into, delay};
-  set_arguments(call, arguments);
-  call.lengths = lengths.value_or(at::Tensor());
-  call.start = start.value_or(at::Tensor());
+  set_arguments(call, arguments, lengths, start);
   check(call);
-  const RecurrentResults results = forward(call, save);
-  List saved;
-  if (save) saved = {results.current, results.checkpoints};
-  return {traced::list_of(results.outputs), traced::list_of(results.states), std::move(saved)};
+  return lowered(forward(call, save), save);
 }
 
 void check(const RecurrentBackwardCall& call);
@@ -166,13 +168,11 @@ List backward_kernel(std::string_view neuron, const OptionalTensorList& grads, a
                      OptionalTensor start) {
   RecurrentBackwardCall call;
   static_cast<MultistepCall&>(call) = call_of(neuron, store_states);
-  set_arguments(call, arguments);
+  set_arguments(call, arguments, lengths, start);
   call.w = w;
   call.into = into;
   call.delay = delay;
   call.checkpoints = checkpoints;
-  call.lengths = lengths.value_or(at::Tensor());
-  call.start = start.value_or(at::Tensor());
   check(call);
   Tensors all;
   set_gradients(call, all, call.into, grads, needs_grad);

@@ -1,7 +1,7 @@
 #include "ops/common/library.h"
 #include "ops/common/rows_product.h"
-#include "ops/multistep/autograd.h"
 #include "ops/recurrent/call.h"
+#include "ops/recurrent/once_differentiable.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -139,27 +139,11 @@ RecurrentResults forward_autograd(const RecurrentCall& call, bool save) {
 
 RecurrentResults run_autograd(const RecurrentCall& call) { return forward_autograd(call, /*save=*/false); }
 
-// Throws the error for second derivatives: the backward pass is not differentiable.
-struct RefusingRule {
-  static constexpr bool is_traceable = true;
-
-  static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                "recurrent_run: second derivatives are not implemented; step the neuron with "
-                                "spikeforge::run and torch.matmul to compute them");
-  }
-};
-
 Tensors backward_autograd(const RecurrentBackwardCall& call) {
-  refuse_tangents("recurrent_run_backward", any_dual(call) || has_tangent(call.w));
-  variable_list given = given_tensors(call);
-  given.push_back(call.w);
-  for (const at::TensorList list : {call.grad_outputs, call.grad_states})
-    std::copy_if(list.begin(), list.end(), std::back_inserter(given), [](const at::Tensor& t) { return t.defined(); });
-  if (std::any_of(given.begin(), given.end(), wants_gradient))
-    return record<RefusingRule>(given, [&](AutogradContext*) { return call_backward(call); });
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call_backward(call);
+  return backward_once(
+      "recurrent_run_backward", call, call.w,
+      "recurrent_run: second derivatives are not implemented; step the neuron with spikeforge::run and "
+      "torch.matmul to compute them");
 }
 
 SPIKEFORGE_KERNELS(Autograd, library) {

@@ -13,6 +13,7 @@
 #include "ops/recurrent/stepped.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones.h>
@@ -218,7 +219,8 @@ RecurrentResults forward_sparse(const SparseCall& call, bool save) {
   const c10::DeviceGuard guard(call.inputs[0].device());
   if (c.indices.is_cpu()) {
     if (c.delays.numel() > 0) {
-      const auto least = c.delays.min().item<std::int64_t>(), most = c.delays.max().item<std::int64_t>();
+      const auto [first, last] = at::aminmax(c.delays);
+      const auto least = first.item<std::int64_t>(), most = last.item<std::int64_t>();
       TORCH_CHECK_VALUE(least >= 1 && most <= c.max_delay, sparse_op, ": delays must be from 1 to max_delay, ",
                         c.max_delay, ", but are from ", least, " to ", most);
     }
@@ -297,33 +299,21 @@ SPIKEFORGE_KERNELS(CUDA, library) { register_lowered<forward_sparse, backward_sp
 RecurrentResults call_forward(const SparseCall& call, bool save) {
   static const auto handle = find_operator<SparseForward>("spikeforge::sparse_recurrent_run_forward");
   const Connections& c = call.connections;
-  const auto [outputs, states, saved] =
-      handle.call(traced::LoweredText(call).text(), arguments_of(call), c.weights, c.indices, c.indptr, c.delays,
-                  maybe(call.spikes), c.max_delay, call.into, event::name_of(c.values), call.store_states, save,
-                  maybe(call.lengths), maybe(call.start));
-  RecurrentResults results;
-  results.outputs = traced::tensors_of(outputs);
-  results.states = traced::tensors_of(states);
-  if (save) {
-    results.current = saved[0];
-    results.checkpoints = saved[1];
-  }
-  return results;
+  return raised(handle.call(traced::LoweredText(call).text(), arguments_of(call), c.weights, c.indices, c.indptr,
+                            c.delays, maybe(call.spikes), c.max_delay, call.into, event::name_of(c.values),
+                            call.store_states, save, maybe(call.lengths), maybe(call.start)));
 }
 
 Tensors call_backward(const SparseBackwardCall& call) {
   static const auto handle = find_operator<SparseBackward>("spikeforge::sparse_recurrent_run_backward");
   const Connections& c = call.connections;
-  OptionalTensorList grads;
-  for (const at::TensorList list : {call.grad_outputs, call.grad_states})
-    for (const at::Tensor& t : list) grads.push_back(maybe(t));
   c10::List<bool> needs_grad = traced::needs_grad_of_given(call);
   needs_grad.push_back(call.wants_weights);
   needs_grad.push_back(call.wants_spikes);
-  return traced::tensors_of(handle.call(traced::LoweredText(call).text(), grads, arguments_of(call), call.output,
-                                        c.weights, c.indices, c.indptr, c.delays, maybe(call.spikes), call.checkpoints,
-                                        needs_grad, c.max_delay, call.into, event::name_of(c.values), call.store_states,
-                                        maybe(call.lengths), maybe(call.start)));
+  return traced::tensors_of(handle.call(traced::LoweredText(call).text(), upstream_of(call), arguments_of(call),
+                                        call.output, c.weights, c.indices, c.indptr, c.delays, maybe(call.spikes),
+                                        call.checkpoints, needs_grad, c.max_delay, call.into, event::name_of(c.values),
+                                        call.store_states, maybe(call.lengths), maybe(call.start)));
 }
 
 }  // namespace spikeforge::ops::recurrent

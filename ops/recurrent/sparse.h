@@ -85,14 +85,9 @@ std::tuple<List, List, List> sparse_forward_kernel(std::string_view neuron, at::
                   {weights, indices, indptr, delays, max_delay, sparse::parse_values(values, sparse_op)},
                   spikes.value_or(at::Tensor()),
                   into};
-  set_arguments(call, arguments);
-  call.lengths = lengths.value_or(at::Tensor());
-  call.start = start.value_or(at::Tensor());
+  set_arguments(call, arguments, lengths, start);
   check(call);
-  const RecurrentResults results = forward(call, save);
-  List saved;
-  if (save) saved = {results.current, results.checkpoints};
-  return {traced::list_of(results.outputs), traced::list_of(results.states), std::move(saved)};
+  return lowered(forward(call, save), save);
 }
 
 // The last two entries of needs_grad are those of weights and spikes.
@@ -106,14 +101,12 @@ List sparse_backward_kernel(std::string_view neuron, const OptionalTensorList& g
                             OptionalTensor lengths, OptionalTensor start) {
   SparseBackwardCall call;
   static_cast<MultistepCall&>(call) = call_of(neuron, store_states);
-  set_arguments(call, arguments);
+  set_arguments(call, arguments, lengths, start);
   call.connections = {weights, indices, indptr, delays, max_delay, sparse::parse_values(values, sparse_op)};
   call.spikes = spikes.value_or(at::Tensor());
   call.output = output;
   call.into = into;
   call.checkpoints = checkpoints;
-  call.lengths = lengths.value_or(at::Tensor());
-  call.start = start.value_or(at::Tensor());
   Tensors all;
   set_gradients(call, all, into, grads, needs_grad, /*others=*/2);
   call.wants_weights = needs_grad.get(needs_grad.size() - 2);

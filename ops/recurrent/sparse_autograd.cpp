@@ -1,8 +1,7 @@
 #include "ops/common/library.h"
-#include "ops/multistep/autograd.h"
+#include "ops/recurrent/once_differentiable.h"
 #include "ops/recurrent/sparse.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -91,25 +90,9 @@ RecurrentResults forward_autograd(const SparseCall& call, bool save) {
 
 RecurrentResults run_autograd(const SparseCall& call) { return forward_autograd(call, /*save=*/false); }
 
-// Throws the error for second derivatives: the backward pass is not differentiable.
-struct SparseRefusingRule {
-  static constexpr bool is_traceable = true;
-
-  static variable_list backward(AutogradContext*, const variable_list&) {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse_recurrent_run: second derivatives are not implemented");
-  }
-};
-
 Tensors backward_autograd(const SparseBackwardCall& call) {
-  refuse_tangents("sparse_recurrent_run_backward", any_tensor_of(call, has_tangent));
-  variable_list given = given_tensors(call);
-  given.push_back(call.connections.weights);
-  for (const at::TensorList list : {call.grad_outputs, call.grad_states})
-    std::copy_if(list.begin(), list.end(), std::back_inserter(given), [](const at::Tensor& t) { return t.defined(); });
-  if (std::any_of(given.begin(), given.end(), wants_gradient))
-    return record<SparseRefusingRule>(given, [&](AutogradContext*) { return call_backward(call); });
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return call_backward(call);
+  return backward_once("sparse_recurrent_run_backward", call, call.connections.weights,
+                       "sparse_recurrent_run: second derivatives are not implemented");
 }
 
 SPIKEFORGE_KERNELS(Autograd, library) {

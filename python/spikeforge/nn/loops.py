@@ -155,10 +155,16 @@ def run_loop(
         return tuple(outputs), dict(zip(neuron.state_names, after)), leaving
     recent = outputs[0][-delay:]
     leaving = nn.functional.linear(recent, weight, bias) if sends_products else recent
-    if leaving.shape[0] < delay:
-        before = leaving.new_zeros((delay, *leaving.shape[1:])) if line is None else line
-        leaving = torch.cat((before[leaving.shape[0] :], leaving))
-    return tuple(outputs), dict(zip(neuron.state_names, after)), leaving.clone()
+    return tuple(outputs), dict(zip(neuron.state_names, after)), in_flight(leaving, delay, line)
+
+
+def in_flight(recent: Tensor, delay: int, before: Tensor | None) -> Tensor:
+    """Returns the last `delay` values sent, from the `recent` ones of a call and those in flight `before` it, or zeros;
+    not a view."""
+    if recent.shape[0] < delay:
+        before = recent.new_zeros((delay, *recent.shape[1:])) if before is None else before
+        recent = torch.cat((before[recent.shape[0] :], recent))
+    return recent.clone()
 
 
 def _with_products_of_before(

@@ -13,7 +13,7 @@ from spikeforge.connecting import Connectivity
 from spikeforge.nn import samples
 from spikeforge.nn.containers import Container
 from spikeforge.nn.errors import ERRORS, explained
-from spikeforge.nn.loops import text_of, why_not_neuron
+from spikeforge.nn.loops import in_flight, text_of, why_not_neuron
 from spikeforge.nn.stateful import State, States, _join, _under
 
 OPERATOR = torch.ops.spikeforge.sparse_recurrent_run.default
@@ -147,8 +147,7 @@ class SparseRecurrent(Container):
         if given:
             states["spikes"] = samples.leaving(sent, self.max_delay, before, **given)
         else:
-            before = sent.new_zeros((self.max_delay, *sent.shape[1:])) if before is None else before
-            states["spikes"] = torch.cat((before, sent))[sent.shape[0] :].clone()
+            states["spikes"] = in_flight(sent[-self.max_delay :], self.max_delay, before)
         return sent if len(outputs) == 1 else tuple(outputs), states
 
     def extra_repr(self) -> str:
