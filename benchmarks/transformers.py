@@ -3,9 +3,10 @@
 
 For each network: milliseconds per step, eager and as a CUDA graph, peak memory, the time by kind of operator, and a
 floor: the bytes and operations that a step needs, at the bandwidth and the speed of products that --bandwidth and
---tflops give. Forms are SpikingJelly's network ("SpikingJelly"), after spikeforge.accelerate ("accelerated") and
-accelerate.layers ("with layers"); and this package's ("models"), after nn.fuse ("fused") and fuse(recompute=True)
-("recomputed"). A step is forward, cross entropy of the mean over time, backward and SGD, under autocast on a GPU.
+--tflops give. Forms are SpikingJelly's network ("SpikingJelly"), after spikeforge.accelerate ("accelerated"),
+accelerate.layers ("with layers"), and layers(shortcuts=True) ("with shortcuts"); and this package's ("models"), after
+nn.fuse ("fused") and fuse(recompute=True) ("recomputed"). A step is forward, cross entropy of the mean over time,
+backward and SGD, under autocast on a GPU.
 spikformer_ti is the case of SpikingJelly's recipe of distributed training: T = 8, 16 images of 224 pixels.
 
 The kinds are those of the operators that launch the kernels; "other" are kernels that no operator of torch launches,
@@ -67,7 +68,7 @@ NETWORKS = {
     "maxformer_cifar": Case(maxformer, 32, 100, 128, 4),
     "max_resnet18": Case(ms_resnet, 32, 10, 128, 4),
 }
-PEERS = ("SpikingJelly", "accelerated", "with layers")
+PEERS = ("SpikingJelly", "accelerated", "with layers", "with shortcuts")
 OWN = ("models", "fused", "recomputed")
 KINDS = {
     "copies": "nchwToNhwc|nhwcToNchw|aten::(copy_|cat|stack|clone|_to_copy)$|Memcpy",
@@ -94,8 +95,9 @@ def make(name, form, case, device):
         functional.set_step_mode(net, "m")
         if form != "SpikingJelly":
             spikeforge.accelerate(net)
-        if form == "with layers":
-            spikeforge.accelerate.layers(net, images_of(case, device, 2), keep_states=False)
+        if form.startswith("with "):
+            images = images_of(case, device, 2)
+            spikeforge.accelerate.layers(net, images, keep_states=False, shortcuts=form == "with shortcuts")
         return net
     net = getattr(models, name)(classes=case.classes).to(device)
     if form != "models":
