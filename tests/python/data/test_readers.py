@@ -326,6 +326,8 @@ def refuses(function, path):
 def test_a_damaged_file_is_one_line(suffix, data, words, tmp_path):
     if suffix == ".bin" and words == "is damaged":
         words = "it ends within"  # any five bytes are an event
+    if suffix == ".aedat4":
+        pytest.importorskip("aedat")
     path = tmp_path / f"recording{suffix}"
     path.write_bytes(data)
     assert words in (refuses(read, path) or "no error")

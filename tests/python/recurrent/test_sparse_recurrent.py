@@ -176,7 +176,15 @@ def test_empty_calls(shape, device):
     assert not case.weights.grad.any() or shape[0]
 
 
-def test_states_and_spikes_before_the_first_step_are_zero_by_default(device):
+@pytest.fixture
+def same_bits():
+    """On a GPU the order of sums is undefined without this mode."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_states_and_spikes_before_the_first_step_are_zero_by_default(device, same_bits):
     case = Case(device)
     case.v, case.spikes = torch.zeros_like(case.v), torch.zeros_like(case.spikes)
     matrix = case.weights, case.indices, case.indptr, case.delays
@@ -293,7 +301,7 @@ def layer(neuron=None, n=20, delay=(1, 4), **options):
     return snn.SparseRecurrent(neuron or snn.LIF(surrogate="atan"), drawn, **options)
 
 
-def test_the_module_is_the_operator_and_continues_in_pieces(device):
+def test_the_module_is_the_operator_and_continues_in_pieces(device, same_bits):
     net, x = layer().to(device), 2 * torch.rand(12, 3, 20, device=device)
     y, state = net(x, None)
     text = "neuron lif(x; v) { h = v + 0.5 * (x - v); s = spike(h - 1, atan(2)); return s; v' = select(s, 0, h) }"
@@ -322,7 +330,7 @@ def test_the_module_is_the_operator_and_continues_in_pieces(device):
     assert net.connectivity().weights.shape == net.weights.shape
 
 
-def test_samples_of_different_lengths_are_those_alone(device):
+def test_samples_of_different_lengths_are_those_alone(device, same_bits):
     net, x = layer().to(device), 2 * torch.rand(9, 3, 20, device=device)
     lengths = torch.tensor([9, 4, 6], device=device)
     y, state = snn.call(net, x, None, lengths=lengths)
