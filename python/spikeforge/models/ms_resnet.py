@@ -35,7 +35,7 @@ class MSResNet(ImageNetwork):
         "layer*.*.{conv,bn}1": "layer*.*.body.1.module.{0,1}",
         "layer*.*.{conv,bn}2": "layer*.*.body.3.module.{0,1}",
         "layer*.*.downsample.*": "layer*.*.shortcut.module.*",
-        "head": "head.1.module.2",
+        "head": "head.1.module.1",
     }
 
     def __init__(

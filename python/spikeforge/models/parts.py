@@ -37,9 +37,17 @@ def mlp(dim: int, hidden: int, neuron: MakeNeuron) -> Sequential:
     return Sequential(conv_norm(dim, hidden, 1), neuron(), conv_norm(hidden, dim, 1))
 
 
+class ImageMean(nn.Module):
+    """The mean over an image, ``[B, C, H, W]`` to ``[B, C]``. The gradient has x's memory format, unlike that of
+    ``torch.nn.AdaptiveAvgPool2d(1)``, which is contiguous, and is then copied by each layer of a residual network."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.avg_pool2d(x, x.shape[-2:]).flatten(1)
+
+
 def read_out(channels: int, classes: int) -> TimeDistributed:
     """The mean over an image, and a linear layer."""
-    return TimeDistributed(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    return TimeDistributed(ImageMean(), nn.Linear(channels, classes))
 
 
 class ImageNetwork(Sequential):

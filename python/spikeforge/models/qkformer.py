@@ -42,7 +42,7 @@ class QKFormer(ImageNetwork):
         "stage*.*.attn.proj_conv_bn.*": "stage*.*.0.body.projection.module.*",
         "stage*.*.mlp.{fc,bn}1": "stage*.*.1.body.0.module.{0,1}",
         "stage*.*.mlp.{fc,bn}2": "stage*.*.1.body.2.module.{0,1}",
-        "head": "head.module.2",
+        "head": "head.module.1",
     }
 
     def __init__(

@@ -38,7 +38,7 @@ class SEWResNet(ImageNetwork):
         "layer*.*.{conv,bn}2": "layer*.*.body.2.module.{0,1}",
         "layer*.*.{conv,bn}3": "layer*.*.body.4.module.{0,1}",
         "layer*.*.downsample.*": "layer*.*.shortcut.0.module.*",
-        "fc": "head.module.2",
+        "fc": "head.module.1",
     }
 
     def __init__(

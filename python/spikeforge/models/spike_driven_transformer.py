@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, mlp
+from spikeforge.models.parts import ImageMean, ImageNetwork, MakeNeuron, Residual, conv_norm, mlp
 from spikeforge.nn.attention import SpikeDrivenSelfAttention, paper_neuron
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.pooling import MaxPool2d
@@ -61,7 +61,7 @@ class SpikeDrivenTransformer(ImageNetwork):
             )
             for _ in range(depth)
         ]
-        mean = TimeDistributed(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        mean = TimeDistributed(ImageMean())
         head = Sequential(mean, neuron(), nn.Linear(dim, classes))
         super().__init__(OrderedDict(embed=Sequential(*embed), blocks=Sequential(*blocks), head=head))
 

@@ -33,7 +33,7 @@ class Spikformer(ImageNetwork):
         "blocks.*.attn.proj_conv_bn.*": "blocks.*.0.body.projection.module.*",
         "blocks.*.mlp.fc1.*": "blocks.*.1.body.0.module.*",
         "blocks.*.mlp.fc2.*": "blocks.*.1.body.2.module.*",
-        "head": "head.module.2",
+        "head": "head.module.1",
     }
 
     def __init__(

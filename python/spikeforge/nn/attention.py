@@ -81,7 +81,8 @@ def qk_attention(q: Tensor, k: Tensor, neuron: Callable[[Tensor], Tensor], mode:
         raise _wrong_shapes("qk_attention", SAME, q, k)
     if mode not in MODES:
         raise ValueError(f"qk_attention: mode must be 'token' or 'channel', but is {mode!r}")
-    return neuron(q.sum(-2 if mode == "token" else -1, keepdim=True)).to(k.dtype) * k
+    selected = neuron(q.sum(-2 if mode == "token" else -1, keepdim=True))
+    return k * selected.to(k.dtype)  # the first factor determines the layout
 
 
 def spike_driven_self_attention(q: Tensor, k: Tensor, v: Tensor, neuron: Callable[[Tensor], Tensor]) -> Tensor:
@@ -157,7 +158,11 @@ class Attention(nn.Module):
             found = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(f"{type(self).__name__}: x must be [T, B, {self.dim}, H, W], but is {found}")
         spikes = self.heads_neuron(self.heads_projection(x)).flatten(3)
-        parts = spikes.unflatten(2, (self.heads, self.PARTS, self.dim // self.heads)).unbind(3)
+        heads = (self.heads, self.PARTS, self.dim // self.heads)
+        if spikes.stride(2) == 1:  # channels last: unbind's gradient has the layout of this view
+            parts = [part.permute(0, 1, 3, 4, 2) for part in spikes.mT.unflatten(3, heads).unbind(4)]
+        else:
+            parts = spikes.unflatten(2, heads).unbind(3)
         return self.projection(self._attend(*parts).reshape(x.shape))
 
     def _attend(self, *parts: Tensor) -> Tensor:
