@@ -105,17 +105,20 @@ def make(name, form, case, device):
     return net
 
 
-def images_of(case, device, batch):
-    return torch.randn(batch, 3, case.size, case.size, device=device).expand(case.steps, -1, -1, -1, -1).contiguous()
+def images_of(case, device, batch, layout=torch.contiguous_format):
+    images = torch.randn(batch, 3, case.size, case.size, device=device).contiguous(memory_format=layout)
+    return images.repeat(case.steps, 1, 1, 1).contiguous(memory_format=layout).unflatten(0, (case.steps, batch))
 
 
 class Step:
     def __init__(self, name, form, case, options):
         torch.manual_seed(0)
-        self.net, self.is_peer, self.device = make(name, form, case, options.device), form in PEERS, options.device
+        layout = torch.channels_last if options.channels_last else torch.contiguous_format
+        self.net = make(name, form, case, options.device).to(memory_format=layout)
+        self.is_peer, self.device = form in PEERS, options.device
         self.dtype = getattr(torch, options.dtype)
         self.optimizer = torch.optim.SGD(self.net.parameters(), 1e-4)
-        self.images = images_of(case, options.device, case.batch)
+        self.images = images_of(case, options.device, case.batch, layout)
         self.labels = torch.randint(case.classes, (case.batch,), device=options.device)
 
     def __call__(self):
@@ -251,6 +254,7 @@ def main():
     parser.add_argument("--batch", type=int)
     parser.add_argument("--steps", type=int, help="time steps T")
     parser.add_argument("--dtype", choices=["float16", "bfloat16", "float32"], help="of autocast; float16 on a GPU")
+    parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps-per-round", type=int, default=5)
     parser.add_argument("--bandwidth", type=float, default=4800, help="GB/s, for the floor; default: an H200")
@@ -270,7 +274,7 @@ def main():
             print(line(rows[-1]), flush=True)
     if options.json:
         device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-        about = dict(torch=torch.__version__, device=device)
+        about = dict(torch=torch.__version__, device=device, channels_last=options.channels_last)
         options.json.write_text(json.dumps(dict(command=sys.argv, machine=about, rows=rows), indent=1) + "\n")
 
 
