@@ -204,43 +204,63 @@ def floor(name, case, options):
     return dict(bytes=moved, operations=operations, milliseconds=sum(times))
 
 
-def measure(name, form, options):
-    changes = {key: getattr(options, key) for key in ("size", "batch", "steps") if getattr(options, key)}
-    case = NETWORKS[name]._replace(**changes)
-    row = dict(network=name, form=form, **case._replace(peer=None)._asdict())
+def with_step(row, options, measure):
+    """Adds the results of `measure` of the row's network to the row."""
+    names = ("size", "classes", "batch", "steps")
+    case = NETWORKS[row["network"]]._replace(**{name: row[name] for name in names})
     try:
-        step = Step(name, form, case, options)
-        row["milliseconds"] = milliseconds(step, options)
-        row["by_kind"] = by_kind(step, options.device)
+        row.update(measure(Step(row["network"], row["form"], case, options), case))
+    except Exception as error:
+        if row["form"] in OWN:
+            raise
+        row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    gc.collect()
+
+
+def times(row, options):
+    def measure(step, case):
+        found = dict(milliseconds=milliseconds(step, options))
         if options.device == "cuda":
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             step()
             torch.cuda.synchronize()
-            row["peak_bytes"] = torch.cuda.max_memory_allocated() - before
-            row["by_kind"]["host gaps"] = max(0.0, row["milliseconds"] - sum(row["by_kind"].values()))
-            row["graph_milliseconds"] = milliseconds(step.captured(), options)
-        if form == "models":
-            row["floor"] = floor(name, case, options)
-    except Exception as error:
-        if form in OWN:
-            raise
-        row["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    step = None
-    gc.collect()
-    return row
+            found["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+            found["graph_milliseconds"] = milliseconds(step.captured(), options)
+        if row["form"] == "models":
+            found["floor"] = floor(row["network"], case, options)
+        return found
+
+    with_step(row, options, measure)
+
+
+def profile(row, options):
+    """Adds the times by kind. The profiler slows all later launches down: it is used after all other measurements."""
+
+    def measure(step, case):
+        for _ in range(WARM_UP):
+            step()
+        kinds = by_kind(step, options.device)
+        if options.device == "cuda":
+            kinds["host gaps"] = max(0.0, row["milliseconds"] - sum(kinds.values()))
+        return dict(by_kind=kinds)
+
+    with_step(row, options, measure)
 
 
 def line(row):
-    if "milliseconds" not in row:
-        return f"  {row['form']:<14}{row['error']}"
-    text = f"  {row['form']:<14}{row['milliseconds']:9.2f} ms"
-    text += f"  graph {row['graph_milliseconds']:9.2f} ms" if "graph_milliseconds" in row else ""
-    text += f"  peak {row['peak_bytes'] / 2**30:6.2f} GiB" if "peak_bytes" in row else ""
-    text += "".join(f"  {kind} {time:.2f}" for kind, time in sorted(row["by_kind"].items(), key=lambda each: -each[1]))
+    form = f"  {row['form']:<16}"
+    if "error" in row:
+        return form + row["error"]
+    if "by_kind" in row:
+        kinds = sorted(row["by_kind"].items(), key=lambda each: -each[1])
+        return form + "  ".join(f"{kind} {time:.2f}" for kind, time in kinds)
+    text = form + f"{row['milliseconds']:7.2f} ms"
+    if "graph_milliseconds" in row:
+        text += f"  graph {row['graph_milliseconds']:7.2f} ms  peak {row['peak_bytes'] / 2**30:6.2f} GiB"
     if "floor" in row:
         least = row["floor"]
-        text += f"\n  {'floor':<14}{least['milliseconds']:9.2f} ms"
+        text += f"\n  {'floor':<16}{least['milliseconds']:7.2f} ms"
         text += f"  {least['bytes'] / 1e9:.2f} GB, {least['operations'] / 1e12:.2f} T operations"
     return text
 
@@ -265,13 +285,20 @@ def main():
     torch.backends.cudnn.benchmark = True
     rows = []
     for name in options.networks:
+        changes = {key: getattr(options, key) for key in ("size", "batch", "steps") if getattr(options, key)}
+        case = NETWORKS[name]._replace(**changes, peer=None)._asdict()
         has = {True: functional is not None, False: hasattr(models, name)}
         forms = [form for form in options.forms if has[form in PEERS]]
-        for form in forms:
-            rows.append(measure(name, form, options))
-            if form == forms[0]:
-                print("{network}, T={steps}, B={batch}, {size} pixels, ".format(**rows[-1]) + options.dtype)
-            print(line(rows[-1]), flush=True)
+        rows += [dict(network=name, form=form, **case) for form in forms]
+    for title, measure in (("times", times), ("kernels", profile)):
+        name = None
+        for row in rows:
+            if row["network"] != name:
+                name = row["network"]
+                print(f"{title}: " + "{network}, T={steps}, B={batch}, {size} pixels, ".format(**row) + options.dtype)
+            if "error" not in row:
+                measure(row, options)
+            print(line(row), flush=True)
     if options.json:
         device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
         about = dict(torch=torch.__version__, device=device, channels_last=options.channels_last)
