@@ -1,10 +1,10 @@
 // A layer with sparse connections, composed of existing operators: `run`, one step at a time, and the products of
 // ops/event.
 //
-// In the forward pass, the output of step t is added to the currents of the following max_delay steps: a window of the
-// currents of all steps is the ring of csr_deliver. In the backward pass, the gradients of the currents are [step,
-// neuron, sample], so that those of the following max_delay steps are the columns of one matrix: a connection with
-// delay d to neuron j leads to row (d - 1) * H + j of the window, in every step.
+// In the forward pass, the output of step t is added to the currents of the following max_delay steps, which are in the
+// ring of csr_deliver, together with the inputs. In the backward pass, the gradients of the currents are [step, neuron,
+// sample], so that those of the following max_delay steps are the columns of one matrix: a connection with delay d to
+// neuron j leads to row (d - 1) * H + j of the window, in every step.
 #include "ops/recurrent/sparse.h"
 #include "ops/common/checks.h"
 #include "ops/common/library.h"
@@ -24,6 +24,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/accumulate.h>
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -67,44 +68,49 @@ class SparseFeedback final : public Feedback {
   explicit SparseFeedback(const SparseCall& call)
       : call_(call),
         sizes_(call),
-        delay_(call.connections.max_delay),
+        slots_(call.connections.max_delay + 1),
+        x_(call.inputs[static_cast<std::size_t>(call.into)].reshape({sizes_.steps, sizes_.samples, sizes_.width})),
         step_(at::zeros({}, at::kLong)),
-        sums_(at::zeros({sizes_.steps + 2 * delay_, sizes_.samples, sizes_.width},
+        ring_(at::zeros({slots_, sizes_.samples, sizes_.width},
                         call.inputs[0].options().dtype(sum_type(call)).memory_format(std::nullopt))) {
-    const at::Tensor& x = call.inputs[static_cast<std::size_t>(call.into)];
-    sums_.narrow(0, delay_, sizes_.steps).copy_(x.reshape({sizes_.steps, sizes_.samples, sizes_.width}));
-    if (call.start.defined()) x_ = sums_.clone();
+    const std::int64_t first = std::min(slots_, sizes_.steps);
+    ring_.narrow(0, 0, first).copy_(x_.narrow(0, 0, first));
     if (call.spikes.defined())
-      for (std::int64_t k = 0; k < delay_; ++k) deliver(k, call.spikes.select(0, k));
+      for (std::int64_t k = 0; k < slots_ - 1; ++k) send(k + 1 - slots_, call.spikes.select(0, k));
   }
 
   at::Tensor current(std::int64_t t) override {
     if (call_.start.defined()) {  // what was sent before a restart does not arrive
       const at::Tensor restarts = restarts_of(call_, t).view({1, sizes_.samples, 1});
-      const at::Tensor window = sums_.narrow(0, delay_ + t, delay_);
-      window.copy_(at::where(restarts, x_.narrow(0, delay_ + t, delay_), window));
+      for (std::int64_t s = t, end = std::min(t + slots_, sizes_.steps); s < end;) {  // up to two contiguous parts
+        const std::int64_t slot = s % slots_, count = std::min(end - s, slots_ - slot);
+        const at::Tensor part = ring_.narrow(0, slot, count);
+        part.copy_(at::where(restarts, x_.narrow(0, s, count), part));
+        s += count;
+      }
     }
-    return sums_.select(0, delay_ + t)
+    return ring_.select(0, t % slots_)
         .to(call_.inputs[0].scalar_type())
         .view(call_.inputs[0].sizes().slice(1))
         .unsqueeze(0);
   }
-  void send(std::int64_t t, const at::Tensor& output) override { deliver(delay_ + t, output); }
-
- private:
-  // Adds the output of a step to the currents of the window that begins with this step.
-  void deliver(std::int64_t row, const at::Tensor& output) {
+  // The step may be before the first one.
+  void send(std::int64_t t, const at::Tensor& output) override {
+    const std::int64_t next = t + slots_;  // in the same slot
+    if (next < sizes_.steps) ring_.select(0, next % slots_).copy_(x_.select(0, next));
     const Connections& c = call_.connections;
-    sparse::deliver_({c.weights, c.indices, c.indptr, sizes_.width, sizes_.width, c.values, sums_.is_cpu()},
-                     output.reshape({sizes_.samples, sizes_.width}), c.delays, sums_.narrow(0, row, delay_ + 1), step_);
+    step_.fill_(next);
+    sparse::deliver_({c.weights, c.indices, c.indptr, sizes_.width, sizes_.width, c.values, ring_.is_cpu()},
+                     output.reshape({sizes_.samples, sizes_.width}), c.delays, ring_, step_);
   }
 
+ private:
   const SparseCall& call_;
   const Sizes sizes_;
-  const std::int64_t delay_;
+  const std::int64_t slots_;
+  const at::Tensor x_;
   const at::Tensor step_;
-  const at::Tensor sums_;  // the currents from max_delay steps before the first step to max_delay after the last one
-  at::Tensor x_;           // the same without feedback, if samples restart
+  const at::Tensor ring_;  // [slot, sample, neuron]: the current of step t is in slot t % slots
 };
 
 // ---- the backward pass ----
@@ -116,7 +122,8 @@ class SparseBackwardFeedback final : public BackwardFeedback {
         sizes_(call),
         delay_(call.connections.max_delay),
         options_(call.inputs[0].options().dtype(sum_type(call)).memory_format(std::nullopt)),
-        grads_(at::zeros({sizes_.steps + 2 * delay_, sizes_.width, sizes_.samples}, options_)) {
+        grads_(at::zeros({2 * delay_ + rows_between_moves, sizes_.width, sizes_.samples}, options_)),
+        first_(grads_.size(0) - delay_) {
     const Connections& c = call.connections;
     TORCH_CHECK_VALUE(delay_ * sizes_.width <= std::numeric_limits<std::int32_t>::max(), sparse_op,
                       ": max_delay times the number of neurons must be below 2^31, but is ", delay_, " x ",
@@ -128,23 +135,24 @@ class SparseBackwardFeedback final : public BackwardFeedback {
   }
 
   at::Tensor of_output(std::int64_t t, const at::Tensor& upstream) override {
-    const at::Tensor grad = sent(delay_ + t, call_.output.select(0, t)).to(call_.inputs[0].scalar_type());
+    const at::Tensor grad = sent(call_.output.select(0, t)).to(call_.inputs[0].scalar_type());
     return upstream.defined() ? upstream + grad.view_as(upstream)
                               : grad.view(call_.inputs[0].sizes().slice(1)).unsqueeze(0);
   }
   void receive(std::int64_t t, const at::Tensor& of_current) override {
-    grads_.select(0, delay_ + t).copy_(of_current.reshape({sizes_.samples, sizes_.width}).t());
+    next_row().copy_(of_current.reshape({sizes_.samples, sizes_.width}).t());
     if (!call_.start.defined()) return;
     const at::Tensor restarts = restarts_of(call_, t).view({1, 1, sizes_.samples});
-    grads_.narrow(0, delay_ + t, delay_).masked_fill_(restarts, 0);
+    grads_.narrow(0, first_, delay_).masked_fill_(restarts, 0);
   }
 
   // Returns the gradient of the spikes before the first step, and adds their part to that of the weights.
   at::Tensor of_spikes() {
     at::Tensor found = at::empty_like(call_.spikes, at::MemoryFormat::Contiguous);
-    for (std::int64_t k = 0; k < delay_; ++k) {
+    for (std::int64_t k = delay_ - 1; k >= 0; --k) {
       const at::Tensor output = call_.spikes.select(0, k);
-      found.select(0, k).copy_(sent(k, output).view_as(output));
+      found.select(0, k).copy_(sent(output).view_as(output));
+      next_row().zero_();
     }
     return found;
   }
@@ -152,10 +160,21 @@ class SparseBackwardFeedback final : public BackwardFeedback {
   at::Tensor of_weights;  // undefined if it is not wanted
 
  private:
-  // Returns the gradient of an output [samples, H] that is sent in a row's step, and adds to the gradient of weights.
-  at::Tensor sent(std::int64_t row, const at::Tensor& output) {
+  static constexpr std::int64_t rows_between_moves = 64;
+
+  // Moves the window by one step back, and returns its first row.
+  at::Tensor next_row() {
+    if (first_ == 0) {
+      first_ = grads_.size(0) - delay_;
+      grads_.narrow(0, first_, delay_).copy_(grads_.narrow(0, 0, delay_));
+    }
+    return grads_.select(0, --first_);
+  }
+
+  // Returns the gradient of the output [samples, H] of the step before the window, and adds to the gradient of weights.
+  at::Tensor sent(const at::Tensor& output) {
     const Connections& c = call_.connections;
-    const at::Tensor window = grads_.narrow(0, row + 1, delay_).view({delay_ * sizes_.width, sizes_.samples});
+    const at::Tensor window = grads_.narrow(0, first_, delay_).view({delay_ * sizes_.width, sizes_.samples});
     sparse::CsrMatrix matrix{weights_,       targets_,       c.indptr, sizes_.width, delay_ * sizes_.width,
                              Values::number, grads_.is_cpu()};
     const at::Tensor products = sparse::product(matrix, window);  // [H, samples]
@@ -174,7 +193,8 @@ class SparseBackwardFeedback final : public BackwardFeedback {
   const Sizes sizes_;
   const std::int64_t delay_;
   const at::TensorOptions options_;
-  const at::Tensor grads_;  // of the currents, [step, H, samples], with max_delay steps before and after
+  const at::Tensor grads_;  // of the currents, [step, H, samples]: a window of max_delay steps, and earlier steps
+  std::int64_t first_;      // row of the window
   at::Tensor targets_;      // of the connections, within a window of max_delay steps
   at::Tensor weights_;
 };

@@ -6,7 +6,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -27,8 +26,6 @@ Tensors step_of(at::TensorList sequences, std::int64_t t) {
   for (const at::Tensor& sequence : sequences) step.push_back(sequence.narrow(0, t, 1));
   return step;
 }
-
-at::Tensor joined(const List& steps, const at::Tensor& empty) { return steps.empty() ? empty : at::cat(steps); }
 
 at::Tensor empty_sequence(const MultistepCall& call, bool of_states) {
   const at::Tensor& x = call.inputs[0];
@@ -117,8 +114,12 @@ RecurrentResults forward_by_steps(const MultistepCall& call, std::int64_t into, 
   const std::int64_t steps = steps_of(call);
   const std::size_t outputs = call.cell->outputs.size(), states = call.cell->states.size();
   const std::int64_t length = call.cell->checkpoint_length(dtype_of(call.inputs[0].scalar_type()));
-  std::vector<List> rows(outputs), stored(states);
-  List currents, checkpoints;
+  RecurrentResults results;
+  for (std::size_t k = 0; k < outputs; ++k) results.outputs.push_back(empty_sequence(call, false));
+  if (call.store_states)
+    for (std::size_t s = 0; s < states; ++s) results.states.push_back(empty_sequence(call, true));
+  if (save) results.current = empty_sequence(call, false);
+  List checkpoints;
   Tensors now(call.states.begin(), call.states.end());
   MultistepCall step = call;
   step.store_states = false;
@@ -127,27 +128,21 @@ RecurrentResults forward_by_steps(const MultistepCall& call, std::int64_t into, 
     at::Tensor& current = inputs[static_cast<std::size_t>(into)];
     current = feedback.current(t);
     if (save) {
-      currents.push_back(current);
+      results.current.narrow(0, t, 1).copy_(current);
       if (t > 0 && t % length == 0 && states > 0) checkpoints.push_back(at::stack(traced::list_of(now)));
     }
     step.inputs = inputs;
     step.states = now;
     set_steps(step, call, t, 1);
-    MultistepResults results = call_run(step);
-    for (std::size_t k = 0; k < outputs; ++k) rows[k].push_back(results.outputs[k]);
-    feedback.send(t, results.outputs[0]);
-    now = std::move(results.states);
+    MultistepResults of_step = call_run(step);
+    for (std::size_t k = 0; k < outputs; ++k) results.outputs[k].narrow(0, t, 1).copy_(of_step.outputs[k]);
+    feedback.send(t, of_step.outputs[0]);
+    now = std::move(of_step.states);
     if (call.store_states)
-      for (std::size_t s = 0; s < states; ++s) stored[s].push_back(unless_ended(call, t, now[s]).unsqueeze(0));
+      for (std::size_t s = 0; s < states; ++s) results.states[s].select(0, t).copy_(unless_ended(call, t, now[s]));
   }
-  RecurrentResults results;
-  for (const List& of_output : rows) results.outputs.push_back(joined(of_output, empty_sequence(call, false)));
-  if (call.store_states)
-    for (const List& of_state : stored) results.states.push_back(joined(of_state, empty_sequence(call, true)));
-  else
-    results.states = steps > 0 ? std::move(now) : run_no_step(call).states;
+  if (!call.store_states) results.states = steps > 0 ? std::move(now) : run_no_step(call).states;
   if (!save) return results;
-  results.current = joined(currents, empty_sequence(call, false));
   if (checkpoints.empty()) {
     c10::SymDimVector shape(call.inputs[0].sym_sizes());
     shape[0] = (std::max<std::int64_t>(steps, 1) - 1) / length;
@@ -198,8 +193,9 @@ Tensors backward_by_steps(const BackwardCall& call, std::int64_t into, BackwardF
   const std::int64_t length = cell.checkpoint_length(dtype_of(call.inputs[0].scalar_type()));
   const c10::ScalarType sum_type = state_type(call.inputs[0].scalar_type());
 
-  std::vector<List> grads(inputs);  // from the last step to the first
-  Tensors grad_states(states), grad_params(params);
+  Tensors grads(inputs), grad_states(states), grad_params(params);
+  for (std::size_t i = 0; i < inputs; ++i)
+    if (call.needs_grad[i]) grads[i] = empty_sequence(call, false);
   // The gradients of parameters, summed over the steps in the type of the arithmetic.
   Tensors wide_params;
   for (const at::Tensor& param : call.params) wide_params.push_back(param.to(sum_type));
@@ -241,7 +237,7 @@ Tensors backward_by_steps(const BackwardCall& call, std::int64_t into, BackwardF
       const ByArgument found = gradients_by_argument(step, call_run_backward(step));
       feedback.receive(t, found[static_cast<std::size_t>(into)]);
       for (std::size_t i = 0; i < inputs; ++i)
-        if (call.needs_grad[i]) grads[i].push_back(found[i]);
+        if (call.needs_grad[i]) grads[i].narrow(0, t, 1).copy_(found[i]);
       for (std::size_t s = 0; s < states; ++s) grad_states[s] = given ? found[inputs + s] : at::Tensor();
       for (std::size_t j = 0; j < params; ++j) add_to(grad_params[j], found[inputs + states + j]);
     }
@@ -250,10 +246,7 @@ Tensors backward_by_steps(const BackwardCall& call, std::int64_t into, BackwardF
 
   Tensors list;
   for (std::size_t i = 0; i < inputs; ++i)
-    if (call.needs_grad[i]) {
-      std::reverse(grads[i].begin(), grads[i].end());
-      list.push_back(joined(grads[i], empty_sequence(call, false)));
-    }
+    if (call.needs_grad[i]) list.push_back(grads[i]);
   for (std::size_t s = 0; s < states; ++s)
     if (has_states && call.needs_grad[inputs + s]) {
       const at::Tensor& of = call.states[s];
