@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from spikeforge._numbers import state_type
 from spikeforge.nn import samples
 
 __all__ = [
-    "last_step", "max_over_time", "mean_over_time", "rate_mse_loss", "rate_penalty", "spike_count", "tet_loss",
+    "first_spike_times", "last_step", "max_over_time", "mean_over_time", "rate_mse_loss", "rate_penalty", "spike_count",
+    "tet_loss", "time_to_first_spike_loss",
 ]  # fmt: skip
 
 Lengths = Tensor | Sequence[int] | None
@@ -88,6 +90,59 @@ def max_over_time(x: Tensor, lengths: Lengths = None) -> Tensor:
         return steps.x.amax(0)
     present = steps.x.masked_fill(samples.beside(steps.ended, steps.x), -math.inf)
     return present.amax(0).where(samples.beside((steps.length > 0).unsqueeze(0), steps.x)[0], 0)
+
+
+class _FirstTimes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, silent: Tensor) -> Tensor:
+        """Returns the step of the first value of x above 0; that of `silent` ``[B, 1, ...]`` if there is none."""
+        fired = x > 0
+        first, fires = fired.int().argmax(0), fired.any(0)
+        ctx.save_for_backward(first, fires)
+        ctx.shape = x.shape
+        return first.where(fires, silent).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        # A spike at the step before the first one, instead of at it, changes the loss by -grad.
+        first, fires = ctx.saved_tensors
+        x_grad = grad.new_zeros(ctx.shape)
+        return x_grad.scatter_(0, first.unsqueeze(0), (-grad).where(fires, 0).unsqueeze(0)), None
+
+
+def first_spike_times(x: Tensor, lengths: Lengths = None) -> Tensor:
+    """Returns the step of the first spike of each neuron, from 0: ``[T, B, C]`` to ``[B, C]``; T, or the length of the
+    sample, if there is none.
+
+    The gradient of a time arrives at the first spike, negated, as a spike that is weaker there: it is the exact
+    derivative with :class:`spikeforge.nn.EventProp`, and moves spikes in the same direction with surrogates. Silent
+    neurons have no gradient.
+    """
+    steps = _steps("first_spike_times", x, lengths)
+    return _FirstTimes.apply(steps.x, steps.length.view(-1, *[1] * (x.dim() - 2)))
+
+
+def time_to_first_spike_loss(
+    spikes: Tensor, target: Tensor, lengths: Lengths = None, *, tau0: float, alpha: float = 0.0, tau1: float = math.inf
+) -> Tensor:
+    """Cross entropy of -t / tau0, where t are the first spike times, plus alpha (exp(t_target / tau1) - 1) for early
+    spikes; the mean of the samples, a scalar.
+
+    Args:
+        target: classes, int64 ``[B]``; those on the CPU are checked.
+        tau0, tau1: in steps, above 0.
+
+    Source: Göltz et al., Nature Machine Intelligence 3, 2021; Wunderlich and Pehle, Scientific Reports 11, 2021.
+    """
+    for name, tau in (("tau0", tau0), ("tau1", tau1)):
+        if not tau > 0:
+            raise ValueError(f"time_to_first_spike_loss: {name} must be above 0, but is {tau}")
+    _steps("time_to_first_spike_loss", spikes, None, of_classes=True)
+    times = first_spike_times(spikes, lengths)
+    _check_target("time_to_first_spike_loss", target, spikes)
+    late = (times.gather(1, target.unsqueeze(1)) / tau1).expm1().mean()
+    return functional.cross_entropy(-times / tau0, target) + alpha * late
 
 
 def tet_loss(

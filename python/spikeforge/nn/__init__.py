@@ -19,6 +19,7 @@ from spikeforge.nn.delayed_conv import DelayedConv1d, DelayedConv2d
 from spikeforge.nn.delayed_linear import DelayedLinear
 from spikeforge.nn.dropout import Dropout
 from spikeforge.nn.encoders import Latency, Poisson, Repeat
+from spikeforge.nn.eventprop import EventProp
 from spikeforge.nn.fusing import fuse
 from spikeforge.nn.lava import LavaConv, LavaDelayDense, LavaDense, LavaLIF, deploy, set_run_config_
 from spikeforge.nn.layers import BatchNormNeuron
@@ -49,7 +50,7 @@ from spikeforge.nn.stateful import StatefulModule, call, clamp_, detach_, get_st
 
 __all__ = [
     "AdaptiveLIF", "AvgPool2d", "BatchNormNeuron", "CLIF", "Composite", "Constant", "CubaLIF", "Delay",
-    "DelayedConv1d", "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "GatedLIF", "IF", "ILIF", "Izhikevich",
+    "DelayedConv1d", "DelayedConv2d", "DelayedLinear", "Dropout", "EIF", "EventProp", "GatedLIF", "IF", "ILIF", "Izhikevich",
     "KLIF", "LI", "LIAF", "LIF", "Latency", "LavaConv", "LavaDelayDense", "LavaDense", "LavaLIF", "Learnable",
     "LoihiConv", "LoihiDelayDense", "LoihiDense", "LoihiLIF", "LoihiSparse", "MaskedPSN", "MaxPool2d",
     "MultiLevelLIF", "Neuron", "NoisyLIF", "PLIF", "PSN", "Poisson", "QIF", "QKAttention", "Recurrent", "Repeat",

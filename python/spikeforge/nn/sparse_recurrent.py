@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import EllipsisType
 from typing import Any
 
 import torch
@@ -11,16 +10,16 @@ from torch import Tensor, nn
 
 from spikeforge.connecting import Connectivity
 from spikeforge.nn import samples
-from spikeforge.nn.containers import Container
 from spikeforge.nn.errors import ERRORS, explained
-from spikeforge.nn.loops import in_flight, text_of, why_not_neuron
-from spikeforge.nn.stateful import State, States, _join, _under
+from spikeforge.nn.loops import in_flight, text_of
+from spikeforge.nn.population import Population
+from spikeforge.nn.stateful import State, _join, _under
 
 OPERATOR = torch.ops.spikeforge.sparse_recurrent_run.default
 VALUES = ("event", "graded", "number")
 
 
-class SparseRecurrent(Container):
+class SparseRecurrent(Population):
     """A population of neurons with sparse recurrent connections and delays, trained through time.
 
     At step t, neuron j receives the input x[t, ..., j] plus, from each connection i -> j with weight w and delay d,
@@ -55,16 +54,12 @@ class SparseRecurrent(Container):
     """
 
     state_names = ("spikes",)
-    takes_samples = True
 
     def __init__(
         self, neuron: nn.Module, connections: Connectivity, *, values: str = "event", stateful: bool = False,
         persistent_state: bool = False,
     ):  # fmt: skip
-        super().__init__(stateful=stateful, persistent_state=persistent_state)
-        reason = why_not_neuron(neuron) if isinstance(neuron, nn.Module) else f"{neuron!r} is not a module"
-        if reason:
-            raise TypeError(f"SparseRecurrent: neuron cannot run as one operator: {reason}")
+        super().__init__(neuron, stateful=stateful, persistent_state=persistent_state)
         if not isinstance(connections, Connectivity):
             raise TypeError(
                 f"SparseRecurrent: connections must be a result of spikeforge.connect, but is {type(connections).__name__}"
@@ -80,48 +75,16 @@ class SparseRecurrent(Container):
         first, last = (int(delays.min()), int(delays.max())) if delays.numel() else (1, 1)
         if first < 1:
             raise ValueError(f"SparseRecurrent: delays must be 1 step or more, but the least is {first}")
-        self.neuron, self.values, self.max_delay, self.neurons = neuron, values, last, connections.rows
-        if stateful:
-            neuron._memory.keeping, neuron.persistent_state = True, persistent_state
+        self.values, self.max_delay, self.neurons = values, last, connections.rows
         self.weights = nn.Parameter(connections.weights.detach().clone())
         for name in ("indices", "indptr", "delays"):
             self.register_buffer(name, getattr(connections, name).clone())
-        self._name_parts(["neuron"])
-
-    @property
-    def n_inputs(self) -> int:
-        return self.neuron.n_inputs
-
-    @property
-    def in_ports(self) -> tuple[str, ...]:
-        return self.neuron.in_ports
-
-    @property
-    def out_ports(self) -> tuple[str, ...]:
-        return self.neuron.out_ports
 
     def connectivity(self) -> Connectivity:
         """Returns the connections with the trained weights."""
         return Connectivity(
             self.indices, self.indptr, self.weights.detach(), self.delays, rows=self.neurons, cols=self.neurons
         )
-
-    def _forward(self, inputs: Sequence[Tensor], state: States | EllipsisType, store: bool, advance: Any = None) -> Any:
-        if store:
-            raise ValueError(f"{self._title()}: store_states is not supported; call the layer step by step")
-        if state is not ... or not self._memory.keeping:
-            start = {} if state is ... else self._checked_state(state)
-            outputs, after = self._advance(inputs, start, store)
-            return outputs if state is ... else (outputs, after)
-        self._check_keeping()
-        memories = {"": self._memory, "neuron": self.neuron._memory}
-        start = {
-            _join(part, name): value for part, memory in memories.items() for name, value in memory.start().items()
-        }
-        outputs, after = self._advance(inputs, start, store)
-        self._memory.keep({"spikes": after["spikes"]})
-        self.neuron._memory.keep(_under("neuron", after))
-        return outputs
 
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
         neuron, before, x = self.neuron, state.get("spikes"), inputs[0]
