@@ -5,6 +5,7 @@ Neural Networks", IEEE TNNLS 2020).
 
     python examples/events/shd.py --data FOLDER            # a recurrent layer of adaptive neurons
     python examples/events/shd.py --data FOLDER --delays   # learned delays, without recurrence
+    python examples/events/shd.py --data FOLDER --exact    # a recurrent layer of LIF neurons, exact gradients (EventProp)
     python examples/events/shd.py --width 64 --batch-size 32 --rate 1e-2 --dropout 0.1 --epochs 8   # a stand-in
     torchrun --standalone --nproc_per_node 2 examples/events/shd.py --data FOLDER
 
@@ -44,8 +45,19 @@ class Recipe(training.Recipe):
 
     def network(self):
         """Maps x [T, B, INPUTS] to scores [T, B, CLASSES]."""
+        if self.options.exact:
+            return snn.Sequential(*self.exact_layers(), snn.LI(tau=2.0, decay_input=False), snn.LI(tau=5.0))
         layers = self.delayed_layers() if self.options.delays else self.recurrent_layers()
         return snn.Sequential(*layers, snn.LI(tau=5.0))
+
+    def exact_layers(self):
+        width = self.options.width
+        layer, recurrent = nn.Linear(INPUTS, width), nn.Linear(width, width, bias=False)
+        nn.init.normal_(layer.weight, 0.15, 0.3)  # neurons without spikes have no gradient
+        nn.init.normal_(recurrent.weight, 0, 0.1 / width**0.5)
+        neuron = snn.CubaLIF(tau_synapse=2.0, tau_membrane=10.0)
+        return [snn.EventProp(neuron, layer, recurrent, target_count=10.0, count_strength=1e-4),
+                nn.Dropout(self.options.dropout), nn.Linear(width, CLASSES)]
 
     def recurrent_layers(self):
         width = self.options.width
@@ -122,6 +134,7 @@ def write_chirps(path, count, random):
 def parse_options():
     parser = training.parser(__doc__, "build/shd", epochs=60, batch_size=64, rate=2e-3)
     parser.add_argument("--delays", action="store_true", help="learned delays instead of recurrence")
+    parser.add_argument("--exact", action="store_true", help="exact gradients of spike times")
     parser.add_argument("--interpolation", choices=["gauss", "linear"], default="gauss", help="linear is faster")
     parser.add_argument("--width", type=training.positive, default=256, help="neurons of a layer")
     parser.add_argument("--dropout", type=float, default=0.3)

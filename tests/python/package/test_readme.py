@@ -71,6 +71,8 @@ assert stdp == spikeforge.synapse(text.replace("w_min", "0").replace("w_max", "1
                                  "assert len(played.of(target)[0]) > 0"}, "spikes, then"),
     ({"a converted network": "assert error < 0.2 and len(net.report.replaced) == 4",
       "fine-tuning before a conversion": "assert logits.shape == (64, 10) and logits.isfinite().all()"}, "64 steps: error 0.0"),
+    ({"exact gradients": "assert loss > 0 and hidden.layer.weight.grad.abs().sum() > 0 and hidden.recurrent.weight.grad.abs().sum() > 0",
+      "first spike times": "assert (losses.first_spike_times(spikes) < 200).any() and last.layer.weight.grad.abs().sum() > 0 and predicted.shape == (8,)"}, ""),
     ({"surrogates in Python": "of_both = [torch.autograd.grad(each.sum(), x)[0] for each in (spikes, same)]; "
                               "assert torch.equal(spikes, same) and torch.equal(*of_both); "
                               "assert isinstance(layer.surrogate, surrogate.ATan)"}, ""),
