@@ -37,7 +37,7 @@ from spikeforge.nn.encoders import Encoder
 from spikeforge.nn.lava import LavaConnection
 from spikeforge.nn.layers import BatchNormNeuron
 from spikeforge.nn.loihi import LoihiConnection
-from spikeforge.nn.sparse_recurrent import SparseRecurrent
+from spikeforge.nn.population import Population
 from spikeforge.nn.stateful import StatefulModule, as_tuple
 
 
@@ -296,7 +296,7 @@ def _counter(networks: list[Composite], name: str, module: nn.Module, neurons: t
 
 def _has_weights(module: nn.Module) -> bool:
     has_matrices = any(p.dim() > 1 for p in module.parameters(recurse=False))
-    return has_matrices or isinstance(module, (LoihiConnection, SparseRecurrent))
+    return has_matrices or isinstance(module, (LoihiConnection, Population))
 
 
 class Counter(Watcher):

@@ -112,8 +112,9 @@ def coefficients(text: str, params: tuple[float, ...], states: int) -> Coefficie
         return "its current depends on the membrane or on spikes"
     h = fit[:, v] @ rows
     ends = points[:, h.where(quiet, -math.inf).argmax()], points[:, h.where(~quiet, math.inf).argmin()]
+    fractions = torch.linspace(0, 1, 1001, dtype=torch.float64, device="cpu")
     for _ in range(5):  # the threshold, between a quiet point and one that fires
-        line = torch.lerp(ends[0].unsqueeze(1), ends[1].unsqueeze(1), torch.linspace(0, 1, 1001, dtype=torch.float64))
+        line = torch.lerp(ends[0].unsqueeze(1), ends[1].unsqueeze(1), fractions)
         fires = int(step(line)[0].argmax())
         ends = line[:, max(fires - 1, 0)], line[:, fires]
     threshold = float(fit[:-1, v] @ ends[1] + fit[-1, v])
@@ -219,7 +220,7 @@ class _Layer(torch.autograd.Function):
             else:
                 states = [row[-1].clone() for row in stored]
                 line = None if recurrent is None else in_flight(s[-call.delay :], call.delay, line)
-        ctx.call, ctx.x, ctx.has_bias = call, (x.shape, x.dtype), bias is not None
+        ctx.call, ctx.x = call, (x.shape, x.dtype)
         ctx.save_for_backward(weight, recurrent, *saved)
         ctx.mark_non_differentiable(*states, *(() if line is None else (line,)))
         ctx.set_materialize_grads(False)
@@ -238,7 +239,9 @@ class _Layer(torch.autograd.Function):
         new = lambda *sizes: g.new_zeros(sizes, dtype=kind)
         numbers = [torch.full((), c, dtype=kind, device=g.device) for c in call.found.adjoint]
         matrix = None if recurrent is None else recurrent.to(kind)  # from the neurons that a spike reaches, back to it
-        push = _push(call, [places for places, *_ in pieces], neurons) if call.count[1] else None
+        push = None
+        if call.count[1]:
+            push = _push(call, sum(((n % neurons).bincount(minlength=neurons) for n, *_ in pieces), new(neurons)))
         x_grad = g.new_empty(shape, dtype=dtype) if ctx.needs_input_grad[1] else None
         weight_grad = new(shape[-1], neurons) if ctx.needs_input_grad[2] else None
         bias_grad = new(neurons) if ctx.needs_input_grad[3] else None
@@ -279,12 +282,12 @@ class _Layer(torch.autograd.Function):
         )  # fmt: skip
 
 
-def _push(call: Call, places: Sequence[Tensor], neurons: int) -> Tensor:
-    """Returns the derivative of the penalty of spike counts with respect to each neuron's count, ``[neurons]``."""
+def _push(call: Call, counts: Tensor) -> Tensor:
+    """Returns the derivative of the penalty with respect to the count of each neuron in each sample, from the counts
+    ``[neurons]`` of all samples."""
     target, strength = call.count
-    samples = max(1, math.prod(call.shape) // max(1, neurons))
-    counts = sum(((n % neurons).bincount(minlength=neurons) for n in places), torch.zeros((), device=places[0].device))
-    return strength * (counts / samples - target) / samples
+    batch = max(1, math.prod(call.shape[:-1]))
+    return strength * (counts / batch - target) / batch
 
 
 class EventProp(Population):
@@ -311,7 +314,7 @@ class EventProp(Population):
     linear layers and :mod:`spikeforge.losses` compute it; only its difference between the steps t and t + 1 moves the
     spike of step t. A loss that depends on the number of spikes alone has no gradient. The gradient reaches neither the
     passed states nor neurons without spikes. The limits of the method: ``docs/eventprop.md``. Second derivatives raise
-    an error.
+    an error, and hooks of the three parts do not run.
 
     Sources: Wunderlich and Pehle, Scientific Reports 11, 12829 (2021); Nowotny, Turner and Knight (2025); for delays
     Mészáros, Knight and Nowotny (2025).
@@ -332,8 +335,12 @@ class EventProp(Population):
         if self.delay < 1:
             raise ValueError(f"EventProp: delay must be 1 step or more, but is {delay}")
         for name, linear in (("layer", layer), ("recurrent", recurrent)):
-            if linear is not None and (not isinstance(linear, nn.Linear) or has_hooks(linear)):
-                raise TypeError(f"EventProp: {name} must be an nn.Linear without hooks, but is {type(linear).__name__}")
+            if linear is not None and (
+                not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward or has_hooks(linear)
+            ):
+                raise TypeError(
+                    f"EventProp: {name} must be an nn.Linear without hooks or another forward, but is {type(linear).__name__}"
+                )
         if recurrent is not None:
             sizes = {recurrent.in_features, recurrent.out_features} | ({layer.out_features} if layer else set())
             if len(sizes) > 1:
@@ -378,7 +385,7 @@ class EventProp(Population):
         dtype = next((w.dtype for w in (weight, recurrent) if w is not None), x.dtype)
         shape = x.shape[1:] if weight is None else (*x.shape[1:-1], weight.shape[0])
         line = state.get("spikes")
-        cell = text_of(neuron)
+        cell, like = text_of(neuron), x.new_empty((), dtype=dtype).expand(x.shape[0], *shape)
 
         def layer(text: str, inputs: Sequence[Tensor], states: Sequence[Tensor], params: Sequence[Tensor]):
             starts = cell.initial.values()
@@ -389,11 +396,9 @@ class EventProp(Population):
             return [spikes], after
 
         try:
-            (spikes,), (line, *after) = cell.call(
-                neuron, (x.new_empty((0, *shape), dtype=dtype),), _under("neuron", state), False, layer
-            )
+            (spikes,), (line, *after) = cell.call(neuron, (like,), _under("neuron", state), False, layer)
         except ERRORS as error:
-            raise explained(neuron, error, inputs, state)
+            raise explained(neuron, error, (like,), state)
         states = {_join("neuron", name): value for name, value in zip(neuron.state_names, after)}
         return spikes, states if recurrent is None else states | {"spikes": line}
 

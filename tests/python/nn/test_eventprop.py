@@ -273,6 +273,8 @@ def test_silent_neurons_counts_and_empty_sequences_have_no_gradient():
         (inputs(steps=0), torch.sum), (inputs(steps=1) + 1, filtered), (inputs(batch=0), filtered),
     ]:  # fmt: skip
         assert all(not grad.any() for grad in grads_of(made, loss(made(x))))
+    penalised = layer(target_count=1.0, count_strength=1.0)
+    assert all(not grad.any() for grad in grads_of(penalised, penalised(inputs(steps=0)).sum()))
     assert not losses.first_spike_times(made(torch.zeros(60, 3, 6).double())).ne(60).any()
 
 
