@@ -29,7 +29,7 @@ def crossing(v, i):
     if voltage(peak) < 1:
         return math.inf
     low, high = 0.0, peak
-    for _ in range(200):
+    for _ in range(55):  # to the precision of float64
         middle = (low + high) / 2
         low, high = (low, middle) if voltage(middle) >= 1 else (middle, high)
     return high
