@@ -84,9 +84,10 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArguments& a
   return sum;
 }
 
-template <class S>
+// Calls visit(k, x) for each nonzero, after it has been added to the sum.
+template <class S, class F>
 __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments& a, Int c, Int begin, Int end,
-                                                          int lane, int step) {
+                                                          int lane, int step, F&& visit) {
   using Sum = typename S::Sum;
   const auto* const entries = static_cast<const typename S::X*>(a.x) + blockIdx.y * a.cols * a.n + c;
   Sum sum = 0;
@@ -105,6 +106,9 @@ __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments
                             for (int u = 0; u < S::unroll; ++u)
                               if (wave.has(u) && S::contributes(x[u]))
                                 sum += static_cast<Sum>(S::contribution(x[u])) * weight[u];
+#pragma unroll
+                            for (int u = 0; u < S::unroll; ++u)
+                              if (wave.has(u)) visit(k + u * step, x[u]);
                           });
   return sum;
 }
@@ -133,7 +137,7 @@ __device__ __forceinline__ void sum_rows(const ProductArguments& a, Int tiles, c
   const auto length_of = [&](Int item) { return S::begin(a, row_of(item) + 1) - S::begin(a, row_of(item)); };
   const auto part_of_sum = [&](Int item, int thread, int threads) {
     const Int row = row_of(item);
-    return sum_of(item - row * tiles, S::begin(a, row), S::begin(a, row + 1), thread, threads);
+    return sum_of(row, item - row * tiles, S::begin(a, row), S::begin(a, row + 1), thread, threads);
   };
   const auto store = [&](Int item, int column, Sum sum) {
     const Int row = row_of(item);
@@ -183,16 +187,38 @@ template <class S> __device__ __forceinline__ void gather_bits(const ProductArgu
     __syncthreads();
     bits = held;
   }
-  sum_rows<S>(a, 1, [&](Int, Int begin, Int end, int lane, int lanes) {
+  sum_rows<S>(a, 1, [&](Int, Int, Int begin, Int end, int lane, int lanes) {
     return sum_of_bits<S>(a, bits, begin, end, lane, lanes);
   });
 }
 
 // For any number of vectors, and any entries: `columns` lanes of a group process different vectors.
 template <class S> __device__ __forceinline__ void gather(const ProductArguments& a) {
-  sum_rows<S>(a, (a.n + S::columns - 1) / S::columns, [&](Int tile, Int begin, Int end, int lane, int lanes) {
+  sum_rows<S>(a, (a.n + S::columns - 1) / S::columns, [&](Int, Int tile, Int begin, Int end, int lane, int lanes) {
     const Int c = tile * S::columns + lane % S::columns;
-    return c < a.n ? sum_of_entries<S>(a, c, begin, end, lane / S::columns, lanes / S::columns) : typename S::Sum(0);
+    const auto ignore = [](Int, typename S::X) {};
+    return c < a.n ? sum_of_entries<S>(a, c, begin, end, lane / S::columns, lanes / S::columns, ignore)
+                   : typename S::Sum(0);
+  });
+}
+
+// Also adds to a.sums [nnz] the gradient of the weights in e A, where x is the gradient of its result and a.grad
+// [rows, n] contains e, in the type of sums: both read the same rows of x. For n <= 32, one tile.
+template <class S> __device__ __forceinline__ void gather_with_gradient(const ProductArguments& a) {
+  using Compute = typename S::Compute;
+  auto* const sums = static_cast<Compute*>(a.sums);
+  sum_rows<S>(a, 1, [&](Int row, Int, Int begin, Int end, int lane, int lanes) {
+    const int c = lane % S::columns;
+    const Compute e = c < a.n ? static_cast<const Compute*>(a.grad)[row * a.n + c] : Compute(0);
+    const bool has_gradient = sum_over_lanes<S::columns>(static_cast<int>(e != Compute(0)), 1) != 0;
+    // Lanes after the last vector read its entries, and their sums are not stored.
+    return sum_of_entries<S>(a, min(static_cast<Int>(c), a.n - 1), begin, end, lane / S::columns, lanes / S::columns,
+                             [&](Int k, typename S::X x) {
+                               if (!has_gradient) return;
+                               const Compute part = e != Compute(0) ? e * S::contribution(x) : Compute(0);
+                               const Compute gradient = sum_over_lanes<S::columns>(part, 1);
+                               if (c == 0) sums[k] += gradient;
+                             });
   });
 }
 

@@ -29,9 +29,10 @@ void deliver_(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& de
 // Returns A x [rows, n] of x [cols, n].
 at::Tensor product(const CsrMatrix& matrix, const at::Tensor& x);
 
-// Adds the gradient of the weights in e A to a tensor of the shape of the indices, in the type of sums; x is [rows, n],
-// and the gradient of the result [cols, n].
-void add_weight_grad(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& grad, const at::Tensor& sums);
+// Returns A x, and adds to `sums`, in the shape of the indices, the gradient of the weights in e A for the gradient x
+// of its result. e is [rows, n], and read as `values`; x, the weights and the sums have one type.
+at::Tensor product_and_weight_grad(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& e, Values values,
+                                   const at::Tensor& sums);
 
 // Returns the contribution of each entry in this type; its gradient is straight-through for events.
 at::Tensor counted(const at::Tensor& x, Values values, c10::ScalarType type);

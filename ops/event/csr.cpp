@@ -214,22 +214,28 @@ at::Tensor product(const CsrMatrix& matrix, const at::Tensor& x) {
                        {.rows = rows, .cols = cols, .matrix = true, .values = values, .unchecked = unchecked}});
 }
 
-void add_weight_grad(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& grad, const at::Tensor& sums) {
+at::Tensor product_and_weight_grad(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& e, Values values,
+                                   const at::Tensor& sums) {
+#if defined(SPIKEFORGE_WITH_CUDA)
+  if (x.is_cuda() && x.size(1) <= event::most_with_gradient && x.numel() > 0)
+    return product_and_weight_grad_cuda(matrix, x, counted(e, values, x.scalar_type()), sums);
+#endif
   const std::optional<at::Tensor> begins = matrix.indptr;
-  const WeightGradCall call{x,
-                            grad,
+  const WeightGradCall call{e,
+                            x,
                             matrix.indices,
                             begins,
                             {.rows = matrix.rows,
                              .cols = matrix.cols,
                              .transpose = true,
                              .matrix = true,
-                             .values = matrix.values,
+                             .values = values,
                              .unchecked = matrix.unchecked}};
   if (sums.is_cpu())
     add_weight_grad_cpu(call, sums);
   else
     sums.add_(call_weight_grad(call));
+  return product(matrix, x);
 }
 
 }  // namespace spikeforge::ops::sparse

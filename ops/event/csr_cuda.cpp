@@ -39,15 +39,13 @@ class Launcher {
     point_at(0);
   }
 
-  void gather() {
-    const event::GatherPlan plan = plan_gather(product_, device_);
-    const at::Tensor bits = bytes(4 * plan.words * product_.batches);
-    args_.words = plan.words;
-    args_.long_row = plan.long_row;
-    for_batches(plan.batches_at_once, [&](std::int64_t first, std::int64_t count) {
-      args_.bits = static_cast<unsigned*>(bits.mutable_data_ptr()) + first * plan.words;
-      for (const event::Step& step : plan.steps) run(step, count);
-    });
+  void gather() { gather(plan_gather(product_, device_)); }
+
+  // The entries and the sums of one batch.
+  void gather_with_gradient(const at::Tensor& entries, const at::Tensor& sums) {
+    args_.grad = entries.const_data_ptr();
+    args_.sums = sums.mutable_data_ptr();
+    gather(plan_gather_with_gradient(product_, device_));
   }
 
   void scatter() {
@@ -118,6 +116,16 @@ class Launcher {
   }
 
  private:
+  void gather(const event::GatherPlan& plan) {
+    const at::Tensor bits = bytes(4 * plan.words * product_.batches);
+    args_.words = plan.words;
+    args_.long_row = plan.long_row;
+    for_batches(plan.batches_at_once, [&](std::int64_t first, std::int64_t count) {
+      args_.bits = static_cast<unsigned*>(bits.mutable_data_ptr()) + first * plan.words;
+      for (const event::Step& step : plan.steps) run(step, count);
+    });
+  }
+
   at::Tensor bytes(std::int64_t count) const { return at::empty({count}, x_.options().dtype(at::kByte)); }
 
   void clear(void* memory, std::int64_t count) const {
@@ -218,6 +226,27 @@ SPIKEFORGE_KERNELS(CUDA, library) {
 }
 
 }  // namespace
+
+at::Tensor product_and_weight_grad_cuda(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& e,
+                                        const at::Tensor& sums) {
+  const auto& [weights, indices, indptr, rows, cols, values, unchecked] = matrix;
+  const std::optional<at::Tensor> begins = indptr;
+  const ProductCall call{weights,
+                         indices,
+                         begins,
+                         x,
+                         {.rows = rows, .cols = cols, .matrix = true, .values = values, .unchecked = unchecked}};
+  check_product(call);
+  const c10::cuda::OptionalCUDAGuard guard(x.device());
+  const HeldRows held = hold_rows(call);
+  const at::Tensor y = at::empty({rows, x.size(1)}, weights.options());
+  if (held.rows.nnz == 0) return y.zero_();
+  const at::Tensor entries = e.contiguous(), dense = x.contiguous();
+  Launcher(weights, held, dense, y, gpu_product(weights, held.rows, dense, call.options),
+           verified(call.name(), call, y))
+      .gather_with_gradient(entries, sums);
+  return y;
+}
 
 void deliver_cuda(const DeliverCall& call) {
   const auto& [weights, indices, indptr, x, options] = call.product;

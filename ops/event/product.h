@@ -90,6 +90,10 @@ at::Tensor call_weight_grad(const WeightGradCall& call);
 // Adds the gradient of the weights to sums on the CPU.
 void add_weight_grad_cpu(const WeightGradCall& call, const at::Tensor& sums);
 
+// product_and_weight_grad as one launch; e is in the type of sums.
+at::Tensor product_and_weight_grad_cuda(const CsrMatrix& matrix, const at::Tensor& x, const at::Tensor& e,
+                                        const at::Tensor& sums);
+
 // Convert `run` to kernels for the dispatcher.
 template <at::Tensor (*run)(const ProductCall&)>
 at::Tensor product_kernel(const at::Tensor& weights, const at::Tensor& indices, const std::optional<at::Tensor>& indptr,

@@ -175,18 +175,19 @@ class SparseBackwardFeedback final : public BackwardFeedback {
   at::Tensor sent(const at::Tensor& output) {
     const Connections& c = call_.connections;
     const at::Tensor window = grads_.narrow(0, first_, delay_).view({delay_ * sizes_.width, sizes_.samples});
-    sparse::CsrMatrix matrix{weights_,       targets_,       c.indptr, sizes_.width, delay_ * sizes_.width,
-                             Values::number, grads_.is_cpu()};
-    const at::Tensor products = sparse::product(matrix, window);  // [H, samples]
-    if (of_weights.defined()) {
-      const at::Tensor x = output.reshape({sizes_.samples, sizes_.width}).t().contiguous();
-      matrix.values = c.values;
-      if (c.are_homogeneous())
-        of_weights += (sparse::counted(x, c.values, options_.dtype().toScalarType()) * products).sum();
-      else
-        sparse::add_weight_grad(matrix, x, window, of_weights);
-    }
-    return (c.are_homogeneous() ? products * c.weights.to(options_.dtype()) : products).t();
+    const sparse::CsrMatrix matrix{weights_,       targets_,       c.indptr, sizes_.width, delay_ * sizes_.width,
+                                   Values::number, grads_.is_cpu()};
+    const auto entries = [&] {
+      return output.reshape({sizes_.samples, sizes_.width}).t().contiguous();
+    };  // [H, samples]
+    if (!c.are_homogeneous())
+      return (of_weights.defined() ? sparse::product_and_weight_grad(matrix, window, entries(), c.values, of_weights)
+                                   : sparse::product(matrix, window))
+          .t();
+    const at::Tensor products = sparse::product(matrix, window);
+    if (of_weights.defined())
+      of_weights += (sparse::counted(entries(), c.values, options_.dtype().toScalarType()) * products).sum();
+    return (products * c.weights.to(options_.dtype())).t();
   }
 
   const SparseBackwardCall& call_;

@@ -167,8 +167,8 @@ GatherPlan gather_bits_plan(const Product& p, const Choices& chosen, const jit::
   return plan;
 }
 
-GatherPlan gather_entries_plan(const Product& p, const Choices& chosen, const jit::Device& device) {
-  KernelSpec spec = spec_of(Kernel::gather, p);
+GatherPlan gather_entries_plan(Kernel kernel, const Product& p, const Choices& chosen, const jit::Device& device) {
+  KernelSpec spec = spec_of(kernel, p);
   spec.columns = columns_of(p);
   const std::int64_t abreast = floor_to_power(mean_row(p) / (spec.columns == 1 ? 8 : 40));  // lanes on other nonzeros
   spec.lanes =
@@ -193,7 +193,11 @@ std::int64_t size_of_sum(Sums sums, DType weight) {
 GatherPlan plan_gather(const Product& p, const jit::Device& device) {
   const Choices chosen = choices();
   const bool as_bits = p.values == Values::event && p.n == 1;
-  return as_bits ? gather_bits_plan(p, chosen, device) : gather_entries_plan(p, chosen, device);
+  return as_bits ? gather_bits_plan(p, chosen, device) : gather_entries_plan(Kernel::gather, p, chosen, device);
+}
+
+GatherPlan plan_gather_with_gradient(const Product& p, const jit::Device& device) {
+  return gather_entries_plan(Kernel::gather_with_gradient, p, choices(), device);
 }
 
 ScatterPlan plan_scatter(const Product& p, const jit::Device& device) {

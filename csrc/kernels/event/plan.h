@@ -48,6 +48,9 @@ struct GatherPlan {
   std::vector<Step> steps;
 };
 GatherPlan plan_gather(const Product& product, const jit::Device& device);
+// Returns the plan of a product that also adds to the gradient of weights, for at most most_with_gradient vectors.
+GatherPlan plan_gather_with_gradient(const Product& product, const jit::Device& device);
+constexpr std::int64_t most_with_gradient = 32;
 
 // A product by columns: e A.
 struct ScatterPlan {

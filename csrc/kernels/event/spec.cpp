@@ -18,6 +18,7 @@ Function function_of(Kernel kernel) {
   constexpr Function functions[] = {{"pack", "gather.cuh"},
                                     {"gather_bits", "gather.cuh"},
                                     {"gather", "gather.cuh"},
+                                    {"gather_with_gradient", "gather.cuh"},
                                     {"limits", "scatter.cuh"},
                                     {"scatter", "scatter.cuh"},
                                     {"finish", "scatter.cuh"},
@@ -45,6 +46,7 @@ bool reads_a_matrix(Kernel kernel) {
   switch (kernel) {
     case Kernel::gather_bits:
     case Kernel::gather:
+    case Kernel::gather_with_gradient:
     case Kernel::scatter:
     case Kernel::weight_gradient:
     case Kernel::plasticity:
@@ -95,6 +97,7 @@ Bounds bounds(const KernelSpec& spec) {
     case Kernel::take: return {256, 1};
     case Kernel::gather_bits: return {512, 2};
     case Kernel::gather: return {256, spec.columns == 1 || spec.weight == DType::f64 ? 4 : 5};
+    case Kernel::gather_with_gradient: return {256, spec.weight == DType::f64 ? 3 : 4};
     case Kernel::deliver: return {256, spec.sums == Sums::fixed ? 2 : 4};
     case Kernel::scatter:
       if (spec.in_shared_memory) return {1024, 1};

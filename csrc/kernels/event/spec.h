@@ -13,6 +13,7 @@ enum class Kernel : std::uint8_t {
   pack,
   gather_bits,
   gather,
+  gather_with_gradient,
   limits,
   scatter,
   finish,
